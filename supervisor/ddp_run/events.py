@@ -1,0 +1,254 @@
+"""Facts that come in (`Event`, past tense) and orders that go out (`Action`, imperative) of `ddp_run.run.Run`.
+
+Every event carries `at`, nanoseconds of CLOCK_MONOTONIC at which the thing *happened*. That clock is shared by all
+processes of a host, so a stamp taken inside a rank and one taken here compare directly.
+
+Exit codes follow Python's convention: `code >= 0` is an exit code, `code < 0` the negated number of a signal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+Rank = NewType("Rank", int)
+"""Global rank: unique in the whole job."""
+LocalRank = NewType("LocalRank", int)
+"""Rank within one node."""
+MonotonicNs = NewType("MonotonicNs", int)
+"""Nanoseconds of CLOCK_MONOTONIC."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExceptionInfo:
+    """A Python exception as its own rank saw it, or as its printed traceback shows it.
+
+    `file` and `line` are the innermost frame that is the user's own (not in site-packages or the standard
+    library), or the innermost frame where there is none; null where nothing shows them. `function` is the name of that
+    frame's function. `traceback` is the printed form without frames of ddp-run.
+    """
+
+    type: str
+    message: str
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    traceback: str = ""
+
+
+# ---------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """First event of a journal. `wall_ns` is time.time_ns() at `at`: it turns every other stamp into a date."""
+
+    at: MonotonicNs
+    wall_ns: int
+    run_id: str
+    host: str
+    node_rank: int
+    nodes: int
+    argv: tuple[str, ...]
+    max_retries: int
+    retry: str
+    grace_s: float
+    restarts: int
+    """`--max-restarts` of the agent: how often it starts the ranks again inside one attempt."""
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStarted:
+    """An agent is about to be started. `port` is the master port that ddp-run chose, null where torch chooses."""
+
+    at: MonotonicNs
+    attempt: int
+    argv: tuple[str, ...]
+    port: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStarted:
+    """The agent process runs."""
+
+    at: MonotonicNs
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankStarted:
+    """A rank has said hello, before its first user line. `restart` counts the agent's restarts from 0."""
+
+    at: MonotonicNs
+    rank: Rank
+    local_rank: LocalRank
+    restart: int
+    pid: int
+    world_size: int
+    local_world_size: int
+    folder: str
+    """Its folder, relative to the run's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFailed:
+    """An exception left the rank's program, or it asked to exit with a code other than 0; stamped inside the rank.
+
+    The process may live on for a while (atexit, threads, torch's teardown): RankExited follows.
+    """
+
+    at: MonotonicNs
+    rank: Rank
+    restart: int
+    code: int
+    """The exit code the interpreter is going to give."""
+    exception: ExceptionInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankExited:
+    """The kernel reported the rank's death. `code` is null when nobody could read it before the agent reaped it."""
+
+    at: MonotonicNs
+    rank: Rank
+    restart: int
+    code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentExited:
+    """The agent was reaped."""
+
+    at: MonotonicNs
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class SignalReceived:
+    """Somebody sent ddp-run a signal."""
+
+    at: MonotonicNs
+    signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class SignalSent:
+    """ddp-run sent a signal to `target` ("agent", "ranks", "rank 3", "job", "leftovers")."""
+
+    at: MonotonicNs
+    target: str
+    signum: int
+    pids: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A timer asked for with `SetTimer` ran out."""
+
+    at: MonotonicNs
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCounted:
+    """Out-of-memory kills so far, as the kernel counts them: host-wide and in this process' own memory cgroup."""
+
+    at: MonotonicNs
+    host_oom_kills: int | None
+    cgroup_oom_kills: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Something worth keeping that decides nothing: an observation that could not be made, a process cleaned up."""
+
+    at: MonotonicNs
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """An attempt is over; what was decided about the next one. Derived: a replay computes it again."""
+
+    at: MonotonicNs
+    attempt: int
+    outcome: str
+    cause: str | None
+    exit_code: int
+    decision: str
+    reason: str
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """Last event of a journal."""
+
+    at: MonotonicNs
+    exit_code: int
+
+
+Event = (
+    RunStarted
+    | AttemptStarted
+    | AgentStarted
+    | RankStarted
+    | RankFailed
+    | RankExited
+    | AgentExited
+    | SignalReceived
+    | SignalSent
+    | TimerFired
+    | MemoryCounted
+    | Noted
+    | AttemptEnded
+    | RunEnded
+)
+
+
+# --------------------------------------------------------------------------------------------- actions
+
+
+class Target(StrEnum):
+    """Whom a signal is for."""
+
+    AGENT = "agent"
+    RANKS = "ranks"
+    JOB = "job"
+    """The agent, the ranks and everything that descends from them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendSignal:
+    """Send a signal; with `only_if_handled`, to those processes alone that would not die of it."""
+
+    target: Target
+    signum: int
+    reason: str
+    ranks: tuple[Rank, ...] = ()
+    """With Target.RANKS: these ranks only; empty means all."""
+    only_if_handled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Ask for TimerFired(name) after `after_s` seconds; an earlier timer of that name is replaced."""
+
+    name: str
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendSelf:
+    """Stop the whole job and then ddp-run itself (Ctrl-Z); continue the job when ddp-run is continued."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishAttempt:
+    """Nothing is left to wait for: end leftovers, gather, judge."""
+
+
+Action = SendSignal | SetTimer | SuspendSelf | FinishAttempt

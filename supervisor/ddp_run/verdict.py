@@ -1,0 +1,259 @@
+"""What is known after an attempt (`Evidence`), what a rule says of it (`Finding`), and the answer (`Verdict`).
+
+Values only: nothing here opens a file or asks the system. `ddp_run.evidence` gathers, `ddp_run.diagnose` judges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from re import Match, Pattern
+from typing import Literal
+
+from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
+
+Outcome = Literal["succeeded", "failed", "hung", "interrupted", "refused"]
+Confidence = Literal["certain", "likely", "unknown"]
+Phase = Literal["launch", "before-init", "init", "after-init", "training", "shutdown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A line that proves something: where it stands and what it says. `line` counts from 1, null if not known."""
+
+    source: str
+    line: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogText:
+    """The part of a log that was read: whole, or its end. `first_line` is the number of its first line (from 1)."""
+
+    source: str
+    lines: tuple[str, ...] = ()
+    first_line: int | None = 1
+
+    def quote(self, index: int) -> Quote:
+        """The line at `index` of `lines`, with its address."""
+        number = None if self.first_line is None else self.first_line + index
+        return Quote(self.source, number, self.lines[index])
+
+    def last(self, pattern: Pattern[str]) -> tuple[Quote, Match[str]] | None:
+        """The last line that the pattern is found in."""
+        for index in range(len(self.lines) - 1, -1, -1):
+            found = pattern.search(self.lines[index])
+            if found:
+                return self.quote(index), found
+        return None
+
+    def first(self, pattern: Pattern[str]) -> tuple[Quote, Match[str]] | None:
+        """The first line that the pattern is found in."""
+        for index, line in enumerate(self.lines):
+            found = pattern.search(line)
+            if found:
+                return self.quote(index), found
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """One rank's failure: everything known of it.
+
+    `code` is Python's convention (negative: signal); null: not known. `failed_at` is the stamp taken inside the rank
+    when its program failed, `died_at` the kernel's report of its end: the earlier of the two orders deaths.
+    `signals_sent` are the signals that ddp-run or the agent had sent to it before it died (the agent's are inferred:
+    it signals all others once one has died).
+    """
+
+    rank: Rank
+    local_rank: LocalRank | None = None
+    node_rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    code: int | None = None
+    failed_at: MonotonicNs | None = None
+    died_at: MonotonicNs | None = None
+    exception: ExceptionInfo | None = None
+    signals_sent: tuple[int, ...] = ()
+    stderr: LogText = field(default_factory=lambda: LogText(""))
+    stdout: LogText = field(default_factory=lambda: LogText(""))
+    stack: LogText = field(default_factory=lambda: LogText(""))
+    """What faulthandler wrote on a fatal signal."""
+
+    @property
+    def order(self) -> int:
+        """When it failed, for ordering; unknown sorts last."""
+        stamps = [stamp for stamp in (self.failed_at, self.died_at) if stamp is not None]
+        return min(stamps, default=2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaver:
+    """A rank that ended with 0."""
+
+    rank: Rank
+    local_rank: LocalRank | None
+    pid: int | None
+    died_at: MonotonicNs
+    host: str | None = None
+    node_rank: int | None = None
+    stderr: LogText = field(default_factory=lambda: LogText(""))
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryEntry:
+    """One failure as a ChildFailedError prints it."""
+
+    rank: Rank
+    local_rank: LocalRank | None
+    host: str | None
+    pid: int | None
+    code: int | None
+    time: str | None
+    message: str
+    root: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEnd:
+    """How the agent ended and what it wrote. `killed_by_us`: ddp-run sent it SIGKILL."""
+
+    code: int | None = None
+    log: LogText = field(default_factory=lambda: LogText(""))
+    killed_by_us: bool = False
+    summary: tuple[SummaryEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that rules may see of one attempt."""
+
+    attempt: int = 0
+    attempts: int = 1
+    deaths: tuple[Death, ...] = ()
+    """Ranks that ended with anything but 0, earliest first."""
+    leavers: tuple[Leaver, ...] = ()
+    """Ranks that ended with 0, earliest first."""
+    started: int = 0
+    """How many ranks said hello."""
+    world_size: int | None = None
+    agent: AgentEnd = field(default_factory=AgentEnd)
+    stop_signal: int | None = None
+    """The first signal that told ddp-run to stop, where one did."""
+    stop_at: MonotonicNs | None = None
+    host_oom_kills: int | None = None
+    """Kills by the kernel's out-of-memory killer during this attempt, on the host."""
+    cgroup_oom_kills: int | None = None
+    """The same, in our own memory cgroup."""
+    master_port: int | None = None
+    """The port that ddp-run gave the agent, null where torch chose it."""
+    script: str | None = None
+    nodes: int = 1
+    folder: str | None = None
+    host: str | None = None
+
+
+class Area(StrEnum):
+    """Hundreds of the codes."""
+
+    UNKNOWN = "0xx"
+    LAUNCH = "1xx"
+    NETWORK = "2xx"
+    DEVICE = "3xx"
+    MEMORY = "4xx"
+    COLLECTIVE = "5xx"
+    USER_CODE = "6xx"
+    DATA = "7xx"
+    CHECKPOINT = "8xx"
+    HOST = "9xx"
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Whether another attempt can help, and why or why not."""
+
+    helps: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A cause of the catalogue. `beats`: names of causes that this one wins over when both match the same rank.
+
+    `consequence`: a rank that shows only this followed another's failure; it is named as the cause only where no rank
+    shows anything better.
+    """
+
+    code: str
+    name: str
+    title: str
+    area: Area
+    retry: Retry
+    since: str
+    beats: tuple[str, ...] = ()
+    consequence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one rule says of one death (or, with `rank` null, of the agent or the launch)."""
+
+    rule: Rule
+    rank: Rank | None
+    cause: str
+    """One line that stands alone: names the rank, lower case, no full stop."""
+    evidence: tuple[Quote, ...] = ()
+    advice: tuple[str, ...] = ()
+    confidence: Confidence = "certain"
+    retry: Retry | None = None
+    """Where this case differs from the rule's own policy."""
+    exception: ExceptionInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFailure:
+    """The rank that failed first."""
+
+    rank: Rank
+    local_rank: LocalRank | None
+    node_rank: int | None
+    host: str | None
+    pid: int | None
+    exit_code: int | None
+    signal: str | None
+    at: MonotonicNs | None
+    exception: ExceptionInfo | None
+    log: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Collateral:
+    """A rank that failed because another had."""
+
+    rank: Rank
+    exit_code: int | None
+    signal: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer for one attempt. `verdict.json` is written from the last attempt's."""
+
+    outcome: Outcome
+    exit_code: int
+    cause: str | None = None
+    code: str | None = None
+    title: str | None = None
+    """One line that stands alone: what happened, to which rank."""
+    confidence: Confidence = "unknown"
+    phase: Phase | None = None
+    step: int | None = None
+    first_failure: FirstFailure | None = None
+    evidence: tuple[Quote, ...] = ()
+    collateral: tuple[Collateral, ...] = ()
+    advice: tuple[str, ...] = ()
+    retry: Retry | None = None
+    """The catalogue's view: whether another attempt can help. What was decided is in the journal and verdict.json."""
+    notes: tuple[str, ...] = ()
