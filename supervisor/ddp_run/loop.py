@@ -1,0 +1,145 @@
+"""One loop, one thread: descriptors, signals and timers become values in the order the kernel saw them.
+
+Knows nothing of ranks. Signal handlers do nothing but wake the loop; a signal arrives as its number on a descriptor.
+Descriptors come back in the order in which they became ready (epoll keeps its ready list in that order), which is
+what orders two deaths that happen between two turns of the loop.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Self, final
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The descriptor registered under `key` can be read (or written, where it was watched for that)."""
+
+    key: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """A signal arrived. Several of one kind may arrive as one."""
+
+    signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class RanOut:
+    """A timer ran out; it is gone unless set again."""
+
+    name: str
+
+
+Wakeup = Ready | Caught | RanOut
+
+
+def _wake(_signum: int, _frame: FrameType | None) -> None:
+    """Nothing: the wakeup descriptor has the number already, and work in a handler could interrupt anything."""
+
+
+@final
+class Loop:
+    """Owns the handlers of `signals` between `with` and its end; ignored signals (nohup) stay ignored."""
+
+    def __init__(self, signals: Iterable[int]) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: dict[str, float] = {}
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ, None)
+        self._old_handlers = {}
+        for signum in signals:
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                self._old_handlers[signum] = signal.signal(signum, _wake)
+        self._old_wakeup = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        signal.set_wakeup_fd(self._old_wakeup)
+        for signum, handler in self._old_handlers.items():
+            signal.signal(signum, handler)
+        self._selector.close()
+        self._waker.close()
+        self._woken.close()
+
+    def watch(self, fd: int, key: Hashable, *, write: bool = False) -> None:
+        """Report `Ready(key)` when `fd` can be read (`write`: written). Watching it again changes key or direction."""
+        events = selectors.EVENT_WRITE if write else selectors.EVENT_READ
+        try:
+            self._selector.register(fd, events, key)
+        except KeyError:
+            self._selector.modify(fd, events, key)
+
+    def unwatch(self, fd: int) -> None:
+        """Forget a descriptor; it is fine if it was not watched."""
+        try:
+            self._selector.unregister(fd)
+        except (KeyError, ValueError):
+            pass
+
+    def set_timer(self, name: str, after_s: float) -> None:
+        """Report `RanOut(name)` once, `after_s` seconds from now; replaces an earlier timer of that name."""
+        self._timers[name] = time.monotonic() + after_s
+
+    def cancel_timer(self, name: str) -> None:
+        """Forget a timer; it is fine if there is none."""
+        self._timers.pop(name, None)
+
+    def clear_timers(self) -> None:
+        """Forget all timers."""
+        self._timers.clear()
+
+    def wait(self, at_most_s: float | None = None) -> list[Wakeup]:
+        """What has happened; waits for something, `at_most_s` seconds at most (None: as long as it takes)."""
+        now = time.monotonic()
+        deadlines = list(self._timers.values())
+        if at_most_s is not None:
+            deadlines.append(now + at_most_s)
+        timeout = max(0.0, min(deadlines) - now) if deadlines else None
+        woken: list[Wakeup] = []
+        for selected, _events in self._selector.select(timeout):
+            if selected.fileobj is self._woken:
+                woken[:0] = self._signals()
+            else:
+                woken.append(Ready(selected.data))
+        now = time.monotonic()
+        for name, deadline in sorted(self._timers.items(), key=lambda timer: timer[1]):
+            if deadline <= now:
+                del self._timers[name]
+                woken.append(RanOut(name))
+        return woken
+
+    def _signals(self) -> list[Wakeup]:
+        try:
+            numbers = self._woken.recv(4096)
+        except BlockingIOError:
+            return []
+        return [Caught(number) for number in numbers]
+
+
+def reap() -> list[tuple[int, int]]:
+    """Wait for every child that has ended, strangers included: (pid, code), code as subprocess gives it.
+
+    SIGCHLD is only a hint (several deaths make one), so this takes all there are.
+    """
+    reaped: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return reaped
+        if pid == 0:
+            return reaped
+        reaped.append((pid, os.waitstatus_to_exitcode(status)))

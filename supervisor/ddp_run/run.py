@@ -1,0 +1,224 @@
+"""The state machine of one attempt: facts in, orders out. Reads no clock, opens no file, touches no process.
+
+The agent starts ranks, and ends the others when one fails. This machine watches over that: every way to the end has a
+deadline, so that an agent or a rank that does not end by itself cannot hold the attempt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from signal import Signals
+from typing import assert_never, final
+
+from ddp_run.events import (
+    Action,
+    AgentExited,
+    AgentStarted,
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    FinishAttempt,
+    MemoryCounted,
+    Noted,
+    Rank,
+    RankExited,
+    RankFailed,
+    RankStarted,
+    RunEnded,
+    RunStarted,
+    SendSignal,
+    SetTimer,
+    SignalReceived,
+    SignalSent,
+    SuspendSelf,
+    Target,
+    TimerFired,
+)
+
+STOP_SIGNALS = frozenset({Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGQUIT})
+"""Signals that end a job: torchrun forwards these four to the ranks (its `--signals-to-handle` default)."""
+NOTICE_SIGNALS = frozenset({Signals.SIGUSR1, Signals.SIGUSR2})
+"""Signals that only tell the ranks something (SLURM sends them ahead of a time limit)."""
+HANDLED_SIGNALS = STOP_SIGNALS | NOTICE_SIGNALS | {Signals.SIGTSTP, Signals.SIGCHLD}
+
+# After the grace everything left gets SIGKILL. What is left of "grace + 1 s" is for the kernel to end it and for the
+# verdict; a process that even SIGKILL does not end (state D) is not waited for.
+_AGENT_WINDS_UP_S = 0.3
+_GIVE_UP_S = 0.3
+# An agent whose ranks have all ended has nothing to do but to say so; on a loaded host that can take it seconds.
+_AGENT_AFTER_RANKS_S = 5.0
+_AGENT_AFTER_SUCCESS_S = 60.0
+
+
+class _State(Enum):
+    RUNNING = auto()
+    FAILING = auto()
+    """A rank has failed for good: the agent ends the others."""
+    STOPPING = auto()
+    """We were told to stop: the agent has the signal and hands it to the ranks."""
+    KILLING = auto()
+    """Everything has SIGKILL."""
+    DONE = auto()
+
+
+@dataclass(slots=True)
+class _Member:
+    restart: int
+    alive: bool = True
+    program_failed: bool = False
+    """The rank itself reported that its program failed."""
+    failed: bool = False
+    """It ended, and not well."""
+
+
+@final
+@dataclass
+class Run:
+    """One attempt. `grace_s`: seconds between being asked to end and SIGKILL. `restarts`: the agent's own."""
+
+    grace_s: float
+    restarts: int = 0
+    nodes: int = 1
+    agent_signals: frozenset[int] = STOP_SIGNALS
+    """Signals that the agent takes and hands to the ranks itself."""
+    _state: _State = _State.RUNNING
+    _ranks: dict[Rank, _Member] = field(default_factory=dict)
+    _agent_alive: bool = False
+    stop_signal: int | None = None
+
+    def on(self, event: Event) -> list[Action]:
+        """What to do about an event."""
+        match event:
+            case AgentStarted():
+                self._agent_alive = True
+                return []
+            case RankStarted():
+                self._ranks[event.rank] = _Member(event.restart)
+                return []
+            case RankFailed():
+                return self._on_rank_failed(event)
+            case RankExited():
+                return self._on_rank_exited(event)
+            case AgentExited():
+                self._agent_alive = False
+                return self._finish()
+            case SignalReceived():
+                return self._on_signal(event.signum)
+            case TimerFired():
+                return self._on_timer(event.name)
+            case (
+                RunStarted() | AttemptStarted() | SignalSent() | MemoryCounted() | Noted() | AttemptEnded() | RunEnded()
+            ):
+                return []
+            case _:
+                assert_never(event)
+
+    @property
+    def _anyone_alive(self) -> bool:
+        return any(member.alive for member in self._ranks.values())
+
+    def _on_rank_failed(self, event: RankFailed) -> list[Action]:
+        # A rank can hang in its own teardown (atexit, NCCL's drain): then its agent never sees it die.
+        if self._state in (_State.KILLING, _State.DONE):
+            return []
+        member = self._ranks.get(event.rank)
+        if member is not None and member.restart == event.restart:
+            member.program_failed = True
+        return [SetTimer(f"teardown {event.rank} {event.restart}", self.grace_s)]
+
+    def _on_rank_exited(self, event: RankExited) -> list[Action]:
+        member = self._ranks.get(event.rank)
+        if member is None or member.restart != event.restart:
+            return []
+        member.alive = False
+        # An unread code alone must not end a job: the agent knows it and will act.
+        member.failed = member.program_failed if event.code is None else event.code != 0
+        if self._state is _State.RUNNING and member.failed:
+            if event.restart < self.restarts:
+                return [SetTimer(f"survivors {event.restart}", self.grace_s)]
+            self._state = _State.FAILING
+            return [SetTimer("grace", self.grace_s), *self._when_all_ended()]
+        return self._when_all_ended()
+
+    def _when_all_ended(self) -> list[Action]:
+        if self._anyone_alive or not self._agent_alive:
+            return []
+        if self._state is _State.FAILING:
+            return [SetTimer("agent", min(_AGENT_AFTER_RANKS_S, self.grace_s + _AGENT_WINDS_UP_S))]
+        if self._state is _State.STOPPING:
+            return [SetTimer("agent", _AGENT_AFTER_RANKS_S)]
+        if self._state is _State.RUNNING and self.nodes == 1 and not self._any_failed:
+            return [SetTimer("agent", _AGENT_AFTER_SUCCESS_S)]
+        return []
+
+    @property
+    def _any_failed(self) -> bool:
+        return any(member.failed for member in self._ranks.values())
+
+    def _on_signal(self, signum: int) -> list[Action]:
+        if signum == Signals.SIGTSTP:
+            return [SuspendSelf()]
+        if signum in NOTICE_SIGNALS:
+            target = Target.AGENT if signum in self.agent_signals else Target.RANKS
+            return [SendSignal(target, signum, "forwarded", only_if_handled=True)]
+        if signum not in STOP_SIGNALS or self._state is _State.DONE:
+            return []
+        first = self.stop_signal is None
+        self.stop_signal = self.stop_signal or signum
+        if self._state is not _State.RUNNING:
+            why = "told to stop again" if not first else "told to stop while the job was ending"
+            return self._kill(why)
+        self._state = _State.STOPPING
+        # The agent's handler hands the signal to each rank once; a rank must not get it twice.
+        if signum in self.agent_signals:
+            orders: list[Action] = [SendSignal(Target.AGENT, signum, "forwarded")]
+        else:
+            orders = [SendSignal(Target.RANKS, signum, "forwarded")]
+        return [*orders, SetTimer("grace", self.grace_s), *self._when_all_ended()]
+
+    def _on_timer(self, name: str) -> list[Action]:
+        if self._state is _State.DONE:
+            return []
+        kind, *numbers = name.split()
+        match kind:
+            case "grace":
+                if self._anyone_alive or not self._ranks:
+                    return self._kill(f"still there {self.grace_s:g} s after being asked to end")
+                return [SetTimer("agent", _AGENT_WINDS_UP_S)]
+            case "agent":
+                return self._kill("its ranks have ended and it has not")
+            case "give-up":
+                return self._finish()
+            case "teardown":
+                return self._kill_unfinished(Rank(int(numbers[0])), int(numbers[1]))
+            case "survivors":
+                return self._kill_survivors(int(numbers[0]))
+            case _:
+                return []
+
+    def _kill(self, reason: str) -> list[Action]:
+        if self._state is _State.KILLING:
+            return []
+        self._state = _State.KILLING
+        return [SendSignal(Target.JOB, Signals.SIGKILL, reason), SetTimer("give-up", _GIVE_UP_S)]
+
+    def _kill_unfinished(self, rank: Rank, restart: int) -> list[Action]:
+        member = self._ranks.get(rank)
+        if member is None or not member.alive or member.restart != restart:
+            return []
+        reason = f"its program failed {self.grace_s:g} s ago and the process has not ended"
+        return [SendSignal(Target.RANKS, Signals.SIGKILL, reason, ranks=(rank,))]
+
+    def _kill_survivors(self, restart: int) -> list[Action]:
+        left = tuple(rank for rank, member in self._ranks.items() if member.alive and member.restart == restart)
+        if not left:
+            return []
+        reason = f"still there {self.grace_s:g} s after another rank failed; the agent restarts them"
+        return [SendSignal(Target.RANKS, Signals.SIGKILL, reason, ranks=left)]
+
+    def _finish(self) -> list[Action]:
+        if self._state is _State.DONE:
+            return []
+        self._state = _State.DONE
+        return [FinishAttempt()]
