@@ -1,0 +1,135 @@
+"""Reads the failures that torch's agent prints (`ChildFailedError` and its "failed (exitcode: …)" line). Pure.
+
+Forms, from torch/distributed/elastic/multiprocessing/errors/__init__.py of the releases:
+
+- 1.9 and 1.10: `Root Cause:` first, then `Other Failures:`; fields `rank: 1 (local_rank: 1)`, `msg: "…"`, no host.
+- 1.11 and later: `Failures:` first, then `Root Cause (first observed failure):`; aligned fields, `host`, `traceback`.
+- later releases add the signal's name behind the pid: `exitcode  : -9 (pid: 5)  (SIGKILL)`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from ddp_run.events import LocalRank, Rank
+from ddp_run.verdict import SummaryEntry
+
+_ROOT = re.compile(r"\bRoot Cause(?: \(first observed failure\))?:\s*$")
+_OTHERS = re.compile(r"\b(?:Other )?Failures:\s*$")
+_BORDER = re.compile(r"(?:={10,}|\*{10,}|-{10,})\s*$")
+_START = re.compile(r"\[\d+\]:\s*$")
+_FIELD = re.compile(r"(?<![\w.])(time|host|rank|exitcode|error_file|traceback|msg)\s*: ?(.*)$")
+_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
+_CODE = re.compile(r"(-?\d+) \(pid: (\d+)\)")
+_OBSERVED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
+
+
+@dataclass
+class _Draft:
+    """An entry while its lines are being read."""
+
+    root: bool
+    values: dict[str, str] = field(default_factory=dict)
+    message: list[str] = field(default_factory=list)
+    indent: str = ""
+
+    def entry(self) -> SummaryEntry | None:
+        rank = _RANK.match(self.values.get("rank", ""))
+        if rank is None:
+            return None
+        code = _CODE.match(self.values.get("exitcode", ""))
+        return SummaryEntry(
+            rank=Rank(int(rank[1])),
+            local_rank=LocalRank(int(rank[2])),
+            host=self.values.get("host"),
+            pid=int(code[2]) if code else None,
+            code=int(code[1]) if code else None,
+            time=self.values.get("time"),
+            message=_unquoted("\n".join(self.message).strip()),
+            root=self.root,
+        )
+
+
+def parse(text: str) -> tuple[SummaryEntry, ...]:
+    """The failures of every ChildFailedError box in `text`, in the order printed, complete or cut off.
+
+    Lines may be prefixed, indented or mixed with others. A failure without a readable rank is left out.
+    """
+    found: list[SummaryEntry] = []
+    draft: _Draft | None = None
+    section: bool | None = None
+    for line in text.splitlines():
+        heading = _heading(line)
+        if heading is not None or (draft is not None and _BORDER.search(line)):
+            _close(draft, found)
+            draft = None
+            section = heading if heading is not None else section
+        elif section is not None:
+            draft = _read(line, draft, section, found)
+    _close(draft, found)
+    return tuple(found)
+
+
+def observed(text: str) -> tuple[SummaryEntry, ...]:
+    """The failures that the agent logs when it sees them ("failed (exitcode: 1) local_rank: 0 …"), without a box.
+
+    Only for one node: the line has the local rank alone, which is taken for the rank.
+    """
+    return tuple(
+        SummaryEntry(
+            rank=Rank(int(hit[2])),
+            local_rank=LocalRank(int(hit[2])),
+            host=None,
+            pid=int(hit[3]),
+            code=int(hit[1]),
+            time=None,
+            message="",
+            root=True,
+        )
+        for hit in _OBSERVED.finditer(text)
+    )
+
+
+def _heading(line: str) -> bool | None:
+    """Which section begins here: the root's (true), the others' (false), none (null)."""
+    if _ROOT.search(line):
+        return True
+    return False if _OTHERS.search(line) else None
+
+
+def _read(line: str, draft: _Draft | None, root: bool, found: list[SummaryEntry]) -> _Draft | None:
+    if _START.search(line):
+        _close(draft, found)
+        return _Draft(root)
+    hit = _FIELD.search(line)
+    if draft is not None and draft.message and (hit is None or not _starts_field(line, hit, draft)):
+        if line.startswith(draft.indent) or not draft.indent.strip():
+            draft.message.append(line[len(draft.indent) :] if line.startswith(draft.indent) else line)
+        return draft
+    if hit is None:
+        return draft
+    key, value = hit[1], hit[2].strip()
+    if draft is None or key in draft.values:
+        _close(draft, found)
+        draft = _Draft(root)
+    if key in ("traceback", "msg"):
+        draft.indent = line[: hit.start()]
+        draft.message = [value]
+    draft.values[key] = value
+    return draft
+
+
+def _starts_field(line: str, hit: re.Match[str], draft: _Draft) -> bool:
+    """Whether a line after the message begins the next entry (its number was lost), and is not part of the message."""
+    return hit[1] in ("time", "host", "rank") and line[: hit.start()] == draft.indent
+
+
+def _close(draft: _Draft | None, found: list[SummaryEntry]) -> None:
+    entry = draft.entry() if draft is not None else None
+    if entry is not None:
+        found.append(entry)
+
+
+def _unquoted(message: str) -> str:
+    return message[1:-1] if len(message) > 1 and message[0] == message[-1] == '"' else message

@@ -1,0 +1,29 @@
+"""Exit codes in words and as a shell sees them. Codes follow Python's convention: negative is minus a signal's number."""
+
+from __future__ import annotations
+
+import signal
+
+
+def signal_name(code: int | None) -> str | None:
+    """The name of the signal that ended a process ("SIGKILL"), null where none did."""
+    if code is None or code >= 0:
+        return None
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def shell_code(code: int | None) -> int:
+    """What a shell reports: 128+N for signal N; 1 where the code is not known."""
+    if code is None:
+        return 1
+    return 128 - code if code < 0 else code & 0xFF
+
+
+def in_words(code: int | None) -> str:
+    """`exit code 7`, `SIGKILL` or `an exit code that nobody could read`."""
+    if code is None:
+        return "an exit code that nobody could read"
+    return signal_name(code) or f"exit code {code}"

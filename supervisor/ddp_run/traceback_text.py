@@ -1,0 +1,242 @@
+"""Finds the Python exceptions printed in a log, whatever stands before each line. Pure.
+
+Python prints no mark at the end of a traceback and none that says whether the exception was handled: `last` answers
+with the last one that could have ended the program.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ddp_run.events import ExceptionInfo
+from ddp_run.verdict import LogText, Quote
+
+_HEADER = re.compile(r"(?P<before>.*?)(?P<group>Exception Group )?Traceback \(most recent call last\):\s*$")
+_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?\s*$')
+_BARE_FRAME = re.compile(r'(?P<before>.*?)  File "(?P<file>[^"]+)", line (?P<line>\d+)\s*$')
+_NAME = r"[^\W\d][\w.<>]*"
+_EXCEPTION = re.compile(rf"(?P<type>{_NAME})(?:: ?(?P<message>.*))?$")
+_SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError)(?::|$)")
+_CHAIN = re.compile(
+    r"(?:During handling of the above exception, another exception occurred"
+    r"|The above exception was the direct cause of the following exception):"
+)
+_IGNORED = re.compile(r"Exception ignored in|--- Logging error ---")
+_IN_THREAD = re.compile(r"Exception in thread ")
+_OTHER_SPEAKER = re.compile(r"\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception ignored|\s*\d+%\||\w+Warning: ")
+_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/rank/")
+_MESSAGE_LINES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """An exception in a log. `index` is the line that shows `Type: message`; `start` and `end` bound the whole."""
+
+    info: ExceptionInfo
+    index: int
+    start: int
+    end: int
+    final: bool = True
+    """False where the text says that the program went on: in a thread, ignored, in the logging module."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    file: str
+    line: int
+    function: str | None
+
+
+def is_library(file: str) -> bool:
+    """Whether a frame's file belongs to Python, to an installed package or to no file at all."""
+    return _LIBRARY.search(file) is not None
+
+
+def find(lines: Sequence[str]) -> tuple[Printed, ...]:
+    """Every printed exception, in order; of a chain (`raise … from`) only the last, of a group only the group."""
+    found: list[Printed] = []
+    index = 0
+    while index < len(lines):
+        printed = _at(lines, index)
+        if printed is None:
+            index += 1
+            continue
+        if found and _is_chained(lines, found[-1], printed):
+            printed = _joined(found.pop(), printed)
+        found.append(printed)
+        index = printed.end
+    return tuple(found)
+
+
+def last(lines: Sequence[str]) -> Printed | None:
+    """The last exception that could have ended the program; one that ended only a thread where there is no other."""
+    found = find(lines)
+    return next((p for p in reversed(found) if p.final), found[-1] if found else None)
+
+
+def line_of(log: LogText, exception: ExceptionInfo) -> Quote | None:
+    """The last line of the log that shows this exception's type and the first line of its message."""
+    name = exception.type.rpartition(".")[2]
+    message = exception.message.partition("\n")[0].strip()
+    for index in range(len(log.lines) - 1, -1, -1):
+        if name in log.lines[index] and message in log.lines[index]:
+            return log.quote(index)
+    return None
+
+
+def from_text(text: str) -> ExceptionInfo | None:
+    """The exception of one formatted traceback, as `error.json` holds it."""
+    printed = last(text.splitlines())
+    return printed.info if printed is not None else None
+
+
+def _at(lines: Sequence[str], index: int) -> Printed | None:
+    header = _HEADER.match(lines[index]) if "Traceback (most" in lines[index] else None
+    if header is not None:
+        return _traceback(lines, index, header)
+    bare = _BARE_FRAME.match(lines[index]) if 'File "' in lines[index] else None
+    return _syntax_error(lines, index, bare["before"]) if bare is not None else None
+
+
+def _traceback(lines: Sequence[str], start: int, header: re.Match[str]) -> Printed | None:
+    prefix = _Prefix.of(header["before"], lines[start + 1 : start + 4])
+    frames, index = _frames(lines, start + 1, prefix)
+    shown = prefix.strip(lines[index]) if index < len(lines) else None
+    said = _EXCEPTION.match(shown) if shown is not None else None
+    if said is None or not frames:
+        return None
+    message, end = _message(lines, index, prefix, said["message"] or "")
+    if header["group"]:
+        end = _end_of_group(lines, end, prefix)
+    worker, end = _worker_frames(lines, index, end, prefix)
+    frame = _user_frame(worker or frames)
+    text = [stripped for line in lines[start:end] if (stripped := prefix.strip(line)) is not None]
+    before = lines[max(0, start - 2) : start]
+    final = not any(_IGNORED.search(line) or _IN_THREAD.search(line) for line in before)
+    if _IGNORED.search(lines[start]) or _IN_THREAD.search(lines[start]):
+        final = False
+    info = ExceptionInfo(said["type"], message, frame.file, frame.line, frame.function, _body(header, text))
+    return Printed(info, index, start, end, final)
+
+
+def _body(header: re.Match[str], text: list[str]) -> str:
+    first = f"{header['group'] or ''}Traceback (most recent call last):"
+    return "\n".join([first, *(line for line in text if not line.endswith(first))])
+
+
+def _frames(lines: Sequence[str], index: int, prefix: _Prefix) -> tuple[list[_Frame], int]:
+    """The frames from `index` on, and the index of the line after them (other speakers' lines are stepped over)."""
+    frames: list[_Frame] = []
+    strangers = 0
+    while index < len(lines) and strangers < _MESSAGE_LINES:
+        text = prefix.strip(lines[index])
+        if text is None:
+            strangers += 1
+        elif (frame := _FRAME.match(text)) is not None:
+            frames.append(_Frame(frame["file"], int(frame["line"]), frame["function"]))
+        elif text.strip() and not text[0].isspace() and not (text.startswith("[Previous line repeated")):
+            break
+        index += 1
+    return frames, index
+
+
+def _message(lines: Sequence[str], index: int, prefix: _Prefix, first: str) -> tuple[str, int]:
+    """The message and the index after it: Python marks no end, so a blank line or another speaker ends it."""
+    message = [first]
+    end = index + 1
+    for position in range(end, min(len(lines), index + _MESSAGE_LINES)):
+        text = prefix.strip(lines[position])
+        if text is None or not text.strip() or _HEADER.match(text) or _ends_message(text):
+            break
+        message.append(text)
+        end = position + 1
+    return "\n".join(message).strip(), end
+
+
+def _ends_message(text: str) -> bool:
+    return _OTHER_SPEAKER.match(text) is not None or _BARE_FRAME.match(text) is not None
+
+
+def _worker_frames(lines: Sequence[str], index: int, end: int, prefix: _Prefix) -> tuple[list[_Frame], int]:
+    """The frames inside a worker process that torch appends to the message ("Original Traceback …")."""
+    for position in range(index, min(len(lines), end + 2)):
+        text = prefix.strip(lines[position])
+        if text is not None and text.startswith("Original Traceback (most recent call last):"):
+            frames, after = _frames(lines, position + 1, prefix)
+            return frames, min(len(lines), after + 1)
+    return [], end
+
+
+def _end_of_group(lines: Sequence[str], index: int, prefix: _Prefix) -> int:
+    while index < len(lines) and prefix.in_group(lines[index]):
+        index += 1
+    return index
+
+
+def _syntax_error(lines: Sequence[str], start: int, before: str) -> Printed | None:
+    """What Python prints for a script that does not parse: the place, the source, and no header."""
+    prefix = _Prefix.of(before, lines[start : start + 1])
+    for index in range(start + 1, min(len(lines), start + 5)):
+        text = prefix.strip(lines[index])
+        if text is None or not _SYNTAX.match(text):
+            continue
+        frame = _FRAME.match(prefix.strip(lines[start]) or "")
+        kind, _, message = text.partition(": ")
+        shown = "\n".join(prefix.strip(line) or "" for line in lines[start : index + 1])
+        if frame is None:
+            return None
+        info = ExceptionInfo(kind.rstrip(":"), message, frame["file"], int(frame["line"]), None, shown)
+        return Printed(info, index, start, index + 1)
+    return None
+
+
+def _user_frame(frames: Sequence[_Frame]) -> _Frame:
+    return next((frame for frame in reversed(frames) if not is_library(frame.file)), frames[-1])
+
+
+def _is_chained(lines: Sequence[str], earlier: Printed, later: Printed) -> bool:
+    between = lines[earlier.end : later.start]
+    return len(between) <= _MESSAGE_LINES and any(_CHAIN.search(line) for line in between)
+
+
+def _joined(earlier: Printed, later: Printed) -> Printed:
+    text = f"{earlier.info.traceback}\n\n{later.info.traceback}"
+    info = replace(later.info, traceback=text)
+    return replace(later, info=info, start=earlier.start, final=later.final and earlier.final)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """What stands before each line of one traceback; its numbers (times, percentages) may change."""
+
+    pattern: re.Pattern[str] | None
+    group: re.Pattern[str] | None = None
+
+    @classmethod
+    def of(cls, before: str, following: Sequence[str]) -> _Prefix:
+        """From the text before the header, if the lines after it carry it too (a progress bar's rest does not)."""
+        before = before.removesuffix("Original ")
+        base = before.removesuffix("  + ")
+        group = base if base != before else None
+        if group is not None:
+            before = f"{group}  | "
+        if before and not any(_as_pattern(before).match(line) for line in following):
+            before = ""
+        inside = re.compile(_as_pattern(group).pattern + r"\s+[|+]") if group is not None else None
+        return cls(_as_pattern(before) if before else None, inside)
+
+    def strip(self, line: str) -> str | None:
+        """The line without the prefix, null if it carries another."""
+        if self.pattern is None:
+            return line
+        hit = self.pattern.match(line)
+        return line[hit.end() :] if hit is not None else None
+
+    def in_group(self, line: str) -> bool:
+        return self.group is not None and self.group.match(line) is not None
+
+
+def _as_pattern(prefix: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\d+", r"\\d+", re.escape(prefix)))
