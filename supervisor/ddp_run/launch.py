@@ -9,6 +9,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -77,6 +78,22 @@ def start_keeper(run_id: str) -> subprocess.Popen[bytes]:
     )
 
 
+def dismiss_keeper(keeper: subprocess.Popen[bytes]) -> None:
+    """Tell the keeper that this run ends regularly, and see it go."""
+    try:
+        keeper.communicate(b"q", timeout=1)
+    except (OSError, subprocess.TimeoutExpired):
+        keeper.kill()
+
+
+def kill_everything_below() -> None:
+    """SIGKILL for all descendants, as a last resort."""
+    for _ in range(20):
+        if not send_signal(descendants(), signal.SIGKILL):
+            return
+        time.sleep(0.02)
+
+
 def read_exit_code(pid: int, pidfd: int) -> int | None:
     """Exit code of a process that ended and is not our child, as subprocess gives it; null where unreadable.
 
@@ -120,6 +137,14 @@ def send_signal(pids: Iterable[int], signum: int) -> tuple[int, ...]:
             continue
         reached.append(pid)
     return tuple(reached)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    try:
+        return _zombie_status(pid) is None and Path(f"/proc/{pid}").exists()
+    except OSError:
+        return False
 
 
 def outlives(pid: int, signum: int) -> bool:

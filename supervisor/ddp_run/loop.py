@@ -97,6 +97,10 @@ class Loop:
         """Forget a timer; it is fine if there is none."""
         self._timers.pop(name, None)
 
+    def postpone_timers(self, by_s: float) -> None:
+        """Let all timers run out later: this process was stopped for that long."""
+        self._timers = {name: deadline + by_s for name, deadline in self._timers.items()}
+
     def clear_timers(self) -> None:
         """Forget all timers."""
         self._timers.clear()

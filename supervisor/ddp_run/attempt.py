@@ -1,0 +1,320 @@
+"""One attempt: the agent and its ranks as sources of events, and actions done to them. A map, no policy.
+
+What happens is decided by `ddp_run.run.Run`; this file only turns descriptors, signals and timers into events for it,
+and carries out what it orders.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import assert_never, final
+
+from ddp_run import launch
+from ddp_run.console import Console
+from ddp_run.events import (
+    Action,
+    AgentExited,
+    AgentStarted,
+    Event,
+    FinishAttempt,
+    LocalRank,
+    MonotonicNs,
+    Noted,
+    Rank,
+    RankExited,
+    RankFailed,
+    RankStarted,
+    SendSignal,
+    SetTimer,
+    SignalReceived,
+    SignalSent,
+    SuspendSelf,
+    Target,
+    TimerFired,
+)
+from ddp_run.inbox import Inbox
+from ddp_run.journal import Journal
+from ddp_run.logs import Tailer
+from ddp_run.loop import Caught, Loop, RanOut, Ready, reap
+from ddp_run.run import STOP_SIGNALS, Run
+
+_LOOK_FOR_RANKS_S = 2.0
+"""How often to look for ranks among the agent's children, for those that cannot say hello."""
+_LEFTOVERS_S = 5.0
+"""Most that leftovers of ranks get between SIGTERM and SIGKILL."""
+_REAP_S = 0.5
+
+
+def now() -> MonotonicNs:
+    """The present, on the clock of all events."""
+    return MonotonicNs(time.monotonic_ns())
+
+
+@dataclass(slots=True)
+class _RankProcess:
+    event: RankStarted
+    pidfd: int | None
+    alive: bool = True
+
+
+@final
+@dataclass
+class Attempt:
+    """Starts an agent and stays with it to its end. `keep` are pids below us that are not the job's."""
+
+    number: int
+    folder: Path
+    run_folder: Path
+    run: Run
+    loop: Loop
+    journal: Journal
+    inbox: Inbox
+    console: Console
+    tailer: Tailer
+    keep: frozenset[int] = frozenset()
+    _agent: int | None = None
+    _ranks: dict[Rank, _RankProcess] = field(default_factory=dict)
+    _finished: bool = False
+    _first_end: float | None = None
+    _stops: int = 0
+    """Stop signals received."""
+
+    def start(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Start the agent. Raises OSError."""
+        # The process object is dropped: reap() waits for the pid, whoever it belongs to.
+        agent = launch.start_agent(argv, environ, self.folder / "agent.log")
+        agent.returncode = 0
+        self._agent = agent.pid
+        self._emit(AgentStarted(now(), agent.pid))
+        self.loop.watch(self.inbox.fileno(), "inbox")
+        self.loop.set_timer("look-for-ranks", _LOOK_FOR_RANKS_S)
+
+    def stay(self) -> None:
+        """Serve the loop until the attempt is over and nothing of it is left."""
+        while not self._finished:
+            self._turn(None)
+        self.loop.clear_timers()
+        self._end_leftovers()
+        for process in self._ranks.values():
+            self._forget(process)
+
+    # ---------------------------------------------------------------- sources of events
+
+    def _turn(self, at_most_s: float | None) -> None:
+        pause = self.console.pause_s()
+        waits = [each for each in (at_most_s, pause, self.tailer.poll_s) if each is not None]
+        for wakeup in self.loop.wait(min(waits, default=None)):
+            match wakeup:
+                case Ready(key):
+                    self._on_ready(key)
+                case Caught(signal.SIGCHLD):
+                    self._reap()
+                case Caught(signum):
+                    self._stops += signum in STOP_SIGNALS
+                    self._emit(SignalReceived(now(), signum))
+                case RanOut("look-for-ranks"):
+                    self._look_for_ranks()
+                case RanOut(name):
+                    self._emit(TimerFired(now(), name))
+                case _:
+                    assert_never(wakeup)
+        self._pump()
+
+    def _on_ready(self, key: object) -> None:
+        match key:
+            case "inbox":
+                self._read_inbox()
+            case ("rank", _RankProcess() as process):
+                # What a rank said before it died is on the socket already, and belongs before its death.
+                self._read_inbox()
+                self._on_rank_end(process)
+
+    def _read_inbox(self) -> None:
+        for event in self.inbox.read():
+            if isinstance(event, RankStarted):
+                self._on_rank_start(event)
+            else:
+                self._emit(event)
+
+    def _on_rank_start(self, event: RankStarted) -> None:
+        known = self._ranks.get(event.rank)
+        if known is not None:
+            if known.event.pid == event.pid:
+                return
+            self._forget(known)
+        try:
+            pidfd = os.pidfd_open(event.pid)
+        except OSError:  # it is gone already, or the kernel is older than 5.3
+            pidfd = None
+        process = self._ranks[event.rank] = _RankProcess(event, pidfd)
+        if pidfd is not None:
+            self.loop.watch(pidfd, ("rank", process))
+        folder = self.run_folder / event.folder
+        self.tailer.add(event.rank, event.local_rank, "stdout", folder / "stdout.log")
+        self.tailer.add(event.rank, event.local_rank, "stderr", folder / "stderr.log")
+        self._emit(event)
+
+    def _on_rank_end(self, process: _RankProcess, code: int | None = None) -> None:
+        if not process.alive:
+            return
+        process.alive = False
+        if code is None and process.pidfd is not None:
+            code = launch.read_exit_code(process.event.pid, process.pidfd)
+        self._forget(process)
+        if self._first_end is None and code != 0:
+            self._first_end = time.monotonic()
+        self._emit(RankExited(now(), process.event.rank, process.event.restart, code))
+
+    def _forget(self, process: _RankProcess) -> None:
+        if process.pidfd is not None:
+            self.loop.unwatch(process.pidfd)
+            os.close(process.pidfd)
+            process.pidfd = None
+
+    def _reap(self) -> None:
+        for pid, code in reap():
+            if pid == self._agent:
+                self._on_agent_end(code)
+                continue
+            for process in self._ranks.values():
+                if process.event.pid == pid:
+                    self._on_rank_end(process, code)
+
+    def _on_agent_end(self, code: int) -> None:
+        self._agent = None
+        self._read_inbox()
+        for process in self._ranks.values():
+            if process.alive and not launch.is_alive(process.event.pid):
+                self._on_rank_end(process)
+        self._emit(AgentExited(now(), code))
+
+    def _look_for_ranks(self) -> None:
+        if self._agent is None or self._finished:
+            return
+        self.loop.set_timer("look-for-ranks", _LOOK_FOR_RANKS_S)
+        if self._ranks:
+            return
+        for pid, environ in launch.find_ranks(self._agent):
+            self._on_rank_start(_silent_rank(pid, environ, self.number))
+
+    # ------------------------------------------------------------------- actions
+
+    def _emit(self, event: Event) -> None:
+        self.journal.record(event)
+        for action in self.run.on(event):
+            self._do(action)
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case SendSignal():
+                self._send(action)
+            case SetTimer(name, after_s):
+                self.loop.set_timer(name, after_s)
+            case SuspendSelf():
+                self._suspend()
+            case FinishAttempt():
+                self._finished = True
+            case _:
+                assert_never(action)
+
+    def _send(self, order: SendSignal) -> None:
+        pids = self._pids(order)
+        if order.only_if_handled:
+            deaf = [pid for pid in pids if not launch.outlives(pid, order.signum)]
+            pids = [pid for pid in pids if pid not in deaf]
+            if deaf:
+                name = signal.Signals(order.signum).name
+                self._emit(Noted(now(), f"{name} not forwarded to {deaf}: it would end them, they do not handle it"))
+        reached = launch.send_signal(pids, order.signum)
+        self._emit(SignalSent(now(), order.target, order.signum, reached, order.reason))
+
+    def _pids(self, order: SendSignal) -> list[int]:
+        match order.target:
+            case Target.AGENT:
+                return [] if self._agent is None else [self._agent]
+            case Target.RANKS:
+                return [
+                    process.event.pid
+                    for rank, process in self._ranks.items()
+                    if process.alive and (not order.ranks or rank in order.ranks)
+                ]
+            case Target.JOB:
+                return launch.descendants(but=self.keep)
+            case _:
+                assert_never(order.target)
+
+    def _suspend(self) -> None:
+        pids = launch.descendants(but=self.keep)
+        launch.send_signal(pids, signal.SIGSTOP)
+        self._emit(SignalSent(now(), Target.JOB, signal.SIGSTOP, tuple(pids), "ddp-run was stopped"))
+        stopped_at = time.monotonic()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self.loop.postpone_timers(time.monotonic() - stopped_at)
+        launch.send_signal(pids, signal.SIGCONT)
+        self._emit(SignalSent(now(), Target.JOB, signal.SIGCONT, tuple(pids), "ddp-run was continued"))
+
+    # ----------------------------------------------------------------------- output
+
+    def _pump(self) -> None:
+        """Move what ranks have written to the console, as far as the console takes it."""
+        while self.console.wants_input:
+            chunks = self.tailer.read()
+            if not chunks:
+                break
+            for chunk in chunks:
+                self.console.feed(chunk)
+        self.console.flush()
+
+    # ---------------------------------------------------------------------- the end
+
+    def _end_leftovers(self) -> None:
+        """End what ranks left behind: SIGTERM, a while, SIGKILL."""
+        left = launch.descendants(but=self.keep)
+        if not left:
+            return
+        self._emit(Noted(now(), "left behind: " + ", ".join(launch.describe(pid) for pid in left)))
+        self._end_all(signal.SIGTERM, self._leftover_grace_s())
+        self._end_all(signal.SIGKILL, _REAP_S)
+
+    def _leftover_grace_s(self) -> float:
+        if self._first_end is None:
+            return min(self.run.grace_s, _LEFTOVERS_S)
+        remaining = self._first_end + self.run.grace_s - time.monotonic()
+        return max(0.0, min(remaining, _LEFTOVERS_S))
+
+    def _end_all(self, signum: int, within_s: float) -> None:
+        deadline = time.monotonic() + within_s
+        signalled: set[int] = set()
+        stops = self._stops
+        while left := launch.descendants(but=self.keep):
+            fresh = [pid for pid in left if pid not in signalled]
+            if fresh:
+                reached = launch.send_signal(fresh, signum)
+                signalled.update(fresh)
+                self._emit(SignalSent(now(), "leftovers", signum, reached, "left behind by ranks"))
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return
+            self._turn(min(remaining, 0.02))
+            if self._stops > stops and signum != signal.SIGKILL:
+                return
+
+
+def _silent_rank(pid: int, environ: Mapping[str, str], attempt: int) -> RankStarted:
+    rank, restart = Rank(int(environ["RANK"])), int(environ["TORCHELASTIC_RESTART_COUNT"])
+    within = f"attempt_{attempt}/restart_{restart}" if restart else f"attempt_{attempt}"
+    return RankStarted(
+        at=now(),
+        rank=rank,
+        local_rank=LocalRank(int(environ.get("LOCAL_RANK", "0"))),
+        restart=restart,
+        pid=pid,
+        world_size=int(environ.get("WORLD_SIZE", "0")),
+        local_world_size=int(environ.get("LOCAL_WORLD_SIZE", "0")),
+        folder=f"{within}/rank_{rank}",
+    )

@@ -1,0 +1,132 @@
+"""Options and host facts to a launch plan: the agent's command line and environment, each value with its origin. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddp_run.options import Options
+
+_ENTRY_POINT = "ddp-run"
+"""Our class among torchrun's `torchrun.logs_specs` entry points (pyproject.toml)."""
+_AGENT_MODULE = "torch.distributed.run"
+_POLL_S = "0.03"
+"""The agent's poll of its ranks (torchrun's default: 0.1 s): it costs a waitpid per rank and notices ends sooner."""
+# What becomes of these is ddp-run's business (files, console, bootstrap); their values reach the agent changed.
+_TAKEN_OVER = frozenset({"log-dir", "redirects", "tee", "local-ranks-filter", "module", "logs-specs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A value that ddp-run sets, and why or from where."""
+
+    name: str
+    value: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """All that is decided before anything starts."""
+
+    options: Options
+    python: str
+    master: str | None
+    """IP address of the master, null where torch's own default (this host) holds."""
+    environment: tuple[Planned, ...]
+    """What the agent and so the ranks get beyond ddp-run's own environment."""
+    restore: Mapping[str, str | None]
+    """Variables changed for the agent alone; the ranks get these values back (null: unset)."""
+    nccl_log: bool
+    """Whether NCCL's messages go to a file per rank: never where the user asked NCCL for messages himself."""
+
+    @property
+    def chosen_port(self) -> int | None:
+        """The port that the user fixed for the rendezvous; null where torch takes a free one each time."""
+        options = self.options
+        if options.standalone:
+            return None
+        if options.rdzv_endpoint:
+            return _endpoint(options.rdzv_endpoint)[1] or None
+        if options.rdzv_backend == "static":
+            return options.master_port or (29500 if options.max_nodes > 1 else None)
+        return None
+
+
+def make_plan(options: Options, environ: Mapping[str, str], *, python: str, master: str | None) -> LaunchPlan:
+    """Decide everything but what differs between attempts. `master` is the resolved address, where one was given."""
+    preset, nccl_log = _nccl_preset(options.nccl_debug, environ)
+    environment = list(preset)
+    if options.restarts and "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in environ:
+        # Without it the agent restarts ranks on the same port and store, where they find the last attempt's
+        # addresses (measured: 16 of 18 gloo restarts failed on torch 2.13).
+        environment.append(Planned("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", "needed by --max-restarts"))
+    restore = {name: environ[name] for name in ("PET_MODULE", "PET_NO_PYTHON") if name in environ}
+    return LaunchPlan(options, python, master, tuple(environment), restore, nccl_log)
+
+
+def _nccl_preset(preset: str, environ: Mapping[str, str]) -> tuple[tuple[Planned, ...], bool]:
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL is in none: on torch 2.13 it ends every gloo DDP job with SIGSEGV.
+    wanted = {
+        "off": {},
+        "warn": {"NCCL_DEBUG": "WARN"},
+        "info": {"NCCL_DEBUG": "INFO"},
+        "trace": {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ALL", "TORCH_DISTRIBUTED_DEBUG": "INFO"},
+    }[preset]
+    planned = tuple(
+        Planned(name, value, f"--nccl-debug {preset}") for name, value in wanted.items() if name not in environ
+    )
+    ours = any(each.name == "NCCL_DEBUG" for each in planned)
+    return planned, ours and "NCCL_DEBUG_FILE" not in environ
+
+
+def _endpoint(endpoint: str) -> tuple[str, int]:
+    """Host and port of `HOST[:PORT]`; port 0 where it has none."""
+    host, colon, port = endpoint.rpartition(":")
+    return (host, int(port)) if colon and port.isdigit() else (endpoint, 0)
+
+
+def agent_environment(plan: LaunchPlan, environ: Mapping[str, str], run_id: str) -> dict[str, str]:
+    """The agent's environment but for what an attempt adds."""
+    result = dict(environ)
+    result.update((each.name, each.value) for each in plan.environment)
+    for name in plan.restore:
+        result[name] = "0"
+    result["DDP_RUN_ID"] = run_id
+    return result
+
+
+def agent_argv(plan: LaunchPlan, *, folder: Path, rank_program: Path, port: int | None) -> list[str]:
+    """The agent's command line. `folder`: the attempt's. `port`: instead of the one the user fixed, or null."""
+    options = plan.options
+    words = [plan.python, "-m", _AGENT_MODULE]
+    words += [word for word in options.torch_arguments() if _name(word) not in _TAKEN_OVER]
+    words += [f"--logs-specs={_ENTRY_POINT}", f"--log-dir={folder}", "--redirects=3", "--tee=0"]
+    words += ["--local-ranks-filter="]
+    if "monitor_interval" not in options.given:
+        words.append(f"--monitor-interval={_POLL_S}")
+    if plan.master is not None:
+        words.append(f"--master-addr={plan.master}")
+    if port is not None:
+        words.append(_port_argument(options, port))
+    return [*words, *_rank_words(plan, rank_program)]
+
+
+def _name(word: str) -> str:
+    return word.removeprefix("--").partition("=")[0].replace("_", "-")
+
+
+def _port_argument(options: Options, port: int) -> str:
+    if options.rdzv_endpoint:
+        return f"--rdzv-endpoint={_endpoint(options.rdzv_endpoint)[0]}:{port}"
+    return f"--master-port={port}"
+
+
+def _rank_words(plan: LaunchPlan, rank_program: Path) -> list[str]:
+    options = plan.options
+    users = [options.script, *options.script_args]
+    if options.no_python:
+        return [plan.python, "-I", "-S", "-u", str(rank_program), "exec", *users]
+    mode = "run-path" if options.run_path else "module" if options.module else "script"
+    return [str(rank_program), mode, *users]

@@ -1,0 +1,93 @@
+"""The launch plan as data: plan.json, and what `--dry-run` prints. Every value with where it came from, no secrets."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ddp_run import __version__
+from ddp_run.launch import RANK_PROGRAM
+from ddp_run.plan import LaunchPlan, agent_argv
+from ddp_run.redaction import redact, redact_words
+
+
+def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None) -> dict[str, Any]:
+    """The plan as values for JSON."""
+    options = plan.options
+    folder = Path(options.log_dir) / (run_id or "RUN") / "attempt_0"
+    settings: dict[str, Any] = {
+        name: {"value": _plain(setting.value), "origin": setting.origin} for name, setting in options.settings.items()
+    }
+    if plan.master is not None:
+        settings["master_addr"]["resolved"] = plan.master
+    environment = {
+        each.name: {"value": redact(each.value), "origin": each.origin} for each in plan.environment
+    }
+    return {
+        "run_id": run_id,
+        "command": list(redact_words(argv)),
+        "script": options.script,
+        "script_args": list(redact_words(options.script_args)),
+        "options": settings,
+        "environment": environment,
+        "agent": list(redact_words(agent_argv(plan, folder=folder, rank_program=RANK_PROGRAM, port=None))),
+        "versions": {"ddp-run": __version__, "torch": torch_version(), "python": platform.python_version()},
+        "host": socket.gethostname(),
+    }
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return redact(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return str(value)
+
+
+def torch_version() -> str | None:
+    """Version of the installed torch from its `version.py`, without importing it; null where there is none."""
+    from importlib.util import find_spec
+
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        text = Path(spec.origin).with_name("version.py").read_text()
+    except OSError:
+        return None
+    for line in text.splitlines():
+        if line.startswith("__version__"):
+            return line.partition("=")[2].strip().strip("'\"")
+    return None
+
+
+def write(path: Path, plan: LaunchPlan, argv: Sequence[str], run_id: str) -> None:
+    """Write plan.json. A disk that is full is the journal's to report, so a failure is passed over here."""
+    try:
+        path.write_text(json.dumps(as_data(plan, argv, run_id), indent=2) + "\n")
+    except OSError:
+        pass
+
+
+def as_text(plan: LaunchPlan, argv: Sequence[str]) -> str:
+    """What `--dry-run` prints: values that somebody set, then defaults, then environment and the agent's command."""
+    data = as_data(plan, argv, None)
+    lines = ["options"]
+    chosen = {name: each for name, each in data["options"].items() if each["origin"] != "default"}
+    defaults = {name: each for name, each in data["options"].items() if each["origin"] == "default"}
+    for name, each in (chosen | defaults).items():
+        value = f"{each['value']} -> {each['resolved']}" if "resolved" in each else each["value"]
+        lines.append(f"  {name.replace('_', '-'):<26} {'-' if value in (None, '', []) else value!s:<28} {each['origin']}")
+    lines.append("environment added for the agent and the ranks")
+    for name, each in data["environment"].items():
+        lines.append(f"  {name:<38} {each['value']:<16} {each['origin']}")
+    lines.append("command of the agent")
+    lines.append("  " + shlex.join(data["agent"]))
+    return "\n".join(lines) + "\n"

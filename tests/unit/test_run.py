@@ -1,0 +1,248 @@
+"""The state machine of an attempt, fed with plain values: every event in every state, and the sequences that matter."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from ddp_run.events import (
+    Action,
+    AgentExited,
+    AgentStarted,
+    Event,
+    FinishAttempt,
+    LocalRank,
+    MonotonicNs,
+    Rank,
+    RankExited,
+    RankFailed,
+    RankStarted,
+    SendSignal,
+    SetTimer,
+    SignalReceived,
+    SuspendSelf,
+    Target,
+    TimerFired,
+)
+from ddp_run.run import Run
+
+AT = MonotonicNs(0)
+GRACE = 7.0
+
+
+def started(rank: int, restart: int = 0) -> RankStarted:
+    return RankStarted(AT, Rank(rank), LocalRank(rank), restart, 100 + rank, 2, 2, f"attempt_0/rank_{rank}")
+
+
+def exited(rank: int, code: int | None, restart: int = 0) -> RankExited:
+    return RankExited(AT, Rank(rank), restart, code)
+
+
+def failed(rank: int, code: int = 1) -> RankFailed:
+    return RankFailed(AT, Rank(rank), 0, code, None)
+
+
+def received(signum: int) -> SignalReceived:
+    return SignalReceived(AT, signum)
+
+
+def fired(name: str) -> TimerFired:
+    return TimerFired(AT, name)
+
+
+def running(restarts: int = 0, nodes: int = 1) -> Run:
+    run = Run(GRACE, restarts, nodes)
+    for event in (AgentStarted(AT, 99), started(0), started(1)):
+        assert run.on(event) == []
+    return run
+
+
+def feed(run: Run, *events: Event) -> list[Action]:
+    return [action for event in events for action in run.on(event)]
+
+
+def signals(actions: list[Action]) -> list[tuple[Target, int]]:
+    return [(action.target, action.signum) for action in actions if isinstance(action, SendSignal)]
+
+
+KILL_ALL = [(Target.JOB, signal.SIGKILL)]
+
+
+def test_a_failure_starts_the_grace_and_nothing_is_signalled_before_it_ends() -> None:
+    run = running()
+    assert feed(run, exited(1, 3)) == [SetTimer("grace", GRACE)]
+    assert signals(feed(run, fired("grace"))) == KILL_ALL
+
+
+def test_after_the_last_rank_the_agent_has_a_deadline_of_its_own_within_the_grace() -> None:
+    run = Run(0.5)
+    feed(run, AgentStarted(AT, 99), started(0), exited(0, 1))
+    [timer] = [action for action in feed(running(), exited(0, 1), exited(1, -15)) if action == SetTimer("agent", 5.0)]
+    assert timer
+    assert signals(feed(run, fired("agent"))) == KILL_ALL
+
+
+def test_a_failing_rank_that_is_the_last_one_alive_still_bounds_the_agent() -> None:
+    run = running()
+    actions = feed(run, exited(0, 0), exited(1, 9))
+    assert SetTimer("grace", GRACE) in actions
+    assert SetTimer("agent", 5.0) in actions
+
+
+def test_success_of_all_ranks_leaves_the_agent_time_but_not_for_ever() -> None:
+    run = running()
+    assert feed(run, exited(0, 0)) == []
+    assert feed(run, exited(1, 0)) == [SetTimer("agent", 60.0)]
+
+
+def test_on_several_nodes_the_agent_may_wait_for_the_others() -> None:
+    assert feed(running(nodes=2), exited(0, 0), exited(1, 0)) == []
+
+
+def test_an_unread_exit_code_ends_nothing() -> None:
+    run = running()
+    assert feed(run, exited(0, None)) == []
+    assert signals(feed(run, fired("grace"))) == KILL_ALL  # only where somebody asked for that timer
+
+
+def test_an_unread_exit_code_after_a_reported_failure_is_a_failure() -> None:
+    run = running()
+    assert SetTimer("grace", GRACE) in feed(run, failed(0), exited(0, None))
+
+
+def test_a_rank_stuck_in_its_own_teardown_is_ended_after_the_grace() -> None:
+    run = running()
+    assert feed(run, failed(1)) == [SetTimer("teardown 1 0", GRACE)]
+    [order] = feed(run, fired("teardown 1 0"))
+    assert isinstance(order, SendSignal)
+    assert (order.target, order.signum, order.ranks) == (Target.RANKS, signal.SIGKILL, (Rank(1),))
+
+
+def test_a_rank_that_ended_in_time_is_not_signalled_again() -> None:
+    run = running()
+    feed(run, failed(1), exited(1, 1))
+    assert feed(run, fired("teardown 1 0")) == []
+
+
+def test_while_the_agent_may_restart_only_survivors_are_bounded() -> None:
+    run = running(restarts=1)
+    assert feed(run, exited(1, 1)) == [SetTimer("survivors 0", GRACE)]
+    [order] = feed(run, fired("survivors 0"))
+    assert isinstance(order, SendSignal)
+    assert order.ranks == (Rank(0),)
+    feed(run, started(0, restart=1), started(1, restart=1))
+    assert feed(run, exited(1, 1)) == [], "a death of the last restart is news of the past"
+    assert SetTimer("grace", GRACE) in feed(run, exited(1, 1, restart=1))
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_the_first_stop_signal_goes_to_the_agent_and_the_second_kills(signum: int) -> None:
+    run = running()
+    actions = feed(run, received(signum))
+    assert signals(actions) == [(Target.AGENT, signum)]
+    assert SetTimer("grace", GRACE) in actions
+    assert signals(feed(run, received(signum))) == KILL_ALL
+    assert run.stop_signal == signum
+
+
+def test_a_stop_signal_while_the_job_is_ending_kills() -> None:
+    assert signals(feed(running(), exited(0, 1), received(signal.SIGINT))) == [*KILL_ALL]
+
+
+def test_a_stop_signal_that_the_agent_does_not_take_goes_to_the_ranks() -> None:
+    run = Run(GRACE, agent_signals=frozenset({signal.SIGTERM}))
+    feed(run, AgentStarted(AT, 99), started(0))
+    assert signals(feed(run, received(signal.SIGINT))) == [(Target.RANKS, signal.SIGINT)]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2])
+def test_notices_are_forwarded_to_ranks_that_handle_them_and_end_nothing(signum: int) -> None:
+    run = running()
+    assert feed(run, received(signum)) == [SendSignal(Target.RANKS, signum, "forwarded", only_if_handled=True)]
+    assert feed(run, exited(0, 0)) == []
+
+
+def test_a_notice_that_the_agent_was_told_to_handle_goes_to_the_agent() -> None:
+    run = Run(GRACE, agent_signals=frozenset({signal.SIGUSR1}))
+    assert signals(feed(run, AgentStarted(AT, 99), received(signal.SIGUSR1))) == [(Target.AGENT, signal.SIGUSR1)]
+
+
+def test_what_even_sigkill_does_not_end_is_not_waited_for() -> None:
+    run = running()
+    actions = feed(run, exited(0, 1), fired("grace"))
+    assert [action.name for action in actions if isinstance(action, SetTimer)][-1] == "give-up"
+    assert feed(run, fired("give-up")) == [FinishAttempt()]
+
+
+def _to_running(run: Run) -> None:
+    feed(run, AgentStarted(AT, 99), started(0), started(1))
+
+
+def _to_failing(run: Run) -> None:
+    _to_running(run)
+    feed(run, exited(1, 3))
+
+
+def _to_stopping(run: Run) -> None:
+    _to_running(run)
+    feed(run, received(signal.SIGTERM))
+
+
+def _to_killing(run: Run) -> None:
+    _to_stopping(run)
+    feed(run, received(signal.SIGTERM))
+
+
+def _to_done(run: Run) -> None:
+    _to_killing(run)
+    feed(run, AgentExited(AT, -9))
+
+
+STATES: dict[str, Callable[[Run], None]] = {
+    "running": _to_running,
+    "failing": _to_failing,
+    "stopping": _to_stopping,
+    "killing": _to_killing,
+    "done": _to_done,
+}
+FORWARD = [(Target.AGENT, signal.SIGTERM)]
+NOTICE = [(Target.RANKS, signal.SIGUSR1)]
+# Rows: event; columns: what is signalled in each state of STATES.
+TABLE: list[tuple[Event, list[list[tuple[Target, int]]]]] = [
+    (received(signal.SIGTERM), [FORWARD, KILL_ALL, KILL_ALL, [], []]),
+    (received(signal.SIGUSR1), [NOTICE, NOTICE, NOTICE, NOTICE, NOTICE]),
+    (received(signal.SIGWINCH), [[], [], [], [], []]),
+    (fired("grace"), [KILL_ALL, KILL_ALL, KILL_ALL, [], []]),
+    (fired("agent"), [KILL_ALL, KILL_ALL, KILL_ALL, [], []]),
+    (fired("unheard of"), [[], [], [], [], []]),
+    (exited(0, 0), [[], [], [], [], []]),
+    (exited(0, -9), [[], [], [], [], []]),
+    (exited(5, 1), [[], [], [], [], []]),
+    (failed(0), [[], [], [], [], []]),
+    (AgentExited(AT, 1), [[], [], [], [], []]),
+]
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("event,cells", TABLE, ids=[str(row[0]) for row in TABLE])
+def test_every_event_in_every_state(state: str, event: Event, cells: list[list[tuple[Target, int]]]) -> None:
+    run = Run(GRACE)
+    STATES[state](run)
+    assert signals(run.on(event)) == cells[list(STATES).index(state)]
+
+
+@pytest.mark.parametrize("state", ["running", "failing", "stopping", "killing"])
+def test_the_agents_end_finishes_the_attempt_once(state: str) -> None:
+    run = Run(GRACE)
+    STATES[state](run)
+    assert run.on(AgentExited(AT, 1)) == [FinishAttempt()]
+    assert run.on(AgentExited(AT, 1)) == []
+
+
+def test_ctrl_z_stops_the_job_in_every_state() -> None:
+    for arrive in STATES.values():
+        run = Run(GRACE)
+        arrive(run)
+        assert run.on(received(signal.SIGTSTP)) == [SuspendSelf()]
