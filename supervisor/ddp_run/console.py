@@ -1,0 +1,526 @@
+"""Ranks' lines to the terminal: prefixed, collapsed, progress bars kept in place; and ddp-run's own lines.
+
+Nothing here waits for a slow terminal except `Console.finish`, and that only while it makes progress. What cannot be
+written stays in the ranks' files; `Console.wants_input` tells when to stop reading them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from string import Template
+from typing import Final, Literal, final
+
+from ddp_run.lines import MAX_HELD, Collapser, Group, LineBuffer, Stream, neutral, rank_list, readable
+from ddp_run.logs import Chunk
+
+Mode = Literal["all", "rank0", "failed", "none"]
+Shown = Callable[[int, int, Stream], bool]
+"""Whether (rank, local rank, stream) is for the console."""
+Prefix = Callable[[int, int], str]
+"""What stands before the lines of (rank, local rank)."""
+
+_BIT: Final[Mapping[Stream, int]] = {"stdout": 1, "stderr": 2}
+_FLOOD: Final = 64 << 10
+_MAX_WAITING_LINES: Final = 4096
+_PENDING_LIMIT: Final = 1 << 20
+_SILENCE_S: Final = 2.0
+_REDRAW_S: Final = 0.1
+_STATE_S: Final = 10.0
+_ERASE: Final = b"\r\x1b[K"
+
+
+def shown_by(
+    mode: Mode,
+    redirects: int | Mapping[int, int] = 0,
+    tee: int | Mapping[int, int] = 0,
+    local_ranks: Collection[int] = (),
+) -> Shown:
+    """What of the ranks' output the console shows, by `--console` and torchrun's `-r`, `-t`, `--local-ranks-filter`.
+
+    `redirects` and `tee` hold 1 for stdout, 2 for stderr, for all local ranks or by local rank; an empty
+    `local_ranks` means all. As in torch.distributed.elastic.multiprocessing.api.DefaultLogsSpecs.reify: a stream that
+    is redirected and not teed is in its file alone.
+    """
+
+    def bits(option: int | Mapping[int, int], local_rank: int) -> int:
+        return option if isinstance(option, int) else option.get(local_rank, 0)
+
+    def shown(rank: int, local_rank: int, stream: Stream) -> bool:
+        if mode in {"failed", "none"} or (mode == "rank0" and rank != 0):
+            return False
+        if local_ranks and local_rank not in local_ranks:
+            return False
+        bit = _BIT[stream]
+        return not bits(redirects, local_rank) & bit or bool(bits(tee, local_rank) & bit)
+
+    return shown
+
+
+def prefix_of(template: str | None, role: str = "default") -> Prefix | None:
+    """Prefixes by torchrun's TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; null where it is not set or empty.
+
+    Its names are those that torch.distributed.elastic.agent.server.local_elastic_agent fills in.
+    """
+    if not template:
+        return None
+    text = Template(template)
+
+    def prefix(rank: int, local_rank: int) -> str:
+        return text.safe_substitute(role_name=role, rank=rank, local_rank=local_rank)
+
+    return prefix
+
+
+@final
+class Outlet:
+    """A descriptor that is written without blocking, and what waits for it."""
+
+    def __init__(self, fd: int, *, tty: bool | None = None) -> None:
+        self.fd = fd
+        self.gone = False
+        """Nobody reads it any more, or it is broken: what comes is thrown away."""
+        self.pending = 0
+        """Bytes that wait."""
+        self._queue: deque[memoryview] = deque()
+        self._own = -1
+        self._writes_at_once = False
+        self._socket = False
+        try:
+            self.tty = os.isatty(fd) if tty is None else tty
+            mode = os.fstat(fd).st_mode
+        except OSError:
+            self.tty, self.gone = False, True
+            return
+        self._socket = stat.S_ISSOCK(mode)
+        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+            self._own = _reopened(fd)
+        self._writes_at_once = stat.S_ISREG(mode) or self._own >= 0
+
+    def put(self, data: bytes) -> None:
+        """Queue bytes; `pump` writes them."""
+        if not self.gone and data:
+            self._queue.append(memoryview(data))
+            self.pending += len(data)
+
+    def pump(self) -> int:
+        """Write what can be written now; how many bytes that was. A stream that fails is given up silently."""
+        written = 0
+        try:
+            while self._queue:
+                done = self._write(self._queue[0])
+                if not done:
+                    break
+                written += done
+                self._advance(done)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._fail(error)
+        return written
+
+    def close(self) -> None:
+        """Forget what waits and give back what was opened here; `fd` stays open."""
+        self._queue.clear()
+        self.pending = 0
+        if self._own >= 0:
+            os.close(self._own)
+            self._own = -1
+        self.gone = True
+
+    def _write(self, data: memoryview) -> int:
+        if self._writes_at_once:
+            return os.write(self.fd if self._own < 0 else self._own, data)
+        poll = select.poll()
+        poll.register(self.fd, select.POLLOUT)
+        if not poll.poll(0):
+            return 0
+        if self._socket:
+            return _send(self.fd, data)
+        # A descriptor that says it is writable takes this much without blocking: pipe(7), and n_tty's 256.
+        return os.write(self.fd, data[: 256 if self.tty else select.PIPE_BUF])
+
+    def _advance(self, done: int) -> None:
+        self.pending -= done
+        if done == len(self._queue[0]):
+            self._queue.popleft()
+        else:
+            self._queue[0] = self._queue[0][done:]
+
+    def _fail(self, error: OSError) -> None:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            # Somebody may make room: only what could not be written is lost, and the ranks' files have it.
+            self._queue.clear()
+            self.pending = 0
+        else:
+            self.close()
+
+
+def _reopened(fd: int) -> int:
+    """The same pipe or terminal with a status of its own, or -1: O_NONBLOCK on `fd` itself would be its owners' too."""
+    try:
+        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _send(fd: int, data: memoryview) -> int:
+    import socket
+
+    with socket.socket(fileno=os.dup(fd)) as stream:
+        return stream.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+
+@final
+class _Source:
+    """One stream of one rank."""
+
+    __slots__ = ("fed_at", "lines", "prefix", "rank", "shown", "stream")
+
+    def __init__(self, rank: int, stream: Stream, prefix: bytes, shown: bool) -> None:
+        self.rank = rank
+        self.stream: Stream = stream
+        self.prefix = prefix
+        self.shown = shown
+        self.lines = LineBuffer()
+        self.fed_at = 0.0
+
+
+@final
+class Console:
+    """Shows what the ranks write, and ddp-run's own lines between.
+
+    Every `now` is in seconds of one clock that never goes back. After each call, wait until `deadline` (then `tick`),
+    for `writable_fds` (then `tick`), and for input while `wants_input`.
+    """
+
+    def __init__(
+        self,
+        stdout_fd: int,
+        stderr_fd: int,
+        *,
+        ranks: int = 0,
+        shown: Shown | None = None,
+        prefix: Prefix | None = None,
+        colour: bool = False,
+        collapse: bool = True,
+        width: int | None = None,
+        stdout_tty: bool | None = None,
+        stderr_tty: bool | None = None,
+    ) -> None:
+        """`ranks`: how many are shown, as far as known. `width`: columns, null: the terminal's own at any time."""
+        self.ranks = ranks
+        self._shown: Shown = shown or shown_by("all")
+        self._prefix = prefix
+        self._colour = colour
+        self._width = width
+        self._collapse = collapse and prefix is None
+        self._err = Outlet(stderr_fd, tty=stderr_tty)
+        self._out = self._err
+        if not _same_terminal(stdout_fd, stderr_fd):
+            self._out = Outlet(stdout_fd, tty=stdout_tty)
+        self._sources: dict[tuple[int, Stream], _Source] = {}
+        self._seen: set[int] = set()
+        self._collapser = Collapser()
+        self._batch: list[tuple[Stream, bytes]] = []
+        self._drawn = b""
+        self._redraw_at = 0.0
+        self._state_at: float | None = None
+        self._state_shown = b""
+
+    # ------------------------------------------------------------------------------------------ the loop
+
+    @property
+    def wants_input(self) -> bool:
+        """False while too much waits to be written: leave the rest in the files."""
+        return self._err.pending < _PENDING_LIMIT and self._out.pending < _PENDING_LIMIT
+
+    @property
+    def writable_fds(self) -> list[int]:
+        """Descriptors whose readiness for writing is waited for; `tick` writes then."""
+        return [outlet.fd for outlet in self._outlets() if outlet.pending]
+
+    @property
+    def pending(self) -> int:
+        """Bytes taken and not written yet."""
+        return sum(outlet.pending for outlet in self._outlets())
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` has something to do though nothing came; null: never."""
+        times = [source.fed_at + _SILENCE_S for source in self._sources.values() if self._is_partial(source)]
+        if self._collapser.deadline is not None:
+            times.append(self._collapser.deadline)
+        live = self._live_outlet()
+        if live is None:
+            times.extend(() if self._state_at is None else (self._state_at,))
+        elif not live.pending and self._live_text() != self._drawn:
+            times.append(self._redraw_at)
+        return min(times, default=None)
+
+    def feed(self, chunks: Iterable[Chunk], now: float) -> None:
+        """Show what has come. Past 64 KiB at once, lines are not compared between ranks."""
+        chunks = list(chunks)
+        flood = sum(len(chunk.data) for chunk in chunks) > _FLOOD
+        for chunk in chunks:
+            source = self._source(chunk)
+            if not source.shown:
+                continue
+            if chunk.fresh:
+                self._end_line(source, now)
+            block = source.lines.take(chunk.data)
+            source.fed_at = now
+            if block:
+                self._show(source, block, now, flood)
+            if source.lines.held > MAX_HELD:
+                self._end_line(source, now)
+        self.tick(now)
+
+    def tick(self, now: float) -> None:
+        """Show what has waited long enough, redraw the live line, write what can be written."""
+        for source in self._sources.values():
+            if self._is_partial(source) and now >= source.fed_at + _SILENCE_S:
+                self._end_line(source, now)
+        self._emit_groups(self._collapser.due(now, self._shown_ranks()))
+        if self._live_outlet() is None:
+            self._show_state(now)
+        self._settle(now)
+
+    # ------------------------------------------------------------------------------------------ ddp-run's own
+
+    def say(self, text: str, now: float) -> None:
+        """Write lines of ddp-run's own to stderr, after everything that came before; a newline is added."""
+        self._emit_groups(self._collapser.all())
+        self._batch.append(("stderr", text.encode("utf-8", "replace") + b"\n"))
+        self._settle(now)
+
+    def end_attempt(self, now: float) -> None:
+        """All that the attempt's ranks wrote has been fed: show unfinished lines and take progress bars down."""
+        for source in self._sources.values():
+            self._end_line(source, now)
+        self._sources.clear()
+        self._seen.clear()
+        self._emit_groups(self._collapser.all())
+        self._state_at = None
+        self._settle(now)
+
+    def suspend(self) -> None:
+        """Take the live line down before ddp-run stops itself; the next call draws it again."""
+        self._erase()
+        for outlet in self._outlets():
+            outlet.pump()
+
+    def drain(
+        self,
+        batches: Iterable[Iterable[Chunk]],
+        deadline: float,
+        *,
+        stall_s: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> bool:
+        """Feed all `batches` (of `Tailer.drain`, when the writers are gone), waiting for room; then `end_attempt`.
+
+        False: the rest was left in the files, after `stall_s` seconds without progress or at `deadline` of `clock`.
+        """
+        complete = True
+        for chunks in batches:
+            self.feed(chunks, clock())
+            if not self._flush(_PENDING_LIMIT, deadline, stall_s, clock):
+                complete = False
+                break
+        self.end_attempt(clock())
+        return complete
+
+    def finish(self, deadline: float, *, stall_s: float = 1.0, clock: Callable[[], float] = time.monotonic) -> int:
+        """Write what waits, until `stall_s` seconds without progress or `deadline` of `clock`; nothing comes after.
+
+        Returns the number of bytes that were given up.
+        """
+        self.end_attempt(clock())
+        self._flush(0, deadline, stall_s, clock)
+        given_up = self.pending
+        for outlet in self._outlets():
+            outlet.close()
+        return given_up
+
+    def _flush(self, room: int, deadline: float, stall_s: float, clock: Callable[[], float]) -> bool:
+        """Write until at most `room` bytes wait; False where that took too long."""
+        moved_at = clock()
+        while self.pending > room:
+            now = clock()
+            if sum(outlet.pump() for outlet in self._outlets()):
+                moved_at = now
+            limit = min(deadline, moved_at + stall_s)
+            if now >= limit:
+                return self.pending <= room
+            poll = select.poll()
+            for fd in self.writable_fds:
+                poll.register(fd, select.POLLOUT)
+            if self.pending > room:
+                poll.poll(max(0.0, limit - now) * 1000)
+        return True
+
+    # ------------------------------------------------------------------------------------------ lines
+
+    def _source(self, chunk: Chunk) -> _Source:
+        key = (chunk.rank, chunk.stream)
+        source = self._sources.get(key)
+        if source is None:
+            prefix = self._prefix(chunk.rank, chunk.local_rank) if self._prefix else _label((chunk.rank,))
+            shown = self._shown(chunk.rank, chunk.local_rank, chunk.stream)
+            source = _Source(chunk.rank, chunk.stream, prefix.encode("utf-8", "replace"), shown)
+            self._sources[key] = source
+            if shown:
+                self._seen.add(chunk.rank)
+        return source
+
+    def _shown_ranks(self) -> int:
+        return max(self.ranks, len(self._seen))
+
+    def _show(self, source: _Source, block: bytes, now: float, flood: bool) -> None:
+        """Show whole lines of one rank; `block` ends with a newline."""
+        block = readable(block, colour=self._colour and self._outlet(source.stream).tty)
+        if flood or not self._collapse or self._shown_ranks() < 2:
+            self._emit_groups(self._collapser.all())
+            self._batch.append((source.stream, _prefixed(block, source.prefix, own=self._prefix is None)))
+            return
+        for line in block[:-1].split(b"\n"):
+            self._collapser.add(source.rank, source.stream, line.removeprefix(source.prefix), now)
+        if len(self._collapser) > _MAX_WAITING_LINES:
+            self._emit_groups(self._collapser.all())
+
+    def _emit_groups(self, groups: list[Group]) -> None:
+        for group in groups:
+            line = _label(group.ranks).encode() + group.text + b"\n"
+            self._batch.append((group.stream, line))
+
+    def _is_partial(self, source: _Source) -> bool:
+        return bool(source.lines.held) and not source.lines.progress
+
+    def _end_line(self, source: _Source, now: float) -> None:
+        rest = source.lines.rest()
+        if rest.strip(b"\r \x00"):
+            self._show(source, rest + b"\n", now, flood=False)
+
+    # ------------------------------------------------------------------------------------------ progress bars
+
+    def _first_state(self) -> tuple[_Source, bytes] | None:
+        for key in sorted(key for key, source in self._sources.items() if source.lines.progress):
+            state = readable(self._sources[key].lines.state(), colour=False).strip()
+            if state:
+                return self._sources[key], state
+        return None
+
+    def _show_state(self, now: float) -> None:
+        """Off a terminal: the first bar's state as a line, at most every 10 s."""
+        found = self._first_state()
+        if found is None:
+            self._state_at = None
+        elif self._state_at is None:
+            self._state_at = now + _STATE_S
+        elif now >= self._state_at:
+            source, state = found
+            self._state_at = now + _STATE_S
+            line = source.prefix + state + b"\n"
+            if line != self._state_shown:
+                self._batch.append((source.stream, line))
+                self._state_shown = line
+
+    def _live_outlet(self) -> Outlet | None:
+        for outlet in (self._err, self._out):
+            if outlet.tty and not outlet.gone:
+                return outlet
+        return None
+
+    def _live_text(self) -> bytes:
+        found = self._first_state()
+        if found is None:
+            return b""
+        source, state = found
+        return _fitting(source.prefix + state, self._columns())
+
+    def _columns(self) -> int:
+        if self._width is not None:
+            return self._width
+        outlet = self._live_outlet()
+        try:
+            return os.get_terminal_size(outlet.fd).columns if outlet else 80
+        except OSError:
+            return 80
+
+    # ------------------------------------------------------------------------------------------ writing
+
+    def _outlet(self, stream: Stream) -> Outlet:
+        return self._out if stream == "stdout" else self._err
+
+    def _outlets(self) -> tuple[Outlet, ...]:
+        return (self._err,) if self._out is self._err else (self._out, self._err)
+
+    def _settle(self, now: float) -> None:
+        """Hand the batch over, keep the live line below it, write."""
+        live = self._live_outlet()
+        text = self._live_text() if live is not None else b""
+        redraw = text != self._drawn and now >= self._redraw_at and live is not None and not live.pending
+        if self._batch or redraw:
+            self._erase()
+            for stream, data in self._batch:
+                self._outlet(stream).put(data)
+            self._batch.clear()
+            if live is not None and text:
+                live.put(text)
+                self._drawn = text
+                self._redraw_at = now + _REDRAW_S
+        for outlet in self._outlets():
+            outlet.pump()
+
+    def _erase(self) -> None:
+        live = self._live_outlet()
+        if self._drawn and live is not None:
+            live.put(_ERASE)
+        self._drawn = b""
+
+
+def _label(ranks: Iterable[int]) -> str:
+    return f"[rank{rank_list(ranks)}]: "
+
+
+def _prefixed(block: bytes, prefix: bytes, *, own: bool) -> bytes:
+    """Every line of `block` with `prefix` before it.
+
+    With `own`, a line that has it already gets no second: torch's excepthook writes `[rank3]: ` itself.
+    """
+    newline = b"\n" + prefix
+    if own and prefix in block:
+        block = block.removeprefix(prefix).replace(newline, b"\n")
+    return prefix + block[:-1].replace(b"\n", newline) + b"\n"
+
+
+def _fitting(line: bytes, columns: int) -> bytes:
+    """The start of `line` that fits on one row of a terminal, so that it can be erased as one."""
+    if line.isascii():
+        return line[: columns - 1]
+    from unicodedata import combining, east_asian_width
+
+    text, used = line.decode("utf-8", "replace"), 0
+    for index, character in enumerate(text):
+        used += 0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1
+        if used > columns - 1:
+            return text[:index].encode()
+    return line
+
+
+def _same_terminal(one: int, other: int) -> bool:
+    try:
+        return os.isatty(one) and os.isatty(other) and os.fstat(one).st_rdev == os.fstat(other).st_rdev
+    except OSError:
+        return False
+
+
+def not_shown(count: int, folder: str) -> str:
+    """The sentence for bytes that `Console.finish`, or a filter, left in the files."""
+    return f"ddp-run: {count} bytes were not shown because the console was stuck; {neutral(folder)} has all"

@@ -1,0 +1,244 @@
+"""Bytes of a rank's stream to whole lines that a terminal can show. Values only: no files, no clock.
+
+Decides where a line ends, what a carriage return leaves of it, which control characters pass, and which lines of
+several ranks are one. It never changes a rank's files: those hold every byte.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, Literal, final
+
+Stream = Literal["stdout", "stderr"]
+
+MAX_HELD: Final = 16 << 20
+"""Bytes of one unfinished line that are kept waiting for its newline."""
+
+_CURSOR_UP: Final = b"\x1b[A"
+_PLAIN: Final = b"\t\n" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
+_C1: Final = re.compile(rb"\xc2[\x80-\x9f]")
+# Possessive repeats: a 5 MB line of broken sequences must stay linear.
+_CONTROL: Final = re.compile(
+    r"(?P<colour>\x1b\[[0-9;:]*+m)"
+    r"|(?P<sequence>\x1b\[[0-?]*+[ -/]*+[@-~]"
+    r"|\x1b[\]PX^_][^\x07\x1b\n]*+(?:\x07|\x1b\\)"
+    r"|\x1b[ -/]*+[0-~])"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
+)
+_RESET: Final = "\x1b[0m"
+_RESETS: Final = ("\x1b[m", _RESET)
+
+
+@final
+class LineBuffer:
+    """Cuts one stream of one rank into whole lines; holds the unfinished one."""
+
+    __slots__ = ("_parts", "held", "progress")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.held = 0
+        """Bytes of the unfinished line."""
+        self.progress = False
+        """The unfinished line has been rewritten by a carriage return: a progress bar."""
+
+    def take(self, data: bytes) -> bytes:
+        """The lines that `data` completes, each with its newline; may be empty."""
+        if b"\x1b" in data or (self._parts and data[:1] == b"\n"):
+            data = self._without_nested_bars(data)
+        end = data.rfind(b"\n") + 1
+        if not end:
+            self._hold(data)
+            return b""
+        block = data[:end]
+        if self._parts:
+            block = b"".join((*self._parts, block))
+        self._parts, self.held, self.progress = [], 0, False
+        if end < len(data):
+            self._hold(data[end:])
+        return block
+
+    def rest(self) -> bytes:
+        """The unfinished line, which is then forgotten."""
+        rest = b"".join(self._parts)
+        self._parts, self.held, self.progress = [], 0, False
+        return rest
+
+    def state(self) -> bytes:
+        """What a progress bar shows now; empty where there is none or it has been wiped."""
+        if not self.progress:
+            return b""
+        states = b"".join(self._parts).rsplit(b"\r", 2)
+        return (states[-1] or states[-2]).strip()
+
+    def _hold(self, data: bytes) -> None:
+        self._parts.append(data)
+        self.held += len(data)
+        if b"\r" in data:
+            # Only the last state and the one before it can still be seen: older ones would pile up without end.
+            kept = b"\r".join(b"".join(self._parts).rsplit(b"\r", 2)[-2:])
+            self._parts, self.held, self.progress = [kept], len(kept), True
+
+    def _without_nested_bars(self, data: bytes) -> bytes:
+        """Tqdm draws an inner bar as newline, bar, cursor up: up and newline cancel out to a carriage return."""
+        ups = 0
+        while self._parts and data[ups : ups + 1] == b"\n" and self._parts[-1].endswith(_CURSOR_UP):
+            self._parts[-1] = self._parts[-1][: -len(_CURSOR_UP)]
+            self.held -= len(_CURSOR_UP)
+            ups += 1
+        if ups:
+            data = b"\r" + data[ups:]
+        while _CURSOR_UP + b"\n" in data:
+            data = data.replace(_CURSOR_UP + b"\n", b"\r")
+        return data
+
+
+def readable(block: bytes, *, colour: bool) -> bytes:
+    """`block` (lines, or a piece of one) as valid UTF-8 without anything that moves the cursor.
+
+    Colours (SGR, ECMA-48 8.3.117) stay where `colour` is set, and end with their line. Other well-formed sequences,
+    NUL and BEL are dropped; what is left of control characters is shown as `^H` or `\\x9b`. A carriage return leaves
+    what was written last.
+    """
+    if not block.translate(None, _PLAIN) and (block.isascii() or _is_clean_utf8(block)):
+        return block
+    if b"\r" in block:
+        block = b"\n".join(map(_overwritten, block.split(b"\n")))
+    text = _show(block.decode("utf-8", "replace"), colour)
+    return text.encode()
+
+
+def neutral(text: str) -> str:
+    """One line of quoted text without control characters; lone surrogates become U+FFFD."""
+    return _show(text.replace("\r", " ").replace("\n", " "), colour=False)
+
+
+def _is_clean_utf8(block: bytes) -> bool:
+    try:
+        block.decode()
+    except UnicodeDecodeError:
+        return False
+    return not _C1.search(block)
+
+
+def _overwritten(line: bytes) -> bytes:
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+def _show(text: str, colour: bool) -> str:
+    def shown(match: re.Match[str]) -> str:
+        if match["colour"]:
+            return match[0] if colour else ""
+        if match["sequence"] or match[0] in "\x00\x07":
+            return ""
+        return _caret(ord(match[0]))
+
+    text = _CONTROL.sub(shown, text)
+    if colour and "\x1b" in text:
+        text = "\n".join(map(_closed, text.split("\n")))
+    return text
+
+
+def _closed(line: str) -> str:
+    last = line.rfind("\x1b")
+    return line if last < 0 or line.startswith(_RESETS, last) else line + _RESET
+
+
+def _caret(code: int) -> str:
+    if 0xD800 <= code <= 0xDFFF:
+        return "\ufffd"
+    if code >= 0x80:
+        return f"\\x{code:02x}"
+    return "^" + chr(code ^ 0x40)
+
+
+def rank_list(ranks: Iterable[int]) -> str:
+    """Ranks in the short form `0,2,5-7`."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+@final
+class Group:
+    """One line, and the ranks that wrote it."""
+
+    __slots__ = ("at", "number", "ranks", "stream", "text")
+
+    def __init__(self, stream: Stream, text: bytes, number: int, at: float) -> None:
+        self.stream: Stream = stream
+        self.text = text
+        self.ranks: list[int] = []
+        self.number = number
+        self.at = at
+        """Seconds, when the first rank wrote it."""
+
+
+@final
+class Collapser:
+    """Joins equal lines of several ranks that come within a short window.
+
+    Every rank's lines stand in groups of rising number, so no rank's order changes and nothing is lost: a line joins
+    the earliest equal group after its rank's last line, so lines of one rank between do not part the others.
+    """
+
+    __slots__ = ("_equal", "_groups", "_last", "_next", "window_s")
+
+    def __init__(self, window_s: float = 0.05) -> None:
+        self.window_s = window_s
+        self._groups: deque[Group] = deque()
+        self._equal: dict[tuple[Stream, bytes], list[Group]] = {}
+        self._last: dict[int, int] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @property
+    def deadline(self) -> float | None:
+        """When the oldest group has waited long enough, on the clock of `add`; null while none waits."""
+        return self._groups[0].at + self.window_s if self._groups else None
+
+    def add(self, rank: int, stream: Stream, text: bytes, now: float) -> None:
+        """Take one line, without its newline, that came at `now` seconds."""
+        equal = self._equal.setdefault((stream, text), [])
+        place = bisect_right(equal, self._last.get(rank, -1), key=lambda group: group.number)
+        if place == len(equal):
+            group = Group(stream, text, self._next, now)
+            self._next += 1
+            self._groups.append(group)
+            equal.append(group)
+        else:
+            group = equal[place]
+        group.ranks.append(rank)
+        self._last[rank] = group.number
+
+    def due(self, now: float, ranks: int) -> list[Group]:
+        """Groups to show now, oldest first: those of all `ranks` ranks, and those whose window is over."""
+        shown = []
+        while self._groups:
+            group = self._groups[0]
+            if len(group.ranks) < ranks and now < group.at + self.window_s:
+                break
+            shown.append(self._pop())
+        return shown
+
+    def all(self) -> list[Group]:
+        """Every waiting group, oldest first."""
+        return [self._pop() for _ in range(len(self._groups))]
+
+    def _pop(self) -> Group:
+        group = self._groups.popleft()
+        key = (group.stream, group.text)
+        equal = self._equal[key]
+        equal.pop(0)
+        if not equal:
+            del self._equal[key]
+        return group

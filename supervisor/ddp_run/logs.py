@@ -1,0 +1,424 @@
+"""The run's folder, and reading the ranks' files while they grow.
+
+Ranks write straight into their files; this side only reads. Whoever reads slowly is behind, and nobody else notices.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self, final
+
+if TYPE_CHECKING:
+    import ctypes
+    from datetime import datetime
+
+    from ddp_run.lines import Stream
+
+POLL_S: Final = 0.05
+_CHUNK: Final = 256 << 10
+
+# <sys/inotify.h>
+_IN_MODIFY, _IN_ATTRIB, _IN_DELETE_SELF, _IN_MOVE_SELF, _IN_Q_OVERFLOW = 0x2, 0x4, 0x400, 0x800, 0x4000
+_IN_NONBLOCK, _IN_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
+_MASK: Final = _IN_MODIFY | _IN_ATTRIB | _IN_DELETE_SELF | _IN_MOVE_SELF
+_EVENT: Final = struct.Struct("iIII")
+
+# f_type of statfs(2): writes on another host, or behind a file server, raise no event here.
+_REMOTE: Final = {
+    0x6969: "nfs",
+    0x0BD00BD0: "lustre",
+    0x65735546: "fuse",
+    0x01021997: "9p",
+    0xFF534D42: "cifs",
+    0xFE534D42: "smb2",
+    0x517B: "smb",
+    0x00C36400: "ceph",
+    0x47504653: "gpfs",
+    0x5346414F: "afs",
+    0x7461636F: "ocfs2",
+    0x01161970: "gfs2",
+    0x19830326: "beegfs",
+    0x786F4256: "vboxsf",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """One run's folder `<log_dir>/<YYYYmmdd-HHMMSS-xxxx>/`; the promise about its names is in the README."""
+
+    path: Path
+    """Absolute."""
+    note: str | None = None
+    """Why the link `latest` could not be set, where it could not: no reason to stop a run."""
+
+    @classmethod
+    def create(cls, log_dir: Path, now: datetime) -> Self:
+        """Make a new folder, readable by its owner alone, and point `latest` at it.
+
+        `now` gives the local time in its name. Raises OSError that carries the path.
+        """
+        log_dir = log_dir.absolute()
+        log_dir.mkdir(parents=True, exist_ok=True)
+        while True:
+            path = log_dir / f"{now:%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
+            try:
+                path.mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            return cls(path, _point_latest(path))
+
+    @property
+    def run_id(self) -> str:
+        """The name of the folder: date, time and four hexadecimal digits."""
+        return self.path.name
+
+    @property
+    def plan(self) -> Path:
+        """The launch plan."""
+        return self.path / "plan.json"
+
+    @property
+    def events(self) -> Path:
+        """The journal."""
+        return self.path / "events.jsonl"
+
+    @property
+    def verdict(self) -> Path:
+        """The answer."""
+        return self.path / "verdict.json"
+
+    def attempt(self, number: int) -> Path:
+        """The folder of attempt `number`, counted from 0; it is not made here."""
+        return self.path / f"attempt_{number}"
+
+    def attempt_folder(self, number: int) -> Path:
+        """Make the folder of attempt `number`, counted from 0. Raises OSError."""
+        folder = self.attempt(number)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+    def agent_log(self, number: int) -> Path:
+        """What the agent of attempt `number` wrote."""
+        return self.attempt(number) / "agent.log"
+
+    def rank_folder(self, number: int, rank: int) -> Path:
+        """The folder of global rank `rank` in attempt `number`; the agent makes it."""
+        return self.attempt(number) / f"rank_{rank}"
+
+
+def _point_latest(path: Path) -> str | None:
+    latest, new = path.parent / "latest", path.parent / f".latest-{path.name}"
+    try:
+        new.symlink_to(path.name)
+        try:
+            new.replace(latest)
+        except OSError:
+            new.unlink()
+            raise
+    except OSError as error:
+        return f"the link {latest} was not set: {error.strerror}"
+    return None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some bytes of one rank's stream. `fresh`: the first of another file, or of one that starts again at 0."""
+
+    rank: int
+    local_rank: int
+    stream: Stream
+    data: bytes
+    fresh: bool = False
+
+
+@final
+class _Tail:
+    """One file and how far it was read."""
+
+    __slots__ = (
+        "fd",
+        "fresh",
+        "identity",
+        "local_rank",
+        "offset",
+        "path",
+        "rank",
+        "stream",
+        "suspect",
+        "watch",
+    )
+
+    def __init__(self, rank: int, local_rank: int, stream: Stream, path: Path) -> None:
+        self.rank = rank
+        self.local_rank = local_rank
+        self.stream: Stream = stream
+        self.path = path
+        self.fd = -1
+        self.offset = 0
+        self.watch = -1
+        self.identity = (0, 0)
+        self.fresh = True
+        self.suspect = False
+        """Another file may stand at the path."""
+
+    def open(self) -> bool:
+        """Open the file at the path; False where there is none yet."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return False
+        self.close()
+        status = os.fstat(fd)
+        self.fd, self.offset, self.fresh, self.suspect = fd, 0, True, False
+        self.identity = (status.st_dev, status.st_ino)
+        return True
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end. Raises OSError (a stale handle of a network file system)."""
+        data = os.pread(self.fd, size, self.offset)
+        if data and not data[0] and not data.strip(b"\0"):
+            data = self._skip_hole(data, size)
+        self.offset += len(data)
+        return data
+
+    def _skip_hole(self, data: bytes, size: int) -> bytes:
+        # A file truncated under a rank without O_APPEND gets a hole up to the rank's own offset.
+        try:
+            start = os.lseek(self.fd, self.offset, os.SEEK_DATA)
+        except OSError:
+            return data
+        if start == self.offset:
+            return data
+        self.offset = start
+        return os.pread(self.fd, size, start)
+
+    def left(self) -> int:
+        """Bytes not read yet."""
+        try:
+            size = os.stat(self.path).st_size if self.fd < 0 else os.fstat(self.fd).st_size
+        except OSError:
+            return 0
+        return max(0, size - self.offset)
+
+
+@final
+class Tailer:
+    """Reads many growing files without blocking.
+
+    A loop waits for `fileno()` (inotify, null where there is none) and calls `read` when it is ready or after
+    `poll_interval` seconds. A loop that does not want data must not wait for `fileno()` meanwhile.
+    """
+
+    def __init__(self, *, polling: bool = False) -> None:
+        """With `polling`, inotify is not tried."""
+        self._tails: list[_Tail] = []
+        self._missing: list[_Tail] = []
+        self._polled: list[_Tail] = []
+        self._ready: deque[_Tail] = deque()
+        self._watched: dict[int, _Tail] = {}
+        self._notes: list[str] = []
+        self._inotify = None if polling else _Inotify.open()
+
+    def fileno(self) -> int | None:
+        """Readable when a file has grown; null: poll."""
+        return None if self._inotify is None else self._inotify.fd
+
+    @property
+    def poll_interval(self) -> float | None:
+        """Seconds after which to call `read` though nothing is ready; 0: bytes are known to be left; null: never."""
+        if self._ready:
+            return 0.0
+        return POLL_S if self._missing or self._polled else None
+
+    def add(self, rank: int, local_rank: int, stream: Stream, path: Path) -> None:
+        """Follow a file from its first byte on; it need not exist yet."""
+        tail = _Tail(rank, local_rank, stream, path)
+        self._tails.append(tail)
+        if not self._follow(tail):
+            self._missing.append(tail)
+
+    def read(self, budget: int = 1 << 20) -> list[Chunk]:
+        """What the files have more, at most `budget` bytes, every file in its turn."""
+        self._hear()
+        self._look()
+        return self._take(budget)
+
+    def drain(self, budget: int = 1 << 20) -> Iterator[list[Chunk]]:
+        """Everything up to the present ends, in pieces of at most `budget` bytes, for when the writers are gone."""
+        self._look()
+        self._mark(self._tails)
+        while self._ready:
+            yield self._take(budget)
+
+    def left(self) -> int:
+        """Bytes that the files hold and nobody has read."""
+        return sum(tail.left() for tail in self._tails)
+
+    def take_notes(self) -> list[str]:
+        """What happened to the files that should not (truncated, replaced, unreadable), since the last call."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def close(self) -> None:
+        """Close every file."""
+        for tail in self._tails:
+            tail.close()
+        for kept in (self._tails, self._missing, self._polled, self._ready, self._watched):
+            kept.clear()
+        if self._inotify is not None:
+            os.close(self._inotify.fd)
+            self._inotify = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _follow(self, tail: _Tail) -> bool:
+        old_watch = tail.watch
+        if not tail.open():
+            return False
+        self._watched.pop(old_watch, None)
+        tail.watch = -1
+        if self._inotify is not None:
+            if old_watch >= 0:
+                self._inotify.forget(old_watch)
+            if not self._inotify.is_remote(tail.fd):
+                tail.watch = self._inotify.watch(tail.path)
+        if tail.watch >= 0:
+            self._watched[tail.watch] = tail
+            # The path may have been replaced between the open and the watch.
+            tail.suspect = True
+            self._polled = [other for other in self._polled if other is not tail]
+        elif tail not in self._polled:
+            self._polled.append(tail)
+        self._mark((tail,))
+        return True
+
+    def _hear(self) -> None:
+        if self._inotify is None:
+            return
+        for watch, mask in self._inotify.events():
+            if mask & _IN_Q_OVERFLOW:
+                self._mark(self._tails)
+            tail = self._watched.get(watch)
+            if tail is not None:
+                tail.suspect |= bool(mask & ~_IN_MODIFY)
+                self._mark((tail,))
+
+    def _look(self) -> None:
+        """At the files that nothing tells about."""
+        self._missing = [tail for tail in self._missing if not self._follow(tail)]
+        for tail in self._polled:
+            tail.suspect = True
+        self._mark(tail for tail in self._polled if tail.fd >= 0)
+
+    def _mark(self, tails: Iterator[_Tail] | list[_Tail] | tuple[_Tail, ...]) -> None:
+        for tail in tails:
+            if tail not in self._ready and tail.fd >= 0:
+                self._ready.append(tail)
+
+    def _take(self, budget: int) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        while self._ready and budget > 0:
+            tail = self._ready.popleft()
+            size = min(_CHUNK, budget)
+            try:
+                data = tail.read(size)
+            except OSError as error:
+                self._notes.append(f"{tail.path} cannot be read: {error.strerror}")
+                tail.suspect = True
+                data = b""
+            if data:
+                budget -= len(data)
+                chunks.append(Chunk(tail.rank, tail.local_rank, tail.stream, data, tail.fresh))
+                tail.fresh = False
+            if len(data) == size:
+                self._ready.append(tail)
+            else:
+                self._at_end(tail)
+        return chunks
+
+    def _at_end(self, tail: _Tail) -> None:
+        if os.fstat(tail.fd).st_size < tail.offset:
+            self._notes.append(f"{tail.path} was truncated; shown again from its start")
+            tail.offset, tail.fresh = 0, True
+            self._mark((tail,))
+        elif tail.suspect:
+            self._check_identity(tail)
+
+    def _check_identity(self, tail: _Tail) -> None:
+        tail.suspect = False
+        try:
+            status = os.stat(tail.path)
+        except OSError:
+            # Its rank goes on writing into the file that has no name any more; a new one may come.
+            if tail not in self._missing and tail not in self._polled:
+                self._polled.append(tail)
+            return
+        if (status.st_dev, status.st_ino) != tail.identity:
+            self._notes.append(f"{tail.path} was replaced; the new file is shown from its start")
+            self._follow(tail)
+
+
+@final
+class _Inotify:
+    """inotify(7) by ctypes: the standard library has no binding."""
+
+    def __init__(self, libc: ctypes.CDLL, fd: int) -> None:
+        self._libc = libc
+        self.fd = fd
+
+    @classmethod
+    def open(cls) -> Self | None:
+        """Null where the kernel or the C library has none, or the user's limit is reached."""
+        import ctypes
+
+        try:
+            libc = ctypes.CDLL(None, use_errno=True)
+            fd = libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
+        except (OSError, AttributeError):
+            return None
+        return cls(libc, fd) if fd >= 0 else None
+
+    def watch(self, path: Path) -> int:
+        """A watch, or -1."""
+        return int(self._libc.inotify_add_watch(self.fd, os.fsencode(path), _MASK))
+
+    def forget(self, watch: int) -> None:
+        self._libc.inotify_rm_watch(self.fd, watch)
+
+    def is_remote(self, fd: int) -> bool:
+        import ctypes
+
+        status = ctypes.create_string_buffer(512)
+        if self._libc.fstatfs(fd, status) != 0:
+            return True
+        # f_type comes first in struct statfs; glibc and musl give it a machine word.
+        return ctypes.c_ulong.from_buffer(status).value & 0xFFFFFFFF in _REMOTE
+
+    def events(self) -> Iterator[tuple[int, int]]:
+        """Watch and mask of everything that happened since."""
+        try:
+            for data in iter(partial(os.read, self.fd, 65536), b""):
+                position = 0
+                while position < len(data):
+                    watch, mask, _, name = _EVENT.unpack_from(data, position)
+                    position += _EVENT.size + name
+                    yield watch, mask
+        except BlockingIOError:
+            return

@@ -1,0 +1,295 @@
+"""A Verdict as terminal text: the block, the last line for scripts, and the short form before a retry.
+
+Text is the same with and without colour. Nothing quoted here can move the cursor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from ddp_run.lines import neutral, rank_list
+from ddp_run.verdict import Collateral, FirstFailure, Outcome, Quote, Verdict
+
+SourceLine = Callable[[str, int], str | None]
+"""The text of (file, line number from 1), or null."""
+
+_WORD: Final[dict[Outcome, str]] = {
+    "succeeded": "ok",
+    "failed": "error",
+    "hung": "error",
+    "interrupted": "interrupted",
+    "refused": "error",
+}
+_COLOUR: Final = {
+    "error": "1;31",
+    "interrupted": "1;33",
+    "warning": "1;33",
+    "ok": "1;32",
+    "help": "1;36",
+    "arrow": "1;34",
+}
+_MAX_QUOTE: Final = 400
+_UNSAFE: Final = re.compile(r"[^!-$&-~\u00a1-\u1fff\u2070-\u2fff\u3001-\ud7ff\ue000-\U0010ffff]")
+
+
+def source_line(file: str, line: int) -> str | None:
+    """Line `line` (from 1) of a text file on disk; null where there is none to read."""
+    if line < 1:
+        return None
+    try:
+        path = Path(file)
+        if not path.is_file():
+            return None
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            return next(islice(lines, line - 1, line), None)
+    except (OSError, ValueError):
+        return None
+
+
+def verdict_block(
+    verdict: Verdict,
+    *,
+    folder: Path,
+    attempt: int,
+    attempts: int,
+    decision: str | None = None,
+    colour: bool = False,
+    width: int = 100,
+    read_line: SourceLine = source_line,
+) -> str:
+    """The verdict for people, without a final newline; empty where there is nothing to say.
+
+    `attempt` is the one judged, counted from 0, of `attempts` that were made. `decision` says in words what was
+    decided about a retry ("not retried: …"). `width` in columns only shortens quotations.
+    """
+    if verdict.outcome == "succeeded" and attempts == 1 and not verdict.notes:
+        return ""
+    paint = _painter(colour)
+    lines = [_headline(verdict, attempts, paint)]
+    lines += _where(verdict, attempt, attempts, read_line, width, paint)
+    for quotes in _by_place(verdict.evidence):
+        lines += _quotation(quotes, folder, width, paint)
+    lines += [f"   {paint('arrow', '=')} note: {note}" for note in _notes(verdict, decision)]
+    lines += _helps(verdict.advice, paint)
+    return "\n".join(lines)
+
+
+def verdict_line(verdict: Verdict, *, attempts: int, folder: Path | None) -> str:
+    """The last line, for scripts: stable keys, values without blanks, `-` for what is not known.
+
+    Blanks, control characters and `%` in values are percent-encoded (RFC 3986, bytes of UTF-8).
+    """
+    first = verdict.first_failure
+    values = {
+        "outcome": verdict.outcome,
+        "cause": verdict.cause,
+        "code": verdict.code,
+        "rank": first.rank if first else None,
+        "node": first.host if first else None,
+        "exit": verdict.exit_code,
+        "attempts": attempts,
+        "folder": folder,
+    }
+    return "ddp-run: verdict " + " ".join(f"{key}={_value(value)}" for key, value in values.items())
+
+
+def retry_line(
+    verdict: Verdict, *, delay_s: float, attempt: int, attempts: int, reason: str, colour: bool = False
+) -> str:
+    """Two lines for an attempt that is followed by another: what happened, what comes.
+
+    `attempt` is the coming one, counted from 1 as people do, of at most `attempts`.
+    """
+    paint = _painter(colour)
+    word = paint("warning", "warning" + (f"[{verdict.code}]" if verdict.code else ""))
+    what = neutral(verdict.title or "the attempt failed")
+    coming = f"ddp-run: retrying in {delay_s:.3g} s (attempt {attempt} of {attempts}): {neutral(reason)}"
+    return f"{word}: {what}\n{coming}"
+
+
+def _painter(colour: bool) -> Callable[[str, str], str]:
+    def paint(kind: str, text: str) -> str:
+        return f"\x1b[{_COLOUR[kind]}m{text}\x1b[0m" if colour else text
+
+    return paint
+
+
+def _headline(verdict: Verdict, attempts: int, paint: Callable[[str, str], str]) -> str:
+    word = _WORD[verdict.outcome]
+    code = f"[{verdict.code}]" if verdict.code else ""
+    title = neutral(verdict.title or _plain_title(verdict, attempts))
+    likely = " (likely)" if verdict.confidence == "likely" and "likely" not in title else ""
+    return f"{paint(word, word + code)}: {title}{likely}"
+
+
+def _plain_title(verdict: Verdict, attempts: int) -> str:
+    match verdict.outcome:
+        case "succeeded":
+            return "all ranks ended with 0" + (f", in attempt {attempts}" if attempts > 1 else "")
+        case "failed":
+            return f"the job failed with exit code {verdict.exit_code}"
+        case "hung":
+            return "the job hung"
+        case "interrupted":
+            return "the job was stopped from outside"
+        case "refused":
+            return "nothing was started"
+
+
+def _where(
+    verdict: Verdict,
+    attempt: int,
+    attempts: int,
+    read_line: SourceLine,
+    width: int,
+    paint: Callable[[str, str], str],
+) -> list[str]:
+    """Which rank, where in the user's code, and that line of code."""
+    first = verdict.first_failure
+    if first is None:
+        return []
+    arrow = f"  {paint('arrow', '-->')} "
+    who = _who(first, verdict, attempt, attempts)
+    exception = first.exception
+    if exception is None or exception.file is None:
+        return [arrow + who]
+    place = neutral(exception.file) + (f":{exception.line}" if exception.line is not None else "")
+    if exception.function and exception.function != "<module>":
+        place += f" in {neutral(exception.function)}"
+    lines = [f"{arrow}{place}   {who}"]
+    code = None if exception.line is None else read_line(exception.file, exception.line)
+    if code is not None and code.strip() and exception.line is not None:
+        lines += _excerpt(exception.line, code, width, paint)
+    return lines
+
+
+def _who(first: FirstFailure, verdict: Verdict, attempt: int, attempts: int) -> str:
+    parts = [f"rank {first.rank}" + (f" on {neutral(first.host)}" if first.host else "")]
+    if first.pid is not None:
+        parts.append(f"pid {first.pid}")
+    if first.signal:
+        parts.append(f"ended by {first.signal}")
+    elif first.exit_code is not None:
+        parts.append(f"exit code {first.exit_code}")
+    if attempts > 1:
+        parts.append(f"attempt {attempt + 1}")
+    if verdict.step is not None:
+        parts.append(f"step {verdict.step}")
+    if verdict.phase is not None:
+        parts.append(_PHASE[verdict.phase])
+    return ", ".join(parts)
+
+
+_PHASE: Final = {
+    "launch": "while starting",
+    "before-init": "before init_process_group",
+    "init": "in init_process_group",
+    "after-init": "after init_process_group",
+    "training": "during training",
+    "shutdown": "while shutting down",
+}
+
+
+def _excerpt(number: int, code: str, width: int, paint: Callable[[str, str], str]) -> list[str]:
+    text = neutral(code.rstrip("\r\n").expandtabs(4)).rstrip()
+    indent = len(text) - len(text.lstrip())
+    text = _cut(text, max(40, min(_MAX_QUOTE, width - 8)))
+    margin = " " * max(3, len(str(number)) + 1)
+    bar = paint("arrow", "|")
+    return [
+        f"{margin}{bar}",
+        f"{str(number).ljust(len(margin))}{bar} {text}",
+        f"{margin}{bar} {' ' * indent}{paint('error', '^')}",
+    ]
+
+
+def _by_place(evidence: tuple[Quote, ...]) -> list[list[Quote]]:
+    """Quotes in order; lines that follow each other in one file stand together."""
+    places: list[list[Quote]] = []
+    for quote in evidence:
+        last = places[-1][-1] if places else None
+        follows = (
+            last is not None and last.source == quote.source and last.line is not None and quote.line == last.line + 1
+        )
+        if follows:
+            places[-1].append(quote)
+        else:
+            places.append([quote])
+    return places
+
+
+def _quotation(quotes: list[Quote], folder: Path, width: int, paint: Callable[[str, str], str]) -> list[str]:
+    bar = paint("arrow", "|")
+    first = quotes[0]
+    source = neutral(str(folder / first.source))
+    address = source if first.line is None else f"{source}:{first.line}"
+    limit = max(60, min(_MAX_QUOTE, 3 * width))
+    quoted = [f"   {bar} {_cut(neutral(quote.text.rstrip()), limit)}" for quote in quotes]
+    return [f"  {paint('arrow', '-->')} {address}", f"   {bar}", *quoted, f"   {bar}"]
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit].rstrip()}… ({len(text)} characters)"
+
+
+def _notes(verdict: Verdict, decision: str | None) -> list[str]:
+    notes = [_collateral(verdict)] if verdict.collateral else []
+    notes += [neutral(note) for note in verdict.notes]
+    if decision:
+        notes.append(neutral(decision))
+    return notes
+
+
+def _collateral(verdict: Verdict) -> str:
+    """One sentence for all ranks that followed, however many."""
+    reasons: dict[str, list[int]] = {}
+    for other in verdict.collateral:
+        reasons.setdefault(other.reason, []).append(other.rank)
+    ranks = [other.rank for other in verdict.collateral]
+    shown = [(why, who) for why, who in reasons.items() if why][:3]
+    if len(reasons) == 1:
+        why = f" ({neutral(shown[0][0])})" if shown else ""
+    else:
+        told = [f"{_ranks(who)} {neutral(why)}" for why, who in shown]
+        told += ["…"] if len(reasons) > len(shown) else []
+        why = f" ({'; '.join(told)})" if told else ""
+    one = len(ranks) == 1
+    cause = f" after rank {verdict.first_failure.rank}" if verdict.first_failure else " as well"
+    return (
+        f"{_ranks(ranks)} ended{_ends(verdict.collateral)}{cause}{why}; {'it is' if one else 'they are'} not the cause"
+    )
+
+
+def _ends(collateral: tuple[Collateral, ...]) -> str:
+    """How all of them ended, where that was the same way."""
+    ends = {other.signal or other.exit_code for other in collateral}
+    end = ends.pop()
+    if ends or end is None:
+        return ""
+    return f" by {end}" if isinstance(end, str) else f" with code {end}"
+
+
+def _ranks(ranks: Collection[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(ranks)}"
+
+
+def _helps(advice: tuple[str, ...], paint: Callable[[str, str], str]) -> list[str]:
+    lines: list[str] = []
+    for text in advice:
+        for index, part in enumerate(text.splitlines()):
+            lines.append(f"{paint('help', 'help')}: {neutral(part)}" if not index else f"      {neutral(part)}")
+    return lines
+
+
+def _value(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+
+    def encoded(match: re.Match[str]) -> str:
+        return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogateescape"))
+
+    return _UNSAFE.sub(encoded, str(value))
