@@ -1,0 +1,281 @@
+"""Set-up of a rank before its program starts. Each step is skipped if it fails: never an error in the job.
+
+Modes, first argument of `__main__.py`:
+  script PATH ARGS…    as `python -u PATH ARGS…`
+  module NAME ARGS…    as `python -u -m NAME ARGS…`
+  run-path PATH ARGS…  as torchrun's --run-path, which runs this in a multiprocessing child by runpy.run_path
+  exec PROGRAM ARGS…   as torchrun's --no-python
+
+What ddp-run wants arrives in one variable, DDP_RUN_BOOT (JSON, written by ddp_run/agent/logs_specs.py), which is gone
+before the program starts. Cost: tests/bench/bench_bootstrap.py.
+"""
+
+import os
+import sys
+import time
+from _frozen_importlib_external import SourceFileLoader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any, Callable
+
+VARIABLE = "DDP_RUN_BOOT"
+SEND_TIMEOUT_S = 0.5
+"""A Unix datagram queue holds few messages (net.unix.max_dgram_qlen: 10); a reader that is alive empties it soon."""
+HIGH_DESCRIPTOR = 1000
+_PR_SET_PDEATHSIG = 1
+_SIGKILL = 9
+_folder = ""
+
+
+class Boot:
+    """What is known of this rank. Times are nanoseconds of CLOCK_MONOTONIC."""
+
+    def __init__(self, wanted: "dict[str, Any]") -> None:
+        environ = os.environ
+        self.pid = os.getpid()
+        self.socket: "str" = wanted.get("socket") or ""
+        self.folder: "str" = wanted.get("folder") or ""
+        self.relative: "str" = wanted.get("relative") or ""
+        self.nccl_debug_file: "str | None" = wanted.get("nccl_debug_file")
+        self.restore: "dict[str, str | None]" = wanted.get("restore") or {}
+        self.agent: "int | None" = wanted.get("agent")
+        self.rank = int(environ.get("RANK", "-1"))
+        self.local_rank = int(wanted.get("local_rank", environ.get("LOCAL_RANK", "-1")))
+        self.restart = int(wanted.get("restart", environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
+        self.world_size = int(environ.get("WORLD_SIZE", "0"))
+        self.local_world_size = int(environ.get("LOCAL_WORLD_SIZE", "0"))
+
+    def started(self) -> "dict[str, Any]":
+        """The hello message."""
+        return {
+            "event": "started",
+            "at": time.monotonic_ns(),
+            "rank": self.rank,
+            "local_rank": self.local_rank,
+            "restart": self.restart,
+            "pid": self.pid,
+            "world_size": self.world_size,
+            "local_world_size": self.local_world_size,
+            "folder": self.relative,
+            "stdout": _target(1),
+            "stderr": _target(2),
+        }
+
+    def failed(self, at: int, code: int, exception: "dict[str, Any] | None") -> "dict[str, Any]":
+        """The last message of a rank whose program failed."""
+        return {
+            "event": "failed",
+            "at": at,
+            "rank": self.rank,
+            "restart": self.restart,
+            "code": code,
+            "exception": exception,
+        }
+
+    def send(self, message: bytes) -> None:
+        """One datagram to ddp-run, waiting at most SEND_TIMEOUT_S for room. Raises OSError."""
+        if not self.socket:
+            return
+        from _socket import AF_UNIX, SO_SNDBUF, SOCK_DGRAM, SOL_SOCKET, socket
+
+        channel = socket(AF_UNIX, SOCK_DGRAM)
+        try:
+            channel.setsockopt(SOL_SOCKET, SO_SNDBUF, 512 * 1024)
+            channel.connect(self.socket)  # poll(2) waits for room at the receiver only when connected
+            channel.settimeout(SEND_TIMEOUT_S)
+            channel.send(message)
+        finally:
+            channel.close()
+
+
+def main(names: "dict[str, Any]", first_names: "list[str]", main_file: str) -> None:
+    """Set up, then run the program.
+
+    `names`: the globals of `__main__`; `first_names`: those that Python itself put there; `main_file`: its path.
+    """
+    global _folder
+    _folder = main_file[: -len("__main__.py")]
+    leave_no_path(main_file)
+    mode, words = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 2 else ("", [])
+    if mode not in ("script", "module", "run-path", "exec"):
+        sys.exit("usage: __main__.py script|module|run-path|exec PROGRAM [ARGS...]")
+    boot = read_boot()
+    if boot is not None:
+        set_up(boot, mode)
+    load("program").Program(boot, main_file, names, first_names, load).run(mode, words)
+
+
+def leave_no_path(main_file: str) -> None:
+    """Take back what starting this file did to the module search path."""
+    folder = main_file[: -len("/__main__.py")]
+    if sys.path and sys.path[0] == folder:
+        del sys.path[0]
+    for path in (main_file, folder):
+        sys.path_importer_cache.pop(path, None)
+
+
+def load(name: str) -> "ModuleType":
+    """A module of this folder, from its .pyc where there is one, without a trace in `sys.modules`."""
+    full = "ddp_run.rank." + name
+    module = type(sys)(full)
+    code = SourceFileLoader(full, _folder + name + ".py").get_code(full)
+    exec(code, module.__dict__)  # type: ignore[arg-type]
+    return module
+
+
+def read_boot() -> "Boot | None":
+    """DDP_RUN_BOOT, taken out of the environment; null where it is absent or broken."""
+    text = os.environ.pop(VARIABLE, None)
+    if not text:
+        return None
+    try:
+        return Boot(_parse(text))
+    except Exception:
+        return None
+
+
+class _Strict:
+    """What the C scanner asks for; `json` itself would cost 12 ms for its regular expressions."""
+
+    strict = True
+    memo: "dict[str, str]" = {}  # noqa: RUF012
+    object_hook = object_pairs_hook = None
+    parse_float = float
+    parse_int = int
+    parse_constant = float
+
+
+def _parse(text: str) -> "dict[str, Any]":
+    try:
+        from _json import make_scanner
+
+        value, _ = make_scanner(_Strict)(text, 0)  # type: ignore[arg-type]
+    except Exception:
+        import json
+
+        value = json.loads(text)
+    return dict(value)
+
+
+def _encode(message: "dict[str, Any]") -> bytes:
+    """JSON of a flat message with ints, strings and nulls."""
+    from _json import encode_basestring_ascii as quote
+
+    parts = []
+    for name, value in message.items():
+        text = "null" if value is None else quote(value) if isinstance(value, str) else str(value)
+        parts.append(quote(name) + ":" + text)
+    return ("{" + ",".join(parts) + "}").encode()
+
+
+def _target(descriptor: int) -> "str | None":
+    try:
+        return os.readlink("/proc/self/fd/%d" % descriptor)
+    except OSError:
+        return None
+
+
+def set_up(boot: Boot, mode: str) -> None:
+    """All steps, in the order of their worth should the process be ended in between."""
+    for step in (die_with_agent, put_back, say_hello):
+        try:
+            step(boot)
+        except Exception:
+            pass
+    if mode != "exec":
+        try:
+            write_stacks(boot)
+        except Exception:
+            pass
+
+
+def die_with_agent(boot: Boot) -> None:
+    """SIGKILL for this process when its parent ends, and for its forked children when it ends itself.
+
+    Two pitfalls of PR_SET_PDEATHSIG. It fires when the parent's *thread* ends: a child forked by a short-lived thread
+    would die with that thread, so only children of the main thread ask for it. And it is inherited by hook here, not
+    by the kernel: a daemon that a forked child forks again has lost its parent on purpose, so only direct children of
+    the rank ask for it; ddp-run, as subreaper, finds the others.
+    """
+    prctl = _prctl()
+    parent = os.getppid()
+    prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    agent_is_gone = boot.agent is not None and parent != boot.agent and not os.path.exists("/proc/%d" % boot.agent)
+    if agent_is_gone or os.getppid() != parent:  # it had ended before the request: no signal would come
+        os.kill(boot.pid, _SIGKILL)
+    _follow_forks(prctl, boot.pid)
+
+
+def _follow_forks(prctl: "Callable[[int, int], object]", rank: int) -> None:
+    from _thread import get_ident
+
+    main_thread = get_ident()
+    this_is_the_rank = True
+
+    def in_child() -> None:
+        # Runs between fork and the child's first line: nothing may be imported or opened here. The thread keeps its
+        # identity over fork.
+        nonlocal this_is_the_rank
+        if not this_is_the_rank:
+            return
+        this_is_the_rank = False
+        if get_ident() == main_thread:
+            prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+            if os.getppid() != rank:
+                os.kill(os.getpid(), _SIGKILL)
+
+    os.register_at_fork(after_in_child=in_child)
+
+
+def _prctl() -> "Callable[[int, int], object]":
+    """prctl(2) of this process' C library. `ctypes` would cost 4 ms; what it stands on costs half of one."""
+    try:
+        import _ctypes
+
+        address = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+        call = _ctypes.call_cdeclfunction
+        return lambda option, value: call(address, (option, value))
+    except Exception:
+        import ctypes
+
+        function: "Callable[[int, int], object]" = ctypes.CDLL(None).prctl
+        return function
+
+
+def put_back(boot: Boot) -> None:
+    """Variables that ddp-run had to change for the agent; and the file for NCCL's messages, unless the user chose."""
+    for name, value in boot.restore.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    if boot.nccl_debug_file:
+        os.environ.setdefault("NCCL_DEBUG_FILE", boot.nccl_debug_file)
+
+
+def say_hello(boot: Boot) -> None:
+    """Tell ddp-run that this rank runs."""
+    boot.send(_encode(boot.started()))
+
+
+def write_stacks(boot: Boot) -> None:
+    """On a fatal signal, stacks of all threads to stacks.txt; then the signal does what it does.
+
+    A program that calls faulthandler.enable() itself (torch's @record does) gets its way, and so does the variable
+    PYTHONFAULTHANDLER. The descriptor is a high one: a program that closes all it does not know starts at 3, and its
+    own files keep their numbers.
+    """
+    import faulthandler
+
+    if not boot.folder or faulthandler.is_enabled():
+        return
+    descriptor = os.open(boot.folder + "/stacks.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        high = os.dup2(descriptor, HIGH_DESCRIPTOR, False)
+    except OSError:
+        high = descriptor
+    else:
+        os.close(descriptor)
+    faulthandler.enable(file=high, all_threads=True)

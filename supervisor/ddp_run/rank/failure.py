@@ -1,0 +1,138 @@
+"""Tells ddp-run and torch how the program failed. Loaded only then, so it may import what it needs."""
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any, Iterator
+
+MOST_MESSAGE = 8 * 1024
+MOST_TRACEBACK = 64 * 1024
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+
+
+def record(boot: "Any", at: int, code: int, error: BaseException, trace: "TracebackType | None") -> None:
+    """Send "failed" to ddp-run and leave torch's error file.
+
+    `at`: nanoseconds of CLOCK_MONOTONIC; `code`: what the interpreter is going to exit with; `trace`: the traceback
+    without our frames.
+    """
+    _import_from_standard_library()
+    import json
+
+    shown = describe(error, trace)
+    for exception in (shown, dict(shown, traceback=shown["traceback"][-4096:])):
+        try:
+            boot.send(json.dumps(boot.failed(at, code, exception)).encode())
+            break
+        except OSError:  # too long for this system's socket buffers, or nobody there
+            continue
+    write_error_file(shown)
+
+
+def _import_from_standard_library() -> None:
+    """Load what is needed below, and not a `json.py` or `traceback.py` of the program's own folder."""
+    paths = sys.path[:]
+    sys.path[:] = [path for path in paths if _in_standard_library(path + os.sep)]
+    try:
+        import json  # noqa: F401
+        import traceback  # noqa: F401
+    finally:
+        sys.path[:] = paths
+
+
+def describe(error: BaseException, trace: "TracebackType | None") -> "dict[str, Any]":
+    """The fields of `ddp_run.events.ExceptionInfo`."""
+    file, line, function = _place(error, trace)
+    return {
+        "type": _type_name(error),
+        "message": _cut(_text(error), MOST_MESSAGE),
+        "file": file,
+        "line": line,
+        "function": function,
+        "traceback": _cut(_printed(error, trace), MOST_TRACEBACK),
+    }
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    if kind.__module__ in ("builtins", "__main__"):
+        return kind.__qualname__
+    return "%s.%s" % (kind.__module__, kind.__qualname__)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"  # CPython's words
+
+
+def _printed(error: BaseException, trace: "TracebackType | None") -> str:
+    try:
+        from traceback import TracebackException
+
+        return "".join(TracebackException(type(error), error, trace).format())
+    except Exception:  # a program that replaced the module, or an exception that cannot be shown
+        return ""
+
+
+def _place(error: BaseException, trace: "TracebackType | None") -> "tuple[str | None, int | None, str | None]":
+    """File, line and function of the innermost frame that is the user's own, else of the innermost."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return error.filename, error.lineno, None
+    frames = list(_frames(trace))
+    if not frames:
+        return None, None, None
+    own = [frame for frame in frames if is_users(frame[0])]
+    return (own or frames)[-1]
+
+
+def _frames(trace: "TracebackType | None") -> "Iterator[tuple[str, int, str]]":
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        yield code.co_filename, trace.tb_lineno, code.co_name
+        trace = trace.tb_next
+
+
+def is_users(file: str) -> bool:
+    """Whether the file is neither Python's own nor an installed package's nor made up."""
+    return not (file.startswith("<") or _in_standard_library(file) or any(part in file for part in _PACKAGES))
+
+
+def _in_standard_library(file: str) -> bool:
+    return file.startswith(_STANDARD_LIBRARY) and not any(part in file for part in _PACKAGES)
+
+
+def _cut(text: str, most: int) -> str:
+    """At most `most` bytes of UTF-8: the first quarter and the end, where the cause stands."""
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) > most:
+        mark = b"\n[...]\n"
+        start = most // 4
+        data = data[:start] + mark + data[len(data) - (most - start - len(mark)) :]
+    return data.decode("utf-8", "ignore")
+
+
+def write_error_file(shown: "dict[str, Any]") -> None:
+    """What torch's ErrorHandler.record_exception writes (torch 2.13), unless the program did: the agent shows it."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return
+    import json
+
+    message = {
+        "message": {
+            "message": "%s: %s" % (shown["type"].rpartition(".")[2], shown["message"]),
+            "extraInfo": {"py_callstack": shown["traceback"], "timestamp": str(int(time.time()))},
+        }
+    }
+    try:
+        with open(path, "x") as file:
+            json.dump(message, file)
+    except OSError:
+        pass

@@ -1,0 +1,255 @@
+"""Runs the user's program as the real `__main__`, and looks at how it ends.
+
+The program's exception passes through to the interpreter, which prints it, ends threads, runs atexit handlers and
+exits as ever; on the way it is recorded. All that is changed is the traceback: frames of this folder are taken off.
+"""
+
+import os
+import sys
+import time
+from _frozen_importlib_external import MAGIC_NUMBER, SourceFileLoader, SourcelessFileLoader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, TracebackType
+    from typing import Any, Callable
+
+_COMMAND_NOT_FOUND = 127
+_NOT_EXECUTABLE = 126
+_INTERRUPTED = -2
+
+
+class Unstartable(Exception):
+    """Plain Python would not get as far as the program's first line either. `code`: what it exits with."""
+
+    def __init__(self, code: int, cause: BaseException) -> None:
+        Exception.__init__(self, str(cause))
+        self.code = code
+        self.cause = cause
+
+
+class Program:
+    """The user's program. `boot` is null when ddp-run did not say what it wants: then nothing is recorded.
+
+    `load` gives a module of this folder; the rest as in `bootstrap.main`.
+    """
+
+    def __init__(
+        self,
+        boot: "Any",
+        main_file: str,
+        names: "dict[str, Any]",
+        first_names: "list[str]",
+        load: "Callable[[str], Any]",
+    ) -> None:
+        self._boot = boot
+        self._names = names
+        self._first_names = first_names
+        folder = main_file[: -len("__main__.py")]
+        self._own_files = {main_file, folder + "bootstrap.py", folder + "program.py"}
+        self._load = load
+
+    def run(self, mode: str, words: "list[str]") -> None:
+        """Run the program; `mode` and `words` as in bootstrap.py."""
+        if mode == "exec":
+            self._exec(words)
+        elif mode == "run-path":
+            self._run_path(words)
+        else:
+            self._take_over_command_line(mode, words)
+            self._watch(self._module if mode == "module" else self._script, words)
+
+    # ------------------------------------------------------------------------------- what it finds
+
+    def _take_over_command_line(self, mode: str, words: "list[str]") -> None:
+        interpreter = [sys.executable, "-u"]
+        original = getattr(sys, "orig_argv", None)
+        if original is not None:
+            ours = len(original) - len(words) - 2
+            interpreter = original[:ours]
+        users = (["-m"] if mode == "module" else []) + words
+        self._plain = interpreter + users
+        if original is not None:
+            sys.orig_argv[:] = self._plain
+
+    def _clear_main(self) -> None:
+        """Leave in `__main__` what Python puts there before the first line, in its order."""
+        names = self._names
+        kept = {name: names.get(name) for name in self._first_names}
+        kept["__doc__"] = None
+        if "__annotations__" in kept:
+            kept["__annotations__"] = {}
+        names.clear()
+        names.update(kept)
+
+    def _script(self, words: "list[str]") -> None:
+        path = words[0]
+        # Since 3.9 Python makes the script's path absolute, by prefixing alone; 3.8 leaves it as given.
+        name = path if path.startswith("/") or sys.version_info < (3, 9) else os.getcwd() + "/" + path
+        sys.argv[:] = words
+        self._clear_main()
+        if _has_importer(name):
+            sys.path.insert(0, name)
+            self._run_module("__main__", False)
+            return
+        try:
+            code = self._compile(name)
+        except OSError as error:
+            raise Unstartable(2, error) from error
+        except Exception as error:
+            raise Unstartable(1, error) from error
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+        exec(code, self._names)
+
+    def _compile(self, name: str) -> "CodeType":
+        with open(name, "rb") as file:
+            source = file.read()
+        self._names["__file__"] = name
+        if name.endswith(".pyc") or source.startswith(MAGIC_NUMBER):
+            compiled = self._names["__loader__"] = SourcelessFileLoader("__main__", name)
+            return compiled.get_code("__main__")  # type: ignore[return-value]
+        self._names["__loader__"] = SourceFileLoader("__main__", name)
+        return compile(source, name, "exec", 0, True)
+
+    def _module(self, words: "list[str]") -> None:
+        sys.argv[:] = ["-m", *words[1:]]
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path.insert(0, os.getcwd())
+        self._clear_main()
+        del self._names["__file__"], self._names["__cached__"]
+        self._run_module(words[0], True)
+
+    def _run_module(self, name: str, alter_argv: bool) -> None:
+        import runpy
+
+        try:
+            runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]
+        finally:
+            self._keep_file()
+
+    def _keep_file(self) -> None:
+        """Python deletes `__file__` of a script that has ended, but not that of a module; so for us it will."""
+        import atexit
+
+        kept = [(name, self._names[name]) for name in ("__file__", "__cached__") if name in self._names]
+        atexit.register(self._names.update, kept)
+
+    # --------------------------------------------------------------------------------- how it ends
+
+    def _watch(self, run: "Callable[[list[str]], None]", words: "list[str]") -> None:
+        try:
+            run(words)
+        except Unstartable as reason:
+            self._record(reason.cause, reason.code)
+            # Plain Python says best why; nothing of the program has run yet.
+            os.execv(sys.executable, self._plain)  # noqa: S606
+        except SystemExit as asked:
+            code = _exit_status(asked.code)
+            if code:
+                self._record(asked, code)
+            raise
+        except BaseException as error:
+            self._record(error, _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
+            self._hide_own_frames()
+            raise
+
+    def _run_path(self, words: "list[str]") -> None:
+        # The caller (torch.distributed.elastic's `record`, then torch.multiprocessing) prints and exits.
+        import runpy
+
+        sys.argv[:] = words
+        try:
+            runpy.run_path(words[0], run_name="__main__")
+        except SystemExit as asked:
+            code = _exit_status(asked.code)
+            if code:
+                self._record(asked, code)
+            raise
+        except Exception as error:
+            self._record(error, 1)
+            raise
+
+    def _exec(self, words: "list[str]") -> None:
+        _default_signals()
+        try:
+            os.execvp(words[0], words)  # noqa: S606
+        except OSError as error:
+            missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
+            code = _COMMAND_NOT_FOUND if missing else _NOT_EXECUTABLE
+            self._record(error.with_traceback(None), code)
+            said = "command not found" if missing else "cannot execute: " + str(error.strerror)
+            sys.stderr.write("ddp-run: %s: %s\n" % (words[0], said))
+            sys.exit(code)
+
+    def _record(self, error: BaseException, code: int) -> None:
+        at = time.monotonic_ns()
+        if self._boot is None or os.getpid() != self._boot.pid:  # a forked child's failure is not the rank's
+            return
+        try:
+            self._load("failure").record(self._boot, at, code, error, self.strip(error.__traceback__))
+        except Exception:
+            pass
+
+    def strip(self, trace: "TracebackType | None") -> "TracebackType | None":
+        """The part of a traceback below our own frames."""
+        while trace is not None and trace.tb_frame.f_code.co_filename in self._own_files:
+            trace = trace.tb_next
+        return trace
+
+    def _hide_own_frames(self) -> None:
+        """Let whichever hook is in place now see the traceback as plain Python would show it."""
+        hook = getattr(sys, "excepthook", None)
+        if hook is None:
+            return
+
+        def show(kind: "type[BaseException]", error: BaseException, trace: "TracebackType | None") -> None:
+            stripped = self.strip(trace)
+            error.__traceback__ = sys.last_traceback = stripped
+            sys.excepthook = hook
+            try:
+                hook(kind, error, stripped)
+            except SystemExit:
+                raise
+            except BaseException as broken:
+                self._hook_failed(broken, error)
+
+        sys.excepthook = show
+
+    def _hook_failed(self, broken: BaseException, error: BaseException) -> None:
+        # In the words of CPython's PyErr_PrintEx, which would show our frame.
+        sys.stderr.write("Error in sys.excepthook:\n")
+        broken.__traceback__ = self.strip(broken.__traceback__)
+        sys.__excepthook__(type(broken), broken, broken.__traceback__)
+        sys.stderr.write("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+
+
+def _has_importer(path: str) -> bool:
+    """Whether Python would look for a `__main__` inside: a folder or an archive."""
+    for hook in sys.path_hooks:
+        try:
+            sys.path_importer_cache[path] = hook(path)
+            return True
+        except ImportError:
+            pass
+    if sys.version_info >= (3, 9):
+        sys.path_importer_cache[path] = None
+    return False
+
+
+def _exit_status(code: "object") -> int:
+    """What a process exits with that raised SystemExit(code): CPython's handle_system_exit and exit(3)."""
+    if code is None:
+        return 0
+    if not isinstance(code, int):
+        return 1
+    return code & 0xFF if -(2**63) <= code < 2**63 else 0xFF
+
+
+def _default_signals() -> None:
+    """Python ignores these two, and exec would hand that on; a program started by torchrun has the defaults."""
+    import _signal  # type: ignore[import-not-found]  # `signal` costs 5 ms
+
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+        _signal.signal(number, _signal.SIG_DFL)
