@@ -1,4 +1,4 @@
-"""Exit codes in words and as a shell sees them. Codes follow Python's convention: negative is minus a signal's number."""
+"""Exit codes in words and as a shell sees them; negative is minus a signal's number, as Python has it."""
 
 from __future__ import annotations
 

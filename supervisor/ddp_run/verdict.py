@@ -39,6 +39,12 @@ class LogText:
         number = None if self.first_line is None else self.first_line + index
         return Quote(self.source, number, self.lines[index])
 
+    def ending(self, count: int) -> LogText:
+        """The last `count` lines, numbers kept."""
+        skipped = max(0, len(self.lines) - count)
+        first = None if self.first_line is None else self.first_line + skipped
+        return LogText(self.source, self.lines[skipped:], first)
+
     def last(self, pattern: Pattern[str]) -> tuple[Quote, Match[str]] | None:
         """The last line that the pattern is found in."""
         for index in range(len(self.lines) - 1, -1, -1):
@@ -122,6 +128,8 @@ class AgentEnd:
     code: int | None = None
     log: LogText = field(default_factory=lambda: LogText(""))
     killed_by_us: bool = False
+    at: MonotonicNs | None = None
+    """When it was reaped."""
     summary: tuple[SummaryEntry, ...] = ()
 
 

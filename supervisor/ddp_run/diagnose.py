@@ -1,0 +1,371 @@
+"""Judges one attempt: all rules over all deaths, one cause, one exit code. Pure.
+
+Order of deaths is `Death.order` (a stamp inside the rank, or the kernel's report), never the agent's summary; that is
+the source only for ranks that nothing else speaks of. See docs/causes/ for what each rule looks for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TypeVar
+
+from ddp_run import rules
+from ddp_run.events import MonotonicNs
+from ddp_run.exit_status import in_words, shell_code, signal_name
+from ddp_run.verdict import (
+    Area,
+    Collateral,
+    Confidence,
+    Death,
+    Evidence,
+    Finding,
+    FirstFailure,
+    Leaver,
+    Phase,
+    Retry,
+    Rule,
+    Verdict,
+)
+
+LOST = 75
+"""Exit code where no rank failed by itself (EX_TEMPFAIL): worth a requeue."""
+USAGE = 2
+_Asked = TypeVar("_Asked")
+_FALLBACKS = ("python-exception", "unknown")
+_UNORDERED = 2**63
+_WITH_AGENT_NS = 1_000_000_000
+_STOP_TYPES = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One rule of the catalogue and what it is asked: of a rank's death, of a launch, of an order to stop."""
+
+    rule: Rule
+    match: Callable[[Death, Evidence], Finding | None] | None = None
+    match_launch: Callable[[Evidence], Finding | None] | None = None
+    match_stop: Callable[[Evidence], Finding | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A death and what is said of it. `reason` is why it is collateral, null where it failed by itself."""
+
+    death: Death
+    finding: Finding
+    reason: str | None
+
+
+@cache
+def load() -> tuple[tuple[Cause, ...], tuple[str, ...]]:
+    """The catalogue, by code, and a note for each file of `rules/` that could not be loaded."""
+    causes: list[Cause] = []
+    notes: list[str] = []
+    for module_info in pkgutil.iter_modules(rules.__path__):
+        try:
+            module = importlib.import_module(f"{rules.__name__}.{module_info.name}")
+            asked = {name: getattr(module, name, None) for name in ("match", "match_launch", "match_stop")}
+            causes.append(Cause(module.RULE, **asked))
+        except Exception as error:
+            notes.append(f"rule {module_info.name} could not be loaded: {type(error).__name__}: {error}")
+    return tuple(sorted(causes, key=lambda cause: cause.rule.code)), tuple(notes)
+
+
+def catalogue() -> tuple[Cause, ...]:
+    """All causes, by code."""
+    return load()[0]
+
+
+def judge(evidence: Evidence, causes: Sequence[Cause] | None = None) -> Verdict:
+    """The verdict for one attempt, by the given causes or the whole catalogue. Never raises for a broken rule."""
+    known, notes = load() if causes is None else (tuple(causes), ())
+    court = _Court(evidence, known, list(notes))
+    verdict = court.verdict()
+    return replace(verdict, notes=(*verdict.notes, *court.notes))
+
+
+@dataclass
+class _Court:
+    """One judgement in progress; `notes` grows."""
+
+    run: Evidence
+    causes: tuple[Cause, ...]
+    notes: list[str]
+
+    def verdict(self) -> Verdict:
+        run = self.run
+        if self._succeeded():
+            return Verdict("succeeded", 0, confidence="certain")
+        judged = [self._judge_death(death) for death in _by_order(run.deaths)]
+        own = [item for item in judged if item.reason is None]
+        first = own[0] if own else None
+        if run.stop_signal is not None and (first is None or not self._failed_before_stop(first)):
+            return self._interrupted(judged)
+        if first is not None:
+            return self._failed(self._named(first, judged), judged)
+        return self._without_own_failure(judged)
+
+    # ------------------------------------------------------------------------------------ kinds of end
+
+    def _succeeded(self) -> bool:
+        run = self.run
+        if run.agent.code != 0 or any(death.code or death.failed_at is not None for death in run.deaths):
+            return False
+        return run.stop_signal is None or run.stop_at is None or all(x.died_at <= run.stop_at for x in run.leavers)
+
+    def _failed_before_stop(self, first: _Judged) -> bool:
+        """Whether it failed by itself and not because it was told to: signals may reach ranks before ddp-run."""
+        stop, death = self.run.stop_signal or 0, first.death
+        told = death.code == -stop or (
+            stop == signal.SIGINT and death.exception is not None and death.exception.type == "KeyboardInterrupt"
+        )
+        return not told and (self.run.stop_at is None or death.order < self.run.stop_at)
+
+    def _interrupted(self, judged: Sequence[_Judged]) -> Verdict:
+        stop = self.run.stop_signal or 0
+        by = in_words(-stop)
+        gone = tuple(_collateral(item.death, f"the job was told to stop by {by}") for item in judged)
+        retry = Retry(helps=False, reason=f"it was told to stop by {by}")
+        code = self._interrupted_code(stop)
+        verdict = Verdict("interrupted", code, confidence="certain", collateral=gone, retry=retry)
+        finding = self._best(self._ask(lambda cause: cause.match_stop, lambda ask: ask(self.run)))
+        return verdict if finding is None else _with_finding(verdict, replace(finding, retry=retry))
+
+    def _interrupted_code(self, stop: int) -> int:
+        codes = {death.code for death in self.run.deaths}
+        everyone = not self.run.leavers and len(self.run.deaths) >= self.run.started
+        common = codes.pop() if len(codes) == 1 and everyone else None
+        return common & 0xFF if common is not None and common > 0 else 128 + stop
+
+    def _failed(self, first: _Judged, judged: Sequence[_Judged]) -> Verdict:
+        death = first.death
+        others = [item for item in judged if item.death.rank != death.rank]
+        gone = tuple(_collateral(item.death, _reason(item, first)) for item in others)
+        verdict = Verdict("failed", shell_code(death.code) or 1, first_failure=_first_failure(death), collateral=gone)
+        self._cross_check(death)
+        return self._as_sure_as_the_order(_with_finding(verdict, first.finding))
+
+    def _without_own_failure(self, judged: Sequence[_Judged]) -> Verdict:
+        """Only consequences are known here: of a rank that left with 0, of something outside, or of nothing seen."""
+        lost = [item for item in judged if item.finding.rule.consequence]
+        leaver = self._culprit_that_left(lost, judged)
+        if leaver is not None:
+            return self._left_early(leaver, lost, judged)
+        if lost and self.run.nodes == 1:
+            return self._failed(lost[0], judged)
+        gone = tuple(_collateral(item.death, item.reason or "ended with the others") for item in judged)
+        findings = self._ask(lambda cause: cause.match_launch, lambda ask: ask(self.run))
+        finding = self._best(findings) or (lost[0].finding if lost else None)
+        phase: Phase | None = None if self.run.started or self.run.deaths else "launch"
+        usage = finding is not None and finding.rule.area is Area.LAUNCH
+        verdict = Verdict("failed", USAGE if usage else LOST, collateral=gone, phase=phase)
+        return verdict if finding is None else _with_finding(verdict, finding)
+
+    # -------------------------------------------------------------------------------------- who did it
+
+    def _culprit_that_left(self, lost: Sequence[_Judged], judged: Sequence[_Judged]) -> Leaver | None:
+        """The first rank that ended with 0 before the others lost it; only where they show nothing else."""
+        if not lost or not self.run.leavers:
+            return None
+        first = self.run.leavers[0]
+        return first if all(first.died_at < item.death.order for item in judged) else None
+
+    def _left_early(self, leaver: Leaver, lost: Sequence[_Judged], judged: Sequence[_Judged]) -> Verdict:
+        first = FirstFailure(
+            rank=leaver.rank,
+            local_rank=leaver.local_rank,
+            node_rank=leaver.node_rank,
+            host=leaver.host,
+            pid=leaver.pid,
+            exit_code=0,
+            signal=None,
+            at=leaver.died_at,
+            exception=None,
+            log=leaver.stderr.source or None,
+        )
+        gone = tuple(_collateral(item.death, _lost_peer(item, leaver.rank)) for item in judged)
+        finding = _departure(leaver.rank, 0, lost)
+        return _with_finding(Verdict("failed", 1, first_failure=first, collateral=gone), finding)
+
+    def _named(self, first: _Judged, judged: Sequence[_Judged]) -> _Judged:
+        """A rank that ended with a code of its own and no word, while others lost it, is their peer that died."""
+        lost = [item for item in judged if item.finding.rule.consequence]
+        silent = first.finding.rule.name == "unknown" and (first.death.code is None or first.death.code > 0)
+        if not lost or not silent:
+            return first
+        return replace(first, finding=_departure(first.death.rank, first.death.code, lost, first.finding))
+
+    # ------------------------------------------------------------------------------------- one death
+
+    def _judge_death(self, death: Death) -> _Judged:
+        specific = [cause for cause in self.causes if cause.rule.name not in _FALLBACKS]
+        findings = self._ask(lambda cause: cause.match, lambda ask: ask(death, self.run), specific)
+        best = self._best(findings)
+        if best is None:
+            best = self._fallback(death)
+        return _Judged(death, best, self._why_collateral(death, best))
+
+    def _fallback(self, death: Death) -> Finding:
+        for name in _FALLBACKS:
+            general = [cause for cause in self.causes if cause.rule.name == name]
+            found = self._ask(lambda cause: cause.match, lambda ask: ask(death, self.run), general)
+            if found:
+                return found[0]
+        return Finding(_NAMELESS, death.rank, f"rank {death.rank} ended", confidence="unknown")
+
+    def _why_collateral(self, death: Death, finding: Finding) -> str | None:
+        if finding.rule.consequence:
+            return "lost its peer"
+        sent = [number for number in death.signals_sent if death.code == -number]
+        if sent:
+            return f"ended by {in_words(-sent[0])}, sent because the job was ending"
+        if death.signals_sent and (finding.rule.name == "unknown" or _is_stop(death)):
+            told = in_words(-death.signals_sent[0])
+            return f"ended with {in_words(death.code)} after {told}, sent because the job was ending"
+        return "lost torch's agent" if self._went_with_agent(death) else None
+
+    def _went_with_agent(self, death: Death) -> bool:
+        """Killed by the kernel because the agent had died before it (PR_SET_PDEATHSIG)."""
+        agent = self.run.agent
+        if agent.at is None or agent.code is None or agent.code >= 0 or death.code not in (-9, -15):
+            return False
+        return death.order >= agent.at - _WITH_AGENT_NS
+
+    # ------------------------------------------------------------------------------------------ rules
+
+    def _ask(
+        self,
+        choose: Callable[[Cause], _Asked | None],
+        put: Callable[[_Asked], Finding | None],
+        causes: Iterable[Cause] | None = None,
+    ) -> list[Finding]:
+        """What each cause answers to one question; one that raises becomes a note and hides no other."""
+        found: list[Finding] = []
+        for cause in self.causes if causes is None else causes:
+            asked = choose(cause)
+            try:
+                finding = put(asked) if asked is not None else None
+            except Exception as error:
+                self.notes.append(f"rule {cause.rule.name} failed: {type(error).__name__}: {error}")
+                continue
+            if finding is not None:
+                found.append(finding)
+        return found
+
+    def _best(self, findings: Sequence[Finding]) -> Finding | None:
+        """What no other finding beats; a cause before a consequence, the surer one first."""
+        beaten = {name for finding in findings for name in finding.rule.beats}
+        left = [finding for finding in findings if finding.rule.name not in beaten] or list(findings)
+        return min(left, key=_precedence, default=None)
+
+    # ----------------------------------------------------------------------------------- cross-checks
+
+    def _cross_check(self, death: Death) -> None:
+        """Says where torch's summary names another rank than the stamps do; it is never followed silently."""
+        root = next((entry for entry in self.run.agent.summary if entry.root), None)
+        if root is None or root.rank == death.rank or death.order == _UNORDERED:
+            return
+        seen = "itself" if death.failed_at is not None else "the kernel"
+        self.notes.append(f"torchrun's summary names rank {root.rank}; {seen} saw rank {death.rank} end first")
+
+    def _as_sure_as_the_order(self, verdict: Verdict) -> Verdict:
+        """Without stamps, failures within one second of the agent's clock have no known order."""
+        unordered = [death for death in self.run.deaths if death.order == _UNORDERED]
+        roots = [entry.time for entry in self.run.agent.summary if entry.root]
+        same = [entry for entry in self.run.agent.summary if roots and entry.time == roots[0]]
+        if len(unordered) < len(self.run.deaths) or len(same) < 2 or verdict.confidence != "certain":
+            return verdict
+        return replace(verdict, confidence="likely")
+
+
+_NAMELESS = Rule(
+    "DDP000", "unknown", "Nobody could tell", Area.UNKNOWN, Retry(helps=True, reason="the cause is not known"), "0.1"
+)
+
+
+def _precedence(finding: Finding) -> tuple[bool, int, str]:
+    sure: tuple[Confidence, ...] = ("certain", "likely", "unknown")
+    return finding.rule.consequence, sure.index(finding.confidence), finding.rule.code
+
+
+def _by_order(deaths: Iterable[Death]) -> list[Death]:
+    return sorted(deaths, key=lambda death: death.order)
+
+
+def _is_stop(death: Death) -> bool:
+    """An exception by which a program obeys a signal; no exception counts as one."""
+    return death.exception is None or death.exception.type.rpartition(".")[2] in _STOP_TYPES
+
+
+def _departure(rank: int, code: int | None, lost: Sequence[_Judged], found: Finding | None = None) -> Finding:
+    peers = ", ".join(str(item.death.rank) for item in lost)
+    waiting = f"rank {peers}" if len(lost) == 1 else f"ranks {peers}"
+    advice = (
+        (
+            f"make all ranks run the same number of steps: rank {rank} ended with 0 while {waiting} went on",
+            "DistributedSampler(dataset, drop_last=True), or torch.distributed.algorithms.join.Join for uneven inputs",
+        )
+        if code == 0
+        else (found.advice if found is not None else ())
+    )
+    return replace(
+        lost[0].finding,
+        rank=lost[0].death.rank,
+        cause=f"rank {rank} left with {in_words(code)} while {waiting} still needed it",
+        evidence=(*(found.evidence if found is not None else ()), *lost[0].finding.evidence),
+        advice=advice,
+        retry=Retry(helps=False, reason="the ranks would disagree about the number of steps again")
+        if code == 0
+        else None,
+        exception=None,
+        confidence="likely" if code is None else "certain",
+    )
+
+
+def _with_finding(verdict: Verdict, finding: Finding) -> Verdict:
+    return replace(
+        verdict,
+        cause=finding.rule.name,
+        code=finding.rule.code,
+        title=finding.cause,
+        confidence=finding.confidence,
+        evidence=finding.evidence,
+        advice=finding.advice,
+        retry=finding.retry or finding.rule.retry,
+    )
+
+
+def _first_failure(death: Death) -> FirstFailure:
+    return FirstFailure(
+        rank=death.rank,
+        local_rank=death.local_rank,
+        node_rank=death.node_rank,
+        host=death.host,
+        pid=death.pid,
+        exit_code=death.code,
+        signal=signal_name(death.code),
+        at=None if death.order == _UNORDERED else MonotonicNs(death.order),
+        exception=death.exception,
+        log=death.stderr.source or None,
+    )
+
+
+def _collateral(death: Death, reason: str) -> Collateral:
+    return Collateral(death.rank, death.code, signal_name(death.code), reason)
+
+
+def _lost_peer(item: _Judged, rank: int) -> str:
+    return f"lost its peer, rank {rank}" if item.finding.rule.consequence else item.reason or "ended with the others"
+
+
+def _reason(item: _Judged, first: _Judged) -> str:
+    if item.reason is not None:
+        return _lost_peer(item, first.death.rank)
+    if item.finding.rule.name == first.finding.rule.name:
+        return f"failed later in the same way as rank {first.death.rank}"
+    return f"failed after rank {first.death.rank}: {item.finding.cause}"

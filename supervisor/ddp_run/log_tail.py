@@ -1,0 +1,61 @@
+"""Reads the end of a log with true line numbers, whatever its size and bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+from ddp_run.verdict import LogText
+
+TAIL_BYTES = 4 << 20
+"""Ranks die near the end of what they wrote."""
+COUNTED_BYTES = 256 << 20
+"""Above this size the lines before the tail are not counted."""
+_CHUNK = 1 << 20
+
+
+def read_tail(path: Path, source: str, limit: int = TAIL_BYTES) -> LogText:
+    """The last `limit` bytes as lines, the first of them whole; empty where the file cannot be read.
+
+    Of a line that a progress bar wrote over with carriage returns, the last state is kept.
+    """
+    try:
+        with path.open("rb") as log:
+            size = log.seek(0, 2)
+            start, number = _start(log, size, limit)
+            log.seek(start)
+            data = log.read(size - start)
+    except OSError:
+        return LogText(source)
+    lines = data.decode("utf-8", errors="replace").split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return LogText(source, tuple(_last_state(line) for line in lines), number)
+
+
+def _start(log: BinaryIO, size: int, limit: int) -> tuple[int, int | None]:
+    """Where the first whole line of the tail begins, and its number."""
+    if size <= limit:
+        return 0, 1
+    log.seek(size - limit - 1)
+    cut = log.readline()
+    start = size - limit - 1 + len(cut)
+    if size > COUNTED_BYTES:
+        return start, None
+    return start, 1 + _newlines(log, start)
+
+
+def _newlines(log: BinaryIO, end: int) -> int:
+    log.seek(0)
+    count = 0
+    while end > 0:
+        chunk = log.read(min(_CHUNK, end))
+        if not chunk:
+            break
+        count += chunk.count(b"\n")
+        end -= len(chunk)
+    return count
+
+
+def _last_state(line: str) -> str:
+    return line.rstrip("\r").rpartition("\r")[2]

@@ -1,0 +1,49 @@
+"""Native code gave up: SIGABRT.
+
+## What happened
+Compiled code called `abort()`: a failed assertion, an uncaught C++ exception, or a damaged heap.
+## How to recognise it
+Exit by SIGABRT (exit code -6, 134 in a shell); often `terminate called …`, `what(): …`, `Assertion … failed`,
+`free(): invalid pointer` or `double free or corruption` just before.
+## What to do
+The last lines before the abort say what was violated. Look for the package that prints them, and check that its
+version fits the installed torch.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP611",
+    name="native-abort",
+    title="Native code gave up (SIGABRT)",
+    area=Area.USER_CODE,
+    retry=Retry(helps=False, reason="the same check fails on the same input, as a rule"),
+    since="0.1",
+)
+_WHAT = re.compile(r"what\(\):\s+(?P<what>.+)")
+_LAST_WORDS = re.compile(
+    r"(?P<what>terminate called.*|.*Assertion .*failed.*|(?:free|malloc|realloc)\(\): .*|double free or corruption.*"
+    r"|corrupted (?:size|double-linked).*|\*\*\* .* terminated|Fatal Python error: .*)"
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """Ended by SIGABRT."""
+    if death.code != -signal.SIGABRT:
+        return None
+    ending = death.stderr.ending(300)
+    hit = ending.last(_WHAT) or ending.last(_LAST_WORDS) or death.stack.first(_LAST_WORDS)
+    said = f": {hit[1]['what'].strip()[:160]}" if hit else ""
+    advice = (f"cat {death.stack.source}   # Python stack at the abort",) if death.stack.lines else ()
+    return Finding(
+        RULE,
+        death.rank,
+        f"rank {death.rank} was aborted by native code{said}",
+        (hit[0],) if hit else (),
+        advice,
+    )

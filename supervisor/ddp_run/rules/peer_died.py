@@ -1,0 +1,63 @@
+"""A peer left without a word.
+
+## What happened
+This rank lost its connection to another one in the middle of a collective. Something ended the other rank; this one
+only noticed.
+## How to recognise it
+gloo: `Connection closed by peer`, `Connection reset by peer`, `Broken pipe`; NCCL: `remote process exited or there was
+a network error`; the store: `failed to recv, got 0 bytes`. Whoever says this is not the cause.
+## What to do
+Look at the rank that ended first (the verdict names it). If it ended with exit code 0, the ranks disagree about the
+number of steps: give each the same number of batches (`DistributedSampler(drop_last=True)`, `Join`).
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.traceback_text import line_of
+from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP501",
+    name="peer-died",
+    title="A peer left without a word",
+    area=Area.COLLECTIVE,
+    retry=Retry(
+        helps=True, reason="the connection was lost for a reason that the logs do not show; it may hold next time"
+    ),
+    since="0.1",
+    beats=("native-abort",),
+    consequence=True,
+)
+_LOST = re.compile(
+    r"(?:gloo|c10d|TCPStore|[Ss]ocket|pair\.cc|ProcessGroup|NCCL|nccl|UCC|MPI).*"
+    r"(?:[Cc]onnection (?:was )?(?:closed|reset) by (?:remote )?peer|Broken pipe|[Ss]ocket closed)"
+    r"|remote process exited or there was a network error"
+    r"|ncclRemoteError"
+    r"|failed to recv, got 0 bytes"
+    r"|Read error \[.*\]: Connection (?:reset|closed) by peer"
+    r"|write(?:v)? \[.*\]: (?:Broken pipe|Connection reset by peer)",
+    re.DOTALL,
+)
+_STORE_LOST = re.compile(r"^(?:Connection (?:reset|closed) by peer|Broken pipe|Connection was likely closed)")
+_TORCHS = frozenset({"RuntimeError", "DistNetworkError", "DistBackendError", "DistStoreError", "DistError"})
+_ENDING = 60
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """The exception that ended the rank is torch's and speaks of a lost connection; without one, its last lines do."""
+    raised = death.exception
+    if raised is not None:
+        name = raised.type.rpartition(".")[2]
+        lost = _LOST.search(raised.message) or (name != "RuntimeError" and _STORE_LOST.search(raised.message))
+        quote = line_of(death.stderr, raised)
+        if name not in _TORCHS or not lost:
+            return None
+        return Finding(RULE, death.rank, _cause(death), (quote,) if quote else (), exception=raised)
+    hit = death.stderr.ending(_ENDING).last(_LOST)
+    return Finding(RULE, death.rank, _cause(death), (hit[0],)) if hit is not None else None
+
+
+def _cause(death: Death) -> str:
+    return f"rank {death.rank} lost its connection to a peer"

@@ -1,0 +1,51 @@
+"""A Python exception ended the program.
+
+## What happened
+An exception left the training program on this rank and nothing narrower in the catalogue explains it.
+## How to recognise it
+The rank's traceback ends with this exception; its exit code is 1. Other ranks are then stopped, or lose their
+connection to this one: they are not the cause.
+## What to do
+Read the line of your own code that the verdict names, and the whole traceback in the rank's log. Where only one rank
+fails, look for what differs there: its share of the data, its device, its files.
+"""
+
+from __future__ import annotations
+
+from ddp_run.traceback_text import line_of
+from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP600",
+    name="python-exception",
+    title="A Python exception ended the program",
+    area=Area.USER_CODE,
+    retry=Retry(helps=False, reason="a retry runs the same code on the same data"),
+    since="0.1",
+)
+_SHOWN = 160
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """Any exception that is known to have ended the rank."""
+    raised = death.exception
+    if raised is None:
+        return None
+    where = f" in {raised.file.rpartition('/')[2]}:{raised.line}" if raised.file else ""
+    message = raised.message.partition("\n")[0]
+    said = f": {message[:_SHOWN]}" if message else ""
+    quote = line_of(death.stderr, raised)
+    alone = len(run.deaths) + len(run.leavers) > 1 and not any(
+        other.exception and other.exception.type == raised.type for other in run.deaths if other.rank != death.rank
+    )
+    advice = [f"see {raised.file}:{raised.line}"] if raised.file else []
+    if alone:
+        advice.append(f"no other rank raised {raised.type}: look for what only rank {death.rank} has (data, device)")
+    return Finding(
+        RULE,
+        death.rank,
+        f"rank {death.rank} raised {raised.type}{where}{said}",
+        (quote,) if quote else (),
+        tuple(advice),
+        exception=raised,
+    )

@@ -1,0 +1,50 @@
+"""Native code crashed: SIGSEGV.
+
+## What happened
+Compiled code (an extension, a driver, torch itself) touched memory that is not its own; the kernel ended the process.
+## How to recognise it
+Exit by SIGSEGV (exit code -11 in torchrun's words, 139 in a shell's), no Python traceback; faulthandler's
+`Fatal Python error: Segmentation fault` with the Python stack at that moment.
+## What to do
+The innermost line of the stack names the call that crashed. Check that its package fits the installed torch and CUDA,
+and repeat with `num_workers=0` and without compiled extensions to find the one that does it.
+`TORCH_DISTRIBUTED_DEBUG=DETAIL` crashes DistributedDataParallel over gloo (seen with torch 2.13): unset it.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from ddp_run.verdict import Area, Death, Evidence, Finding, Quote, Retry, Rule
+
+RULE = Rule(
+    code="DDP610",
+    name="segfault",
+    title="Native code crashed (SIGSEGV)",
+    area=Area.USER_CODE,
+    retry=Retry(helps=False, reason="native code that crashes once crashes again on the same input, as a rule"),
+    since="0.1",
+)
+_FATAL = re.compile(r"Fatal Python error: Segmentation fault")
+_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """Ended by SIGSEGV."""
+    if death.code != -signal.SIGSEGV:
+        return None
+    frame = death.stack.first(_FRAME) or death.stderr.ending(200).first(_FRAME)
+    fatal = death.stack.last(_FATAL) or death.stderr.last(_FATAL)
+    quotes: tuple[Quote, ...] = tuple(hit[0] for hit in (fatal, frame) if hit is not None)
+    where = ""
+    if frame is not None:
+        where = f" in {frame[1]['function']} ({frame[1]['file'].rpartition('/')[2]}:{frame[1]['line']})"
+    return Finding(RULE, death.rank, f"rank {death.rank} crashed in native code{where}", quotes, _advice(death))
+
+
+def _advice(death: Death) -> tuple[str, ...]:
+    advice = ["unset TORCH_DISTRIBUTED_DEBUG   # DETAIL crashes DistributedDataParallel over gloo"]
+    if death.stack.lines:
+        advice.insert(0, f"cat {death.stack.source}   # Python stack at the crash")
+    return tuple(advice)

@@ -1,0 +1,62 @@
+"""Nobody could tell.
+
+## What happened
+The rank ended and left no text that explains it.
+## How to recognise it
+No exception, no last words that the catalogue knows. A SIGKILL of which the kernel counted no out-of-memory kill is
+unknown too: anybody may have sent it.
+## What to do
+For SIGKILL: `dmesg -T | tail`, `memory.events` of the job's cgroup, the scheduler's log. For an exit code without a
+word: look for `os._exit` and `sys.exit` in the program, and read the rank's whole log.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from ddp_run.exit_status import in_words
+from ddp_run.verdict import Area, Death, Evidence, Finding, Quote, Retry, Rule
+
+RULE = Rule(
+    code="DDP000",
+    name="unknown",
+    title="Nobody could tell",
+    area=Area.UNKNOWN,
+    retry=Retry(helps=True, reason="the cause is not known: another attempt may show it, or pass"),
+    since="0.1",
+)
+_KILLED = (
+    "dmesg -T | grep -i -E 'killed process|out of memory'   # the kernel's own kills",
+    "cat /sys/fs/cgroup/$(cut -d: -f3 /proc/self/cgroup | tail -1)/memory.events   # oom_kill above 0: memory",
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """Every death: what is known of it, and where to look."""
+    cause = f"rank {death.rank} ended with {in_words(death.code)} without a word"
+    if death.code is not None and death.code < 0:
+        cause = f"rank {death.rank} was ended by {in_words(death.code)}, and nothing says by whom"
+    quote = _last_words(death)
+    advice = _KILLED if death.code == -signal.SIGKILL else _read(death)
+    return Finding(RULE, death.rank, cause, quote, advice, "unknown")
+
+
+def match_launch(run: Evidence) -> Finding | None:
+    """An agent that failed before or beside the ranks."""
+    if not run.agent.code:
+        return None
+    how = "was ended by" if run.agent.code < 0 else "ended with"
+    cause = f"torch's agent {how} {in_words(run.agent.code)}; no rank failed by itself"
+    lines = [index for index, line in enumerate(run.agent.log.lines) if line.strip()]
+    quote = (run.agent.log.quote(lines[-1]),) if lines else ()
+    source = run.agent.log.source
+    return Finding(RULE, None, cause, quote, (f"tail {source}",) if source and lines else (), "unknown")
+
+
+def _last_words(death: Death) -> tuple[Quote, ...]:
+    lines = [index for index, line in enumerate(death.stderr.lines) if line.strip()]
+    return (death.stderr.quote(lines[-1]),) if lines else ()
+
+
+def _read(death: Death) -> tuple[str, ...]:
+    return (f"tail -n 50 {death.stderr.source}",) if death.stderr.source else ()

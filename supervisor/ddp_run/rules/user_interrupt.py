@@ -1,0 +1,43 @@
+"""Somebody pressed Ctrl-C.
+
+## What happened
+The job, or one rank, was told to stop by SIGINT.
+## How to recognise it
+`KeyboardInterrupt`, exit by SIGINT (130 in a shell).
+## What to do
+Nothing, if it was meant. A second Ctrl-C ends everything at once.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from ddp_run.traceback_text import line_of
+from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP902",
+    name="user-interrupt",
+    title="Somebody pressed Ctrl-C",
+    area=Area.HOST,
+    retry=Retry(helps=False, reason="somebody wanted it to stop"),
+    since="0.1",
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A rank that got SIGINT from somebody else than ddp-run and the agent."""
+    raised = death.exception
+    interrupted = death.code == -signal.SIGINT or (raised is not None and raised.type == "KeyboardInterrupt")
+    if not interrupted or signal.SIGINT in death.signals_sent:
+        return None
+    quote = line_of(death.stderr, raised) if raised is not None else None
+    cause = f"rank {death.rank} was interrupted (SIGINT)"
+    return Finding(RULE, death.rank, cause, (quote,) if quote else (), exception=raised)
+
+
+def match_stop(run: Evidence) -> Finding | None:
+    """Told to stop by SIGINT."""
+    if run.stop_signal != signal.SIGINT:
+        return None
+    return Finding(RULE, None, "the job was interrupted (SIGINT)")
