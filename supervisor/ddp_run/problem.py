@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+
+CODES = {
+    "DDP101": "syntax-or-usage",
+    "DDP102": "script-not-found",
+    "DDP104": "invalid-device",
+    "DDP105": "permission-denied",
+    "DDP106": "disk-full",
+    "DDP107": "import-error",
+    "DDP201": "port-in-use",
+    "DDP202": "rendezvous-dns",
+}
+"""Every code that a problem found before the start can have, with its cause; 1xx usage and launch, 2xx network.
+
+DDP103 (bad-arguments) is the script's own refusal of its arguments and so belongs to a rule.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +36,11 @@ class Problem:
     origin: str | None = None
     notes: tuple[str, ...] = ()
     helps: tuple[str, ...] = ()
-    cause: str = "syntax-or-usage"
+
+    @property
+    def cause(self) -> str:
+        """The cause's name in the catalogue."""
+        return CODES.get(self.code, "syntax-or-usage")
 
 
 @dataclass
@@ -30,3 +50,93 @@ class Refused(Exception):
     problems: tuple[Problem, ...]
     argv: tuple[str, ...] = ()
     exit_code: int = field(default=2)
+
+
+def nearest(text: str, names: Iterable[str], count: int = 2) -> tuple[str, ...]:
+    """The names most like `text`, best first; none where nothing is alike."""
+    import difflib
+
+    return tuple(difflib.get_close_matches(text, sorted(set(names)), n=count, cutoff=0.6))
+
+
+# -------------------------------------------------------------------------------------------- rendering
+
+Painter = Callable[[str, str], str]
+_RED, _BLUE, _GREEN, _BOLD, _PLAIN = "\033[31;1m", "\033[34m", "\033[32m", "\033[1m", "\033[0m"
+
+
+def render(
+    problems: Sequence[Problem],
+    argv: Sequence[str],
+    *,
+    program: str = "ddp-run",
+    width: int = 100,
+    colour: bool = False,
+) -> str:
+    """The problems as text, one block each, ending with a newline. `width` in columns; the text has no other colour."""
+    paint = _paint if colour else _no_paint
+    return "\n".join("\n".join(_block(each, argv, program, width, paint)) + "\n" for each in problems)
+
+
+def _paint(text: str, colour: str) -> str:
+    return f"{colour}{text}{_PLAIN}"
+
+
+def _no_paint(text: str, colour: str) -> str:  # noqa: ARG001 - the signature of _paint
+    return text
+
+
+def _block(problem: Problem, argv: Sequence[str], program: str, width: int, paint: Painter) -> list[str]:
+    lines = [f"{paint(f'error[{problem.code}]', _RED)}: {paint(printable(problem.title), _BOLD)}"]
+    bar = paint("   |", _BLUE)
+    if problem.word is not None:
+        line, marks = _excerpt(problem.word, argv, program, width - 5)
+        lines += [
+            f"  {paint('-->', _BLUE)} command line, word {problem.word + 1}",
+            bar,
+            f"{bar} {line}",
+            f"{bar} {marks[0]}{paint(marks[1], _RED)} {printable(problem.label)}".rstrip(),
+        ]
+    elif problem.origin is not None:
+        lines.append(f"  {paint('-->', _BLUE)} {printable(problem.origin)}")
+        if problem.label:
+            lines.append(f"{bar} {printable(problem.label)}")
+    lines += [f"   {paint('=', _BLUE)} note: {printable(note)}" for note in problem.notes]
+    for index, help in enumerate(problem.helps):
+        lines.append(f"{paint('help', _GREEN)}: {printable(help)}" if index == 0 else f"      {printable(help)}")
+    return lines
+
+
+def _excerpt(word: int, argv: Sequence[str], program: str, width: int) -> tuple[str, tuple[str, str]]:
+    """The command line, cut around the word to `width` columns, and what stands under it: blanks and marks."""
+    shown = [program, *(_shell_word(each) for each in argv)]
+    target = min(word + 1, len(shown))
+    before = " ".join(shown[:target]) + " "
+    # One past the last word: something is missing there.
+    focus = shown[target] if target < len(shown) else " "
+    after = " ".join(["", *shown[target + 1 :]])
+    focus = _cut(focus, max(8, width // 2))
+    room = max(0, width - len(focus))
+    keep_before = max(room - len(after), room * 2 // 3)
+    if len(before) > keep_before:
+        before = "…" + before[len(before) - keep_before + 1 :]
+    after = _cut(after, max(0, room - len(before)))
+    return (before + focus + after).rstrip(), (" " * len(before), "^" * len(focus))
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def _shell_word(word: str) -> str:
+    import shlex
+
+    return shlex.quote(printable(word))
+
+
+def printable(text: str) -> str:
+    """The text without control characters or lone surrogates: they are shown as escapes."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode("ascii")
+        for char in text
+    )
