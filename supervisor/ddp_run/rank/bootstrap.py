@@ -89,6 +89,13 @@ class Boot:
         finally:
             channel.close()
 
+    def try_to_send(self, message: bytes) -> None:
+        """As `send`; a message that nobody takes is dropped."""
+        try:
+            self.send(message)
+        except OSError:
+            pass
+
 
 def main(names: "dict[str, Any]", first_names: "list[str]", main_file: str) -> None:
     """Set up, then run the program.
