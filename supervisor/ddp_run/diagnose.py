@@ -160,7 +160,8 @@ class _Court:
             return self._failed(lost[0], judged)
         gone = tuple(_collateral(item.death, item.reason or "ended with the others") for item in judged)
         findings = self._ask(lambda cause: cause.match_launch, lambda ask: ask(self.run))
-        finding = self._best(findings) or (lost[0].finding if lost else None)
+        specific = [finding for finding in findings if finding.rule.name not in _FALLBACKS]
+        finding = self._best(specific) or (lost[0].finding if lost else self._best(findings))
         phase: Phase | None = None if self.run.started or self.run.deaths else "launch"
         usage = finding is not None and finding.rule.area is Area.LAUNCH
         verdict = Verdict("failed", USAGE if usage else LOST, collateral=gone, phase=phase)

@@ -339,8 +339,17 @@ def _with_logs(folder: Path, rank_folder: str, death: Death) -> Death:
         stderr=stderr,
         stdout=read("stdout.log"),
         stack=read("stacks.txt"),
-        exception=exception or printed_exception(death.code, stderr),
+        exception=_cause_of_exit(death.code, exception, stderr),
     )
+
+
+def _cause_of_exit(code: int | None, exception: ExceptionInfo | None, stderr: LogText) -> ExceptionInfo | None:
+    """The exception; behind a mere `sys.exit`, the one that led to it, handled or printed."""
+    if exception is None:
+        return printed_exception(code, stderr)
+    if exception.type != "SystemExit":
+        return exception
+    return traceback_text.before_exit(exception.traceback) or printed_exception(code, stderr) or exception
 
 
 def _error_file(path: Path) -> ExceptionInfo | None:

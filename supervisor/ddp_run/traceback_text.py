@@ -25,7 +25,9 @@ _CHAIN = re.compile(
 )
 _IGNORED = re.compile(r"Exception ignored in|--- Logging error ---")
 _IN_THREAD = re.compile(r"Exception in thread ")
-_OTHER_SPEAKER = re.compile(r"\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception ignored|\s*\d+%\||\w+Warning: ")
+_OTHER_SPEAKER = re.compile(
+    r"\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: "
+)
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/rank/")
 _MESSAGE_LINES = 40
 
@@ -90,6 +92,13 @@ def from_text(text: str) -> ExceptionInfo | None:
     """The exception of one formatted traceback, as `error.json` holds it."""
     printed = last(text.splitlines())
     return printed.info if printed is not None else None
+
+
+def before_exit(text: str) -> ExceptionInfo | None:
+    """The exception that a chained traceback shows before its last one: why a program called `sys.exit`."""
+    lines = text.splitlines()
+    chain = [index for index, line in enumerate(lines) if _CHAIN.search(line)]
+    return from_text("\n".join(lines[: chain[-1]])) if chain else None
 
 
 def _at(lines: Sequence[str], index: int) -> Printed | None:

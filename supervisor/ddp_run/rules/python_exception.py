@@ -41,6 +41,8 @@ def match(death: Death, run: Evidence) -> Finding | None:
     advice = [f"see {raised.file}:{raised.line}"] if raised.file else []
     if alone:
         advice.append(f"no other rank raised {raised.type}: look for what only rank {death.rank} has (data, device)")
+    if raised.type == "SystemExit":
+        return Finding(RULE, death.rank, f"rank {death.rank} called sys.exit{where}{said}", exception=raised)
     return Finding(
         RULE,
         death.rank,

@@ -1,0 +1,288 @@
+"""Who is named, with which exit code: by values, one situation a test."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from ddp_run import diagnose
+from ddp_run.diagnose import Cause, catalogue, judge, load
+from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
+from ddp_run.verdict import (
+    AgentEnd,
+    Area,
+    Death,
+    Evidence,
+    Finding,
+    Leaver,
+    LogText,
+    Retry,
+    Rule,
+    SummaryEntry,
+)
+
+PEER = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:12345"
+SECOND = 1_000_000_000
+
+
+def log(*lines: str) -> LogText:
+    return LogText("attempt_0/rank_0/stderr.log", lines)
+
+
+def death(
+    rank: int,
+    code: int | None,
+    died: int | None = None,
+    *,
+    failed: int | None = None,
+    raised: str | None = None,
+    message: str = "",
+    sent: tuple[int, ...] = (),
+    stderr: LogText | None = None,
+) -> Death:
+    exception = ExceptionInfo(raised, message, "/home/user/train.py", 42, "main") if raised else None
+    shown = stderr or (log(f"{raised}: {message}") if raised else log())
+    return Death(
+        rank=Rank(rank),
+        local_rank=LocalRank(rank),
+        pid=100 + rank,
+        code=code,
+        failed_at=None if failed is None else MonotonicNs(failed),
+        died_at=None if died is None else MonotonicNs(died),
+        exception=exception,
+        signals_sent=sent,
+        stderr=shown,
+    )
+
+
+def lost_peer(rank: int, died: int) -> Death:
+    return death(rank, 1, died + 5, failed=died, raised="RuntimeError", message=PEER)
+
+
+def leaver(rank: int, died: int) -> Leaver:
+    return Leaver(Rank(rank), LocalRank(rank), 100 + rank, MonotonicNs(died))
+
+
+def run(*deaths: Death, leavers: tuple[Leaver, ...] = (), agent: AgentEnd | None = None, **more: object) -> Evidence:
+    ended = sorted(deaths, key=lambda item: item.order)
+    evidence = Evidence(
+        deaths=tuple(ended),
+        leavers=leavers,
+        started=len(deaths) + len(leavers),
+        agent=agent or AgentEnd(code=1 if deaths else 0),
+    )
+    for name, value in more.items():
+        object.__setattr__(evidence, name, value)
+    return evidence
+
+
+def named(evidence: Evidence) -> tuple[str | None, int | None, int]:
+    verdict = judge(evidence)
+    first = verdict.first_failure
+    return verdict.cause, None if first is None else first.rank, verdict.exit_code
+
+
+def test_all_ended_with_0() -> None:
+    verdict = judge(run(leavers=(leaver(0, 5), leaver(1, 6))))
+    assert (verdict.outcome, verdict.exit_code, verdict.cause) == ("succeeded", 0, None)
+
+
+def test_four_ranks_within_5_ms_the_earliest_is_named() -> None:
+    ends = [death(0, 10, 5_000), death(1, 11, 3_000), death(2, 12, 1_000), death(3, 13, 4_000)]
+    assert named(run(*ends))[1:] == (2, 12)
+
+
+def test_slow_teardown_the_stamp_inside_the_rank_counts() -> None:
+    culprit = death(3, 1, 1_500, failed=100, raised="KeyError", message="'channel_mean'")
+    assert named(run(lost_peer(0, 300), lost_peer(1, 310), culprit)) == ("python-exception", 3, 1)
+
+
+def test_a_peer_that_noticed_before_the_culprit_was_seen_is_not_named() -> None:
+    evidence = run(lost_peer(0, 100), death(1, 7, 200, failed=200, raised="ValueError", message="bad"))
+    verdict = judge(evidence)
+    assert named(evidence) == ("python-exception", 1, 7)
+    assert [(c.rank, c.reason) for c in verdict.collateral] == [(0, "lost its peer, rank 1")]
+    assert verdict.title == "rank 1 raised ValueError in train.py:42: bad"
+
+
+def test_a_rank_that_left_early_with_0_is_named() -> None:
+    verdict = judge(run(lost_peer(0, 500), leavers=(leaver(1, 400),)))
+    assert verdict.first_failure is not None
+    assert (verdict.cause, verdict.first_failure.rank, verdict.first_failure.exit_code) == ("peer-died", 1, 0)
+    assert verdict.exit_code == 1
+    assert verdict.title == "rank 1 left with exit code 0 while rank 0 still needed it"
+    assert verdict.retry is not None
+    assert not verdict.retry.helps
+
+
+def test_a_rank_that_ended_with_0_is_not_blamed_for_another_error() -> None:
+    evidence = run(death(0, 1, 500, raised="ValueError", message="bad"), leavers=(leaver(1, 400),))
+    assert named(evidence) == ("python-exception", 0, 1)
+
+
+def test_a_rank_that_ended_with_0_later_is_not_blamed() -> None:
+    assert named(run(lost_peer(0, 500), leavers=(leaver(1, 600),))) == ("peer-died", 0, 1)
+
+
+def test_a_rank_that_left_without_a_word_is_the_peer_that_died() -> None:
+    verdict = judge(run(lost_peer(0, 100), death(3, 77, 90)))
+    assert named(run(lost_peer(0, 100), death(3, 77, 90))) == ("peer-died", 3, 77)
+    assert verdict.title == "rank 3 left with exit code 77 while rank 0 still needed it"
+
+
+def test_the_agents_term_is_not_a_cause() -> None:
+    evidence = run(death(0, -15, 50, sent=(15,)), death(1, 3, 100, raised="ValueError", message="late stamp"))
+    assert named(evidence) == ("python-exception", 1, 3)
+    assert judge(evidence).collateral[0].signal == "SIGTERM"
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "exit_code"),
+    [
+        (-9, "unknown", 137),
+        (-11, "segfault", 139),
+        (-6, "native-abort", 134),
+        (-15, "preempted-sigterm", 143),
+        (-2, "user-interrupt", 130),
+        (3, "unknown", 3),
+        (255, "unknown", 255),
+    ],
+)
+def test_exit_codes_of_a_rank(code: int, cause: str, exit_code: int) -> None:
+    assert named(run(death(1, code, 10), death(0, -15, 20, sent=(15,)))) == (cause, 1, exit_code)
+
+
+@pytest.mark.parametrize(
+    ("host", "cgroup", "cause", "confidence"),
+    [
+        (1, 1, "host-oom", "certain"),
+        (1, 0, "host-oom", "likely"),
+        (0, 0, "unknown", "unknown"),
+        (None, None, "unknown", "unknown"),
+    ],
+)
+def test_a_sigkill_is_out_of_memory_only_if_the_kernel_counted_one(
+    host: int | None, cgroup: int | None, cause: str, confidence: str
+) -> None:
+    verdict = judge(run(death(0, -9, 10), host_oom_kills=host, cgroup_oom_kills=cgroup))
+    assert (verdict.cause, verdict.confidence) == (cause, confidence)
+    if cause == "unknown":
+        assert any("dmesg" in line for line in verdict.advice)
+
+
+def test_a_sigkill_of_our_own_is_not_out_of_memory() -> None:
+    evidence = run(death(0, -9, 99, sent=(15, 9)), death(1, 5, 10), host_oom_kills=1, cgroup_oom_kills=1)
+    assert named(evidence) == ("unknown", 1, 5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_stopped_by_a_signal(number: int) -> None:
+    evidence = run(death(0, -number, 50, sent=(number,)), leavers=(leaver(1, 60),), stop_signal=number, stop_at=40)
+    verdict = judge(evidence)
+    assert (verdict.outcome, verdict.exit_code, verdict.first_failure) == ("interrupted", 128 + number, None)
+    assert verdict.cause == ("user-interrupt" if number == signal.SIGINT else "preempted-sigterm")
+    assert verdict.retry is not None
+    assert not verdict.retry.helps
+
+
+def test_stopped_ranks_with_one_code_of_their_own() -> None:
+    ends = [death(rank, 99, 50 + rank, sent=(15,)) for rank in range(3)]
+    assert judge(run(*ends, stop_signal=15, stop_at=40)).exit_code == 99
+    assert judge(run(*ends, leavers=(leaver(3, 60),), stop_signal=15, stop_at=40)).exit_code == 143
+
+
+def test_stopped_ranks_that_end_with_0() -> None:
+    evidence = run(leavers=(leaver(0, 50), leaver(1, 60)), stop_signal=15, stop_at=40)
+    assert (judge(evidence).outcome, judge(evidence).exit_code) == ("interrupted", 143)
+
+
+def test_a_stop_after_the_end_changes_nothing() -> None:
+    assert judge(run(leavers=(leaver(0, 50),), stop_signal=15, stop_at=70)).outcome == "succeeded"
+
+
+def test_a_failure_before_the_stop_is_the_verdict() -> None:
+    broken = death(1, 9, 30, raised="ValueError", message="bad")
+    evidence = run(broken, death(0, -15, 60, sent=(15,)), stop_signal=15, stop_at=40)
+    assert (judge(evidence).outcome, *named(evidence)) == ("failed", "python-exception", 1, 9)
+
+
+def test_a_signal_that_reached_the_ranks_before_ddp_run() -> None:
+    ends = [death(0, -15, 30), death(1, -15, 31)]
+    assert judge(run(*ends, stop_signal=15, stop_at=40)).outcome == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("agent", "cause", "exit_code"),
+    [
+        (AgentEnd(2, log("usage: torchrun", "torchrun: error: unrecognized arguments: --x")), "syntax-or-usage", 2),
+        (AgentEnd(1, log("DistNetworkError: port: 29500, code: -98, name: EADDRINUSE")), "port-in-use", 75),
+        (AgentEnd(1, log("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError")), "unknown", 75),
+        (AgentEnd(-9, log()), "unknown", 75),
+    ],
+)
+def test_no_rank_failed_by_itself(agent: AgentEnd, cause: str, exit_code: int) -> None:
+    assert named(run(agent=agent)) == (cause, None, exit_code)
+    assert judge(run(agent=agent)).phase == "launch"
+
+
+def test_ranks_that_die_with_the_agent_are_not_causes() -> None:
+    agent = AgentEnd(code=-9, at=MonotonicNs(10 * SECOND))
+    ends = [death(0, -9, 10 * SECOND + 5), death(1, -9, 10 * SECOND - 5)]
+    assert named(run(*ends, agent=agent)) == ("unknown", None, 75)
+
+
+def test_several_nodes_where_all_lost_a_peer() -> None:
+    assert named(run(lost_peer(0, 10), lost_peer(1, 20), nodes=2)) == ("peer-died", None, 75)
+
+
+def test_the_agents_summary_is_checked_and_not_followed() -> None:
+    wrong = SummaryEntry(Rank(0), LocalRank(0), None, None, 1, "t", "", root=True)
+    verdict = judge(run(lost_peer(0, 300), death(3, 4, 100), agent=AgentEnd(1, summary=(wrong,))))
+    assert verdict.first_failure is not None
+    assert verdict.first_failure.rank == 3
+    assert verdict.notes == ("torchrun's summary names rank 0; the kernel saw rank 3 end first",)
+
+
+def test_without_stamps_the_order_within_a_second_is_not_certain() -> None:
+    entries = tuple(
+        SummaryEntry(Rank(rank), LocalRank(rank), None, None, 1, "2026-01-01_00:00:00", "", root=rank == 1)
+        for rank in (1, 0)
+    )
+    ends = (death(1, 1, raised="ValueError"), death(0, 1, raised="OSError"))
+    verdict = judge(run(*ends, agent=AgentEnd(1, summary=entries)))
+    assert (verdict.first_failure and verdict.first_failure.rank, verdict.confidence) == (1, "likely")
+
+
+def test_a_broken_rule_is_a_note_and_hides_no_other() -> None:
+    def broken(death: Death, run: Evidence) -> Finding | None:
+        raise ZeroDivisionError
+
+    rule = Rule("DDP999", "broken", "Broken", Area.HOST, Retry(helps=False, reason=""), "0.1")
+    evidence = run(death(0, -11, 10))
+    verdict = judge(evidence, (*catalogue(), Cause(rule, broken)))
+    assert verdict.cause == "segfault"
+    assert verdict.notes == ("rule broken failed: ZeroDivisionError: ",)
+
+
+def test_a_rule_that_beats_another_wins() -> None:
+    def rule(code: str, name: str, beats: tuple[str, ...]) -> Cause:
+        about = Rule(code, name, name, Area.HOST, Retry(helps=False, reason=""), "0.1", beats=beats)
+        return Cause(about, lambda death, run: Finding(about, death.rank, name))
+
+    evidence = run(death(0, 1, 10))
+    assert judge(evidence, [rule("DDP002", "narrow", ("wide",)), rule("DDP001", "wide", ())]).cause == "narrow"
+    assert judge(evidence, [rule("DDP002", "narrow", ()), rule("DDP001", "wide", ())]).cause == "wide"
+
+
+def test_the_catalogue_is_sound() -> None:
+    causes, notes = load()
+    assert notes == ()
+    names = [cause.rule.name for cause in causes]
+    assert len(set(names)) == len(names) >= 13
+    assert len({cause.rule.code for cause in causes}) == len(causes)
+    assert {name for cause in causes for name in cause.rule.beats} <= set(names)
+    assert set(diagnose._FALLBACKS) <= set(names)
+    for cause in causes:
+        assert cause.match or cause.match_launch or cause.match_stop
+        assert cause.rule.code.startswith(f"DDP{cause.rule.area[0]}"), cause.rule.name

@@ -1,0 +1,118 @@
+"""Tracebacks as a real interpreter prints them, behind the prefixes that logs put before them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddp_run import traceback_text
+from ddp_run.events import ExceptionInfo
+
+PROGRAMS = {
+    "plain": ("def f():\n    raise ValueError('bad')\nf()\n", "ValueError", "bad", 2),
+    "no message": ("raise KeyError\n", "KeyError", "", 1),
+    "lines": ("raise RuntimeError('one\\n\\ttwo')\n", "RuntimeError", "one\n\ttwo", 1),
+    "handled before": (
+        "import traceback\ntry:\n    1/0\nexcept ZeroDivisionError:\n    traceback.print_exc()\n"
+        "raise OSError('last')\n",
+        "OSError",
+        "last",
+        6,
+    ),
+    "context": ("try:\n    1/0\nexcept ZeroDivisionError:\n    {}['k']\n", "KeyError", "'k'", 4),
+    "cause": ("try:\n    1/0\nexcept Exception as e:\n    raise OSError('x') from e\n", "OSError", "x", 4),
+    "library": ("import json\ndef g():\n    json.loads('{')\ng()\n", "json.decoder.JSONDecodeError", None, 3),
+    "recursion": ("def f(): f()\nf()\n", "RecursionError", None, 1),
+    "syntax": ("x = (\n", "SyntaxError", "'(' was never closed", 1),
+    "own class": ("class E(Exception): pass\nraise E('mine')\n", "__main__.E", "mine", 2),
+    "group": (
+        "raise ExceptionGroup('two', [ValueError(1), OSError(2)])\n",
+        "ExceptionGroup",
+        "two (2 sub-exceptions)",
+        1,
+    ),
+    "note": ("e = ValueError('x')\ne.add_note('see y')\nraise e\n", "ValueError", "x\nsee y", 3),
+}
+PREFIXES = ("", "[rank0]: ", "0: ", "[default1]:", "2026-01-02 03:04:05,678 ERROR ", "[node-a:3] | ")
+
+
+def printed(tmp_path: Path, program: str) -> list[str]:
+    """What python writes to stderr for a program in train.py."""
+    (tmp_path / "train.py").write_text(program)
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    return done.stderr.splitlines()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_finds_what_the_interpreter_printed(name: str, tmp_path: Path) -> None:
+    program, kind, message, line = PROGRAMS[name]
+    lines = printed(tmp_path, program)
+    for prefix in PREFIXES:
+        log = ["step 1", *(prefix + text for text in lines), prefix + "W1121 08:00:00 api.py:869] Sending process"]
+        found = traceback_text.last(log)
+        assert found is not None, prefix
+        assert found.info.type == kind.removeprefix("__main__.")
+        assert message is None or found.info.message == message
+        assert (Path(found.info.file or "").name, found.info.line) == ("train.py", line), prefix
+        assert found.info.type in log[found.index]
+
+
+def test_two_ranks_interleaved(tmp_path: Path) -> None:
+    lines = printed(tmp_path, PROGRAMS["plain"][0])
+    log = [f"[rank{rank}]: {line}".replace("bad", f"bad{rank}") for line in lines for rank in (0, 1)]
+    assert traceback_text.find(log[::2])[0].info.message == "bad0"
+    assert "bad0" in traceback_text.find(log)[0].info.message
+
+
+def test_after_a_progress_bar_without_a_line_feed(tmp_path: Path) -> None:
+    lines = printed(tmp_path, PROGRAMS["plain"][0])
+    log = [" 50%|#####     | 1/2 [00:01<00:01]" + lines[0], *lines[1:]]
+    found = traceback_text.last(log)
+    assert found is not None
+    assert (found.info.type, found.info.line) == ("ValueError", 2)
+
+
+def test_what_ended_only_a_thread_does_not_hide_what_ended_the_program(tmp_path: Path) -> None:
+    program = (
+        "import threading, time\ndef f():\n    time.sleep(0.2)\n    raise OSError('thread')\n"
+        "t = threading.Thread(target=f)\nt.start()\nraise ValueError('main')\n"
+    )
+    lines = printed(tmp_path, program)
+    assert any("OSError: thread" in line for line in lines)
+    found = traceback_text.last(lines)
+    assert found is not None
+    assert found.info.message == "main"
+
+
+def test_a_dataloader_worker_names_the_users_line() -> None:
+    text = """Traceback (most recent call last):
+  File "/home/user/train.py", line 30, in <module>
+    for batch in loader:
+  File "/usr/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 733, in __next__
+    data = self._next_data()
+ValueError: Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/usr/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
+    data = fetcher.fetch(index)
+  File "/home/user/data.py", line 12, in __getitem__
+    raise ValueError("bad sample")
+ValueError: bad sample
+"""
+    info = traceback_text.from_text(text)
+    assert isinstance(info, ExceptionInfo)
+    assert (info.type, info.file, info.line) == ("ValueError", "/home/user/data.py", 12)
+
+
+def test_the_reason_for_a_sys_exit(tmp_path: Path) -> None:
+    program = "import sys\ntry:\n    open('/nonexistent')\nexcept OSError as e:\n    raise RuntimeError('x') from e\n"
+    info = traceback_text.before_exit("\n".join(printed(tmp_path, program)))
+    assert info is not None
+    assert (info.type, info.line) == ("FileNotFoundError", 3)
+
+
+def test_healthy_text_has_none() -> None:
+    assert traceback_text.find(["Traceback (most recent call last):", "step 1", "", "File a", "loss: 3"]) == ()
