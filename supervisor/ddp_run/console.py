@@ -13,6 +13,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 from string import Template
 from typing import Final, Literal, final
 
@@ -27,7 +28,7 @@ Prefix = Callable[[int, int], str]
 
 _BIT: Final[Mapping[Stream, int]] = {"stdout": 1, "stderr": 2}
 _FLOOD: Final = 64 << 10
-_MAX_WAITING_LINES: Final = 4096
+_MAX_WAITING_LINES: Final = 512
 _PENDING_LIMIT: Final = 1 << 20
 _SILENCE_S: Final = 2.0
 _REDRAW_S: Final = 0.1
@@ -102,7 +103,7 @@ class Outlet:
             self._own = _reopened(fd)
         self._writes_at_once = stat.S_ISREG(mode) or self._own >= 0
 
-    def put(self, data: bytes) -> None:
+    def put(self, data: bytes | memoryview) -> None:
         """Queue bytes; `pump` writes them."""
         if not self.gone and data:
             self._queue.append(memoryview(data))
@@ -113,7 +114,7 @@ class Outlet:
         written = 0
         try:
             while self._queue:
-                done = self._write(self._queue[0])
+                done = self._write()
                 if not done:
                     break
                 written += done
@@ -133,9 +134,10 @@ class Outlet:
             self._own = -1
         self.gone = True
 
-    def _write(self, data: memoryview) -> int:
+    def _write(self) -> int:
         if self._writes_at_once:
-            return os.write(self.fd if self._own < 0 else self._own, data)
+            return os.writev(self.fd if self._own < 0 else self._own, list(islice(self._queue, 64)))
+        data = self._queue[0]
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
         if not poll.poll(0):
@@ -147,9 +149,9 @@ class Outlet:
 
     def _advance(self, done: int) -> None:
         self.pending -= done
-        if done == len(self._queue[0]):
-            self._queue.popleft()
-        else:
+        while self._queue and done >= len(self._queue[0]):
+            done -= len(self._queue.popleft())
+        if done:
             self._queue[0] = self._queue[0][done:]
 
     def _fail(self, error: OSError) -> None:
@@ -227,7 +229,7 @@ class Console:
         self._sources: dict[tuple[int, Stream], _Source] = {}
         self._seen: set[int] = set()
         self._collapser = Collapser()
-        self._batch: list[tuple[Stream, bytes]] = []
+        self._batch: list[tuple[Stream, bytes | memoryview]] = []
         self._drawn = b""
         self._redraw_at = 0.0
         self._state_at: float | None = None
@@ -387,12 +389,13 @@ class Console:
         block = readable(block, colour=self._colour and self._outlet(source.stream).tty)
         if flood or not self._collapse or self._shown_ranks() < 2:
             self._emit_groups(self._collapser.all())
-            self._batch.append((source.stream, _prefixed(block, source.prefix, own=self._prefix is None)))
+            for piece in _prefixed(block, source.prefix, own=self._prefix is None):
+                self._batch.append((source.stream, piece))
             return
         for line in block[:-1].split(b"\n"):
             self._collapser.add(source.rank, source.stream, line.removeprefix(source.prefix), now)
-        if len(self._collapser) > _MAX_WAITING_LINES:
-            self._emit_groups(self._collapser.all())
+            if len(self._collapser) > _MAX_WAITING_LINES:
+                self._emit_groups(self._collapser.all())
 
     def _emit_groups(self, groups: list[Group]) -> None:
         for group in groups:
@@ -489,15 +492,16 @@ def _label(ranks: Iterable[int]) -> str:
     return f"[rank{rank_list(ranks)}]: "
 
 
-def _prefixed(block: bytes, prefix: bytes, *, own: bool) -> bytes:
-    """Every line of `block` with `prefix` before it.
+def _prefixed(block: bytes, prefix: bytes, *, own: bool) -> tuple[bytes, memoryview]:
+    """Every line of `block` with `prefix` before it, in two pieces: a flood is not copied once more to join them.
 
     With `own`, a line that has it already gets no second: torch's excepthook writes `[rank3]: ` itself.
     """
     newline = b"\n" + prefix
-    if own and prefix in block:
+    if own and block.rfind(prefix) >= 0:  # three times as fast as `in`
         block = block.removeprefix(prefix).replace(newline, b"\n")
-    return prefix + block[:-1].replace(b"\n", newline) + b"\n"
+    lines = memoryview(block.replace(b"\n", newline))
+    return prefix, lines[: len(lines) - len(prefix)]
 
 
 def _fitting(line: bytes, columns: int) -> bytes:

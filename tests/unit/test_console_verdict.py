@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from ddp_run.events import ExceptionInfo, LocalRank, Rank
+from ddp_run.verdict import Collateral, FirstFailure, Quote, Verdict
+from ddp_run.verdict_text import retry_line, source_line, verdict_block, verdict_line
+
+FOLDER = Path("/data/ddp-run-logs/20261121-081500-a1b2")
+LOG = "attempt_1/rank_3/stderr.log"
+FIRST = FirstFailure(
+    rank=Rank(3),
+    local_rank=LocalRank(3),
+    node_rank=0,
+    host="node-a",
+    pid=4242,
+    exit_code=7,
+    signal=None,
+    at=None,
+    exception=ExceptionInfo("ValueError", "bad sample", "/home/me/train.py", 88, "train_step"),
+    log=LOG,
+)
+FAILED = Verdict(
+    outcome="failed",
+    exit_code=7,
+    cause="python-exception",
+    code="DDP600",
+    title="rank 3 raised ValueError: bad sample",
+    confidence="certain",
+    phase="training",
+    step=1412,
+    first_failure=FIRST,
+    evidence=(Quote(LOG, 17, "    raise ValueError(sample)"), Quote(LOG, 18, "ValueError: bad sample")),
+    collateral=tuple(Collateral(Rank(rank), 1, None, "lost its peer, rank 3") for rank in (0, 1, 2)),
+    advice=("look at the sample that rank 3 had\nor skip it", "ddp-run explain"),
+)
+
+
+def source(file: str, line: int) -> str | None:
+    return "\t\traise ValueError(sample)\n" if (file, line) == ("/home/me/train.py", 88) else None
+
+
+def block(verdict: Verdict, *, colour: bool = False, decision: str | None = None, width: int = 100) -> str:
+    return verdict_block(
+        verdict,
+        folder=FOLDER,
+        attempt=1,
+        attempts=2,
+        decision=decision,
+        colour=colour,
+        width=width,
+        read_line=source,
+    )
+
+
+def golden(text: str) -> str:
+    return dedent(text).strip("\n")
+
+
+FAILED_TEXT = golden(
+    """
+    error[DDP600]: rank 3 raised ValueError: bad sample
+      --> /home/me/train.py:88 in train_step   rank 3 on node-a, pid 4242, exit code 7, attempt 2, step 1412, during training
+       |
+    88 |         raise ValueError(sample)
+       |         ^
+      --> /data/ddp-run-logs/20261121-081500-a1b2/attempt_1/rank_3/stderr.log:17
+       |
+       |     raise ValueError(sample)
+       | ValueError: bad sample
+       |
+       = note: ranks 0-2 ended with code 1 after rank 3 (lost its peer, rank 3); they are not the cause
+       = note: not retried: a retry runs the same code on the same data
+    help: look at the sample that rank 3 had
+          or skip it
+    help: ddp-run explain
+    """  # noqa: E501
+)
+
+
+def test_failure() -> None:
+    decision = "not retried: a retry runs the same code on the same data"
+    assert block(FAILED, decision=decision) == FAILED_TEXT
+
+
+def test_colour_changes_no_text() -> None:
+    decision = "not retried: a retry runs the same code on the same data"
+    coloured = block(FAILED, decision=decision, colour=True)
+    assert coloured != FAILED_TEXT
+    assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == FAILED_TEXT
+
+
+def test_a_signal_without_python_code() -> None:
+    first = replace(FIRST, exception=None, exit_code=-9, signal="SIGKILL", pid=None)
+    others = (
+        Collateral(Rank(0), 1, None, "lost its peer, rank 3"),
+        Collateral(Rank(1), -15, "SIGTERM", "was stopped"),
+        Collateral(Rank(2), -15, "SIGTERM", "was stopped"),
+    )
+    verdict = Verdict(
+        outcome="failed",
+        exit_code=137,
+        cause="host-oom",
+        code="DDP401",
+        title="rank 3 was killed by SIGKILL",
+        confidence="likely",
+        first_failure=first,
+        collateral=others,
+        notes=("the kernel counted 1 out-of-memory kill on this host",),
+    )
+    assert block(verdict) == golden(
+        """
+        error[DDP401]: rank 3 was killed by SIGKILL (likely)
+          --> rank 3 on node-a, ended by SIGKILL, attempt 2
+           = note: ranks 0-2 ended after rank 3 (rank 0 lost its peer, rank 3; ranks 1-2 was stopped); they are not the cause
+           = note: the kernel counted 1 out-of-memory kill on this host
+        """  # noqa: E501
+    )
+
+
+def test_interrupted_and_succeeded_have_their_own_words() -> None:
+    assert block(Verdict("interrupted", 130, "user-interrupt", "DDP901")) == (
+        "interrupted[DDP901]: the job was stopped from outside"
+    )
+    assert block(Verdict("succeeded", 0)) == "ok: all ranks ended with 0, in attempt 2"
+    assert verdict_block(Verdict("succeeded", 0), folder=FOLDER, attempt=0, attempts=1) == ""
+
+
+def test_quoted_text_cannot_touch_the_terminal_and_long_lines_say_how_long() -> None:
+    evil = "\x1b[2J\x1b]0;title\x07\r\x9b31m" + "x" * 5000
+    verdict = replace(FAILED, title=evil, evidence=(Quote(LOG, None, evil),), advice=(evil,), notes=(evil,))
+    text = block(verdict, decision=evil)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
+    quoted = next(line for line in text.splitlines() if line.startswith("   |  \\x9b31m"))
+    assert quoted.endswith("… (5008 characters)")
+    assert len(quoted) < 500
+
+
+def test_a_thousand_followers_are_one_note() -> None:
+    others = tuple(Collateral(Rank(r), 1, None, f"reason {r % 7}") for r in range(1000) if r != 3)
+    text = block(replace(FAILED, collateral=others))
+    notes = [line for line in text.splitlines() if "= note:" in line]
+    assert len(notes) == 1
+    assert "ranks 0-2,4-999 ended with code 1 after rank 3" in notes[0]
+    assert notes[0].count("reason") == 3
+
+
+def test_source_line_reads_what_is_there(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_bytes(b"one\nt\xffwo\n")
+    assert source_line(str(file), 2) == "t\ufffdwo\n"
+    assert source_line(str(file), 3) is None
+    assert source_line(str(file), 0) is None
+    assert source_line(str(tmp_path), 1) is None
+    assert source_line("<string>", 1) is None
+    assert source_line("a\0b", 1) is None
+
+
+def test_verdict_line() -> None:
+    assert verdict_line(FAILED, attempts=2, folder=FOLDER) == (
+        "ddp-run: verdict outcome=failed cause=python-exception code=DDP600 rank=3 node=node-a exit=7 "
+        f"attempts=2 folder={FOLDER}"
+    )
+    assert verdict_line(Verdict("refused", 2), attempts=0, folder=None) == (
+        "ddp-run: verdict outcome=refused cause=- code=- rank=- node=- exit=2 attempts=0 folder=-"
+    )
+
+
+@pytest.mark.parametrize(
+    ("folder", "value"),
+    [
+        ("/a b/c", "/a%20b/c"),
+        ("/50%", "/50%25"),
+        ("/new\nline", "/new%0Aline"),
+        ("/grün/日", "/grün/日"),
+        ("/\udcff\u3000\u2028", "/%FF%E3%80%80%E2%80%A8"),
+    ],
+)
+def test_values_of_the_last_line_hold_no_blank_and_can_be_decoded(folder: str, value: str) -> None:
+    line = verdict_line(FAILED, attempts=1, folder=Path(folder))
+    assert line.split()[-1] == f"folder={value}"
+    line.encode()
+
+
+def test_retry_line() -> None:
+    text = retry_line(FAILED, delay_s=2.0, attempt=2, attempts=4, reason="the port was taken")
+    assert text == golden(
+        """
+        warning[DDP600]: rank 3 raised ValueError: bad sample
+        ddp-run: retrying in 2 s (attempt 2 of 4): the port was taken
+        """
+    )
