@@ -148,14 +148,6 @@ def test_the_agents_term_is_not_a_cause() -> None:
         (3, "unknown", 3),
         (255, "unknown", 255),
     ],
-        (-9, "unknown", 137),
-        (-11, "segfault", 139),
-        (-6, "native-abort", 134),
-        (-15, "preempted-sigterm", 143),
-        (-2, "user-interrupt", 130),
-        (3, "unknown", 3),
-        (255, "unknown", 255),
-    ],
 )
 def test_exit_codes_of_a_rank(code: int, cause: str, exit_code: int) -> None:
     assert named(run(death(1, code, 10), death(0, -15, 20, sent=(15,)))) == (cause, 1, exit_code)
