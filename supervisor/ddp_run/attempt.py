@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import assert_never, final
 
 from ddp_run import launch
-from ddp_run.console import Console
 from ddp_run.events import (
     Action,
     AgentExited,
@@ -41,6 +40,7 @@ from ddp_run.inbox import Inbox
 from ddp_run.journal import Journal
 from ddp_run.logs import Tailer
 from ddp_run.loop import Caught, Loop, RanOut, Ready, reap
+from ddp_run.output import Output
 from ddp_run.run import STOP_SIGNALS, Run
 
 _LOOK_FOR_RANKS_S = 2.0
@@ -74,7 +74,7 @@ class Attempt:
     loop: Loop
     journal: Journal
     inbox: Inbox
-    console: Console
+    output: Output
     tailer: Tailer
     keep: frozenset[int] = frozenset()
     _agent: int | None = None
@@ -100,14 +100,14 @@ class Attempt:
             self._turn(None)
         self.loop.clear_timers()
         self._end_leftovers()
+        self.loop.unwatch(self.inbox.fileno())
         for process in self._ranks.values():
             self._forget(process)
 
     # ---------------------------------------------------------------- sources of events
 
     def _turn(self, at_most_s: float | None) -> None:
-        pause = self.console.pause_s()
-        waits = [each for each in (at_most_s, pause, self.tailer.poll_s) if each is not None]
+        waits = [each for each in (at_most_s, self.output.wait_s(self.tailer)) if each is not None]
         for wakeup in self.loop.wait(min(waits, default=None)):
             match wakeup:
                 case Ready(key):
@@ -123,7 +123,7 @@ class Attempt:
                     self._emit(TimerFired(now(), name))
                 case _:
                     assert_never(wakeup)
-        self._pump()
+        self.output.pump(self.tailer)
 
     def _on_ready(self, key: object) -> None:
         match key:
@@ -133,6 +133,8 @@ class Attempt:
                 # What a rank said before it died is on the socket already, and belongs before its death.
                 self._read_inbox()
                 self._on_rank_end(process)
+            case _:  # the console and the ranks' files: served after every turn
+                pass
 
     def _read_inbox(self) -> None:
         for event in self.inbox.read():
@@ -252,23 +254,12 @@ class Attempt:
         pids = launch.descendants(but=self.keep)
         launch.send_signal(pids, signal.SIGSTOP)
         self._emit(SignalSent(now(), Target.JOB, signal.SIGSTOP, tuple(pids), "ddp-run was stopped"))
+        self.output.console.suspend()
         stopped_at = time.monotonic()
         os.kill(os.getpid(), signal.SIGSTOP)
         self.loop.postpone_timers(time.monotonic() - stopped_at)
         launch.send_signal(pids, signal.SIGCONT)
         self._emit(SignalSent(now(), Target.JOB, signal.SIGCONT, tuple(pids), "ddp-run was continued"))
-
-    # ----------------------------------------------------------------------- output
-
-    def _pump(self) -> None:
-        """Move what ranks have written to the console, as far as the console takes it."""
-        while self.console.wants_input:
-            chunks = self.tailer.read()
-            if not chunks:
-                break
-            for chunk in chunks:
-                self.console.feed(chunk)
-        self.console.flush()
 
     # ---------------------------------------------------------------------- the end
 

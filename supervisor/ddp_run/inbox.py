@@ -45,7 +45,7 @@ class Inbox:
 
     def read(self) -> list[RankStarted | RankFailed]:
         """All messages that have arrived; those that are not of our form are dropped."""
-        events = []
+        events: list[RankStarted | RankFailed] = []
         while True:
             try:
                 message = self._socket.recv(_MOST)
@@ -64,9 +64,10 @@ def _event(message: bytes) -> RankStarted | RankFailed | None:
                 return _started(fields)
             case "failed":
                 return _failed(fields)
+            case _:
+                return None
     except (ValueError, KeyError, TypeError):
-        pass
-    return None
+        return None
 
 
 def _started(fields: Mapping[str, Any]) -> RankStarted:

@@ -77,9 +77,10 @@ class Loop:
     def watch(self, fd: int, key: Hashable, *, write: bool = False) -> None:
         """Report `Ready(key)` when `fd` can be read (`write`: written). Watching it again changes key or direction."""
         events = selectors.EVENT_WRITE if write else selectors.EVENT_READ
-        try:
+        known = self._selector.get_map().get(fd)
+        if known is None:
             self._selector.register(fd, events, key)
-        except KeyError:
+        elif (known.events, known.data) != (events, key):
             self._selector.modify(fd, events, key)
 
     def unwatch(self, fd: int) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from signal import Signals
 
 from ddp_run.options import Options
+from ddp_run.run import STOP_SIGNALS
 
 _ENTRY_POINT = "ddp-run"
 """Our class among torchrun's `torchrun.logs_specs` entry points (pyproject.toml)."""
@@ -44,14 +46,22 @@ class LaunchPlan:
     @property
     def chosen_port(self) -> int | None:
         """The port that the user fixed for the rendezvous; null where torch takes a free one each time."""
-        options = self.options
-        if options.standalone:
-            return None
-        if options.rdzv_endpoint:
-            return _endpoint(options.rdzv_endpoint)[1] or None
-        if options.rdzv_backend == "static":
-            return options.master_port or (29500 if options.max_nodes > 1 else None)
-        return None
+        master = self.options.master
+        return (master[1] or None) if master is not None else None
+
+    @property
+    def agent_signals(self) -> frozenset[int]:
+        """Signals that the agent takes and hands to the ranks (`--signals-to-handle`, torch 2.13 and newer)."""
+        setting = self.options.settings.get("signals_to_handle")
+        if setting is None or not isinstance(setting.value, str):
+            return STOP_SIGNALS
+        names = {name.strip() for name in setting.value.split(",")}
+        return frozenset(each for each in Signals if each.name in names)
+
+
+def log_dir(options: Options) -> Path:
+    """The folder of all runs; relative to the working directory where it is not absolute."""
+    return Path(options.log_dir or "ddp-run-logs")
 
 
 def make_plan(options: Options, environ: Mapping[str, str], *, python: str, master: str | None) -> LaunchPlan:
@@ -81,12 +91,6 @@ def _nccl_preset(preset: str, environ: Mapping[str, str]) -> tuple[tuple[Planned
     return planned, ours and "NCCL_DEBUG_FILE" not in environ
 
 
-def _endpoint(endpoint: str) -> tuple[str, int]:
-    """Host and port of `HOST[:PORT]`; port 0 where it has none."""
-    host, colon, port = endpoint.rpartition(":")
-    return (host, int(port)) if colon and port.isdigit() else (endpoint, 0)
-
-
 def agent_environment(plan: LaunchPlan, environ: Mapping[str, str], run_id: str) -> dict[str, str]:
     """The agent's environment but for what an attempt adds."""
     result = dict(environ)
@@ -107,7 +111,7 @@ def agent_argv(plan: LaunchPlan, *, folder: Path, rank_program: Path, port: int 
     if "monitor_interval" not in options.given:
         words.append(f"--monitor-interval={_POLL_S}")
     if plan.master is not None:
-        words.append(f"--master-addr={plan.master}")
+        words.append(f"--master-addr={f'[{plan.master}]' if ':' in plan.master else plan.master}")
     if port is not None:
         words.append(_port_argument(options, port))
     return [*words, *_rank_words(plan, rank_program)]
@@ -119,7 +123,8 @@ def _name(word: str) -> str:
 
 def _port_argument(options: Options, port: int) -> str:
     if options.rdzv_endpoint:
-        return f"--rdzv-endpoint={_endpoint(options.rdzv_endpoint)[0]}:{port}"
+        host, _colon, _port = options.rdzv_endpoint.rpartition(":")
+        return f"--rdzv-endpoint={host or options.rdzv_endpoint}:{port}"
     return f"--master-port={port}"
 
 

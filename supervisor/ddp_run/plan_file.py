@@ -12,14 +12,14 @@ from typing import Any
 
 from ddp_run import __version__
 from ddp_run.launch import RANK_PROGRAM
-from ddp_run.plan import LaunchPlan, agent_argv
+from ddp_run.plan import LaunchPlan, agent_argv, log_dir
 from ddp_run.redaction import redact, redact_words
 
 
 def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None) -> dict[str, Any]:
     """The plan as values for JSON."""
     options = plan.options
-    folder = Path(options.log_dir) / (run_id or "RUN") / "attempt_0"
+    folder = log_dir(options) / (run_id or "RUN") / "attempt_0"
     settings: dict[str, Any] = {
         name: {"value": _plain(setting.value), "origin": setting.origin} for name, setting in options.settings.items()
     }

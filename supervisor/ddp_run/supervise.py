@@ -14,18 +14,19 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from ddp_run import __version__, launch
 from ddp_run.attempt import Attempt, now
-from ddp_run.console import Console
 from ddp_run.events import AttemptEnded, AttemptStarted, MemoryCounted, Noted, RunEnded, RunStarted, SignalReceived
 from ddp_run.inbox import Inbox
 from ddp_run.journal import Journal
 from ddp_run.logs import RunFolder, Tailer
 from ddp_run.loop import Caught, Loop
-from ddp_run.plan import LaunchPlan, agent_argv, agent_environment
+from ddp_run.output import Output
+from ddp_run.plan import LaunchPlan, agent_argv, agent_environment, log_dir
 from ddp_run.redaction import redact_words
 from ddp_run.run import HANDLED_SIGNALS, STOP_SIGNALS, Run
 
@@ -41,7 +42,7 @@ def supervise(plan: LaunchPlan, argv: Sequence[str], environ: Mapping[str, str],
     """Run the job; returns the exit code for ddp-run. Raises OSError where its folder or sockets cannot be made."""
     launch.become_subreaper()
     with ExitStack() as stack:
-        folder = RunFolder.create(plan.options.log_dir)
+        folder = RunFolder.create(log_dir(plan.options), datetime.now())
         journal = Journal(folder.events)
         stack.callback(journal.close)
         loop = stack.enter_context(Loop(HANDLED_SIGNALS))
@@ -78,9 +79,9 @@ class _Job:
     loop: Loop
     inbox: Inbox
     stack: ExitStack
-    console: Console = field(init=False)
+    output: Output = field(init=False)
     _attempts: int = 0
-    _retries: int = 0
+    _counted: int = 0
     _ports_lost: int = 0
     _used_ports: set[int] = field(default_factory=set)
     _port: int | None = None
@@ -89,7 +90,7 @@ class _Job:
     _waiting: Attempt | None = None
 
     def run(self) -> int:
-        self.console = Console.for_options(self.plan.options, self.environ)
+        self.output = Output(self.plan.options, self.environ, self.loop)
         self.journal.record(self._run_started())
         self._waiting = self._start_attempt()
         self._start_keeper()
@@ -115,10 +116,10 @@ class _Job:
             attempt.stay()
             outcome = self._conclude(attempt)
             if not outcome.decision.free:
-                self._retries += 1
+                self._counted += 1
                 return outcome
             self._ports_lost += 1
-            self.console.say(f"attempt {attempt.number} not counted: {outcome.decision.reason}")
+            self.output.say(f"attempt {attempt.number} not counted: {outcome.decision.reason}")
 
     def _start_attempt(self) -> Attempt:
         number = self._attempts
@@ -133,11 +134,11 @@ class _Job:
             number=number,
             folder=folder,
             run_folder=self.folder.path,
-            run=Run(options.grace_s, options.restarts, options.max_nodes, options.agent_signals),
+            run=Run(options.grace_s, options.restarts, options.max_nodes, self.plan.agent_signals),
             loop=self.loop,
             journal=self.journal,
             inbox=self.inbox,
-            console=self.console,
+            output=self.output,
             tailer=tailer,
             keep=self._keep,
         )
@@ -153,7 +154,7 @@ class _Job:
             return chosen, None
         from ddp_run.net import free_port
 
-        fresh = free_port(avoid=self._used_ports)
+        fresh = free_port(self.plan.master or "127.0.0.1", avoid=self._used_ports)
         self._used_ports.add(fresh)
         return fresh, fresh
 
@@ -177,7 +178,9 @@ class _Job:
         from ddp_run import diagnose, evidence, retry
 
         self._count_memory()
-        self.console.drain(attempt.tailer)
+        self.output.drain(attempt.tailer)
+        for note in attempt.tailer.take_notes():
+            self.journal.record(Noted(now(), note))
         attempt.tailer.close()
         verdict = diagnose.judge(evidence.gather(self.folder.path, self.journal.events, attempt.number))
         options = self.plan.options
@@ -185,7 +188,7 @@ class _Job:
             verdict,
             policy=options.retry,
             asked=options.max_retries,
-            retries_left=options.max_retries - self._retries,
+            retries_left=options.max_retries - self._counted,
             ports_lost=self._ports_lost,
             port=self._port,
         )
@@ -200,7 +203,17 @@ class _Job:
     # ------------------------------------------------------------ between attempts
 
     def _announce_retry(self, outcome: _Outcome, delay_s: float) -> None:
-        self.console.retrying(outcome.verdict, outcome.decision.reason, delay_s, self._retries, self.plan.options.max_retries)
+        from ddp_run import verdict_text
+
+        attempts = self.plan.options.max_retries + 1
+        line = verdict_text.retry_line(
+            outcome.verdict,
+            delay_s=delay_s,
+            attempt=self._counted + 1,
+            attempts=attempts,
+            reason=outcome.decision.reason,
+        )
+        self.output.show(line)
 
     def _pause(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -251,7 +264,7 @@ class _Job:
 
         plan_file.write(self.folder.plan, self.plan, self.argv, self.folder.run_id)
         for warning in self.warnings:
-            self.console.say(f"warning: {warning}")
+            self.output.say(warning, level="warning")
 
     def _count_memory(self) -> None:
         from ddp_run.memory import count_oom_kills
@@ -267,7 +280,7 @@ class _Job:
             verdict,
             run_id=self.folder.run_id,
             attempts=self._attempts,
-            folder=self.folder.path,
+            folder=str(self.folder.path),
             decision="stop",
             decision_reason=outcome.decision.reason,
             wall_at=journal.clock(self.journal.events),
@@ -275,6 +288,27 @@ class _Job:
         try:
             verdict_file.write(self.folder.verdict, document)
         except OSError as error:
-            self.console.say(f"verdict.json not written: {error}")
-        self.console.verdict(verdict, document)
+            self.output.say(f"verdict.json not written: {error}")
+        self._show_verdict(outcome)
         return verdict.exit_code
+
+    def _show_verdict(self, outcome: _Outcome) -> None:
+        from ddp_run import verdict_text
+
+        verdict = outcome.verdict
+        failed = verdict.outcome != "succeeded"
+        if failed and not self.output.json:
+            self.output.show(
+                verdict_text.verdict_block(
+                    verdict,
+                    colour=self.output.colour,
+                    width=self.output.width,
+                    folder=self.folder.path,
+                    attempt=self._attempts - 1,
+                    attempts=self._attempts,
+                    decision=f"not retried: {outcome.decision.reason}",
+                )
+            )
+        if failed or self.output.json or self.environ.get("DDP_RUN_VERDICT_LINE") == "1":
+            self.output.show(verdict_text.verdict_line(verdict, attempts=self._attempts, folder=self.folder.path))
+        self.output.finish()

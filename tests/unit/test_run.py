@@ -67,7 +67,7 @@ def signals(actions: list[Action]) -> list[tuple[Target, int]]:
     return [(action.target, action.signum) for action in actions if isinstance(action, SendSignal)]
 
 
-KILL_ALL = [(Target.JOB, signal.SIGKILL)]
+KILL_ALL: list[tuple[Target, int]] = [(Target.JOB, signal.SIGKILL)]
 
 
 def test_a_failure_starts_the_grace_and_nothing_is_signalled_before_it_ends() -> None:
@@ -77,10 +77,9 @@ def test_a_failure_starts_the_grace_and_nothing_is_signalled_before_it_ends() ->
 
 
 def test_after_the_last_rank_the_agent_has_a_deadline_of_its_own_within_the_grace() -> None:
+    assert SetTimer("agent", 5.0) in feed(running(), exited(0, 1), exited(1, -15))
     run = Run(0.5)
     feed(run, AgentStarted(AT, 99), started(0), exited(0, 1))
-    [timer] = [action for action in feed(running(), exited(0, 1), exited(1, -15)) if action == SetTimer("agent", 5.0)]
-    assert timer
     assert signals(feed(run, fired("agent"))) == KILL_ALL
 
 
@@ -207,8 +206,8 @@ STATES: dict[str, Callable[[Run], None]] = {
     "killing": _to_killing,
     "done": _to_done,
 }
-FORWARD = [(Target.AGENT, signal.SIGTERM)]
-NOTICE = [(Target.RANKS, signal.SIGUSR1)]
+FORWARD: list[tuple[Target, int]] = [(Target.AGENT, signal.SIGTERM)]
+NOTICE: list[tuple[Target, int]] = [(Target.RANKS, signal.SIGUSR1)]
 # Rows: event; columns: what is signalled in each state of STATES.
 TABLE: list[tuple[Event, list[list[tuple[Target, int]]]]] = [
     (received(signal.SIGTERM), [FORWARD, KILL_ALL, KILL_ALL, [], []]),

@@ -1,0 +1,165 @@
+"""ddp-run's two streams: what the ranks wrote, by `ddp_run.console`; its own messages, by structlog between those lines.
+
+With `--log-format json` each message of ddp-run's own is one JSON object a line on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from typing import Any, TextIO, cast, final
+
+from ddp_run.console import Console, Mode, prefix_of, shown_by
+from ddp_run.logs import Tailer
+from ddp_run.loop import Loop
+from ddp_run.option_values import PerRank
+from ddp_run.options import Options
+
+STDOUT, STDERR = 1, 2
+_STALL_S = 1.0
+"""A console that takes nothing for so long is given up at the end; the files hold everything."""
+_TAIL_BUDGET = 1 << 20
+
+
+@final
+class Output:
+    """Owns the console; `pump` moves what ranks wrote, and asks the loop for what it waits for."""
+
+    def __init__(self, options: Options, environ: Mapping[str, str], loop: Loop) -> None:
+        self._loop = loop
+        self._json = options.log_format == "json"
+        self._logger: Any = None
+        self.colour = os.isatty(STDERR) and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        self.console = Console(
+            STDOUT,
+            STDERR,
+            ranks=options.nproc_count or 0,
+            shown=shown_by(
+                cast(Mode, options.console), _streams(options.redirects), _streams(options.tee), options.local_ranks_filter or ()
+            ),
+            prefix=prefix_of(options.prefix_template, options.role),
+            colour=not environ.get("NO_COLOR"),
+        )
+
+    # ------------------------------------------------------------------- ranks' output
+
+    def pump(self, tailer: Tailer) -> None:
+        """Show what ranks have written, as far as the console takes it; the rest stays in the files."""
+        if self.console.wants_input:
+            self.console.feed(tailer.read(_TAIL_BUDGET), time.monotonic())
+        else:
+            self.console.tick(time.monotonic())
+        self._listen(tailer)
+
+    def _listen(self, tailer: Tailer) -> None:
+        tail = tailer.fileno()
+        if tail is not None:
+            if self.console.wants_input:
+                self._loop.watch(tail, "ranks wrote")
+            else:
+                self._loop.unwatch(tail)
+        waiting = self.console.writable_fds
+        for fd in (STDOUT, STDERR):
+            if fd in waiting:
+                self._loop.watch(fd, "console can be written", write=True)
+            else:
+                self._loop.unwatch(fd)
+
+    def wait_s(self, tailer: Tailer) -> float | None:
+        """Seconds after which `pump` has something to do though nothing happened; null: never."""
+        waits = []
+        if self.console.deadline is not None:
+            waits.append(max(0.0, self.console.deadline - time.monotonic()))
+        if tailer.poll_interval is not None and self.console.wants_input:
+            waits.append(tailer.poll_interval)
+        return min(waits, default=None)
+
+    def drain(self, tailer: Tailer) -> None:
+        """An attempt's ranks have ended: show what is left of their output, as long as the console takes it."""
+        moved_at = time.monotonic()
+        for chunks in tailer.drain(_TAIL_BUDGET):
+            self.console.feed(chunks, time.monotonic())
+            while not self.console.wants_input:
+                before = self.console.pending
+                time.sleep(0.002)
+                self.console.tick(time.monotonic())
+                if self.console.pending < before:
+                    moved_at = time.monotonic()
+                elif time.monotonic() - moved_at > _STALL_S:
+                    self._unlisten(tailer)
+                    return
+            moved_at = time.monotonic()
+        self.console.end_attempt(time.monotonic())
+        self._unlisten(tailer)
+
+    def _unlisten(self, tailer: Tailer) -> None:
+        for fd in (tailer.fileno(), STDOUT, STDERR):
+            if fd is not None:
+                self._loop.unwatch(fd)
+
+    # ------------------------------------------------------------------ own messages
+
+    def load(self) -> None:
+        """Load what messages need, ahead of the first."""
+        import structlog
+
+        processors: list[Any]
+        if self._json:
+            processors = [
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.processors.JSONRenderer(),
+            ]
+        else:
+            processors = [structlog.processors.add_log_level, _render_plain]
+        self._logger = structlog.wrap_logger(structlog.WriteLogger(cast(TextIO, _Lines(self.console))), processors=processors)
+
+    def say(self, message: str, *, level: str = "info", **fields: Any) -> None:
+        """One message of ddp-run's own; `fields` are shown in JSON only."""
+        if self._logger is None:
+            self.load()
+        getattr(self._logger, level)(message, **fields)
+
+    def show(self, text: str) -> None:
+        """Text as it stands, to stderr: the verdict and the last line."""
+        self.console.say(text.rstrip("\n"), time.monotonic())
+
+    def finish(self) -> int:
+        """Write what waits, as long as it moves. Returns the bytes that were given up."""
+        return self.console.finish(time.monotonic() + 3600.0, stall_s=_STALL_S)
+
+    @property
+    def json(self) -> bool:
+        """Whether ddp-run's own messages are JSON."""
+        return self._json
+
+    @property
+    def width(self) -> int:
+        """Columns for text of our own."""
+        return min(120, shutil.get_terminal_size((100, 24)).columns)
+
+
+def _streams(given: PerRank) -> int | Mapping[int, int]:
+    return given.ranks or int(given.every)
+
+
+def _render_plain(_logger: Any, _method: str, fields: Mapping[str, Any]) -> str:
+    mark = "" if fields["level"] == "info" else f"{fields['level']}: "
+    return f"ddp-run: {mark}{fields['event']}"
+
+
+class _Lines:
+    """A text file for structlog whose lines go to the console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def write(self, text: str) -> int:
+        if text.strip("\n"):
+            self._console.say(text.rstrip("\n"), time.monotonic())
+        return len(text)
+
+    def flush(self) -> None:
+        """The console writes when it can."""

@@ -1,0 +1,205 @@
+"""Runs `ddp-run` as users do and checks after every run what must hold after any: nothing left, a replay agrees."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TRAIN = Path(__file__).parents[1] / "faults" / "train.py"
+DDP_RUN = Path(sys.executable).with_name("ddp-run")
+DEADLINE_S = 120.0
+
+
+def carriers(run_id: str) -> list[str]:
+    """Processes of a run: those whose environment carries its id."""
+    mark = f"DDP_RUN_ID={run_id}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(f"{entry.name} {(entry / 'cmdline').read_bytes().replace(bytes(1), b' ').decode()}")
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], Any], what: str, within_s: float = 60.0) -> Any:
+    """Poll until the condition gives something; fails the test otherwise."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {within_s} s in vain for {what}")
+
+
+@dataclass
+class Outcome:
+    """How a run ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+    folder: Path | None
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        assert self.folder is not None, self.stderr
+        return dict(json.loads((self.folder / "verdict.json").read_text()))
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        assert self.folder is not None, self.stderr
+        return [json.loads(line) for line in (self.folder / "events.jsonl").read_text().splitlines()]
+
+    def named(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == kind]
+
+    @property
+    def last_line(self) -> dict[str, str]:
+        line = self.stderr.rstrip("\n").rsplit("\n", 1)[-1]
+        assert line.startswith("ddp-run: verdict "), self.stderr
+        return dict(word.split("=", 1) for word in line.split()[2:])
+
+
+class Running:
+    """A started `ddp-run`."""
+
+    def __init__(self, words: Sequence[str], cwd: Path, environ: dict[str, str]) -> None:
+        self.cwd = cwd
+        self._stdout, self._stderr = cwd / "console.out", cwd / "console.err"
+        with self._stdout.open("wb") as out, self._stderr.open("wb") as err:
+            self.process = subprocess.Popen(
+                [str(DDP_RUN), *words], cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            )
+
+    @property
+    def folder(self) -> Path | None:
+        latest = self.cwd / "ddp-run-logs" / "latest"
+        return latest.resolve() if latest.exists() else None
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        if self.folder is None or not (self.folder / "events.jsonl").exists():
+            return []
+        lines = (self.folder / "events.jsonl").read_text().splitlines()
+        return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+    def wait_for(self, kind: str, count: int = 1) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = wait_until(
+            lambda: len(self.events(kind)) >= count and self.events(kind), f"{count} {kind}: {self.console()}"
+        )
+        return found
+
+    def wait_for_text(self, text: str, count: int = 1) -> None:
+        def seen() -> bool:
+            files = list(self.folder.glob("attempt_*/**/std*.log")) if self.folder else []
+            return sum(file.read_bytes().count(text.encode()) for file in files if file.exists()) >= count
+
+        wait_until(seen, f"{text!r} of the ranks; console: {self.console()}")
+
+    def console(self) -> str:
+        return self._stdout.read_text(errors="replace") + self._stderr.read_text(errors="replace")
+
+    def signal(self, signum: int) -> None:
+        os.kill(self.process.pid, signum)
+
+    def wait(self, within_s: float = DEADLINE_S) -> Outcome:
+        code = self.process.wait(within_s)
+        outcome = Outcome(
+            code,
+            self._stdout.read_text(errors="replace"),
+            self._stderr.read_text(errors="replace"),
+            self.folder,
+        )
+        return outcome
+
+    def assert_nothing_left(self, within_s: float = 5.0) -> None:
+        if self.folder is not None:
+            run_id = self.folder.name
+            wait_until(lambda: not carriers(run_id), f"the end of {carriers(run_id)}", within_s)
+
+
+class Launcher:
+    """`ddp(...)`: run to the end; `ddp.start(...)`: run in the background."""
+
+    def __init__(self, cwd: Path) -> None:
+        self.cwd = cwd
+        self.started: list[Running] = []
+
+    def environ(self, extra: dict[str, str]) -> dict[str, str]:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not re.match(r"(DDP_|PET_|NCCL_|TORCH|MASTER_|RANK$|WORLD_SIZE$|LOCAL_|MAX_RETRIES|NNODES|NODE_RANK)", name)
+        }
+        return kept | {"OMP_NUM_THREADS": "1"} | extra
+
+    def start(self, *words: object, env: dict[str, str] | None = None, cwd: str | None = None) -> Running:
+        folder = self.cwd / (cwd or f"run{len(self.started)}")
+        folder.mkdir(exist_ok=True)
+        running = Running([str(word) for word in words], folder, self.environ(env or {}))
+        self.started.append(running)
+        return running
+
+    def __call__(self, *words: object, env: dict[str, str] | None = None) -> Outcome:
+        running = self.start(*words, env=env)
+        outcome = running.wait()
+        running.assert_nothing_left()
+        if outcome.folder is not None and (outcome.folder / "verdict.json").exists():
+            assert_replay_agrees(outcome)
+        return outcome
+
+    def script(self, text: str, name: str = "program.py") -> Path:
+        """A program for ranks; it needs no torch and so starts fast."""
+        path = self.cwd / name
+        path.write_text(text)
+        return path
+
+
+def assert_replay_agrees(outcome: Outcome) -> None:
+    """`ddp-run explain FOLDER` must reach the verdict that was reached live."""
+    explained = subprocess.run(
+        [str(DDP_RUN), "explain", "--json", str(outcome.folder)], capture_output=True, text=True, timeout=60
+    )
+    assert explained.returncode == 0, explained.stderr
+    assert json.loads(explained.stdout) == outcome.verdict
+
+
+@pytest.fixture
+def ddp(tmp_path: Path) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path)
+    yield launcher
+    for running in launcher.started:
+        if running.process.poll() is None:
+            running.process.send_signal(signal.SIGKILL)
+            running.process.wait(10)
+        if running.folder is not None:
+            for carrier in carriers(running.folder.name):
+                os.kill(int(carrier.split()[0]), signal.SIGKILL)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome: Any = yield
+    report = outcome.get_result()
+    launcher = getattr(item, "funcargs", {}).get("ddp")
+    if report.when == "call" and report.failed and isinstance(launcher, Launcher):
+        for running in launcher.started:
+            report.sections.append((f"console of {running.cwd}", running.console()[-6000:]))
+            for path in sorted((running.folder or running.cwd).rglob("*.log")):
+                report.sections.append((str(path), path.read_text(errors="replace")[-2000:]))
+            journal = (running.folder or running.cwd) / "events.jsonl"
+            if journal.exists():
+                report.sections.append((str(journal), journal.read_text()[-6000:]))

@@ -1,0 +1,90 @@
+"""The exit-code contract of the README, for the command itself and under `set -e` in a shell."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from .conftest import DDP_RUN, TRAIN, Launcher
+
+QUICK = """
+import os, signal, sys, time
+kind = sys.argv[1]
+if os.environ["RANK"] == "1":
+    if kind.startswith("exit"): sys.exit(int(kind[4:]))
+    if kind.startswith("os-exit"): os._exit(int(kind[7:]))
+    if kind == "raise": raise KeyError("missing")
+    if kind == "message": sys.exit("cannot go on")
+    os.kill(os.getpid(), getattr(signal, kind))
+time.sleep(0 if kind == "exit0" else 60)
+"""
+CASES = {
+    "exit0": 0,
+    "exit3": 3,
+    "exit42": 42,
+    "exit137": 137,
+    "exit255": 255,
+    "os-exit7": 7,
+    "raise": 1,
+    "message": 1,
+    "SIGKILL": 137,
+    "SIGSEGV": 139,
+    "SIGABRT": 134,
+    "SIGBUS": 135,
+    "SIGTERM": 143,
+    "SIGINT": 130,
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_the_first_failing_ranks_own_code(ddp: Launcher, kind: str) -> None:
+    outcome = ddp("--nproc-per-node", 2, ddp.script(QUICK), kind)
+    assert outcome.code == CASES[kind]
+    assert outcome.verdict["exit_code"] == CASES[kind]
+    if kind != "exit0":
+        assert outcome.verdict["first_failure"]["rank"] == 1
+        assert outcome.last_line["exit"] == str(CASES[kind])
+        assert outcome.last_line["rank"] == "1"
+
+
+@pytest.mark.parametrize("kind", ["exit0", "exit42", "SIGKILL"])
+def test_a_shell_with_set_e_sees_it(ddp: Launcher, kind: str) -> None:
+    program = ddp.script(QUICK)
+    line = f"set -e; {DDP_RUN} --nproc-per-node 2 {program} {kind}; echo went-on"
+    shell = subprocess.run(
+        ["bash", "-c", line], cwd=ddp.cwd, env=ddp.environ({}), capture_output=True, text=True, timeout=100
+    )
+    assert shell.returncode == CASES[kind]
+    assert ("went-on" in shell.stdout) == (kind == "exit0")
+
+
+def test_success_says_nothing_but_what_the_ranks_said(ddp: Launcher) -> None:
+    outcome = ddp("--nproc-per-node", 2, ddp.script("print('hello')"))
+    assert outcome.code == 0
+    assert outcome.stderr == ""
+    assert outcome.stdout == "[rank0-1]: hello\n"
+
+
+def test_success_has_a_last_line_where_it_was_asked_for(ddp: Launcher) -> None:
+    outcome = ddp(ddp.script("pass"), env={"DDP_RUN_VERDICT_LINE": "1"})
+    assert outcome.last_line["outcome"] == "succeeded"
+    assert outcome.last_line["exit"] == "0"
+
+
+def test_an_early_leaver_makes_the_job_fail_with_1(ddp: Launcher) -> None:
+    outcome = ddp("--nproc-per-node", 2, TRAIN, "--fault", "early-leave")
+    assert outcome.code == 1
+    assert outcome.verdict["first_failure"]["rank"] == 1
+    assert outcome.verdict["first_failure"]["exit_code"] == 0
+    assert [each["rank"] for each in outcome.verdict["collateral"]] == [0]
+
+
+def test_a_rendezvous_that_was_lost_is_worth_a_requeue(ddp: Launcher) -> None:
+    outcome = ddp(
+        "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29876",
+        "--rdzv-conf=join_timeout=3,timeout=3", ddp.script("pass"),
+    )  # fmt: skip
+    assert outcome.code == 75
+    assert outcome.verdict["first_failure"] is None
+    assert outcome.verdict["phase"] == "launch"

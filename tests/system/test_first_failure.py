@@ -1,0 +1,64 @@
+"""The rank that failed first, where launchers that look at poll ticks and whole seconds are wrong.
+
+`DDP_RUN_REPEAT=20` runs each case twenty times.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from .conftest import TRAIN, Launcher
+
+REPEAT = range(int(os.environ.get("DDP_RUN_REPEAT", "2")))
+
+# Rank 3 leaves first, the others about 5 ms later: all four deaths fall into one poll of the agent.
+RACE = """
+import os, time
+rank = int(os.environ["RANK"])
+directory = os.environ["RACE_DIR"]
+open(f"{directory}/{rank}.{os.environ['TORCHELASTIC_RUN_ID']}", "w").close()
+while len([name for name in os.listdir(directory) if name.endswith(os.environ["TORCHELASTIC_RUN_ID"])]) < 4:
+    time.sleep(0.001)
+start = float(int(time.time()) + 2)
+time.sleep(start - time.time() + (0 if rank == 3 else 0.005))
+os._exit(7 if rank == 3 else 8)
+"""
+
+
+@pytest.mark.parametrize("_repeat", REPEAT)
+def test_four_ranks_that_die_within_milliseconds(ddp: Launcher, _repeat: int) -> None:
+    outcome = ddp("--nproc-per-node", 4, ddp.script(RACE), env={"RACE_DIR": str(ddp.cwd)})
+    assert outcome.verdict["first_failure"]["rank"] == 3, outcome.events
+    assert outcome.code == 7
+
+
+@pytest.mark.parametrize("_repeat", REPEAT)
+@pytest.mark.parametrize("fault,code", [("slow-death", 1), ("os-exit7", 7), ("early-leave", 1), ("raise", 1)])
+def test_the_cause_and_not_its_victims(ddp: Launcher, fault: str, code: int, _repeat: int) -> None:
+    outcome = ddp("--nproc-per-node", 3, TRAIN, "--fault", fault, "--rank", 2)
+    assert outcome.verdict["first_failure"]["rank"] == 2, outcome.events
+    assert {each["rank"] for each in outcome.verdict["collateral"]} == {0, 1}
+    assert outcome.code == code
+
+
+def test_a_rank_stuck_in_its_own_teardown_is_ended_and_named(ddp: Launcher) -> None:
+    outcome = ddp("--nproc-per-node", 2, "--shutdown-timeout", 2, TRAIN, "--fault", "stuck-teardown")
+    first = outcome.verdict["first_failure"]
+    assert first["rank"] == 1
+    assert first["exception"]["message"] == "fault, then a thread that stays"
+    assert outcome.code == 1
+
+
+def test_without_a_bootstrap_message_the_agents_summary_speaks(ddp: Launcher) -> None:
+    program = ddp.script("import os, sys, time\ntime.sleep(1)\nif os.environ['RANK'] == '1': sys.exit(9)\ntime.sleep(60)")
+    outcome = ddp("--nproc-per-node", 2, "--no-python", "sh", "-c", f"exec python3 -I {program}")
+    assert outcome.code == 9
+    assert outcome.verdict["first_failure"]["rank"] == 1
+
+
+def test_a_victim_that_ignores_sigterm_is_killed_after_the_grace(ddp: Launcher) -> None:
+    outcome = ddp("--nproc-per-node", 2, "--shutdown-timeout", 2, TRAIN, "--fault", "ignore-term", "--step-s", 0.01)
+    assert outcome.verdict["first_failure"]["rank"] == 1
+    assert outcome.code == 1

@@ -1,0 +1,148 @@
+"""Torchrun's command lines under ddp-run: the same ranks, the same environment, the same files."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from .conftest import Launcher
+
+SHOW = """
+import json, os, sys
+print(json.dumps({"argv": sys.argv, "name": __name__, "env": dict(os.environ)}))
+"""
+
+
+def shown(outcome_folder: Path | None, rank: int = 0) -> dict[str, object]:
+    assert outcome_folder is not None
+    text = (outcome_folder / f"attempt_0/rank_{rank}/stdout.log").read_text()
+    return dict(json.loads(text))
+
+
+@pytest.mark.parametrize("words", [
+    ["--nproc_per_node=2", "{script}", "--lr", "1e-3"],
+    ["--nproc-per-node", "2", "--standalone", "{script}", "--lr", "1e-3"],
+    ["--nproc_per_node", "2", "--redirect=3", "{script}", "--lr", "1e-3"],
+    ["--nnodes=1:1", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "{script}", "--lr", "1e-3"],
+    ["--nproc-per-node=2", "--no-python", "python3", "{script}", "--lr", "1e-3"],
+    ["--nproc-per-node=2", "--run-path", "{script}", "--lr", "1e-3"],
+    ["--nproc-per-node=2", "-m", "program", "--lr", "1e-3"],
+])  # fmt: skip
+def test_the_ways_to_name_a_program(ddp: Launcher, words: list[str]) -> None:
+    script = ddp.script(SHOW)
+    filled = [word.format(script=script) for word in words]
+    outcome = ddp(*filled, env={"PYTHONPATH": str(ddp.cwd)})
+    assert outcome.code == 0, outcome.stderr
+    for rank in (0, 1):
+        seen = shown(outcome.folder, rank)
+        argv, env = seen["argv"], seen["env"]
+        assert isinstance(argv, list)
+        assert isinstance(env, dict)
+        assert argv[1:] == ["--lr", "1e-3"]
+        assert env["RANK"] == str(rank)
+        assert env["WORLD_SIZE"] == "2"
+
+
+def test_pet_variables_work_as_under_torchrun(ddp: Launcher) -> None:
+    ddp.script(SHOW)
+    environ = {"PET_NPROC_PER_NODE": "2", "PET_MODULE": "1", "PYTHONPATH": str(ddp.cwd)}
+    outcome = ddp("program", env=environ)
+    assert outcome.code == 0, outcome.stderr
+    env = shown(outcome.folder, 1)["env"]
+    assert isinstance(env, dict)
+    assert env["PET_MODULE"] == "1", "ranks see the user's value"
+
+
+def test_a_variable_that_the_user_set_is_never_changed(ddp: Launcher) -> None:
+    mine = {"NCCL_DEBUG": "TRACE", "NCCL_DEBUG_FILE": "/dev/null", "TORCH_DISTRIBUTED_DEBUG": "OFF", "OMP_NUM_THREADS": "3"}
+    outcome = ddp("--nccl-debug", "trace", ddp.script(SHOW), env=mine)
+    env = shown(outcome.folder)["env"]
+    assert isinstance(env, dict)
+    assert {name: env[name] for name in mine} == mine
+
+
+@pytest.mark.parametrize("preset", ["off", "warn", "info", "trace"])
+def test_no_preset_breaks_a_gloo_job(ddp: Launcher, preset: str) -> None:
+    from .conftest import TRAIN
+
+    outcome = ddp("--nproc-per-node", 2, "--nccl-debug", preset, TRAIN)
+    assert outcome.code == 0, outcome.stderr
+
+
+def test_a_run_of_two_agents_on_one_host(ddp: Launcher) -> None:
+    """Two nodes, both here: each `ddp-run` has its own folder and verdict."""
+    script = ddp.script(SHOW)
+    words = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", "--master-port=29771"]
+    other = ddp.start(*words, "--node-rank=1", script)
+    outcome = ddp(*words, "--node-rank=0", script)
+    assert outcome.code == 0, outcome.stderr
+    assert other.wait().code == 0
+    env = shown(other.folder, 1)["env"]
+    assert isinstance(env, dict)
+    assert env["WORLD_SIZE"] == "2"
+
+
+def test_bytes_of_a_rank_are_kept_as_they_are(ddp: Launcher) -> None:
+    program = ddp.script(
+        "import sys\nout = sys.stdout.buffer\n"
+        "out.write(b'\\xff\\xfe\\x00 bad \\r bar \\x1b[2J\\n'); out.write(b'x' * 5_000_000 + b'\\n')\n"
+        "for i in range(50): out.write(b'y' * 999_999 + b'\\n')\n"
+        "out.write(b'no newline at the end')"
+    )
+    outcome = ddp("--console", "none", program)
+    assert outcome.code == 0
+    assert outcome.folder is not None
+    written = (outcome.folder / "attempt_0/rank_0/stdout.log").read_bytes()
+    expected = b"\xff\xfe\x00 bad \r bar \x1b[2J\n" + b"x" * 5_000_000 + b"\n" + (b"y" * 999_999 + b"\n") * 50
+    assert written == expected + b"no newline at the end"
+
+
+def test_a_closed_console_does_not_end_the_run(ddp: Launcher) -> None:
+    import subprocess
+
+    from .conftest import DDP_RUN
+
+    program = ddp.script("for i in range(100000): print(i)\nopen('finished', 'w').close()")
+    shell = subprocess.run(
+        ["bash", "-c", f"{DDP_RUN} {program} | head -n 1; exit ${{PIPESTATUS[0]}}"],
+        cwd=ddp.cwd, env=ddp.environ({}), capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert shell.stdout == "[rank0]: 0\n"
+    assert shell.returncode == 0, shell.stderr
+    assert (ddp.cwd / "finished").exists()
+
+
+def test_folders_are_the_users_alone(ddp: Launcher) -> None:
+    outcome = ddp(ddp.script("pass"))
+    assert outcome.folder is not None
+    assert os.stat(outcome.folder).st_mode & 0o077 == 0
+    assert os.stat(outcome.folder / "events.jsonl").st_mode & 0o077 == 0
+
+
+def test_no_secret_of_the_command_line_in_our_files(ddp: Launcher) -> None:
+    outcome = ddp(ddp.script("pass"), "--wandb-api-key", "s3cr3t-0001", "--token=s3cr3t-0002")
+    assert outcome.folder is not None
+    for name in ("plan.json", "events.jsonl", "verdict.json"):
+        assert "s3cr3t" not in (outcome.folder / name).read_text()
+
+
+def test_dry_run_starts_nothing_and_shows_origins(ddp: Launcher) -> None:
+    outcome = ddp("--nproc-per-node", 2, "--dry-run", ddp.script("pass"), env={"PET_MAX_RESTARTS": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"})
+    assert outcome.code == 0
+    assert outcome.folder is None
+    text = outcome.stdout
+    assert "PET_MAX_RESTARTS" in text
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" in text
+    assert "127.0.0.1" in text
+
+
+def test_json_messages(ddp: Launcher) -> None:
+    outcome = ddp("--log-format", "json", "--max-retries", 1, "--retry", "always", ddp.script("raise ValueError('x')"))
+    lines = [line for line in outcome.stderr.splitlines() if not line.startswith("[rank")]
+    assert lines[-1].startswith("ddp-run: verdict ")
+    for line in lines[:-1]:
+        json.loads(line)
+    assert any(json.loads(line)["event"] == "verdict" for line in lines[:-1])

@@ -1,0 +1,115 @@
+"""kill -9 of anybody, in every phase: nothing of the job lives on, and the files can be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from .conftest import TRAIN, Launcher, Running, carriers, wait_until
+
+# Each rank has a child of its own, which outlives it where nobody cares.
+CHILDREN = """
+import os, subprocess, sys, time
+subprocess.Popen(["sleep", "300"])
+subprocess.Popen(["sh", "-c", "setsid sleep 300 & exit 0"]).wait()
+print("ready", flush=True)
+if sys.argv[1] == "raise" and os.environ["RANK"] == "1": raise ValueError("fault")
+if sys.argv[1] == "end": sys.exit(0)
+time.sleep(300)
+"""
+
+
+def kill(running: Running, whom: str) -> None:
+    if whom == "supervisor":
+        pid = running.process.pid
+    elif whom == "agent":
+        pid = running.wait_for("AgentStarted")[0]["pid"]
+    else:
+        pid = running.wait_for("RankStarted")[0]["pid"]
+    os.kill(pid, signal.SIGKILL)
+
+
+def assert_journal_is_readable(running: Running) -> None:
+    assert running.folder is not None
+    for line in (running.folder / "events.jsonl").read_text().splitlines():
+        assert json.loads(line)["event"]
+
+
+@pytest.mark.parametrize("whom", ["supervisor", "agent", "rank"])
+def test_ranks_and_their_children_end_with_whoever_is_killed(ddp: Launcher, whom: str) -> None:
+    running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 2, ddp.script(CHILDREN), "stay")
+    running.wait_for_text("ready", 2)
+    assert running.folder is not None
+    assert len([each for each in carriers(running.folder.name) if "sleep" in each]) == 4
+    kill(running, whom)
+    running.assert_nothing_left()
+    outcome = running.wait()
+    assert outcome.code == {"supervisor": -9, "agent": 75, "rank": 137}[whom]
+    assert_journal_is_readable(running)
+
+
+@pytest.mark.parametrize("whom", ["supervisor", "agent", "rank"])
+def test_data_loader_workers_end_too(ddp: Launcher, whom: str) -> None:
+    running = ddp.start(
+        "--nproc-per-node", 2, "--shutdown-timeout", 2, TRAIN, "--workers", 2, "--steps", 10000, "--step-s", 0.05
+    )
+    running.wait_for_text("step 2", 2)
+    assert running.folder is not None
+    assert len(carriers(running.folder.name)) >= 7  # the agent, two ranks, two workers each
+    kill(running, whom)
+    running.assert_nothing_left()
+    running.wait()
+    assert_journal_is_readable(running)
+
+
+@pytest.mark.parametrize("moment_s", [0.0, 0.05, 0.3, 1.0])
+def test_the_supervisor_killed_while_it_starts(ddp: Launcher, moment_s: float) -> None:
+    running = ddp.start("--nproc-per-node", 2, ddp.script(CHILDREN), "stay")
+    running.wait_for("RunStarted")
+    time.sleep(moment_s)
+    kill(running, "supervisor")
+    running.process.wait(10)
+    running.assert_nothing_left()
+
+
+def test_the_agent_killed_while_it_starts(ddp: Launcher) -> None:
+    running = ddp.start("--nproc-per-node", 2, ddp.script(CHILDREN), "stay")
+    kill(running, "agent")
+    outcome = running.wait()
+    assert outcome.code == 75
+    assert outcome.verdict["first_failure"] is None
+    running.assert_nothing_left()
+
+
+@pytest.mark.parametrize("ending,code", [("raise", 1), ("end", 0)])
+def test_children_of_ranks_that_ended_by_themselves_are_ended(ddp: Launcher, ending: str, code: int) -> None:
+    outcome = ddp("--nproc-per-node", 2, "--shutdown-timeout", 2, ddp.script(CHILDREN), ending)
+    assert outcome.code == code
+    assert any("left behind" in event["text"] for event in outcome.named("Noted"))
+
+
+def test_the_supervisor_killed_while_the_job_winds_down(ddp: Launcher) -> None:
+    stubborn = "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + (
+        "if os.environ['RANK'] == '1': time.sleep(1); raise ValueError('fault')\ntime.sleep(300)\n"
+    )
+    running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 60, ddp.script(stubborn))
+    running.wait_for("RankExited")
+    kill(running, "supervisor")
+    running.process.wait(10)
+    running.assert_nothing_left()
+
+
+def test_files_of_a_killed_supervisor_hold_everything(ddp: Launcher) -> None:
+    program = ddp.script("import time\nfor i in range(10**6):\n    print(i, flush=True)\n    time.sleep(0.001)")
+    running = ddp.start(program)
+    running.wait_for_text("\n50\n")
+    kill(running, "supervisor")
+    running.process.wait(10)
+    running.assert_nothing_left()
+    assert running.folder is not None
+    lines = (running.folder / "attempt_0/rank_0/stdout.log").read_text().splitlines()
+    wait_until(lambda: lines == [str(i) for i in range(len(lines))], "an unbroken count", 1)

@@ -1,0 +1,122 @@
+"""Retries: by cause, with a fresh port each, attempts kept apart; and the agent's own restarts."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from .conftest import TRAIN, Launcher
+
+# Fails in its first runs, as counted in a file per rank; writes the port it was given.
+FLAKY = """
+import os, signal, sys
+path, fail = f"{sys.argv[1]}.{os.environ['RANK']}", int(sys.argv[2])
+with open(path, "a+") as file:
+    file.seek(0); count = len(file.read()); file.write("x")
+print("port", os.environ["MASTER_PORT"], "attempt", count, flush=True)
+if count < fail and os.environ["RANK"] == "0": os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_retry_cures_what_it_can_and_keeps_every_attempt(ddp: Launcher) -> None:
+    outcome = ddp("--nproc-per-node", 2, "--max-retries", 3, ddp.script(FLAKY), ddp.cwd / "count", 2)
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.verdict["attempts"] == 3
+    assert outcome.folder is not None
+    assert sorted(path.name for path in outcome.folder.glob("attempt_*")) == ["attempt_0", "attempt_1", "attempt_2"]
+    text = (outcome.folder / "attempt_1/rank_0/stdout.log").read_text()
+    assert text.endswith("attempt 1\n")
+    assert outcome.stderr.count("retrying in") == 2
+
+
+def test_ports_differ_between_attempts_where_the_user_fixed_one(ddp: Launcher) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    outcome = ddp(
+        "--nproc-per-node", 2, "--master-port", port, "--max-retries", 2, ddp.script(FLAKY), ddp.cwd / "count", 2
+    )
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.folder is not None
+    ports = [path.read_text().split()[1] for path in sorted(outcome.folder.glob("attempt_*/rank_0/stdout.log"))]
+    assert ports[0] == str(port)
+    assert len(set(ports)) == 3
+    assert [event["port"] for event in outcome.named("AttemptStarted")] == [int(each) for each in ports]
+
+
+def test_retries_end_when_they_are_used_up(ddp: Launcher) -> None:
+    outcome = ddp("--max-retries", 1, ddp.script(FLAKY), ddp.cwd / "count", 9, env={})
+    assert outcome.code == 137
+    assert outcome.verdict["attempts"] == 2
+    assert outcome.last_line["attempts"] == "2"
+
+
+def test_max_retries_from_the_plain_variable(ddp: Launcher) -> None:
+    outcome = ddp(ddp.script(FLAKY), ddp.cwd / "count", 1, env={"MAX_RETRIES": "1"})
+    assert outcome.code == 0
+    assert outcome.verdict["attempts"] == 2
+
+
+HOPELESS = {
+    "import torch_of_tomorrow": "import-error",
+    "def broken(:": "syntax-or-usage",
+    "import argparse; argparse.ArgumentParser().parse_args(['--what'])": "bad-arguments",
+    "raise ValueError('the data are wrong')": "python-exception",
+}
+
+
+@pytest.mark.parametrize("program,cause", HOPELESS.items(), ids=HOPELESS.values())
+def test_what_no_retry_can_cure_is_not_retried(ddp: Launcher, program: str, cause: str) -> None:
+    outcome = ddp("--nproc-per-node", 2, "--max-retries", 3, ddp.script(program))
+    assert outcome.verdict["cause"] == cause
+    assert outcome.verdict["attempts"] == 1
+    assert outcome.code == (2 if cause == "bad-arguments" else 1)
+
+
+def test_retry_always_tries_even_that(ddp: Launcher) -> None:
+    outcome = ddp("--max-retries", 1, "--retry", "always", ddp.script("raise ValueError('the data are wrong')"))
+    assert outcome.verdict["attempts"] == 2
+
+
+def test_retry_never(ddp: Launcher) -> None:
+    outcome = ddp("--max-retries", 1, "--retry", "never", ddp.script(FLAKY), ddp.cwd / "count", 9)
+    assert outcome.verdict["attempts"] == 1
+
+
+# The program holds the port that the first attempt was given until that attempt is over: only another one can help.
+def test_a_stolen_port_leads_to_another_one_and_costs_no_retry(ddp: Launcher) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    running = ddp.start("--master-port", port, ddp.script("import os; print(os.environ['MASTER_PORT'])"))
+    running.wait_for("AgentStarted")
+    with socket.socket() as thief:
+        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        thief.bind(("0.0.0.0", port))
+        thief.listen()
+        outcome = running.wait()
+    assert outcome.code == 0, outcome.stderr
+    ports = [event["port"] for event in outcome.named("AttemptStarted")]
+    assert ports[0] == port
+    assert len(ports) == 2
+    assert ports[1] != port
+
+
+def test_the_agents_own_restarts_work(ddp: Launcher) -> None:
+    outcome = ddp(
+        "--standalone", "--nproc-per-node", 2, "--max-restarts", 1,
+        TRAIN, "--fault", "kill", "--first-attempts", 1, "--count-file", ddp.cwd / "count",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.verdict["attempts"] == 1
+    assert {event["restart"] for event in outcome.named("RankStarted")} == {0, 1}
+    assert outcome.folder is not None
+    assert "rank 0 done" in (outcome.folder / "attempt_0/restart_1/rank_0/stdout.log").read_text()
+
+
+def test_a_stop_signal_between_attempts_ends_the_run(ddp: Launcher) -> None:
+    running = ddp.start("--max-retries", 50, ddp.script(FLAKY), ddp.cwd / "count", 99)
+    running.wait_for("AttemptEnded", 2)
+    running.signal(15)
+    outcome = running.wait()
+    assert outcome.code in (137, 143)
+    running.assert_nothing_left()

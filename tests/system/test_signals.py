@@ -1,0 +1,152 @@
+"""Signals to ddp-run: who gets them, how often, and what comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import Launcher, wait_until
+
+# Every rank notes each signal it gets in its own stdout, and ends as its argument says.
+LISTEN = """
+import os, signal, sys, time
+ends = sys.argv[1]
+def on(signum, frame):
+    print("got", signal.Signals(signum).name, flush=True)
+    if ends == "by-itself" or signum in (signal.SIGUSR1, signal.SIGUSR2): return
+    time.sleep(0.3)
+    sys.exit(int(ends))
+for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"):
+    signal.signal(getattr(signal, name), on)
+print("listening", flush=True)
+for _ in range(1200): time.sleep(0.1)
+"""
+DEAF = "import time; print('listening', flush=True)\nwhile True: time.sleep(1)\n"
+
+
+def texts(folder: Path | None) -> list[str]:
+    assert folder is not None
+    return [path.read_text() for path in sorted(folder.glob("attempt_0/rank_*/stdout.log"))]
+
+
+@pytest.mark.parametrize(
+    "signum,ends,code",
+    [
+        (signal.SIGTERM, "0", 143),
+        (signal.SIGTERM, "85", 85),
+        (signal.SIGINT, "0", 130),
+        (signal.SIGHUP, "0", 129),
+    ],
+)
+def test_a_stop_signal_reaches_each_rank_once(ddp: Launcher, signum: signal.Signals, ends: str, code: int) -> None:
+    running = ddp.start("--nproc-per-node", 2, ddp.script(LISTEN), ends)
+    running.wait_for_text("listening", 2)
+    running.signal(signum)
+    outcome = running.wait()
+    running.assert_nothing_left()
+    assert outcome.code == code
+    assert [text.count(f"got {signum.name}") for text in texts(outcome.folder)] == [1, 1]
+    assert outcome.verdict["outcome"] == "interrupted"
+    assert outcome.last_line["outcome"] == "interrupted"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_ranks_that_do_not_handle_it_die_of_it(ddp: Launcher, signum: signal.Signals) -> None:
+    running = ddp.start("--nproc-per-node", 2, ddp.script(DEAF))
+    running.wait_for_text("listening", 2)
+    running.signal(signum)
+    assert running.wait().code == 128 + signum
+    running.assert_nothing_left()
+
+
+def test_the_second_signal_kills_at_once(ddp: Launcher) -> None:
+    running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 60, ddp.script(LISTEN), "by-itself")
+    running.wait_for_text("listening", 2)
+    running.signal(signal.SIGINT)
+    running.wait_for_text("got SIGINT", 2)
+    since = time.monotonic()
+    running.signal(signal.SIGINT)
+    outcome = running.wait()
+    assert time.monotonic() - since < 20
+    assert outcome.code == 130
+    running.assert_nothing_left()
+
+
+def test_ranks_that_stay_are_killed_after_the_grace(ddp: Launcher) -> None:
+    running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 1, ddp.script(LISTEN), "by-itself")
+    running.wait_for_text("listening", 2)
+    running.signal(signal.SIGTERM)
+    outcome = running.wait()
+    assert outcome.code == 143
+    kills = [event for event in outcome.named("SignalSent") if event["signum"] == signal.SIGKILL]
+    assert kills
+    assert kills[0]["target"] == "job"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2])
+def test_notices_reach_the_ranks_and_end_nothing(ddp: Launcher, signum: signal.Signals) -> None:
+    running = ddp.start("--nproc-per-node", 2, ddp.script(LISTEN), "0")
+    running.wait_for_text("listening", 2)
+    running.signal(signum)
+    running.wait_for_text(f"got {signum.name}", 2)
+    assert running.process.poll() is None
+    running.signal(signal.SIGTERM)
+    assert running.wait().code == 143
+
+
+def test_a_notice_is_kept_from_ranks_that_it_would_kill(ddp: Launcher) -> None:
+    running = ddp.start(ddp.script(DEAF))
+    running.wait_for_text("listening")
+    running.signal(signal.SIGUSR1)
+    running.wait_for("Noted")
+    assert running.process.poll() is None
+    running.signal(signal.SIGTERM)
+    assert running.wait().code == 143
+
+
+def test_a_signal_before_any_rank_exists(ddp: Launcher) -> None:
+    running = ddp.start(ddp.script(DEAF))
+    running.wait_for("AgentStarted")
+    running.signal(signal.SIGTERM)
+    outcome = running.wait()
+    assert outcome.code == 143
+    assert outcome.verdict["outcome"] == "interrupted"
+    running.assert_nothing_left()
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_ctrl_z_stops_the_whole_job_and_fg_continues_it(ddp: Launcher) -> None:
+    ticking = "import time\nfor i in range(600): print(i, flush=True); time.sleep(0.1)"
+    running = ddp.start("--nproc-per-node", 2, ddp.script(ticking))
+    pids = [event["pid"] for event in running.wait_for("RankStarted", 2)]
+    running.wait_for_text("3\n", 2)
+    running.signal(signal.SIGTSTP)
+    wait_until(lambda: state(running.process.pid) == "T", "ddp-run to stop")
+    assert [state(pid) for pid in pids] == ["T", "T"]
+    running.signal(signal.SIGCONT)
+    wait_until(lambda: all(state(pid) != "T" for pid in pids), "the ranks to go on")
+    assert running.process.poll() is None
+    os.kill(running.process.pid, signal.SIGTERM)
+    assert running.wait().code == 143
+
+
+def test_nohup_is_respected(ddp: Launcher) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what nohup does; children inherit it
+    try:
+        running = ddp.start(ddp.script(LISTEN), "0")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    running.wait_for_text("listening")
+    running.signal(signal.SIGHUP)
+    time.sleep(0.5)
+    assert running.process.poll() is None
+    running.signal(signal.SIGTERM)
+    assert running.wait().code == 143
+    assert "SIGHUP" not in texts(running.folder)[0]
