@@ -452,7 +452,8 @@ class Console:
             return self._width
         outlet = self._live_outlet()
         try:
-            return os.get_terminal_size(outlet.fd).columns if outlet else 80
+            # A pseudo-terminal that nobody gave a size says 0.
+            return (os.get_terminal_size(outlet.fd).columns if outlet else 0) or 80
         except OSError:
             return 80
 

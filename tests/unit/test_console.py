@@ -422,6 +422,14 @@ def test_bar_is_cut_to_the_width_so_that_it_can_be_erased(terminal: tuple[Termin
     assert screen.look() == ["[rank0]: " + "\u65e5" * 5]
 
 
+def test_bar_on_a_terminal_without_a_size(terminal: tuple[Terminal, int]) -> None:
+    screen, fd = terminal
+    assert os.get_terminal_size(fd).columns == 0
+    console = Console(fd, fd, ranks=1)
+    console.feed([out(0, "\r50% \u2588\u2588", "stderr")], 0)
+    assert screen.look() == ["[rank0]: 50% \u2588\u2588"]
+
+
 def test_colours_pass_on_a_terminal_when_wanted(terminal: tuple[Terminal, int], screen: Screen) -> None:
     tty_screen, fd = terminal
     console = Console(fd, screen.fds[1], ranks=1, colour=True)
