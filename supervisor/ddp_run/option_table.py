@@ -283,7 +283,7 @@ def _name_or_literal(node: ast.expr | None, default: str) -> str:
 # --------------------------------------------------------------------------------------------- showing
 
 
-def help_text(rows: Sequence[Row], width: int) -> str:
+def help_text_of(rows: Sequence[Row], width: int) -> str:
     """The text of `--help`: ddp-run's own options first, then torchrun's."""
     usage = "Usage: ddp-run [OPTIONS] SCRIPT [ARGS...]\n\nTakes torchrun's command line unchanged. Options:\n"
     parts = [usage]

@@ -1,0 +1,277 @@
+"""Network facts: names to addresses, what is local, free ports, who holds a port. Decides nothing about a job."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+_LOOKUP_S = 10.0
+"""A single look-up may take this long; libc's own limit is 5 s a server and try."""
+_MISSING_NAME_S = 60.0
+"""How long a name of a job of several nodes may be unknown: a pod's record appears after the pod has started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A name's address. `family` is socket.AF_INET or socket.AF_INET6."""
+
+    ip: str
+    family: socket.AddressFamily
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that listens on a port; what the system does not show is null."""
+
+    pid: int | None
+    name: str | None
+    command: str | None = None
+
+
+class Unresolvable(Exception):
+    """A name has no address that can be used. `helps`: what to do, best first."""
+
+    def __init__(self, reason: str, helps: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self.reason, self.helps = reason, helps
+
+
+class _NotReady(Exception):
+    """DNS cannot answer yet."""
+
+
+def resolve(
+    name: str,
+    port: int,
+    deadline_s: float,
+    *,
+    several_nodes: bool = False,
+    say: Callable[[str], None] = lambda _line: None,
+) -> Resolved:
+    """The IP address of a master: IPv4 where it has one; an address passes unchanged.
+
+    While DNS is not ready it is asked again until `deadline_s` seconds have passed, and `say` gets a line each time;
+    with several nodes that includes a name that does not exist, for at most 60 s. A name that leads to this host
+    alone (127.0.1.1, docker0) is refused for several nodes; "localhost" and addresses mean what they say, as two nodes
+    on one host need them. Raises `Unresolvable`.
+    """
+    literal = _literal(name)
+    found = [literal] if literal else _look_up_patiently(name, port, deadline_s, several_nodes, say)
+    best = min(found, key=lambda each: each.family != socket.AF_INET)
+    if several_nodes and literal is None and name != "localhost":
+        _refuse_private(name, best)
+    return best
+
+
+def _literal(name: str) -> Resolved | None:
+    try:
+        address = ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return None
+    return Resolved(name.strip("[]"), socket.AF_INET if address.version == 4 else socket.AF_INET6)
+
+
+def _look_up_patiently(
+    name: str, port: int, deadline_s: float, several_nodes: bool, say: Callable[[str], None]
+) -> list[Resolved]:
+    started = time.monotonic()
+
+    def attempt() -> list[Resolved]:
+        waited = time.monotonic() - started
+        missing_is_final = not several_nodes or waited > _MISSING_NAME_S
+        return _look_up(name, port, max(0.1, min(_LOOKUP_S, deadline_s - waited)), missing_is_final)
+
+    def tell(reason: object) -> None:
+        say(f"waiting for DNS: {name}: {reason} ({time.monotonic() - started:.0f} s of {deadline_s:.0f} s)")
+
+    try:
+        return attempt()
+    except _NotReady as error:
+        tell(error)
+    try:
+        return _again(attempt, deadline_s, tell)
+    except _NotReady as error:
+        reason = f"{name} has no address after {time.monotonic() - started:.0f} s: {error}"
+        raise Unresolvable(reason, _ask_yourself(name)) from error
+
+
+def _again(attempt: Callable[[], _T], deadline_s: float, tell: Callable[[object], None]) -> _T:
+    import tenacity
+
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(_NotReady),
+        wait=tenacity.wait_exponential(multiplier=0.5, max=5),
+        stop=tenacity.stop_after_delay(deadline_s),
+        before_sleep=lambda state: tell(state.outcome.exception() if state.outcome else None),
+        reraise=True,
+    )
+    time.sleep(min(0.5, deadline_s))
+    return retrying(attempt)
+
+
+def _ask_yourself(name: str) -> tuple[str, ...]:
+    return f"getent ahosts {name}", "give the master's IP address instead of its name"
+
+
+def _look_up(name: str, port: int, limit_s: float, missing_is_final: bool) -> list[Resolved]:
+    try:
+        answers = _bounded(lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM), limit_s)
+    except socket.gaierror as error:
+        reason = (error.strerror or str(error)).lower()
+        if error.errno == socket.EAI_AGAIN:
+            raise _NotReady(reason) from error
+        unknown = error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+        if unknown and not missing_is_final:
+            raise _NotReady(reason) from error
+        raise Unresolvable(f"{name} has no address: {reason}", _ask_yourself(name)) from error
+    except UnicodeError as error:
+        raise Unresolvable(f"{name} is not a host name") from error
+    usable = [Resolved(str(address[0]), family) for family, _, _, _, address in answers if family in _FAMILIES]
+    if not usable:
+        raise Unresolvable(f"{name} has neither an IPv4 nor an IPv6 address")
+    return usable
+
+
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
+
+
+def _bounded(call: Callable[[], _T], limit_s: float) -> _T:
+    """The call's result; a look-up that hangs is left behind in a daemon thread, since libc cannot be interrupted."""
+    results: list[_T] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True, name="look-up")
+    thread.start()
+    thread.join(limit_s)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise _NotReady(f"no answer in {limit_s:.0f} s")
+    return results[0]
+
+
+def _refuse_private(name: str, found: Resolved) -> None:
+    if ipaddress.ip_address(found.ip.partition("%")[0]).is_loopback:
+        raise Unresolvable(
+            f"{name} is {found.ip}, which every node takes for itself",
+            (
+                f"take the line of {name} with {found.ip} out of /etc/hosts (Debian writes 127.0.1.1 there)",
+                "give an address of node 0 that the others reach: hostname -I",
+            ),
+        )
+    if found.ip == _docker_address():
+        raise Unresolvable(
+            f"{name} is {found.ip}, the address of docker0: every host has its own",
+            ("give an address of node 0 that the others reach: hostname -I",),
+        )
+
+
+def _docker_address() -> str | None:
+    if not Path("/sys/class/net/docker0").exists():
+        return None
+    import psutil
+
+    addresses = psutil.net_if_addrs().get("docker0", [])
+    return next((each.address for each in addresses if each.family == socket.AF_INET), None)
+
+
+# ---------------------------------------------------------------------------------------- this host
+
+
+def is_local(ip: str) -> bool:
+    """Whether the address is one of this host's: the kernel lets a socket be bound to it. Tells nothing to anybody."""
+    literal = _literal(ip)
+    if literal is None:
+        return False
+    try:
+        with socket.socket(literal.family, socket.SOCK_DGRAM) as probe:
+            probe.bind((literal.ip, 0))
+    except OSError:
+        return False
+    return True
+
+
+def free_port(ip: str | None = None, avoid: Collection[int] = ()) -> int:
+    """A port that nobody listens on, at all addresses of both families (and at `ip`), outside `avoid`.
+
+    torch's store listens on every address whatever host it is given, so a port must be free on all of them. Raises
+    `OSError` where there is none.
+    """
+    for _ in range(200):
+        port = _port_of_kernel()
+        if port not in avoid and port_is_free(port, ip):
+            return port
+    raise OSError(errno.EADDRINUSE, "no free port found in 200 tries")
+
+
+def _port_of_kernel() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def port_is_free(port: int, ip: str | None = None) -> bool:
+    """Whether a server could listen on the port now, at all addresses and at `ip`.
+
+    SO_REUSEADDR is set as TCP servers do: it lets connections that have ended (TIME_WAIT) pass but no listener, since
+    the probe listens too.
+    """
+    literal = _literal(ip) if ip else None
+    wanted = [("0.0.0.0", socket.AF_INET), ("::", socket.AF_INET6)]  # noqa: S104 - where torch's store listens
+    if literal is not None and is_local(literal.ip):
+        wanted.insert(0, (literal.ip, literal.family))
+    return all(_can_listen(address, port, family) for address, family in wanted)
+
+
+def _can_listen(address: str, port: int, family: socket.AddressFamily) -> bool:
+    with ExitStack() as stack:
+        try:
+            probe = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((address, port))
+            probe.listen(1)
+        except OSError as error:
+            # A host without IPv6, or an address that is not here, holds no port.
+            return error.errno not in (errno.EADDRINUSE, errno.EACCES)
+    return True
+
+
+def port_holder(port: int) -> Holder | None:
+    """Who listens on a TCP port of this host; null where nobody does. Other users' processes have no pid."""
+    import psutil
+
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return None
+    listening = [
+        each for each in connections if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port
+    ]
+    if not listening:
+        return None
+    pid = next((each.pid for each in listening if each.pid), None)
+    if pid is None:
+        return Holder(None, None)
+    try:
+        process = psutil.Process(pid)
+        return Holder(pid, process.name(), " ".join(process.cmdline()))
+    except psutil.Error:
+        return Holder(pid, None)

@@ -1,0 +1,323 @@
+"""What can be known to go wrong before anything is started: checks of milliseconds that need no torch.
+
+A problem refuses the launch; a warning does not. Whether torch, the script and the log folder are there is always
+checked, since nothing can start without them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ddp_run.option_table import Row, TableUnreadable, all_rows, help_text_of, read_torch_table, rows_of_actions
+from ddp_run.options import Options, Setting, Source
+from ddp_run.plan import log_dir
+from ddp_run.problem import Problem, Refused
+from ddp_run.script_check import check_script
+
+_ONE_NODE_S = 5.0
+_SEVERAL_NODES_S = 120.0
+"""How long DNS may take to be ready: pods and instances of one job start minutes apart."""
+_LEAST_FREE_BYTES = 1 << 20
+
+_PRINT_ACTIONS = """
+import json
+from torch.distributed.run import get_args_parser
+def row(action):
+    kind = type(action).__name__
+    names = {"_StoreAction": "store", "_StoreTrueAction": "store_true", "_HelpAction": "help"}
+    return {
+        "flags": action.option_strings,
+        "dest": action.dest,
+        "action": names.get(kind, kind),
+        "type": getattr(action.type, "__name__", "str") if action.type else "str",
+        "default": action.default,
+        "choices": None if action.choices is None else list(action.choices),
+        "nargs": action.nargs,
+        "help": action.help or "",
+    }
+print(json.dumps([row(action) for action in get_args_parser()._actions if action.option_strings], default=str))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The answer. `options` is what to launch: variables that this machine contradicts are dropped, with a note."""
+
+    options: Options
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+    master: str | None = None
+    """IP address of the static rendezvous' host; null where none was given or torch is to take its default."""
+    exit_code: int = 2
+
+
+def check(
+    options: Options,
+    environ: Mapping[str, str],
+    cwd: Path,
+    *,
+    say: Callable[[str], None] | None = None,
+) -> Checked:
+    """Look at this machine. `say` gets a line while a name is waited for (default: stderr)."""
+    problems = [*check_script(options, environ, cwd)]
+    options, found, warnings = _check_log_folder(options, cwd)
+    problems += found
+    if options.preflight == "off":
+        return Checked(options, tuple(problems), tuple(warnings))
+    found, more = _check_devices(options, environ)
+    problems += found
+    warnings += more
+    # A name may take a minute to appear: what is wrong anyway is told at once.
+    if problems:
+        return Checked(options, tuple(problems), tuple(warnings))
+    options, found, more, master = _check_master(options, say or _say)
+    return Checked(options, tuple(found), (*warnings, *more), master)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"ddp-run: {line}\n")
+    sys.stderr.flush()
+
+
+# ------------------------------------------------------------------------------------------------ torch
+
+
+def find_torch_run(search_path: Sequence[str]) -> Path | None:
+    """torch/distributed/run.py of the torch that `python -m` would take; torch itself is not imported."""
+    for entry in search_path:
+        if (Path(entry) / "torch" / "__init__.py").is_file():
+            path = Path(entry) / "torch" / "distributed" / "run.py"
+            return path if path.is_file() else None
+    # An editable build is not on the path but has a finder of its own.
+    from importlib.util import find_spec
+
+    spec = find_spec("torch")
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        path = Path(folder) / "distributed" / "run.py"
+        if path.is_file():
+            return path
+    return None
+
+
+def torch_rows() -> tuple[Row, ...]:
+    """The installed torch's options. Raises `Refused` where torch is missing or its parser cannot be read."""
+    path = find_torch_run([entry for entry in sys.path if entry])
+    if path is None:
+        helps = (f"{sys.executable} -m pip install torch",)
+        title = "torch is not installed for this Python"
+        raise Refused((Problem("DDP107", title, origin=sys.executable, helps=helps),))
+    try:
+        return read_torch_table(path.read_text(encoding="utf-8"))
+    except (TableUnreadable, OSError, ValueError):
+        return ask_torch_parser(sys.executable)
+
+
+def ask_torch_parser(python: str) -> tuple[Row, ...]:
+    """The rows as torch's parser itself tells them, in a process that imports torch (seconds). Raises `Refused`."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
+    try:
+        done = subprocess.run(
+            [python, "-c", _PRINT_ACTIONS], env=environ, capture_output=True, text=True, timeout=120, check=True
+        )
+        return rows_of_actions(json.loads(done.stdout.splitlines()[-1]))
+    except (subprocess.SubprocessError, OSError, ValueError, IndexError, TableUnreadable) as error:
+        text = getattr(error, "stderr", None) or str(error)
+        notes = tuple(str(text).strip().splitlines()[-1:])
+        problem = Problem("DDP107", "the installed torch's options cannot be read", origin=python, notes=notes)
+        raise Refused((problem,)) from error
+
+
+def help_text(width: int) -> str:
+    """The text of `--help` for the installed torch, `width` columns wide."""
+    return help_text_of(all_rows(torch_rows()), width)
+
+
+# ------------------------------------------------------------------------------------------- log folder
+
+
+def _check_log_folder(options: Options, cwd: Path) -> tuple[Options, list[Problem], list[str]]:
+    folder = cwd / log_dir(options)
+    problem = _folder_problem(options, folder)
+    if problem is None:
+        return options, [], []
+    if options.log_dir is not None:
+        return options, [problem], []
+    # torchrun runs in a folder that cannot be written to, so ddp-run does too.
+    import tempfile
+
+    other = str(Path(tempfile.gettempdir()) / f"ddp-run-logs-{os.getuid()}")
+    moved = Setting(other, Source.DEFAULT, "default, as the working directory takes no files")
+    options = replace(options, settings={**options.settings, "log_dir": moved})
+    problem = _folder_problem(options, Path(other))
+    return options, [problem] if problem else [], [f"logs go to {other}: {folder.parent} takes no files"]
+
+
+def _folder_problem(options: Options, folder: Path) -> Problem | None:
+    existing = next((each for each in (folder, *folder.parents) if os.path.lexists(each)), Path("/"))
+    setting = options.settings["log_dir"]
+    place = None if setting.word is not None or setting.source is Source.DEFAULT else setting.origin
+
+    def problem(code: str, title: str, label: str) -> Problem:
+        helps = ("--log-dir=FOLDER on a disk with room that you may write to",)
+        return Problem(code, title, setting.word, label, place or str(folder), helps=helps)
+
+    if not existing.is_dir():
+        return problem("DDP105", f"{existing} is not a folder, so no logs can go to {folder}", "not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        title = f"no permission to write logs to {folder}"
+        return problem("DDP105", title, f"{existing} is not writable")
+    return _no_room(existing, problem)
+
+
+def _no_room(folder: Path, problem: Callable[[str, str, str], Problem]) -> Problem | None:
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return None
+    free = (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail) * disk.f_frsize
+    if free < _LEAST_FREE_BYTES:
+        return problem("DDP106", f"the disk of {folder} is full: {free // 1024} KiB free", "no room for logs")
+    if disk.f_files and not disk.f_ffree:
+        return problem("DDP106", f"the disk of {folder} has no free inode", "no room for logs")
+    return None
+
+
+# ---------------------------------------------------------------------------------------------- devices
+
+
+def _check_devices(options: Options, environ: Mapping[str, str]) -> tuple[list[Problem], list[str]]:
+    """More ranks than GPUs is only suspicious (gloo jobs do that); `--preflight strict` refuses it."""
+    setting = options.settings["nproc_per_node"]
+    if options.nproc == "gpu" and not _any_gpu_device():
+        helps = ("--nproc-per-node=cpu, or --nproc-per-node=N with a number",)
+        title = "--nproc-per-node=gpu, and this machine has no GPU"
+        return [Problem("DDP104", title, setting.word, "no GPU device", _origin(setting), helps=helps)], []
+    gpus, ranks = visible_gpus(environ), options.nproc_count
+    if not gpus or ranks is None or ranks <= gpus:
+        return [], []
+    title = f"{ranks} ranks and {gpus} GPU{'s' if gpus > 1 else ''} on this node"
+    if options.preflight != "strict":
+        return [], [f"{title}: ranks that use GPUs would share them"]
+    helps = (f"--nproc-per-node={gpus}",)
+    return [Problem("DDP104", title, setting.word, "more ranks than GPUs", _origin(setting), helps=helps)], []
+
+
+def visible_gpus(environ: Mapping[str, str], proc: Path = Path("/proc/driver/nvidia/gpus")) -> int | None:
+    """NVIDIA GPUs that a rank would see; null where the driver is not loaded."""
+    try:
+        present = len(list(proc.iterdir()))
+    except OSError:
+        return None
+    chosen = environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return present
+    # CUDA takes the list up to its first invalid entry.
+    count = 0
+    for entry in chosen.split(","):
+        if not entry.strip() or entry.strip().startswith("-"):
+            break
+        count += 1
+    return count
+
+
+_GPU_DEVICES = ("nvidia[0-9]*", "nvidiactl", "kfd", "dxg", "nvhost-*", "nvmap", "dri/renderD*")
+
+
+def _any_gpu_device() -> bool:
+    return any(next(Path("/dev").glob(pattern), None) is not None for pattern in _GPU_DEVICES)
+
+
+# ----------------------------------------------------------------------------------------------- master
+
+
+def _check_master(options: Options, say: Callable[[str], None]) -> tuple[Options, list[Problem], list[str], str | None]:
+    """The master's address, and whether its port is free where this host is the master."""
+    if not options.is_static:
+        return options, [], [], None
+    from ddp_run import net
+
+    options = _drop_foreign_variables(options, net.is_local, net.port_is_free)
+    if not options.is_static or options.master is None:
+        return options, [], [], None
+    host, port = options.master
+    several = options.max_nodes > 1
+    deadline_s = _SEVERAL_NODES_S if several else _ONE_NODE_S
+    try:
+        found = net.resolve(host, port or 0, deadline_s, several_nodes=several, say=say)
+    except net.Unresolvable as error:
+        return options, [_about_host(options, error.reason, error.helps)], [], None
+    master = None if options.rdzv_endpoint or "master_addr" not in options.given else found.ip
+    local = net.is_local(found.ip)
+    if port and local and options.node_rank == 0 and not net.port_is_free(port, found.ip):
+        return options, [_port_taken(options, port)], [], None
+    # Not refused: behind address translation a host's public address is none of its interfaces'.
+    stranger = options.node_rank == 0 and not local
+    warnings = [f"the master, {host}, is no address of this machine, which is node 0"] if stranger else []
+    return options, [], warnings, master
+
+
+def _drop_foreign_variables(
+    options: Options, is_local: Callable[[str], bool], port_is_free: Callable[[int], bool]
+) -> Options:
+    """One node needs neither MASTER_ADDR nor MASTER_PORT: where they do not fit, they were meant for another job."""
+    if options.max_nodes > 1:
+        return options
+    port = options.settings["master_port"]
+    address = options.settings["master_addr"]
+    if address.source is Source.VARIABLE and not _names_this_host(options.master_addr, is_local):
+        dests = ["master_addr"] + (["master_port"] if port.source is Source.VARIABLE else [])
+        return options.without(dests, f"{options.master_addr} is not this machine, and the job has one node")
+    if port.source is Source.VARIABLE and options.master_port and not port_is_free(options.master_port):
+        return options.without(
+            ["master_port"], f"port {options.master_port} is taken, and one node needs no fixed port"
+        )
+    return options
+
+
+def _names_this_host(name: str, is_local: Callable[[str], bool]) -> bool:
+    import socket
+
+    from ddp_run import net
+
+    if name in ("localhost", socket.gethostname()):
+        return True
+    try:
+        return is_local(net.resolve(name, 0, 1.0).ip)
+    except net.Unresolvable:
+        return False
+
+
+def _about_host(options: Options, title: str, helps: tuple[str, ...]) -> Problem:
+    setting = options.settings["rdzv_endpoint" if options.rdzv_endpoint else "master_addr"]
+    return Problem("DDP202", title, setting.word, "the master", _origin(setting), helps=helps)
+
+
+def _port_taken(options: Options, port: int) -> Problem:
+    from ddp_run import net
+
+    setting = options.settings["rdzv_endpoint" if options.rdzv_endpoint else "master_port"]
+    holder = net.port_holder(port)
+    notes: tuple[str, ...] = ()
+    if holder is not None and holder.pid is not None:
+        command = (holder.command or holder.name or "")[:120]
+        notes = (f"pid {holder.pid} listens there: {command}",)
+    elif holder is not None:
+        notes = ("another user's process listens there",)
+    helps = [f"--master-port={net.free_port()}" if not options.rdzv_endpoint else "another port in --rdzv-endpoint"]
+    if options.max_nodes == 1:
+        helps.append("leave --master-port out: one node takes a free port by itself")
+    title = f"port {port} is already taken on this host"
+    return Problem("DDP201", title, setting.word, "taken", _origin(setting), notes, tuple(helps))
+
+
+def _origin(setting: Setting) -> str | None:
+    if setting.word is not None:
+        return None
+    named = setting.source in (Source.PET, Source.VARIABLE)
+    return f"environment variable {setting.origin}" if named else setting.origin

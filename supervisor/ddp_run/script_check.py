@@ -1,0 +1,244 @@
+"""Whether there is something to run: the script, the module or the program, looked for without running any of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+
+from ddp_run.options import Options
+from ddp_run.problem import Problem, nearest
+
+_PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?")
+_LAUNCHERS = ("torchrun", "ddp-run")
+_LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+
+
+def check_script(options: Options, environ: Mapping[str, str], cwd: Path) -> tuple[Problem, ...]:
+    """Problems of what is to be run; empty where it can be started, or where that cannot be told."""
+    if options.no_python and not options.run_path:
+        found = _program_problem(options, environ, cwd)
+    elif options.module and not options.run_path:
+        found = _module_problem(options, environ, cwd)
+    else:
+        found = _script_problem(options, environ, cwd)
+    return (found,) if found else ()
+
+
+# ---------------------------------------------------------------------------------------------- scripts
+
+
+def _script_problem(options: Options, environ: Mapping[str, str], cwd: Path) -> Problem | None:
+    script = options.script
+    path = cwd / script
+    if _is_interpreter(script, path) or (not path.exists() and Path(script).name in _LAUNCHERS):
+        return _launcher_misused(options)
+    if script == "-":
+        return None
+    if not script or not path.exists():
+        return _script_missing(options, environ, cwd)
+    if path.is_dir() and not (path / "__main__.py").exists() and not (path / "__main__.pyc").exists():
+        return _not_runnable(options, f"{script} is a folder without __main__.py", "python cannot run it")
+    if not os.access(path, os.R_OK):
+        title = f"{script} is not readable"
+        return Problem(
+            "DDP105", title, options.script_word, "no permission", helps=(f"chmod u+r {shlex.quote(script)}",)
+        )
+    return None
+
+
+def _is_interpreter(script: str, path: Path) -> bool:
+    if not _PYTHON.fullmatch(Path(script).name):
+        return False
+    return not path.exists() or _is_machine_code(path)
+
+
+def _is_machine_code(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except OSError:
+        return False
+
+
+def _launcher_misused(options: Options) -> Problem:
+    word = options.script_word
+    rest = _without_launcher([options.script, *options.script_args])
+    return Problem(
+        "DDP101",
+        f"{options.script} is not a training script",
+        word,
+        "the script itself must stand here",
+        notes=("ddp-run starts Python by itself, once per rank",),
+        helps=(_command(options.argv[:word], *rest),),
+    )
+
+
+def _without_launcher(words: Sequence[str]) -> list[str]:
+    """`python -u train.py x` without what ddp-run does itself; `-m` stays."""
+    rest = list(words)
+    while rest and (_PYTHON.fullmatch(Path(rest[0]).name) or Path(rest[0]).name in _LAUNCHERS):
+        is_python = Path(rest.pop(0)).name not in _LAUNCHERS
+        while is_python and rest and rest[0] != "-m" and re.fullmatch(r"-[bBdEiIOPqsSuv]+", rest[0]):
+            rest.pop(0)
+        if is_python and rest[:1] == ["-m"] and rest[1:2] and rest[1] in _LAUNCHER_MODULES:
+            del rest[:2]
+    return rest
+
+
+def _script_missing(options: Options, environ: Mapping[str, str], cwd: Path) -> Problem:
+    script, word = options.script, options.script_word
+    path = cwd / script
+    notes: tuple[str, ...] = ()
+    helps = [_command(options.argv[:word], name, *options.script_args) for name in _similar_files(script, path)]
+    if not path.parent.is_dir():
+        notes = (f"there is no folder {path.parent}",)
+    elif not helps and "/" not in script and shutil.which(script, path=environ.get("PATH")):
+        notes = (f"{script} is a program, not a Python script",)
+        helps = [_command(options.argv[:word], "--no-python", script, *options.script_args)]
+    elif not helps and "/" not in script and not script.endswith(".py") and _find_module(script, cwd) is not None:
+        notes = (f"{script} is a module",)
+        helps = [_command(options.argv[:word], "-m", script, *options.script_args)]
+    return Problem(
+        "DDP102",
+        f"script {script or repr(script)} does not exist",
+        word,
+        f"no such file in {path.parent}" if path.parent.is_dir() else "no such file",
+        notes=notes,
+        helps=tuple(helps),
+    )
+
+
+def _similar_files(script: str, path: Path) -> list[str]:
+    """Names that may be meant, written as the script was."""
+    try:
+        names = [each.name for each in path.parent.iterdir() if each.suffix == ".py" or each.is_file()][:2000]
+    except OSError:
+        return []
+    exact = [name for name in names if name == f"{path.name}.py"]
+    folder = script[: len(script) - len(path.name)] if script.endswith(path.name) else ""
+    return [folder + name for name in exact or nearest(path.name, names)]
+
+
+def _not_runnable(options: Options, title: str, label: str) -> Problem:
+    return Problem("DDP102", title, options.script_word, label)
+
+
+# ---------------------------------------------------------------------------------------------- modules
+
+
+def _module_problem(options: Options, environ: Mapping[str, str], cwd: Path) -> Problem | None:
+    name, word = options.script, options.script_word
+    if environ.get("PYTHON_EXEC", sys.executable) != sys.executable:
+        # Another interpreter has other modules.
+        return None
+    missing = _missing_part(name, cwd)
+    if missing is None:
+        return None
+    if (cwd / name).is_file():
+        helps = [_command(_without_module_flag(options), name, *options.script_args)]
+        if name.endswith(".py") and "/" not in name:
+            helps.append(_command(options.argv[:word], name[:-3], *options.script_args))
+        return Problem("DDP102", f"-m takes a module, and {name} is a file", word, "a file's name", helps=tuple(helps))
+    return Problem("DDP102", f"module {name} does not exist", word, missing, helps=_similar_modules(options, cwd))
+
+
+def _without_module_flag(options: Options) -> list[str]:
+    setting = options.settings["module"]
+    words = list(options.argv[: options.script_word])
+    if setting.word is not None and words[setting.word] in ("-m", "--module"):
+        del words[setting.word]
+    return words
+
+
+def _missing_part(name: str, cwd: Path) -> str | None:
+    """Why `python -m name` would find nothing; null where it finds it, or where only importing could tell."""
+    parts = name.split(".")
+    if not all(parts):
+        return "not a module's name"
+    spec = _find_module(parts[0], cwd)
+    for index in range(1, len(parts) + 1):
+        known = ".".join(parts[:index])
+        if spec is None:
+            return f"no module {known} here or on sys.path"
+        locations = spec.submodule_search_locations
+        if index == len(parts):
+            return _missing_main(known, spec)
+        if locations is None:
+            return f"{known} is not a package"
+        following = PathFinder.find_spec(f"{known}.{parts[index]}", list(locations))
+        if following is None and _changes_its_path(spec):
+            return None
+        spec = following
+    return None
+
+
+def _missing_main(name: str, spec: ModuleSpec) -> str | None:
+    locations = spec.submodule_search_locations
+    if locations is None or _changes_its_path(spec):
+        return None
+    if PathFinder.find_spec(f"{name}.__main__", list(locations)) is None:
+        return f"{name} is a package without __main__"
+    return None
+
+
+def _find_module(name: str, cwd: Path) -> ModuleSpec | None:
+    """A top-level module as `python -m` in `cwd` finds it; nothing is imported."""
+    try:
+        return PathFinder.find_spec(name, [str(cwd), *sys.path]) or find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+
+
+def _changes_its_path(spec: ModuleSpec) -> bool:
+    """Whether a package may find submodules in places that only its own code knows."""
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        return True
+    try:
+        return b"__path__" in Path(spec.origin).read_bytes()
+    except OSError:
+        return True
+
+
+def _similar_modules(options: Options, cwd: Path) -> tuple[str, ...]:
+    stem = options.script.rpartition(".")[2]
+    folder = cwd.joinpath(*options.script.split(".")[:-1])
+    try:
+        names = [each.stem for each in folder.iterdir() if each.suffix == ".py" or (each / "__main__.py").exists()]
+    except OSError:
+        return ()
+    prefix = options.script[: len(options.script) - len(stem)]
+    words = options.argv[: options.script_word]
+    return tuple(_command(words, prefix + name, *options.script_args) for name in nearest(stem, names))
+
+
+# --------------------------------------------------------------------------------------------- programs
+
+
+def _program_problem(options: Options, environ: Mapping[str, str], cwd: Path) -> Problem | None:
+    program, word = options.script, options.script_word
+    path = cwd / program
+    if "/" not in program:
+        if shutil.which(program, path=environ.get("PATH", os.defpath)):
+            return None
+        helps = (_command(options.argv[:word], f"./{program}", *options.script_args),) if path.is_file() else ()
+        return Problem("DDP102", f"program {program} is not on PATH", word, "no such program", helps=helps)
+    if not path.exists():
+        similar = tuple(
+            _command(options.argv[:word], name, *options.script_args) for name in _similar_files(program, path)
+        )
+        return Problem("DDP102", f"program {program} does not exist", word, "no such file", helps=similar)
+    if path.is_dir() or not os.access(path, os.X_OK):
+        cures = (f"chmod u+x {shlex.quote(program)}",) if path.is_file() else ()
+        return Problem("DDP105", f"{program} is not executable", word, "no permission to execute", helps=cures)
+    return None
+
+
+def _command(before: Sequence[str], *after: str) -> str:
+    return shlex.join(["ddp-run", *before, *after])

@@ -1,0 +1,137 @@
+"""Names, ports and their holders, on this host's loopback."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from ddp_run import net
+
+
+def _listener(address: str = "127.0.0.1", family: socket.AddressFamily = socket.AF_INET) -> socket.socket:
+    server = socket.socket(family, socket.SOCK_STREAM)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((address, 0))
+    server.listen()
+    return server
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "10.1.2.3", "192.0.2.7"])
+def test_an_address_passes_unchanged(name: str) -> None:
+    assert net.resolve(name, 29500, 1, several_nodes=True) == net.Resolved(name, socket.AF_INET)
+
+
+@pytest.mark.parametrize("name", ["::1", "[::1]", "fe80::1%lo"])
+def test_an_ipv6_address_passes_without_brackets(name: str) -> None:
+    assert net.resolve(name, 29500, 1) == net.Resolved(name.strip("[]"), socket.AF_INET6)
+
+
+def test_localhost_is_ipv4_where_it_has_one() -> None:
+    assert net.resolve("localhost", 29500, 5) == net.Resolved("127.0.0.1", socket.AF_INET)
+
+
+def test_a_missing_name_fails_at_once_on_one_node() -> None:
+    said: list[str] = []
+    with pytest.raises(net.Unresolvable, match=r"no-such-host\.invalid has no address") as caught:
+        net.resolve("no-such-host.invalid", 29500, 60, say=said.append)
+    assert "getent ahosts no-such-host.invalid" in caught.value.helps
+
+
+def test_a_missing_name_is_waited_for_with_several_nodes() -> None:
+    said: list[str] = []
+    with pytest.raises(net.Unresolvable, match="no address after"):
+        net.resolve("no-such-host.invalid", 29500, 1.2, several_nodes=True, say=said.append)
+    assert len(said) >= 1
+    assert said[0].startswith("waiting for DNS: no-such-host.invalid: ")
+
+
+@pytest.mark.parametrize("name", ["a b", "x" * 80, "a..b"])
+def test_what_is_no_host_name_is_refused(name: str) -> None:
+    with pytest.raises(net.Unresolvable):
+        net.resolve(name, 29500, 2)
+
+
+def test_a_name_of_loopback_is_refused_for_several_nodes() -> None:
+    """`localhost.localdomain` and its like; the plain word "localhost" says what is meant."""
+    try:
+        own = net.resolve(socket.gethostname(), 29500, 5)
+    except net.Unresolvable:
+        pytest.skip("this host's name has no address")
+    if not own.ip.startswith("127."):
+        pytest.skip("this host's name is not on loopback")
+    with pytest.raises(net.Unresolvable, match="takes for itself"):
+        net.resolve(socket.gethostname(), 29500, 5, several_nodes=True)
+    assert net.resolve("localhost", 29500, 5, several_nodes=True).ip == "127.0.0.1"
+
+
+def test_a_lookup_that_hangs_is_left_behind() -> None:
+    release = threading.Event()
+    started = time.monotonic()
+    with pytest.raises(net._NotReady, match="no answer"):
+        net._bounded(release.wait, 0.2)
+    release.set()
+    assert time.monotonic() - started < 30
+
+
+def test_local_addresses() -> None:
+    assert net.is_local("127.0.0.1")
+    assert net.is_local("127.0.0.2")
+    assert not net.is_local("192.0.2.199")
+    assert not net.is_local("not-an-address")
+
+
+def test_a_free_port_can_be_listened_on_and_is_not_one_to_avoid() -> None:
+    seen: set[int] = set()
+    for _ in range(20):
+        port = net.free_port("127.0.0.1", seen)
+        assert port not in seen
+        seen.add(port)
+        with socket.socket() as server:
+            server.bind(("0.0.0.0", port))
+            server.listen()
+
+
+def test_a_listener_on_any_address_takes_the_port() -> None:
+    with _listener("127.0.0.2") as server:
+        assert not net.port_is_free(server.getsockname()[1])
+    if socket.has_ipv6:
+        try:
+            six = _listener("::1", socket.AF_INET6)
+        except OSError:
+            return
+        with six:
+            assert not net.port_is_free(six.getsockname()[1])
+
+
+def test_a_connection_that_has_ended_leaves_the_port_free() -> None:
+    server = _listener()
+    port = server.getsockname()[1]
+    with socket.create_connection(("127.0.0.1", port)):
+        accepted, _ = server.accept()
+        # The side that closes first keeps the connection in TIME_WAIT.
+        accepted.close()
+    server.close()
+    assert net.port_is_free(port)
+
+
+def test_the_holder_is_named() -> None:
+    program = (
+        "import socket, sys; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); "
+        "print(s.getsockname()[1], flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with holder:
+        assert holder.stdout is not None
+        port = int(holder.stdout.readline())
+        found = net.port_holder(port)
+        assert found is not None
+        assert found.pid == holder.pid
+        assert "import socket" in (found.command or "")
+        assert holder.pid != os.getpid()
+    assert net.port_holder(port) is None

@@ -1,0 +1,233 @@
+"""Mistakes found before anything is started, on real files and real ports."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddp_run.net import free_port
+from ddp_run.option_table import Row
+from ddp_run.options import parse
+from ddp_run.preflight import Checked, check, find_torch_run, torch_rows, visible_gpus
+from ddp_run.problem import Problem, Refused, render
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[Row, ...]:
+    return torch_rows()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("print('started')")
+    return tmp_path
+
+
+def _check(rows: tuple[Row, ...], folder: Path, line: str, **variables: str) -> Checked:
+    environ = {"PATH": os.environ["PATH"], **variables}
+    return check(parse(shlex.split(line), environ, torch_rows=rows), environ, folder)
+
+
+def _only(checked: Checked) -> Problem:
+    assert len(checked.problems) == 1, checked.problems
+    return checked.problems[0]
+
+
+def test_a_good_line_passes(rows: tuple[Row, ...], folder: Path) -> None:
+    checked = _check(rows, folder, "--nproc-per-node=2 train.py --epochs 3")
+    assert (checked.problems, checked.warnings, checked.master) == ((), (), None)
+    assert list(folder.iterdir()) == [folder / "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("line", "fixed"),
+    [
+        ("--nproc-per-node 2 python train.py --lr 1", "ddp-run --nproc-per-node 2 train.py --lr 1"),
+        ("python3 -u train.py", "ddp-run train.py"),
+        ("python3.11 -m pkg.mod x", "ddp-run -m pkg.mod x"),
+        ("torchrun --nproc-per-node 2 train.py", "ddp-run --nproc-per-node 2 train.py"),
+        ("python -m torch.distributed.run --standalone train.py", "ddp-run --standalone train.py"),
+        (f"{sys.executable} train.py", "ddp-run train.py"),
+    ],
+)
+def test_a_launcher_in_the_scripts_place(rows: tuple[Row, ...], folder: Path, line: str, fixed: str) -> None:
+    problem = _only(_check(rows, folder, line))
+    assert (problem.code, problem.cause) == ("DDP101", "syntax-or-usage")
+    assert problem.helps == (fixed,)
+    assert problem.word is not None
+    assert shlex.split(line)[problem.word].rpartition("/")[2].startswith(("python", "torchrun"))
+
+
+def test_a_script_called_python_runs(rows: tuple[Row, ...], folder: Path) -> None:
+    (folder / "python").write_text("print('a script')")
+    assert _check(rows, folder, "python train.py").problems == ()
+
+
+def test_a_missing_script_shows_the_nearest(rows: tuple[Row, ...], folder: Path) -> None:
+    problem = _only(_check(rows, folder, "--nproc-per-node 2 trian.py --lr 1"))
+    assert (problem.code, problem.cause, problem.word) == ("DDP102", "script-not-found", 2)
+    assert problem.helps == ("ddp-run --nproc-per-node 2 train.py --lr 1",)
+
+
+def test_a_script_in_a_missing_folder(rows: tuple[Row, ...], folder: Path) -> None:
+    problem = _only(_check(rows, folder, "no/train.py"))
+    assert problem.notes == (f"there is no folder {folder / 'no'}",)
+
+
+def test_what_python_can_run_passes(rows: tuple[Row, ...], folder: Path) -> None:
+    (folder / "app").mkdir()
+    assert "without __main__.py" in _only(_check(rows, folder, "app")).title
+    (folder / "app" / "__main__.py").write_text("")
+    subprocess.run([sys.executable, "-m", "zipapp", "app", "-o", "app.pyz"], cwd=folder, check=True)
+    assert _check(rows, folder, "app").problems == ()
+    assert _check(rows, folder, "app.pyz").problems == ()
+    assert _check(rows, folder, "/dev/stdin").problems == ()
+
+
+@pytest.fixture
+def package(folder: Path) -> Iterator[str]:
+    pkg = folder / "some_training_pkg"
+    pkg.mkdir()
+    (pkg / "__init__.py").write_text("raise SystemExit('imported')")
+    (pkg / "main.py").write_text("")
+    yield pkg.name
+    assert pkg.name not in sys.modules
+
+
+def test_modules_are_found_without_importing_their_package(rows: tuple[Row, ...], folder: Path, package: str) -> None:
+    assert _check(rows, folder, f"-m {package}.main").problems == ()
+    assert _check(rows, folder, "-m json.tool").problems == ()
+    missing = _only(_check(rows, folder, f"-m {package}.mian x"))
+    assert missing.helps == (f"ddp-run -m {package}.main x",)
+    assert "package without __main__" in _only(_check(rows, folder, f"-m {package}")).label
+    assert _only(_check(rows, folder, "-m no_such_module_here")).code == "DDP102"
+    (folder / package / "__init__.py").write_text("__path__.append('/elsewhere')")
+    assert _check(rows, folder, f"-m {package}.mian").problems == ()
+
+
+def test_a_file_with_dash_m(rows: tuple[Row, ...], folder: Path) -> None:
+    problem = _only(_check(rows, folder, "-m train.py x"))
+    assert problem.helps == ("ddp-run train.py x", "ddp-run -m train x")
+
+
+def test_no_python(rows: tuple[Row, ...], folder: Path) -> None:
+    assert _check(rows, folder, "--no-python bash -c true").problems == ()
+    assert _only(_check(rows, folder, "--no-python no-such-program")).code == "DDP102"
+    assert _only(_check(rows, folder, "--no-python ./train.py")).helps == ("chmod u+x ./train.py",)
+    assert _only(_check(rows, folder, "bash run.sh")).helps == ("ddp-run --no-python bash run.sh",)
+
+
+def test_a_port_that_is_taken_names_its_holder(rows: tuple[Row, ...], folder: Path) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        problem = _only(_check(rows, folder, f"--master-port {port} train.py"))
+        assert (problem.code, problem.cause, problem.word) == ("DDP201", "port-in-use", 1)
+        assert str(os.getpid()) in problem.notes[0]
+        assert _check(rows, folder, f"--master-port {port} --preflight off train.py").problems == ()
+        assert _check(rows, folder, f"--master-port {port} --standalone train.py").problems == ()
+        other = _check(rows, folder, f"--master-port {port} --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 train.py")
+        assert other.problems == ()
+        assert other.master == "127.0.0.1"
+        # A plain variable is a wish that one node can do without.
+        exported = _check(rows, folder, "train.py", MASTER_PORT=str(port))
+        assert exported.problems == ()
+        assert exported.options.master_port is None
+        assert "MASTER_PORT not used" in exported.options.notes[0]
+
+
+def test_the_master_becomes_an_address(rows: tuple[Row, ...], folder: Path) -> None:
+    port = free_port()
+    named = _check(rows, folder, f"--master-addr localhost --master-port {port} train.py")
+    assert (named.problems, named.master) == ((), "127.0.0.1")
+    variables = _check(rows, folder, "train.py", MASTER_ADDR="localhost", MASTER_PORT=str(port))
+    assert (variables.problems, variables.master) == ((), "127.0.0.1")
+    assert variables.options.master == ("localhost", port)
+    foreign = _check(rows, folder, "train.py", MASTER_ADDR="192.0.2.199", MASTER_PORT=str(port))
+    assert (foreign.problems, foreign.options.is_static) == ((), False)
+    problem = _only(_check(rows, folder, f"--master-addr no-host.invalid --master-port {port} train.py"))
+    assert (problem.code, problem.cause, problem.word) == ("DDP202", "rendezvous-dns", 1)
+
+
+def test_log_folders(rows: tuple[Row, ...], folder: Path) -> None:
+    (folder / "file").write_text("")
+    problem = _only(_check(rows, folder, "--log-dir file/logs train.py"))
+    assert "is not a folder" in problem.title
+    assert problem.word == 1
+    assert _check(rows, folder, "--log-dir new/logs train.py").problems == ()
+    assert not (folder / "new").exists()
+
+
+def test_a_log_folder_that_cannot_be_written(rows: tuple[Row, ...], folder: Path) -> None:
+    """/proc takes no folder from anybody, root included."""
+    problem = _only(_check(rows, folder, "--log-dir /proc/sys/logs train.py"))
+    assert problem.code in ("DDP105", "DDP106")
+
+
+def test_gpus_are_counted_as_cuda_would(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"0000:0{number}:00.0").mkdir()
+    counts = {None: 4, "0,1": 2, "": 0, "-1": 0, "1,-1,2": 1, "GPU-abc,GPU-def": 2}
+    for chosen, expected in counts.items():
+        environ = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
+        assert visible_gpus(environ, tmp_path) == expected
+    assert visible_gpus({}, tmp_path / "none") is None
+
+
+def test_torch_is_found_by_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "torch" / "distributed").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit")
+    run = tmp_path / "torch" / "distributed" / "run.py"
+    run.write_text("")
+    assert find_torch_run([str(tmp_path)]) == run
+    assert find_torch_run(sys.path) is not None
+
+
+def test_nothing_heavy_is_loaded_for_a_good_line(folder: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from ddp_run.options import parse
+from ddp_run.preflight import check, torch_rows
+checked = check(parse(["--nproc-per-node=2", "train.py"], {}, torch_rows=torch_rows()), {}, Path.cwd())
+assert not checked.problems
+print(sorted({"torch", "asyncio", "tenacity", "psutil", "structlog", "socket", "tomllib"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_problem_is_a_block_that_points_at_the_word(rows: tuple[Row, ...], folder: Path) -> None:
+    argv = shlex.split("--nproc-per-node 2 trian.py --lr 1")
+    checked = check(parse(argv, {}, torch_rows=rows), {}, folder)
+    lines = render(checked.problems, argv).splitlines()
+    assert lines[0] == "error[DDP102]: script trian.py does not exist"
+    assert lines[1] == "  --> command line, word 3"
+    command = next(line for line in lines if "trian.py --lr" in line)
+    marks = lines[lines.index(command) + 1]
+    assert marks.index("^") == command.index("trian.py")
+    assert marks.count("^") == len("trian.py")
+
+
+def test_torch_missing_is_told(tmp_path: Path) -> None:
+    program = "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p];"
+    program += f"sys.path.insert(0, {str(Path(__file__).parents[2] / 'supervisor')!r});"
+    program += "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f)];"
+    program += "from ddp_run import preflight, problem\n"
+    program += "try: preflight.torch_rows()\nexcept problem.Refused as refused: print(refused.problems[0].title)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.strip() == "torch is not installed for this Python", done.stderr
+
+
+def test_refusals_carry_all_problems(rows: tuple[Row, ...]) -> None:
+    with pytest.raises(Refused) as caught:
+        parse(["--nnodes=two", "--nproc-per-node=0", "--retry=maybe", "train.py"], {}, torch_rows=rows)
+    assert len(caught.value.problems) == 3

@@ -1,0 +1,359 @@
+"""Where values come from, what is refused, what reaches the agent."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from ddp_run.option_table import OWN_ROWS, Row, TableUnreadable, all_rows, help_text_of, options_table_markdown
+from ddp_run.option_table import read_torch_table as read_table
+from ddp_run.option_values import PerRank, Streams
+from ddp_run.options import Options, Source, parse
+from ddp_run.preflight import torch_rows
+from ddp_run.problem import CODES, Problem, Refused, render
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[Row, ...]:
+    return torch_rows()
+
+
+Parse = Callable[..., Options]
+
+
+@pytest.fixture
+def parsed(rows: tuple[Row, ...]) -> Parse:
+    def parse_line(line: str, config: str | None = None, **variables: str) -> Options:
+        def read(path: str) -> str:
+            if config is None:
+                raise FileNotFoundError(2, "No such file or directory", path)
+            return config
+
+        return parse(shlex.split(line), variables, torch_rows=rows, read_file=read)
+
+    return parse_line
+
+
+def _problems(parsed: Parse, line: str, config: str | None = None, **variables: str) -> tuple[Problem, ...]:
+    with pytest.raises(Refused) as caught:
+        parsed(line, config, **variables)
+    return caught.value.problems
+
+
+def _only(parsed: Parse, line: str, config: str | None = None, **variables: str) -> Problem:
+    problems = _problems(parsed, line, config, **variables)
+    assert len(problems) == 1, problems
+    return problems[0]
+
+
+def _origin(options: Options, dest: str) -> tuple[Source, str]:
+    return options.settings[dest].source, options.settings[dest].origin
+
+
+# ---------------------------------------------------------------------------------------------- origins
+
+
+def test_the_first_that_has_a_value_wins(parsed: Parse) -> None:
+    config = "# preset\nnproc-per-node = 5\n"
+    line = "--config p.toml x.py"
+    sources: Mapping[str, str] = {"PET_NPROC_PER_NODE": "3", "NPROC_PER_NODE": "4"}
+    plain = {"NPROC_PER_NODE": "4"}
+    given = parsed(f"--nproc-per-node=2 {line}", config, **sources)
+    assert (given.nproc, *_origin(given, "nproc_per_node")) == ("2", Source.OPTION, "--nproc-per-node")
+    pet = parsed(line, config, **sources)
+    assert (pet.nproc, *_origin(pet, "nproc_per_node")) == ("3", Source.PET, "PET_NPROC_PER_NODE")
+    variable = parsed(line, config, **plain)
+    assert (variable.nproc, *_origin(variable, "nproc_per_node")) == ("4", Source.VARIABLE, "NPROC_PER_NODE")
+    preset = parsed(line, config)
+    assert (preset.nproc, *_origin(preset, "nproc_per_node")) == ("5", Source.CONFIG, "p.toml:2")
+    default = parsed("x.py")
+    assert (default.nproc, *_origin(default, "nproc_per_node")) == ("1", Source.DEFAULT, "default")
+
+
+def test_own_options_have_their_variables(parsed: Parse) -> None:
+    values = {"MAX_RETRIES": "2", "DDP_RUN_RETRY": "always", "DDP_RUN_NCCL_DEBUG": "trace", "DDP_RUN_CONSOLE": "none"}
+    options = parsed("x.py", **values, DDP_RUN_LOG_FORMAT="json", DDP_RUN_PREFLIGHT="off")
+    assert (options.max_retries, options.retry, options.nccl_debug) == (2, "always", "trace")
+    assert (options.console, options.log_format, options.preflight) == ("none", "json", "off")
+    assert options.torch_arguments() == ()
+
+
+def test_the_agent_gets_what_it_cannot_read_itself(parsed: Parse) -> None:
+    options = parsed(
+        "--config p.toml --standalone -r3 --max_retries 1 -m mod -r 1",
+        'rdzv-conf = "timeout=5"\n',
+        NPROC_PER_NODE="2",
+        PET_ROLE="trainer",
+        PET_NO_PYTHON="0",
+    )
+    assert (options.script, options.script_args) == ("mod", ("-r", "1"))
+    expected = {"--standalone", "--redirects=3", "--module", "--rdzv-conf=timeout=5", "--nproc-per-node=2"}
+    assert set(options.torch_arguments()) == expected
+    assert options.role == "trainer"
+    assert options.redirects == PerRank(Streams.ALL)
+
+
+def test_typed_values(parsed: Parse) -> None:
+    options = parsed("--nnodes 1:2 --node-rank 1 --tee 0:1,3:3 --local-ranks-filter 0,2 --shutdown-timeout 3 x.py")
+    assert (options.min_nodes, options.max_nodes, options.node_rank, options.grace_s) == (1, 2, 1, 3.0)
+    assert [options.tee.of(rank) for rank in range(4)] == [Streams.OUT, Streams.NONE, Streams.NONE, Streams.ALL]
+    assert options.local_ranks_filter == frozenset({0, 2})
+    assert options.master == ("127.0.0.1", 29500)
+    assert parsed("x.py", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="7").grace_s == 7.0
+    assert parsed("x.py").grace_s == 30.0
+    assert parsed("x.py").master is None
+
+
+# ------------------------------------------------------------------------------- variables of other jobs
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--standalone x.py",
+        "--rdzv-backend c10d --rdzv-endpoint localhost:0 x.py",
+        "--rdzv-endpoint 127.0.0.1:29511 x.py",
+    ],
+)
+def test_exported_variables_leave_a_chosen_rendezvous_alone(parsed: Parse, line: str) -> None:
+    exported = {"MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "29500", "NNODES": "4", "NODE_RANK": "3"}
+    assert parsed(line, **exported).torch_arguments() == parsed(line).torch_arguments()
+    broken = {"MASTER_PORT": "tcp://10.0.0.1:80", "NNODES": "many", "NODE_RANK": "x"}
+    assert parsed(line, **broken).torch_arguments() == parsed(line).torch_arguments()
+
+
+def test_rank_and_world_size_are_never_read(parsed: Parse) -> None:
+    assert parsed("x.py", RANK="3", WORLD_SIZE="8", LOCAL_RANK="1").torch_arguments() == ()
+
+
+def test_a_broken_port_matters_to_several_nodes_only(parsed: Parse) -> None:
+    alone = parsed("x.py", MASTER_PORT="tcp://10.0.0.1:80")
+    assert alone.master is None
+    assert "MASTER_PORT" in alone.notes[0]
+    problem = _only(parsed, "--nnodes 2 x.py", MASTER_PORT="tcp://10.0.0.1:80")
+    assert problem.origin == "environment variable MASTER_PORT"
+    assert "Kubernetes" in problem.notes[0]
+
+
+def test_a_node_rank_of_other_jobs_does_not_matter_to_one_node(parsed: Parse) -> None:
+    assert parsed("--master-port 29511 x.py", NODE_RANK="3").node_rank == 0
+
+
+def test_variables_lead_to_several_nodes(parsed: Parse) -> None:
+    options = parsed("x.py", NNODES="2", NODE_RANK="1", MASTER_ADDR="node-a", MASTER_PORT="29511")
+    assert options.master == ("node-a", 29511)
+    assert set(options.torch_arguments()) == {
+        "--nnodes=2",
+        "--node-rank=1",
+        "--master-addr=node-a",
+        "--master-port=29511",
+    }
+
+
+# --------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("--nnodes=two x.py", 0),
+        ("--nnodes=0 x.py", 0),
+        ("--nnodes 3:2 x.py", 1),
+        ("--nnodes=1:2:3 x.py", 0),
+        ("--nproc-per-node 0 x.py", 1),
+        ("--nproc-per-node=-1 x.py", 0),
+        ("--nproc_per_node two x.py", 1),
+        ("--standalone --max-restarts=-1 x.py", 1),
+        ("--max-retries=-1 x.py", 0),
+        ("--max-retries 1.5 x.py", 1),
+        ("--master-port 65536 x.py", 1),
+        ("--master-port=-1 x.py", 0),
+        ("--redirects 4 x.py", 1),
+        ("-r5 x.py", 0),
+        ("--tee 0:1;1:1 x.py".replace(";", "_"), 1),
+        ("--local-ranks-filter a,b x.py", 1),
+        ("--rdzv-conf timeout x.py", 1),
+        ("--start-method thread x.py", 1),
+        ("--retry sometimes x.py", 1),
+        ("--console=loud x.py", 0),
+        ("--nnodes 2 --node-rank 2 x.py", 3),
+        ("--rdzv-endpoint somewhere x.py", 1),
+        ("--rdzv-backend c10d --rdzv-endpoint host:99999 x.py", 3),
+        ("--standalone --nnodes 2 x.py", 2),
+        ("-m --no-python x", 0),
+        ("--max-retries 1 --nnodes 2 x.py", 1),
+        ("--shutdown-timeout=-1 x.py", 0),
+        ("--monitor-interval=nan x.py", 0),
+        ("--standalone=yes x.py", 0),
+        ("--frobnicate x.py", 0),
+        ("--nproc-per-node=2", 1),
+        ("--role r --nnodes", 2),
+    ],
+)
+def test_each_mistake_is_one_problem_at_its_word(parsed: Parse, line: str, word: int) -> None:
+    problem = _only(parsed, line)
+    assert problem.word == word
+    assert problem.code in CODES
+    text = render([problem], shlex.split(line))
+    assert text.startswith(f"error[{problem.code}]: {problem.title}\n")
+
+
+def test_what_torchrun_ignores_is_not_checked(parsed: Parse) -> None:
+    assert parsed("--standalone --master-port 99999 --rdzv-endpoint a:b x.py").standalone
+    assert parsed("--run-path -m --no-python /x.py").run_path
+    assert parsed("x.py", PET_START_METHOD="nonsense").script == "x.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PET_STANDALONE", "yes"), ("PET_MAX_RESTARTS", "x"), ("PET_NNODES", "two"), ("MAX_RETRIES", "x")],
+)
+def test_a_malformed_variable_is_named(parsed: Parse, name: str, value: str) -> None:
+    problem = _only(parsed, "x.py", **{name: value})
+    assert problem.origin == f"environment variable {name}"
+    assert name in problem.title
+
+
+def test_all_problems_are_told_at_once(parsed: Parse) -> None:
+    config = "retries = 3\nnccl-debug = 'loud'\nnproc-per-node = 0\nmax-restarts = true\n"
+    problems = _problems(parsed, "--config p.toml --nnodes=x --unknown=1 x.py", config, PET_STANDALONE="maybe")
+    origins = [problem.origin or problem.word for problem in problems]
+    assert sorted(map(str, origins)) == sorted(
+        ["p.toml:1", "p.toml:2", "p.toml:3", "p.toml:4", "2", "3", "environment variable PET_STANDALONE"]
+    )
+
+
+def test_the_nearest_names_are_offered(parsed: Parse) -> None:
+    assert _only(parsed, "--nproc-per-nod3=2 x.py").helps == ("did you mean --nproc-per-node?",)
+    assert "did you mean --max-retries or --max-restarts?" in _only(parsed, "--max-retriess=2 x.py").helps
+    assert _only(parsed, "--nccl-debug wran x.py").helps == ("--nccl-debug=warn",)
+
+
+def test_retries_of_several_nodes_say_why(parsed: Parse) -> None:
+    assert "agree on a retry" in _only(parsed, "--nnodes 2 --max-retries 1 x.py").notes[0]
+    assert parsed("--nnodes 2 --max-retries 1 --retry never x.py").max_retries == 1
+
+
+# ------------------------------------------------------------------------------------------------ preset
+
+
+def test_a_preset_is_read_in_both_spellings(parsed: Parse) -> None:
+    config = 'nproc_per_node = "gpu"\nmonitor-interval = 1\nstandalone = true\nmax_retries = 3\n"role" = "r"\n'
+    options = parsed("--config p.toml x.py", config)
+    assert (options.nproc, options.standalone, options.max_retries, options.role) == ("gpu", True, 3, "r")
+    assert "--monitor-interval=1" in options.torch_arguments()
+
+
+@pytest.mark.parametrize(
+    ("config", "place", "says"),
+    [
+        ("nnodes = 1\n\nnnode-rank = 3\n", "p.toml:3", "unknown key nnode-rank"),
+        ("config = 'other.toml'\n", "p.toml:1", "unknown key config"),
+        ("[launch]\nnnodes = 1\n", "p.toml:1", "unknown key launch"),
+        ("max-retries = 'two'\n", "p.toml:1", "a whole number is wanted"),
+        ("standalone = 1\n", "p.toml:1", "true or false is wanted"),
+        ("max-restarts = true\n", "p.toml:1", "a whole number is wanted"),
+        ("role = ['a']\n", "p.toml:1", "a text is wanted"),
+        ("a = 1\nnnodes = = 2\n", "p.toml:2", "not valid TOML"),
+        ("max-retries = 1\nmax_retries = 2\n", "p.toml:2", "given twice"),
+    ],
+)
+def test_a_mistake_in_a_preset_has_its_line(parsed: Parse, config: str, place: str, says: str) -> None:
+    problem = _only(parsed, "--config p.toml x.py", config)
+    assert problem.origin == place
+    assert says in problem.title
+
+
+def test_an_unreadable_preset(parsed: Parse) -> None:
+    assert _only(parsed, "--config p.toml x.py").word == 1
+    assert _only(parsed, "x.py", DDP_RUN_CONFIG="p.toml").origin == "environment variable DDP_RUN_CONFIG"
+
+
+def test_the_shipped_presets_are_valid(rows: tuple[Row, ...]) -> None:
+    presets = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
+    assert presets
+    for preset in presets:
+        options = parse(
+            ["--config", str(preset), "x.py"], {}, torch_rows=rows, read_file=lambda path: Path(path).read_text()
+        )
+        assert options.given > {"config"}
+
+
+# ------------------------------------------------------------------------------------------------- table
+
+_OLDER = """
+def get_args_parser():
+    parser = ArgumentParser(description="x")
+    parser.add_argument("--nnodes", action=env, type=str, default="1:1", help="a" "b")
+    parser.add_argument("-m", "--module", action=check_env, help="m")
+    parser.add_argument("--bind", choices=[mode.value for mode in Modes], type=str, default=None)
+    parser.add_argument("training_script", type=str)
+    parser.add_argument("training_script_args", nargs=REMAINDER)
+    return parser
+
+def main(): pass
+"""
+
+
+def test_an_older_torch_gets_our_shutdown_timeout() -> None:
+    table = read_table(_OLDER)
+    assert [row.dest for row in table] == ["nnodes", "module", "bind"]
+    assert table[2].choices is None
+    options = parse(["--shutdown-timeout", "4", "x.py"], {}, torch_rows=table)
+    assert (options.grace_s, options.torch_arguments(), options.redirects) == (4.0, (), PerRank())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "def other(): pass",
+        "def get_args_parser(: pass",
+        _OLDER.replace("action=env", "action='append'"),
+        _OLDER.replace('parser.add_argument("--nnodes"', 'group.add_argument("--nnodes"'),
+        _OLDER.replace('default="1:1"', "default=DEFAULT"),
+        _OLDER.replace('    parser.add_argument("training_script", type=str)\n', ""),
+    ],
+)
+def test_an_unknown_form_of_the_source_is_not_guessed(source: str) -> None:
+    with pytest.raises(TableUnreadable):
+        read_table(source)
+
+
+def test_help_and_readme_table_name_every_option(rows: tuple[Row, ...]) -> None:
+    table = all_rows(rows)
+    text, markdown = help_text_of(table, 90), options_table_markdown(table)
+    for row in table:
+        assert f"{row.name}" in text
+        assert f"`{row.name}" in markdown
+    assert text.index("--max-retries") < text.index("--nnodes")
+    assert max(map(len, text.splitlines())) <= 90
+    assert len(markdown.splitlines()) == len(table) + 2
+    assert {row.dest for row in OWN_ROWS} <= {row.dest for row in table}
+
+
+# --------------------------------------------------------------------------------------------- rendering
+
+
+def test_a_long_command_line_is_cut_around_the_word() -> None:
+    argv = ["--a=" + "x" * 300, "--bad", "y" * 300]
+    lines = render([Problem("DDP101", "t", 1, "here")], argv, width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[4].index("^^^^^") == lines[3].index("--bad")
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    argv = ["--a=\x1b[31m\n\udcff", "x"]
+    text = render([Problem("DDP101", "bad \x1b]0;t\x07", 0, "l")], argv)
+    assert "\x1b" not in text
+    assert "\\x1b" in text
+    text.encode()
+    assert "\x1b[31;1merror" in render([Problem("DDP101", "t", 0)], argv, colour=True)
+
+
+def test_a_missing_word_is_pointed_at_past_the_end() -> None:
+    lines = render([Problem("DDP101", "t", 1, "here")], ["--x"]).splitlines()
+    assert lines[4].index("^") == lines[3].index("--x") + 4
