@@ -148,7 +148,7 @@ class _Court:
         gone = tuple(_collateral(item.death, _reason(item, first)) for item in others)
         verdict = Verdict("failed", shell_code(death.code) or 1, first_failure=_first_failure(death), collateral=gone)
         self._cross_check(death)
-        return self._as_sure_as_the_order(_with_finding(verdict, first.finding))
+        return self._as_sure_as_the_order(_with_finding(verdict, first.finding), judged)
 
     def _without_own_failure(self, judged: Sequence[_Judged]) -> Verdict:
         """Only consequences are known here: of a rank that left with 0, of something outside, or of nothing seen."""
@@ -274,8 +274,13 @@ class _Court:
         seen = "itself" if death.failed_at is not None else "the kernel"
         self.notes.append(f"torchrun's summary names rank {root.rank}; {seen} saw rank {death.rank} end first")
 
-    def _as_sure_as_the_order(self, verdict: Verdict) -> Verdict:
-        """Without stamps, failures within one second of the agent's clock have no known order."""
+    def _as_sure_as_the_order(self, verdict: Verdict, judged: Sequence[_Judged]) -> Verdict:
+        """Without stamps, failures within one second of the agent's clock have no known order.
+
+        That matters only where they differ.
+        """
+        if len({(item.finding.rule.name, _type(item.death)) for item in judged}) == 1:
+            return verdict
         unordered = [death for death in self.run.deaths if death.order == _UNORDERED]
         roots = [entry.time for entry in self.run.agent.summary if entry.root]
         same = [entry for entry in self.run.agent.summary if roots and entry.time == roots[0]]
@@ -296,6 +301,10 @@ def _precedence(finding: Finding) -> tuple[bool, int, str]:
 
 def _by_order(deaths: Iterable[Death]) -> list[Death]:
     return sorted(deaths, key=lambda death: death.order)
+
+
+def _type(death: Death) -> str | None:
+    return death.exception.type if death.exception is not None else None
 
 
 def _is_stop(death: Death) -> bool:

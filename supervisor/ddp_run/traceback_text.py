@@ -79,13 +79,17 @@ def last(lines: Sequence[str]) -> Printed | None:
 
 
 def line_of(log: LogText, exception: ExceptionInfo) -> Quote | None:
-    """The last line of the log that shows this exception's type and the first line of its message."""
+    """The last line of the log that shows this exception: its type and the first line of its message.
+
+    Else the last that begins with its type: a SyntaxError's message is printed without the place that `str` adds.
+    """
     name = exception.type.rpartition(".")[2]
     message = exception.message.partition("\n")[0].strip()
-    for index in range(len(log.lines) - 1, -1, -1):
-        if name in log.lines[index] and message in log.lines[index]:
-            return log.quote(index)
-    return None
+    alone = re.compile(rf"(?<!\w){re.escape(name)}(?::|$)")
+    named = [index for index in range(len(log.lines) - 1, -1, -1) if name in log.lines[index]]
+    exact = next((index for index in named if message in log.lines[index]), None)
+    found = exact if exact is not None else next((index for index in named if alone.search(log.lines[index])), None)
+    return log.quote(found) if found is not None else None
 
 
 def from_text(text: str) -> ExceptionInfo | None:

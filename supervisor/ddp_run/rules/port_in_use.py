@@ -51,7 +51,7 @@ def _finding(log: LogText, death: Death | None, run: Evidence) -> Finding | None
     port = _port(log)
     who = "torch's agent" if death is None else f"rank {death.rank}"
     retry = RULE.retry
-    if port is not None and port != run.master_port and death is not None:
+    if None not in (port, run.master_port) and port != run.master_port and death is not None:
         retry = Retry(helps=False, reason=f"port {port} was chosen by the program, so the next attempt wants it again")
     named = f"port {port}" if port is not None else "a port"
     return Finding(

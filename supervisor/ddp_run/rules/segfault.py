@@ -16,7 +16,8 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.verdict import Area, Death, Evidence, Finding, Quote, Retry, Rule
+from ddp_run.traceback_text import is_library
+from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Quote, Retry, Rule
 
 RULE = Rule(
     code="DDP610",
@@ -34,13 +35,19 @@ def match(death: Death, run: Evidence) -> Finding | None:
     """Ended by SIGSEGV."""
     if death.code != -signal.SIGSEGV:
         return None
-    frame = death.stack.first(_FRAME) or death.stderr.ending(200).first(_FRAME)
+    frame = _frame(death.stack) or _frame(death.stderr.ending(200))
     fatal = death.stack.last(_FATAL) or death.stderr.last(_FATAL)
     quotes: tuple[Quote, ...] = tuple(hit[0] for hit in (fatal, frame) if hit is not None)
     where = ""
     if frame is not None:
         where = f" in {frame[1]['function']} ({frame[1]['file'].rpartition('/')[2]}:{frame[1]['line']})"
     return Finding(RULE, death.rank, f"rank {death.rank} crashed in native code{where}", quotes, _advice(death))
+
+
+def _frame(log: LogText) -> tuple[Quote, re.Match[str]] | None:
+    """The innermost frame of the user's own code, or the innermost of all."""
+    hits = [(log.quote(index), hit) for index, line in enumerate(log.lines) if (hit := _FRAME.search(line))]
+    return next((each for each in hits if not is_library(each[1]["file"])), hits[0] if hits else None)
 
 
 def _advice(death: Death) -> tuple[str, ...]:

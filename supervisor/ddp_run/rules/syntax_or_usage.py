@@ -27,6 +27,7 @@ RULE = Rule(
     beats=("script-not-found", "bad-arguments"),
 )
 _TYPES = frozenset({"SyntaxError", "IndentationError", "TabError"})
+_PLACE = re.compile(r" \([^()]*, line \d+\)$")
 _PYTHON_AS_SCRIPT = re.compile(r"can't open file '(?:[^']*/)?(?P<word>python[\d.]*|\s*)'")
 _REFUSED = re.compile(r"(?:torchrun|run\.py|launch\.py|torch\.distributed\.\w+): error: (?P<what>.+)")
 _BAD_VALUE = re.compile(r"ValueError: (?P<what>Unsupported nproc_per_node value.*|.*nnodes.*format.*)")
@@ -41,7 +42,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
         return Finding(
             RULE,
             death.rank,
-            f"{place} does not parse: {raised.message.partition(chr(10))[0]}",
+            f"{place} does not parse: {_PLACE.sub('', raised.message.partition(chr(10))[0])}",
             (quote,) if quote else (),
             (f"python -m py_compile {raised.file}",) if raised.file else (),
             exception=raised,

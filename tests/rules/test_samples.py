@@ -1,0 +1,81 @@
+"""Every sample, judged by all rules: what a real run left (see provoke.py) must give the verdict in expect.toml."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddp_run import journal
+from ddp_run.diagnose import catalogue, judge
+from ddp_run.events import Event
+from ddp_run.evidence import gather
+from ddp_run.verdict import Verdict
+
+SAMPLES = Path(__file__).parent / "samples"
+NAMES = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def verdict_of(folder: Path) -> Verdict:
+    recorded = folder / "events.jsonl"
+    events: list[Event] = list(journal.read(recorded)) if recorded.exists() else []
+    return judge(gather(folder, events, 0))
+
+
+def expected(name: str) -> dict[str, Any]:
+    return tomllib.loads((SAMPLES / name / "expect.toml").read_text())
+
+
+def test_confusion() -> None:
+    table = [(name, expected(name)["cause"], verdict_of(SAMPLES / name).cause) for name in NAMES]
+    wrong = [f"{name}: {cause} was taken for {found}" for name, cause, found in table if cause != found]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_verdict(name: str) -> None:
+    wanted, verdict = expected(name), verdict_of(SAMPLES / name)
+    first = verdict.first_failure
+    assert (verdict.cause, verdict.exit_code, verdict.confidence, first and first.rank) == (
+        wanted["cause"],
+        wanted["exit_code"],
+        wanted["confidence"],
+        wanted.get("rank"),
+    )
+    assert verdict.notes == () or wanted["cause"] in ("peer-died", "python-exception")
+    for quote in verdict.evidence:
+        if (SAMPLES / name / quote.source).exists() and quote.line is not None:
+            lines = (SAMPLES / name / quote.source).read_text().split("\n")
+            assert lines[quote.line - 1] == quote.text
+    if "evidence" in wanted:
+        assert any(wanted["evidence"] in quote.text for quote in verdict.evidence)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_its_key_words_the_cause_is_not_found(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(SAMPLES / name, folder)
+    (folder / "expect.toml").unlink()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            text = path.read_text()
+            for word, other in expected(name)["without"].items():
+                text = text.replace(word, other)
+            path.write_text(text)
+    assert verdict_of(folder).cause != expected(name)["cause"]
+
+
+def test_every_cause_has_a_sample() -> None:
+    assert {cause.rule.name for cause in catalogue()} == {expected(name)["cause"] for name in NAMES}
+
+
+def test_the_pages_of_the_causes_are_up_to_date() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "gen_docs"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

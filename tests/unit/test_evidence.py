@@ -1,0 +1,136 @@
+"""What is gathered from a journal and the files of a run, by real files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ddp_run.events import (
+    AgentExited,
+    AgentStarted,
+    AttemptStarted,
+    Event,
+    LocalRank,
+    MemoryCounted,
+    MonotonicNs,
+    Rank,
+    RankExited,
+    RankFailed,
+    RankStarted,
+    RunStarted,
+    SignalReceived,
+    SignalSent,
+)
+from ddp_run.evidence import gather
+from ddp_run.log_tail import read_tail
+
+SUMMARY = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-01_00:00:00
+  rank      : {rank} (local_rank: {rank})
+  exitcode  : {code} (pid: {pid})
+"""
+
+
+def ns(value: int) -> MonotonicNs:
+    return MonotonicNs(value)
+
+
+def run_started() -> RunStarted:
+    argv = ("ddp-run", "--nproc-per-node", "2", "train.py", "--lr", "3")
+    return RunStarted(ns(0), 1, "run", "node-a", 0, 1, argv, 0, "by-cause", 30.0, 0, "0.1.0")
+
+
+def hello(rank: int, restart: int = 0) -> RankStarted:
+    folder = f"attempt_0/rank_{rank}" if restart == 0 else f"attempt_0/restart_{restart}/rank_{rank}"
+    pid = 100 + rank + 10 * restart
+    return RankStarted(ns(5), Rank(rank), LocalRank(rank), restart, pid, 2, 2, folder)
+
+
+def failed(at: int, rank: int, code: int) -> RankFailed:
+    return RankFailed(ns(at), Rank(rank), 0, code, None)
+
+
+def exited(at: int, rank: int, code: int | None, restart: int = 0) -> RankExited:
+    return RankExited(ns(at), Rank(rank), restart, code)
+
+
+def start() -> list[Event]:
+    return [run_started(), AttemptStarted(ns(1), 0, (), None), AgentStarted(ns(2), 50), hello(0), hello(1)]
+
+
+def test_deaths_leavers_and_the_agents_term(tmp_path: Path) -> None:
+    events = [*start(), exited(20, 1, 3), exited(30, 0, -15), AgentExited(ns(40), 1)]
+    evidence = gather(tmp_path, events, 0)
+    assert [(d.rank, d.code, d.signals_sent) for d in evidence.deaths] == [(1, 3, ()), (0, -15, (15,))]
+    assert (evidence.script, evidence.world_size, evidence.started) == ("train.py", 2, 2)
+    assert gather(tmp_path, [*start(), exited(20, 1, 0), exited(30, 0, 0)], 0).leavers[0].rank == 1
+
+
+def test_the_agents_log_says_whom_it_signalled(tmp_path: Path) -> None:
+    (tmp_path / "attempt_0").mkdir()
+    (tmp_path / "attempt_0" / "agent.log").write_text("W1 api.py:9] Sending process 999 closing signal SIGTERM\n")
+    events = [*start(), exited(20, 1, 3), exited(30, 0, -15)]
+    assert [d.signals_sent for d in gather(tmp_path, events, 0).deaths] == [(), ()]
+
+
+def test_a_rank_that_had_failed_keeps_its_code_when_it_is_ended_by_our_signal(tmp_path: Path) -> None:
+    sent = SignalSent(ns(40), "ranks", 9, (101,), "grace is over")
+    evidence = gather(tmp_path, [*start(), failed(10, 1, 7), sent, exited(50, 1, -9), exited(60, 0, -15)], 0)
+    first = evidence.deaths[0]
+    assert (first.rank, first.code, first.signals_sent) == (1, 7, ())
+
+
+def test_a_code_that_nobody_could_read_comes_from_the_agent(tmp_path: Path) -> None:
+    (tmp_path / "attempt_0").mkdir()
+    (tmp_path / "attempt_0" / "agent.log").write_text(SUMMARY.format(rank=1, code=-11, pid=101))
+    evidence = gather(tmp_path, [*start(), exited(10, 0, None), exited(20, 1, None), AgentExited(ns(40), 1)], 0)
+    assert [(d.rank, d.code) for d in evidence.deaths] == [(1, -11)]
+    assert [leaver.rank for leaver in evidence.leavers] == [0]
+
+
+def test_only_the_last_restart_counts(tmp_path: Path) -> None:
+    events = [*start(), exited(20, 1, 3), exited(21, 0, -15), hello(0, 1), hello(1, 1)]
+    events += [exited(50, 0, 0, 1), exited(60, 1, 4, 1)]
+    assert [(d.rank, d.code, d.pid) for d in gather(tmp_path, events, 0).deaths] == [(1, 4, 111)]
+
+
+def test_without_the_bootstrap_the_agents_summary_is_the_source(tmp_path: Path) -> None:
+    (tmp_path / "attempt_0" / "rank_1").mkdir(parents=True)
+    (tmp_path / "attempt_0" / "agent.log").write_text(SUMMARY.format(rank=1, code=1, pid=77))
+    text = 'Traceback (most recent call last):\n  File "t.py", line 3, in f\n    f()\nValueError: bad\n'
+    (tmp_path / "attempt_0" / "rank_1" / "stderr.log").write_text(text)
+    death = gather(tmp_path, start()[:3], 0).deaths[0]
+    assert (death.rank, death.pid, death.failed_at) == (1, 77, None)
+    assert death.exception is not None
+    assert (death.exception.type, death.exception.line) == ("ValueError", 3)
+
+
+def test_memory_counts_and_the_first_stop_signal(tmp_path: Path) -> None:
+    counts = [MemoryCounted(ns(3), 4, None), MemoryCounted(ns(90), 6, 1)]
+    events = [*start(), counts[0], SignalReceived(ns(50), 10), SignalReceived(ns(60), 15), counts[1]]
+    evidence = gather(tmp_path, events, 0)
+    assert (evidence.host_oom_kills, evidence.cgroup_oom_kills) == (2, None)
+    assert (evidence.stop_signal, evidence.stop_at) == (15, 60)
+
+
+def test_a_handled_exception_far_from_the_end_is_not_the_cause(tmp_path: Path) -> None:
+    (tmp_path / "attempt_0" / "rank_1").mkdir(parents=True)
+    text = 'Traceback (most recent call last):\n  File "t.py", line 3, in f\n    f()\nOSError: retried\n'
+    (tmp_path / "attempt_0" / "rank_1" / "stderr.log").write_text(text + "step\n" * 50)
+    assert gather(tmp_path, [*start(), exited(20, 1, 3)], 0).deaths[0].exception is None
+
+
+def test_the_end_of_a_log_has_true_line_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "stderr.log"
+    path.write_bytes(b"".join(b"line %d\n" % number for number in range(1, 5001)) + b"\xff\x00 50%\r 60%\rlast")
+    tail = read_tail(path, "stderr.log", limit=1000)
+    assert tail.quote(0).text == f"line {tail.quote(0).line}"
+    assert len(tail.lines) < 200
+    assert (tail.quote(len(tail.lines) - 1).line, tail.lines[-1]) == (5001, "last")
+    assert read_tail(path, "stderr.log").lines[0] == "line 1"
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    assert read_tail(tmp_path / "none", "none").lines == ()
+    assert gather(tmp_path / "none", [], 0).deaths == ()
