@@ -106,7 +106,7 @@ def test_colours_stay_where_asked_and_end_with_their_line() -> None:
 
 
 @given(st.binary(max_size=200), st.booleans())
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_nothing_but_colours_reaches_a_terminal(block: bytes, colour: bool) -> None:
     shown = readable(block, colour=colour).decode()
     if colour:
@@ -118,8 +118,8 @@ def test_nothing_but_colours_reaches_a_terminal(block: bytes, colour: bool) -> N
 @pytest.mark.parametrize("unit", [b"\x1b]", b"\x1b[", b"\x1b[1", b"\x1b", b"\x1bP ", b"\r", b"\xff"])
 def test_a_hostile_long_line_takes_linear_time(unit: bytes) -> None:
     start = time.process_time()
-    readable(unit * (3_000_000 // len(unit)) + b"\n", colour=True)
-    readable(unit + b"1" * 3_000_000 + b"\n", colour=True)
+    readable(unit * (1_000_000 // len(unit)) + b"\n", colour=True)
+    readable(unit + b"1" * 1_000_000 + b"\n", colour=True)
     assert time.process_time() - start < 20
 
 
@@ -142,7 +142,7 @@ LINES = st.lists(
 
 
 @given(LINES, st.integers(1, 30))
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_expanding_collapsed_lines_gives_each_rank_its_own_in_order(written: Written, step: int) -> None:
     collapser = Collapser(window_s=0.05)
     groups = []
