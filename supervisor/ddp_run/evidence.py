@@ -257,7 +257,7 @@ class _Ends:
         return tuple(dict.fromkeys([*ours, *self._agents(start, at)]))
 
     def _agents(self, start: RankStarted, at: MonotonicNs | None) -> tuple[int, ...]:
-        """What the agent sent: it says so in its log; where it does not, it signals all others after a death.
+        """What the agent sent: it says so in its log; where it does not, a rank that ended of SIGTERM tells.
 
         Source: torch/distributed/elastic/multiprocessing/api.py, `_close`: SIGTERM, 30 s later SIGKILL.
         """
@@ -267,6 +267,9 @@ class _Ends:
             return ()
         if self.agent_sent:
             return self.agent_sent.get(start.pid, ())
+        exited = self.exited.get(start.rank)
+        if exited is not None and exited.code not in (None, -signal.SIGTERM, -signal.SIGKILL):
+            return ()
         late = at - min(causes) > _AGENT_KILLS_AFTER_NS
         return (signal.SIGTERM, signal.SIGKILL) if late else (signal.SIGTERM,)
 

@@ -47,7 +47,7 @@ def match_launch(run: Evidence) -> Finding | None:
         return None
     how = "was ended by" if run.agent.code < 0 else "ended with"
     cause = f"torch's agent {how} {in_words(run.agent.code)}; no rank failed by itself"
-    lines = [index for index, line in enumerate(run.agent.log.lines) if line.strip()]
+    lines = [index for index, line in enumerate(run.agent.log.lines) if line.strip() and run.agent.code > 0]
     quote = (run.agent.log.quote(lines[-1]),) if lines else ()
     source = run.agent.log.source
     return Finding(RULE, None, cause, quote, (f"tail {source}",) if source and lines else (), "unknown")
