@@ -6,9 +6,7 @@ checked, since nothing can start without them.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -120,6 +118,9 @@ def torch_rows() -> tuple[Row, ...]:
 
 def ask_torch_parser(python: str) -> tuple[Row, ...]:
     """The rows as torch's parser itself tells them, in a process that imports torch (seconds). Raises `Refused`."""
+    import json
+    import subprocess
+
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
     try:
         done = subprocess.run(

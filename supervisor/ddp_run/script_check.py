@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
@@ -99,7 +98,7 @@ def _script_missing(options: Options, environ: Mapping[str, str], cwd: Path) -> 
     helps = [_command(options.argv[:word], name, *options.script_args) for name in _similar_files(script, path)]
     if not path.parent.is_dir():
         notes = (f"there is no folder {path.parent}",)
-    elif not helps and "/" not in script and shutil.which(script, path=environ.get("PATH")):
+    elif not helps and "/" not in script and _which(script, environ):
         notes = (f"{script} is a program, not a Python script",)
         helps = [_command(options.argv[:word], "--no-python", script, *options.script_args)]
     elif not helps and "/" not in script and not script.endswith(".py") and _find_module(script, cwd) is not None:
@@ -225,7 +224,7 @@ def _program_problem(options: Options, environ: Mapping[str, str], cwd: Path) ->
     program, word = options.script, options.script_word
     path = cwd / program
     if "/" not in program:
-        if shutil.which(program, path=environ.get("PATH", os.defpath)):
+        if _which(program, environ):
             return None
         helps = (_command(options.argv[:word], f"./{program}", *options.script_args),) if path.is_file() else ()
         return Problem("DDP102", f"program {program} is not on PATH", word, "no such program", helps=helps)
@@ -238,6 +237,12 @@ def _program_problem(options: Options, environ: Mapping[str, str], cwd: Path) ->
         cures = (f"chmod u+x {shlex.quote(program)}",) if path.is_file() else ()
         return Problem("DDP105", f"{program} is not executable", word, "no permission to execute", helps=cures)
     return None
+
+
+def _which(program: str, environ: Mapping[str, str]) -> str | None:
+    import shutil
+
+    return shutil.which(program, path=environ.get("PATH", os.defpath))
 
 
 def _command(before: Sequence[str], *after: str) -> str:
