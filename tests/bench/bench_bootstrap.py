@@ -39,7 +39,10 @@ def _environment(folder: Path) -> dict[str, str]:
     boot = {"socket": str(folder / "events.sock"), "folder": str(folder), "relative": "rank_0", "local_rank": 0}
     return {
         **os.environ,
-        **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": "1",
         "DDP_RUN_BOOT": json.dumps({**boot, "agent": os.getpid(), "restore": {}, "nccl_debug_file": None}),
     }
 

@@ -120,9 +120,12 @@ def _cut(text: str, most: int) -> str:
 
 
 def write_error_file(shown: "dict[str, Any]") -> None:
-    """What torch's ErrorHandler.record_exception writes (torch 2.13), unless the program did: the agent shows it."""
+    """What torch's ErrorHandler.record_exception writes (torch 2.13), unless the program did: the agent shows it.
+
+    It appears whole or not at all: the agent itself fails on half a file, and its SIGTERM may come at any time.
+    """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if not path:
+    if not path or os.path.exists(path):
         return
     import json
 
@@ -133,7 +136,8 @@ def write_error_file(shown: "dict[str, Any]") -> None:
         }
     }
     try:
-        with open(path, "x") as file:
+        with open(path + ".part", "w") as file:
             json.dump(message, file)
+        os.rename(path + ".part", path)
     except OSError:
         pass

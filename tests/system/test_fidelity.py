@@ -1,0 +1,154 @@
+"""A program sees the same under plain Python, under torchrun and as a rank of ddp-run. Differences are listed here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.agent_job import PROGRAMS, ranks_of_ddp_run, torchrun, without_addresses
+
+# One job differs from the next in these; TORCHELASTIC_ERROR_FILE names a file in another folder.
+OF_EACH_JOB = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
+# Parts of Python that the bootstrap loads before the program; none has effects of its own.
+LOADED_EARLIER = {"_json", "_socket", "_ctypes", "faulthandler"}
+STACKS_DESCRIPTOR = 1000
+# What torchrun changes for any program: how it is started and from where it gets its streams.
+CHANGED_BY_TORCHRUN = {"environment", "child python"}
+
+
+def _dumped(folder: Path) -> list[dict[str, Any]]:
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    assert found, f"no rank wrote to {folder}"
+    return found
+
+
+def _lay_out(folder: Path) -> None:
+    (folder / "package").mkdir()
+    (folder / "package" / "__init__.py").touch()
+    for name in ("prog.py", "package/__main__.py", "package/part.py"):
+        shutil.copy(PROGRAMS / "properties.py", folder / name)
+    (folder / "dump").mkdir()
+
+
+def _emptied(folder: Path) -> Path:
+    shutil.rmtree(folder)
+    folder.mkdir()
+    return folder
+
+
+FORMS: dict[str, tuple[list[str], list[str], str]] = {
+    # options of torchrun, program, mode of our bootstrap
+    "script": ([], ["./prog.py", "dump", "loaders", "--lr", "1", "-m"], "script"),
+    "module": (["-m"], ["package.part", "dump", "x y"], "module"),
+    "package": (["-m"], ["package", "dump"], "module"),
+    "run-path": (["--run-path"], ["prog.py", "dump", "--help"], "run-path"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_rank_sees_what_it_sees_under_torchrun(tmp_path: Path, form: str) -> None:
+    options, program, mode = FORMS[form]
+    _lay_out(tmp_path)
+    dump = tmp_path / "dump"
+    count = 2 if form == "script" else 1
+    ranks = [f"--nproc-per-node={count}"]
+
+    theirs = torchrun(tmp_path, tmp_path / "theirs", [*ranks, *options], program)
+    assert theirs.code == 0, theirs.agent_log
+    expected = _dumped(dump)
+    _emptied(dump)
+    passed_on = ["--run-path"] if mode == "run-path" else []
+    ours = ranks_of_ddp_run(tmp_path, tmp_path / "ours", [*ranks, *passed_on], [mode, *program])
+    assert ours.code == 0, ours.agent_log
+    seen = _dumped(dump)
+
+    assert len(seen) == len(expected) == count
+    for ours_seen, theirs_seen in zip(seen, expected, strict=True):
+        assert len(theirs_seen) >= 20
+        _assert_only_known_differences(ours_seen, theirs_seen)
+    if form != "run-path":
+        _emptied(dump)
+        _compare_with_plain(tmp_path, dump, [*options, *program], seen[0])
+    for rank in (f"rank_{each}" for each in range(count)):
+        assert (tmp_path / "ours/attempt_0" / rank / "stdout.log").read_text() == "printed\n"
+        assert "complained\n" in (tmp_path / "ours/attempt_0" / rank / "stderr.log").read_text()
+    assert sorted(message["rank"] for message in ours.messages) == list(range(count))
+    assert {message["event"] for message in ours.messages} == {"started"}
+
+
+def _assert_only_known_differences(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    added = set(ours.pop("modules")) - set(theirs.pop("modules"))
+    assert added <= LOADED_EARLIER
+    ours["descriptors"] = [each for each in ours["descriptors"] if each != STACKS_DESCRIPTOR]
+    for seen in (ours, theirs):
+        for name in OF_EACH_JOB:
+            assert seen["environment"].pop(name)
+    assert _signals_but_fatal(ours) == _signals_but_fatal(theirs)
+    assert ours == theirs
+
+
+def _signals_but_fatal(seen: dict[str, Any]) -> dict[str, int]:
+    # faulthandler catches these, to write stacks before they take effect.
+    fatal = sum(1 << number - 1 for number in (4, 6, 7, 8, 11))
+    return {name: int(mask, 16) & ~fatal for name, mask in seen.pop("signals").items()}
+
+
+def _compare_with_plain(folder: Path, dump: Path, words: list[str], rank: dict[str, Any]) -> None:
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environ = {name: value for name, value in environ.items() if not name.startswith("PYTEST_")}
+    with (folder / "plain.out").open("w") as out, (folder / "plain.err").open("w") as err:
+        subprocess.run(
+            [sys.executable, "-u", *words],
+            cwd=folder,
+            env=environ,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            check=True,
+            timeout=150,
+        )
+    (plain,) = _dumped(dump)
+    del plain["modules"], plain["signals"]
+    for seen in (plain, rank):
+        for name in CHANGED_BY_TORCHRUN:
+            seen.pop(name, None)
+    assert rank == plain
+
+
+def test_a_failure_reads_as_under_torchrun_and_reaches_the_agent(tmp_path: Path) -> None:
+    program = str(PROGRAMS / "fails_in_gloo.py")
+    theirs = torchrun(tmp_path, tmp_path / "theirs", ["--nproc-per-node=2"], [program])
+    ours = ranks_of_ddp_run(tmp_path, tmp_path / "ours", ["--nproc-per-node=2"], ["script", program])
+
+    assert (theirs.code, ours.code) == (1, 1)
+    (their_log,) = (tmp_path / "theirs").glob("*/attempt_0/1/stderr.log")
+    our_log = tmp_path / "ours/attempt_0/rank_1/stderr.log"
+    assert "[rank1]: ValueError: bad batch" in our_log.read_text()
+    assert _traceback(our_log) == _traceback(their_log)
+
+    (failed,) = [message for message in ours.messages if message["event"] == "failed"]
+    assert (failed["rank"], failed["code"]) == (1, 1)
+    assert failed["exception"] | {"traceback": ""} == {
+        "type": "ValueError",
+        "message": "bad batch",
+        "file": program,
+        "line": 10,
+        "function": "<module>",
+        "traceback": "",
+    }
+    # torchrun shows the traceback only of programs with @record.
+    assert "To enable traceback see" in theirs.agent_log
+    assert "To enable traceback see" not in ours.agent_log
+    assert "ValueError: bad batch" in ours.agent_log.partition("Root Cause")[2]
+
+
+def _traceback(log: Path) -> str:
+    lines = [line for line in log.read_text().splitlines() if line.startswith("[rank1]:")]
+    return without_addresses("\n".join(line for line in lines if "Warning" not in line and "W1" not in line))

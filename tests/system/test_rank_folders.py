@@ -1,0 +1,69 @@
+"""Where the agent puts the ranks' files: one folder per start and rank, the user's own layout respected."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.system.agent_job import PROGRAMS, ranks_of_ddp_run
+
+
+def test_a_restart_of_the_agent_gets_folders_of_its_own(tmp_path: Path) -> None:
+    job = ranks_of_ddp_run(
+        tmp_path,
+        tmp_path,
+        ["--nproc-per-node=2", "--max-restarts=1", "--tee=3", "--duplicate-stdout-filters=needle"],
+        ["script", str(PROGRAMS / "fails_once.py")],
+        wishes={"attempt": 4, "nccl_debug": True},
+    )
+    assert job.code == 0, job.agent_log
+    first, second = tmp_path / "attempt_4", tmp_path / "attempt_4/restart_1"
+    for rank, word in ((0, "needle"), (1, "hay")):
+        for start in (first, second):
+            folder = start / f"rank_{rank}"
+            assert folder.stat().st_mode & 0o777 == 0o700
+            assert (folder / "stdout.log").read_text() == f"{word} {folder}/nccl.log\n"
+        assert "stderr.log" in {path.name for path in (second / f"rank_{rank}").iterdir()}
+    errors = [path.read_text() for path in first.glob("rank_?/error.json")]
+    assert errors
+    assert all("first time" in error for error in errors)
+    assert not list(second.glob("rank_?/error.json"))
+    assert "needle" in (first / "filtered_stdout.log").read_text()
+    started = [message for message in job.messages if message["event"] == "started"]
+    assert sorted((each["restart"], each["rank"], each["folder"]) for each in started) == [
+        (0, 0, "attempt_4/rank_0"),
+        (0, 1, "attempt_4/rank_1"),
+        (1, 0, "attempt_4/restart_1/rank_0"),
+        (1, 1, "attempt_4/restart_1/rank_1"),
+    ]
+    assert started[0]["stdout"] == str(tmp_path / started[0]["folder"] / "stdout.log")
+
+
+def test_a_users_own_layout_keeps_its_files_and_ours_are_links(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    (site / "users-1.0.dist-info").mkdir(parents=True)
+    shutil.copy(PROGRAMS / "users_logs_specs.py", site)
+    (site / "users-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: users\nVersion: 1.0\n")
+    (site / "users-1.0.dist-info/entry_points.txt").write_text(
+        "[torchrun.logs_specs]\nusers = users_logs_specs:UsersSpecs\n"
+    )
+    program = tmp_path / "prog.py"
+    program.write_text("import sys\nprint('out')\nprint('err', file=sys.stderr)\n")
+
+    job = ranks_of_ddp_run(
+        tmp_path,
+        tmp_path,
+        [],
+        ["script", str(program)],
+        wishes={"logs_specs": "users"},
+        PYTHONPATH=str(site),
+        USERS_LOGS=str(tmp_path / "users"),
+    )
+
+    assert job.code == 0, job.agent_log
+    (users,) = (tmp_path / "users").glob("*/attempt_0/0/stdout.log")
+    folder = tmp_path / "attempt_0/rank_0"
+    assert users.read_text() == (folder / "stdout.log").read_text() == "out\n"
+    assert (folder / "stdout.log").is_symlink()
+    assert (folder / "stderr.log").read_text() == "err\n"
+    assert not (folder / "stderr.log").is_symlink()
