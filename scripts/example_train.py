@@ -19,7 +19,9 @@ def load_batch(step: int, fail_at: int | None) -> torch.Tensor:
 
 def train(steps: int, fail_at: int | None) -> None:
     torch.manual_seed(dist.get_rank())
-    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1)))
+    model = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(1, steps + 1):
         loss = model(load_batch(step, fail_at)).square().mean()

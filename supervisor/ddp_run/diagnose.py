@@ -42,6 +42,11 @@ _WITH_AGENT_NS = 1_000_000_000
 _STOP_TYPES = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
 
 
+_LEAVING_NS = 1_000_000_000
+"""The kernel closes a dying process' sockets before it reports the death (18 ms before, on a loaded host): its peers can
+stamp their failure first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """One rule of the catalogue and what it is asked: of a rank's death, of a launch, of an order to stop."""
@@ -170,11 +175,11 @@ class _Court:
     # -------------------------------------------------------------------------------------- who did it
 
     def _culprit_that_left(self, lost: Sequence[_Judged], judged: Sequence[_Judged]) -> Leaver | None:
-        """The first rank that ended with 0 before the others lost it; only where they show nothing else."""
+        """The first rank that ended with 0 when the others lost it; only where they show nothing else."""
         if not lost or not self.run.leavers:
             return None
         first = self.run.leavers[0]
-        return first if all(first.died_at < item.death.order for item in judged) else None
+        return first if all(first.died_at < item.death.order + _LEAVING_NS for item in judged) else None
 
     def _left_early(self, leaver: Leaver, lost: Sequence[_Judged], judged: Sequence[_Judged]) -> Verdict:
         first = FirstFailure(

@@ -9,17 +9,19 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TextIO, cast, final
 
-from ddp_run.console import Console, Mode, prefix_of, shown_by
+from ddp_run.console import Console, Mode, not_shown, prefix_of, shown_by
 from ddp_run.logs import Tailer
 from ddp_run.loop import Loop
 from ddp_run.option_values import PerRank
 from ddp_run.options import Options
 
 STDOUT, STDERR = 1, 2
-_STALL_S = 1.0
-"""A console that takes nothing for so long is given up at the end; the files hold everything."""
+_STALL_S = 0.5
+_DRAIN_S = 60.0
+"""A console that takes nothing for so long, or a reader so slow, is given up at the end; the files hold everything."""
 _TAIL_BUDGET = 1 << 20
 
 
@@ -35,9 +37,12 @@ class Output:
         self.console = Console(
             STDOUT,
             STDERR,
-            ranks=options.nproc_count or 0,
+            ranks=1 if options.console == "rank0" else options.nproc_count or 0,
             shown=shown_by(
-                cast(Mode, options.console), _streams(options.redirects), _streams(options.tee), options.local_ranks_filter or ()
+                cast(Mode, options.console),
+                _streams(options.redirects),
+                _streams(options.tee),
+                options.local_ranks_filter or (),
             ),
             prefix=prefix_of(options.prefix_template, options.role),
             colour=not environ.get("NO_COLOR"),
@@ -76,22 +81,12 @@ class Output:
             waits.append(tailer.poll_interval)
         return min(waits, default=None)
 
-    def drain(self, tailer: Tailer) -> None:
+    def drain(self, tailer: Tailer, folder: Path) -> None:
         """An attempt's ranks have ended: show what is left of their output, as long as the console takes it."""
-        moved_at = time.monotonic()
-        for chunks in tailer.drain(_TAIL_BUDGET):
-            self.console.feed(chunks, time.monotonic())
-            while not self.console.wants_input:
-                before = self.console.pending
-                time.sleep(0.002)
-                self.console.tick(time.monotonic())
-                if self.console.pending < before:
-                    moved_at = time.monotonic()
-                elif time.monotonic() - moved_at > _STALL_S:
-                    self._unlisten(tailer)
-                    return
-            moved_at = time.monotonic()
-        self.console.end_attempt(time.monotonic())
+        self.console.drain(tailer.drain(_TAIL_BUDGET), time.monotonic() + _DRAIN_S, stall_s=_STALL_S)
+        left = tailer.left()
+        if left:
+            self.show(not_shown(left, str(folder)))
         self._unlisten(tailer)
 
     def _unlisten(self, tailer: Tailer) -> None:
@@ -114,7 +109,9 @@ class Output:
             ]
         else:
             processors = [structlog.processors.add_log_level, _render_plain]
-        self._logger = structlog.wrap_logger(structlog.WriteLogger(cast(TextIO, _Lines(self.console))), processors=processors)
+        self._logger = structlog.wrap_logger(
+            structlog.WriteLogger(cast(TextIO, _Lines(self.console))), processors=processors
+        )
 
     def say(self, message: str, *, level: str = "info", **fields: Any) -> None:
         """One message of ddp-run's own; `fields` are shown in JSON only."""
@@ -128,7 +125,7 @@ class Output:
 
     def finish(self) -> int:
         """Write what waits, as long as it moves. Returns the bytes that were given up."""
-        return self.console.finish(time.monotonic() + 3600.0, stall_s=_STALL_S)
+        return self.console.finish(time.monotonic() + _DRAIN_S, stall_s=_STALL_S)
 
     @property
     def json(self) -> bool:

@@ -16,7 +16,7 @@ _AGENT_MODULE = "torch.distributed.run"
 _POLL_S = "0.03"
 """The agent's poll of its ranks (torchrun's default: 0.1 s): it costs a waitpid per rank and notices ends sooner."""
 # What becomes of these is ddp-run's business (files, console, bootstrap); their values reach the agent changed.
-_TAKEN_OVER = frozenset({"log-dir", "redirects", "tee", "local-ranks-filter", "module", "logs-specs"})
+_TAKEN_OVER = frozenset({"log-dir", "redirects", "local-ranks-filter", "module", "logs-specs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,9 @@ def agent_argv(plan: LaunchPlan, *, folder: Path, rank_program: Path, port: int 
     options = plan.options
     words = [plan.python, "-m", _AGENT_MODULE]
     words += [word for word in options.torch_arguments() if _name(word) not in _TAKEN_OVER]
-    words += [f"--logs-specs={_ENTRY_POINT}", f"--log-dir={folder}", "--redirects=3", "--tee=0"]
-    words += ["--local-ranks-filter="]
+    words += [f"--logs-specs={_ENTRY_POINT}", f"--log-dir={folder}", "--redirects=3", "--local-ranks-filter="]
+    if not _duplicates(options):
+        words.append("--tee=0")
     if "monitor_interval" not in options.given:
         words.append(f"--monitor-interval={_POLL_S}")
     if plan.master is not None:
@@ -115,6 +116,11 @@ def agent_argv(plan: LaunchPlan, *, folder: Path, rank_program: Path, port: int 
     if port is not None:
         words.append(_port_argument(options, port))
     return [*words, *_rank_words(plan, rank_program)]
+
+
+def _duplicates(options: Options) -> bool:
+    """Whether the agent is to copy lines that match a filter; it does so for teed streams only."""
+    return bool({"duplicate_stdout_filters", "duplicate_stderr_filters"} & options.given)
 
 
 def _name(word: str) -> str:

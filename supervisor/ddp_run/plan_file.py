@@ -25,9 +25,7 @@ def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None) -> dict[s
     }
     if plan.master is not None:
         settings["master_addr"]["resolved"] = plan.master
-    environment = {
-        each.name: {"value": redact(each.value), "origin": each.origin} for each in plan.environment
-    }
+    environment = {each.name: {"value": redact(each.value), "origin": each.origin} for each in plan.environment}
     return {
         "run_id": run_id,
         "command": list(redact_words(argv)),
@@ -84,7 +82,9 @@ def as_text(plan: LaunchPlan, argv: Sequence[str]) -> str:
     defaults = {name: each for name, each in data["options"].items() if each["origin"] == "default"}
     for name, each in (chosen | defaults).items():
         value = f"{each['value']} -> {each['resolved']}" if "resolved" in each else each["value"]
-        lines.append(f"  {name.replace('_', '-'):<26} {'-' if value in (None, '', []) else value!s:<28} {each['origin']}")
+        lines.append(
+            f"  {name.replace('_', '-'):<26} {'-' if value in (None, '', []) else value!s:<28} {each['origin']}"
+        )
     lines.append("environment added for the agent and the ranks")
     for name, each in data["environment"].items():
         lines.append(f"  {name:<38} {each['value']:<16} {each['origin']}")

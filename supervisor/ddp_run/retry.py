@@ -25,7 +25,9 @@ class Decision:
     free: bool = False
 
 
-def decide(verdict: Verdict, *, policy: str, retries_left: int, asked: int, ports_lost: int, port: int | None) -> Decision:
+def decide(
+    verdict: Verdict, *, policy: str, retries_left: int, asked: int, ports_lost: int, port: int | None
+) -> Decision:
     """Retry or stop. `port` is the master port that the attempt was given, `ports_lost` how often it was taken."""
     if verdict.outcome != "failed":
         return Decision(False, _END_REASONS.get(verdict.outcome, verdict.outcome))

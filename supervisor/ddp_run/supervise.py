@@ -178,7 +178,7 @@ class _Job:
         from ddp_run import diagnose, evidence, retry
 
         self._count_memory()
-        self.output.drain(attempt.tailer)
+        self.output.drain(attempt.tailer, self.folder.path)
         for note in attempt.tailer.take_notes():
             self.journal.record(Noted(now(), note))
         attempt.tailer.close()
@@ -206,6 +206,10 @@ class _Job:
         from ddp_run import verdict_text
 
         attempts = self.plan.options.max_retries + 1
+        if self.output.json:
+            verdict, reason = outcome.verdict, outcome.decision.reason
+            self.output.say("retrying", level="warning", cause=verdict.cause, reason=reason, delay_s=round(delay_s, 3))
+            return
         line = verdict_text.retry_line(
             outcome.verdict,
             delay_s=delay_s,
@@ -289,15 +293,17 @@ class _Job:
             verdict_file.write(self.folder.verdict, document)
         except OSError as error:
             self.output.say(f"verdict.json not written: {error}")
-        self._show_verdict(outcome)
+        self._show_verdict(outcome, document)
         return verdict.exit_code
 
-    def _show_verdict(self, outcome: _Outcome) -> None:
+    def _show_verdict(self, outcome: _Outcome, document: Mapping[str, object]) -> None:
         from ddp_run import verdict_text
 
         verdict = outcome.verdict
         failed = verdict.outcome != "succeeded"
-        if failed and not self.output.json:
+        if self.output.json:
+            self.output.say("verdict", level="error" if failed else "info", **document)
+        elif failed:
             self.output.show(
                 verdict_text.verdict_block(
                     verdict,

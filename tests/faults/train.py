@@ -1,6 +1,6 @@
 """A small real DDP training with a fault where asked. Imports nothing of ddp_run, so it runs under any launcher.
 
-    train.py [--steps N] [--fault KIND --rank R [--step S]] [--step-s SECONDS] [--out FILE] [--handle-term]
+train.py [--steps N] [--fault KIND --rank R [--step S]] [--step-s SECONDS] [--out FILE] [--handle-term]
 """
 
 import argparse
@@ -24,7 +24,9 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=1)
     parser.add_argument("--step", type=int, default=2)
     parser.add_argument("--step-s", type=float, default=0.0)
-    parser.add_argument("--first-attempts", type=int, default=10**9, help="fault only while the count file is below this")
+    parser.add_argument(
+        "--first-attempts", type=int, default=10**9, help="fault only while the count file is below this"
+    )
     parser.add_argument("--count-file")
     parser.add_argument("--workers", type=int, default=0)
     args = parser.parse_args()

@@ -142,7 +142,9 @@ class Launcher:
         kept = {
             name: value
             for name, value in os.environ.items()
-            if not re.match(r"(DDP_|PET_|NCCL_|TORCH|MASTER_|RANK$|WORLD_SIZE$|LOCAL_|MAX_RETRIES|NNODES|NODE_RANK)", name)
+            if not re.match(
+                r"(DDP_|PET_|NCCL_|TORCH|MASTER_|RANK$|WORLD_SIZE$|LOCAL_|MAX_RETRIES|NNODES|NODE_RANK)", name
+            )
         }
         return kept | {"OMP_NUM_THREADS": "1"} | extra
 

@@ -52,7 +52,9 @@ def test_a_rank_stuck_in_its_own_teardown_is_ended_and_named(ddp: Launcher) -> N
 
 
 def test_without_a_bootstrap_message_the_agents_summary_speaks(ddp: Launcher) -> None:
-    program = ddp.script("import os, sys, time\ntime.sleep(1)\nif os.environ['RANK'] == '1': sys.exit(9)\ntime.sleep(60)")
+    program = ddp.script(
+        "import os, sys, time\ntime.sleep(1)\nif os.environ['RANK'] == '1': sys.exit(9)\ntime.sleep(60)"
+    )
     outcome = ddp("--nproc-per-node", 2, "--no-python", "sh", "-c", f"exec python3 -I {program}")
     assert outcome.code == 9
     assert outcome.verdict["first_failure"]["rank"] == 1

@@ -57,7 +57,12 @@ def test_pet_variables_work_as_under_torchrun(ddp: Launcher) -> None:
 
 
 def test_a_variable_that_the_user_set_is_never_changed(ddp: Launcher) -> None:
-    mine = {"NCCL_DEBUG": "TRACE", "NCCL_DEBUG_FILE": "/dev/null", "TORCH_DISTRIBUTED_DEBUG": "OFF", "OMP_NUM_THREADS": "3"}
+    mine = {
+        "NCCL_DEBUG": "TRACE",
+        "NCCL_DEBUG_FILE": "/dev/null",
+        "TORCH_DISTRIBUTED_DEBUG": "OFF",
+        "OMP_NUM_THREADS": "3",
+    }
     outcome = ddp("--nccl-debug", "trace", ddp.script(SHOW), env=mine)
     env = shown(outcome.folder)["env"]
     assert isinstance(env, dict)
@@ -130,7 +135,13 @@ def test_no_secret_of_the_command_line_in_our_files(ddp: Launcher) -> None:
 
 
 def test_dry_run_starts_nothing_and_shows_origins(ddp: Launcher) -> None:
-    outcome = ddp("--nproc-per-node", 2, "--dry-run", ddp.script("pass"), env={"PET_MAX_RESTARTS": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"})
+    outcome = ddp(
+        "--nproc-per-node",
+        2,
+        "--dry-run",
+        ddp.script("pass"),
+        env={"PET_MAX_RESTARTS": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
+    )
     assert outcome.code == 0
     assert outcome.folder is None
     text = outcome.stdout
