@@ -4,7 +4,6 @@
 """
 
 import argparse
-import sys
 
 import torch
 import torch.distributed as dist

@@ -26,7 +26,6 @@ from ddp_run.events import (
     Noted,
     Rank,
     RankExited,
-    RankFailed,
     RankStarted,
     SendSignal,
     SetTimer,

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from ddp_run.problem import Problem, Refused, render
 
 if TYPE_CHECKING:
-    from ddp_run.verdict import Verdict
+    pass
 
 
 class _Launch(click.Command):

@@ -43,8 +43,8 @@ _STOP_TYPES = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
 
 
 _LEAVING_NS = 1_000_000_000
-"""The kernel closes a dying process' sockets before it reports the death (18 ms before, on a loaded host): its peers can
-stamp their failure first."""
+"""The kernel closes a dying process' sockets before it reports the death (18 ms before, on a loaded host): its peers
+can stamp their failure first."""
 
 
 @dataclass(frozen=True, slots=True)

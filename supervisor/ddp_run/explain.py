@@ -12,7 +12,7 @@ from ddp_run.verdict import Verdict
 
 
 def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
-    """The verdict of a run's last attempt, and its journal. Raises OSError, and ValueError where there was no attempt."""
+    """The verdict of a run's last attempt, and its journal. Raises OSError; ValueError where there was no attempt."""
     events = tuple(journal.read(folder / "events.jsonl"))
     started = [event.attempt for event in events if isinstance(event, AttemptStarted)]
     if not started:

@@ -1,4 +1,4 @@
-"""ddp-run's two streams: what the ranks wrote, by `ddp_run.console`; its own messages, by structlog between those lines.
+"""ddp-run's two streams: what the ranks wrote, by `ddp_run.console`; its own messages, by structlog between.
 
 With `--log-format json` each message of ddp-run's own is one JSON object a line on stderr.
 """

@@ -1,4 +1,4 @@
-"""Options and host facts to a launch plan: the agent's command line and environment, each value with its origin. Pure."""
+"""Options and host facts to a launch plan: the agent's command line and environment, with origins. Pure."""
 
 from __future__ import annotations
 

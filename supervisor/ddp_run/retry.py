@@ -31,9 +31,8 @@ def decide(
     """Retry or stop. `port` is the master port that the attempt was given, `ports_lost` how often it was taken."""
     if verdict.outcome != "failed":
         return Decision(False, _END_REASONS.get(verdict.outcome, verdict.outcome))
-    if verdict.cause == "port-in-use" and port is not None and verdict.retry is not None and verdict.retry.helps:
-        if ports_lost < _PORT_ROUNDS:
-            return Decision(True, f"port {port} was taken meanwhile: another port", free=True)
+    if _port_stolen(verdict, port) and ports_lost < _PORT_ROUNDS:
+        return Decision(True, f"port {port} was taken meanwhile: another port", free=True)
     if asked == 0:
         return Decision(False, _with_catalogue("no retry was asked for (--max-retries)", verdict))
     if policy == "never":
@@ -45,6 +44,11 @@ def decide(
     if policy == "always":
         return Decision(True, "--retry always")
     return Decision(True, verdict.retry.reason if verdict.retry is not None else "the cause is not known")
+
+
+def _port_stolen(verdict: Verdict, port: int | None) -> bool:
+    cured = verdict.retry is not None and verdict.retry.helps
+    return verdict.cause == "port-in-use" and port is not None and cured
 
 
 _END_REASONS = {"succeeded": "the job succeeded", "interrupted": "ddp-run was told to stop"}

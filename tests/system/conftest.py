@@ -117,13 +117,8 @@ class Running:
 
     def wait(self, within_s: float = DEADLINE_S) -> Outcome:
         code = self.process.wait(within_s)
-        outcome = Outcome(
-            code,
-            self._stdout.read_text(errors="replace"),
-            self._stderr.read_text(errors="replace"),
-            self.folder,
-        )
-        return outcome
+        stdout, stderr = self._stdout.read_text(errors="replace"), self._stderr.read_text(errors="replace")
+        return Outcome(code, stdout, stderr, self.folder)
 
     def assert_nothing_left(self, within_s: float = 5.0) -> None:
         if self.folder is not None:
