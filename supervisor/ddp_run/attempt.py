@@ -198,10 +198,17 @@ class Attempt:
         if self._agent is None or self._finished:
             return
         self.loop.set_timer("look-for-ranks", _LOOK_FOR_RANKS_S)
-        if self._ranks:
+        if self._complete():
             return
         for pid, environ in launch.find_ranks(self._agent):
-            self._on_rank_start(_silent_rank(pid, environ, self.number))
+            if all(process.event.pid != pid for process in self._ranks.values()):
+                self._on_rank_start(_silent_rank(pid, environ, self.number))
+
+    def _complete(self) -> bool:
+        """Whether all ranks of the latest start are known."""
+        latest = max((process.event.restart for process in self._ranks.values()), default=0)
+        known = [process.event for process in self._ranks.values() if process.event.restart == latest]
+        return bool(known) and len(known) >= known[0].local_world_size
 
     # ------------------------------------------------------------------- actions
 

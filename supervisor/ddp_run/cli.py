@@ -113,6 +113,9 @@ def main() -> NoReturn:
     except Refused as refused:
         sys.stderr.write(render(refused.problems, refused.argv, width=_columns(), colour=_colour()))
         code = refused.exit_code
+    except OSError as error:
+        sys.stderr.write(f"ddp-run: cannot start: {error}\n")
+        code = 2
     except click.ClickException as error:
         error.show()
         code = error.exit_code

@@ -180,7 +180,6 @@ class AttemptEnded:
     exit_code: int
     decision: str
     reason: str
-    delay_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,33 @@ _MOST = 256 * 1024
 """Bytes of the largest message; longer ones are cut by the rank before it sends."""
 
 
+_NAME = "events.sock"
+_LONGEST_PATH = 107
+"""Bytes of a Unix socket's path (unix(7)); a scheduler's TMPDIR alone can be longer."""
+
+
+def _private_folder() -> Path:
+    """A new folder for this user alone, with a path short enough. Raises OSError where there is no place for one."""
+    failure = OSError("no place for a socket")
+    for place in (tempfile.gettempdir(), "/tmp", "/dev/shm"):  # noqa: S108  # mkdtemp makes it private
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=f"ddp-run-{os.getuid()}-", dir=place))
+        except OSError as error:
+            failure = error
+            continue
+        if len(os.fsencode(folder / _NAME)) <= _LONGEST_PATH:
+            return folder
+        folder.rmdir()
+    raise failure
+
+
 @final
 class Inbox:
     """Receives; `fileno()` can be read when there is something."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=f"ddp-run-{os.getuid()}-"))
-        self.path = self.folder / "events.sock"
+        self.folder = _private_folder()
+        self.path = self.folder / _NAME
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * _MOST)

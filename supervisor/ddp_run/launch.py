@@ -72,7 +72,6 @@ def start_keeper(run_id: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={},
         cwd="/",
         start_new_session=True,
     )

@@ -41,7 +41,7 @@ def supervise(plan: LaunchPlan, argv: Sequence[str], environ: Mapping[str, str],
     """Run the job; returns the exit code for ddp-run. Raises OSError where its folder or sockets cannot be made."""
     launch.become_subreaper()
     with ExitStack() as stack:
-        folder = RunFolder.create(log_dir(plan.options), datetime.now())
+        folder = RunFolder.create(log_dir(plan.options).resolve(), datetime.now())
         journal = Journal(folder.events)
         stack.callback(journal.close)
         loop = stack.enter_context(Loop(HANDLED_SIGNALS))
@@ -194,7 +194,7 @@ class _Job:
         word = "retry" if decision.retry else "stop"
         self.journal.record(
             AttemptEnded(
-                now(), attempt.number, verdict.outcome, verdict.cause, verdict.exit_code, word, decision.reason, 0.0
+                now(), attempt.number, verdict.outcome, verdict.cause, verdict.exit_code, word, decision.reason
             )
         )
         return _Outcome(verdict, decision)

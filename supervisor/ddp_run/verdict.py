@@ -161,6 +161,10 @@ class Evidence:
     folder: str | None = None
     host: str | None = None
 
+    def path(self, source: str) -> str:
+        """A log's address as it can be pasted: absolute where the run's folder is known."""
+        return source if self.folder is None else f"{self.folder}/{source}"
+
 
 class Area(StrEnum):
     """Hundreds of the codes."""

@@ -121,8 +121,12 @@ def test_a_rank_that_ended_with_0_is_not_blamed_for_another_error() -> None:
     assert named(evidence) == ("python-exception", 0, 1)
 
 
+def test_a_rank_that_ended_with_0_is_blamed_though_its_peer_stamped_first() -> None:
+    assert named(run(lost_peer(0, 500), leavers=(leaver(1, 500 + 20_000_000),))) == ("peer-died", 1, 1)
+
+
 def test_a_rank_that_ended_with_0_later_is_not_blamed() -> None:
-    assert named(run(lost_peer(0, 500), leavers=(leaver(1, 600),))) == ("peer-died", 0, 1)
+    assert named(run(lost_peer(0, 500), leavers=(leaver(1, 500 + 2_000_000_000),))) == ("peer-died", 0, 1)
 
 
 def test_a_rank_that_left_without_a_word_is_the_peer_that_died() -> None:

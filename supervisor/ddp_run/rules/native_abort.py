@@ -39,7 +39,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     ending = death.stderr.ending(300)
     hit = ending.last(_WHAT) or ending.last(_LAST_WORDS) or death.stack.first(_LAST_WORDS)
     said = f": {hit[1]['what'].strip()[:160]}" if hit else ""
-    advice = (f"cat {death.stack.source}   # Python stack at the abort",) if death.stack.lines else ()
+    advice = (f"cat {run.path(death.stack.source)}   # Python stack at the abort",) if death.stack.lines else ()
     return Finding(
         RULE,
         death.rank,

@@ -41,7 +41,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     where = ""
     if frame is not None:
         where = f" in {frame[1]['function']} ({frame[1]['file'].rpartition('/')[2]}:{frame[1]['line']})"
-    return Finding(RULE, death.rank, f"rank {death.rank} crashed in native code{where}", quotes, _advice(death))
+    return Finding(RULE, death.rank, f"rank {death.rank} crashed in native code{where}", quotes, _advice(death, run))
 
 
 def _frame(log: LogText) -> tuple[Quote, re.Match[str]] | None:
@@ -50,8 +50,8 @@ def _frame(log: LogText) -> tuple[Quote, re.Match[str]] | None:
     return next((each for each in hits if not is_library(each[1]["file"])), hits[0] if hits else None)
 
 
-def _advice(death: Death) -> tuple[str, ...]:
+def _advice(death: Death, run: Evidence) -> tuple[str, ...]:
     advice = ["unset TORCH_DISTRIBUTED_DEBUG   # DETAIL crashes DistributedDataParallel over gloo"]
     if death.stack.lines:
-        advice.insert(0, f"cat {death.stack.source}   # Python stack at the crash")
+        advice.insert(0, f"cat {run.path(death.stack.source)}   # Python stack at the crash")
     return tuple(advice)

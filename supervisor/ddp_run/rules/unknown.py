@@ -37,7 +37,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if death.code is not None and death.code < 0:
         cause = f"rank {death.rank} was ended by {in_words(death.code)}, and nothing says by whom"
     quote = _last_words(death)
-    advice = _KILLED if death.code == -signal.SIGKILL else _read(death)
+    advice = _KILLED if death.code == -signal.SIGKILL else _read(death, run)
     return Finding(RULE, death.rank, cause, quote, advice, "unknown")
 
 
@@ -50,7 +50,7 @@ def match_launch(run: Evidence) -> Finding | None:
     lines = [index for index, line in enumerate(run.agent.log.lines) if line.strip() and run.agent.code > 0]
     quote = (run.agent.log.quote(lines[-1]),) if lines else ()
     source = run.agent.log.source
-    return Finding(RULE, None, cause, quote, (f"tail {source}",) if source and lines else (), "unknown")
+    return Finding(RULE, None, cause, quote, (f"tail {run.path(source)}",) if source and lines else (), "unknown")
 
 
 def _last_words(death: Death) -> tuple[Quote, ...]:
@@ -58,5 +58,5 @@ def _last_words(death: Death) -> tuple[Quote, ...]:
     return (death.stderr.quote(lines[-1]),) if lines else ()
 
 
-def _read(death: Death) -> tuple[str, ...]:
-    return (f"tail -n 50 {death.stderr.source}",) if death.stderr.source else ()
+def _read(death: Death, run: Evidence) -> tuple[str, ...]:
+    return (f"tail -n 50 {run.path(death.stderr.source)}",) if death.stderr.source else ()
