@@ -18,7 +18,9 @@ from ddp_run import launch
 from ddp_run.events import (
     Action,
     AgentExited,
+    AgentReported,
     AgentStarted,
+    AwaitReport,
     Event,
     FinishAttempt,
     LocalRank,
@@ -44,6 +46,7 @@ from ddp_run.run import STOP_SIGNALS, Run
 
 _LOOK_FOR_RANKS_S = 2.0
 """How often to look for ranks among the agent's children, for those that cannot say hello."""
+_LOOK_FOR_REPORT_S = 0.02
 _LEFTOVERS_S = 5.0
 """Most that leftovers of ranks get between SIGTERM and SIGKILL."""
 _REAP_S = 0.5
@@ -118,6 +121,8 @@ class Attempt:
                     self._emit(SignalReceived(now(), signum))
                 case RanOut("look-for-ranks"):
                     self._look_for_ranks()
+                case RanOut("look-for-report"):
+                    self._look_for_report()
                 case RanOut(name):
                     self._emit(TimerFired(now(), name))
                 case _:
@@ -210,6 +215,17 @@ class Attempt:
         known = [process.event for process in self._ranks.values() if process.event.restart == latest]
         return bool(known) and len(known) >= known[0].local_world_size
 
+    def _look_for_report(self) -> None:
+        if self._agent is None:
+            return
+        from ddp_run import childfailed, log_tail
+
+        log = log_tail.read_tail(self.folder / "agent.log", "agent.log")
+        if childfailed.is_complete(log.lines):
+            self._emit(AgentReported(now()))
+        else:
+            self.loop.set_timer("look-for-report", _LOOK_FOR_REPORT_S)
+
     # ------------------------------------------------------------------- actions
 
     def _emit(self, event: Event) -> None:
@@ -223,6 +239,8 @@ class Attempt:
                 self._send(action)
             case SetTimer(name, after_s):
                 self.loop.set_timer(name, after_s)
+            case AwaitReport():
+                self._look_for_report()
             case SuspendSelf():
                 self._suspend()
             case FinishAttempt():

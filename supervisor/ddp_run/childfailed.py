@@ -10,6 +10,7 @@ Forms, from torch/distributed/elastic/multiprocessing/errors/__init__.py of the 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ddp_run.events import LocalRank, Rank
@@ -133,3 +134,9 @@ def _close(draft: _Draft | None, found: list[SummaryEntry]) -> None:
 
 def _unquoted(message: str) -> str:
     return message[1:-1] if len(message) > 1 and message[0] == message[-1] == '"' else message
+
+
+def is_complete(lines: Sequence[str]) -> bool:
+    """Whether a log ends with a whole box: nothing that the agent says of the failure can follow."""
+    frame = len(lines) > 1 and len(lines[-1]) > 3 and set(lines[-1]) == {"="}
+    return frame and any(_ROOT.search(line) for line in lines)

@@ -118,6 +118,13 @@ class RankExited:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentReported:
+    """The agent has written its account of the failure, whole; what it does from here on is to take itself down."""
+
+    at: MonotonicNs
+
+
+@dataclass(frozen=True, slots=True)
 class AgentExited:
     """The agent was reaped."""
 
@@ -197,6 +204,7 @@ Event = (
     | RankStarted
     | RankFailed
     | RankExited
+    | AgentReported
     | AgentExited
     | SignalReceived
     | SignalSent
@@ -241,6 +249,11 @@ class SetTimer:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitReport:
+    """Ask for AgentReported once the agent has written its account of the failure."""
+
+
+@dataclass(frozen=True, slots=True)
 class SuspendSelf:
     """Stop the whole job and then ddp-run itself (Ctrl-Z); continue the job when ddp-run is continued."""
 
@@ -250,4 +263,4 @@ class FinishAttempt:
     """Nothing is left to wait for: end leftovers, gather, judge."""
 
 
-Action = SendSignal | SetTimer | SuspendSelf | FinishAttempt
+Action = SendSignal | SetTimer | AwaitReport | SuspendSelf | FinishAttempt

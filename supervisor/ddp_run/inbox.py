@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, final
@@ -28,15 +26,16 @@ _LONGEST_PATH = 107
 def _private_folder() -> Path:
     """A new folder for this user alone, with a path short enough. Raises OSError where there is no place for one."""
     failure = OSError("no place for a socket")
-    for place in (tempfile.gettempdir(), "/tmp", "/dev/shm"):  # noqa: S108  # mkdtemp makes it private
+    for place in (os.environ.get("TMPDIR") or "/tmp", "/tmp", "/dev/shm"):  # noqa: S108  # ours alone by its mode
+        folder = Path(place) / f"ddp-run-{os.getuid()}-{os.urandom(4).hex()}"
+        if len(os.fsencode(folder / _NAME)) > _LONGEST_PATH:
+            continue
         try:
-            folder = Path(tempfile.mkdtemp(prefix=f"ddp-run-{os.getuid()}-", dir=place))
+            folder.mkdir(mode=0o700)
         except OSError as error:
             failure = error
-            continue
-        if len(os.fsencode(folder / _NAME)) <= _LONGEST_PATH:
+        else:
             return folder
-        folder.rmdir()
     raise failure
 
 
@@ -57,7 +56,11 @@ class Inbox:
 
     def __exit__(self, *_exc: object) -> None:
         self._socket.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            self.path.unlink()
+            self.folder.rmdir()
+        except OSError:  # somebody cleaned up temporary files meanwhile
+            pass
 
     def fileno(self) -> int:
         """Descriptor for a loop."""

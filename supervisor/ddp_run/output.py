@@ -5,13 +5,13 @@ With `--log-format json` each message of ddp-run's own is one JSON object a line
 
 from __future__ import annotations
 
-import os
-import shutil
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO, cast, final
 
+from ddp_run import terminal
 from ddp_run.console import Console, Mode, not_shown, prefix_of, shown_by
 from ddp_run.logs import Tailer
 from ddp_run.loop import Loop
@@ -33,7 +33,7 @@ class Output:
         self._loop = loop
         self._json = options.log_format == "json"
         self._logger: Any = None
-        self.colour = os.isatty(STDERR) and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        self.colour = terminal.colour(sys.stderr)
         self.console = Console(
             STDOUT,
             STDERR,
@@ -135,7 +135,7 @@ class Output:
     @property
     def width(self) -> int:
         """Columns for text of our own."""
-        return min(120, shutil.get_terminal_size((100, 24)).columns)
+        return terminal.columns()
 
 
 def _streams(given: PerRank) -> int | Mapping[int, int]:

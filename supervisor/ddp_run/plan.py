@@ -59,6 +59,12 @@ class LaunchPlan:
         return frozenset(each for each in Signals if each.name in names)
 
 
+def agent_ends_with_ranks(options: Options) -> bool:
+    """Whether the agent has nothing to do for the user after its ranks: one node, no handler or layout of his own."""
+    asked = {"event_log_handler", "logs_specs", "duplicate_stdout_filters", "duplicate_stderr_filters"}
+    return options.max_nodes == 1 and not asked & options.given
+
+
 def log_dir(options: Options) -> Path:
     """The folder of all runs; relative to the working directory where it is not absolute."""
     return Path(options.log_dir or "ddp-run-logs")

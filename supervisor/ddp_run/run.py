@@ -14,9 +14,11 @@ from typing import assert_never, final
 from ddp_run.events import (
     Action,
     AgentExited,
+    AgentReported,
     AgentStarted,
     AttemptEnded,
     AttemptStarted,
+    AwaitReport,
     Event,
     FinishAttempt,
     MemoryCounted,
@@ -48,7 +50,11 @@ _AGENT_WINDS_UP_S = 0.3
 _GIVE_UP_S = 0.3
 # An agent whose ranks have all ended has nothing to do but to say so; on a loaded host that can take it seconds.
 _AGENT_AFTER_RANKS_S = 5.0
-_AGENT_AFTER_SUCCESS_S = 60.0
+
+
+_END_AGENT = SendSignal(
+    Target.AGENT, Signals.SIGKILL, "its ranks have ended and it has said what it knows; its own teardown takes long"
+)
 
 
 class _State(Enum):
@@ -65,11 +71,15 @@ class _State(Enum):
 @dataclass(slots=True)
 class _Member:
     restart: int
+    of: int = 0
+    """How many ranks started with it on this node."""
     alive: bool = True
     program_failed: bool = False
     """The rank itself reported that its program failed."""
     failed: bool = False
     """It ended, and not well."""
+    known: bool = False
+    """Its exit code was read."""
 
 
 @final
@@ -79,9 +89,10 @@ class Run:
 
     grace_s: float
     restarts: int = 0
-    nodes: int = 1
     agent_signals: frozenset[int] = STOP_SIGNALS
     """Signals that the agent takes and hands to the ranks itself."""
+    agent_ends_with_ranks: bool = False
+    """The agent need not be waited for once its ranks have ended: one node, and nobody asked it for more."""
     _state: _State = _State.RUNNING
     _ranks: dict[Rank, _Member] = field(default_factory=dict)
     _agent_alive: bool = False
@@ -94,12 +105,14 @@ class Run:
                 self._agent_alive = True
                 return []
             case RankStarted():
-                self._ranks[event.rank] = _Member(event.restart)
+                self._ranks[event.rank] = _Member(event.restart, event.local_world_size)
                 return []
             case RankFailed():
                 return self._on_rank_failed(event)
             case RankExited():
                 return self._on_rank_exited(event)
+            case AgentReported():
+                return [_END_AGENT] if self._agent_alive else []
             case AgentExited():
                 self._agent_alive = False
                 return self._finish()
@@ -132,6 +145,7 @@ class Run:
         if member is None or member.restart != event.restart:
             return []
         member.alive = False
+        member.known = event.code is not None
         # An unread code alone must not end a job: the agent knows it and will act.
         member.failed = member.program_failed if event.code is None else event.code != 0
         if self._state is _State.RUNNING and member.failed:
@@ -145,16 +159,25 @@ class Run:
         if self._anyone_alive or not self._agent_alive:
             return []
         if self._state is _State.FAILING:
-            return [SetTimer("agent", min(_AGENT_AFTER_RANKS_S, self.grace_s + _AGENT_WINDS_UP_S))]
+            within_s = min(_AGENT_AFTER_RANKS_S, self.grace_s + _AGENT_WINDS_UP_S)
+            return [SetTimer("agent", within_s), *([AwaitReport()] if self.agent_ends_with_ranks else [])]
         if self._state is _State.STOPPING:
-            return [SetTimer("agent", _AGENT_AFTER_RANKS_S)]
-        if self._state is _State.RUNNING and self.nodes == 1 and not self._any_failed:
-            return [SetTimer("agent", _AGENT_AFTER_SUCCESS_S)]
+            return [SetTimer("agent", _AGENT_AFTER_RANKS_S), *([_END_AGENT] if self._job_done else [])]
+        if self._state is _State.RUNNING and self._job_done and not self._any_failed:
+            return [_END_AGENT]
         return []
 
     @property
     def _any_failed(self) -> bool:
         return any(member.failed for member in self._ranks.values())
+
+    @property
+    def _job_done(self) -> bool:
+        """All ranks of the last start are known and have ended, and the agent has no business beyond them."""
+        latest = max((member.restart for member in self._ranks.values()), default=0)
+        ranks = [member for member in self._ranks.values() if member.restart == latest]
+        complete = bool(ranks) and len(ranks) >= ranks[0].of and not any(member.alive for member in ranks)
+        return complete and all(member.known for member in ranks) and self.agent_ends_with_ranks
 
     def _on_signal(self, signum: int) -> list[Action]:
         if signum == Signals.SIGTSTP:

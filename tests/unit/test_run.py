@@ -10,7 +10,9 @@ import pytest
 from ddp_run.events import (
     Action,
     AgentExited,
+    AgentReported,
     AgentStarted,
+    AwaitReport,
     Event,
     FinishAttempt,
     LocalRank,
@@ -52,8 +54,8 @@ def fired(name: str) -> TimerFired:
     return TimerFired(AT, name)
 
 
-def running(restarts: int = 0, nodes: int = 1) -> Run:
-    run = Run(GRACE, restarts, nodes)
+def running(restarts: int = 0, alone: bool = True) -> Run:
+    run = Run(GRACE, restarts, agent_ends_with_ranks=alone)
     for event in (AgentStarted(AT, 99), started(0), started(1)):
         assert run.on(event) == []
     return run
@@ -90,14 +92,41 @@ def test_a_failing_rank_that_is_the_last_one_alive_still_bounds_the_agent() -> N
     assert SetTimer("agent", 5.0) in actions
 
 
-def test_success_of_all_ranks_leaves_the_agent_time_but_not_for_ever() -> None:
+END_AGENT: list[tuple[Target, int]] = [(Target.AGENT, signal.SIGKILL)]
+
+
+def test_the_agent_need_not_be_waited_for_once_all_ranks_have_ended_well() -> None:
     run = running()
     assert feed(run, exited(0, 0)) == []
-    assert feed(run, exited(1, 0)) == [SetTimer("agent", 60.0)]
+    assert signals(feed(run, exited(1, 0))) == END_AGENT
+
+
+def test_a_rank_that_has_not_said_hello_yet_is_waited_for() -> None:
+    run = Run(GRACE, agent_ends_with_ranks=True)
+    assert feed(run, AgentStarted(AT, 99), started(0), exited(0, 0)) == []
+    assert signals(feed(run, started(1), exited(1, 0))) == END_AGENT
 
 
 def test_on_several_nodes_the_agent_may_wait_for_the_others() -> None:
-    assert feed(running(nodes=2), exited(0, 0), exited(1, 0)) == []
+    assert feed(running(alone=False), exited(0, 0), exited(1, 0)) == []
+
+
+def test_an_exit_code_that_was_not_read_leaves_it_to_the_agent() -> None:
+    assert feed(running(), exited(0, 0), exited(1, None)) == []
+
+
+def test_after_a_failure_the_agent_is_ended_once_it_has_reported() -> None:
+    run = running()
+    assert AwaitReport() in feed(run, exited(0, 1), exited(1, -15))
+    assert signals(feed(run, AgentReported(AT))) == END_AGENT
+    feed(run, AgentExited(AT, -9))
+    assert feed(run, AgentReported(AT)) == []
+
+
+def test_after_a_stop_signal_the_agent_ends_with_its_ranks() -> None:
+    run = running()
+    feed(run, received(signal.SIGTERM), exited(0, 0))
+    assert signals(feed(run, exited(1, 0))) == END_AGENT
 
 
 def test_an_unread_exit_code_ends_nothing() -> None:
