@@ -516,7 +516,8 @@ _HELPS: Mapping[str, tuple[str, ...]] = {
 def _check_one(dest: str, value: object) -> None:
     """Raises `ValueError` for a value that torchrun would reject later."""
     check = _CHECKS.get(dest)
-    if check is not None and value not in (None, ""):
+    nothing_given = value is None or (dest == "rdzv_endpoint" and value == "")
+    if check is not None and not nothing_given:
         check(value)
 
 
