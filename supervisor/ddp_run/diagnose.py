@@ -244,6 +244,8 @@ class _Court:
         agent = self.run.agent
         if agent.at is None or agent.code is None or agent.code >= 0 or death.code not in (-9, -15):
             return False
+        if agent.killed_by_us:  # after its ranks had ended, or with them: then they have signals of their own
+            return False
         return death.order >= agent.at - _WITH_AGENT_NS
 
     # ------------------------------------------------------------------------------------------ rules
