@@ -1,0 +1,146 @@
+"""Whole jobs under ddp-run and under torchrun, in turn: `python tests/bench/bench_launch.py [--rounds 7] [NAME…]`.
+
+Each round runs both, first one then the other, and counts as one pair; printed are the medians and the median of the
+pairs' ratios, which holds when the machine's speed drifts. Run it on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+BIN = Path(sys.executable).parent
+HELLO = "print('hello')\n"
+GLOO = (
+    "import torch, torch.distributed as dist\n"
+    "dist.init_process_group('gloo')\n"
+    "dist.all_reduce(torch.ones(1))\n"
+    "dist.destroy_process_group()\n"
+)
+# The failing rank writes when its failing line runs; the peer sleeps, as a rank in a collective does.
+FAILS = (
+    "import os, signal, sys, time\n"
+    "import torch\n"
+    "if os.environ['RANK'] == '0':\n"
+    "    if sys.argv[2] == 'deaf': signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "    time.sleep(300)\n"
+    "time.sleep(2)\n"
+    "open(sys.argv[1], 'w').write(repr(time.time()))\n"
+    "raise ValueError('fault')\n"
+)
+IDLE = "import time\ntime.sleep(300)\n"
+
+
+def run(command: Sequence[str | Path], folder: Path, expect: int | None = 0) -> float:
+    """Wall seconds of one run."""
+    started = time.perf_counter()
+    done = subprocess.run(
+        command, cwd=folder, env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120
+    )
+    seconds = time.perf_counter() - started
+    if expect is not None and done.returncode != expect:
+        raise SystemExit(f"{command} exited with {done.returncode}")
+    return seconds
+
+
+def environ() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def script(folder: Path, text: str) -> Path:
+    path = folder / "program.py"
+    path.write_text(text)
+    return path
+
+
+def whole_job(text: str) -> Callable[[Path, str], float]:
+    def measure(folder: Path, launcher: str) -> float:
+        return run([BIN / launcher, "--nproc-per-node", "2", script(folder, text)], folder)
+
+    return measure
+
+
+def failure_to_exit(kind: str) -> Callable[[Path, str], float]:
+    """Seconds from the failing line to the launcher's exit."""
+
+    def measure(folder: Path, launcher: str) -> float:
+        stamp = folder / "stamp"
+        words: list[str | Path] = [BIN / launcher, "--nproc-per-node", "2"]
+        words += ["--shutdown-timeout", "3"] if kind == "deaf" else []
+        run([*words, script(folder, FAILS), stamp, kind], folder, expect=1)
+        return time.time() - float(stamp.read_text())
+
+    return measure
+
+
+MEASURES: dict[str, tuple[str, Callable[[Path, str], float]]] = {
+    "hello": ("2 ranks, hello, start to end", whole_job(HELLO)),
+    "gloo": ("2 ranks, gloo all_reduce, start to end", whole_job(GLOO)),
+    "failure": ("failing line to exit", failure_to_exit("plain")),
+    "deaf": ("the same, a peer ignores SIGTERM, grace 3 s", failure_to_exit("deaf")),
+}
+
+
+def compare(name: str, rounds: int) -> None:
+    title, measure = MEASURES[name]
+    ours: list[float] = []
+    theirs: list[float] = []
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for number in range(rounds + 1):
+            order = ("ddp-run", "torchrun") if number % 2 else ("torchrun", "ddp-run")
+            seconds = {launcher: measure(folder, launcher) for launcher in order}
+            if number:  # the first pair warms the disk's cache
+                ours.append(seconds["ddp-run"])
+                theirs.append(seconds["torchrun"])
+    ratio = statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
+    print(
+        f"{title}: ddp-run {statistics.median(ours):.2f} s, torchrun {statistics.median(theirs):.2f} s, "
+        f"median of {rounds} paired ratios {ratio:.3f}"
+    )
+
+
+def idle(seconds: float = 20.0) -> None:
+    """CPU and memory of the supervisor while 8 ranks do nothing."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        job = subprocess.Popen(
+            [BIN / "ddp-run", "--nproc-per-node", "8", script(folder, IDLE)],
+            cwd=folder, env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        time.sleep(8)
+        supervisor = psutil.Process(job.pid)
+        before = supervisor.cpu_times()
+        time.sleep(seconds)
+        after = supervisor.cpu_times()
+        used = after.user + after.system - before.user - before.system
+        memory = supervisor.memory_info().rss / 2**20
+        job.send_signal(signal.SIGTERM)
+        job.wait(60)
+    print(f"supervisor with 8 idle ranks: {100 * used / seconds:.2f} % of a core, {memory:.1f} MiB resident")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=[*MEASURES, "idle"], metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=7)
+    args = parser.parse_args()
+    for name in args.names:
+        if name == "idle":
+            idle()
+        else:
+            compare(name, 3 if name == "deaf" else args.rounds)
+
+
+if __name__ == "__main__":
+    main()
