@@ -1,0 +1,215 @@
+"""What the documents say must exist: generated parts, commands, options, codes, files, keys, links."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddp_run import diagnose, problem, supervise, verdict_file, verdict_text
+from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
+from ddp_run.option_table import Row, all_rows
+from ddp_run.options import parse
+from ddp_run.preflight import torch_rows
+from ddp_run.verdict import Collateral, FirstFailure, Quote, Verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = ("README.md", "CHANGELOG.md", "docs/architecture.md")
+DDP_RUN = Path(sys.executable).with_name("ddp-run")
+
+EXPLAINS_OPTIONS = {"--json", "--help"}
+
+
+def _blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def _launches() -> list[str]:
+    """Every `ddp-run` command line that the README shows."""
+    lines = [line.removeprefix("$ ") for block in _blocks("console") for line in block.splitlines() if line[:2] == "$ "]
+    lines += [line for block in _blocks("sh") for line in block.splitlines()]
+    return [line.partition(" 2>")[0].partition(" #")[0] for line in lines if line.startswith("ddp-run ")]
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[Row, ...]:
+    return torch_rows()
+
+
+def test_generated_parts_are_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "gen_docs"), "--check"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_generated_parts_are_checked(tmp_path: Path) -> None:
+    """The check itself notices a changed line."""
+    for name in ("README.md", "docs", "scripts", "supervisor", "tests"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "scripts").unlink()
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "gen_docs").write_text((ROOT / "scripts" / "gen_docs").read_text())
+    (tmp_path / "README.md").unlink()
+    (tmp_path / "README.md").write_text(README.replace("| `--max-retries N` |", "| `--max-retries M` |"))
+    script = str(tmp_path / "scripts" / "gen_docs")
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "README.md is out of date: run scripts/gen_docs\n")
+
+
+def test_command_lines_are_understood(rows: tuple[Row, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    launches = _launches()
+    assert len(launches) >= 6
+    for line in launches:
+        words = shlex.split(line)[1:]
+        if words[0] != "explain":
+            options = parse(words, {}, torch_rows=rows, read_file=lambda path: Path(path).read_text())
+            assert options.script in ("train.py", "python"), line
+
+
+@pytest.mark.parametrize("preset", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: str(path.name))
+def test_presets_are_understood(rows: tuple[Row, ...], preset: Path) -> None:
+    # Keys that are commented out are offered as well.
+    text = re.sub(r"^# (?=[a-z-]+ = )", "", preset.read_text(), flags=re.MULTILINE)
+    options = parse(["--config", str(preset), "train.py"], {}, torch_rows=rows, read_file=lambda _path: text)
+    assert len(options.given) > 3
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_options_exist(rows: tuple[Row, ...], document: str) -> None:
+    known = {flag for row in all_rows(rows) for flag in row.flags} | EXPLAINS_OPTIONS
+    text = (ROOT / document).read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+[a-z]", text))
+    assert named
+    # The options of the script in the examples.
+    assert named - known <= {"--fail-at", "--epochs"}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_variables_exist(document: str) -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "supervisor").rglob("*.py"))
+    text = (ROOT / document).read_text(encoding="utf-8")
+    named = set(re.findall(r"\b(?:DDP_RUN|TORCH|TORCHELASTIC|NCCL|MASTER|NNODES|NODE|NPROC|MAX)_[A-Z_]+[A-Z]\b", text))
+    assert {name for name in named if name not in sources} == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_codes_exist(document: str) -> None:
+    causes, notes = diagnose.load()
+    assert not notes
+    known = dict(problem.CODES) | {cause.rule.code: cause.rule.name for cause in causes}
+    text = (ROOT / document).read_text(encoding="utf-8")
+    assert set(re.findall(r"DDP\d\d\d", text)) <= set(known)
+    for code, name in re.findall(r"(DDP\d\d\d) ([a-z]+(?:-[a-z]+)+|unknown|segfault)", text):
+        assert known[code] == name
+
+
+def test_every_code_is_in_the_change_log() -> None:
+    causes, _notes = diagnose.load()
+    known = set(problem.CODES) | {cause.rule.code for cause in causes}
+    assert known <= set(re.findall(r"DDP\d\d\d", (ROOT / "CHANGELOG.md").read_text()))
+
+
+def test_exit_codes_are_those_of_the_code() -> None:
+    table = README.partition("### Exit codes\n")[2].partition("###")[0]
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    assert listed == {0, 1, diagnose.USAGE, diagnose.LOST, supervise._INTERNAL_ERROR}
+
+
+def test_links_lead_somewhere() -> None:
+    for document in DOCUMENTS:
+        text = (ROOT / document).read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#]+)\)", text):
+            assert ((ROOT / document).parent / target).exists(), f"{document}: {target}"
+
+
+def test_scripts_can_be_run() -> None:
+    named = set(re.findall(r"\bscripts/[a-z_]+\b", README))
+    assert {"scripts/try", "scripts/test"} <= named
+    for name in named:
+        assert os.access(ROOT / name, os.X_OK), name
+
+
+# --------------------------------------------------------------------------------- verdict and last line
+
+
+def _full_verdict() -> Verdict:
+    raised = ExceptionInfo("ValueError", "text", "train.py", 1)
+    rank = FirstFailure(Rank(0), LocalRank(0), 0, "host", 1, 1, None, MonotonicNs(1), raised, "log")
+    return Verdict(
+        "failed",
+        1,
+        first_failure=rank,
+        evidence=(Quote("log", 1, "text"),),
+        collateral=(Collateral(Rank(1), 1, None, "reason"),),
+        advice=("advice",),
+    )
+
+
+def _shape(value: Any) -> Any:
+    """Keys all the way down, in order; of a list, its first element's."""
+    match value:
+        case Mapping():
+            return [(key, _shape(each)) for key, each in value.items()]
+        case list():
+            return [_shape(each) for each in value[:1]]
+        case _:
+            return None
+
+
+def test_the_example_of_verdict_json_has_its_keys() -> None:
+    (example,) = _blocks("json")
+    document = verdict_file.as_json(
+        _full_verdict(),
+        run_id="id",
+        attempts=1,
+        folder="folder",
+        decision="stop",
+        decision_reason="reason",
+        wall_at=lambda _at: "date",
+    )
+    assert _shape(json.loads(example)) == _shape(document)
+
+
+def test_the_example_of_the_last_line_has_its_keys() -> None:
+    examples = re.findall(r"^ddp-run: verdict (.*)$", README, re.MULTILINE)
+    assert examples
+    line = verdict_text.verdict_line(_full_verdict(), attempts=1, folder=Path("/folder"))
+    keys = re.findall(r"(\w+)=", line)
+    assert all(re.findall(r"(\w+)=", example) == keys for example in examples)
+
+
+# -------------------------------------------------------------------------------------------- a real run
+
+
+def test_the_folder_of_a_run_is_as_listed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os\nif os.environ['RANK'] == '3': raise ValueError('x')\n")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDP_", "NCCL_"))}
+    done = subprocess.run(
+        [str(DDP_RUN), "--nproc-per-node=4", "train.py"],
+        cwd=tmp_path,
+        env=environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1, done.stderr
+    listing = README.partition("### The files of a run\n")[2].split("```")[1]
+    logs = tmp_path / "ddp-run-logs"
+    assert (logs / "latest").is_symlink()
+    folder = (logs / "latest").resolve()
+    assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", folder.name)
+    found = {path.name for path in folder.rglob("*") if "rank_" not in str(path) or "rank_3" in str(path)}
+    listed = set(re.findall(r"\w+\.(?:jsonl|json|log|txt)\b|attempt_0|rank_3", listing))
+    # A job without NCCL.
+    assert listed - {"nccl.log"} == found
