@@ -233,10 +233,10 @@ class _Court:
             return "lost its peer"
         sent = [number for number in death.signals_sent if death.code == -number]
         if sent:
-            return f"ended by {in_words(-sent[0])}, sent because the job was ending"
+            return "ended with the job"
         if death.signals_sent and (finding.rule.name == "unknown" or _is_stop(death)):
             told = in_words(-death.signals_sent[0])
-            return f"ended with {in_words(death.code)} after {told}, sent because the job was ending"
+            return f"ended with the job, after {told}"
         return "lost torch's agent" if self._went_with_agent(death) else None
 
     def _went_with_agent(self, death: Death) -> bool:

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from ddp_run.events import ExceptionInfo
 from ddp_run.lines import neutral, rank_list
 from ddp_run.verdict import Collateral, FirstFailure, Outcome, Quote, Verdict
 
@@ -33,6 +34,7 @@ _COLOUR: Final = {
     "arrow": "1;34",
 }
 _MAX_QUOTE: Final = 400
+_MAX_TRACEBACK: Final = 16
 _UNSAFE: Final = re.compile(r"[^!-$&-~\u00a1-\u1fff\u2070-\u2fff\u3001-\ud7ff\ue000-\U0010ffff]")
 
 
@@ -71,8 +73,9 @@ def verdict_block(
     paint = _painter(colour)
     lines = [_headline(verdict, attempts, paint)]
     lines += _where(verdict, attempt, attempts, read_line, width, paint)
+    raised = verdict.first_failure.exception if verdict.first_failure else None
     for quotes in _by_place(verdict.evidence):
-        lines += _quotation(quotes, folder, width, paint)
+        lines += _quotation(quotes, _text(quotes, raised), folder, width, paint)
     lines += [f"   {paint('arrow', '=')} note: {note}" for note in _notes(verdict, decision)]
     lines += _helps(verdict.advice, paint)
     return "\n".join(lines)
@@ -222,14 +225,29 @@ def _by_place(evidence: tuple[Quote, ...]) -> list[list[Quote]]:
     return places
 
 
-def _quotation(quotes: list[Quote], folder: Path, width: int, paint: Callable[[str, str], str]) -> list[str]:
+def _text(quotes: list[Quote], raised: ExceptionInfo | None) -> list[str]:
+    """The quoted lines; where they are the end of the traceback, all of it, but for the middle of a long one."""
+    quoted = [quote.text for quote in quotes]
+    traceback = raised.traceback.rstrip("\n").split("\n") if raised else []
+    if len(traceback) < 3 or not quoted[-1].endswith(traceback[-1]):
+        return quoted
+    if len(traceback) > _MAX_TRACEBACK:
+        left_out = len(traceback) - _MAX_TRACEBACK + 1
+        half = _MAX_TRACEBACK // 2
+        traceback[half : half + left_out] = [f"  … {left_out} lines"]
+    return traceback
+
+
+def _quotation(
+    quotes: list[Quote], quoted: list[str], folder: Path, width: int, paint: Callable[[str, str], str]
+) -> list[str]:
     bar = paint("arrow", "|")
     first = quotes[0]
     source = neutral(str(folder / first.source))
     address = source if first.line is None else f"{source}:{first.line}"
     limit = max(60, min(_MAX_QUOTE, 3 * width))
-    quoted = [f"   {bar} {_cut(neutral(quote.text.rstrip()), limit)}" for quote in quotes]
-    return [f"  {paint('arrow', '-->')} {address}", f"   {bar}", *quoted, f"   {bar}"]
+    shown = [f"   {bar} {_cut(neutral(line.rstrip()), limit)}" for line in quoted]
+    return [f"  {paint('arrow', '-->')} {address}", f"   {bar}", *shown, f"   {bar}"]
 
 
 def _cut(text: str, limit: int) -> str:
