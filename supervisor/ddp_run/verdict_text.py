@@ -243,7 +243,8 @@ def _quotation(
 ) -> list[str]:
     bar = paint("arrow", "|")
     first = quotes[0]
-    source = neutral(str(folder / first.source))
+    in_folder = "/" in first.source  # else it is no file: the kernel's counters
+    source = neutral(str(folder / first.source) if in_folder else first.source)
     address = source if first.line is None else f"{source}:{first.line}"
     limit = max(60, min(_MAX_QUOTE, 3 * width))
     shown = [f"   {bar} {_cut(neutral(line.rstrip()), limit)}" for line in quoted]

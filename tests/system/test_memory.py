@@ -1,0 +1,59 @@
+"""SIGKILL by the kernel's out-of-memory killer and SIGKILL by somebody are told apart. Needs root and a memory cgroup."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import DDP_RUN, Launcher, Outcome, assert_replay_agrees
+
+EATS = """
+import os, time
+if os.environ["RANK"] == "1":
+    held = []
+    while True: held.append(bytearray(16 << 20))
+time.sleep(60)
+"""
+LIMIT = 700 << 20
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A memory cgroup of 700 MiB: v1's hierarchy, or v2's where the controller can be handed down."""
+    root = Path("/sys/fs/cgroup")
+    place, limit = (root / "memory", "memory.limit_in_bytes") if (root / "memory").is_dir() else (root, "memory.max")
+    group = place / f"ddp-run-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(LIMIT))
+    except OSError as error:
+        pytest.skip(f"no memory cgroup of our own: {error}")
+    yield group
+    group.rmdir()
+
+
+def test_the_kernel_killed_it(ddp: Launcher, cgroup: Path) -> None:
+    words = f"echo $$ > {cgroup}/cgroup.procs; exec {DDP_RUN} --nproc-per-node 2 {ddp.script(EATS)}"
+    done = subprocess.run(
+        ["sh", "-c", words], cwd=ddp.cwd, env=ddp.environ({}), capture_output=True, text=True, timeout=100
+    )
+    outcome = Outcome(done.returncode, done.stdout, done.stderr, (ddp.cwd / "ddp-run-logs/latest").resolve())
+    assert outcome.code == 137
+    assert outcome.verdict["cause"] == "host-oom", outcome.stderr
+    assert outcome.verdict["confidence"] == "certain"
+    assert outcome.verdict["first_failure"]["rank"] == 1
+    assert_replay_agrees(outcome)
+
+
+def test_somebody_killed_it(ddp: Launcher) -> None:
+    killed = (
+        "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)"
+    )
+    outcome = ddp("--nproc-per-node", 2, ddp.script(killed))
+    assert outcome.verdict["cause"] == "unknown"
+    assert outcome.verdict["confidence"] == "unknown"
+    assert outcome.code == 137
