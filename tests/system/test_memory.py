@@ -1,4 +1,4 @@
-"""SIGKILL by the kernel's out-of-memory killer and SIGKILL by somebody are told apart. Needs root and a memory cgroup."""
+"""A kill by the kernel for lack of memory and a kill by somebody are told apart. Needs root and a memory cgroup."""
 
 from __future__ import annotations
 
