@@ -110,7 +110,9 @@ def agent_environment(plan: LaunchPlan, environ: Mapping[str, str], run_id: str)
 def agent_argv(plan: LaunchPlan, *, folder: Path, rank_program: Path, port: int | None) -> list[str]:
     """The agent's command line. `folder`: the attempt's. `port`: instead of the one the user fixed, or null."""
     options = plan.options
-    words = [plan.python, "-m", _AGENT_MODULE]
+    # Without -P, `-m` would put the working directory first on the agent's path, where a file such as logging.py of
+    # the user's takes the place of Python's own. Children of --run-path inherit the flag, so not for those.
+    words = [plan.python, *([] if options.run_path else ["-P"]), "-m", _AGENT_MODULE]
     words += [word for word in options.torch_arguments() if _name(word) not in _TAKEN_OVER]
     words += [f"--logs-specs={_ENTRY_POINT}", f"--log-dir={folder}", "--redirects=3", "--local-ranks-filter="]
     if not _duplicates(options):

@@ -1,22 +1,23 @@
-"""Starts torchrun's agent the way torchrun does, and the way ddp-run does."""
+"""The same job under torchrun and under ddp-run."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddp_run.launch import RANK_PROGRAM
+from .conftest import DDP_RUN
 
 PROGRAMS = Path(__file__).parent / "programs"
+TORCHRUN = Path(sys.executable).with_name("torchrun")
+PYTHON = DDP_RUN.read_text().partition("\n")[0].removeprefix("#!")
+"""The name by which the installed commands call Python; ranks see it."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,10 @@ class Job:
     code: int
     agent_log: str
     folder: Path
-    messages: tuple[dict[str, Any], ...] = ()
+    events: tuple[dict[str, Any], ...] = ()
+
+    def named(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == kind]
 
 
 def _environment(changes: dict[str, str]) -> dict[str, str]:
@@ -39,42 +43,19 @@ def _run(words: Sequence[str], cwd: Path, environ: dict[str, str]) -> tuple[int,
 
 def torchrun(cwd: Path, logs: Path, options: Sequence[str], program: Sequence[str], **environ: str) -> Job:
     """As `torchrun OPTIONS PROGRAM`, with files per rank."""
-    words = [sys.executable, "-m", "torch.distributed.run", *options, "--redirects=3", f"--log-dir={logs}", *program]
+    words = [str(TORCHRUN), *options, "--redirects=3", f"--log-dir={logs}", *program]
     code, log = _run(words, cwd, _environment(environ))
     return Job(code, log, logs)
 
 
-def ranks_of_ddp_run(
-    cwd: Path,
-    logs: Path,
-    options: Sequence[str],
-    program: Sequence[str],
-    *,
-    wishes: dict[str, Any] | None = None,
-    **environ: str,
-) -> Job:
-    """As ddp-run starts `PROGRAM`, whose first word is the bootstrap's mode."""
-    with (
-        tempfile.TemporaryDirectory(prefix="ddp-run-test-") as short,
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox,
-    ):
-        inbox.bind(f"{short}/events.sock")
-        inbox.setblocking(False)
-        asked = {"run_folder": str(logs), "attempt": 0, "socket": f"{short}/events.sock", "nccl_debug": False}
-        asked |= {"restore": {}, "logs_specs": None, **(wishes or {})}
-        words = [sys.executable, "-m", "torch.distributed.run", *options, "--logs-specs=ddp-run", "--redirects=3"]
-        words += [f"--log-dir={logs}", str(RANK_PROGRAM), *program]
-        code, log = _run(words, cwd, _environment({**environ, "DDP_RUN_AGENT": json.dumps(asked)}))
-        return Job(code, log, logs, tuple(_messages(inbox)))
-
-
-def _messages(inbox: socket.socket) -> list[dict[str, Any]]:
-    found = []
-    while True:
-        try:
-            found.append(json.loads(inbox.recv(1 << 18)))
-        except BlockingIOError:
-            return found
+def ddp_run(cwd: Path, logs: Path, options: Sequence[str], program: Sequence[str], **environ: str) -> Job:
+    """As `ddp-run OPTIONS PROGRAM`."""
+    words = [str(DDP_RUN), *options, f"--log-dir={logs}", *program]
+    code, console = _run(words, cwd, _environment(environ))
+    folder = (logs / "latest").resolve()
+    assert folder.exists(), console
+    events = tuple(json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines())
+    return Job(code, (folder / "attempt_0/agent.log").read_text() + console, folder, events)
 
 
 def without_addresses(text: str) -> str:

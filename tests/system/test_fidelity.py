@@ -6,16 +6,22 @@ import json
 import os
 import shutil
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.system.agent_job import PROGRAMS, ranks_of_ddp_run, torchrun, without_addresses
+from tests.system.agent_job import PROGRAMS, PYTHON, TORCHRUN, ddp_run, torchrun, without_addresses
 
 # One job differs from the next in these; TORCHELASTIC_ERROR_FILE names a file in another folder.
 OF_EACH_JOB = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
+# What ddp-run adds: its run's id, and NCCL's warnings to a file of the rank (`--nccl-debug off` leaves those out).
+ADDED: dict[str, Callable[[str], bool]] = {
+    "DDP_RUN_ID": bool,
+    "NCCL_DEBUG": "WARN".__eq__,
+    "NCCL_DEBUG_FILE": lambda value: value.endswith("/nccl.log"),
+}
 # Parts of Python that the bootstrap loads before the program; none has effects of its own.
 LOADED_EARLIER = {"_json", "_socket", "_ctypes", "faulthandler"}
 STACKS_DESCRIPTOR = 1000
@@ -43,18 +49,18 @@ def _emptied(folder: Path) -> Path:
     return folder
 
 
-FORMS: dict[str, tuple[list[str], list[str], str]] = {
-    # options of torchrun, program, mode of our bootstrap
-    "script": ([], ["./prog.py", "dump", "loaders", "--lr", "1", "-m"], "script"),
-    "module": (["-m"], ["package.part", "dump", "x y"], "module"),
-    "package": (["-m"], ["package", "dump"], "module"),
-    "run-path": (["--run-path"], ["prog.py", "dump", "--help"], "run-path"),
+FORMS: dict[str, tuple[list[str], list[str]]] = {
+    # options of torchrun, program
+    "script": ([], ["./prog.py", "dump", "loaders", "--lr", "1", "-m"]),
+    "module": (["-m"], ["package.part", "dump", "x y"]),
+    "package": (["-m"], ["package", "dump"]),
+    "run-path": (["--run-path"], ["prog.py", "dump", "--help"]),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_rank_sees_what_it_sees_under_torchrun(tmp_path: Path, form: str) -> None:
-    options, program, mode = FORMS[form]
+    options, program = FORMS[form]
     _lay_out(tmp_path)
     dump = tmp_path / "dump"
     count = 2 if form == "script" else 1
@@ -64,29 +70,35 @@ def test_a_rank_sees_what_it_sees_under_torchrun(tmp_path: Path, form: str) -> N
     assert theirs.code == 0, theirs.agent_log
     expected = _dumped(dump)
     _emptied(dump)
-    passed_on = ["--run-path"] if mode == "run-path" else []
-    ours = ranks_of_ddp_run(tmp_path, tmp_path / "ours", [*ranks, *passed_on], [mode, *program])
+    ours = ddp_run(tmp_path, tmp_path / "ours", [*ranks, *options], program)
     assert ours.code == 0, ours.agent_log
     seen = _dumped(dump)
 
     assert len(seen) == len(expected) == count
     for ours_seen, theirs_seen in zip(seen, expected, strict=True):
         assert len(theirs_seen) >= 20
-        _assert_only_known_differences(ours_seen, theirs_seen)
+        _assert_only_known_differences(form, ours_seen, theirs_seen)
     if form != "run-path":
         _emptied(dump)
         _compare_with_plain(tmp_path, dump, [*options, *program], seen[0])
     for rank in (f"rank_{each}" for each in range(count)):
-        assert (tmp_path / "ours/attempt_0" / rank / "stdout.log").read_text() == "printed\n"
-        assert "complained\n" in (tmp_path / "ours/attempt_0" / rank / "stderr.log").read_text()
-    assert sorted(message["rank"] for message in ours.messages) == list(range(count))
-    assert {message["event"] for message in ours.messages} == {"started"}
+        assert (ours.folder / "attempt_0" / rank / "stdout.log").read_text() == "printed\n"
+        assert "complained\n" in (ours.folder / "attempt_0" / rank / "stderr.log").read_text()
+    assert sorted(event["rank"] for event in ours.named("RankStarted")) == list(range(count))
 
 
-def _assert_only_known_differences(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+def _assert_only_known_differences(form: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     added = set(ours.pop("modules")) - set(theirs.pop("modules"))
     assert added <= LOADED_EARLIER
     ours["descriptors"] = [each for each in ours["descriptors"] if each != STACKS_DESCRIPTOR]
+    for name, value in ADDED.items():
+        assert value(ours["environment"].pop(name))
+        ours["child python"] = ours["child python"].replace(f"{name!r}, ", "")
+    if form == "run-path":
+        # The folder of the started command: torchrun's own for `torchrun`, the working directory for `python -m`.
+        assert theirs["path"].pop(0) == str(TORCHRUN.parent)
+        ours["path"].pop(0)
+        del ours["children"], theirs["children"]
     for seen in (ours, theirs):
         for name in OF_EACH_JOB:
             assert seen["environment"].pop(name)
@@ -105,7 +117,7 @@ def _compare_with_plain(folder: Path, dump: Path, words: list[str], rank: dict[s
     environ = {name: value for name, value in environ.items() if not name.startswith("PYTEST_")}
     with (folder / "plain.out").open("w") as out, (folder / "plain.err").open("w") as err:
         subprocess.run(
-            [sys.executable, "-u", *words],
+            [PYTHON, "-u", *words],
             cwd=folder,
             env=environ,
             stdout=out,
@@ -125,15 +137,15 @@ def _compare_with_plain(folder: Path, dump: Path, words: list[str], rank: dict[s
 def test_a_failure_reads_as_under_torchrun_and_reaches_the_agent(tmp_path: Path) -> None:
     program = str(PROGRAMS / "fails_in_gloo.py")
     theirs = torchrun(tmp_path, tmp_path / "theirs", ["--nproc-per-node=2"], [program])
-    ours = ranks_of_ddp_run(tmp_path, tmp_path / "ours", ["--nproc-per-node=2"], ["script", program])
+    ours = ddp_run(tmp_path, tmp_path / "ours", ["--nproc-per-node=2"], [program])
 
     assert (theirs.code, ours.code) == (1, 1)
     (their_log,) = (tmp_path / "theirs").glob("*/attempt_0/1/stderr.log")
-    our_log = tmp_path / "ours/attempt_0/rank_1/stderr.log"
+    our_log = ours.folder / "attempt_0/rank_1/stderr.log"
     assert "[rank1]: ValueError: bad batch" in our_log.read_text()
     assert _traceback(our_log) == _traceback(their_log)
 
-    (failed,) = [message for message in ours.messages if message["event"] == "failed"]
+    failed = next(event for event in ours.named("RankFailed") if event["rank"] == 1)
     assert (failed["rank"], failed["code"]) == (1, 1)
     assert failed["exception"] | {"traceback": ""} == {
         "type": "ValueError",

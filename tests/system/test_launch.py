@@ -47,6 +47,16 @@ def test_the_ways_to_name_a_program(ddp: Launcher, words: list[str]) -> None:
         assert env["WORLD_SIZE"] == "2"
 
 
+def test_files_of_the_working_directory_do_not_replace_pythons_own(ddp: Launcher) -> None:
+    """As under torchrun, whose agent does not look there."""
+    work = ddp.cwd / "work"
+    work.mkdir()
+    for name in ("logging", "json", "signal", "subprocess", "torch"):
+        (work / f"{name}.py").write_text("raise SystemExit('imported the wrong file')")
+    running = ddp.start("--nproc-per-node", 2, ddp.script("print('fine')"), cwd="work")
+    assert running.wait().code == 0, running.console()
+
+
 def test_pet_variables_work_as_under_torchrun(ddp: Launcher) -> None:
     ddp.script(SHOW)
     environ = {"PET_NPROC_PER_NODE": "2", "PET_MODULE": "1", "PYTHONPATH": str(ddp.cwd)}

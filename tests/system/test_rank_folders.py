@@ -5,19 +5,18 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.system.agent_job import PROGRAMS, ranks_of_ddp_run
+from tests.system.agent_job import PROGRAMS, ddp_run
 
 
 def test_a_restart_of_the_agent_gets_folders_of_its_own(tmp_path: Path) -> None:
-    job = ranks_of_ddp_run(
+    job = ddp_run(
         tmp_path,
-        tmp_path,
+        tmp_path / "logs",
         ["--nproc-per-node=2", "--max-restarts=1", "--tee=3", "--duplicate-stdout-filters=needle"],
-        ["script", str(PROGRAMS / "fails_once.py")],
-        wishes={"attempt": 4, "nccl_debug": True},
+        [str(PROGRAMS / "fails_once.py")],
     )
     assert job.code == 0, job.agent_log
-    first, second = tmp_path / "attempt_4", tmp_path / "attempt_4/restart_1"
+    first, second = job.folder / "attempt_0", job.folder / "attempt_0/restart_1"
     for rank, word in ((0, "needle"), (1, "hay")):
         for start in (first, second):
             folder = start / f"rank_{rank}"
@@ -29,14 +28,13 @@ def test_a_restart_of_the_agent_gets_folders_of_its_own(tmp_path: Path) -> None:
     assert all("first time" in error for error in errors)
     assert not list(second.glob("rank_?/error.json"))
     assert "needle" in (first / "filtered_stdout.log").read_text()
-    started = [message for message in job.messages if message["event"] == "started"]
+    started = job.named("RankStarted")
     assert sorted((each["restart"], each["rank"], each["folder"]) for each in started) == [
-        (0, 0, "attempt_4/rank_0"),
-        (0, 1, "attempt_4/rank_1"),
-        (1, 0, "attempt_4/restart_1/rank_0"),
-        (1, 1, "attempt_4/restart_1/rank_1"),
+        (0, 0, "attempt_0/rank_0"),
+        (0, 1, "attempt_0/rank_1"),
+        (1, 0, "attempt_0/restart_1/rank_0"),
+        (1, 1, "attempt_0/restart_1/rank_1"),
     ]
-    assert started[0]["stdout"] == str(tmp_path / started[0]["folder"] / "stdout.log")
 
 
 def test_a_users_own_layout_keeps_its_files_and_ours_are_links(tmp_path: Path) -> None:
@@ -50,19 +48,18 @@ def test_a_users_own_layout_keeps_its_files_and_ours_are_links(tmp_path: Path) -
     program = tmp_path / "prog.py"
     program.write_text("import sys\nprint('out')\nprint('err', file=sys.stderr)\n")
 
-    job = ranks_of_ddp_run(
+    job = ddp_run(
         tmp_path,
-        tmp_path,
-        [],
-        ["script", str(program)],
-        wishes={"logs_specs": "users"},
+        tmp_path / "logs",
+        ["--logs-specs=users"],
+        [str(program)],
         PYTHONPATH=str(site),
         USERS_LOGS=str(tmp_path / "users"),
     )
 
     assert job.code == 0, job.agent_log
     (users,) = (tmp_path / "users").glob("*/attempt_0/0/stdout.log")
-    folder = tmp_path / "attempt_0/rank_0"
+    folder = job.folder / "attempt_0/rank_0"
     assert users.read_text() == (folder / "stdout.log").read_text() == "out\n"
     assert (folder / "stdout.log").is_symlink()
     assert (folder / "stderr.log").read_text() == "err\n"
