@@ -417,7 +417,8 @@ UNSTARTABLE: dict[str, tuple[str, list[str], int, str]] = {
     "missing file": ("script", ["nope.py"], 2, "FileNotFoundError"),
     "missing folder": ("script", ["nope/prog.py", "x"], 2, "FileNotFoundError"),
     "folder without __main__": ("script", ["empty"], 1, "SystemExit"),
-    "null byte": ("script", ["null.py"], 1, "SyntaxError"),
+    # CPython calls it a ValueError up to 3.11.3.
+    "null byte": ("script", ["null.py"], 1, "SyntaxError" if sys.version_info >= (3, 11, 4) else "ValueError"),
     "not UTF-8": ("script", ["bytes.py"], 1, "SyntaxError"),
     "unknown coding": ("script", ["coding.py"], 1, "SyntaxError"),
     "bad .pyc": ("script", ["bad.pyc"], 1, "ImportError"),
