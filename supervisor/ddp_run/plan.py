@@ -65,6 +65,12 @@ def agent_ends_with_ranks(options: Options) -> bool:
     return options.max_nodes == 1 and not asked & options.given
 
 
+def local_restarts(options: Options) -> int | None:
+    """How often this node's agent alone starts its ranks again; null where the nodes' agents decide together."""
+    together = options.max_nodes > 1 and (options.restarts > 0 or options.min_nodes < options.max_nodes)
+    return None if together else options.restarts
+
+
 def log_dir(options: Options) -> Path:
     """The folder of all runs; relative to the working directory where it is not absolute."""
     return Path(options.log_dir or "ddp-run-logs")

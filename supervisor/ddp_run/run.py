@@ -85,10 +85,12 @@ class _Member:
 @final
 @dataclass
 class Run:
-    """One attempt. `grace_s`: seconds between being asked to end and SIGKILL. `restarts`: the agent's own."""
+    """One attempt. `grace_s`: seconds between being asked to end and SIGKILL."""
 
     grace_s: float
-    restarts: int = 0
+    restarts: int | None = 0
+    """How often the agent starts its ranks again after a failure; null: it decides together with other nodes' agents,
+    which may end and start ranks for reasons that cannot be seen here."""
     agent_signals: frozenset[int] = STOP_SIGNALS
     """Signals that the agent takes and hands to the ranks itself."""
     agent_ends_with_ranks: bool = False
@@ -149,7 +151,7 @@ class Run:
         # An unread code alone must not end a job: the agent knows it and will act.
         member.failed = member.program_failed if event.code is None else event.code != 0
         if self._state is _State.RUNNING and member.failed:
-            if event.restart < self.restarts:
+            if self.restarts is None or event.restart < self.restarts:
                 return [SetTimer(f"survivors {event.restart}", self.grace_s)]
             self._state = _State.FAILING
             return [SetTimer("grace", self.grace_s), *self._when_all_ended()]
@@ -204,6 +206,8 @@ class Run:
         if self._state is _State.DONE:
             return []
         kind, *numbers = name.split()
+        if kind in ("grace", "agent") and self._state is _State.RUNNING:
+            return []
         match kind:
             case "grace":
                 if self._anyone_alive or not self._ranks:

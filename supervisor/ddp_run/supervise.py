@@ -25,7 +25,7 @@ from ddp_run.journal import Journal
 from ddp_run.logs import RunFolder, Tailer
 from ddp_run.loop import Caught, Loop
 from ddp_run.output import Output
-from ddp_run.plan import LaunchPlan, agent_argv, agent_ends_with_ranks, agent_environment, log_dir
+from ddp_run.plan import LaunchPlan, agent_argv, agent_ends_with_ranks, agent_environment, local_restarts, log_dir
 from ddp_run.redaction import redact_words
 from ddp_run.run import HANDLED_SIGNALS, STOP_SIGNALS, Run
 
@@ -133,7 +133,7 @@ class _Job:
             number=number,
             folder=folder,
             run_folder=self.folder.path,
-            run=Run(options.grace_s, options.restarts, self.plan.agent_signals, agent_ends_with_ranks(options)),
+            run=Run(options.grace_s, local_restarts(options), self.plan.agent_signals, agent_ends_with_ranks(options)),
             loop=self.loop,
             journal=self.journal,
             inbox=self.inbox,

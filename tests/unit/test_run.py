@@ -132,7 +132,7 @@ def test_after_a_stop_signal_the_agent_ends_with_its_ranks() -> None:
 def test_an_unread_exit_code_ends_nothing() -> None:
     run = running()
     assert feed(run, exited(0, None)) == []
-    assert signals(feed(run, fired("grace"))) == KILL_ALL  # only where somebody asked for that timer
+    assert feed(run, fired("grace"), fired("agent")) == []
 
 
 def test_an_unread_exit_code_after_a_reported_failure_is_a_failure() -> None:
@@ -163,6 +163,14 @@ def test_while_the_agent_may_restart_only_survivors_are_bounded() -> None:
     feed(run, started(0, restart=1), started(1, restart=1))
     assert feed(run, exited(1, 1)) == [], "a death of the last restart is news of the past"
     assert SetTimer("grace", GRACE) in feed(run, exited(1, 1, restart=1))
+
+
+def test_agents_of_several_nodes_may_restart_ranks_at_any_time() -> None:
+    run = running(alone=False)
+    run.restarts = None
+    assert feed(run, exited(0, -15)) == [SetTimer("survivors 0", GRACE)]
+    feed(run, exited(1, -15), started(0, restart=1), started(1, restart=1))
+    assert signals(feed(run, fired("survivors 0"), fired("grace"))) == []
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
@@ -242,8 +250,8 @@ TABLE: list[tuple[Event, list[list[tuple[Target, int]]]]] = [
     (received(signal.SIGTERM), [FORWARD, KILL_ALL, KILL_ALL, [], []]),
     (received(signal.SIGUSR1), [NOTICE, NOTICE, NOTICE, NOTICE, NOTICE]),
     (received(signal.SIGWINCH), [[], [], [], [], []]),
-    (fired("grace"), [KILL_ALL, KILL_ALL, KILL_ALL, [], []]),
-    (fired("agent"), [KILL_ALL, KILL_ALL, KILL_ALL, [], []]),
+    (fired("grace"), [[], KILL_ALL, KILL_ALL, [], []]),
+    (fired("agent"), [[], KILL_ALL, KILL_ALL, [], []]),
     (fired("unheard of"), [[], [], [], [], []]),
     (exited(0, 0), [[], [], [], [], []]),
     (exited(0, -9), [[], [], [], [], []]),
