@@ -61,6 +61,16 @@ def test_without_a_bootstrap_message_the_agents_summary_speaks(ddp: Launcher) ->
 
 
 def test_a_victim_that_ignores_sigterm_is_killed_after_the_grace(ddp: Launcher) -> None:
-    outcome = ddp("--nproc-per-node", 2, "--shutdown-timeout", 2, TRAIN, "--fault", "ignore-term", "--step-s", 0.01)
+    deaf = (
+        "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "time.sleep(1)\nif os.environ['RANK'] == '1': raise ValueError('fault')\ntime.sleep(300)"
+    )
+    outcome = ddp("--nproc-per-node", 2, "--shutdown-timeout", 2, ddp.script(deaf))
     assert outcome.verdict["first_failure"]["rank"] == 1
     assert outcome.code == 1
+    [collateral] = outcome.verdict["collateral"]
+    assert collateral["signal"] == "SIGKILL"
+    first_death = min(event["at"] for event in outcome.named("RankExited"))
+    [end] = outcome.named("RunEnded")
+    # The promise is grace + 1 s; the rest is for a loaded machine. torchrun takes 30 s here.
+    assert 2 <= (end["at"] - first_death) / 1e9 < 2 + 1 + 5

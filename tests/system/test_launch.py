@@ -168,3 +168,24 @@ def test_json_messages(ddp: Launcher) -> None:
     for line in lines[:-1]:
         json.loads(line)
     assert any(json.loads(line)["event"] == "verdict" for line in lines[:-1])
+
+
+def test_an_elastic_job_takes_in_a_second_node(ddp: Launcher) -> None:
+    """Its first ranks are ended and started again by the agents: that is no failure."""
+    program = ddp.script(
+        "import os, time\nprint('world', os.environ['WORLD_SIZE'], flush=True)\n"
+        "if os.environ['WORLD_SIZE'] == '1': time.sleep(300)"
+    )
+    words = ["--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29774", "--rdzv-id=grows"]
+    words += ["--rdzv-conf=last_call_timeout=1", "--max-restarts=1", "--shutdown-timeout=3"]
+    first = ddp.start(*words, program)
+    first.wait_for_text("world 1")
+    second = ddp.start(*words, program)
+    for node in (first, second):
+        outcome = node.wait()
+        assert outcome.code == 0, outcome.stderr
+        assert outcome.verdict["outcome"] == "succeeded"
+        node.assert_nothing_left()
+    assert first.folder is not None
+    texts = [path.read_text() for path in sorted(first.folder.glob("attempt_0/**/stdout.log"))]
+    assert sorted(texts) == ["world 1\n", "world 2\n"]

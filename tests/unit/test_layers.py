@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "supervisor" / "ddp_run"
 # From the ground up. A module imports from its own layer (without a circle) and from those below.
 LAYERS: dict[str, tuple[str, ...]] = {
     "values": (
+        "frozen",
         "events",
         "verdict",
         "problem",
