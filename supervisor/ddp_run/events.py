@@ -8,9 +8,10 @@ Exit codes follow Python's convention: `code >= 0` is an exit code, `code < 0` t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
+
+from ddp_run.frozen import frozen
 
 Rank = NewType("Rank", int)
 """Global rank: unique in the whole job."""
@@ -20,7 +21,7 @@ MonotonicNs = NewType("MonotonicNs", int)
 """Nanoseconds of CLOCK_MONOTONIC."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExceptionInfo:
     """A Python exception as its own rank saw it, or as its printed traceback shows it.
 
@@ -40,7 +41,7 @@ class ExceptionInfo:
 # ---------------------------------------------------------------------------------------------- events
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunStarted:
     """First event of a journal. `wall_ns` is time.time_ns() at `at`: it turns every other stamp into a date."""
 
@@ -59,7 +60,7 @@ class RunStarted:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptStarted:
     """An agent is about to be started. `port` is the master port that ddp-run chose, null where torch chooses."""
 
@@ -69,7 +70,7 @@ class AttemptStarted:
     port: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentStarted:
     """The agent process runs."""
 
@@ -77,7 +78,7 @@ class AgentStarted:
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankStarted:
     """A rank has said hello, before its first user line. `restart` counts the agent's restarts from 0."""
 
@@ -92,7 +93,7 @@ class RankStarted:
     """Its folder, relative to the run's folder."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankFailed:
     """An exception left the rank's program, or it asked to exit with a code other than 0; stamped inside the rank.
 
@@ -107,7 +108,7 @@ class RankFailed:
     exception: ExceptionInfo | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankExited:
     """The kernel reported the rank's death. `code` is null when nobody could read it before the agent reaped it."""
 
@@ -117,14 +118,14 @@ class RankExited:
     code: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentReported:
     """The agent has written its account of the failure, whole; what it does from here on is to take itself down."""
 
     at: MonotonicNs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentExited:
     """The agent was reaped."""
 
@@ -132,7 +133,7 @@ class AgentExited:
     code: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SignalReceived:
     """Somebody sent ddp-run a signal."""
 
@@ -140,7 +141,7 @@ class SignalReceived:
     signum: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SignalSent:
     """ddp-run sent a signal to `target` ("agent", "ranks", "rank 3", "job", "leftovers")."""
 
@@ -151,7 +152,7 @@ class SignalSent:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimerFired:
     """A timer asked for with `SetTimer` ran out."""
 
@@ -159,7 +160,7 @@ class TimerFired:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryCounted:
     """Out-of-memory kills so far, as the kernel counts them: host-wide and in this process' own memory cgroup."""
 
@@ -168,7 +169,7 @@ class MemoryCounted:
     cgroup_oom_kills: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Noted:
     """Something worth keeping that decides nothing: an observation that could not be made, a process cleaned up."""
 
@@ -176,7 +177,7 @@ class Noted:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptEnded:
     """An attempt is over; what was decided about the next one. Derived: a replay computes it again."""
 
@@ -189,7 +190,7 @@ class AttemptEnded:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunEnded:
     """Last event of a journal."""
 
@@ -228,7 +229,7 @@ class Target(StrEnum):
     """The agent, the ranks and everything that descends from them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SendSignal:
     """Send a signal; with `only_if_handled`, to those processes alone that would not die of it."""
 
@@ -240,7 +241,7 @@ class SendSignal:
     only_if_handled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SetTimer:
     """Ask for TimerFired(name) after `after_s` seconds; an earlier timer of that name is replaced."""
 
@@ -248,17 +249,17 @@ class SetTimer:
     after_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AwaitReport:
     """Ask for AgentReported once the agent has written its account of the failure."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SuspendSelf:
     """Stop the whole job and then ddp-run itself (Ctrl-Z); continue the job when ddp-run is continued."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FinishAttempt:
     """Nothing is left to wait for: end leftovers, gather, judge."""
 

@@ -5,19 +5,20 @@ Values only: nothing here opens a file or asks the system. `ddp_run.evidence` ga
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from re import Match, Pattern
 from typing import Literal
 
 from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
+from ddp_run.frozen import frozen
 
 Outcome = Literal["succeeded", "failed", "hung", "interrupted", "refused"]
 Confidence = Literal["certain", "likely", "unknown"]
 Phase = Literal["launch", "before-init", "init", "after-init", "training", "shutdown"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Quote:
     """A line that proves something: where it stands and what it says. `line` counts from 1, null if not known."""
 
@@ -26,7 +27,7 @@ class Quote:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogText:
     """The part of a log that was read: whole, or its end. `first_line` is the number of its first line (from 1)."""
 
@@ -62,7 +63,7 @@ class LogText:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Death:
     """One rank's failure: everything known of it.
 
@@ -94,7 +95,7 @@ class Death:
         return min(stamps, default=2**63)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Leaver:
     """A rank that ended with 0."""
 
@@ -107,7 +108,7 @@ class Leaver:
     stderr: LogText = field(default_factory=lambda: LogText(""))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SummaryEntry:
     """One failure as a ChildFailedError prints it."""
 
@@ -121,7 +122,7 @@ class SummaryEntry:
     root: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentEnd:
     """How the agent ended and what it wrote. `killed_by_us`: ddp-run sent it SIGKILL."""
 
@@ -133,7 +134,7 @@ class AgentEnd:
     summary: tuple[SummaryEntry, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Evidence:
     """All that rules may see of one attempt."""
 
@@ -181,7 +182,7 @@ class Area(StrEnum):
     HOST = "9xx"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Retry:
     """Whether another attempt can help, and why or why not."""
 
@@ -189,7 +190,7 @@ class Retry:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """A cause of the catalogue. `beats`: names of causes that this one wins over when both match the same rank.
 
@@ -207,7 +208,7 @@ class Rule:
     consequence: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """What one rule says of one death (or, with `rank` null, of the agent or the launch)."""
 
@@ -223,7 +224,7 @@ class Finding:
     exception: ExceptionInfo | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FirstFailure:
     """The rank that failed first."""
 
@@ -239,7 +240,7 @@ class FirstFailure:
     log: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Collateral:
     """A rank that failed because another had."""
 
@@ -249,7 +250,7 @@ class Collateral:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verdict:
     """The answer for one attempt. `verdict.json` is written from the last attempt's."""
 
