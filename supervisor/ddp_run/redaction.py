@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 REDACTED = "[redacted]"
 
-_NAMES = re.compile(r"(?i)(secret|token|passw|passphrase|credential|api[-_]?key|access[-_]?key|private[-_]?key|auth)")
+_NAMES = re.compile(r"(?i)(?:secret|token|pass(?:w|phrase)|credential|(?:api|access|private)[-_]?key|auth(?!or))")
 _VALUES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|AKIA[0-9A-Z]{16}|xox[abp]-[\w-]{10,})"
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"

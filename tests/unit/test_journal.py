@@ -1,0 +1,70 @@
+"""Events survive the way to a file and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddp_run import journal
+from ddp_run.events import (
+    AttemptStarted,
+    Event,
+    ExceptionInfo,
+    MonotonicNs,
+    Noted,
+    Rank,
+    RankExited,
+    RankFailed,
+    RunStarted,
+    SignalSent,
+)
+
+EVENTS: list[Event] = [
+    RunStarted(MonotonicNs(5), 1_700_000_000_000_000_005, "id", "host", 0, 1, ("a", "b"), 1, "by-cause", 30.0, 0, "1"),
+    AttemptStarted(MonotonicNs(6), 0, ("python", "-m"), None),
+    RankFailed(
+        MonotonicNs(7), Rank(1), 0, 1, ExceptionInfo("ValueError", "bad \udcff \u2028 text", "t.py", 3, "f", "T")
+    ),
+    RankFailed(MonotonicNs(8), Rank(1), 0, 3, None),
+    RankExited(MonotonicNs(9), Rank(1), 0, -9),
+    SignalSent(MonotonicNs(10), "ranks", 15, (1, 2), "why"),
+    Noted(MonotonicNs(11), "line\nbreak"),
+]
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    writer = journal.Journal(path)
+    for event in EVENTS:
+        writer.record(event)
+    writer.close()
+    assert len(path.read_bytes().splitlines()) == len(EVENTS)
+    again = list(journal.read(path))
+    assert [type(event) for event in again] == [type(event) for event in EVENTS]
+    assert again[3:] == EVENTS[3:]
+    assert again[:2] == EVENTS[:2]
+
+
+def test_a_line_cut_by_its_writers_death_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    whole = journal.encode(EVENTS[4], "2026-01-01T00:00:00.000000Z")
+    path.write_text(whole + "\n" + whole[:30])
+    assert list(journal.read(path)) == [EVENTS[4]]
+
+
+def test_an_event_of_a_newer_version_is_passed_over() -> None:
+    assert journal.decode('{"event": "NotYetKnown", "at": 1}') is None
+
+
+@pytest.mark.parametrize("line", ["", "[]", "{}", '{"event": "Noted"}', "null"])
+def test_what_is_no_event(line: str) -> None:
+    with pytest.raises(ValueError):
+        journal.decode(line)
+
+
+def test_stamps_become_dates() -> None:
+    date = journal.clock(EVENTS)
+    assert date(MonotonicNs(1_000_005)) == "2023-11-14T22:13:20.001000Z"
+    with pytest.raises(ValueError):
+        journal.clock(EVENTS[1:])

@@ -1,0 +1,132 @@
+"""The agent's command line and environment, from options."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddp_run import preflight
+from ddp_run.options import Options, parse
+from ddp_run.plan import LaunchPlan, agent_argv, agent_ends_with_ranks, agent_environment, local_restarts, make_plan
+
+ROWS = preflight.torch_rows()
+
+
+def options(*words: str, **environ: str) -> Options:
+    return parse(words, environ, torch_rows=ROWS)
+
+
+def plan(*words: str, master: str | None = None, **environ: str) -> LaunchPlan:
+    return make_plan(options(*words, **environ), environ, python=sys.executable, master=master)
+
+
+def argv(given: LaunchPlan, port: int | None = None) -> list[str]:
+    return agent_argv(given, folder=Path("/run/attempt_0"), rank_program=Path("/rank/__main__.py"), port=port)
+
+
+def test_the_bootstrap_stands_in_the_scripts_place() -> None:
+    words = argv(plan("--nproc-per-node=2", "train.py", "--lr", "1"))
+    assert words[-5:] == ["/rank/__main__.py", "script", "train.py", "--lr", "1"]
+    assert "--nproc-per-node=2" in words
+    assert "--logs-specs=ddp-run" in words
+
+
+@pytest.mark.parametrize(
+    ("given", "end"),
+    [
+        (("-m", "pkg.train", "x"), ["/rank/__main__.py", "module", "pkg.train", "x"]),
+        (("--run-path", "train.py"), ["/rank/__main__.py", "run-path", "train.py"]),
+        (
+            ("--no-python", "bash", "x.sh"),
+            [sys.executable, "-I", "-S", "-u", "/rank/__main__.py", "exec", "bash", "x.sh"],
+        ),
+    ],
+)
+def test_the_other_ways_to_name_a_program(given: tuple[str, ...], end: list[str]) -> None:
+    words = argv(plan(*given))
+    assert words[-len(end) :] == end
+    assert "--module" not in words
+    assert "-m" not in words[words.index("torch.distributed.run") :]
+
+
+def test_a_fresh_port_replaces_the_one_that_was_given_last() -> None:
+    assert argv(plan("--master-port=29500", "t.py"), 4711).index("--master-port=4711") > argv(
+        plan("--master-port=29500", "t.py"), 4711
+    ).index("--master-port=29500")
+    given = plan("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:29500", "t.py")
+    assert "--rdzv-endpoint=localhost:4711" in argv(given, 4711)
+    assert given.chosen_port == 29500
+
+
+def test_where_torch_takes_a_free_port_nobody_chose_one() -> None:
+    assert plan("t.py").chosen_port is None
+    assert plan("--standalone", "t.py").chosen_port is None
+    assert plan("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "t.py").chosen_port is None
+
+
+def test_the_resolved_address_replaces_the_name() -> None:
+    given = ("--nnodes=2", "--master-addr=node-0", "t.py")
+    assert "--master-addr=10.0.0.7" in argv(plan(*given, master="10.0.0.7"))
+    assert "--master-addr=[fd00::7]" in argv(plan(*given, master="fd00::7"))
+
+
+def test_presets_never_touch_what_the_user_set() -> None:
+    assert {each.name for each in plan("--nccl-debug=trace", "t.py").environment} == {
+        "NCCL_DEBUG",
+        "NCCL_DEBUG_SUBSYS",
+        "TORCH_DISTRIBUTED_DEBUG",
+    }
+    mine = plan("--nccl-debug=trace", "t.py", NCCL_DEBUG="INFO")
+    assert "NCCL_DEBUG" not in {each.name for each in mine.environment}
+    assert not mine.nccl_log
+    assert plan("t.py").nccl_log
+    assert not plan("--nccl-debug=off", "t.py").environment
+
+
+def test_no_preset_sets_detail() -> None:
+    for preset in ("warn", "info", "trace"):
+        assert all(each.value != "DETAIL" for each in plan(f"--nccl-debug={preset}", "t.py").environment)
+
+
+def test_variables_changed_for_the_agent_are_given_back_to_the_ranks() -> None:
+    given = plan("pkg", PET_MODULE="1")
+    environ = agent_environment(given, {"PET_MODULE": "1", "HOME": "/me"}, "id-1")
+    assert environ["PET_MODULE"] == "0"
+    assert environ["HOME"] == "/me"
+    assert environ["DDP_RUN_ID"] == "id-1"
+    assert given.restore == {"PET_MODULE": "1"}
+
+
+def test_restarts_need_a_store_of_their_own_unless_the_user_decided() -> None:
+    name = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+    assert name in {each.name for each in plan("--max-restarts=1", "t.py").environment}
+    assert name not in {each.name for each in plan("t.py").environment}
+    assert name not in {each.name for each in plan("--max-restarts=1", "t.py", **{name: "0"}).environment}
+
+
+def test_who_counts_restarts() -> None:
+    assert local_restarts(options("--max-restarts=2", "t.py")) == 2
+    assert local_restarts(options("--nnodes=2", "t.py")) == 0
+    assert local_restarts(options("--nnodes=2", "--max-restarts=2", "t.py")) is None
+    assert local_restarts(options("--nnodes=1:2", "--rdzv-backend=c10d", "t.py")) is None
+
+
+def test_an_agent_with_other_business_is_waited_for() -> None:
+    assert agent_ends_with_ranks(options("t.py"))
+    assert not agent_ends_with_ranks(options("--nnodes=2", "t.py"))
+    assert not agent_ends_with_ranks(options("--event-log-handler=console", "t.py"))
+
+
+def test_signals_of_the_agent() -> None:
+    if "signals_to_handle" not in options("t.py").settings:
+        pytest.skip("this torch has no --signals-to-handle")
+    assert signal.SIGUSR1 not in plan("t.py").agent_signals
+    assert signal.SIGUSR1 in plan("--signals-to-handle=SIGTERM,SIGUSR1", "t.py").agent_signals
+
+
+def test_the_agents_poll_is_faster_unless_the_user_set_it() -> None:
+    assert "--monitor-interval=0.03" in argv(plan("t.py"))
+    assert not [word for word in argv(plan("t.py", PET_MONITOR_INTERVAL="1")) if word.startswith("--monitor")]

@@ -1,0 +1,67 @@
+"""When there is another attempt, and how long before it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp_run.retry import Decision, attempts, decide
+from ddp_run.verdict import Outcome, Retry, Verdict
+
+
+def verdict(outcome: Outcome = "failed", cause: str | None = "peer-died", helps: bool = True) -> Verdict:
+    return Verdict(outcome, 1, cause=cause, retry=Retry(helps, "so says the catalogue"))
+
+
+def decided(given: Verdict, *, policy: str = "by-cause", asked: int = 2, left: int = 2, lost: int = 0) -> Decision:
+    return decide(given, policy=policy, retries_left=left, asked=asked, ports_lost=lost, port=29500)
+
+
+def test_the_catalogue_decides() -> None:
+    assert decided(verdict()).retry
+    assert decided(verdict(helps=False)) == Decision(False, "so says the catalogue")
+
+
+def test_policies_of_the_user_win_over_the_catalogue() -> None:
+    assert decided(verdict(helps=False), policy="always").retry
+    assert not decided(verdict(), policy="never").retry
+
+
+def test_no_retry_without_being_asked_and_none_beyond_what_was_asked() -> None:
+    assert not decided(verdict(), asked=0, left=0).retry
+    assert not decided(verdict(), left=0).retry
+    assert not decided(verdict(), policy="always", left=0).retry
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "interrupted"])
+def test_only_failures_are_retried(outcome: Outcome) -> None:
+    assert not decided(verdict(outcome), policy="always").retry
+
+
+def test_a_stolen_port_costs_no_retry_but_not_for_ever() -> None:
+    stolen = verdict(cause="port-in-use")
+    assert decided(stolen, asked=0, left=0) == Decision(True, "port 29500 was taken meanwhile: another port", free=True)
+    assert not decided(stolen, asked=0, left=0, lost=5).retry
+    assert not decided(verdict(cause="port-in-use", helps=False), asked=0, left=0).retry
+
+
+def test_waits_grow_and_the_last_outcome_comes_back() -> None:
+    waits: list[float] = []
+    calls: list[int] = []
+    announced: list[tuple[int, float]] = []
+
+    def attempt() -> int:
+        calls.append(len(calls))
+        return calls[-1]
+
+    retrying = attempts(4, lambda _: True, waits.append, lambda outcome, delay_s: announced.append((outcome, delay_s)))
+    assert retrying(attempt) == 4
+    assert calls == [0, 1, 2, 3, 4]
+    for wait, base in zip(waits, (1, 2, 4, 8), strict=True):
+        assert base <= wait <= base + 0.5
+    assert [outcome for outcome, _ in announced] == [0, 1, 2, 3]
+
+
+def test_no_wait_after_success() -> None:
+    waits: list[float] = []
+    assert attempts(3, lambda outcome: outcome < 1, waits.append, lambda *_: None)(iter([0, 1, 2]).__next__) == 1
+    assert len(waits) == 1
