@@ -25,6 +25,7 @@ def main() -> NoReturn:
         code = _run(sys.argv[1:])
     except Refused as refused:
         sys.stderr.write(render(refused.problems, refused.argv, width=columns(), colour=colour(sys.stderr)))
+        code = refused.exit_code
     except OSError as error:
         sys.stderr.write(f"ddp-run: cannot start: {error}\n")
     except KeyboardInterrupt:

@@ -119,22 +119,31 @@ def agent_argv(plan: LaunchPlan, *, folder: Path, rank_program: Path, port: int 
     # Without -P, `-m` would put the working directory first on the agent's path, where a file such as logging.py of
     # the user's takes the place of Python's own. Children of --run-path inherit the flag, so not for those.
     words = [plan.python, *([] if options.run_path else ["-P"]), "-m", _AGENT_MODULE]
-    words += [word for word in options.torch_arguments() if _name(word) not in _TAKEN_OVER]
+    replaced = _replaced(plan, port)
+    ours = _TAKEN_OVER | {_name(word) for word in replaced}
+    words += [word for word in options.torch_arguments() if _name(word) not in ours]
+    words += replaced
     words += [f"--logs-specs={_ENTRY_POINT}", f"--log-dir={folder}", "--redirects=3", "--local-ranks-filter="]
     if not _duplicates(options):
         words.append("--tee=0")
     if "monitor_interval" not in options.given:
         words.append(f"--monitor-interval={_POLL_S}")
-    if plan.master is not None:
-        words.append(f"--master-addr={f'[{plan.master}]' if ':' in plan.master else plan.master}")
-    if port is not None:
-        words.append(_port_argument(options, port))
     return [*words, *_rank_words(plan, rank_program)]
 
 
 def _duplicates(options: Options) -> bool:
     """Whether the agent is to copy lines that match a filter; it does so for teed streams only."""
     return bool({"duplicate_stdout_filters", "duplicate_stderr_filters"} & options.given)
+
+
+def _replaced(plan: LaunchPlan, port: int | None) -> list[str]:
+    """What stands in the place of the user's words: the address for a name, and a fresh port."""
+    words = []
+    if plan.master is not None:
+        words.append(f"--master-addr={f'[{plan.master}]' if ':' in plan.master else plan.master}")
+    if port is not None:
+        words.append(_port_argument(plan.options, port))
+    return words
 
 
 def _name(word: str) -> str:

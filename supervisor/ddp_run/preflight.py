@@ -109,7 +109,7 @@ def torch_rows() -> tuple[Row, ...]:
     if path is None:
         helps = (f"{sys.executable} -m pip install torch",)
         title = "torch is not installed for this Python"
-        raise Refused((Problem("DDP107", title, origin=sys.executable, helps=helps),))
+        raise Refused((Problem("DDP601", title, origin=sys.executable, helps=helps),))
     try:
         return read_torch_table(path.read_text(encoding="utf-8"))
     except (TableUnreadable, OSError, ValueError):
@@ -130,7 +130,7 @@ def ask_torch_parser(python: str) -> tuple[Row, ...]:
     except (subprocess.SubprocessError, OSError, ValueError, IndexError, TableUnreadable) as error:
         text = getattr(error, "stderr", None) or str(error)
         notes = tuple(str(text).strip().splitlines()[-1:])
-        problem = Problem("DDP107", "the installed torch's options cannot be read", origin=python, notes=notes)
+        problem = Problem("DDP601", "the installed torch's options cannot be read", origin=python, notes=notes)
         raise Refused((problem,)) from error
 
 
@@ -182,7 +182,7 @@ def _no_room(folder: Path, problem: Callable[[str, str, str], Problem]) -> Probl
     except OSError:
         return None
     free = (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail) * disk.f_frsize
-    if free < _LEAST_FREE_BYTES:
+    if disk.f_blocks and free < _LEAST_FREE_BYTES:  # file systems without a size say 0
         return problem("DDP106", f"the disk of {folder} is full: {free // 1024} KiB free", "no room for logs")
     if disk.f_files and not disk.f_ffree:
         return problem("DDP106", f"the disk of {folder} has no free inode", "no room for logs")

@@ -11,11 +11,11 @@ CODES = {
     "DDP104": "invalid-device",
     "DDP105": "permission-denied",
     "DDP106": "disk-full",
-    "DDP107": "import-error",
     "DDP201": "port-in-use",
     "DDP202": "rendezvous-dns",
+    "DDP601": "import-error",
 }
-"""Every code that a problem found before the start can have, with its cause; 1xx usage and launch, 2xx network.
+"""Every code that a problem found before the start can have, with its cause; by area as the rules' codes are.
 
 DDP103 (bad-arguments) is the script's own refusal of its arguments and so belongs to a rule.
 """

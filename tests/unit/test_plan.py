@@ -52,10 +52,9 @@ def test_the_other_ways_to_name_a_program(given: tuple[str, ...], end: list[str]
     assert "-m" not in words[words.index("torch.distributed.run") :]
 
 
-def test_a_fresh_port_replaces_the_one_that_was_given_last() -> None:
-    assert argv(plan("--master-port=29500", "t.py"), 4711).index("--master-port=4711") > argv(
-        plan("--master-port=29500", "t.py"), 4711
-    ).index("--master-port=29500")
+def test_a_fresh_port_replaces_the_one_that_was_given() -> None:
+    words = argv(plan("--master-port=29500", "t.py"), 4711)
+    assert [word for word in words if word.startswith("--master-port")] == ["--master-port=4711"]
     given = plan("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:29500", "t.py")
     assert "--rdzv-endpoint=localhost:4711" in argv(given, 4711)
     assert given.chosen_port == 29500
@@ -69,7 +68,8 @@ def test_where_torch_takes_a_free_port_nobody_chose_one() -> None:
 
 def test_the_resolved_address_replaces_the_name() -> None:
     given = ("--nnodes=2", "--master-addr=node-0", "t.py")
-    assert "--master-addr=10.0.0.7" in argv(plan(*given, master="10.0.0.7"))
+    words = argv(plan(*given, master="10.0.0.7"))
+    assert [word for word in words if word.startswith("--master-addr")] == ["--master-addr=10.0.0.7"]
     assert "--master-addr=[fd00::7]" in argv(plan(*given, master="fd00::7"))
 
 

@@ -51,7 +51,7 @@ def _frame(log: LogText) -> tuple[Quote, re.Match[str]] | None:
 
 
 def _advice(death: Death, run: Evidence) -> tuple[str, ...]:
-    advice = ["unset TORCH_DISTRIBUTED_DEBUG   # DETAIL crashes DistributedDataParallel over gloo"]
+    advice = ["echo $TORCH_DISTRIBUTED_DEBUG   # DETAIL crashes DistributedDataParallel over gloo: unset it"]
     if death.stack.lines:
         advice.insert(0, f"cat {run.path(death.stack.source)}   # Python stack at the crash")
     return tuple(advice)
