@@ -126,9 +126,11 @@ class Options:
 
     @property
     def master_port(self) -> int | None:
-        """Port of the static rendezvous, null where none was given."""
-        port = self._of("master_port", None)
-        return None if port is None else int(port)
+        """Port of the static rendezvous, null where none was given, whatever default an older torch has."""
+        setting = self.settings.get("master_port")
+        if setting is None or setting.source is Source.DEFAULT or setting.value is None:
+            return None
+        return int(str(setting.value))
 
     @property
     def rdzv_backend(self) -> str:
@@ -150,10 +152,21 @@ class Options:
         """Whether the rendezvous is static at a known host and port; else torch's c10d or a plug-in leads it.
 
         torchrun's own rule (torch 2.13, run.py): one node without endpoint and port becomes c10d on a free port.
+        Older releases fix port 29500 there; see `needs_standalone`.
         """
         if self.standalone or self.rdzv_backend != "static":
             return False
         return bool(self.rdzv_endpoint) or self.master_port is not None or self.max_nodes > 1
+
+    @property
+    def needs_standalone(self) -> bool:
+        """Whether the agent takes a free port for this job only when told `--standalone`.
+
+        So it is where the installed torch's `--master-port` has a default (torch 2.4 to 2.9, run.py: 29500): two jobs
+        on one host would meet there. What the option does is what newer releases do without it.
+        """
+        fixed = any(row.dest == "master_port" and row.default is not None for row in self.rows)
+        return fixed and self.rdzv_backend == "static" and not self.standalone and not self.is_static
 
     @property
     def master(self) -> tuple[str, int | None] | None:

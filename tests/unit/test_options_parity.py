@@ -214,12 +214,21 @@ def test_every_command_line_means_what_it_means_to_torchrun() -> None:
     for line, theirs in zip(lines, answers, strict=True):
         ours = _ask_ours(line, rows)
         seen[theirs[0]] += 1
-        if ours != theirs and not (theirs[0] == "rejected" and ours[0] == "help"):
+        if (
+            ours != theirs
+            and not (theirs[0] == "rejected" and ours[0] == "help")
+            and not _own_option(line, theirs, ours)
+        ):
             wrong.append((line, theirs, ours))
     assert not wrong, f"{len(wrong)} differ:\n" + "\n".join(_difference(*each) for each in wrong[:5])
     assert seen["accepted"] > 300, seen
     assert seen["rejected"] > 150, seen
     assert seen["help"] >= 3, seen
+
+
+def _own_option(line: Line, theirs: tuple[str, Any], ours: tuple[str, Any]) -> bool:
+    """Whether an option of ours lacks its value, as the script's name went to the option before it."""
+    return (theirs[0], ours[0]) == ("help", "rejected") and "--max-retries" in line.argv
 
 
 def _difference(line: Line, theirs: tuple[str, Any], ours: tuple[str, Any]) -> str:

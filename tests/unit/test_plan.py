@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ddp_run import preflight
+from ddp_run.option_table import Row
 from ddp_run.options import Options, parse
 from ddp_run.plan import LaunchPlan, agent_argv, agent_ends_with_ranks, agent_environment, local_restarts, make_plan
 
 ROWS = preflight.torch_rows()
+
+
+# As torch 2.13 and newer have --master-port, and as older releases have it.
+NEWER, OLDER = (
+    tuple(replace(row, default=default) if row.dest == "master_port" else row for row in ROWS)
+    for default in (None, 29500)
+)
 
 
 def options(*words: str, **environ: str) -> Options:
@@ -32,6 +41,27 @@ def test_the_bootstrap_stands_in_the_scripts_place() -> None:
     assert words[-5:] == ["/rank/__main__.py", "script", "train.py", "--lr", "1"]
     assert "--nproc-per-node=2" in words
     assert "--logs-specs=ddp-run" in words
+
+
+@pytest.mark.parametrize(
+    ("rows", "line", "ports"),
+    [
+        (NEWER, "t.py", ()),
+        (OLDER, "t.py", ("--standalone",)),
+        (OLDER, "--standalone t.py", ("--standalone",)),
+        (OLDER, "--nnodes=2 t.py", ()),
+        (OLDER, "--master-port=29511 t.py", ("--master-port=29511",)),
+        (OLDER, "--rdzv-endpoint=localhost:29511 t.py", ("--rdzv-endpoint=localhost:29511",)),
+        (OLDER, "--rdzv-backend=c10d t.py", ()),
+    ],
+)
+def test_one_node_takes_a_free_port_whatever_torchs_default(
+    rows: tuple[Row, ...], line: str, ports: tuple[str, ...]
+) -> None:
+    given = parse(line.split(), {}, torch_rows=rows)
+    words = argv(make_plan(given, {}, python=sys.executable, master=None))
+    asked = ("--standalone", "--master-port", "--rdzv-endpoint")
+    assert tuple(word for word in words if word.startswith(asked)) == ports
 
 
 @pytest.mark.parametrize(
