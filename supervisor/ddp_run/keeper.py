@@ -1,9 +1,9 @@
-"""Ends a job's processes when ddp-run itself was killed. Runs alone: `python -I -S keeper.py RUN_ID`.
+"""Ends a job's processes when ddp-run itself was killed. Runs alone: `python -I -S keeper.py RUN_ID FOLDER`.
 
 Its standard input is a pipe whose other end only ddp-run holds. `q` on it means a regular end. End of file without
 that means that ddp-run died, with -9 or by the out-of-memory killer: then every process that carries this run's id in
 its environment gets SIGKILL. (The agent, the ranks and their forked workers have PDEATHSIG besides; programs that they
-started have not.)
+started have not.) FOLDER, that of ddp-run's socket, is removed then.
 """
 
 import os
@@ -31,13 +31,23 @@ def carriers(mark: bytes) -> list[int]:
     return found
 
 
-def main(run_id: str) -> None:
-    """Wait for the end of the pipe, then end what is left. Processes may fork meanwhile: look until none is left."""
+def main(run_id: str, folder: Path) -> None:
+    """Wait for the end of the pipe, then end what is left."""
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
     if os.read(0, 1) == b"q":
         return
-    mark = b"DDP_RUN_ID=" + run_id.encode()
+    end_carriers(b"DDP_RUN_ID=" + run_id.encode())
+    try:
+        for entry in folder.iterdir():
+            entry.unlink()
+        folder.rmdir()
+    except OSError:
+        pass
+
+
+def end_carriers(mark: bytes) -> None:
+    """SIGKILL to all carriers. They may fork meanwhile, so this looks until there are none, 5 s at most."""
     for _ in range(_ROUNDS):
         pids = carriers(mark)
         if not pids:
@@ -51,4 +61,4 @@ def main(run_id: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], Path(sys.argv[2]))

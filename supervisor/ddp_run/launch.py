@@ -65,10 +65,10 @@ def start_agent(argv: Sequence[str], environ: Mapping[str, str], log: Path) -> s
         )
 
 
-def start_keeper(run_id: str) -> subprocess.Popen[bytes]:
+def start_keeper(run_id: str, folder: Path) -> subprocess.Popen[bytes]:
     """Start the process that ends the job's processes should ddp-run itself be killed. See `ddp_run.keeper`."""
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_KEEPER), run_id],
+        [sys.executable, "-I", "-S", str(_KEEPER), run_id, str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -252,7 +252,7 @@ class _Job:
 
     def _start_keeper(self) -> None:
         try:
-            keeper = launch.start_keeper(self.folder.run_id)
+            keeper = launch.start_keeper(self.folder.run_id, self.inbox.folder)
         except OSError as error:
             self.journal.record(Noted(now(), f"no keeper: {error}"))
             return
