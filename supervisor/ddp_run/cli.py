@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from ddp_run import __version__
 from ddp_run.problem import Problem, Refused, render
 from ddp_run.terminal import colour, columns
 
@@ -40,6 +41,9 @@ def main() -> NoReturn:
 
 
 def _run(words: Sequence[str]) -> int:
+    if list(words) == ["--version"]:
+        sys.stdout.write(f"ddp-run {__version__}\n")
+        return 0
     if not words or words[0] not in COMMANDS:
         return launch(tuple(words))
     if Path(words[0]).exists():

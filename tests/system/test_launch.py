@@ -161,6 +161,12 @@ def test_dry_run_starts_nothing_and_shows_origins(ddp: Launcher) -> None:
     assert "127.0.0.1" in text
 
 
+def test_the_version(ddp: Launcher) -> None:
+    outcome = ddp("--version")
+    assert outcome.code == 0
+    assert outcome.stdout.startswith("ddp-run ")
+
+
 def test_json_messages(ddp: Launcher) -> None:
     outcome = ddp("--log-format", "json", "--max-retries", 1, "--retry", "always", ddp.script("raise ValueError('x')"))
     lines = [line for line in outcome.stderr.splitlines() if not line.startswith("[rank")]
