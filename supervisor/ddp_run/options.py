@@ -152,18 +152,18 @@ class Options:
         """Whether the rendezvous is static at a known host and port; else torch's c10d or a plug-in leads it.
 
         torchrun's own rule (torch 2.13, run.py): one node without endpoint and port becomes c10d on a free port.
-        Older releases fix port 29500 there; see `needs_standalone`.
+        Older releases fix port 29500 there; see `needs_port`.
         """
         if self.standalone or self.rdzv_backend != "static":
             return False
         return bool(self.rdzv_endpoint) or self.master_port is not None or self.max_nodes > 1
 
     @property
-    def needs_standalone(self) -> bool:
-        """Whether the agent takes a free port for this job only when told `--standalone`.
+    def needs_port(self) -> bool:
+        """Whether one node needs a free port from us, as the installed torch would take a fixed one for every job.
 
-        So it is where the installed torch's `--master-port` has a default (torch 2.4 to 2.9, run.py: 29500): two jobs
-        on one host would meet there. What the option does is what newer releases do without it.
+        So it is where `--master-port` has a default (torch 2.4 to 2.9, run.py: 29500). `--standalone` is no way out:
+        its rendezvous hangs where the host's own name does not resolve (seen with torch 2.4), the static one does not.
         """
         fixed = any(row.dest == "master_port" and row.default is not None for row in self.rows)
         return fixed and self.rdzv_backend == "static" and not self.standalone and not self.is_static

@@ -126,8 +126,8 @@ def agent_argv(plan: LaunchPlan, *, folder: Path, rank_program: Path, port: int 
     words += [f"--logs-specs={_ENTRY_POINT}", f"--log-dir={folder}", "--redirects=3", "--local-ranks-filter="]
     if not _duplicates(options):
         words.append("--tee=0")
-    if options.needs_standalone:
-        words.append("--standalone")
+    if options.needs_port:
+        words.append("--master-addr=127.0.0.1")  # newer releases do not look at the address of one node either
     if "monitor_interval" not in options.given:
         words.append(f"--monitor-interval={_POLL_S}")
     return [*words, *_rank_words(plan, rank_program)]

@@ -148,7 +148,8 @@ class _Job:
     def _choose_port(self, number: int) -> tuple[int | None, int | None]:
         """The attempt's master port (null: torch takes a free one), and the one to put in the user's place."""
         chosen = self.plan.chosen_port
-        if chosen is None or number == 0 or self.plan.options.max_nodes > 1:
+        fixed = chosen is None or number == 0 or self.plan.options.max_nodes > 1
+        if fixed and not self.plan.options.needs_port:
             self._used_ports.update([chosen] if chosen else [])
             return chosen, None
         from ddp_run.net import free_port

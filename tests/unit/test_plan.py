@@ -44,24 +44,27 @@ def test_the_bootstrap_stands_in_the_scripts_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "line", "ports"),
+    ("rows", "line", "needed"),
     [
-        (NEWER, "t.py", ()),
-        (OLDER, "t.py", ("--standalone",)),
-        (OLDER, "--standalone t.py", ("--standalone",)),
-        (OLDER, "--nnodes=2 t.py", ()),
-        (OLDER, "--master-port=29511 t.py", ("--master-port=29511",)),
-        (OLDER, "--rdzv-endpoint=localhost:29511 t.py", ("--rdzv-endpoint=localhost:29511",)),
-        (OLDER, "--rdzv-backend=c10d t.py", ()),
+        (NEWER, "t.py", False),
+        (OLDER, "t.py", True),
+        (OLDER, "--nnodes=1 --master-addr=elsewhere t.py", True),
+        (OLDER, "--standalone t.py", False),
+        (OLDER, "--nnodes=2 t.py", False),
+        (OLDER, "--master-port=29511 t.py", False),
+        (OLDER, "--rdzv-endpoint=localhost:29511 t.py", False),
+        (OLDER, "--rdzv-backend=c10d t.py", False),
     ],
 )
-def test_one_node_takes_a_free_port_whatever_torchs_default(
-    rows: tuple[Row, ...], line: str, ports: tuple[str, ...]
-) -> None:
+def test_one_node_takes_a_free_port_whatever_torchs_default(rows: tuple[Row, ...], line: str, needed: bool) -> None:
     given = parse(line.split(), {}, torch_rows=rows)
-    words = argv(make_plan(given, {}, python=sys.executable, master=None))
-    asked = ("--standalone", "--master-port", "--rdzv-endpoint")
-    assert tuple(word for word in words if word.startswith(asked)) == ports
+    assert given.needs_port is needed
+    words = argv(make_plan(given, {}, python=sys.executable, master=None), 4711 if needed else None)
+    if needed:
+        last = {word.partition("=")[0]: word for word in words}
+        assert (last["--master-addr"], last["--master-port"]) == ("--master-addr=127.0.0.1", "--master-port=4711")
+    else:
+        assert not {"--master-addr=127.0.0.1", "--master-port=4711"} & set(words)
 
 
 @pytest.mark.parametrize(
