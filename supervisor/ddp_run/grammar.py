@@ -99,6 +99,8 @@ class _Take(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *args: Any, **_words: Any) -> None:
         _, text, flag = args
         assert isinstance(parser, _Parser)
+        if self.row.prints_and_exits:
+            raise _Stopped("answered", (flag,), None, text)
         parser.taken.append((self.row, flag, text if self.row.takes_value else None))
 
 
@@ -222,6 +224,10 @@ def _grammar_problem(stopped: _Stopped, argv: Sequence[str], cursor: int) -> Pro
     if stopped.kind == "valueless":
         name = next((flag for flag in stopped.flags if flag.startswith("--")), "this option")
         return Problem("DDP101", f"{name} needs a value", word, "a value must follow", helps=(f"{name}=VALUE",))
+    if stopped.kind == "answered":
+        (name,) = stopped.flags
+        helps = (f"torchrun {name} {stopped.text}",)
+        return Problem("DDP101", f"{name} is for torchrun itself", word, "starts nothing", helps=helps)
     if "ignored explicit argument" in stopped.text:
         return Problem("DDP101", f"{argv[word]} takes no value", word, "on by its name alone")
     return Problem("DDP101", stopped.text, word)

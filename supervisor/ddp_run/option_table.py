@@ -24,6 +24,11 @@ PLAIN_VARIABLES = {
 """Variables that ddp-run reads and torchrun does not, by the option's name."""
 
 
+_PRINTERS = ("_PrintCompletionAction",)
+"""Actions of torch's own that take one word, print something and exit (torch 2.15)."""
+_KINDS = ("env", "check_env", "store", "store_true", *_PRINTERS)
+
+
 class TableUnreadable(Exception):
     """The installed torch's parser is not built the way this module reads it; ask the real parser instead."""
 
@@ -53,6 +58,8 @@ class Row:
     """The variable that ddp-run reads."""
     owner: Owner = Owner.TORCH
     metavar: str = ""
+    prints_and_exits: bool = False
+    """Whether torchrun answers it itself, as `--print-completion`, and starts nothing."""
 
     @property
     def name(self) -> str:
@@ -158,7 +165,7 @@ def all_rows(torch_rows: Sequence[Row]) -> tuple[Row, ...]:
 def read_torch_table(source: str) -> tuple[Row, ...]:
     """Every option of `get_args_parser` in the text of torch/distributed/run.py, in its order.
 
-    Written for the form that torch 2.4 to 2.13 have. Raises `TableUnreadable` for any other form.
+    Written for the form that torch 2.4 to 2.15 have. Raises `TableUnreadable` for any other form.
     """
     rows: list[Row] = []
     positionals: list[str] = []
@@ -220,8 +227,18 @@ def _row_of_call(names: tuple[Any, ...], words: Mapping[str | None, ast.expr]) -
 
 
 def rows_of_actions(actions: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]:
-    """Rows from the actions of the real parser, as JSON: the fallback of `read_torch_table`."""
-    return tuple(_row(**action) for action in actions if action["action"] != "help")
+    """Rows from the actions of the real parser, as JSON: the fallback of `read_torch_table`.
+
+    An action of a kind that is not known here is handed on as it was written.
+    """
+    return tuple(_row(**{**action, "action": _known(action)}) for action in actions if action["action"] != "help")
+
+
+def _known(action: Mapping[str, Any]) -> str:
+    kind = str(action["action"])
+    if kind in _KINDS:
+        return kind
+    return "store_true" if action["nargs"] == 0 else "store"
 
 
 def _row(
@@ -235,11 +252,11 @@ def _row(
     nargs: str | int | None,
     help: str,
 ) -> Row:
-    if action not in ("env", "check_env", "store", "store_true"):
+    if action not in _KINDS:
         raise TableUnreadable(f"unknown action {action} of {flags}")
     long = [flag for flag in flags if flag.startswith("--")]
     name = dest or (long or list(flags))[0].lstrip("-").replace("-", "_")
-    takes_value = action in ("env", "store")
+    takes_value = action in ("env", "store", *_PRINTERS)
     return Row(
         flags=tuple(flags),
         dest=name,
@@ -251,6 +268,7 @@ def _row(
         nargs=nargs if takes_value else None,
         pet=f"PET_{name.upper()}" if action in ("env", "check_env") else None,
         variable=PLAIN_VARIABLES.get(name),
+        prints_and_exits=action in _PRINTERS,
     )
 
 
@@ -291,7 +309,7 @@ def help_text_of(rows: Sequence[Row], width: int) -> str:
         (Owner.DDP_RUN, "ddp-run's own"),
         (Owner.TORCH, "torchrun's, as the installed torch has them"),
     ):
-        lines = [_help_entry(row, width) for row in rows if row.owner is owner]
+        lines = [_help_entry(row, width) for row in rows if row.owner is owner and not row.prints_and_exits]
         parts.append(f"{title}:\n" + "\n".join(lines) + "\n")
     return "\n".join(parts)
 

@@ -299,6 +299,7 @@ def parse(
     problems += found
     grace_s, found = _grace(settings, environ)
     problems += found
+    template = settings.get("log_line_prefix_template", Setting(None)).value or environ.get(_PREFIX_VARIABLE)
     options = Options(
         tuple(argv),
         rows,
@@ -307,7 +308,7 @@ def parse(
         words.script_args,
         settings,
         grace_s,
-        environ.get(_PREFIX_VARIABLE),
+        None if template is None else str(template),
         notes,
     )
     problems += _check_values(options)
@@ -357,7 +358,7 @@ def _load_config(
     if not path or read_file is None:
         return ConfigFile("", {})
     try:
-        return read_config(path, read_file(path), rows)
+        return read_config(path, read_file(path), [row for row in rows if not row.prints_and_exits])
     except OSError as error:
         reason = error.strerror or str(error)
     except ValueError:

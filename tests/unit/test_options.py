@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.option_table import OWN_ROWS, Row, TableUnreadable, all_rows, help_text_of, options_table_markdown
+from ddp_run.option_table import (
+    OWN_ROWS,
+    Row,
+    TableUnreadable,
+    all_rows,
+    help_text_of,
+    options_table_markdown,
+    rows_of_actions,
+)
 from ddp_run.option_table import read_torch_table as read_table
 from ddp_run.option_values import PerRank, Streams
 from ddp_run.options import Options, Source, parse
@@ -306,6 +314,48 @@ def test_an_older_torch_gets_our_shutdown_timeout() -> None:
     assert (options.grace_s, options.torch_arguments(), options.redirects) == (4.0, (), PerRank())
 
 
+_NEWER = _OLDER.replace(
+    '    parser.add_argument("training_script", ',
+    """    parser.add_argument("--log-line-prefix-template", "--log_line_prefix_template", action=env, default="")
+    try:
+        import shtab
+    except ImportError:
+        choices = ["bash"]
+    parser.add_argument("--print-completion", action=_PrintCompletionAction, choices=choices)
+    parser.add_argument("training_script", """,
+)
+
+
+def test_an_option_that_torchrun_answers_itself_is_left_to_it() -> None:
+    table = read_table(_NEWER)
+    with pytest.raises(Refused) as caught:
+        parse(["--module", "--print-comp=bash"], {}, torch_rows=table)
+    (problem,) = caught.value.problems
+    assert (problem.word, problem.helps) == (1, ("torchrun --print-completion bash",))
+    with pytest.raises(Refused):
+        parse(["--config=p.toml", "x.py"], {}, torch_rows=table, read_file=lambda _path: "print-completion = 'bash'\n")
+
+
+def test_a_newer_torchs_prefix_template_wins_over_its_variable() -> None:
+    variable = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "variable"}
+    line = ["--log-line-prefix-template=${rank}", "x.py"]
+    assert parse(line, variable, torch_rows=read_table(_NEWER)).prefix_template == "${rank}"
+    assert parse(line[1:], variable, torch_rows=read_table(_NEWER)).prefix_template == "variable"
+    assert parse(line[1:], {}, torch_rows=read_table(_NEWER)).prefix_template is None
+
+
+def test_an_action_that_nobody_knows_is_handed_on() -> None:
+    said = {"dest": "new", "type": "str", "default": None, "choices": None, "help": ""}
+    rows = rows_of_actions(
+        [
+            {"flags": ["--new"], "action": "_Odd", "nargs": None, **said},
+            {"flags": ["--other"], "action": "_Odd", "nargs": 0, **said, "dest": "other"},
+        ]
+    )
+    options = parse(["--new", "1", "--other", "x.py"], {}, torch_rows=(*read_table(_OLDER), *rows))
+    assert options.torch_arguments() == ("--new=1", "--other")
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -327,7 +377,7 @@ def test_help_and_readme_table_name_every_option(rows: tuple[Row, ...]) -> None:
     table = all_rows(rows)
     text, markdown = help_text_of(table, 90), options_table_markdown(table)
     for row in table:
-        assert f"{row.name}" in text
+        assert (f"  {row.name}" in text or f", {row.name}" in text) is not row.prints_and_exits
         assert f"`{row.name}" in markdown
     assert text.index("--max-retries") < text.index("--nnodes")
     assert max(map(len, text.splitlines())) <= 90
