@@ -17,6 +17,7 @@ from typing import TypeVar
 from ddp_run import rules
 from ddp_run.events import MonotonicNs
 from ddp_run.exit_status import in_words, shell_code, signal_name
+from ddp_run.signs import Sign
 from ddp_run.verdict import (
     Area,
     Collateral,
@@ -55,6 +56,8 @@ class Cause:
     match: Callable[[Death, Evidence], Finding | None] | None = None
     match_launch: Callable[[Evidence], Finding | None] | None = None
     match_stop: Callable[[Evidence], Finding | None] | None = None
+    signs: tuple[Sign, ...] = ()
+    """The words that it looks for in logs, where it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ def load() -> tuple[tuple[Cause, ...], tuple[str, ...]]:
         try:
             module = importlib.import_module(f"{rules.__name__}.{module_info.name}")
             asked = {name: getattr(module, name, None) for name in ("match", "match_launch", "match_stop")}
-            causes.append(Cause(module.RULE, **asked))
+            causes.append(Cause(module.RULE, **asked, signs=getattr(module, "SIGNS", ())))
         except Exception as error:
             notes.append(f"rule {module_info.name} could not be loaded: {type(error).__name__}: {error}")
     return tuple(sorted(causes, key=lambda cause: cause.rule.code)), tuple(notes)
@@ -198,7 +201,7 @@ class _Court:
             exception=None,
             log=leaver.stderr.source or None,
         )
-        gone = tuple(_collateral(item.death, _lost_peer(item, leaver.rank)) for item in judged)
+        gone = tuple(_collateral(item.death, _lost_peer(item, f"rank {leaver.rank}")) for item in judged)
         finding = _departure(leaver.rank, 0, lost)
         return _with_finding(Verdict("failed", 1, first_failure=first, collateral=gone), finding)
 
@@ -226,7 +229,7 @@ class _Court:
             found = self._ask(lambda cause: cause.match, lambda ask: ask(death, self.run), general)
             if found:
                 return found[0]
-        return Finding(_NAMELESS, death.rank, f"rank {death.rank} ended", confidence="unknown")
+        return Finding(_NAMELESS, death.rank, f"{death.who} ended", confidence="unknown")
 
     def _why_collateral(self, death: Death, finding: Finding) -> str | None:
         if finding.rule.consequence:
@@ -323,12 +326,13 @@ def _is_stop(death: Death) -> bool:
     return death.exception is None or death.exception.type.rpartition(".")[2] in _STOP_TYPES
 
 
-def _departure(rank: int, code: int | None, lost: Sequence[_Judged], found: Finding | None = None) -> Finding:
-    peers = ", ".join(str(item.death.rank) for item in lost)
-    waiting = f"rank {peers}" if len(lost) == 1 else f"ranks {peers}"
+def _departure(rank: int | None, code: int | None, lost: Sequence[_Judged], found: Finding | None = None) -> Finding:
+    peers = ", ".join(str(item.death.rank) for item in lost if item.death.rank is not None)
+    waiting = "others" if not peers else f"rank {peers}" if len(lost) == 1 else f"ranks {peers}"
+    who = "a rank" if rank is None else f"rank {rank}"
     advice = (
         (
-            f"make all ranks run the same number of steps: rank {rank} ended with 0 while {waiting} went on",
+            f"make all ranks run the same number of steps: {who} ended with 0 while {waiting} went on",
             "DistributedSampler(dataset, drop_last=True), or torch.distributed.algorithms.join.Join for uneven inputs",
         )
         if code == 0
@@ -337,7 +341,7 @@ def _departure(rank: int, code: int | None, lost: Sequence[_Judged], found: Find
     return replace(
         lost[0].finding,
         rank=lost[0].death.rank,
-        cause=f"rank {rank} left with {in_words(code)} while {waiting} still needed it",
+        cause=f"{who} left with {in_words(code)} while {waiting} still needed it",
         evidence=(*(found.evidence if found is not None else ()), *lost[0].finding.evidence),
         advice=advice,
         retry=Retry(helps=False, reason="the ranks would disagree about the number of steps again")
@@ -380,13 +384,13 @@ def _collateral(death: Death, reason: str) -> Collateral:
     return Collateral(death.rank, death.code, signal_name(death.code), reason)
 
 
-def _lost_peer(item: _Judged, rank: int) -> str:
-    return f"lost its peer, rank {rank}" if item.finding.rule.consequence else item.reason or "ended with the others"
+def _lost_peer(item: _Judged, who: str) -> str:
+    return f"lost its peer, {who}" if item.finding.rule.consequence else item.reason or "ended with the others"
 
 
 def _reason(item: _Judged, first: _Judged) -> str:
     if item.reason is not None:
-        return _lost_peer(item, first.death.rank)
+        return _lost_peer(item, first.death.who)
     if item.finding.rule.name == first.finding.rule.name:
-        return f"failed later in the same way as rank {first.death.rank}"
-    return f"failed after rank {first.death.rank}: {item.finding.cause}"
+        return f"failed later in the same way as {first.death.who}"
+    return f"failed after {first.death.who}: {item.finding.cause}"

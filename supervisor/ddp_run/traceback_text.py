@@ -98,6 +98,23 @@ def from_text(text: str) -> ExceptionInfo | None:
     return printed.info if printed is not None else None
 
 
+def chain(exception: ExceptionInfo) -> tuple[ExceptionInfo, ...]:
+    """The exception, then those that led to it or that it holds, as its traceback shows them: the nearest first.
+
+    That is what it was raised from or while handling, what a DataLoader worker raised, the members of a group.
+    """
+    lines = exception.traceback.splitlines()
+    found = [printed.info for index in range(len(lines)) if (printed := _at(lines, index)) is not None]
+    shown = {(exception.type, exception.message.partition("\n")[0])}
+    links = [exception]
+    for info in reversed(found):
+        key = (info.type, info.message.partition("\n")[0])
+        if key not in shown:
+            shown.add(key)
+            links.append(info)
+    return tuple(links)
+
+
 def before_exit(text: str) -> ExceptionInfo | None:
     """The exception that a chained traceback shows before its last one: why a program called `sys.exit`."""
     lines = text.splitlines()

@@ -29,22 +29,31 @@ class Quote:
 
 @frozen
 class LogText:
-    """The part of a log that was read: whole, or its end. `first_line` is the number of its first line (from 1)."""
+    """The part of a log that was read: whole, its end, or one speaker's lines of it.
+
+    `first_line` is the number of its first line (from 1); where lines were left out, `numbers` has that of each.
+    """
 
     source: str
     lines: tuple[str, ...] = ()
     first_line: int | None = 1
+    numbers: tuple[int, ...] | None = None
+
+    def number(self, index: int) -> int | None:
+        """The number, from 1, that the line at `index` of `lines` has in the file; null if it was not counted."""
+        if self.numbers is not None:
+            return self.numbers[index]
+        return None if self.first_line is None else self.first_line + index
 
     def quote(self, index: int) -> Quote:
         """The line at `index` of `lines`, with its address."""
-        number = None if self.first_line is None else self.first_line + index
-        return Quote(self.source, number, self.lines[index])
+        return Quote(self.source, self.number(index), self.lines[index])
 
     def ending(self, count: int) -> LogText:
         """The last `count` lines, numbers kept."""
         skipped = max(0, len(self.lines) - count)
         first = None if self.first_line is None else self.first_line + skipped
-        return LogText(self.source, self.lines[skipped:], first)
+        return LogText(self.source, self.lines[skipped:], first, self.numbers and self.numbers[skipped:])
 
     def last(self, pattern: Pattern[str]) -> tuple[Quote, Match[str]] | None:
         """The last line that the pattern is found in."""
@@ -70,10 +79,10 @@ class Death:
     `code` is Python's convention (negative: signal); null: not known. `failed_at` is the stamp taken inside the rank
     when its program failed, `died_at` the kernel's report of its end: the earlier of the two orders deaths.
     `signals_sent` are the signals that ddp-run or the agent had sent to it before it died (the agent's are inferred:
-    it signals all others once one has died).
+    it signals all others once one has died). `rank` is null where a log does not show it.
     """
 
-    rank: Rank
+    rank: Rank | None
     local_rank: LocalRank | None = None
     node_rank: int | None = None
     host: str | None = None
@@ -87,6 +96,13 @@ class Death:
     stdout: LogText = field(default_factory=lambda: LogText(""))
     stack: LogText = field(default_factory=lambda: LogText(""))
     """What faulthandler wrote on a fatal signal."""
+    nccl: LogText = field(default_factory=lambda: LogText(""))
+    """What NCCL wrote into its own file."""
+
+    @property
+    def who(self) -> str:
+        """The rank in words."""
+        return "a rank" if self.rank is None else f"rank {self.rank}"
 
     @property
     def order(self) -> int:
@@ -155,6 +171,8 @@ class Evidence:
     """Kills by the kernel's out-of-memory killer during this attempt, on the host."""
     cgroup_oom_kills: int | None = None
     """The same, in our own memory cgroup."""
+    kernel: LogText = field(default_factory=lambda: LogText(""))
+    """What the kernel logged while the attempt ran, where that may be read."""
     master_port: int | None = None
     """The port that ddp-run gave the agent, null where torch chose it."""
     script: str | None = None
@@ -228,7 +246,7 @@ class Finding:
 class FirstFailure:
     """The rank that failed first."""
 
-    rank: Rank
+    rank: Rank | None
     local_rank: LocalRank | None
     node_rank: int | None
     host: str | None
@@ -244,7 +262,7 @@ class FirstFailure:
 class Collateral:
     """A rank that failed because another had."""
 
-    rank: Rank
+    rank: Rank | None
     exit_code: int | None
     signal: str | None
     reason: str

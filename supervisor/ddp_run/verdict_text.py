@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from ddp_run.events import ExceptionInfo
+from ddp_run.events import ExceptionInfo, Rank
 from ddp_run.lines import neutral, rank_list
 from ddp_run.verdict import Collateral, FirstFailure, Outcome, Quote, Verdict
 
@@ -171,7 +171,8 @@ def _where(
 
 
 def _who(first: FirstFailure, verdict: Verdict, attempt: int, attempts: int) -> str:
-    parts = [f"rank {first.rank}" + (f" on {neutral(first.host)}" if first.host else "")]
+    who = "a rank" if first.rank is None else f"rank {first.rank}"
+    parts = [who + (f" on {neutral(first.host)}" if first.host else "")]
     if first.pid is not None:
         parts.append(f"pid {first.pid}")
     if first.signal:
@@ -265,7 +266,7 @@ def _notes(verdict: Verdict, decision: str | None) -> list[str]:
 
 def _collateral(verdict: Verdict) -> str:
     """One sentence for all ranks that followed, however many."""
-    reasons: dict[str, list[int]] = {}
+    reasons: dict[str, list[Rank | None]] = {}
     for other in verdict.collateral:
         reasons.setdefault(other.reason, []).append(other.rank)
     ranks = [other.rank for other in verdict.collateral]
@@ -277,7 +278,8 @@ def _collateral(verdict: Verdict) -> str:
         told += ["…"] if len(reasons) > len(shown) else []
         why = f" ({'; '.join(told)})" if told else ""
     one = len(ranks) == 1
-    cause = f" after rank {verdict.first_failure.rank}" if verdict.first_failure else " as well"
+    first = verdict.first_failure
+    cause = " as well" if first is None or first.rank is None else f" after rank {first.rank}"
     return (
         f"{_ranks(ranks)} ended{_ends(verdict.collateral)}{cause}{why}; {'it is' if one else 'they are'} not the cause"
     )
@@ -292,8 +294,11 @@ def _ends(collateral: tuple[Collateral, ...]) -> str:
     return f" by {end}" if isinstance(end, str) else f" with code {end}"
 
 
-def _ranks(ranks: Collection[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(ranks)}"
+def _ranks(ranks: Collection[Rank | None]) -> str:
+    known = [rank for rank in ranks if rank is not None]
+    if not known:
+        return "another rank" if len(ranks) == 1 else f"{len(ranks)} other ranks"
+    return f"{'rank' if len(known) == 1 else 'ranks'} {rank_list(known)}"
 
 
 def _helps(advice: tuple[str, ...], paint: Callable[[str, str], str]) -> list[str]:

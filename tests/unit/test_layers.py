@@ -28,7 +28,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "config_file",
         "options",
     ),
-    "decisions": ("run", "plan", "retry", "diagnose", "childfailed", "traceback_text", "verdict_text", "rules"),
+    "decisions": (
+        "run",
+        "plan",
+        "retry",
+        "diagnose",
+        "signs",
+        "childfailed",
+        "traceback_text",
+        "verdict_text",
+        "rules",
+    ),
     "machine": (
         "terminal",
         "loop",

@@ -46,7 +46,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     return Finding(
         RULE,
         death.rank,
-        f"rank {death.rank} was refused memory: {text[:160]}",
+        f"{death.who} was refused memory: {text[:160]}",
         quote,
         _ADVICE,
         exception=death.exception,
@@ -68,7 +68,7 @@ def _killed(death: Death, run: Evidence) -> Finding | None:
     where = "this job's memory cgroup" if run.cgroup_oom_kills else "this host"
     times = "once" if kills == 1 else f"{kills} times"
     count = Quote("kernel", None, f"out-of-memory kills in {where} during this attempt: {kills}")
-    cause = f"rank {death.rank} was killed by SIGKILL while {where} ran out of memory ({times})"
+    cause = f"{death.who} was killed by SIGKILL while {where} ran out of memory ({times})"
     return Finding(RULE, death.rank, cause, (count,), _ADVICE, sure)
 
 

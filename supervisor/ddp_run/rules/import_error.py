@@ -43,7 +43,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     return Finding(
         RULE,
         death.rank,
-        f"rank {death.rank} cannot import: {raised.message.partition(chr(10))[0]}{where}",
+        f"{death.who} cannot import: {raised.message.partition(chr(10))[0]}{where}",
         (quote,) if quote else (),
         _advice(raised.message, library),
         exception=raised,

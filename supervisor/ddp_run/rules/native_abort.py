@@ -43,7 +43,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     return Finding(
         RULE,
         death.rank,
-        f"rank {death.rank} was aborted by native code{said}",
+        f"{death.who} was aborted by native code{said}",
         (hit[0],) if hit else (),
         advice,
     )

@@ -60,4 +60,4 @@ def match(death: Death, run: Evidence) -> Finding | None:
 
 
 def _cause(death: Death) -> str:
-    return f"rank {death.rank} lost its connection to a peer"
+    return f"{death.who} lost its connection to a peer"

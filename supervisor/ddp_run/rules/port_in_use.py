@@ -49,7 +49,7 @@ def _finding(log: LogText, death: Death | None, run: Evidence) -> Finding | None
     if hit is None:
         return None
     port = _port(log)
-    who = "torch's agent" if death is None else f"rank {death.rank}"
+    who = "torch's agent" if death is None else death.who
     retry = RULE.retry
     if None not in (port, run.master_port) and port != run.master_port and death is not None:
         retry = Retry(helps=False, reason=f"port {port} was chosen by the program, so the next attempt wants it again")

@@ -31,7 +31,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     """A rank that was ended by such a signal, which nobody here had sent."""
     if death.code is None or -death.code not in _ENDING or -death.code in death.signals_sent:
         return None
-    cause = f"rank {death.rank} was ended from outside by {in_words(death.code)}"
+    cause = f"{death.who} was ended from outside by {in_words(death.code)}"
     return Finding(RULE, death.rank, cause)
 
 

@@ -38,13 +38,13 @@ def match(death: Death, run: Evidence) -> Finding | None:
     alone = len(run.deaths) + len(run.leavers) > 1 and not any(
         other.exception and other.exception.type == raised.type for other in run.deaths if other.rank != death.rank
     )
-    advice = (f"no other rank raised {raised.type}: look for what only rank {death.rank} has (data, device)",)
+    advice = (f"no other rank raised {raised.type}: look for what only {death.who} has (data, device)",)
     if raised.type == "SystemExit":
-        return Finding(RULE, death.rank, f"rank {death.rank} called sys.exit{where}{said}", exception=raised)
+        return Finding(RULE, death.rank, f"{death.who} called sys.exit{where}{said}", exception=raised)
     return Finding(
         RULE,
         death.rank,
-        f"rank {death.rank} raised {raised.type}{where}{said}",
+        f"{death.who} raised {raised.type}{where}{said}",
         (quote,) if quote else (),
         advice if alone else (),
         exception=raised,

@@ -41,7 +41,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     where = ""
     if frame is not None:
         where = f" in {frame[1]['function']} ({frame[1]['file'].rpartition('/')[2]}:{frame[1]['line']})"
-    return Finding(RULE, death.rank, f"rank {death.rank} crashed in native code{where}", quotes, _advice(death, run))
+    return Finding(RULE, death.rank, f"{death.who} crashed in native code{where}", quotes, _advice(death, run))
 
 
 def _frame(log: LogText) -> tuple[Quote, re.Match[str]] | None:

@@ -33,9 +33,9 @@ _KILLED = (
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """Every death: what is known of it, and where to look."""
-    cause = f"rank {death.rank} ended with {in_words(death.code)} without a word"
+    cause = f"{death.who} ended with {in_words(death.code)} without a word"
     if death.code is not None and death.code < 0:
-        cause = f"rank {death.rank} was ended by {in_words(death.code)}, and nothing says by whom"
+        cause = f"{death.who} was ended by {in_words(death.code)}, and nothing says by whom"
     quote = _last_words(death)
     advice = _KILLED if death.code == -signal.SIGKILL else _read(death, run)
     return Finding(RULE, death.rank, cause, quote, advice, "unknown")

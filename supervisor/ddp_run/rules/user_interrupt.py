@@ -32,7 +32,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if not interrupted or signal.SIGINT in death.signals_sent:
         return None
     quote = line_of(death.stderr, raised) if raised is not None else None
-    cause = f"rank {death.rank} was interrupted (SIGINT)"
+    cause = f"{death.who} was interrupted (SIGINT)"
     return Finding(RULE, death.rank, cause, (quote,) if quote else (), exception=raised)
 
 

@@ -1,0 +1,138 @@
+"""What a rule looks for in a rank's words, and where: in what ended the rank, never in what it survived. Pure.
+
+A sign's words are literal, so that a scanner can find the few lines of a large log that any rule may want before a
+regular expression sees one (`ddp_run.scan`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from re import Match, Pattern
+
+from ddp_run.events import ExceptionInfo
+from ddp_run.traceback_text import chain, line_of
+from ddp_run.verdict import Confidence, Death, Finding, LogText, Quote, Retry, Rule
+
+ENDING = 400
+"""Lines before a rank's end in which its last words are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Words that a text must contain, case and all, and what must then be found in it (the words, by default).
+
+    `types`: the classes (without their modules) of exceptions that may say so; empty: any, and lines without one.
+    """
+
+    words: str
+    pattern: Pattern[str] | None = None
+    types: frozenset[str] = field(default_factory=frozenset)
+
+    def search(self, text: str) -> Match[str] | None:
+        """The first place where the text shows this sign."""
+        if self.words not in text:
+            return None
+        return (self.pattern or re.compile(re.escape(self.words))).search(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A sign that was found. `exception` is the one that says so: the last, or one that led to it; null: a line."""
+
+    sign: Sign
+    match: Match[str]
+    quote: Quote | None
+    exception: ExceptionInfo | None
+    confidence: Confidence
+
+    def __getitem__(self, group: str) -> str | None:
+        """What a named group of the pattern matched; null where it has none, or it matched nothing."""
+        return self.match.groupdict().get(group)
+
+    @property
+    def text(self) -> str:
+        """The line that shows it."""
+        start = self.match.string.rfind("\n", 0, self.match.start()) + 1
+        return self.match.string[start:].partition("\n")[0].strip()
+
+    def finding(
+        self,
+        rule: Rule,
+        death: Death,
+        cause: str,
+        advice: Sequence[str] = (),
+        *,
+        confidence: Confidence | None = None,
+        retry: Retry | None = None,
+        also: Iterable[Quote] = (),
+    ) -> Finding:
+        """What the rule says of this death because of this hit; `also` are further lines that prove it."""
+        quotes = tuple(dict.fromkeys([*([self.quote] if self.quote else []), *also]))
+        return Finding(
+            rule,
+            death.rank,
+            cause,
+            quotes,
+            tuple(advice),
+            confidence or self.confidence,
+            retry,
+            death.exception,
+        )
+
+
+def ended_by(death: Death, signs: Sequence[Sign]) -> Hit | None:
+    """The sign in the exception that ended the rank; where no exception is known, in its last words."""
+    return in_exception(death, signs) if death.exception is not None else in_last_words(death, signs)
+
+
+def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
+    """The sign in the exception that ended the rank, else in those that led to it (`raise … from`, a worker's)."""
+    if death.exception is None:
+        return None
+    for link in chain(death.exception):
+        name = link.type.rpartition(".")[2]
+        said = f"{link.type}: {link.message}" if link.message else link.type
+        for sign in signs:
+            match = sign.search(said) if not sign.types or name in sign.types else None
+            if match is not None:
+                return Hit(sign, match, _quote(death.stderr, link, match), link, "certain")
+    return None
+
+
+def in_last_words(death: Death, signs: Sequence[Sign], lines: int = ENDING) -> Hit | None:
+    """The sign in the rank's last lines, the last of them first; certain only where a signal ended the rank there."""
+    sure: Confidence = "certain" if (death.code or 0) < 0 else "likely"
+    plain = [sign for sign in signs if not sign.types]
+    return _last(death.stderr.ending(lines), plain, sure) or _last(death.stack, plain, sure)
+
+
+def anywhere(log: LogText, signs: Sequence[Sign]) -> Hit | None:
+    """The last line of the whole log with a sign: for what no program prints unless it has happened."""
+    return _last(log, signs, "certain")
+
+
+def words(signs: Iterable[Sign]) -> Collection[str]:
+    """All literals, each once."""
+    return sorted({sign.words for sign in signs})
+
+
+def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence) -> Hit | None:
+    for index in range(len(log.lines) - 1, -1, -1):
+        for sign in signs:
+            match = sign.search(log.lines[index])
+            if match is not None:
+                return Hit(sign, match, log.quote(index), None, confidence)
+    return None
+
+
+def _quote(log: LogText, link: ExceptionInfo, match: Match[str]) -> Quote | None:
+    """The line of the log that holds what was matched, else the one that shows the exception."""
+    shown = link.message.partition("\n")[0]
+    wanted = match[0].partition("\n")[0].strip()
+    if wanted and wanted not in shown:
+        for index in range(len(log.lines) - 1, -1, -1):
+            if wanted in log.lines[index]:
+                return log.quote(index)
+    return line_of(log, link)
