@@ -10,7 +10,8 @@ Forms, from torch/distributed/elastic/multiprocessing/errors/__init__.py of the 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ddp_run.events import LocalRank, Rank
@@ -23,6 +24,8 @@ _START = re.compile(r"\[\d+\]:\s*$")
 _FIELD = re.compile(r"(?<![\w.])(time|host|rank|exitcode|error_file|traceback|msg)\s*: ?(.*)$")
 _RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
 _CODE = re.compile(r"(-?\d+) \(pid: (\d+)\)")
+_TERM = re.compile(r"Sending process (\d+) closing signal (?:Signals\.)?(SIG\w+)")
+_KILL = re.compile(r"Unable to shutdown process (\d+) via \S+ forcefully exiting via (?:Signals\.)?(SIG\w+)")
 _OBSERVED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
 
 
@@ -90,6 +93,18 @@ def observed(text: str) -> tuple[SummaryEntry, ...]:
         )
         for hit in _OBSERVED.finditer(text)
     )
+
+
+def signals_sent(lines: Iterable[str]) -> dict[int, tuple[int, ...]]:
+    """Which signals the agent says it sent, by pid."""
+    sent: dict[int, tuple[int, ...]] = {}
+    for line in lines:
+        hit = _TERM.search(line) or _KILL.search(line)
+        number = getattr(signal, hit[2], None) if hit else None
+        if hit is not None and number is not None:
+            pid = int(hit[1])
+            sent[pid] = (*sent.get(pid, ()), int(number))
+    return sent
 
 
 def _heading(line: str) -> bool | None:

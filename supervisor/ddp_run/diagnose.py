@@ -15,7 +15,7 @@ from functools import cache
 from typing import TypeVar
 
 from ddp_run import rules
-from ddp_run.events import MonotonicNs
+from ddp_run.events import ExceptionInfo, MonotonicNs
 from ddp_run.exit_status import in_words, shell_code, signal_name
 from ddp_run.signs import Sign
 from ddp_run.verdict import (
@@ -97,6 +97,16 @@ def judge(evidence: Evidence, causes: Sequence[Cause] | None = None) -> Verdict:
     return replace(verdict, notes=(*verdict.notes, *court.notes))
 
 
+def follows_another(exception: ExceptionInfo) -> bool:
+    """Whether the catalogue takes this exception for a consequence of another rank's failure."""
+    death = Death(rank=None, code=1, exception=exception)
+    return any(
+        cause.match(death, Evidence(deaths=(death,))) is not None
+        for cause in catalogue()
+        if cause.rule.consequence and cause.match is not None
+    )
+
+
 @dataclass
 class _Court:
     """One judgement in progress; `notes` grows."""
@@ -116,6 +126,8 @@ class _Court:
             return self._interrupted(judged)
         if first is not None:
             return self._failed(self._named(first, judged), judged)
+        if run.logs_only and not judged:
+            return self._from_text_without_deaths()
         return self._without_own_failure(judged)
 
     # ------------------------------------------------------------------------------------ kinds of end
@@ -158,7 +170,8 @@ class _Court:
         death = first.death
         others = [item for item in judged if item.death.rank != death.rank]
         gone = tuple(_collateral(item.death, _reason(item, first)) for item in others)
-        verdict = Verdict("failed", shell_code(death.code) or 1, first_failure=_first_failure(death), collateral=gone)
+        code = None if self.run.logs_only and death.code is None else shell_code(death.code) or 1
+        verdict = Verdict("failed", code, first_failure=_first_failure(death), collateral=gone)
         self._cross_check(death)
         return self._as_sure_as_the_order(_with_finding(verdict, first.finding), judged)
 
@@ -178,6 +191,14 @@ class _Court:
         usage = finding is not None and finding.rule.area is Area.LAUNCH
         verdict = Verdict("failed", USAGE if usage else LOST, collateral=gone, phase=phase)
         return verdict if finding is None else _with_finding(verdict, finding)
+
+    def _from_text_without_deaths(self) -> Verdict:
+        """A launch that failed, as the text shows; else there is nothing to say."""
+        findings = self._ask(lambda cause: cause.match_launch, lambda ask: ask(self.run))
+        finding = self._best([finding for finding in findings if finding.rule.name not in _FALLBACKS])
+        if finding is None:
+            return Verdict(None, None)
+        return _with_finding(Verdict("failed", USAGE if finding.rule.area is Area.LAUNCH else 1), finding)
 
     # -------------------------------------------------------------------------------------- who did it
 

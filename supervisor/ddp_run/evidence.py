@@ -35,9 +35,7 @@ from ddp_run.log_tail import read_tail
 from ddp_run.verdict import AgentEnd, Death, Evidence, Leaver, LogText, SummaryEntry
 
 _STOPPING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-_AGENT_TERM = re.compile(r"Sending process (\d+) closing signal (?:Signals\.)?(SIG\w+)")
 _AGENT_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d+)")
-_AGENT_KILL = re.compile(r"Unable to shutdown process (\d+) via \S+ forcefully exiting via (?:Signals\.)?(SIG\w+)")
 _AGENT_KILLS_AFTER_NS = 25_000_000_000
 """The agent's SIGKILL follows its SIGTERM by 30 s (its own default, whatever --shutdown-timeout says)."""
 _NOISE = re.compile(r"^\s*$|^\[?(?:rank\d+\]:)?\[?[WE]\d* |resource_tracker|Warning|^\s+warnings\.warn")
@@ -171,18 +169,6 @@ def _agent_stop_signal(log: LogText) -> int | None:
     return int(hit[1][1]) if hit is not None else None
 
 
-def _agent_signals(log: LogText) -> dict[int, tuple[int, ...]]:
-    """Which signals the agent says it sent, by pid."""
-    sent: dict[int, tuple[int, ...]] = {}
-    for line in log.lines:
-        hit = _AGENT_TERM.search(line) or _AGENT_KILL.search(line)
-        number = getattr(signal, hit[2], None) if hit else None
-        if hit is not None and number is not None:
-            pid = int(hit[1])
-            sent[pid] = (*sent.get(pid, ()), int(number))
-    return sent
-
-
 # -------------------------------------------------------------------------------------------- the ranks
 
 
@@ -210,7 +196,7 @@ class _Ends:
             summary=summary,
             sent=tuple(e for e in part.events if isinstance(e, SignalSent)),
             agent=agent,
-            agent_sent=_agent_signals(agent.log),
+            agent_sent=childfailed.signals_sent(agent.log.lines),
             first_death=min(dead, default=None),
         )
 

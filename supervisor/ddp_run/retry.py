@@ -30,7 +30,8 @@ def decide(
 ) -> Decision:
     """Retry or stop. `port` is the master port that the attempt was given, `ports_lost` how often it was taken."""
     if verdict.outcome != "failed":
-        return Decision(False, _END_REASONS.get(verdict.outcome, verdict.outcome))
+        outcome = verdict.outcome or "nothing known"
+        return Decision(False, _END_REASONS.get(outcome, outcome))
     if _port_stolen(verdict, port) and ports_lost < _PORT_ROUNDS:
         return Decision(True, f"port {port} was taken meanwhile: another port", free=True)
     if asked == 0:

@@ -195,7 +195,7 @@ class _Job:
         word = "retry" if decision.retry else "stop"
         self.journal.record(
             AttemptEnded(
-                now(), attempt.number, verdict.outcome, verdict.cause, verdict.exit_code, word, decision.reason
+                now(), attempt.number, verdict.outcome or "failed", verdict.cause, verdict.status, word, decision.reason
             )
         )
         return _Outcome(verdict, decision)
@@ -283,7 +283,7 @@ class _Job:
         from ddp_run import journal, verdict_file
 
         verdict = outcome.verdict
-        self.journal.record(RunEnded(now(), verdict.exit_code))
+        self.journal.record(RunEnded(now(), verdict.status))
         document = verdict_file.as_json(
             verdict,
             run_id=self.folder.run_id,
@@ -298,7 +298,7 @@ class _Job:
         except OSError as error:
             self.output.say(f"verdict.json not written: {error}")
         self._show_verdict(outcome, document)
-        return verdict.exit_code
+        return verdict.status
 
     def _show_verdict(self, outcome: _Outcome, document: Mapping[str, object]) -> None:
         from ddp_run import verdict_text

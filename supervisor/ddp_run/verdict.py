@@ -179,6 +179,8 @@ class Evidence:
     nodes: int = 1
     folder: str | None = None
     host: str | None = None
+    logs_only: bool = False
+    """Read from logs of any launcher: no journal tells how the job ended."""
 
     def path(self, source: str) -> str:
         """A log's address as it can be pasted: absolute where the run's folder is known."""
@@ -270,10 +272,13 @@ class Collateral:
 
 @frozen
 class Verdict:
-    """The answer for one attempt. `verdict.json` is written from the last attempt's."""
+    """The answer for one attempt. `verdict.json` is written from the last attempt's.
 
-    outcome: Outcome
-    exit_code: int
+    `outcome` and `exit_code` are null only for logs that do not show how the job ended.
+    """
+
+    outcome: Outcome | None
+    exit_code: int | None
     cause: str | None = None
     code: str | None = None
     title: str | None = None
@@ -288,3 +293,8 @@ class Verdict:
     retry: Retry | None = None
     """The catalogue's view: whether another attempt can help. What was decided is in the journal and verdict.json."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> int:
+        """What to exit with: 1 where no code is known."""
+        return 1 if self.exit_code is None else self.exit_code

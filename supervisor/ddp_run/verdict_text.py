@@ -18,7 +18,8 @@ from ddp_run.verdict import Collateral, FirstFailure, Outcome, Quote, Verdict
 SourceLine = Callable[[str, int], str | None]
 """The text of (file, line number from 1), or null."""
 
-_WORD: Final[dict[Outcome, str]] = {
+_WORD: Final[dict[Outcome | None, str]] = {
+    None: "ok",
     "succeeded": "ok",
     "failed": "error",
     "hung": "error",
@@ -141,6 +142,8 @@ def _plain_title(verdict: Verdict, attempts: int) -> str:
             return "the job was stopped from outside"
         case "refused":
             return "nothing was started"
+        case None:
+            return "nothing in these lines shows a failure"
 
 
 def _where(

@@ -77,7 +77,7 @@ def run(*deaths: Death, leavers: tuple[Leaver, ...] = (), agent: AgentEnd | None
     return evidence
 
 
-def named(evidence: Evidence) -> tuple[str | None, int | None, int]:
+def named(evidence: Evidence) -> tuple[str | None, int | None, int | None]:
     verdict = judge(evidence)
     first = verdict.first_failure
     return verdict.cause, None if first is None else first.rank, verdict.exit_code

@@ -1,0 +1,117 @@
+"""Reads how ranks ended in the words of launchers other than torch's agent. Pure.
+
+Sources: SLURM's `srun` and `slurmstepd` (src/srun, src/slurmd/slurmstepd), Open MPI's mpirun (orte/prrte help texts),
+torch.multiprocessing.spawn, DeepSpeed's launch.py, MosaicML composer's launcher, and the shell's own words (POSIX sh,
+bash `strsignal`), which come without a rank.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ddp_run.events import Rank
+
+_WORDS = {
+    "killed": signal.SIGKILL,
+    "segmentation fault": signal.SIGSEGV,
+    "aborted": signal.SIGABRT,
+    "bus error": signal.SIGBUS,
+    "terminated": signal.SIGTERM,
+    "hangup": signal.SIGHUP,
+    "floating point exception": signal.SIGFPE,
+    "illegal instruction": signal.SIGILL,
+    "out of memory": signal.SIGKILL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One end. `index` is the line that tells; `rank` is null where it does not name one."""
+
+    index: int
+    rank: Rank | None
+    code: int
+    host: str | None = None
+
+
+def ends(lines: Iterable[str]) -> tuple[Ended, ...]:
+    """Every end with another code than 0, in the order told."""
+    found: list[Ended] = []
+    for index, line in enumerate(lines):
+        for words, pattern, read in _FORMS:
+            hit = pattern.search(line) if words in line else None
+            if hit is not None:
+                found += [Ended(index, rank, code, host) for rank, code, host in read(hit) if code]
+                break
+    return tuple(found)
+
+
+_Read = Callable[[re.Match[str]], Iterable[tuple[Rank | None, int, str | None]]]
+
+
+def _srun(hit: re.Match[str]) -> Iterable[tuple[Rank | None, int, str | None]]:
+    code = int(hit["code"]) if hit["code"] else _code(hit["how"])
+    code = code - 256 if code in (247, 241, 250, 245) else code  # a negative code of Python's, cut to 8 bits
+    code = 128 - code if 128 < code < 160 else code
+    for part in hit["tasks"].split(","):
+        first, _, last = part.partition("-")
+        for task in range(int(first), min(int(last or first), int(first) + 4096) + 1):
+            yield Rank(task), code, hit["host"]
+
+
+def _numbered(hit: re.Match[str]) -> Iterable[tuple[Rank | None, int, str | None]]:
+    groups = hit.groupdict()
+    if groups.get("signal"):
+        yield Rank(int(hit["rank"])), -_number(hit["signal"]), groups.get("host")
+    else:
+        yield Rank(int(hit["rank"])), int(hit["code"]), groups.get("host")
+
+
+def _nameless(hit: re.Match[str]) -> Iterable[tuple[Rank | None, int, str | None]]:
+    yield None, _code(hit["how"]) if hit["how"] else int(hit["code"]), None
+
+
+def _number(name: str) -> int:
+    return int(name) if name.isdigit() else int(getattr(signal, name, 0))
+
+
+def _code(word: str) -> int:
+    return -int(_WORDS.get(word.lower(), 0))
+
+
+_HOW = r"(?P<how>Killed|Segmentation fault|Aborted|Bus error|Terminated|Hangup|Floating point exception|Out Of Memory)"
+_FORMS: tuple[tuple[str, re.Pattern[str], _Read], ...] = (
+    (
+        "srun: error:",
+        re.compile(
+            r"srun: error: (?P<host>[\w.\-]+): tasks? (?P<tasks>\d[\d,\-]*): "
+            rf"(?:{_HOW}|Exited with exit code (?P<code>\d+))"
+        ),
+        _srun,
+    ),
+    (
+        "exited on signal",
+        re.compile(
+            r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.\-]+) exited on signal (?P<signal>\d+)"
+        ),
+        _numbered,
+    ),
+    (
+        "terminated with",
+        re.compile(r"process (?P<rank>\d+) terminated with (?:exit code (?P<code>\d+)|signal (?P<signal>SIG\w+))"),
+        _numbered,
+    ),
+    (
+        "Process rank",
+        re.compile(r"Process rank (?P<rank>\d+) exited with (?:exit )?code (?P<code>-?\d+)"),
+        _numbered,
+    ),
+    ("crashed with exit code", re.compile(r"[Rr]ank (?P<rank>\d+) crashed with exit code (?P<code>-?\d+)"), _numbered),
+    ("return code =", re.compile(r"exits with return code = (?P<code>-?\d+)(?P<how>)"), _nameless),
+    ("core dumped", re.compile(rf"(?:^|[\s:]){_HOW} +\(core dumped\)(?P<code>)"), _nameless),
+    ("Killed", re.compile(r"(?:^|: line \d+: +\d+ |\[\d+\]\S* +)(?P<how>Killed)(?P<code>)(?:\s|$)"), _nameless),
+    ("Terminated", re.compile(r"(?:^|: line \d+: +\d+ |\[\d+\]\S* +)(?P<how>Terminated)(?P<code>)(?:\s|$)"), _nameless),
+)

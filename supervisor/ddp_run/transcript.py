@@ -1,0 +1,360 @@
+"""What logs of any launcher show of a failure, as Evidence: the same values that a run's own folder gives. Pure.
+
+Several processes wrote into these texts, mostly without saying which. A rank's text is then what it wrote by name and
+what it may have written: the lines that name nobody. What only follows another's failure is told apart by the catalogue
+(`is_consequence`), since who is a victim is the rules' to say.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ddp_run import childfailed, launcher_text, traceback_text
+from ddp_run.events import ExceptionInfo, LocalRank, Rank
+from ddp_run.speakers import Spoken, assign, without_colour
+from ddp_run.traceback_text import Printed
+from ddp_run.verdict import AgentEnd, Death, Evidence, LogText, SummaryEntry
+
+IsConsequence = Callable[[ExceptionInfo], bool]
+
+_AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"})
+_AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")
+_LAUNCHER = re.compile(r"accelerate/commands/|deepspeed/launcher/|torch/multiprocessing/spawn\.py")
+_SPAWNED = re.compile(r"-- Process (?P<rank>\d+) terminated with the following error:")
+_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d+)|Received (?:Signals\.SIG\w+|(\d+)) death signal")
+_NOISE = re.compile(
+    r"^\s*$|resource_tracker|Warning\b|^\s+warnings\.warn|^\s*[\^~]+\s*$|^frame #\d+|^\s*={3,}|^\s*-{3,}"
+    r"|^\[?[WI]\d{4} |^wandb: |^srun: |^slurmstepd: |%\|"
+)
+_NATIVE = re.compile(
+    r"terminate called|what\(\): |Fatal Python error: |Assertion .* failed|double free or corruption|free\(\): "
+    r"|stack smashing|Watchdog caught collective|Process group watchdog thread terminated"
+)
+_LAST_WORDS = 12
+_ORPHAN = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit))(?:: (?P<message>.*))?$")
+_PLACE = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>[\w<>]+))?')
+_KERNEL = re.compile(r"NVRM: |Out of memory: Killed process|oom-kill:|oom_reaper|segfault at |kernel: ")
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One text to explain; `rank` where its file's name tells."""
+
+    text: LogText
+    rank: Rank | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Spoken:
+    """All lines of all logs in one row, and who wrote each."""
+
+    lines: tuple[str, ...]
+    by: tuple[Spoken, ...]
+    sources: tuple[tuple[LogText, int], ...]
+    """For each line its log and its index there."""
+
+    def text(self, indexes: Sequence[int]) -> LogText:
+        """Some of the lines, numbers kept, under the name of the log that most of them are from."""
+        if not indexes:
+            return LogText("")
+        named = [self.sources[index][0].source for index in indexes]
+        source = max(dict.fromkeys(named), key=named.count)
+        kept = [index for index in indexes if self.sources[index][0].source == source]
+        numbers = tuple(self.sources[index][0].number(self.sources[index][1]) or 0 for index in kept)
+        return LogText(source, tuple(self.lines[index] for index in kept), numbers[0], numbers)
+
+
+def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
+    """The evidence in these texts. Where nothing failed there, it has no deaths."""
+    spoken = _spoken(logs)
+    everything = spoken.text(range(len(spoken.lines)))
+    whole = "\n".join(spoken.lines)
+    summary = childfailed.parse(whole)
+    if not summary:
+        summary = childfailed.observed(whole)
+    exceptions = _exceptions(spoken)
+    deaths = _deaths(spoken, summary, exceptions, is_consequence)
+    stop = _STOPPED.search(whole)
+    return Evidence(
+        deaths=tuple(deaths),
+        started=len(deaths),
+        agent=AgentEnd(None, everything, summary=summary),
+        stop_signal=int(stop[1] or stop[2] or signal.SIGTERM) if stop else None,
+        kernel=spoken.text([index for index, line in enumerate(spoken.lines) if _KERNEL.search(line)]),
+        nodes=len({entry.host for entry in summary if entry.host}) or 1,
+        logs_only=True,
+    )
+
+
+# -------------------------------------------------------------------------------------------- who wrote
+
+
+def _spoken(logs: Sequence[Log]) -> _Spoken:
+    lines: list[str] = []
+    by: list[Spoken] = []
+    sources: list[tuple[LogText, int]] = []
+    for log in logs:
+        plain = [without_colour(line) for line in log.text.lines]
+        for index, each in enumerate(assign(plain)):
+            named = (log.rank,) if log.rank is not None and not each.ranks and not each.agent else each.ranks
+            lines.append(each.text)
+            by.append(replace(each, ranks=named))
+            sources.append((log.text, index))
+    return _Spoken(tuple(lines), tuple(by), tuple(sources))
+
+
+def _of(spoken: _Spoken, rank: Rank | None) -> list[int]:
+    """The lines that a rank wrote or may have written."""
+    return [
+        index
+        for index, each in enumerate(spoken.by)
+        if not each.agent and (not each.ranks or (rank is not None and rank in each.ranks))
+    ]
+
+
+# ------------------------------------------------------------------------------------------- exceptions
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """An exception in the text. `ranks`: who says so, empty where nobody is named. `after`: lines that follow it."""
+
+    info: ExceptionInfo
+    index: int
+    ranks: tuple[Rank, ...]
+    after: int
+    whole: bool
+
+
+def _exceptions(spoken: _Spoken) -> list[_Raised]:
+    """Every exception that may have ended a rank, in order; those of the launchers themselves are not."""
+    found: dict[int, _Raised] = {}
+    taken: set[int] = set()
+    nobody = _of(spoken, None)
+    for rank in [*sorted({rank for each in spoken.by for rank in each.ranks}), None]:
+        indexes = nobody if rank is None else [index for index, each in enumerate(spoken.by) if rank in each.ranks]
+        lines = [spoken.lines[index] for index in indexes]
+        for printed in traceback_text.find(lines):
+            taken.update(indexes[printed.start : printed.end])
+            if not printed.final or _is_launchers(printed.info):
+                continue
+            where = indexes[printed.index]
+            ranks = spoken.by[where].ranks or _spawned(lines, printed)
+            raised = _Raised(printed.info, where, ranks, _after(lines, printed.end), True)
+            found.setdefault(where, raised)
+    if not found:
+        found = {raised.index: raised for raised in _orphans(spoken, nobody, taken)}
+    return [found[index] for index in sorted(found)]
+
+
+def _is_launchers(info: ExceptionInfo) -> bool:
+    name = info.type.rpartition(".")[2]
+    if name in _AGENTS:
+        return True
+    if name == "CalledProcessError" and _LAUNCHER.search(info.traceback):
+        return True
+    return bool(_AGENT_FRAME.search(info.traceback))
+
+
+def _spawned(lines: Sequence[str], printed: Printed) -> tuple[Rank, ...]:
+    """The rank of a child of torch.multiprocessing.spawn, whose traceback its parent prints."""
+    for line in lines[max(0, printed.start - 3) : printed.start]:
+        hit = _SPAWNED.search(line)
+        if hit:
+            return (Rank(int(hit["rank"])),)
+    return ()
+
+
+def _after(lines: Sequence[str], end: int) -> int:
+    """How many lines with news follow; other tracebacks and native stacks are none."""
+    count, index = 0, end
+    rest = traceback_text.find(lines[end:])
+    inside = {end + k for printed in rest for k in range(printed.start, printed.end)}
+    while index < len(lines):
+        if index not in inside and not _NOISE.search(lines[index]) and not _NATIVE.search(lines[index]):
+            count += 1
+        index += 1
+    return count
+
+
+def _orphans(spoken: _Spoken, indexes: Sequence[int], taken: set[int]) -> list[_Raised]:
+    """`Type: message` lines whose traceback is cut off, or torn by several processes writing into each other."""
+    found = []
+    for position, index in enumerate(indexes):
+        line = once(spoken.lines[index].strip())
+        hit = _ORPHAN.match(line) if index not in taken and ("Error" in line or "Ex" in line or "Int" in line) else None
+        if hit is None or hit["type"].rpartition(".")[2] in _AGENTS:
+            continue
+        lines = [spoken.lines[k] for k in indexes[max(0, position - 60) : position]]
+        places = [place for text in lines for place in _PLACE.finditer(text)]
+        own = [place for place in places if not traceback_text.is_library(place["file"])] or places
+        place = own[-1] if own else None
+        following = [spoken.lines[k] for k in indexes[position + 1 :]]
+        info = ExceptionInfo(
+            hit["type"],
+            _message(hit["message"] or "", following),
+            place["file"] if place else None,
+            int(place["line"]) if place else None,
+            place["function"] if place else None,
+            line,
+        )
+        found.append(_Raised(info, index, spoken.by[index].ranks, _after(following, 0), False))
+    return found
+
+
+def _message(first: str, following: Sequence[str]) -> str:
+    """The message with the lines that belong to it: NCCL's and torch's state-dict errors go on below."""
+    lines = [first]
+    for line in following[:20]:
+        if not line.strip() or _PLACE.search(line) or _ORPHAN.match(line) or _NOISE.search(line):
+            break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def once(line: str) -> str:
+    """The line as one process wrote it, where several wrote the same pieces at once (`ErrorError: : no xno x`)."""
+    for times in range(8, 1, -1):
+        pieces = _pieces(line, times)
+        if pieces is not None:
+            return pieces
+    return line
+
+
+def _pieces(line: str, times: int) -> str | None:
+    parts: list[str] = []
+    start = 0
+    while start < len(line):
+        longest = (len(line) - start) // times
+        size = next(
+            (n for n in range(longest, 0, -1) if line[start : start + n] * times == line[start : start + n * times]), 0
+        )
+        if not size or len(parts) > 12:
+            return None
+        parts.append(line[start : start + size])
+        start += size * times
+    return "".join(parts) if parts and len(line) > 12 else None
+
+
+# ----------------------------------------------------------------------------------------------- deaths
+
+
+def _deaths(
+    spoken: _Spoken, summary: Sequence[SummaryEntry], exceptions: Sequence[_Raised], is_consequence: IsConsequence
+) -> list[Death]:
+    """The ranks that failed, the likeliest first one first: torch's root, then by its times, then as they speak."""
+    sent = childfailed.signals_sent(spoken.lines)
+    entries = sorted((e for e in summary if e.code != 0), key=lambda e: (not e.root, e.time or "", e.rank))
+    deaths = [_told(spoken, entry, sent) for entry in _each_once(entries)]
+    deaths += _told_elsewhere(spoken, {death.rank for death in deaths})
+    speaking = [raised for raised in exceptions if raised.ranks]
+    for raised in speaking:
+        for rank in raised.ranks:
+            if all(death.rank != rank for death in deaths) and raised.after <= _LAST_WORDS:
+                deaths.append(Death(rank=rank, stderr=spoken.text(_of(spoken, rank))))
+    if not deaths:
+        return _nameless(spoken, exceptions, is_consequence)
+    named = [_with_own(death, exceptions) for death in deaths]
+    return _shared_out(named, [raised for raised in exceptions if not raised.ranks], is_consequence)
+
+
+def _each_once(entries: Sequence[SummaryEntry]) -> list[SummaryEntry]:
+    """The last attempt's word for each rank (restarts print one summary; nodes each print theirs)."""
+    kept: dict[Rank, SummaryEntry] = {}
+    for entry in entries:
+        if entry.rank not in kept:
+            kept[entry.rank] = entry
+    return list(kept.values())
+
+
+def _told(spoken: _Spoken, entry: SummaryEntry, sent: dict[int, tuple[int, ...]]) -> Death:
+    return Death(
+        rank=entry.rank,
+        local_rank=entry.local_rank,
+        host=entry.host,
+        pid=entry.pid,
+        code=entry.code,
+        signals_sent=sent.get(entry.pid, ()) if entry.pid is not None else (),
+        stderr=spoken.text(_of(spoken, entry.rank)),
+        exception=_recorded(entry.message),
+    )
+
+
+def _recorded(message: str) -> ExceptionInfo | None:
+    """The exception of a summary's traceback, where the program had `@record`."""
+    return traceback_text.from_text(message) if "Traceback (most recent call last)" in message else None
+
+
+def _told_elsewhere(spoken: _Spoken, known: set[Rank | None]) -> list[Death]:
+    """Ends that other launchers tell of. One without a rank counts only where nothing else does."""
+    ended = launcher_text.ends(spoken.lines)
+    named = [each for each in ended if each.rank is not None and each.rank not in known]
+    deaths = []
+    for each in dict.fromkeys(replace(one, index=0) for one in named):
+        deaths.append(
+            Death(
+                rank=each.rank,
+                local_rank=LocalRank(each.rank) if each.rank is not None and each.host is None else None,
+                host=each.host,
+                code=each.code,
+                stderr=spoken.text(_of(spoken, each.rank)),
+            )
+        )
+    if not deaths and not known and ended:
+        deaths.append(Death(rank=None, code=ended[-1].code, stderr=spoken.text(_of(spoken, None))))
+    return deaths
+
+
+def _with_own(death: Death, exceptions: Sequence[_Raised]) -> Death:
+    """The last exception that this very rank shows, unless it lived on after it."""
+    if death.exception is not None or not _may_raise(death):
+        return death
+    own = [raised for raised in exceptions if death.rank in raised.ranks]
+    if not own or (death.code not in (None, 1) and own[-1].after > _LAST_WORDS):
+        return death
+    return replace(death, exception=own[-1].info)
+
+
+def _may_raise(death: Death) -> bool:
+    return death.code is None or death.code > 0 or death.code in (-signal.SIGINT, -signal.SIGABRT)
+
+
+def _shared_out(deaths: list[Death], nobodys: Sequence[_Raised], is_consequence: IsConsequence) -> list[Death]:
+    """Gives the exceptions that name nobody to the ranks that have none: the causes first, to the first ranks."""
+    lacking = [death for death in deaths if death.exception is None and _may_raise(death)]
+    fitting = [raised for raised in nobodys if raised.after <= _LAST_WORDS or any(d.code == 1 for d in lacking)]
+    if not lacking or not fitting:
+        return deaths
+    causes = [raised for raised in fitting if not is_consequence(raised.info)]
+    others = [raised for raised in fitting if is_consequence(raised.info)]
+    kinds = {_kind(raised.info) for raised in causes}
+    given: dict[Rank | None, ExceptionInfo] = {}
+    for position, death in enumerate(lacking):
+        if causes and len(kinds) == 1 and (len(causes) >= len(lacking) or position == 0 or not others):
+            given[death.rank] = causes[-1].info
+        elif causes and position < len(causes):
+            given[death.rank] = causes[position].info
+        elif others:
+            given[death.rank] = others[-1].info
+    return [replace(d, exception=given[d.rank]) if d.rank in given and d in lacking else d for d in deaths]
+
+
+def _kind(info: ExceptionInfo) -> tuple[str, str | None, int | None]:
+    return info.type, info.file, info.line
+
+
+def _nameless(spoken: _Spoken, exceptions: Sequence[_Raised], is_consequence: IsConsequence) -> list[Death]:
+    """Where no launcher tells of an end: the last exception that nothing follows, or last words of native code."""
+    text = spoken.text(_of(spoken, None))
+    final = [raised for raised in exceptions if raised.after <= _LAST_WORDS]
+    causes = [raised for raised in final if not is_consequence(raised.info)] or final
+    if causes:
+        return [Death(rank=None, exception=causes[-1].info, stderr=text)]
+    speaking = {rank for each in spoken.by for rank in each.ranks if _NATIVE.search(each.text)}
+    if speaking:
+        return [Death(rank=rank, code=None, stderr=spoken.text(_of(spoken, rank))) for rank in sorted(speaking)]
+    tail = text.ending(_LAST_WORDS)
+    return [Death(rank=None, stderr=text)] if any(_NATIVE.search(line) for line in tail.lines) else []
