@@ -198,7 +198,7 @@ class _Court:
         finding = self._best([finding for finding in findings if finding.rule.name not in _FALLBACKS])
         if finding is None:
             return Verdict(None, None)
-        return _with_finding(Verdict("failed", USAGE if finding.rule.area is Area.LAUNCH else 1), finding)
+        return _with_finding(Verdict("failed", self.run.agent.code, phase="launch"), finding)
 
     # -------------------------------------------------------------------------------------- who did it
 

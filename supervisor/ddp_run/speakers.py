@@ -26,8 +26,9 @@ _TASK = re.compile(r"\s{0,4}(?P<task>\d{1,6}): ")
 _POD = re.compile(r"\[pod/(?P<pod>[\w.\-]+)(?:/[\w.\-]+)?\] ")
 _SERVICE = re.compile(r"(?P<pod>[a-z][\w.\-]*?[-_](?P<number>\d+)) +\| ?")
 _AGENT = re.compile(
-    r"torch[/.]distributed[/.](?:run|launch|launcher|elastic|rendezvous)\b|^\[?[WEI]\d{4} .*\] (?:\*{10,}|$)"
-    r"|Setting OMP_NUM_THREADS environment variable for each process"
+    r"(?:[WEIDF]\d{4} [\d:.]+ .*?torch/distributed/|(?:WARNING|ERROR|INFO|DEBUG):torch\.distributed\."
+    r"|\] torch\.distributed\.(?=\S+: \[(?:WARNING|ERROR|INFO)\]))(?:run|launch|launcher|elastic|rendezvous)\b"
+    r"|^\[?[WEI]\d{4} .*\] (?:\*{10,}|$)|Setting OMP_NUM_THREADS environment variable for each process"
 )
 _MOST = 0.6
 

@@ -33,7 +33,9 @@ _NATIVE = re.compile(
     r"terminate called|what\(\): |Fatal Python error: |Assertion .* failed|double free or corruption|free\(\): "
     r"|stack smashing|Watchdog caught collective|Process group watchdog thread terminated"
 )
+_REFUSED = re.compile(r"(?:torchrun|run\.py|launch\.py|accelerate|deepspeed)\b.*: error: ")
 _LAST_WORDS = 12
+_TORN = re.compile(r"(?:Error|Exception)\b|Error[A-Z]")
 _ORPHAN = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit))(?:: (?P<message>.*))?$")
 _PLACE = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>[\w<>]+))?')
 _KERNEL = re.compile(r"NVRM: |Out of memory: Killed process|oom-kill:|oom_reaper|segfault at |kernel: ")
@@ -75,13 +77,15 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     summary = childfailed.parse(whole)
     if not summary:
         summary = childfailed.observed(whole)
-    exceptions = _exceptions(spoken)
-    deaths = _deaths(spoken, summary, exceptions, is_consequence)
+    exceptions, launchers = _exceptions(spoken)
     stop = _STOPPED.search(whole)
+    deaths = _deaths(spoken, summary, exceptions, is_consequence)
+    if not deaths and not launchers and stop is None:
+        deaths = _nameless(spoken, exceptions, is_consequence)
     return Evidence(
         deaths=tuple(deaths),
         started=len(deaths),
-        agent=AgentEnd(None, everything, summary=summary),
+        agent=AgentEnd(_launchers_code(spoken, launchers), everything, summary=summary),
         stop_signal=int(stop[1] or stop[2] or signal.SIGTERM) if stop else None,
         kernel=spoken.text([index for index, line in enumerate(spoken.lines) if _KERNEL.search(line)]),
         nodes=len({entry.host for entry in summary if entry.host}) or 1,
@@ -120,18 +124,22 @@ def _of(spoken: _Spoken, rank: Rank | None) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """An exception in the text. `ranks`: who says so, empty where nobody is named. `after`: lines that follow it."""
+    """An exception in the text. `ranks`: who says so, empty where nobody is named. `after`: lines that follow it.
+
+    `lines` are the indexes of its own.
+    """
 
     info: ExceptionInfo
     index: int
     ranks: tuple[Rank, ...]
     after: int
-    whole: bool
+    lines: frozenset[int]
 
 
-def _exceptions(spoken: _Spoken) -> list[_Raised]:
-    """Every exception that may have ended a rank, in order; those of the launchers themselves are not."""
+def _exceptions(spoken: _Spoken) -> tuple[list[_Raised], bool]:
+    """Every exception that may have ended a rank, in order; and whether a launcher itself ended with one."""
     found: dict[int, _Raised] = {}
+    launchers = False
     taken: set[int] = set()
     nobody = _of(spoken, None)
     for rank in [*sorted({rank for each in spoken.by for rank in each.ranks}), None]:
@@ -140,14 +148,24 @@ def _exceptions(spoken: _Spoken) -> list[_Raised]:
         for printed in traceback_text.find(lines):
             taken.update(indexes[printed.start : printed.end])
             if not printed.final or _is_launchers(printed.info):
+                launchers = launchers or printed.final
                 continue
             where = indexes[printed.index]
             ranks = spoken.by[where].ranks or _spawned(lines, printed)
-            raised = _Raised(printed.info, where, ranks, _after(lines, printed.end), True)
+            own = frozenset(indexes[printed.start : printed.end])
+            raised = _Raised(printed.info, where, ranks, _after(lines, printed.end), own)
             found.setdefault(where, raised)
     if not found:
-        found = {raised.index: raised for raised in _orphans(spoken, nobody, taken)}
-    return [found[index] for index in sorted(found)]
+        spoken_by_ranks = [index for index, each in enumerate(spoken.by) if not each.agent]
+        found = {raised.index: raised for raised in _orphans(spoken, spoken_by_ranks, taken)}
+    return [found[index] for index in sorted(found)], launchers
+
+
+def _launchers_code(spoken: _Spoken, raised: bool) -> int | None:
+    """Python's code for an uncaught exception, or argparse's for a refused option; null where neither is shown."""
+    if raised:
+        return 1
+    return 2 if any(_REFUSED.search(line) for line in spoken.lines[-_LAST_WORDS:]) else None
 
 
 def _is_launchers(info: ExceptionInfo) -> bool:
@@ -184,7 +202,7 @@ def _orphans(spoken: _Spoken, indexes: Sequence[int], taken: set[int]) -> list[_
     """`Type: message` lines whose traceback is cut off, or torn by several processes writing into each other."""
     found = []
     for position, index in enumerate(indexes):
-        line = once(spoken.lines[index].strip())
+        line = once(spoken.lines[index][spoken.by[index].start :].strip())
         hit = _ORPHAN.match(line) if index not in taken and ("Error" in line or "Ex" in line or "Int" in line) else None
         if hit is None or hit["type"].rpartition(".")[2] in _AGENTS:
             continue
@@ -201,7 +219,7 @@ def _orphans(spoken: _Spoken, indexes: Sequence[int], taken: set[int]) -> list[_
             place["function"] if place else None,
             line,
         )
-        found.append(_Raised(info, index, spoken.by[index].ranks, _after(following, 0), False))
+        found.append(_Raised(info, index, spoken.by[index].ranks, _after(following, 0), frozenset((index,))))
     return found
 
 
@@ -254,11 +272,18 @@ def _deaths(
     for raised in speaking:
         for rank in raised.ranks:
             if all(death.rank != rank for death in deaths) and raised.after <= _LAST_WORDS:
-                deaths.append(Death(rank=rank, stderr=spoken.text(_of(spoken, rank))))
-    if not deaths:
-        return _nameless(spoken, exceptions, is_consequence)
-    named = [_with_own(death, exceptions) for death in deaths]
-    return _shared_out(named, [raised for raised in exceptions if not raised.ranks], is_consequence)
+                deaths.append(Death(rank=rank, code=_code_of(raised.info), stderr=spoken.text(_of(spoken, rank))))
+    nobodys = [raised for raised in exceptions if not raised.ranks]
+    given = _shared_out([_with_own(death, exceptions) for death in deaths], nobodys, is_consequence)
+    return [_without_others(spoken, death, nobodys) for death in given]
+
+
+def _without_others(spoken: _Spoken, death: Death, nobodys: Sequence[_Raised]) -> Death:
+    """Takes the tracebacks of others out of what it may have written."""
+    others = {index for raised in nobodys if raised.info != death.exception for index in raised.lines}
+    if not others:
+        return death
+    return replace(death, stderr=spoken.text([index for index in _of(spoken, death.rank) if index not in others]))
 
 
 def _each_once(entries: Sequence[SummaryEntry]) -> list[SummaryEntry]:
@@ -318,13 +343,17 @@ def _with_own(death: Death, exceptions: Sequence[_Raised]) -> Death:
     return replace(death, exception=own[-1].info)
 
 
+_RAISING = (None, 1, -signal.SIGINT, -signal.SIGABRT)
+"""Python's own code after an exception, and signals that follow one; any other code was chosen by the program."""
+
+
 def _may_raise(death: Death) -> bool:
     return death.code is None or death.code > 0 or death.code in (-signal.SIGINT, -signal.SIGABRT)
 
 
 def _shared_out(deaths: list[Death], nobodys: Sequence[_Raised], is_consequence: IsConsequence) -> list[Death]:
     """Gives the exceptions that name nobody to the ranks that have none: the causes first, to the first ranks."""
-    lacking = [death for death in deaths if death.exception is None and _may_raise(death)]
+    lacking = [death for death in deaths if death.exception is None and death.code in _RAISING]
     fitting = [raised for raised in nobodys if raised.after <= _LAST_WORDS or any(d.code == 1 for d in lacking)]
     if not lacking or not fitting:
         return deaths
@@ -352,9 +381,15 @@ def _nameless(spoken: _Spoken, exceptions: Sequence[_Raised], is_consequence: Is
     final = [raised for raised in exceptions if raised.after <= _LAST_WORDS]
     causes = [raised for raised in final if not is_consequence(raised.info)] or final
     if causes:
-        return [Death(rank=None, exception=causes[-1].info, stderr=text)]
+        return [Death(rank=None, code=_code_of(causes[-1].info), exception=causes[-1].info, stderr=text)]
     speaking = {rank for each in spoken.by for rank in each.ranks if _NATIVE.search(each.text)}
     if speaking:
         return [Death(rank=rank, code=None, stderr=spoken.text(_of(spoken, rank))) for rank in sorted(speaking)]
-    tail = text.ending(_LAST_WORDS)
-    return [Death(rank=None, stderr=text)] if any(_NATIVE.search(line) for line in tail.lines) else []
+    tail = text.ending(_LAST_WORDS).lines
+    torn = any(_TORN.search(line) for line in tail) and any(_PLACE.search(line) for line in text.ending(60).lines)
+    return [Death(rank=None, stderr=text)] if torn or any(_NATIVE.search(line) for line in tail) else []
+
+
+def _code_of(info: ExceptionInfo) -> int | None:
+    """Python ends with 1 after an exception that nobody caught; these two end otherwise."""
+    return None if info.type.rpartition(".")[2] in ("KeyboardInterrupt", "SystemExit") else 1
