@@ -16,7 +16,7 @@ from ddp_run import __version__
 from ddp_run.problem import Problem, Refused, render
 from ddp_run.terminal import colour, columns
 
-COMMANDS = ("explain",)
+COMMANDS = ("explain", "rules")
 
 
 def main() -> NoReturn:

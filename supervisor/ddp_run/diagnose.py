@@ -58,6 +58,8 @@ class Cause:
     match_stop: Callable[[Evidence], Finding | None] | None = None
     signs: tuple[Sign, ...] = ()
     """The words that it looks for in logs, where it does."""
+    text: str = ""
+    """Its documentation: what happened, how to recognise it, what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def load() -> tuple[tuple[Cause, ...], tuple[str, ...]]:
         try:
             module = importlib.import_module(f"{rules.__name__}.{module_info.name}")
             asked = {name: getattr(module, name, None) for name in ("match", "match_launch", "match_stop")}
-            causes.append(Cause(module.RULE, **asked, signs=getattr(module, "SIGNS", ())))
+            causes.append(Cause(module.RULE, **asked, signs=getattr(module, "SIGNS", ()), text=module.__doc__ or ""))
         except Exception as error:
             notes.append(f"rule {module_info.name} could not be loaded: {type(error).__name__}: {error}")
     return tuple(sorted(causes, key=lambda cause: cause.rule.code)), tuple(notes)
@@ -195,8 +197,9 @@ class _Court:
     def _from_text_without_deaths(self) -> Verdict:
         """A launch that failed, as the text shows; else there is nothing to say."""
         findings = self._ask(lambda cause: cause.match_launch, lambda ask: ask(self.run))
-        finding = self._best([finding for finding in findings if finding.rule.name not in _FALLBACKS])
-        if finding is None:
+        specific = [finding for finding in findings if finding.rule.name not in _FALLBACKS]
+        finding = self._best(specific or findings)
+        if finding is None or (self.run.agent.code is None and not specific):
             return Verdict(None, None)
         return _with_finding(Verdict("failed", self.run.agent.code, phase="launch"), finding)
 

@@ -16,10 +16,10 @@ def as_json(
     verdict: Verdict,
     *,
     run_id: str | None,
-    attempts: int,
+    attempts: int | None,
     folder: str | None,
     decision: str,
-    decision_reason: str,
+    decision_reason: str | None,
     wall_at: Callable[[MonotonicNs], str | None],
 ) -> dict[str, Any]:
     """The object of verdict.json. `wall_at` turns a stamp into an ISO 8601 date in UTC; `decision` is stop or retry."""

@@ -19,7 +19,7 @@ SourceLine = Callable[[str, int], str | None]
 """The text of (file, line number from 1), or null."""
 
 _WORD: Final[dict[Outcome | None, str]] = {
-    None: "ok",
+    None: "note",
     "succeeded": "ok",
     "failed": "error",
     "hung": "error",
@@ -79,10 +79,12 @@ def verdict_block(
         lines += _quotation(quotes, _text(quotes, raised), folder, width, paint)
     lines += [f"   {paint('arrow', '=')} note: {note}" for note in _notes(verdict, decision)]
     lines += _helps(verdict.advice, paint)
+    if verdict.cause is not None and verdict.outcome != "interrupted":
+        lines += _helps((f"ddp-run rules {verdict.cause}   # more on this cause",), paint)
     return "\n".join(lines)
 
 
-def verdict_line(verdict: Verdict, *, attempts: int, folder: Path | None) -> str:
+def verdict_line(verdict: Verdict, *, attempts: int | None, folder: Path | None) -> str:
     """The last line, for scripts: stable keys, values without blanks, `-` for what is not known.
 
     Blanks, control characters and `%` in values are percent-encoded (RFC 3986, bytes of UTF-8).

@@ -79,6 +79,7 @@ FAILED_TEXT = golden(
     help: look at the sample that rank 3 had
           or skip it
     help: ddp-run explain
+    help: ddp-run rules python-exception   # more on this cause
     """  # noqa: E501
 )
 
@@ -119,6 +120,7 @@ def test_a_signal_without_python_code() -> None:
           --> rank 3 on node-a, ended by SIGKILL, attempt 2
            = note: ranks 0-2 ended after rank 3 (rank 0 lost its peer, rank 3; ranks 1-2 was stopped); they are not the cause
            = note: the kernel counted 1 out-of-memory kill on this host
+        help: ddp-run rules host-oom   # more on this cause
         """  # noqa: E501
     )
 

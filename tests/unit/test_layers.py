@@ -37,6 +37,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "transcript",
         "speakers",
         "launcher_text",
+        "catalogue_text",
         "childfailed",
         "traceback_text",
         "verdict_text",
@@ -60,7 +61,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "script_check",
         "preflight",
     ),
-    "supervision": ("attempt", "supervise", "explain"),
+    "supervision": ("attempt", "supervise", "explanation"),
     "commands": ("commands", "cli"),
 }
 # Code that runs in other processes: nobody imports it, and it imports nothing of the layers.

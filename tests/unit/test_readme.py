@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ddp_run import diagnose, problem, supervise, verdict_file, verdict_text
+from ddp_run.cli import COMMANDS
 from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
 from ddp_run.option_table import Row, all_rows
 from ddp_run.options import parse
@@ -72,7 +73,7 @@ def test_command_lines_are_understood(rows: tuple[Row, ...], monkeypatch: pytest
     assert len(launches) >= 6
     for line in launches:
         words = shlex.split(line)[1:]
-        if words[0] != "explain":
+        if words[0] not in COMMANDS:
             options = parse(words, {}, torch_rows=rows, read_file=lambda path: Path(path).read_text())
             assert options.script in ("train.py", "python"), line
 

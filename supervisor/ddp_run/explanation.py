@@ -1,0 +1,179 @@
+"""The verdict of what is over: a run's folder, by its journal; logs of any launcher, by their text.
+
+A run's folder goes through the same code that ran live. Nothing in a log is ever run or believed: it is text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddp_run import diagnose, evidence, journal, log_tail, transcript, verdict_file, verdict_text
+from ddp_run.events import AttemptEnded, AttemptStarted, Event, Rank, RunStarted
+from ddp_run.verdict import LogText, Verdict
+
+STANDARD_INPUT = "-"
+_LOGS = (".log", ".txt", ".out", ".err", ".stderr", ".stdout")
+_RANK = re.compile(r"(?:rank|worker|trainer|task|proc)[_.\- ]?(\d+)", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+")
+_MOST_FILES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A verdict, and how to show it: the folder that its sources are relative to, the attempts, what was decided."""
+
+    verdict: Verdict
+    folder: Path | None
+    attempts: int | None
+    decision: str | None
+    document: dict[str, object]
+
+
+class NotReadable(Exception):
+    """Nothing to explain there; the message says why."""
+
+
+def explain_text(text: str) -> Verdict:
+    """The verdict for a pasted log."""
+    return _judged([transcript.Log(LogText("log", tuple(text.split("\n"))))])
+
+
+def explain(paths: Sequence[str], *, rank_from_filename: bool) -> Answer:
+    """The verdict for one run's folder, for log files or folders of them, or for standard input (`-`).
+
+    Raises NotReadable, naming the path.
+    """
+    folders = [Path(path) for path in paths if path != STANDARD_INPUT and (Path(path) / "events.jsonl").is_file()]
+    if len(folders) == 1 and len(paths) == 1:
+        return _of_run(folders[0].resolve())
+    if folders:
+        raise NotReadable(f"{folders[0]} is a run's folder: explain it alone")
+    return _of_logs(_logs(paths, rank_from_filename))
+
+
+def print_answer(answer: Answer, *, as_json: bool, width: int, colour: bool) -> None:
+    """To standard output: the object of verdict.json, or the block and the line for scripts."""
+    if as_json:
+        sys.stdout.write(json.dumps(answer.document, indent=2) + "\n")
+        return
+    verdict, attempts = answer.verdict, answer.attempts or 1
+    if verdict.outcome != "succeeded":
+        block = verdict_text.verdict_block(
+            verdict,
+            colour=colour,
+            width=width,
+            folder=answer.folder or Path(),
+            attempt=attempts - 1,
+            attempts=attempts,
+            decision=answer.decision,
+        )
+        sys.stdout.write(block + "\n")
+    sys.stdout.write(verdict_text.verdict_line(verdict, attempts=answer.attempts, folder=answer.folder) + "\n")
+
+
+# ---------------------------------------------------------------------------------------- a run's folder
+
+
+def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
+    """The verdict of a run's last attempt, and its journal. Raises OSError; ValueError where there was no attempt."""
+    events = tuple(journal.read(folder / "events.jsonl"))
+    started = [event.attempt for event in events if isinstance(event, AttemptStarted)]
+    if not started:
+        raise ValueError(f"{folder / 'events.jsonl'} tells of no attempt")
+    return diagnose.judge(evidence.gather(folder, events, started[-1])), events
+
+
+def _of_run(folder: Path) -> Answer:
+    try:
+        verdict, events = replay(folder)
+    except (OSError, ValueError) as error:
+        raise NotReadable(f"{folder} is not the folder of a run: {error}") from error
+    attempts = sum(isinstance(event, AttemptStarted) for event in events)
+    run = next((event for event in events if isinstance(event, RunStarted)), None)
+    reasons = [event.reason for event in events if isinstance(event, AttemptEnded)]
+    document = verdict_file.as_json(
+        verdict,
+        run_id=run.run_id if run else None,
+        attempts=attempts,
+        folder=str(folder),
+        decision="stop",
+        decision_reason=reasons[-1] if reasons else "ddp-run did not live to decide",
+        wall_at=journal.clock(events),
+    )
+    return Answer(verdict, folder, attempts, f"not retried: {reasons[-1]}" if reasons else None, document)
+
+
+# ------------------------------------------------------------------------------------------------- logs
+
+
+def _of_logs(logs: Sequence[transcript.Log]) -> Answer:
+    verdict = _judged(logs)
+    retry = verdict.retry
+    helps = retry is not None and retry.helps
+    document = verdict_file.as_json(
+        verdict,
+        run_id=None,
+        attempts=None,
+        folder=None,
+        decision="retry" if helps else "stop",
+        decision_reason=retry.reason if retry else None,
+        wall_at=lambda _stamp: None,
+    )
+    advice = None if retry is None else f"a retry {'can help' if helps else 'does not help'}: {retry.reason}"
+    return Answer(verdict, None, None, advice, document)
+
+
+def _judged(logs: Sequence[transcript.Log]) -> Verdict:
+    return diagnose.judge(transcript.read(logs, diagnose.follows_another))
+
+
+def _logs(paths: Sequence[str], rank_from_filename: bool) -> list[transcript.Log]:
+    files = [file for path in paths for file in _files(path)]
+    if len(files) > _MOST_FILES:
+        raise NotReadable(f"{len(files)} files are too many: name at most {_MOST_FILES}")
+    return [_log(file, paths, rank_from_filename) for file in files]
+
+
+def _files(path: str) -> Iterable[str]:
+    """The path, or the logs below it, stderr before stdout and by name."""
+    if path == STANDARD_INPUT or not Path(path).is_dir():
+        return (path,)
+    found = sorted(file for file in Path(path).rglob("*") if file.suffix in _LOGS or file.name in ("stdout", "stderr"))
+    found = [file for file in found if file.is_file()]
+    if not found:
+        raise NotReadable(f"{path} holds neither a run's events.jsonl nor logs ({', '.join(_LOGS)})")
+    return tuple(str(file) for file in found)
+
+
+def _log(file: str, paths: Sequence[str], rank_from_filename: bool) -> transcript.Log:
+    if file == STANDARD_INPUT:
+        text = sys.stdin.buffer.read().decode("utf-8", errors="replace")
+        return transcript.Log(LogText("standard input", tuple(text.split("\n"))))
+    path = Path(file)
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise NotReadable(f"{file} cannot be read: {error.strerror}") from error
+    inside = file not in paths
+    rank = rank_of(path) if rank_from_filename or inside else None
+    return transcript.Log(log_tail.read_tail(path, file), rank)
+
+
+def rank_of(path: Path) -> Rank | None:
+    """The rank that a log's path names: `rank_3`, `worker-3`, torchrun's folder `…/attempt_0/3/stderr.log`; else the
+    last number in the file's own name.
+    """
+    for part in reversed(path.parts[-3:]):
+        named = _RANK.findall(part)
+        if named:
+            return Rank(int(named[-1]))
+    if path.name in ("stderr.log", "stdout.log") and path.parent.name.isdigit():
+        return Rank(int(path.parent.name))
+    numbers = _NUMBER.findall(path.stem)
+    return Rank(int(numbers[-1])) if numbers else None

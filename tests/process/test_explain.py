@@ -1,0 +1,118 @@
+"""`ddp-run explain` and `ddp-run rules` through the real command, and `ddp_run.explain`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ddp_run
+
+DDP_RUN = Path(sys.executable).parent / "ddp-run"
+SAMPLES = Path(__file__).resolve().parents[1] / "rules" / "samples"
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/user/train.py", line 12, in <module>
+    train()
+  File "/home/user/train.py", line 7, in train
+    raise ValueError("bad sample")
+ValueError: bad sample
+"""
+
+
+def run(*words: str, cwd: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    given = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
+    environ = {**os.environ, "NO_COLOR": "1"}
+    return subprocess.run(
+        [str(DDP_RUN), *words], cwd=cwd, capture_output=True, text=True, timeout=60, env=environ, **given
+    )
+
+
+def test_standard_input(tmp_path: Path) -> None:
+    done = run("explain", cwd=tmp_path, text=TRACEBACK)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert lines[0] == "error[DDP600]: a rank raised ValueError in train.py:7: bad sample"
+    assert "  --> standard input:6" in lines
+    assert lines[-1].startswith("ddp-run: verdict outcome=failed cause=python-exception code=DDP600 rank=- ")
+
+
+def test_ranks_by_file_name(tmp_path: Path) -> None:
+    for rank in range(3):
+        text = TRACEBACK if rank == 2 else "RuntimeError: Connection closed by peer [127.0.0.1]:4242\n"
+        (tmp_path / f"rank_{rank}.log").write_text(f"step {rank}\n{text}")
+    done = run("explain", "--json", "--rank-from-filename", *(f"rank_{r}.log" for r in range(3)), cwd=tmp_path)
+    verdict = json.loads(done.stdout)
+    assert (verdict["cause"], verdict["first_failure"]["rank"]) == ("python-exception", 2)
+    assert verdict["evidence"] == [{"source": "rank_2.log", "line": 7, "text": "ValueError: bad sample"}]
+    assert {key: verdict[key] for key in ("schema", "run_id", "attempts", "phase", "folder")} == {
+        "schema": 1,
+        "run_id": None,
+        "attempts": None,
+        "phase": None,
+        "folder": None,
+    }
+
+
+def test_a_folder_of_torchruns_logs(tmp_path: Path) -> None:
+    for rank in range(2):
+        folder = tmp_path / "logs" / "none_x1" / "attempt_0" / str(rank)
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_text("step 1\n")
+        (folder / "stderr.log").write_text(TRACEBACK if rank else "")
+    verdict = json.loads(run("explain", "--json", "logs", cwd=tmp_path).stdout)
+    assert (verdict["cause"], verdict["first_failure"]["rank"]) == ("python-exception", 1)
+
+
+def test_a_log_without_a_failure(tmp_path: Path) -> None:
+    done = run("explain", "-", cwd=tmp_path, text="step 1 loss 0.5\nstep 2 loss 0.4\n")
+    assert done.stdout.splitlines()[0] == "note: nothing in these lines shows a failure"
+    assert json.loads(run("explain", "--json", "-", cwd=tmp_path, text="").stdout)["outcome"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("gone.log",), "gone.log cannot be read: No such file or directory"),
+        (("empty",), "empty holds neither a run's events.jsonl nor logs"),
+        ((), "ddp-run-logs/latest cannot be read"),
+        (("run", "a.log"), "run is a run's folder: explain it alone"),
+    ],
+)
+def test_what_cannot_be_read(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "events.jsonl").write_text("")
+    done = run("explain", *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_escape_codes_of_a_log_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    evil = TRACEBACK.replace("bad sample", "\x1b[2J\x1b]0;title\x07bad")
+    done = run("explain", cwd=tmp_path, text=evil)
+    assert "\x1b" not in done.stdout
+
+
+def test_rules(tmp_path: Path) -> None:
+    listed = run("rules", cwd=tmp_path)
+    assert listed.returncode == 0
+    assert any(line.split()[:2] == ["DDP401", "host-oom"] for line in listed.stdout.splitlines())
+    by_name, by_code = run("rules", "host-oom", cwd=tmp_path), run("rules", "DDP401", cwd=tmp_path)
+    assert by_name.stdout == by_code.stdout
+    assert "## What to do" in by_name.stdout
+    names = [row["name"] for row in json.loads(run("rules", "--json", cwd=tmp_path).stdout)]
+    assert "segfault" in names
+    wrong = run("rules", "host-om", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "is 'host-oom' meant?" in wrong.stderr
+
+
+def test_from_python() -> None:
+    verdict = ddp_run.explain(TRACEBACK)
+    assert (verdict.outcome, verdict.cause, verdict.exit_code) == ("failed", "python-exception", 1)
+    assert ddp_run.explain("step 1\n").outcome is None
