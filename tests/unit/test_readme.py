@@ -27,7 +27,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = ("README.md", "CHANGELOG.md", "docs/architecture.md")
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 
-EXPLAINS_OPTIONS = {"--json", "--help"}
+EXPLAINS_OPTIONS = {"--json", "--help", "--rank-from-filename"}
 
 
 def _blocks(language: str) -> list[str]:
