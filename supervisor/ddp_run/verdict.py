@@ -242,6 +242,8 @@ class Finding:
     retry: Retry | None = None
     """Where this case differs from the rule's own policy."""
     exception: ExceptionInfo | None = None
+    culprit: Rank | None = None
+    """The rank that the text itself names as the cause, where that is another (whom a waiting rank waits for)."""
 
 
 @frozen

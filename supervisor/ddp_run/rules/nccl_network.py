@@ -1,0 +1,101 @@
+"""NCCL cannot reach the other ranks.
+
+## What happened
+NCCL found no network interface to use, could not connect to another rank, or the network (sockets, InfiniBand, RoCE,
+EFA) failed under it.
+## How to recognise it
+`ncclSystemError`, or `Last error:` and `NCCL WARN` lines about the network: `Bootstrap : no socket interface found`,
+`Call to connect returned Connection refused`, `socketStartConnect: Connect to … failed : No route to host`,
+`NET/IB : Got completion … with error 12`, `Call to ibv_reg_mr failed`. That a peer *closed* a connection
+(`Connection closed by remote peer`, `ncclRemoteError`) is no fault of the network: see peer-died. An `ncclSystemError`
+about `/dev/shm` is shm-exhausted.
+## What to do
+Name the interface that joins the nodes: `export NCCL_SOCKET_IFNAME=eth0` (`ip -br addr` lists them; on one host, `lo`
+always works). Between nodes, all ports must be open: NCCL listens on ephemeral ones. If InfiniBand is in doubt, one run
+with `NCCL_IB_DISABLE=1` tells whether it is the cause (slow). `NCCL_DEBUG=INFO` prints which interfaces and devices
+NCCL chose. An error 12 of InfiniBand can also mean that the other rank's process has gone: look for a rank that ended
+first.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.nccl_text import ERRORS, REASONS, NcclError, error_of
+from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP205",
+    name="nccl-network",
+    title="NCCL cannot reach the other ranks",
+    area=Area.NETWORK,
+    retry=Retry(helps=True, reason="a link that was down for a moment may hold next time"),
+    since="0.1",
+    beats=("peer-died", "native-abort", "nccl-init"),
+)
+SIGNS = (*ERRORS, *REASONS)
+_INTERFACE = re.compile(
+    r"no socket interface found|No usable listening interface|no interface found|no device found"
+    r"|No IP interface found|No interface found in the same subnet"
+)
+_ADDRESS = re.compile(r"(?:to|from peer|peer) \[?(?P<host>[\w.\-:%]+?)\]?<(?P<port>\d+)>")
+_INFINIBAND = re.compile(r"NET/IB|ibv_|IB_|InfiniBand|Got completion")
+_FOR_SURE = re.compile(
+    r"no socket interface found|No usable listening interface|no interface found|no device found|No route to host"
+    r"|Network is unreachable|Connection refused|Connection timed out|async fatal event"
+)
+_NEVER = Retry(helps=False, reason="the same interface is missing on the next attempt")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """An error of NCCL's whose reason is the network, or a system error for which it gives no reason."""
+    error = error_of(death)
+    if error is None or error.peer_left or error.shared_memory or error.mismatch:
+        return None
+    if not error.network and (error.code != "ncclSystemError" or error.reason is not None):
+        return None
+    said = error.reason
+    cause = (
+        f"{death.who}: NCCL's network failed: {said[:160]}"
+        if said
+        else (
+            f"{death.who}: a system call of NCCL's failed, most often the network's (ncclSystemError, no reason given)"
+        )
+    )
+    sure = said is not None and _FOR_SURE.search(said) is not None
+    missing = said is not None and _INTERFACE.search(said) is not None
+    return error.hit.finding(
+        RULE,
+        death,
+        cause,
+        _advice(error),
+        confidence="certain" if sure and error.hit.exception is not None else "likely",
+        retry=_NEVER if missing else None,
+        also=error.also,
+    )
+
+
+def _advice(error: NcclError) -> tuple[str, ...]:
+    said = error.reason or ""
+    debug = "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV   # prints the interfaces that NCCL chooses"
+    if _INTERFACE.search(said):
+        return (
+            "ip -br addr   # the interfaces of this host",
+            "env | grep -E 'NCCL_(SOCKET|OOB_NET)_IFNAME'   # set to one that is not listed above?",
+            "export NCCL_SOCKET_IFNAME=lo   # enough for one host; for several, the interface that joins them",
+        )
+    if _INFINIBAND.search(said):
+        return (
+            "ibstat | grep -E 'CA |State|Rate'   # are all ports Active?",
+            "ulimit -l   # must be unlimited for InfiniBand",
+            "export NCCL_IB_DISABLE=1   # one run over sockets tells whether InfiniBand is the cause",
+            debug,
+        )
+    address = _ADDRESS.search(said)
+    if address is not None:
+        return (
+            f"ip route get {address['host']}   # by which interface this host reaches it",
+            "export NCCL_SOCKET_IFNAME=eth0   # the interface that joins the nodes (ip -br addr)",
+            debug,
+        )
+    return ("ip -br addr; env | grep NCCL_   # the interfaces, and which NCCL was told to use", debug)

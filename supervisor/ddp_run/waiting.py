@@ -1,0 +1,27 @@
+"""Which rank the others waited for, where only the waiting ones speak. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddp_run.events import Rank
+from ddp_run.signs import Sign
+from ddp_run.verdict import Death, Evidence
+
+
+def silent(run: Evidence, waiting: Sequence[Sign]) -> Rank | None:
+    """The only rank that ended without a word of its own while all others say that they waited; null if unsure.
+
+    Lines that name no rank may be anyone's, so this answers only where each rank has its own log.
+    """
+    if run.logs_only or run.world_size is None or len(run.deaths) < run.world_size:
+        return None
+    mute = [death for death in run.deaths if not _says(death, waiting)]
+    if len(mute) != 1 or mute[0].exception is not None or len(run.deaths) < 2:
+        return None
+    return mute[0].rank
+
+
+def _says(death: Death, signs: Sequence[Sign]) -> bool:
+    said = death.exception.message if death.exception is not None else ""
+    return any(sign.search(said) or any(sign.search(line) for line in death.stderr.lines) for sign in signs)
