@@ -24,6 +24,8 @@ VARIABLE = "DDP_RUN_BOOT"
 SEND_TIMEOUT_S = 0.5
 """A Unix datagram queue holds few messages (net.unix.max_dgram_qlen: 10); a reader that is alive empties it soon."""
 HIGH_DESCRIPTOR = 1000
+STACKS_SIGNAL = 5
+"""Above SIGRTMIN; the first few are the C library's and, by habit, the container runtimes'."""
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 _folder = ""
@@ -41,6 +43,7 @@ class Boot:
         self.nccl_debug_file: "str | None" = wanted.get("nccl_debug_file")
         self.restore: "dict[str, str | None]" = wanted.get("restore") or {}
         self.agent: "int | None" = wanted.get("agent")
+        self.watch: "dict[str, Any] | None" = wanted.get("watch")
         self.rank = int(environ.get("RANK", "-1"))
         self.local_rank = int(wanted.get("local_rank", environ.get("LOCAL_RANK", "-1")))
         self.restart = int(wanted.get("restart", environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
@@ -191,9 +194,11 @@ def set_up(boot: Boot, mode: str) -> None:
             step(boot)
         except Exception:
             pass
-    if mode != "exec":
+    if mode == "exec":
+        return
+    for step in (write_stacks, watch):
         try:
-            write_stacks(boot)
+            step(boot)
         except Exception:
             pass
 
@@ -278,11 +283,43 @@ def write_stacks(boot: Boot) -> None:
 
     if not boot.folder or faulthandler.is_enabled():
         return
-    descriptor = os.open(boot.folder + "/stacks.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    faulthandler.enable(file=_open_high(boot.folder + "/stacks.txt", HIGH_DESCRIPTOR), all_threads=True)
+
+
+def _open_high(path: str, wanted: int) -> int:
+    """A descriptor to append to the file, with this number where that may be had."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        high = os.dup2(descriptor, HIGH_DESCRIPTOR, False)
+        high = os.dup2(descriptor, wanted, False)
     except OSError:
-        high = descriptor
-    else:
-        os.close(descriptor)
-    faulthandler.enable(file=high, all_threads=True)
+        return descriptor
+    os.close(descriptor)
+    return high
+
+
+def watch(boot: Boot) -> None:
+    """The board, the stacks on demand, and what is hooked into torch, as far as ddp-run wants them."""
+    if boot.watch is None or not boot.socket or not boot.folder:
+        return
+    layout = load("board")
+    words = layout.open_board(os.path.dirname(boot.socket), boot.restart, boot.rank)
+    try:
+        _stacks_on_demand(boot, layout, words)
+    except Exception:
+        pass
+    load("hooks").Hooks(boot, layout, words, boot.watch, load, _encode).install()
+
+
+def _stacks_on_demand(boot: Boot, layout: "Any", words: "Any") -> None:
+    """Stacks of all threads to live_stacks.txt whenever ddp-run sends the signal that it finds in the board.
+
+    A real-time signal, which nothing else sends; one that comes before it is handled would end the process, so ddp-run
+    waits for the word. The handler is C: it works while the interpreter's lock is held.
+    """
+    import faulthandler
+    from _signal import SIGRTMIN  # type: ignore[import-not-found]  # `signal` costs 5 ms
+
+    number = SIGRTMIN + STACKS_SIGNAL
+    file = _open_high(boot.folder + "/live_stacks.txt", HIGH_DESCRIPTOR + 1)
+    faulthandler.register(number, file=file, all_threads=True, chain=False)
+    words[layout.STACKS_READY] = number

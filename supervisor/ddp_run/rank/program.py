@@ -46,7 +46,7 @@ class Program:
         self._names = names
         self._first_names = first_names
         folder = main_file[: -len("__main__.py")]
-        self._own_files = {main_file, folder + "bootstrap.py", folder + "program.py"}
+        self._own_files = {main_file, *(folder + name for name in ("bootstrap.py", "program.py", "hooks.py"))}
         self._load = load
 
     def run(self, mode: str, words: "list[str]") -> None:
@@ -192,10 +192,27 @@ class Program:
             pass
 
     def strip(self, trace: "TracebackType | None") -> "TracebackType | None":
-        """The part of a traceback below our own frames."""
-        while trace is not None and trace.tb_frame.f_code.co_filename in self._own_files:
+        """The traceback without our own frames: those below which the program runs, and those of wrappers."""
+        while trace is not None and self._is_own(trace):
             trace = trace.tb_next
+        kept: "list[TracebackType]" = []
+        within = False
+        each = trace
+        while each is not None:
+            if self._is_own(each):
+                within = True
+            else:
+                kept.append(each)
+            each = each.tb_next
+        if within:
+            shorter: "TracebackType | None" = None
+            for each in reversed(kept):
+                shorter = type(each)(shorter, each.tb_frame, each.tb_lasti, each.tb_lineno)
+            return shorter
         return trace
+
+    def _is_own(self, trace: "TracebackType") -> bool:
+        return trace.tb_frame.f_code.co_filename in self._own_files
 
     def _hide_own_frames(self) -> None:
         """Let whichever hook is in place now see the traceback as plain Python would show it."""

@@ -1,0 +1,58 @@
+"""A page of shared memory in which a rank says where it stands: numbers that ddp-run reads while the rank is stuck.
+
+One writer, the rank; `ddp_run/boards.py` reads and knows the same layout (a test compares them). A file of 4 KiB in
+ddp-run's own private folder, 64-bit words in the machine's byte order. Writing one costs about 50 ns, no system call.
+"""
+
+import os
+from _thread import get_ident
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SIZE = 4096
+VERSION = 1
+
+VERSION_WORD = 0
+PID = 1
+PHASE = 2
+PHASE_AT = 3
+"""When the phase began; all times are nanoseconds of CLOCK_MONOTONIC."""
+STEPS = 4
+"""Optimizer steps so far, of all optimizers."""
+STEP_AT = 5
+COLLECTIVE = 6
+"""The default group's own count of collectives, as sampled."""
+COLLECTIVE_AT = 7
+"""When it was seen to have changed."""
+HEARTBEAT = 8
+"""When the sampling thread ran last: it stands still where another thread holds the interpreter's lock."""
+STACKS_READY = 9
+"""The signal number that writes the stacks, once it is safe to send; 0 before."""
+ASKED = 10
+"""Written by ddp-run: how often it has asked for the flight recorder's entries."""
+ANSWERED = 11
+"""How many of those were answered."""
+MAIN_THREAD = 12
+"""The main thread's identity, as faulthandler prints it."""
+
+PHASES = ("before-init", "init", "after-init", "training", "shutdown")
+
+
+def open_board(folder: "str", restart: int, rank: int) -> "Any":
+    """A new board as a memoryview of 64-bit words. Raises OSError."""
+    import mmap
+
+    path = "%s/board_%d_%d" % (folder, restart, rank)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(descriptor, SIZE)
+        memory = mmap.mmap(descriptor, SIZE)
+    finally:
+        os.close(descriptor)
+    words = memoryview(memory).cast("q")
+    words[PID] = os.getpid()
+    words[MAIN_THREAD] = get_ident()
+    words[VERSION_WORD] = VERSION
+    return words
