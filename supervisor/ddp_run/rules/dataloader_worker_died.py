@@ -1,0 +1,105 @@
+"""A worker process that loads data died.
+
+## What happened
+A worker process of a DataLoader, or of a pool that prepares the data, ended without a Python exception: a signal
+killed it, or it left with `os._exit`. The rank itself was well and only noticed.
+## How to recognise it
+`DataLoader worker (pid 3734) is killed by signal: Killed.`, `DataLoader worker (pid(s) 3734) exited unexpectedly`; `A
+process in the process pool was terminated abruptly`; `One of the subprocesses has abruptly died during map operation`
+(Hugging Face datasets). The signal tells the reason: `Killed` is most often the out-of-memory killer, `Segmentation
+fault` and `Aborted` are a crash of native code in the worker (a decoder, OpenCV), `Bus error` is a full `/dev/shm`.
+`Caught ValueError in DataLoader worker process 0.` is something else: there the worker raised a Python exception,
+which is named as the cause.
+## What to do
+For `Killed`: look for the kernel's word with `dmesg -T | grep -i 'killed process'`, then use fewer workers or a
+smaller `prefetch_factor`. For a crash: run once with `num_workers=0`, so that the crash happens in the rank itself and
+shows where.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ddp_run.signs import Hit, Sign, ended_by, in_last_words
+from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Quote, Retry, Rule
+
+RULE = Rule(
+    code="DDP701",
+    name="dataloader-worker-died",
+    title="A worker process that loads data died",
+    area=Area.DATA,
+    retry=Retry(helps=False, reason="the same data and the same memory end a worker again, as a rule"),
+    since="0.1",
+)
+_BY_SIGNAL = (
+    Sign(
+        "DataLoader worker (pid",
+        re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) is killed by signal: (?P<signal>[\w ]+)"),
+    ),
+)
+SIGNS: tuple[Sign, ...] = (
+    *_BY_SIGNAL,
+    # torch before 1.0 and torch now: with `pid`, with `pid(s)`, with and without an exit code
+    Sign(
+        "DataLoader worker (pid",
+        re.compile(
+            r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) exited unexpectedly"
+            r"(?: with exit code (?P<code>\d+))?"
+        ),
+    ),
+    Sign("process in the process pool was terminated abruptly"),
+    Sign("One of the subprocesses has abruptly died"),
+    Sign("A worker process managed by the executor was unexpectedly terminated"),
+)
+_KILLED = "Killed"
+_BUS = "Bus error"
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What torch and the pools say of a worker that is gone; the line that names the signal before the others."""
+    hit = ended_by(death, SIGNS)
+    if hit is None:
+        return None
+    hit = ended_by(death, _BY_SIGNAL) or _same_worker(death, hit) or hit
+    kills = run.cgroup_oom_kills or run.host_oom_kills or 0
+    cause, also = _cause(death, hit), []
+    if hit["signal"] == _KILLED and kills:
+        cause += "; the kernel's out-of-memory killer was at work"
+        also.append(Quote("kernel", None, f"out-of-memory kills during this attempt: {kills}"))
+    sure: Confidence = "likely" if hit["signal"] == _BUS else hit.confidence
+    return hit.finding(RULE, death, cause, _advice(hit), confidence=sure, also=also)
+
+
+def _same_worker(death: Death, hit: Hit) -> Hit | None:
+    """The line that names the signal of this very worker, where its traceback is torn apart by other ranks'."""
+    named = in_last_words(death, _BY_SIGNAL)
+    pids = (hit["pids"] or "").split(", ")
+    return replace(named, confidence=hit.confidence) if named is not None and named["pids"] in pids else None
+
+
+def _cause(death: Death, hit: Hit) -> str:
+    pids = hit["pids"]
+    if pids is None:
+        return f"a worker process of {death.who} that prepares data died"
+    many = "," in pids
+    named = f"DataLoader workers (pids {pids})" if many else f"a DataLoader worker (pid {pids})"
+    verb = "were" if many else "was"
+    if hit["signal"]:
+        return f"{named} of {death.who} {verb} ended by a signal: {hit['signal'].strip()}"
+    return f"{named} of {death.who} left unexpectedly" + (f" with exit code {hit['code']}" if hit["code"] else "")
+
+
+def _advice(hit: Hit) -> tuple[str, ...]:
+    ended = (hit["signal"] or "").strip()
+    alone = "DataLoader(..., num_workers=0)   # once: a crash then shows its place in the rank itself"
+    if ended == _KILLED:
+        return (
+            "dmesg -T | grep -iE 'killed process|oom'   # SIGKILL of a worker is most often the out-of-memory killer",
+            "DataLoader(..., num_workers=2, prefetch_factor=2)   # fewer workers, fewer batches held at once",
+        )
+    if ended == _BUS:
+        return ("df -h /dev/shm   # full, or too small: docker run --shm-size=16g", alone)
+    if ended:
+        return (alone, "dmesg -T | tail -n 30   # the kernel names the library in which it crashed")
+    return ("dmesg -T | grep -iE 'killed process|segfault'   # did the kernel end it, and why?", alone)

@@ -1,0 +1,89 @@
+"""The disk or a quota is full.
+
+## What happened
+Something could not be written because the disk, or this user's share of it, is full: a checkpoint, a log, a cache.
+## How to recognise it
+`[Errno 28] No space left on device`, `[Errno 122] Disk quota exceeded`, `database or disk is full` (SQLite).
+`torch.save` on a full disk often hides the reason: `PytorchStreamWriter failed writing file data/0: file write
+failed`, then `unexpected pos 640 vs 570` from `inline_container.cc`, with or without an abort. A full `/dev/shm` is
+another cause (`shm-exhausted`).
+## What to do
+`df -h PATH` and `df -i PATH` (a disk can also run out of inodes); for quotas `quota -s` or `lfs quota -h -u $USER
+PATH`. Delete old checkpoints, and delete the one that was being written: it is cut short. Caches grow unseen in
+`~/.cache/huggingface`, `~/.cache/torch`, `/tmp` and `wandb/`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from ddp_run.signs import Hit, Sign, ended_by
+from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP905",
+    name="disk-full",
+    title="The disk or a quota is full",
+    area=Area.HOST,
+    retry=Retry(helps=False, reason="nothing frees the disk before the next attempt"),
+    since="0.1",
+    beats=("checkpoint-corrupt", "native-abort", "filesystem-error", "file-not-found"),
+)
+_QUOTED = r"(?P<quote>['\"])(?P<path>.+?)(?P=quote)"
+_QUOTA = "Disk quota exceeded"
+_WRITER = "PytorchStreamWriter failed writing"
+_POSITION = "] . unexpected pos "
+_FULL = (
+    Sign("No space left on device", re.compile(rf"No space left on device(?:: {_QUOTED}|, file path: (?P<file>\S+))?")),
+    Sign(_QUOTA, re.compile(rf"Disk quota exceeded(?:: {_QUOTED})?")),
+    Sign("No space left on device (os error 28)"),
+    Sign("database or disk is full"),
+)
+_TORN = (
+    Sign(_WRITER, re.compile(r"PytorchStreamWriter failed writing (?:file|central directory)[^\n]{0,80}")),
+    Sign(_POSITION, re.compile(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+")),
+)
+SIGNS: tuple[Sign, ...] = (*_FULL, *_TORN)
+_SHARED_MEMORY = re.compile(r"/dev/shm|</torch_|</?psm_|shared memory|SemLock\(|multiprocessing/synchronize\.py")  # noqa: S108
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A write that the disk refused; one that only came out short is most likely the same."""
+    hit = ended_by(death, _FULL)
+    if hit is not None:
+        if _SHARED_MEMORY.search(_context(hit)):
+            return None
+        return hit.finding(RULE, death, _cause(death, hit), _advice(hit, run))
+    hit = ended_by(death, _TORN)
+    if hit is None:
+        return None
+    cause = f"{death.who} could not write all of a file with torch.save: the disk is most likely full"
+    sure: Confidence = "likely"
+    return hit.finding(RULE, death, cause, _advice(hit, run), confidence=sure)
+
+
+def _context(hit: Hit) -> str:
+    return hit.text if hit.exception is None else f"{hit.exception.message}\n{hit.exception.traceback}"
+
+
+def _path(hit: Hit) -> str | None:
+    return hit["path"] or hit["file"]
+
+
+def _cause(death: Death, hit: Hit) -> str:
+    raised, path = hit.exception, _path(hit)
+    where = f" ({raised.file.rpartition('/')[2]}:{raised.line})" if raised is not None and raised.file else ""
+    what = f"{path}" if path else "a file"
+    why = "the user's disk quota is used up" if hit.sign.words == _QUOTA else "no space is left on the disk"
+    return f"{death.who} could not write {what}{where}: {why}"
+
+
+def _advice(hit: Hit, run: Evidence) -> tuple[str, ...]:
+    path = _path(hit)
+    folder = shlex.quote((path.rpartition("/")[0] or "/") if path and "/" in path else ".")
+    look = "" if path else " /tmp ~ ~/.cache"
+    first = f"df -h {folder}{look}; df -i {folder}{look}   # space, and inodes"
+    if hit.sign.words == _QUOTA:
+        return (f"quota -s; lfs quota -h -u $USER {folder}   # how much of it is used", first)
+    return (first, f"du -xsh {folder}/* ~/.cache/* 2>/dev/null | sort -h | tail   # what is large")

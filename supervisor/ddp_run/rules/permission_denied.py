@@ -1,0 +1,96 @@
+"""The operating system refuses access.
+
+## What happened
+The user of the job may not read, write, create or execute something.
+## How to recognise it
+`PermissionError: [Errno 13] Permission denied: '…'`, `[Errno 1] Operation not permitted`; `Permission denied (os error
+13)` of libraries in Rust; `can't open file '…': [Errno 13]` for the script itself. Typical: a cache folder in `/tmp`
+or `/root` that another user made first, an output folder of another user, a script without `x`, a port below 1024. A
+refused web page or token is another cause (`auth`).
+## What to do
+Look at the owner of the path and of the folders above it with `namei -l PATH`. Give caches a folder of your own:
+`HF_HOME`, `TORCH_HOME`, `TRITON_CACHE_DIR`, `TORCHINDUCTOR_CACHE_DIR`, `MPLCONFIGDIR`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from ddp_run.signs import Hit, Sign, anywhere, ended_by
+from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP904",
+    name="permission-denied",
+    title="The operating system refuses access",
+    area=Area.HOST,
+    retry=Retry(helps=False, reason="the same user is refused again"),
+    since="0.1",
+    beats=("bad-arguments",),
+)
+_QUOTED = r"(?P<quote>['\"])(?P<path>.+?)(?P=quote)"
+_SCRIPT = Sign(
+    "can't open file '", re.compile(r"can't open file '(?P<path>[^']*)': \[Errno 13\] (?P<what>Permission denied)")
+)
+_AGENTS = Sign("PermissionError", re.compile(rf"PermissionError: \[Errno \d+\] (?P<what>[^:\n]+): {_QUOTED}"))
+SIGNS: tuple[Sign, ...] = (
+    Sign(
+        "PermissionError",
+        re.compile(rf"PermissionError(?!: Caught \w+ in )(?:: \[Errno \d+\] (?P<what>[^:\n]+)(?:: {_QUOTED})?)?"),
+        frozenset({"PermissionError"}),
+    ),
+    _SCRIPT,
+    Sign("Permission denied (os error 13)", re.compile(r"Permission denied \(os error 13\)")),
+    Sign("on fopen: Permission denied", re.compile(r"on fopen: Permission denied, file path: (?P<path>\S+)")),
+    Sign(
+        "(errno: 13 - Permission denied)",
+        re.compile(r"bind to (?P<address>\S+) \(errno: 13 - Permission denied\)"),
+    ),
+    Sign("attempt to write a readonly database"),
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A refusal that ended the rank."""
+    hit = ended_by(death, SIGNS)
+    if hit is None:
+        return None
+    after = hit.exception is not None and death.exception is not None and hit.exception.type != death.exception.type
+    sure: Confidence = "likely" if after else hit.confidence
+    return hit.finding(RULE, death, _cause(death.who, hit), _advice(hit), confidence=sure)
+
+
+def match_launch(run: Evidence) -> Finding | None:
+    """The agent may not start the program, or may not write its logs."""
+    if run.started or run.deaths:
+        return None
+    hit = anywhere(run.agent.log, (_AGENTS,))
+    if hit is None:
+        return None
+    quotes = (hit.quote,) if hit.quote is not None else ()
+    return Finding(RULE, None, _cause("torch's agent", hit), quotes, _advice(hit))
+
+
+def _cause(who: str, hit: Hit) -> str:
+    if hit["address"]:
+        return f"{who} may not listen on {hit['address']}: ports below 1024 are root's"
+    if hit["path"] is None:
+        raised = hit.exception
+        said = hit.text if raised is None else f"{raised.type}: {raised.message}".partition("\n")[0]
+        return f"{who} was refused access: {said[:160]}"
+    where = (
+        f" ({hit.exception.file.rpartition('/')[2]}:{hit.exception.line})"
+        if hit.exception and hit.exception.file
+        else ""
+    )
+    return f"{who} was refused access to {hit['path']}{where}"
+
+
+def _advice(hit: Hit) -> tuple[str, ...]:
+    path = hit["path"]
+    if hit["address"]:
+        return ("ddp-run train.py   # without --master-port: a free port above 1024 is chosen",)
+    if path is None:
+        return ()
+    return (f"id; namei -l {shlex.quote(path)}   # who owns it, and the folders above it?",)
