@@ -1,0 +1,358 @@
+"""Large logs: every line with a word is read, with its true number, by each engine; memory and time stay bounded."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ddp_run import scan
+from ddp_run.log_tail import TAIL_BYTES
+from ddp_run.scan import ENGINES, Engine, Excerpt, read_log, read_stream
+
+WORDS = ("NCCL WARN ", "CUDA out of memory", "пример без памяти")
+FILLER = b"step 12345 loss 0.1234 lr 3.0e-04 tokens/s 123456 mem 12345 MiB\n"
+SEARCHED = 6 << 20
+"""Bytes before the tail: enough for places that stand apart."""
+engines = pytest.mark.parametrize("engine", ENGINES)
+
+
+def _pairs(excerpt: Excerpt) -> list[tuple[int | None, str]]:
+    text = excerpt.text
+    return [(text.number(index), line) for index, line in enumerate(text.lines)]
+
+
+def _numbers(excerpt: Excerpt, words: str) -> list[int | None]:
+    return [number for number, line in _pairs(excerpt) if words in line]
+
+
+def _write(path: Path, *parts: bytes) -> bytes:
+    data = b"".join(parts)
+    path.write_bytes(data)
+    return data
+
+
+def _large(path: Path, planted: bytes, at: int = 3 << 20) -> int:
+    """A log with `planted` in its middle, beyond head and tail; the number of the line that begins there."""
+    before = FILLER * (at // len(FILLER))
+    _write(path, before, planted, FILLER * ((SEARCHED + TAIL_BYTES) // len(FILLER)))
+    return before.count(b"\n") + 1
+
+
+# ------------------------------------------------------------------------------------------------ small logs
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", ()),
+        (b"a\nb\n", ("a", "b")),
+        (b"a\nb", ("a", "b")),
+        (b"a\n\nb\n\n", ("a", "", "b", "")),
+        (b"a\r\nb\r\n", ("a", "b")),
+        (b"\xff\xfe x\n", ("\ufffd\ufffd x",)),
+        (b"\0\0\0back\n", ("back",)),
+        (b" 1%|\r 2%|\r 3%|\nend\n", (" 3%|", "end")),
+    ],
+)
+def test_a_small_log_is_read_whole(tmp_path: Path, data: bytes, lines: tuple[str, ...]) -> None:
+    _write(tmp_path / "log", data)
+    excerpt = read_log(tmp_path / "log", "train.log", WORDS)
+    assert (excerpt.text.lines, excerpt.text.source, excerpt.left_out) == (lines, "train.log", None)
+    assert excerpt.text.numbers is None
+    assert excerpt.text.number(0) == 1 if lines else True
+
+
+def test_a_bar_hides_no_traceback(tmp_path: Path) -> None:
+    _write(tmp_path / "log", b"ok\n 1%|\r 2%|Traceback (most recent call last):\r 3%|\r 4%|\n  File\n")
+    excerpt = read_log(tmp_path / "log", "log", ())
+    assert _pairs(excerpt) == [(1, "ok"), (2, " 2%|Traceback (most recent call last):"), (2, " 4%|"), (3, "  File")]
+
+
+def test_a_line_twice_and_one_left_out_are_not_taken_for_a_whole_log(tmp_path: Path) -> None:
+    """Two states of one line and one number skipped add up to as many lines as numbers."""
+    kept = scan._Kept(("Traceback (most recent call last)",))
+    (tmp_path / "log").write_bytes(b"Traceback (most recent call last)\r1%\n")
+    (tmp_path / "next").write_bytes(b"x\n")
+    for name, number in (("log", 1), ("next", 3)):
+        with (tmp_path / name).open("rb") as log:
+            kept.add(log.fileno(), (0, os.fstat(log.fileno()).st_size), number)
+    assert kept.text("log").numbers == (1, 1, 3)
+
+
+def test_what_cannot_be_read_raises(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_log(tmp_path / "none", "none", WORDS)
+    with pytest.raises(IsADirectoryError):
+        read_log(tmp_path, "folder", WORDS)
+
+
+# ------------------------------------------------------------------------------------------------ large logs
+
+
+@engines
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_every_planted_line_is_read_with_its_number(tmp_path: Path, engine: Engine, data: st.DataObject) -> None:
+    tail_bytes = 128 << 10
+    ending = data.draw(st.sampled_from([b"\n", b"\r\n"]))
+    body = bytearray((FILLER.rstrip(b"\n") + ending) * ((2 << 20) // len(FILLER)))
+    places = st.integers(0, len(body) - 200)
+    border = st.integers(1, (2 << 20) // scan._CHUNK - 1).map(lambda n: n * scan._CHUNK)
+    block = st.integers(1, (2 << 20) // scan._BLOCK - 1).map(lambda n: n * scan._BLOCK)
+    tail = st.just(len(body) - tail_bytes)
+    near = st.tuples(st.one_of(border, block, tail), st.integers(-40, 4)).map(sum)
+    for number, place in enumerate(data.draw(st.lists(st.one_of(places, near), min_size=1, max_size=12))):
+        word = data.draw(st.sampled_from(WORDS))
+        said = f"<{number} {word} {number}>".encode()
+        body[place : place + len(said)] = said  # over whatever stands there, newlines and other plants too
+    if data.draw(st.booleans()):
+        body = body.rstrip(b"\r\n")
+    (tmp_path / "log").write_bytes(body)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan, "TAIL_BYTES", tail_bytes)
+        excerpt = read_log(tmp_path / "log", "log", WORDS, [engine])
+    assert excerpt.left_out is None
+    lines = body.decode(errors="replace").split("\n")
+    expected = {number for number, line in enumerate(lines, 1) if any(word in line for word in WORDS)}
+    read = _pairs(excerpt)
+    assert {number for number, line in read if any(word in line for word in WORDS)} == expected
+    assert all(number is not None and line in lines[number - 1] for number, line in read)
+
+
+@engines
+def test_what_stands_around_a_word_is_read(tmp_path: Path, engine: Engine) -> None:
+    number = _large(tmp_path / "log", b"NCCL WARN here\n")
+    excerpt = read_log(tmp_path / "log", "log", WORDS, [engine])
+    read = dict(_pairs(excerpt))
+    before, after = scan.BEFORE // len(FILLER) - 2, scan.AFTER // len(FILLER) - 2
+    assert set(range(number - before, number + after)) <= set(read)
+    assert number // 2 not in read, "far from any word"
+    assert set(range(1, scan.HEAD_LINES + 1)) <= set(read)
+    size = sum(len(line) + 1 for line in excerpt.text.lines)
+    assert size < TAIL_BYTES + (1 << 20)
+
+
+def test_without_words_ends_are_enough(tmp_path: Path) -> None:
+    _large(tmp_path / "log", b"")
+    excerpt = read_log(tmp_path / "log", "log", ())
+    assert excerpt.left_out is None
+    assert excerpt.text.number(scan.HEAD_LINES - 1) == scan.HEAD_LINES
+    assert excerpt.text.number(scan.HEAD_LINES) != scan.HEAD_LINES + 1
+
+
+def test_without_an_engine_the_reader_is_told(tmp_path: Path) -> None:
+    _large(tmp_path / "log", b"NCCL WARN here\n")
+    excerpt = read_log(tmp_path / "log", "log", WORDS, [])
+    assert _numbers(excerpt, "NCCL WARN") == []
+    assert excerpt.left_out == (
+        "only the first 200 lines and the last 4 MiB of 13 MiB were read: "
+        "pip install 'ddp-run[scan]' to search all of it"
+    )
+    total = (tmp_path / "log").read_bytes().count(b"\n")
+    assert excerpt.text.number(len(excerpt.text.lines) - 1) == total
+
+
+def test_grep_of_another_make_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "grep"
+    other.write_text("#!/bin/sh\necho 'BusyBox v1.36.1 multi-call binary.'\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    _large(tmp_path / "log", b"NCCL WARN here\n")
+    assert "pip install" in (read_log(tmp_path / "log", "log", WORDS, ["grep"]).left_out or "")
+
+
+@engines
+def test_a_word_of_several_lines(tmp_path: Path, engine: Engine) -> None:
+    number = _large(tmp_path / "log", b"first\nthe second, longer line\n")
+    excerpt = read_log(tmp_path / "log", "log", ["first\nthe second, longer"], [engine])
+    assert _numbers(excerpt, "second") == [number + 1]
+
+
+@engines
+def test_words_are_literal(tmp_path: Path, engine: Engine) -> None:
+    number = _large(tmp_path / "log", b"-e [CUDA]: a.b* \\d\n")
+    for word in ("-e [CUDA]: a.b*", "\\d"):
+        assert _numbers(read_log(tmp_path / "log", "log", [word], [engine]), word) == [number]
+
+
+@engines
+def test_bytes_that_are_no_text(tmp_path: Path, engine: Engine) -> None:
+    number = _large(tmp_path / "log", b"\0" * 300_000 + b"\xff NCCL WARN \xe2\x96\n")
+    excerpt = read_log(tmp_path / "log", "log", WORDS, [engine])
+    shown = [(n, line) for n, line in _pairs(excerpt) if "NCCL WARN" in line]
+    assert shown == [(number, "\ufffd NCCL WARN \ufffd")]
+
+
+# ---------------------------------------------------------------------------------------------- pathological
+
+
+@engines
+def test_one_line_of_50_megabytes(tmp_path: Path, engine: Engine) -> None:
+    noise = b"x" * (25 << 20)
+    _write(tmp_path / "log", b"first\n", noise, b" CUDA out of memory ", noise, b"\nlast\n")
+    excerpt = read_log(tmp_path / "log", "log", WORDS, [engine])
+    assert _numbers(excerpt, "CUDA out of memory") == [2]
+    assert max(map(len, excerpt.text.lines)) < 10 * scan.LINE_CHARS
+    assert (excerpt.text.lines[-1], excerpt.text.number(len(excerpt.text.lines) - 1)) == ("last", 3)
+
+
+@engines
+def test_a_bar_of_20_megabytes_without_a_newline(tmp_path: Path, engine: Engine) -> None:
+    bar = b"\r 12%|##        | 12/100 [00:01<00:09,  9.9it/s]" * 200_000
+    _write(tmp_path / "log", b"first\n", bar, b"\rCUDA out of memory\r", bar, b"\nlast\n")
+    excerpt = read_log(tmp_path / "log", "log", WORDS, [engine])
+    assert _numbers(excerpt, "CUDA out of memory") == [2]
+    assert excerpt.text.lines[-1] == "last"
+
+
+PATHOLOGICAL = {
+    "a word in every line": b"NCCL WARN CUDA out of memory\n",
+    "nothing but words": b"NCCL WARN ",
+    "nothing but newlines": b"\n",
+    "short lines": b".\n",
+    "wide characters": "🤗é NCCL WARN x\n".encode(),
+}
+MEASURE = """
+import json, re, sys, time
+from pathlib import Path
+from ddp_run.scan import read_log
+before = time.process_time()
+excerpt = read_log(Path(sys.argv[1]), "log", ("NCCL WARN ", "CUDA out of memory"), [sys.argv[2]])
+spent = time.process_time() - before
+peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])  # maxrss survives exec
+text = excerpt.text
+print(json.dumps([spent, peak, len(text.lines), text.number(len(text.lines) - 1), excerpt.left_out]))
+"""
+
+
+@engines
+@pytest.mark.parametrize("kind", PATHOLOGICAL)
+def test_memory_and_time_are_bounded(tmp_path: Path, engine: Engine, kind: str) -> None:
+    line = PATHOLOGICAL[kind]
+    data = line * ((48 << 20) // len(line))
+    (tmp_path / "log").write_bytes(data)
+    command = [sys.executable, "-c", MEASURE, str(tmp_path / "log"), engine]
+    spent, peak_kib, lines, last, left_out = json.loads(subprocess.check_output(command, text=True))
+    assert peak_kib <= 100 << 10
+    assert spent < 5
+    assert 0 < lines <= scan.FIRST_LINES + scan.LAST_LINES
+    assert last == max(1, data.count(b"\n"))
+    if b"\n" in line or engine == "hyperscan":
+        assert left_out is not None, "what was left out must be said"
+
+
+@engines
+def test_the_first_and_the_latest_places_are_kept(tmp_path: Path, engine: Engine) -> None:
+    count = (40 << 20) // len(FILLER)
+    with (tmp_path / "log").open("wb") as log:
+        for number in range(1, count + 1):
+            log.write(b"NCCL WARN line %d\n" % number if number % 500 == 0 else FILLER)
+    excerpt = read_log(tmp_path / "log", "log", WORDS, [engine])
+    found = [number for number in _numbers(excerpt, "NCCL WARN") if number is not None]
+    assert found[:10] == [500 * n for n in range(1, 11)]
+    latest = range((count - (scan.LAST_BYTES + TAIL_BYTES // 2) // len(FILLER)) // 500 + 1, count // 500 + 1)
+    assert set(found) >= {500 * n for n in latest}
+    assert "between them were not" in (excerpt.left_out or "")
+
+
+def test_grep_that_runs_out_of_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "_GREP_BYTES", 16 << 20)
+    _write(tmp_path / "log", b"first\n", b"x" * (40 << 20), b"\nlast\n")
+    excerpt = read_log(tmp_path / "log", "log", WORDS, ["grep"])
+    assert "grep gave up; pip install" in (excerpt.left_out or "")
+    assert excerpt.text.lines[-1] == "last"
+
+
+# --------------------------------------------------------------------------------------------------- streams
+
+
+class _Pipe:
+    """A pipe with a thread that writes into it."""
+
+    def __init__(self, data: bytes) -> None:
+        read, self._write = os.pipe()
+        self.stream: BinaryIO = os.fdopen(read, "rb")
+        self._data = data
+        self._thread = threading.Thread(target=self._feed)
+
+    def _feed(self) -> None:
+        with os.fdopen(self._write, "wb") as end:
+            end.write(self._data)
+
+    def __enter__(self) -> BinaryIO:
+        self._thread.start()
+        return self.stream
+
+    def __exit__(self, *_: object) -> None:
+        self.stream.close()
+        self._thread.join()
+
+
+@engines
+def test_a_pipe_reads_as_a_file_does(tmp_path: Path, engine: Engine) -> None:
+    _large(tmp_path / "log", b"NCCL WARN here\n")
+    expected = read_log(tmp_path / "log", "-", WORDS, [engine])
+    with _Pipe((tmp_path / "log").read_bytes()) as stream:
+        assert read_stream(stream, "-", WORDS, [engine]) == expected
+    with (tmp_path / "log").open("rb") as stream:
+        assert read_stream(stream, "-", WORDS, [engine]) == expected
+    assert read_stream(io.BytesIO((tmp_path / "log").read_bytes()), "-", WORDS, [engine]) == expected
+
+
+def test_a_stream_is_read_from_where_it_stands(tmp_path: Path) -> None:
+    _write(tmp_path / "log", b"read already\nnew\n")
+    with (tmp_path / "log").open("rb") as stream:
+        stream.readline()
+        assert _pairs(read_stream(stream, "-", WORDS)) == [(1, "new")]
+
+
+def test_a_named_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    writer = threading.Thread(target=lambda: (tmp_path / "fifo").write_bytes(b"a\nb\n"))
+    writer.start()
+    assert read_log(tmp_path / "fifo", "fifo", WORDS).text.lines == ("a", "b")
+    writer.join()
+
+
+def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    taken = []
+
+    def full(descriptor: int, data: bytes) -> int:
+        taken.append(len(data))
+        if sum(taken) > 1 << 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", full)
+    excerpt = read_stream(io.BytesIO(FILLER * 100_000), "-", WORDS)
+    assert (excerpt.left_out or "").startswith("only the first 1 MiB were read: ")
+    assert "No space left on device" in (excerpt.left_out or "")
+    assert excerpt.text.lines[0] == FILLER.decode().strip()
+
+
+def test_a_log_with_a_large_hole(tmp_path: Path) -> None:
+    """256 MiB of NUL bytes, as a log that was emptied under its writer has, and a word in their middle."""
+    with (tmp_path / "log").open("wb") as log:
+        log.write(b"first\n")
+        log.seek(128 << 20)
+        log.write(b"\nNCCL WARN here\n")
+        log.seek((256 << 20) - 5)
+        log.write(b"last\n")
+    start = time.process_time()
+    excerpt = read_log(tmp_path / "log", "log", WORDS, ["hyperscan"])
+    assert time.process_time() - start < 10
+    assert _numbers(excerpt, "NCCL WARN") == [3]
+    assert excerpt.text.lines[0] == "first"
