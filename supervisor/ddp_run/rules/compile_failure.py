@@ -1,0 +1,152 @@
+"""Compiling a kernel or an extension failed.
+
+## What happened
+Code that is compiled while the job runs did not compile: by `torch.compile` (Dynamo, Inductor), by Triton, or a
+C++/CUDA extension built at import by ninja and nvcc (DeepSpeed's ops, `torch.utils.cpp_extension.load`).
+## How to recognise it
+`torch._dynamo.exc.BackendCompilerFailed`, `torch._inductor.exc.InductorError`, `CppCompileError`,
+`triton.compiler.errors.CompilationError`, `OutOfResources: out of resource: shared memory`, `Failed to find C
+compiler`, `Error building extension '…'`, `Command '['ninja', '-v']' returned non-zero exit status 1`, `CUDA_HOME
+environment variable is not set`, `nvcc fatal`. The reason is in the lines before: the first `error:` of the compiler.
+## What to do
+- No compiler, or no headers: `apt-get install build-essential python3-dev`, or set `CC`; for CUDA extensions also nvcc
+  (`CUDA_HOME=/usr/local/cuda`) of torch's own CUDA version.
+- Triton's `out of resource: shared memory`: fewer `num_stages`, or smaller blocks.
+- To confirm that only the compiler is at fault: `TORCH_COMPILE_DISABLE=1`. `TORCH_LOGS="+dynamo,+inductor"` tells more.
+- All ranks build into one folder: build once before the launch, or give each node its own `TORCH_EXTENSIONS_DIR`. A
+  lock left by a killed build makes the next one wait forever: remove `~/.cache/torch_extensions`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.gpu_text import ended_by_gpu, place
+from ddp_run.signs import Hit, Sign
+from ddp_run.verdict import Area, Death, Evidence, Finding, Quote, Retry, Rule
+
+RULE = Rule(
+    code="DDP310",
+    name="compile-failure",
+    title="Compiling a kernel or an extension failed",
+    area=Area.DEVICE,
+    retry=Retry(helps=False, reason="the same source meets the same compiler again"),
+    since="0.1",
+    beats=("native-abort", "import-error"),
+)
+_MISSING = Sign("Failed to find C compiler")
+_RESOURCES = Sign(
+    "out of resource: ",
+    re.compile(r"out of resource: (?P<what>[\w ]+), Required: (?P<required>\d+), Hardware limit: (?P<limit>\d+)"),
+)
+_EXTENSION = Sign("Error building extension", re.compile(r"Error building extension '(?P<name>[^']+)'"))
+_HOME = Sign("CUDA_HOME environment variable is not set")
+_VERSION = Sign(
+    "mismatches the version that was used to compile",
+    re.compile(r"The detected CUDA version \((?P<found>[\d.]+)\) mismatches[\s\S]{0,60}?PyTorch \((?P<built>[\d.]+)\)"),
+)
+_TRITON = Sign("Cannot find a working triton installation")
+_COMMAND = Sign(
+    "returned non-zero exit status",
+    re.compile(
+        r"Command '\[?'?(?P<command>[^', ]*(?:ninja|nvcc|gcc|cc|[gc]\+\+|clang|hipcc|icpx|ptxas)[\w.+\-]*)'?[^\n]*?"
+        r" returned non-zero exit status"
+    ),
+    frozenset({"CalledProcessError"}),
+)
+SIGNS = (
+    _MISSING,
+    _RESOURCES,
+    _EXTENSION,
+    _HOME,
+    _VERSION,
+    _TRITON,
+    _COMMAND,
+    Sign("Error compiling objects for extension"),
+    Sign("Ninja is required to load C++ extensions"),
+    Sign("which is too old to be supported by the triton GPU compiler"),
+    Sign("libcuda.so cannot found!"),
+    Sign("No working C++ compiler found"),
+    Sign("C++ compile error"),
+    Sign("nvcc fatal"),
+    Sign("nvrtc: error", re.compile(r"nvrtc: error[^\n]{0,100}")),
+    Sign("HIPRTC_ERROR_COMPILATION"),
+    Sign("PTXASError", types=frozenset({"PTXASError"})),
+    Sign("CompilationError", re.compile(r"triton\S*CompilationError"), frozenset({"CompilationError"})),
+    Sign("CppCompileError", types=frozenset({"CppCompileError"})),
+    Sign("CUDACompileError", types=frozenset({"CUDACompileError"})),
+    Sign("InductorError", types=frozenset({"InductorError"})),
+    Sign("BackendCompilerFailed", types=frozenset({"BackendCompilerFailed"})),
+    Sign("InternalTorchDynamoError", types=frozenset({"InternalTorchDynamoError"})),
+    Sign("torch._dynamo.exc.Unsupported", types=frozenset({"Unsupported"})),
+)
+_FIRST_ERROR = re.compile(r"(?:\bfatal )?\berror: (?!subprocess|command)|^nvcc fatal|: error #?\d*: ")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What ended the rank is a compiler's failure."""
+    hit = ended_by_gpu(death, SIGNS)
+    if hit is None:
+        return None
+    error = _compilers_error(death) if hit.sign not in (_MISSING, _RESOURCES, _HOME, _VERSION, _TRITON) else None
+    cause = f"{death.who} {_what(hit)}"
+    if error is not None:
+        cause += f": {error.text.strip()[:160]}"
+    also = (error,) if error is not None else ()
+    return hit.finding(RULE, death, cause + place(death), _advice(hit, error), also=also)
+
+
+def _what(hit: Hit) -> str:
+    if hit.sign is _MISSING:
+        return "has no C compiler, which Triton needs at run time"
+    if hit.sign is _RESOURCES:
+        return f"has a kernel that needs {hit['required']} bytes of {hit['what']}, more than the GPU's {hit['limit']}"
+    if hit.sign is _EXTENSION:
+        return f"could not build the extension '{hit['name']}'"
+    if hit.sign is _HOME:
+        return "cannot build a CUDA extension: CUDA_HOME is not set and no nvcc was found"
+    if hit.sign is _VERSION:
+        return f"cannot build a CUDA extension: nvcc is of CUDA {hit['found']}, torch of {hit['built']}"
+    if hit.sign is _TRITON:
+        return "cannot compile for its GPU: no working triton is installed"
+    if hit.sign is _COMMAND:
+        return f"could not compile: {(hit['command'] or '').rpartition('/')[2]} failed"
+    if hit.exception is not None:
+        said = [line.strip() for line in hit.exception.message.splitlines() if line.strip()]
+        first = next((line for line in said if not line.endswith("raised:")), "")
+        name = hit.exception.type.rpartition(".")[2]
+        return f"could not compile: {name}{': ' if first else ''}{first[:120]}"
+    return f"could not compile: {hit.text[:120]}"
+
+
+def _compilers_error(death: Death) -> Quote | None:
+    """The compiler's first `error:` of the last build."""
+    lines = death.stderr.lines
+    found = [index for index in range(max(0, len(lines) - 400), len(lines)) if _FIRST_ERROR.search(lines[index])]
+    return death.stderr.quote(found[0]) if found else None
+
+
+def _advice(hit: Hit, error: Quote | None) -> tuple[str, ...]:
+    said = f"{hit.match.string} {error.text if error else ''}"
+    if hit.sign is _MISSING or "No working C++ compiler" in said:
+        return ("sudo apt-get install -y build-essential   # or export CC=/path/to/gcc",)
+    if "Python.h" in said:
+        return ("sudo apt-get install -y python3-dev   # Python.h",)
+    if hit.sign is _RESOURCES:
+        return ("lower num_stages or the block sizes of this kernel (num_stages=1 needs the least shared memory)",)
+    if hit.sign in (_HOME, _VERSION) or "nvcc" in said:
+        return (
+            'nvcc --version; python -c "import torch; print(torch.version.cuda)"   # should be the same CUDA',
+            "export CUDA_HOME=/usr/local/cuda   # the folder that has bin/nvcc of that version",
+        )
+    if hit.sign is _TRITON:
+        return ("python -m pip show triton   # torch for Linux and CUDA brings the one that fits",)
+    if hit.sign is _EXTENSION or "ninja" in said or "cpp_extension" in said:
+        return (
+            "rm -rf ~/.cache/torch_extensions   # half-built files and locks of a build that was killed",
+            "MAX_JOBS=2 python -c 'import THE_EXTENSION'   # once, in one process: shows the compiler's first error",
+        )
+    return (
+        "TORCH_COMPILE_DISABLE=1 ddp-run …   # runs without the compiler: is it really at fault?",
+        'TORCH_LOGS="+dynamo,+inductor" ddp-run …   # which graph, which kernel',
+    )

@@ -1,0 +1,110 @@
+"""No usable GPU, or a torch built without one.
+
+## What happened
+The rank wanted a GPU and torch found none: no driver, no device given to the job or the container, or a torch that was
+built for the CPU.
+## How to recognise it
+`Found no NVIDIA driver on your system`, `No CUDA GPUs are available`, `Torch not compiled with CUDA enabled`,
+`ProcessGroupNCCL is only supported with GPUs, no GPUs found!`, `Distributed package doesn't have NCCL built in`,
+`no CUDA-capable device is detected`, `No HIP GPUs are available`, `No XPU devices are available`, `NVML: Driver Not
+Loaded`. A driver that is there but too old is [driver-mismatch](driver-mismatch.md); a GPU index that is too high is
+[invalid-device](invalid-device.md); error 802 is [fabric-manager](fabric-manager.md).
+## What to do
+- `nvidia-smi` (`rocm-smi`, `xpu-smi discovery`) on that host: does the driver see the GPUs?
+- `python -c "import torch; print(torch.__version__, torch.version.cuda, torch.version.hip)"`: a version without CUDA
+  is the CPU's build; install the one from <https://pytorch.org/get-started/locally/>.
+- In a container: `docker run --gpus all …` (AMD: `--device=/dev/kfd --device=/dev/dri`); in SLURM: `--gpus-per-node`;
+  in Kubernetes: `resources.limits: nvidia.com/gpu`.
+- `echo $CUDA_VISIBLE_DEVICES`: an empty value or `-1` hides all GPUs.
+- On a machine without GPUs use `backend="gloo"` and `device="cpu"`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.gpu_text import ended_by_gpu, place, vendor
+from ddp_run.signs import Hit, Sign
+from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP301",
+    name="cuda-unavailable",
+    title="No usable GPU, or a torch built without one",
+    area=Area.DEVICE,
+    retry=Retry(helps=False, reason="a host without a usable GPU has none on the next attempt"),
+    since="0.1",
+    beats=("nccl-init", "native-abort"),
+)
+_COUNT = re.compile(
+    r"Unexpected error from (?:cuda|hip)GetDeviceCount\(\)[\s\S]*?Error (?!(?:2|46|802|803|804|80[5-9]|810):)"
+    r"(?P<number>\d+): (?P<text>[^\n(]+)"
+)
+
+SIGNS = (
+    Sign("Found no NVIDIA driver on your system"),
+    Sign("No CUDA GPUs are available"),
+    Sign("No HIP GPUs are available"),
+    Sign("No XPU devices are available"),
+    Sign("no GPUs found!", re.compile(r"ProcessGroupNCCL is only supported with GPUs, no GPUs found!")),
+    Sign("not compiled with CUDA enabled", re.compile(r"Torch not (?:compiled|linked) with CUDA enabled")),
+    Sign("not compiled with XPU enabled", re.compile(r"Torch not compiled with XPU enabled")),
+    Sign("compiled without CUDA support", re.compile(r"PyTorch was compiled without CUDA support")),
+    Sign("compiled without XPU support", re.compile(r"PyTorch was compiled without XPU support")),
+    Sign("doesn't have NCCL built in", re.compile(r"Distributed package doesn't have NCCL built in")),
+    Sign("doesn't have XCCL built in", re.compile(r"Distributed package doesn't have XCCL built in")),
+    Sign("GetDeviceCount()", _COUNT),
+    Sign("no CUDA-capable device is detected"),
+    Sign("no ROCm-capable device is detected"),
+    Sign("CUDA driver initialization failed, you might not have"),
+    Sign("CUDA unknown error - this may be due to an incorrectly set up environment"),
+    Sign("Cannot find any available ROCm", re.compile(r"Cannot find any available ROCm devices?")),
+    Sign("Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False"),
+    Sign("Driver Not Loaded", re.compile(r"(?:NVML|pynvml\S*|NVMLError\w*)[^\n]*Driver Not Loaded")),
+    Sign("NVMLError_LibraryNotFound"),
+    Sign("CUDA is not available", types=frozenset({"RuntimeError", "AssertionError", "ValueError", "OSError"})),
+    Sign("CUDA not available", types=frozenset({"RuntimeError", "AssertionError", "ValueError", "OSError"})),
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What ended the rank says that there is no GPU for it."""
+    hit = ended_by_gpu(death, SIGNS)
+    if hit is None:
+        return None
+    said = hit.match.string
+    why = _why(hit)
+    name = {"HIP": "AMD GPU", "XPU": "Intel GPU"}.get(vendor(hit.match[0]), "GPU")
+    cause = f"{death.who} has no usable {name}: {why}{place(death)}"
+    return hit.finding(RULE, death, cause, _advice(why, vendor(said)))
+
+
+def _why(hit: Hit) -> str:
+    words = hit.sign.words
+    if words.startswith(("not compiled", "compiled without", "doesn't have")):
+        what = re.search(r"NCCL|XCCL|CUDA|XPU", words)
+        return f"this torch is built without {what[0] if what else 'it'}"
+    if words.startswith("Found no NVIDIA"):
+        return "the host (or container) has no NVIDIA driver"
+    if words.startswith(("Driver Not", "NVMLError")):
+        return "the NVIDIA driver is not loaded"
+    if hit["number"]:
+        return f"CUDA could not count its devices: error {hit['number']}, {(hit['text'] or '').strip()}"
+    return "torch counts none"
+
+
+def _advice(why: str, maker: str) -> tuple[str, ...]:
+    if "built without" in why:
+        return (
+            'python -c "import torch; print(torch.__version__, torch.version.cuda, torch.version.hip)"'
+            "   # a CPU build has none of them",
+            "or run on the CPU: init_process_group(backend='gloo')",
+        )
+    look = {"HIP": "rocm-smi; ls -l /dev/kfd /dev/dri", "XPU": "xpu-smi discovery; ls -l /dev/dri"}.get(
+        maker, "nvidia-smi; ls -l /dev/nvidia*"
+    )
+    return (
+        f"{look}   # does the driver see a GPU here? in a container: docker run --gpus all",
+        'echo "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-unset}"   # empty or -1 hides every GPU',
+        "or run on the CPU: init_process_group(backend='gloo')",
+    )
