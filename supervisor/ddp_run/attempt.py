@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import assert_never, final
+from typing import TYPE_CHECKING, assert_never, final
 
 from ddp_run import launch
 from ddp_run.events import (
@@ -28,6 +28,7 @@ from ddp_run.events import (
     Noted,
     Rank,
     RankExited,
+    RankFailed,
     RankStarted,
     SendSignal,
     SetTimer,
@@ -43,6 +44,11 @@ from ddp_run.logs import Tailer
 from ddp_run.loop import Caught, Loop, RanOut, Ready, reap
 from ddp_run.output import Output
 from ddp_run.run import STOP_SIGNALS, Run
+
+if TYPE_CHECKING:
+    from ddp_run.kernel_log import KernelLog
+    from ddp_run.memory import Sampler
+    from ddp_run.space import SpaceQuestion
 
 _LOOK_FOR_RANKS_S = 2.0
 """How often to look for ranks among the agent's children, for those that cannot say hello."""
@@ -78,6 +84,8 @@ class Attempt:
     inbox: Inbox
     output: Output
     tailer: Tailer
+    places: tuple[str, ...] = ()
+    """Paths whose free space is of interest after a death."""
     keep: frozenset[int] = frozenset()
     _agent: int | None = None
     _ranks: dict[Rank, _RankProcess] = field(default_factory=dict)
@@ -85,6 +93,14 @@ class Attempt:
     _first_end: float | None = None
     _stops: int = 0
     """Stop signals received."""
+    _agent_killed: bool = False
+    """By us."""
+    _sampler: Sampler | None = None
+    _sample_after_s: float = 0.0
+    _kernel_log: KernelLog | None = None
+    _question: SpaceQuestion | None = None
+    _looked_around: int | None = None
+    """The last restart at whose first death the system was looked at; -1: the agent's death."""
 
     def start(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
         """Start the agent. Raises OSError."""
@@ -93,6 +109,9 @@ class Attempt:
         agent.returncode = 0
         self._agent = agent.pid
         self._emit(AgentStarted(now(), agent.pid))
+        from ddp_run.kernel_log import KernelLog
+
+        self._kernel_log = KernelLog.open()
         self.loop.watch(self.inbox.fileno(), "inbox")
         self.loop.set_timer("look-for-ranks", _LOOK_FOR_RANKS_S)
 
@@ -102,6 +121,7 @@ class Attempt:
             self._turn(None)
         self.loop.clear_timers()
         self._end_leftovers()
+        self._finish_looking_around()
         self.loop.unwatch(self.inbox.fileno())
         for process in self._ranks.values():
             self._forget(process)
@@ -123,6 +143,10 @@ class Attempt:
                     self._look_for_ranks()
                 case RanOut("look-for-report"):
                     self._look_for_report()
+                case RanOut("sample-memory"):
+                    self._sample_memory()
+                case RanOut("space"):
+                    self._end_question()
                 case RanOut(name):
                     self._emit(TimerFired(now(), name))
                 case _:
@@ -133,6 +157,8 @@ class Attempt:
         match key:
             case "inbox":
                 self._read_inbox()
+            case "space":
+                self._read_space()
             case ("rank", _RankProcess() as process):
                 # What a rank said before it died is on the socket already, and belongs before its death.
                 self._read_inbox()
@@ -146,6 +172,8 @@ class Attempt:
                 self._on_rank_start(event)
             else:
                 self._emit(event)
+                if isinstance(event, RankFailed):
+                    self._look_around(event.restart)
 
     def _on_rank_start(self, event: RankStarted) -> None:
         known = self._ranks.get(event.rank)
@@ -164,17 +192,31 @@ class Attempt:
         self.tailer.add(event.rank, event.local_rank, "stdout", folder / "stdout.log")
         self.tailer.add(event.rank, event.local_rank, "stderr", folder / "stderr.log")
         self._emit(event)
+        if self._sampler is None:
+            from ddp_run.memory import FIRST_LOOK_S, Sampler
+
+            self._sampler, self._sample_after_s = Sampler(), FIRST_LOOK_S
+            self.loop.set_timer("sample-memory", self._sample_after_s)
 
     def _on_rank_end(self, process: _RankProcess, code: int | None = None) -> None:
         if not process.alive:
             return
         process.alive = False
+        dumped = None
         if code is None and process.pidfd is not None:
-            code = launch.read_exit_code(process.event.pid, process.pidfd)
+            status = launch.read_exit_status(process.event.pid, process.pidfd)
+            if status is not None:
+                code, dumped = os.waitstatus_to_exitcode(status), os.WCOREDUMP(status)
         self._forget(process)
         if self._first_end is None and code != 0:
             self._first_end = time.monotonic()
-        self._emit(RankExited(now(), process.event.rank, process.event.restart, code))
+        self._emit(RankExited(now(), process.event.rank, process.event.restart, code, dumped))
+        if dumped:
+            from ddp_run import core_dump
+
+            self._emit(core_dump.find(now(), process.event))
+        if code != 0:
+            self._look_around(process.event.restart)
 
     def _forget(self, process: _RankProcess) -> None:
         if process.pidfd is not None:
@@ -187,6 +229,8 @@ class Attempt:
             if pid == self._agent:
                 self._on_agent_end(code)
                 continue
+            if self._question is not None and pid == self._question.pid:
+                self._question.reaped = True
             for process in self._ranks.values():
                 if process.event.pid == pid:
                     self._on_rank_end(process, code)
@@ -198,6 +242,8 @@ class Attempt:
             if process.alive and not launch.is_alive(process.event.pid):
                 self._on_rank_end(process)
         self._emit(AgentExited(now(), code))
+        if code != 0 and self._looked_around is None and not self._agent_killed:
+            self._look_around(-1)
 
     def _look_for_ranks(self) -> None:
         if self._agent is None or self._finished:
@@ -225,6 +271,76 @@ class Attempt:
             self._emit(AgentReported(now()))
         else:
             self.loop.set_timer("look-for-report", _LOOK_FOR_REPORT_S)
+
+    # ------------------------------------------------------------- what the system shows
+
+    def _sample_memory(self) -> None:
+        from ddp_run.memory import LOOK_S
+
+        if self._sampler is None or self._finished:
+            return
+        sample = self._sampler.look(now(), self._living())
+        if sample is not None:
+            self._emit(sample)
+        self._sample_after_s = min(2 * self._sample_after_s, LOOK_S)
+        self.loop.set_timer("sample-memory", self._sample_after_s)
+
+    def _look_around(self, restart: int) -> None:
+        """At the first failure of each start of the ranks: later ones follow from it, and so may what they leave."""
+        if self._looked_around == restart:
+            return
+        self._looked_around = restart
+        for sample in self._sampler.at_death(now(), self._living()) if self._sampler is not None else ():
+            self._emit(sample)
+        if self._question is None and self.places:
+            self._ask_for_space()
+
+    def _ask_for_space(self) -> None:
+        from ddp_run.space import WAIT_S, SpaceQuestion
+
+        try:
+            self._question = SpaceQuestion.ask(self.places)
+        except OSError as error:
+            self._emit(Noted(now(), f"free space not counted: {error}"))
+            return
+        self.loop.watch(self._question.fd, "space")
+        self.loop.set_timer("space", WAIT_S)
+
+    def _read_space(self) -> None:
+        if self._question is None:
+            return
+        counted, over = self._question.answers(now())
+        for event in counted:
+            self._emit(event)
+        if over:
+            self._end_question()
+
+    def _end_question(self) -> None:
+        if self._question is not None:
+            self.loop.cancel_timer("space")
+            self.loop.unwatch(self._question.fd)
+            self._question.end()
+            self._question = None
+
+    def _finish_looking_around(self) -> None:
+        while self._question is not None and (remaining := self._question.deadline - time.monotonic()) > 0:
+            self._turn(remaining)
+        self._end_question()
+        if self._kernel_log is None:
+            return
+        logged = self._kernel_log.read(now()) if self._looked_around is not None else None
+        if logged is not None:
+            self._emit(logged)
+        self._kernel_log.close()
+        self._kernel_log = None
+
+    def _living(self) -> dict[Rank, int]:
+        return {rank: process.event.pid for rank, process in self._ranks.items() if process.alive}
+
+    @property
+    def _not_the_jobs(self) -> frozenset[int]:
+        """Pids below us that are not the job's."""
+        return self.keep if self._question is None else self.keep | {self._question.pid}
 
     # ------------------------------------------------------------------- actions
 
@@ -257,6 +373,7 @@ class Attempt:
                 name = signal.Signals(order.signum).name
                 self._emit(Noted(now(), f"{name} not forwarded to {deaf}: it would end them, they do not handle it"))
         reached = launch.send_signal(pids, order.signum)
+        self._agent_killed |= order.signum == signal.SIGKILL and self._agent in reached
         self._emit(SignalSent(now(), order.target, order.signum, reached, order.reason))
 
     def _pids(self, order: SendSignal) -> list[int]:
@@ -270,12 +387,12 @@ class Attempt:
                     if process.alive and (not order.ranks or rank in order.ranks)
                 ]
             case Target.JOB:
-                return launch.descendants(but=self.keep)
+                return launch.descendants(but=self._not_the_jobs)
             case _:
                 assert_never(order.target)
 
     def _suspend(self) -> None:
-        pids = launch.descendants(but=self.keep)
+        pids = launch.descendants(but=self._not_the_jobs)
         launch.send_signal(pids, signal.SIGSTOP)
         self._emit(SignalSent(now(), Target.JOB, signal.SIGSTOP, tuple(pids), "ddp-run was stopped"))
         self.output.console.suspend()
@@ -289,7 +406,7 @@ class Attempt:
 
     def _end_leftovers(self) -> None:
         """End what ranks left behind: SIGTERM, a while, SIGKILL."""
-        left = launch.descendants(but=self.keep)
+        left = launch.descendants(but=self._not_the_jobs)
         if not left:
             return
         self._emit(Noted(now(), "left behind: " + ", ".join(launch.describe(pid) for pid in left)))
@@ -306,7 +423,7 @@ class Attempt:
         deadline = time.monotonic() + within_s
         signalled: set[int] = set()
         stops = self._stops
-        while left := launch.descendants(but=self.keep):
+        while left := launch.descendants(but=self._not_the_jobs):
             fresh = [pid for pid in left if pid not in signalled]
             if fresh:
                 reached = launch.send_signal(fresh, signum)

@@ -110,12 +110,16 @@ class RankFailed:
 
 @frozen
 class RankExited:
-    """The kernel reported the rank's death. `code` is null when nobody could read it before the agent reaped it."""
+    """The kernel reported the rank's death. `code` is null when nobody could read it before the agent reaped it.
+
+    `dumped`: the kernel made a core dump of it (bit 0x80 of the wait status); null where the status was not read.
+    """
 
     at: MonotonicNs
     rank: Rank
     restart: int
     code: int | None
+    dumped: bool | None = None
 
 
 @frozen
@@ -170,6 +174,71 @@ class MemoryCounted:
 
 
 @frozen
+class MemorySampled:
+    """Memory in bytes at one moment. `own[i]` and `children[i]` are the resident memory of rank `ranks[i]` and of the
+    processes below it (pages they share count for each of them).
+
+    `available` and `total` are the host's; `cgroup_used` and `cgroup_limit` those of the tightest memory cgroup that
+    this process is in. Null: cannot be read, or there is no limit.
+    """
+
+    at: MonotonicNs
+    ranks: tuple[Rank, ...]
+    own: tuple[int, ...]
+    children: tuple[int, ...]
+    available: int | None
+    total: int | None
+    cgroup_used: int | None
+    cgroup_limit: int | None
+    shm_free: int | None
+    """Free bytes of /dev/shm, and its size, where a tmpfs is mounted there."""
+    shm_total: int | None
+
+
+@frozen
+class SpaceCounted:
+    """Free space of the file system that `path` is on, in bytes and inodes as an ordinary user may take them.
+
+    A file system without a number of inodes of its own (btrfs) has 0 of 0.
+    """
+
+    at: MonotonicNs
+    path: str
+    free: int
+    total: int
+    free_inodes: int
+    total_inodes: int
+
+
+@frozen
+class KernelLogged:
+    """Lines that the kernel logged while the attempt ran, as far as they can concern a death.
+
+    `left_out`: how many such lines were not kept. `own_pids`: the pids in them are those that this process sees (both
+    are in the first pid namespace).
+    """
+
+    at: MonotonicNs
+    lines: tuple[str, ...]
+    left_out: int
+    own_pids: bool
+
+
+@frozen
+class CoreDumped:
+    """The kernel made a core dump of a rank.
+
+    `pattern` is /proc/sys/kernel/core_pattern (null: cannot be read), `path` the file where one was found.
+    """
+
+    at: MonotonicNs
+    rank: Rank
+    restart: int
+    pattern: str | None
+    path: str | None
+
+
+@frozen
 class Noted:
     """Something worth keeping that decides nothing: an observation that could not be made, a process cleaned up."""
 
@@ -211,6 +280,10 @@ Event = (
     | SignalSent
     | TimerFired
     | MemoryCounted
+    | MemorySampled
+    | SpaceCounted
+    | KernelLogged
+    | CoreDumped
     | Noted
     | AttemptEnded
     | RunEnded

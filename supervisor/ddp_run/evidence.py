@@ -19,9 +19,12 @@ from ddp_run.events import (
     AgentStarted,
     AttemptEnded,
     AttemptStarted,
+    CoreDumped,
     Event,
     ExceptionInfo,
+    KernelLogged,
     MemoryCounted,
+    MemorySampled,
     MonotonicNs,
     Rank,
     RankExited,
@@ -30,9 +33,20 @@ from ddp_run.events import (
     RunStarted,
     SignalReceived,
     SignalSent,
+    SpaceCounted,
 )
 from ddp_run.log_tail import read_tail
-from ddp_run.verdict import AgentEnd, Death, Evidence, Leaver, LogText, SummaryEntry
+from ddp_run.verdict import (
+    AgentEnd,
+    Death,
+    Evidence,
+    Leaver,
+    LogText,
+    MemoryTrend,
+    MemoryUse,
+    Space,
+    SummaryEntry,
+)
 
 _STOPPING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _AGENT_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d+)")
@@ -40,6 +54,9 @@ _AGENT_KILLS_AFTER_NS = 25_000_000_000
 """The agent's SIGKILL follows its SIGTERM by 30 s (its own default, whatever --shutdown-timeout says)."""
 _NOISE = re.compile(r"^\s*$|^\[?(?:rank\d+\]:)?\[?[WE]\d* |resource_tracker|Warning|^\s+warnings\.warn")
 _LAST_WORDS = 5
+_SHM = "/dev/shm"  # noqa: S108  # not a temporary file: where shared memory lies
+_ABOUT_NS = 10_000_000_000
+"""Two looks at memory apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +81,7 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
     leavers = [_leaver(folder, part, start, ends) for start in started.values() if ends.left(start)]
     stop = next((e for e in part.events if isinstance(e, SignalReceived) and e.signum in _STOPPING), None)
     host_kills, cgroup_kills = _oom_kills(part)
+    logged = next((e for e in reversed(part.events) if isinstance(e, KernelLogged)), None)
     return Evidence(
         attempt=attempt,
         attempts=attempt + 1,
@@ -76,6 +94,9 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
         stop_at=stop.at if stop else None,
         host_oom_kills=host_kills,
         cgroup_oom_kills=cgroup_kills,
+        kernel=LogText("kernel", logged.lines if logged else (), None),
+        kernel_pids=logged is not None and logged.own_pids,
+        space=_space(part, restart),
         master_port=part.started.port if part.started else None,
         script=_script(part.run.argv) if part.run else None,
         nodes=part.run.nodes if part.run else 1,
@@ -123,6 +144,71 @@ def _oom_kills(part: _Attempt) -> tuple[int | None, int | None]:
         _delta(first.host_oom_kills, last.host_oom_kills),
         _delta(first.cgroup_oom_kills, last.cgroup_oom_kills),
     )
+
+
+def _space(part: _Attempt, restart: int) -> tuple[Space, ...]:
+    """What was free when the first rank of this start failed. Of shared memory the least that was seen about then.
+
+    Shared memory is given back as its users end, so the look before the death can tell more than the one after it.
+    """
+    began = min((e.at for e in part.events if isinstance(e, RankStarted) and e.restart == restart), default=0)
+    counted = {e.path: e for e in part.events if isinstance(e, SpaceCounted) and e.at >= began}
+    found = {
+        path: Space(path, e.free, e.total, e.free_inodes, e.total_inodes) for path, e in counted.items() if e.total > 0
+    }
+    shared = found.get(_SHM)
+    if shared is not None:
+        at = counted[_SHM].at
+        seen = [
+            e.shm_free
+            for e in part.events
+            if isinstance(e, MemorySampled) and e.shm_free is not None and abs(at - e.at) <= _ABOUT_NS
+        ]
+        found[_SHM] = replace(shared, free=min([shared.free, *seen]))
+    return tuple(found.values())
+
+
+def _memory(part: _Attempt, start: RankStarted, ended_at: MonotonicNs | None) -> MemoryTrend | None:
+    looks = [
+        e
+        for e in part.events
+        if isinstance(e, MemorySampled)
+        and start.rank in e.ranks
+        and e.at >= start.at
+        and (ended_at is None or e.at <= ended_at)
+    ]
+    looks.sort(key=lambda look: look.at)
+    if not looks:
+        return None
+    uses = []
+    for look in looks:
+        index = look.ranks.index(start.rank)
+        uses.append(MemoryUse(look.at, look.own[index], look.children[index], look.available))
+    last = looks[-1]
+    limit = last.total if last.cgroup_limit is None else last.cgroup_limit
+    return MemoryTrend(
+        first=uses[0],
+        last=uses[-1],
+        peak=max(uses, key=lambda use: use.own + use.children),
+        limit=limit,
+        ended_at=ended_at,
+        cgroup=last.cgroup_limit is not None,
+    )
+
+
+def _core(part: _Attempt, start: RankStarted) -> str | None:
+    dumped = next(
+        (
+            e
+            for e in part.events
+            if isinstance(e, CoreDumped) and (e.rank, e.restart) == (start.rank, start.restart) and e.at >= start.at
+        ),
+        None,
+    )
+    if dumped is None:
+        return None
+    handed_on = dumped.pattern if dumped.pattern and dumped.pattern.startswith(("|", "@")) else None
+    return dumped.path or handed_on
 
 
 def _delta(before: int | None, after: int | None) -> int | None:
@@ -273,6 +359,8 @@ def _death(folder: Path, part: _Attempt, start: RankStarted, ends: _Ends) -> Dea
         died_at=exited.at if exited else None,
         exception=failed.exception if failed else None,
         signals_sent=ends.signals(start),
+        memory=_memory(part, start, exited.at if exited else None),
+        core=_core(part, start),
     )
     return _with_logs(folder, start.folder, death)
 

@@ -1,35 +1,241 @@
-"""How often the kernel's out-of-memory killer has struck: on the host, and in this process' own memory cgroup.
+"""Memory of the host, of this process' memory cgroup and of processes, and kills for want of it, from the kernel.
 
-Sources: /proc/vmstat `oom_kill` (Linux 4.13); cgroup v2 `memory.events` `oom_kill`; cgroup v1 `memory.oom_control`
-`oom_kill`. What cannot be read is null.
+Sources: /proc/vmstat `oom_kill` (Linux 4.13); cgroup v2 `memory.events`, `memory.max`, `memory.current`; cgroup v1
+`memory.oom_control`, `memory.limit_in_bytes`, `memory.usage_in_bytes`; /proc/PID/statm. What cannot be read is null.
 """
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import final
 
-_CGROUPS = Path("/sys/fs/cgroup")
+from ddp_run.events import MemorySampled, MonotonicNs, Rank
+
+SHM = "/dev/shm"  # noqa: S108  # not a temporary file: where shared memory lies
+_PROC = Path("/proc")
+_PAGE = os.sysconf("SC_PAGESIZE")
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+FIRST_LOOK_S = 0.25
+LOOK_S = 5.0
+"""Between two looks at the ranks' memory: short at first, when it grows fastest."""
+_CHANGE = 0.1
+_SMALL = 64 << 20
+"""Changes below this many bytes are not worth a line."""
+_AT_LEAST_EVERY_NS = 60_000_000_000
+_MOST_SAMPLES = 2000
+"""Of one attempt, in the journal; the last before a death is written beyond it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """A memory cgroup, and its ancestors as far as they can be seen: itself first."""
+
+    version: int
+    folders: tuple[Path, ...]
+
+    def oom_kills(self) -> int | None:
+        """Processes of it that the kernel's out-of-memory killer ended since it was made.
+
+        v2 counts those of its descendants too, v1 only its own.
+        """
+        name = "memory.events" if self.version == 2 else "memory.oom_control"
+        return _counter(self.folders[0] / name, "oom_kill")
+
+    def tightest(self) -> tuple[int, int] | None:
+        """(bytes used, limit) of the one, of itself and its ancestors, with the least left; null without a limit."""
+        used, limit = ("current", "max") if self.version == 2 else ("usage_in_bytes", "limit_in_bytes")
+        found = []
+        for folder in self.folders:
+            at_most = _number(folder / f"memory.{limit}")
+            # v1 has no word for "none": it is the largest multiple of a page that fits
+            if at_most is None or at_most >= 1 << 60:
+                continue
+            taken = _number(folder / f"memory.{used}")
+            if taken is not None:
+                found.append((taken, at_most))
+        return min(found, key=lambda pair: pair[1] - pair[0], default=None)
+
+
+def own_cgroup(proc: Path = _PROC) -> Cgroup | None:
+    """This process' memory cgroup: v1's hierarchy where the memory controller is in one, else v2's."""
+    try:
+        entries = (proc / "self/cgroup").read_text().splitlines()
+        mounts = (proc / "self/mountinfo").read_text().splitlines()
+    except OSError:
+        return None
+    paths: dict[int, str] = {}
+    for entry in entries:
+        number, controllers, path = entry.split(":", 2)
+        if "memory" in controllers.split(","):
+            paths[1] = path
+        elif number == "0" and not controllers:
+            paths[2] = path
+    for version in (1, 2):
+        if version in paths:
+            folders = _folders(paths[version], _hierarchies(mounts, version))
+            return Cgroup(version, folders) if folders else None
+    return None
 
 
 def count_oom_kills() -> tuple[int | None, int | None]:
     """(on the host since boot, in our cgroup since it was made)."""
-    return _counter(Path("/proc/vmstat"), "oom_kill"), _in_cgroup()
+    cgroup = own_cgroup()
+    return _counter(_PROC / "vmstat", "oom_kill"), cgroup.oom_kills() if cgroup else None
 
 
-def _in_cgroup() -> int | None:
+def _hierarchies(mounts: Iterable[str], version: int) -> Iterator[tuple[str, Path]]:
+    """(which cgroup is mounted, where) of each mount of that version's memory hierarchy. Source: proc(5), mountinfo."""
+    for line in mounts:
+        left, _, right = line.partition(" - ")
+        kind, *others = right.split(" ")
+        wanted = kind == "cgroup2" if version == 2 else kind == "cgroup" and "memory" in others[-1].split(",")
+        fields = left.split(" ")
+        if wanted and len(fields) > 4:
+            yield _unescaped(fields[3]), Path(_unescaped(fields[4]))
+
+
+def _folders(path: str, mounts: Iterable[tuple[str, Path]]) -> tuple[Path, ...]:
+    """The cgroup's folder and its ancestors' up to the mount. A container may have mounted only its own part."""
+    for root, point in mounts:
+        if root in ("/", path) or path.startswith(root + "/"):
+            within = path if root == "/" else path[len(root) :]
+            if ".." in within.split("/"):  # outside what our cgroup namespace shows
+                continue
+            folder = point / within.strip("/")
+            return (folder, *(parent for parent in folder.parents if parent == point or point in parent.parents))
+    return ()
+
+
+def _unescaped(word: str) -> str:
+    return _OCTAL.sub(lambda found: chr(int(found[1], 8)), word)
+
+
+@final
+@dataclass
+class Sampler:
+    """Looks at the ranks' memory, and says which looks are worth a line in the journal."""
+
+    proc: Path = _PROC
+    _cgroup: Cgroup | None = field(init=False)
+    _shm: bool = field(init=False)
+    _written: MemorySampled | None = None
+    _latest: MemorySampled | None = None
+    _lines: int = 0
+
+    def __post_init__(self) -> None:
+        self._cgroup = own_cgroup(self.proc)
+        self._shm = _is_tmpfs(self.proc, SHM)
+
+    def look(self, at: MonotonicNs, pids: Mapping[Rank, int]) -> MemorySampled | None:
+        """The sample of now, where it tells something new since the last that was given out."""
+        sample = self._latest = self._sample(at, pids)
+        if self._written is not None and not _differs(self._written, sample):
+            return None
+        if self._lines >= _MOST_SAMPLES:
+            return None
+        self._lines += 1
+        self._written = sample
+        return sample
+
+    def at_death(self, at: MonotonicNs, pids: Mapping[Rank, int]) -> list[MemorySampled]:
+        """The last look, if it was not given out, and one of now: the dead have no memory any more, the host has."""
+        held = [self._latest] if self._latest is not None and self._latest is not self._written else []
+        self._written = self._latest = self._sample(at, pids)
+        return [*held, self._written]
+
+    def _sample(self, at: MonotonicNs, pids: Mapping[Rank, int]) -> MemorySampled:
+        own = {rank: _resident(self.proc, pid) for rank, pid in pids.items()}
+        ranks = tuple(rank for rank, size in own.items() if size)
+        available, total = _host_memory(self.proc)
+        used, limit = (self._cgroup.tightest() if self._cgroup else None) or (None, None)
+        shm_free, shm_total = _shm_space() if self._shm else (None, None)
+        return MemorySampled(
+            at=at,
+            ranks=ranks,
+            own=tuple(own[rank] for rank in ranks),
+            children=tuple(sum(_resident(self.proc, pid) for pid in _below(self.proc, pids[rank])) for rank in ranks),
+            available=available,
+            total=total,
+            cgroup_used=used,
+            cgroup_limit=limit,
+            shm_free=shm_free,
+            shm_total=shm_total,
+        )
+
+
+def _differs(old: MemorySampled, new: MemorySampled) -> bool:
+    # seldom for what hardly changes: a run of weeks must not fill a disk with it
+    if new.at - old.at >= _AT_LEAST_EVERY_NS:
+        return True
+    if old.ranks != new.ranks:
+        return True
+    pairs = [*zip(old.own, new.own, strict=True), *zip(old.children, new.children, strict=True)]
+    pairs.append((old.available or 0, new.available or 0))
+    pairs.append((old.shm_free or 0, new.shm_free or 0))
+    return any(abs(one - other) > max(_SMALL, _CHANGE * one) for one, other in pairs)
+
+
+def _resident(proc: Path, pid: int) -> int:
+    """Resident memory in bytes; 0 for a process that is gone or a zombie. Source: proc(5), statm, second field."""
     try:
-        entries = Path("/proc/self/cgroup").read_text().splitlines()
+        with open(proc / str(pid) / "statm", "rb", buffering=0) as file:
+            return int(file.read().split()[1]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _below(proc: Path, pid: int, depth: int = 3) -> Iterator[int]:
+    """Processes that the main thread of a process started, and theirs: one read each, where all of /proc is many."""
+    try:
+        with open(proc / f"{pid}/task/{pid}/children", "rb", buffering=0) as file:
+            children = [int(word) for word in file.read().split()]
+    except (OSError, ValueError):
+        return
+    for child in children:
+        yield child
+        if depth > 1:
+            yield from _below(proc, child, depth - 1)
+
+
+def _host_memory(proc: Path) -> tuple[int | None, int | None]:
+    """(available, total) in bytes."""
+    try:
+        text = (proc / "meminfo").read_text()
+    except OSError:
+        return None, None
+    found = {name: int(size) << 10 for name, size in re.findall(r"^(MemAvailable|MemTotal):\s*(\d+) kB", text, re.M)}
+    return found.get("MemAvailable"), found.get("MemTotal")
+
+
+def _is_tmpfs(proc: Path, point: str) -> bool:
+    """Whether a tmpfs is mounted there: asking it for its space cannot wait for another machine."""
+    try:
+        mounts = (proc / "self/mountinfo").read_text().splitlines()
+    except OSError:
+        return False
+    kinds = [line.partition(" - ")[2].split(" ")[0] for line in mounts if line.split(" ")[4:5] == [point]]
+    return kinds[-1:] == ["tmpfs"]
+
+
+def _shm_space() -> tuple[int | None, int | None]:
+    try:
+        found = os.statvfs(SHM)
+    except OSError:
+        return None, None
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
     except OSError:
         return None
-    for entry in entries:
-        _number, controllers, path = entry.split(":", 2)
-        if "memory" in controllers.split(","):
-            return _counter(_CGROUPS / "memory" / path.lstrip("/") / "memory.oom_control", "oom_kill")
-    for entry in entries:
-        number, controllers, path = entry.split(":", 2)
-        if number == "0" and not controllers:
-            return _counter(_CGROUPS / path.lstrip("/") / "memory.events", "oom_kill")
-    return None
+    return int(text) if text.isdigit() else None
 
 
 def _counter(path: Path, name: str) -> int | None:

@@ -19,9 +19,12 @@ from ddp_run.events import (
     AttemptEnded,
     AttemptStarted,
     AwaitReport,
+    CoreDumped,
     Event,
     FinishAttempt,
+    KernelLogged,
     MemoryCounted,
+    MemorySampled,
     Noted,
     Rank,
     RankExited,
@@ -33,6 +36,7 @@ from ddp_run.events import (
     SetTimer,
     SignalReceived,
     SignalSent,
+    SpaceCounted,
     SuspendSelf,
     Target,
     TimerFired,
@@ -122,9 +126,9 @@ class Run:
                 return self._on_signal(event.signum)
             case TimerFired():
                 return self._on_timer(event.name)
-            case (
-                RunStarted() | AttemptStarted() | SignalSent() | MemoryCounted() | Noted() | AttemptEnded() | RunEnded()
-            ):
+            case RunStarted() | AttemptStarted() | SignalSent() | Noted() | AttemptEnded() | RunEnded():
+                return []
+            case MemoryCounted() | MemorySampled() | SpaceCounted() | KernelLogged() | CoreDumped():
                 return []
             case _:
                 assert_never(event)

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from ddp_run import __version__, launch
@@ -139,6 +140,7 @@ class _Job:
             inbox=self.inbox,
             output=self.output,
             tailer=tailer,
+            places=self._places(),
             keep=self._keep,
         )
         attempt.start(argv, self._agent_environ(number))
@@ -157,6 +159,15 @@ class _Job:
         fresh = free_port(self.plan.master or "127.0.0.1", avoid=self._used_ports)
         self._used_ports.add(fresh)
         return fresh, fresh
+
+    def _places(self) -> tuple[str, ...]:
+        """Where a job runs out of space: shared memory, ddp-run's files, temporary files, the job's own folder."""
+        temporary = next((path for name in ("TMPDIR", "TEMP", "TMP") if (path := self.environ.get(name))), "/tmp")  # noqa: S108
+        try:
+            here = [str(Path.cwd())]
+        except OSError:  # somebody removed it
+            here = []
+        return tuple(dict.fromkeys(["/dev/shm", str(self.folder.path), temporary, *here]))  # noqa: S108
 
     def _agent_environ(self, number: int) -> dict[str, str]:
         import json
@@ -270,7 +281,8 @@ class _Job:
         for warning in self.warnings:
             self.output.say(warning, level="warning")
         self.output.load()
-        from ddp_run import diagnose, evidence, retry, verdict_file, verdict_text  # noqa: F401  # now, not at the end
+        # now, not at the end
+        from ddp_run import core_dump, diagnose, evidence, memory, retry, space, verdict_file, verdict_text  # noqa: F401
 
         diagnose.load()
 

@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from ddp_run import journal
+from ddp_run.evidence import gather
+
 from .conftest import DDP_RUN, Launcher, Outcome, assert_replay_agrees
 
 EATS = """
 import os, time
 if os.environ["RANK"] == "1":
     held = []
-    while True: held.append(bytearray(16 << 20))
+    while True:
+        held.append(bytearray(16 << 20))
+        time.sleep(0.05)
 time.sleep(60)
 """
 LIMIT = 700 << 20
@@ -43,10 +48,20 @@ def test_the_kernel_killed_it(ddp: Launcher, cgroup: Path) -> None:
     )
     outcome = Outcome(done.returncode, done.stdout, done.stderr, (ddp.cwd / "ddp-run-logs/latest").resolve())
     assert outcome.code == 137
+    assert outcome.folder is not None
     assert outcome.verdict["cause"] == "host-oom", outcome.stderr
     assert outcome.verdict["confidence"] == "certain"
     assert outcome.verdict["first_failure"]["rank"] == 1
     assert_replay_agrees(outcome)
+    evidence = gather(ddp.cwd / "ddp-run-logs/latest", list(journal.read(outcome.folder / "events.jsonl")), 0)
+    trend = evidence.deaths[0].memory
+    assert trend is not None
+    assert (trend.cgroup, trend.limit) == (True, LIMIT)
+    assert trend.last.own > trend.first.own + (100 << 20)
+    if os.access("/dev/kmsg", os.R_OK):
+        assert any("Killed process" in line for line in evidence.kernel.lines)
+    if evidence.kernel_pids:
+        assert evidence.killed_for_memory(evidence.deaths[0].pid) is not None
 
 
 def test_somebody_killed_it(ddp: Launcher) -> None:

@@ -34,6 +34,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "retry",
         "diagnose",
         "signs",
+        "gpu_text",
         "transcript",
         "speakers",
         "launcher_text",
@@ -49,10 +50,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "launch",
         "net",
         "memory",
+        "kernel_log",
+        "space",
+        "core_dump",
         "inbox",
         "journal",
         "logs",
         "log_tail",
+        "scan",
         "evidence",
         "console",
         "output",
@@ -79,6 +84,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "tenacity": ("retry", "net"),
     "psutil": ("launch", "net"),
     "torch": ("agent.logs_specs",),
+    "hyperscan": ("scan",),
 }
 """The modules that may import each of the libraries that are not Python's own."""
 

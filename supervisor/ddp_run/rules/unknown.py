@@ -12,6 +12,7 @@ word: look for `os._exit` and `sys.exit` in the program, and read the rank's who
 
 from __future__ import annotations
 
+import re
 import signal
 
 from ddp_run.exit_status import in_words
@@ -37,7 +38,13 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if death.code is not None and death.code < 0:
         cause = f"{death.who} was ended by {in_words(death.code)}, and nothing says by whom"
     quote = _last_words(death)
-    advice = _KILLED if death.code == -signal.SIGKILL else _read(death, run)
+    advice = _read(death, run)
+    if death.code == -signal.SIGKILL:
+        quote += _memory(death)
+        advice = (*_scarce(death), *_KILLED)
+    elif death.code is not None and death.code < 0:
+        quote += _kernel(death, run)
+        advice = (*death.core_advice, *advice)
     return Finding(RULE, death.rank, cause, quote, advice, "unknown")
 
 
@@ -56,6 +63,25 @@ def match_launch(run: Evidence) -> Finding | None:
 def _last_words(death: Death) -> tuple[Quote, ...]:
     lines = [index for index, line in enumerate(death.stderr.lines) if line.strip()]
     return (death.stderr.quote(lines[-1]),) if lines else ()
+
+
+def _memory(death: Death) -> tuple[Quote, ...]:
+    """What was seen of its memory: no proof for anything, but what whoever was asked would look at next."""
+    return () if death.memory is None else (Quote("memory", None, f"{death.who}: {death.memory.words}"),)
+
+
+def _scarce(death: Death) -> tuple[str, ...]:
+    if death.memory is None or not death.memory.nearly_all:
+        return ()
+    return ("memory was nearly used up when it was last looked at; to confirm that this killed it, ask the kernel:",)
+
+
+def _kernel(death: Death, run: Evidence) -> tuple[Quote, ...]:
+    """The kernel's line about this process (segfault at, traps:): "name[pid]: ..."."""
+    if death.pid is None or not run.kernel_pids:
+        return ()
+    hit = run.kernel.last(re.compile(rf"\[{death.pid}\]"))
+    return (hit[0],) if hit is not None else ()
 
 
 def _read(death: Death, run: Evidence) -> tuple[str, ...]:

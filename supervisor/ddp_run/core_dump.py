@@ -1,0 +1,64 @@
+"""Where the kernel put a core dump: what /proc/sys/kernel/core_pattern says, and the file if there is one.
+
+Source: core(5). A pattern that begins with "|" names a program that got the dump, one with "@" a socket (Linux 6.16).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import time
+from pathlib import Path
+
+from ddp_run.events import CoreDumped, MonotonicNs, RankStarted
+
+_PATTERN = Path("/proc/sys/kernel/core_pattern")
+_USES_PID = Path("/proc/sys/kernel/core_uses_pid")
+_FRESH_S = 60.0
+"""A file last written longer ago is another's dump."""
+_SPECIFIER = re.compile(r"%(.?)")
+
+
+def find(at: MonotonicNs, start: RankStarted) -> CoreDumped:
+    """What is known of the dump of a rank that has just died of it."""
+    pattern = _read(_PATTERN)
+    path: Path | None = None
+    if pattern is not None and not pattern.startswith(("|", "@")):
+        try:
+            path = _file(pattern, start.pid, Path.cwd(), with_pid=_read(_USES_PID) == "1")
+        except OSError:  # our working directory is gone
+            pass
+    return CoreDumped(at, start.rank, start.restart, pattern, None if path is None else str(path))
+
+
+def _file(pattern: str, pid: int, cwd: Path, *, with_pid: bool) -> Path | None:
+    """The newest fresh file with such a name. Where the name has the pid there can be no other's."""
+    name = _SPECIFIER.sub(lambda found: _known(found[1], pid), pattern or "core")
+    if with_pid and not re.search(r"%[pP]", pattern):
+        name += f".{pid}"
+    wanted = cwd / name
+    if "*" in str(wanted.parent):
+        return None
+    newest: tuple[float, Path] | None = None
+    try:
+        with os.scandir(wanted.parent) as entries:
+            for entry in entries:
+                if fnmatch.fnmatchcase(entry.name, wanted.name) and entry.is_file(follow_symlinks=False):
+                    written = entry.stat().st_mtime
+                    newest = max(newest or (written, Path(entry.path)), (written, Path(entry.path)))
+    except OSError:
+        return None
+    return newest[1] if newest is not None and time.time() - newest[0] < _FRESH_S else None
+
+
+def _known(specifier: str, pid: int) -> str:
+    # %P is the pid in the first namespace: here only where that is ours, so any number does
+    return {"%": "%", "": "", "p": str(pid)}.get(specifier, "*")
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None

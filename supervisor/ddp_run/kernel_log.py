@@ -1,0 +1,103 @@
+"""The kernel's log since an attempt began, where it may be read, without ever waiting for it.
+
+Source: Documentation/ABI/testing/dev-kmsg: each read gives one record "PRIORITY,NUMBER,MICROSECONDS,FLAGS;TEXT" and
+lines of properties that begin with a space; SEEK_END is the end of what is there; EAGAIN: no more; EPIPE: records were
+overwritten before they were read, the next read goes on behind them. Needs CAP_SYSLOG where kernel.dmesg_restrict is 1.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, final
+
+from ddp_run.events import KernelLogged, MonotonicNs
+
+_KMSG = "/dev/kmsg"
+_RECORD_BYTES = 8192
+_MOST_RECORDS = 50_000
+_MOST_LINES = 200
+_MOST_CHARACTERS = 400
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""include/linux/proc_ns.h, PROC_PID_INIT_INO: the one whose pids the kernel writes into its log."""
+_WORTH = re.compile(
+    r"invoked oom-killer|oom-kill:|oom_reaper|oom\.group|out of memory|killed process|page allocation failure"
+    r"|segfault at|\btraps: |general protection|trap invalid opcode|trap divide error"
+    r"|NVRM|\bXid\b|amdgpu|\bi915\b|\bxe \w|nvidia"
+    r"|\bmce: |machine check|\bEDAC\b|memory failure|hardware error"
+    r"|I/O error|read-only|EXT4-fs|XFS \(|BTRFS|No space left"
+    r"|\bnfs: |blocked for more than|soft lockup|hard LOCKUP|rcu.*stall"
+    r"|mlx5|infiniband|link is down",
+    re.IGNORECASE,
+)
+
+
+@final
+@dataclass(slots=True)
+class KernelLog:
+    """The log from the moment of `open` on."""
+
+    _fd: int | None
+    _lost: bool = False
+
+    @classmethod
+    def open(cls) -> Self:
+        """Stand at the end of the log. Where it cannot be read there is nothing in it."""
+        try:
+            fd = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return cls(None)
+        try:
+            os.lseek(fd, 0, os.SEEK_END)
+        except OSError:
+            os.close(fd)
+            return cls(None)
+        return cls(fd)
+
+    def read(self, at: MonotonicNs) -> KernelLogged | None:
+        """What was logged since, as far as it can concern a death; null where that is nothing."""
+        lines = [line for line in map(text_of, self._records()) if line is not None and _WORTH.search(line)]
+        if not lines:
+            return None
+        kept = lines if len(lines) <= _MOST_LINES else [*lines[: _MOST_LINES // 2], *lines[-_MOST_LINES // 2 :]]
+        return KernelLogged(at, tuple(kept), len(lines) - len(kept), _in_first_pid_namespace())
+
+    def close(self) -> None:
+        """Let go of the log."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _records(self) -> list[bytes]:
+        records: list[bytes] = []
+        for _ in range(_MOST_RECORDS if self._fd is not None else 0):
+            try:
+                record = os.read(self._fd or 0, _RECORD_BYTES)
+            except BrokenPipeError:
+                continue
+            except OSError:  # BlockingIOError: that was all
+                break
+            if not record:  # a plain file in its place
+                break
+            records.append(record)
+        return records
+
+
+def text_of(record: bytes) -> str | None:
+    """One record as dmesg shows it, "[seconds] text", without control characters; null for what is no record."""
+    head, semicolon, text = record.partition(b"\n")[0].partition(b";")
+    fields = head.split(b",")
+    if not semicolon or len(fields) < 3 or not fields[2].isdigit():
+        return None
+    seconds, microseconds = divmod(int(fields[2]), 1_000_000)
+    shown = "".join(char if char.isprintable() else " " for char in text.decode("utf-8", "replace"))
+    return f"[{seconds:5d}.{microseconds:06d}] {shown[:_MOST_CHARACTERS]}"
+
+
+def _in_first_pid_namespace() -> bool:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink()) == _FIRST_PID_NAMESPACE
+    except OSError:
+        return False

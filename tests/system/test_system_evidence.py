@@ -1,0 +1,203 @@
+"""What the system shows after a death, for real: small file systems, kills, core dumps. Most of it needs root."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ddp_run import journal
+from ddp_run.events import AttemptStarted
+from ddp_run.evidence import gather
+from ddp_run.verdict import Death, Evidence
+
+from .conftest import DDP_RUN, Launcher, Outcome, assert_replay_agrees
+
+
+def _can_mount() -> bool:
+    words = ["unshare", "-m", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /dev/shm"]
+    try:
+        return subprocess.run(words, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+mounts = pytest.mark.skipif(not _can_mount(), reason="may not mount a tmpfs in a mount namespace of its own")
+
+
+def evidence(outcome: Outcome) -> Evidence:
+    assert outcome.folder is not None, outcome.stderr
+    events = list(journal.read(outcome.folder / "events.jsonl"))
+    last = max(event.attempt for event in events if isinstance(event, AttemptStarted))
+    return gather(outcome.folder, events, last)
+
+
+def death(outcome: Outcome, rank: int) -> Death:
+    return next(death for death in evidence(outcome).deaths if death.rank == rank)
+
+
+def with_mounts(ddp: Launcher, mounted: str, *words: object) -> Outcome:
+    """Run ddp-run where `mounted` (a shell command) was done first, seen by nobody else."""
+    command = shlex.join([str(DDP_RUN), *map(str, words)])
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f"{mounted} && exec {command}"],
+        cwd=ddp.cwd,
+        env=ddp.environ({}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    outcome = Outcome(done.returncode, done.stdout, done.stderr, (ddp.cwd / "ddp-run-logs/latest").resolve())
+    assert_replay_agrees(outcome)
+    return outcome
+
+
+def test_sigkill_by_hand_shows_its_memory_and_is_not_called_oom(ddp: Launcher) -> None:
+    grows = """
+import os, signal, time
+held = []
+if os.environ["RANK"] == "1":
+    for _ in range(8):
+        held.append(bytearray(40 << 20))
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60)
+"""
+    outcome = ddp("--nproc-per-node", 2, ddp.script(grows))
+    assert (outcome.verdict["cause"], outcome.verdict["confidence"]) == ("unknown", "unknown")
+    trend = death(outcome, 1).memory
+    assert trend is not None
+    assert trend.last.own > trend.first.own + (100 << 20)
+    assert trend.limit is not None
+    assert trend.last.own < trend.limit
+    assert trend.ended_at is not None
+    assert 0 <= trend.ended_at - trend.last.at < 6_000_000_000
+    shown = [quote["text"] for quote in outcome.verdict["evidence"] if quote["source"] == "memory"]
+    assert len(shown) == 1
+    assert "rank 1: resident memory " in shown[0]
+    assert shown[0] in outcome.stderr
+
+
+def test_what_was_free_at_a_death(ddp: Launcher) -> None:
+    outcome = ddp("--nproc-per-node", 1, ddp.script("raise SystemExit(3)"))
+    found = evidence(outcome)
+    assert outcome.folder is not None
+    space = found.space_of(str(outcome.folder))
+    system = os.statvfs(outcome.folder)
+    assert space is not None
+    assert space.total == system.f_blocks * system.f_frsize
+    assert abs(space.free - system.f_bavail * system.f_frsize) < 1 << 30
+    assert not outcome.named("CoreDumped")
+    assert {event["path"] for event in outcome.named("SpaceCounted")} >= {"/dev/shm", str(ddp.cwd / "run0")}
+
+
+def test_nothing_is_looked_at_where_nobody_died(ddp: Launcher) -> None:
+    outcome = ddp("--nproc-per-node", 1, ddp.script("pass"))
+    assert outcome.code == 0
+    assert not outcome.named("SpaceCounted")
+    assert not outcome.named("KernelLogged")
+
+
+def test_a_core_dump_is_found(ddp: Launcher) -> None:
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    if pattern.startswith(("|", "@", "/")):
+        pytest.skip(f"core dumps go elsewhere: {pattern}")
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0:
+        pytest.skip("no core dumps here")
+    crashes = """
+import os, resource, signal
+resource.setrlimit(resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2)
+os.kill(os.getpid(), signal.SIGTRAP)
+"""
+    outcome = ddp("--nproc-per-node", 1, ddp.script(crashes))
+    assert [event["dumped"] for event in outcome.named("RankExited")] == [True]
+    core = death(outcome, 0).core
+    assert core is not None
+    assert Path(core).parent == ddp.cwd / "run0"
+    assert Path(core).stat().st_size > 0
+    assert any(core in line for line in outcome.verdict["advice"])
+
+
+FILLS_SHM = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Big(Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, index): return torch.ones(4 << 20, dtype=torch.uint8)
+
+if __name__ == "__main__":
+    for batch in DataLoader(Big(), batch_size=4, num_workers=2): pass
+"""
+
+
+@mounts
+def test_workers_fill_shared_memory(ddp: Launcher) -> None:
+    small = "mount -t tmpfs -o size=8m tmpfs /dev/shm"
+    outcome = with_mounts(ddp, small, "--nproc-per-node", 1, ddp.script(FILLS_SHM))
+    assert outcome.code == 1
+    space = evidence(outcome).space_of("/dev/shm")
+    assert space is not None
+    assert space.total == 8 << 20
+    print(outcome.verdict["cause"], space, outcome.stderr)
+
+
+@mounts
+def test_a_rank_has_sigbus_of_full_shared_memory(ddp: Launcher) -> None:
+    fills = """
+import mmap, os
+fd = os.open("/dev/shm/filled", os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 64 << 20)
+memory = mmap.mmap(fd, 64 << 20)
+for at in range(0, 64 << 20, 4096): memory[at] = 1
+"""
+    small = "mount -t tmpfs -o size=8m tmpfs /dev/shm"
+    outcome = with_mounts(ddp, small, "--nproc-per-node", 1, ddp.script(fills))
+    assert outcome.code == 128 + 7
+    space = evidence(outcome).space_of("/dev/shm")
+    assert space is not None
+    assert space.nearly_full
+    print(outcome.verdict["cause"], space, outcome.stderr)
+
+
+@mounts
+def test_the_checkpoint_fills_the_disk(ddp: Launcher) -> None:
+    saves = """
+import torch
+torch.save(torch.ones(4 << 20), "checkpoint.pt")
+"""
+    (ddp.cwd / "disk").mkdir()
+    disk = shlex.quote(str(ddp.cwd / "disk"))
+    small = f"mount -t tmpfs -o size=4m tmpfs {disk} && cd {disk}"
+    words = ["--log-dir", ddp.cwd / "ddp-run-logs", "--nproc-per-node", 1, ddp.script(saves)]
+    outcome = with_mounts(ddp, small, *words)
+    assert outcome.code == 1
+    space = evidence(outcome).space_of(str(ddp.cwd / "disk"))
+    assert space is not None
+    assert space.total == 4 << 20
+    assert space.nearly_full
+    print(outcome.verdict["cause"], space, outcome.stderr)
+
+
+def test_a_worker_is_killed(ddp: Launcher) -> None:
+    killed = """
+import os, signal, time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, index):
+        if index == 5: os.kill(os.getpid(), signal.SIGKILL)
+        return torch.zeros(1)
+
+if __name__ == "__main__":
+    for batch in DataLoader(Slow(), batch_size=1, num_workers=1): pass
+"""
+    outcome = ddp("--nproc-per-node", 1, ddp.script(killed))
+    assert outcome.code == 1
+    assert outcome.verdict["cause"] != "host-oom"
+    print(outcome.verdict["cause"], outcome.stderr)

@@ -1,0 +1,268 @@
+"""The kernel's log, core dumps and free space: from the machine to evidence and back out of a journal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from ddp_run import core_dump, journal, kernel_log
+from ddp_run.events import (
+    CoreDumped,
+    Event,
+    KernelLogged,
+    LocalRank,
+    MemorySampled,
+    MonotonicNs,
+    Rank,
+    RankStarted,
+    SpaceCounted,
+)
+from ddp_run.kernel_log import KernelLog, text_of
+from ddp_run.loop import reap
+from ddp_run.space import SpaceQuestion
+from ddp_run.verdict import Death, Evidence, LogText, MemoryTrend, MemoryUse, Space, size
+
+AT = MonotonicNs(7)
+GIB = 1 << 30
+
+
+# ------------------------------------------------------------------------------------- the kernel's log
+
+
+def test_a_record_of_the_kernels_log() -> None:
+    record = b"6,339,5140900,-;Killed process 12 (python)\n SUBSYSTEM=acpi\n DEVICE=+acpi:PNP0A03:00\n"
+    assert text_of(record) == "[    5.140900] Killed process 12 (python)"
+    assert text_of(b"4,1,11203022969,-,caller=T1;a\\x1b\x07b\xff") == "[11203.022969] a\\x1b b\ufffd"
+    assert text_of(b" SUBSYSTEM=acpi") is None
+    assert text_of(b"") is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Memory cgroup out of memory: Killed process 19405 (python) total-vm:553784kB, anon-rss:539520kB",
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,task=python,pid=19405,uid=0",
+        "python[731]: segfault at 0 ip 00007f0c2a sp 00007ffd error 4 in libtorch_cpu.so[7f0c29000000+9000]",
+        "traps: python[731] general protection fault ip:55d0 sp:7ffc error:0 in python3.11",
+        "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        "EDAC MC0: 1 CE memory read error on CPU_SrcID#0",
+        "mce: [Hardware Error]: Machine check events logged",
+        "blk_update_request: I/O error, dev nvme0n1, sector 4096",
+        "nfs: server filer not responding, still trying",
+        "INFO: task python:811 blocked for more than 120 seconds.",
+    ],
+)
+def test_lines_that_can_concern_a_death(line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert kept(monkeypatch, tmp_path, [line]) == [f"[    1.000000] {line}"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "docker0: port 1(veth0) entered blocking state",
+        "usb 1-1: new high-speed USB device number 2 using xhci_hcd",
+        "perf: interrupt took too long (2500 > 2495), lowering kernel.perf_event_max_sample_rate to 80000",
+        "[  12]     0    12   138446   135000   1112 0 python",
+    ],
+)
+def test_lines_that_cannot(line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert kept(monkeypatch, tmp_path, [line]) == []
+
+
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: list[str]) -> list[str]:
+    """What is kept of lines logged after the opening; a plain file stands for the device, a line for each read."""
+    path = tmp_path / "kmsg"
+    path.write_text("3,1,500000,-;Killed process 1 (before)\n")
+    monkeypatch.setattr(kernel_log, "_KMSG", str(path))
+    log = KernelLog.open()
+    records = [f"3,{number},1000000,-;{line}\n" for number, line in enumerate(lines, 2)]
+    width = max(map(len, records), default=0)
+    monkeypatch.setattr(kernel_log, "_RECORD_BYTES", width)
+    with path.open("a") as file:
+        file.writelines(record[:-1].ljust(width - 1) + "\n" for record in records)
+    logged = log.read(AT)
+    log.close()
+    return [] if logged is None else [line.rstrip() for line in logged.lines]
+
+
+def test_the_log_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lines = [f"Killed process {number} (python)" for number in range(1000)]
+    found = kept(monkeypatch, tmp_path, lines)
+    assert len(found) == 200
+    assert found[0].endswith(lines[0])
+    assert found[-1].endswith(lines[-1])
+
+
+def test_a_log_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kernel_log, "_KMSG", str(tmp_path / "none"))
+    log = KernelLog.open()
+    assert log.read(AT) is None
+    log.close()
+
+
+def test_a_kill_is_found_by_pid_where_pids_are_ours() -> None:
+    lines = ("[1.0] Memory cgroup out of memory: Killed process 4242 (python) total-vm:1kB",)
+    ours = Evidence(kernel=LogText("kernel", lines, None), kernel_pids=True)
+    quote = ours.killed_for_memory(4242)
+    assert quote is not None
+    assert (quote.source, quote.line, quote.text) == ("kernel", None, lines[0])
+    assert ours.killed_for_memory(424) is None
+    assert ours.killed_for_memory(None) is None
+    assert Evidence(kernel=LogText("kernel", lines, None)).killed_for_memory(4242) is None
+
+
+# --------------------------------------------------------------------------------------------- space
+
+
+def asked(question: SpaceQuestion, within_s: float = 5.0) -> list[SpaceCounted]:
+    found: list[SpaceCounted] = []
+    deadline = time.monotonic() + within_s
+    over = False
+    while not over and time.monotonic() < deadline:
+        answers, over = question.answers(AT)
+        found += answers
+        time.sleep(0.005)
+    assert over
+    return found
+
+
+def test_space_of_paths_some_of_which_are_not_there(tmp_path: Path) -> None:
+    question = SpaceQuestion.ask([str(tmp_path), str(tmp_path / "none"), "/proc"])
+    found = asked(question)
+    question.end()
+    os.waitpid(question.pid, 0)
+    assert [each.path for each in found] == [str(tmp_path), "/proc"]
+    assert found[0].total == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
+    assert 0 < found[0].free <= found[0].total
+
+
+def test_a_path_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.statvfs
+    monkeypatch.setattr(os, "statvfs", lambda path: time.sleep(60) if "dead" in path else real(path))
+    question = SpaceQuestion.ask([str(tmp_path), "/dead"])
+    time.sleep(0.2)
+    answers, over = question.answers(AT)
+    assert ([each.path for each in answers], over) == ([str(tmp_path)], False)
+    question.end()
+    assert os.waitstatus_to_exitcode(os.waitpid(question.pid, 0)[1]) == -signal.SIGKILL
+
+
+def test_whoever_reaped_it_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = SpaceQuestion.ask([str(tmp_path)])
+    asked(question)
+    while question.pid not in dict(reap()):
+        time.sleep(0.005)
+    question.reaped = True
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, _signum: killed.append(pid))
+    question.end()
+    assert killed == []
+
+
+@pytest.mark.parametrize(
+    ("found", "full"),
+    [
+        (Space("/dev/shm", 0, 64 << 20), True),
+        (Space("/dev/shm", 2 << 20, 64 << 20), True),
+        (Space("/dev/shm", 32 << 20, 64 << 20), False),
+        (Space("/data", 70 * GIB, 8000 * GIB), False),
+        (Space("/data", 32 << 20, 8000 * GIB), True),
+        (Space("/data", 70 * GIB, 8000 * GIB, 0, 1000), True),
+        (Space("/btrfs", 70 * GIB, 100 * GIB, 0, 0), False),
+        (Space("/proc", 0, 0), False),
+    ],
+)
+def test_nearly_full(found: Space, full: bool) -> None:
+    assert found.nearly_full is full
+
+
+# ------------------------------------------------------------------------------------------ core dumps
+
+
+def start(pid: int) -> RankStarted:
+    return RankStarted(AT, Rank(3), LocalRank(3), 1, pid, 4, 4, "attempt_0/rank_3")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "uses_pid", "name"),
+    [
+        ("core", "0", "core"),
+        ("core", "1", "core.77"),
+        ("core.%e.%p.%t", "0", "core.python.77.1700000000"),
+        ("core-%e-%%-%P", "1", "core-python-%-1077"),
+        ("{here}/cores/core.%p", "1", "cores/core.77"),
+    ],
+)
+def test_where_the_core_is(
+    pattern: str, uses_pid: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(core_dump, "_PATTERN", tmp_path / "core_pattern")
+    monkeypatch.setattr(core_dump, "_USES_PID", tmp_path / "core_uses_pid")
+    (tmp_path / "core_pattern").write_text(pattern.format(here=tmp_path) + "\n")
+    (tmp_path / "core_uses_pid").write_text(uses_pid + "\n")
+    assert core_dump.find(AT, start(77)).path is None
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"\x7fELF")
+    (tmp_path / "core.python.9.1700000000").write_bytes(b"another's")
+    assert core_dump.find(AT, start(77)).path == str(path)
+    os.utime(path, (1, 1))
+    assert core_dump.find(AT, start(77)).path is None
+
+
+def test_a_program_gets_the_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = "|/usr/lib/systemd/systemd-coredump %P %u %g"
+    (tmp_path / "core_pattern").write_text(handler)
+    monkeypatch.setattr(core_dump, "_PATTERN", tmp_path / "core_pattern")
+    assert core_dump.find(AT, start(77)) == CoreDumped(AT, Rank(3), 1, handler, None)
+
+
+def test_what_to_do_with_a_core() -> None:
+    assert Death(Rank(0), pid=5).core_advice == ()
+    assert "'/tmp/my core'" in Death(Rank(0), pid=5, core="/tmp/my core").core_advice[0]
+    assert Death(Rank(0), pid=5, core="|/usr/lib/systemd/systemd-coredump %P").core_advice == ("coredumpctl info 5",)
+    assert "/usr/share/apport/apport " in Death(Rank(0), pid=5, core="|/usr/share/apport/apport -p%p").core_advice[0]
+
+
+# ---------------------------------------------------------------------------------------- memory trend
+
+
+def test_memory_in_words() -> None:
+    ended = MonotonicNs(100_000_000_000)
+    first, last = MemoryUse(AT, 2 * GIB, 0), MemoryUse(MonotonicNs(96_000_000_000), 60 * GIB, GIB // 2, GIB)
+    trend = MemoryTrend(first, last, last, 62 * GIB, ended)
+    words = "resident memory 2.0 GiB, then 60.0 GiB 4.0 s before its end, of 62.0 GiB here; its child processes 512 MiB"
+    assert trend.words == words
+    assert trend.nearly_all
+    roomy = MemoryTrend(first, MemoryUse(AT, 2 * GIB, 0, 50 * GIB), first, 62 * GIB, ended)
+    assert not roomy.nearly_all
+    in_cgroup = MemoryTrend(first, MemoryUse(AT, 2 * GIB, 0, 1), first, 62 * GIB, ended, cgroup=True)
+    assert not in_cgroup.nearly_all
+
+
+def test_sizes() -> None:
+    assert [size(n) for n in (0, 1023, 1 << 20, 3 << 29, 800 << 30)] == [
+        "0 B",
+        "1023 B",
+        "1.0 MiB",
+        "1.5 GiB",
+        "800 GiB",
+    ]
+
+
+# ----------------------------------------------------------------------------------------- the journal
+
+
+def test_events_there_and_back() -> None:
+    events: list[Event] = [
+        MemorySampled(AT, (Rank(0), Rank(1)), (1, 2), (0, 3), 4, 5, None, None, 6, 7),
+        SpaceCounted(AT, "/dev/shm", 1, 2, 3, 4),
+        KernelLogged(AT, ("[1.0] a", "[2.0] b"), 0, True),
+        CoreDumped(AT, Rank(1), 0, "|/x %p", None),
+    ]
+    assert [journal.decode(journal.encode(event, "2026")) for event in events] == events
