@@ -3,7 +3,8 @@
 ## What happened
 The script's own argument parser did not accept what stands behind the script's name on the command line.
 ## How to recognise it
-Exit code 2, `usage: …` and `SCRIPT: error: …` as the last words of the rank; on all ranks alike.
+Exit code 2, `usage: …` and `SCRIPT: error: …` as the last words of the rank; on all ranks alike. Transformers' parser
+raises `ValueError: Some specified arguments are not used by the HfArgumentParser`.
 ## What to do
 Correct the argument that is named. What belongs to the launcher stands before the script, what belongs to the script
 behind it. Scripts written for the old `torch.distributed.launch` may lack, or insist on, `--local-rank`.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.signs import Sign, anywhere, in_exception
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -23,20 +25,31 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same arguments are refused on the next attempt"),
     since="0.1",
 )
-_ARGPARSE = re.compile(r"(?P<program>[\w.\-/]+(?: \w+)?): error: (?P<what>.+)")
-_CLICK = re.compile(r"^\W*Error: (?P<what>(?:No such option|Missing |Invalid value|Got unexpected).+)")
+_ARGPARSE = Sign(": error: ", re.compile(r"(?P<program>[\w.\-/]+(?: \w+)?): error: (?P<what>.+)"))
+_CLICK = tuple(
+    Sign(f"Error: {words}", re.compile(rf"^\W*Error: (?P<what>{words}.+)"))
+    for words in ("No such option", "Missing ", "Invalid value", "Got unexpected")
+)
+_TRANSFORMERS = Sign(
+    "Some specified arguments are not used by the HfArgumentParser",
+    re.compile(r"(?P<what>Some specified arguments are not used by the HfArgumentParser: [^\n]*)"),
+)
+SIGNS: tuple[Sign, ...] = (_ARGPARSE, *_CLICK, _TRANSFORMERS)
 _USAGE = re.compile(r"[Uu]sage: ")
 _ENDING = 200
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """Exit code 2 with a usage text and an error at the end (argparse, click)."""
+    refused = in_exception(death, (_TRANSFORMERS,))
+    if refused is not None:
+        return refused.finding(RULE, death, f"{run.script or 'the script'} refused its arguments: {refused['what']}")
     ending = death.stderr.ending(_ENDING)
     if death.code != 2 or ending.last(_USAGE) is None:
         return None
-    hit = ending.last(_ARGPARSE) or ending.last(_CLICK)
-    if hit is None:
+    hit = anywhere(ending, (_ARGPARSE,)) or anywhere(ending, _CLICK)
+    if hit is None or hit.quote is None:
         return None
     script = run.script or "the script"
     advice = (f"python {run.script} --help",) if run.script and run.script.endswith(".py") else ()
-    return Finding(RULE, death.rank, f"{script} refused its arguments: {hit[1]['what']}", (hit[0],), advice)
+    return Finding(RULE, death.rank, f"{script} refused its arguments: {hit['what']}", (hit.quote,), advice)

@@ -3,8 +3,10 @@
 ## What happened
 The kernel's out-of-memory killer ended the rank, or an allocation of CPU memory was refused.
 ## How to recognise it
-SIGKILL while the kernel counted an out-of-memory kill in the job's memory cgroup; or `MemoryError`, `std::bad_alloc`,
-`DefaultCPUAllocator: can't allocate memory`, `Cannot allocate memory`. A SIGKILL alone proves nothing.
+SIGKILL, and someone who says that it was for memory: the kernel's log (`Out of memory: Killed process 123 (python)`),
+its count of kills in the job's memory cgroup, SLURM (`Detected 1 oom_kill event`, `task 3: Out Of Memory`), Kubernetes
+(`OOMKilled`); or `MemoryError`, `std::bad_alloc`, `DefaultCPUAllocator: can't allocate memory`, `Unable to allocate …
+for an array`, `[Errno 12] Cannot allocate memory`. A SIGKILL alone proves nothing.
 ## What to do
 Give the job more memory, or use less: fewer DataLoader workers, smaller prefetch, memory-mapped data, one copy of the
 data set per node in place of one per rank.
@@ -15,7 +17,7 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.traceback_text import line_of
+from ddp_run.signs import Hit, Sign, anywhere, ended_by
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Quote, Retry, Rule
 
 RULE = Rule(
@@ -27,30 +29,51 @@ RULE = Rule(
     since="0.1",
     beats=("native-abort",),
 )
-_REFUSED = re.compile(
-    r"std::bad_alloc|DefaultCPUAllocator: (?:can't|not enough)|Cannot allocate memory|MemoryError\b"
-    r"|Unable to allocate [\d.]+ [KMGTPE]iB for an array"
+_MEMORY_ERRORS = frozenset({"MemoryError", "_ArrayMemoryError", "ArrowMemoryError"})
+_BYTES = "DefaultCPUAllocator: "
+_REFUSED = (
+    Sign(
+        _BYTES,
+        re.compile(
+            r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)(?:: you tried to allocate (?P<bytes>\d+))?"
+        ),
+    ),
+    Sign("Unable to allocate ", re.compile(r"Unable to allocate (?P<size>[\d.]+ [KMGTPE]iB) for an array")),
+    Sign("malloc of size ", re.compile(r"(?:re|m)alloc of size (?P<bytes>\d+) failed")),
+    Sign("memory allocation of ", re.compile(r"memory allocation of (?P<bytes>\d+) bytes failed")),
+    Sign("std::bad_alloc"),
+    Sign("Cannot allocate memory", re.compile(r"(?<!error )Cannot allocate memory")),
+    Sign("MemoryError", re.compile(r"MemoryError\b"), _MEMORY_ERRORS),
 )
-_DEVICE = re.compile(r"CUDA|HIP|XPU|out of memory on device")
+_KERNEL = (
+    Sign(
+        "ut of memory: Killed process ", re.compile(r"ut of memory: Killed process (?P<pid>\d+) \((?P<program>[^)]*)\)")
+    ),
+    Sign("ut of memory: Kill process ", re.compile(r"ut of memory: Kill process (?P<pid>\d+) \((?P<program>[^)]*)\)")),
+)
+_SCHEDULER = (
+    Sign("oom_kill event", re.compile(r"Detected \d+ oom_kill events? in")),
+    Sign("oom-kill event", re.compile(r"Detected \d+ oom-kill event(?:\(s\)|s)? in")),
+    Sign("killed by the cgroup out-of-memory handler"),
+    Sign("exceeded memory limit", re.compile(r"(?:Step|Job) \S+ exceeded memory limit \([^)]*\), being killed")),
+    Sign("OOMKilled", re.compile(r"\bOOMKilled\b")),
+)
+_TASK = Sign(": Out Of Memory", re.compile(r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory"))
+SIGNS: tuple[Sign, ...] = (*_REFUSED, *_KERNEL, *_SCHEDULER, _TASK)
+_DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</torch_")
 _ADVICE = ("free -h; dmesg -T | grep -i 'killed process'", "try fewer DataLoader workers (num_workers) first")
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
-    """A SIGKILL that the kernel counted as an out-of-memory kill, or an allocation of CPU memory that was refused."""
+    """A SIGKILL that somebody says was for memory, or an allocation of CPU memory that was refused."""
     if death.code == -signal.SIGKILL and signal.SIGKILL not in death.signals_sent:
         return _killed(death, run)
-    refused = _refused(death)
-    if refused is None:
+    if death.exception is None and death.code not in (None, -signal.SIGABRT):
         return None
-    quote, text = refused
-    return Finding(
-        RULE,
-        death.rank,
-        f"{death.who} was refused memory: {text[:160]}",
-        quote,
-        _ADVICE,
-        exception=death.exception,
-    )
+    hit = ended_by(death, _REFUSED)
+    if hit is None or _DEVICE.search(_said(hit)):
+        return None
+    return hit.finding(RULE, death, _cause(death, hit), _ADVICE)
 
 
 def match_launch(run: Evidence) -> Finding | None:
@@ -61,6 +84,21 @@ def match_launch(run: Evidence) -> Finding | None:
 
 
 def _killed(death: Death, run: Evidence) -> Finding | None:
+    return _named_by_the_kernel(death, run) or _counted(death, run) or _told_by_the_scheduler(death, run)
+
+
+def _named_by_the_kernel(death: Death, run: Evidence) -> Finding | None:
+    """The kernel's own line; its number of the process is another than ours where ours is a container's."""
+    for index in range(len(run.kernel.lines) - 1, -1, -1):
+        for sign in _KERNEL:
+            found = sign.search(run.kernel.lines[index])
+            if found is not None and death.pid is not None and int(found["pid"]) == death.pid:
+                cause = f"the kernel killed {death.who} (pid {death.pid}): out of memory"
+                return Finding(RULE, death.rank, cause, (run.kernel.quote(index),), _ADVICE)
+    return None
+
+
+def _counted(death: Death, run: Evidence) -> Finding | None:
     sure: Confidence = "certain" if run.cgroup_oom_kills else "likely"
     kills = run.cgroup_oom_kills or run.host_oom_kills
     if not kills:
@@ -72,13 +110,42 @@ def _killed(death: Death, run: Evidence) -> Finding | None:
     return Finding(RULE, death.rank, cause, (count,), _ADVICE, sure)
 
 
-def _refused(death: Death) -> tuple[tuple[Quote, ...], str] | None:
-    raised = death.exception
-    if raised is not None:
-        text = f"{raised.type}: {raised.message}".partition("\n")[0].removesuffix(": ")
-        if not _REFUSED.search(f"{raised.type}: {raised.message}") or _DEVICE.search(raised.message):
-            return None
-        quote = line_of(death.stderr, raised)
-        return ((quote,) if quote else ()), text
-    hit = death.stderr.ending(100).last(_REFUSED) if death.code == -signal.SIGABRT else None
-    return ((hit[0],), hit[0].text.strip()) if hit is not None else None
+def _told_by_the_scheduler(death: Death, run: Evidence) -> Finding | None:
+    """SLURM and Kubernetes say that there was such a kill in the job or container, srun which task's."""
+    task = anywhere(run.agent.log, (_TASK,))
+    told = task or anywhere(run.agent.log, _SCHEDULER) or anywhere(run.kernel, _KERNEL)
+    if told is None or told.quote is None:
+        return None
+    sure: Confidence = "certain" if task is not None else "likely"
+    cause = f"{death.who} was killed by SIGKILL, and its job ran out of memory: {told.text[:120]}"
+    advice = (
+        "sacct -j $SLURM_JOB_ID -o JobID,MaxRSS,ReqMem,State,NodeList   # what it used, and what it may",
+        _ADVICE[1],
+    )
+    shown = advice if "slurm" in told.text or "srun" in told.text else _ADVICE
+    return Finding(RULE, death.rank, cause, (told.quote,), shown, sure)
+
+
+def _said(hit: Hit) -> str:
+    return hit.text if hit.exception is None else hit.exception.message
+
+
+def _cause(death: Death, hit: Hit) -> str:
+    """What was refused, in the words of who refused it."""
+    if hit["bytes"]:
+        return f"{death.who} was refused {_size(int(hit['bytes']))} of memory"
+    if hit["size"]:
+        return f"{death.who} was refused {hit['size']} of memory for an array"
+    raised = hit.exception
+    said = hit.text if raised is None else f"{raised.type}: {raised.message}".partition("\n")[0].removesuffix(": ")
+    return f"{death.who} was refused memory: {said[:160]}"
+
+
+def _size(count: int) -> str:
+    """In the largest binary unit of which there is at least one."""
+    value, unit = float(count), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{count} bytes" if unit == "bytes" else f"{value:.2f} {unit}"

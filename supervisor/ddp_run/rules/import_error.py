@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.traceback_text import line_of
+from ddp_run.signs import Hit, Sign, in_exception
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -25,29 +25,38 @@ RULE = Rule(
     retry=Retry(helps=False, reason="what is not installed now is not installed on the next attempt"),
     since="0.1",
 )
-_TYPES = frozenset({"ModuleNotFoundError", "ImportError"})
-_LIBRARY = re.compile(r"(?P<library>\S+\.so[\w.]*): (?:cannot open shared object file|undefined symbol)")
+_LIBRARY = frozenset({"OSError", "RuntimeError"})
+SIGNS: tuple[Sign, ...] = (
+    Sign("ModuleNotFoundError", types=frozenset({"ModuleNotFoundError"})),
+    Sign("ImportError", types=frozenset({"ImportError"})),
+    *(
+        Sign(words, re.compile(rf"(?P<library>\S+\.so[\w.]*): {words}"), _LIBRARY)
+        for words in ("cannot open shared object file", "undefined symbol")
+    ),
+)
+_NAMED = re.compile(r"(?P<library>\S+\.so[\w.]*): (?:cannot open shared object file|undefined symbol)")
 _MODULE = re.compile(r"No module named '(?P<module>[\w.]+)'")
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """An import or a dynamic library that failed and ended the rank."""
-    raised = death.exception
-    if raised is None:
+    hit = in_exception(death, SIGNS)
+    if hit is None or not _ended_the_rank(death, hit):
         return None
-    library = _LIBRARY.search(raised.message) if raised.type in ("OSError", "RuntimeError") else None
-    if raised.type.rpartition(".")[2] not in _TYPES and library is None:
-        return None
-    where = f" ({raised.file.rpartition('/')[2]}:{raised.line})" if raised.file else ""
-    quote = line_of(death.stderr, raised)
-    return Finding(
-        RULE,
-        death.rank,
-        f"{death.who} cannot import: {raised.message.partition(chr(10))[0]}{where}",
-        (quote,) if quote else (),
-        _advice(raised.message, library),
-        exception=raised,
-    )
+    raised = hit.exception
+    where = f" ({raised.file.rpartition('/')[2]}:{raised.line})" if raised is not None and raised.file else ""
+    message = raised.message if raised is not None else hit.text
+    cause = f"{death.who} cannot import: {message.partition(chr(10))[0]}{where}"
+    return hit.finding(RULE, death, cause, _advice(message, _NAMED.search(message)))
+
+
+def _ended_the_rank(death: Death, hit: Hit) -> bool:
+    """Not one that the program caught before it failed of something else; a later exception may repeat its words."""
+    last, raised = death.exception, hit.exception
+    if last is None or raised is None or raised is last:
+        return True
+    message = raised.message.partition("\n")[0].strip()
+    return bool(message) and message in last.message
 
 
 def _advice(message: str, library: re.Match[str] | None) -> tuple[str, ...]:

@@ -3,8 +3,8 @@
 ## What happened
 Compiled code called `abort()`: a failed assertion, an uncaught C++ exception, or a damaged heap.
 ## How to recognise it
-Exit by SIGABRT (exit code -6, 134 in a shell); often `terminate called …`, `what(): …`, `Assertion … failed`,
-`free(): invalid pointer` or `double free or corruption` just before.
+Exit by SIGABRT (exit code -6, 134 in a shell); often `terminate called …`, `what(): …`, `Assertion … failed`, `free():
+invalid pointer` or `double free or corruption` just before.
 ## What to do
 The last lines before the abort say what was violated. Look for the package that prints them, and check that its
 version fits the installed torch.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import signal
 
+from ddp_run.signs import Sign, anywhere
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -25,11 +26,20 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same check fails on the same input, as a rule"),
     since="0.1",
 )
-_WHAT = re.compile(r"what\(\):\s+(?P<what>.+)")
-_LAST_WORDS = re.compile(
-    r"(?P<what>terminate called.*|.*Assertion .*failed.*|(?:free|malloc|realloc)\(\): .*|double free or corruption.*"
-    r"|corrupted (?:size|double-linked).*|\*\*\* .* terminated|Fatal Python error: .*)"
+_WHAT = (Sign("what():  ", re.compile(r"what\(\):\s+(?P<what>.+)")),)
+_LAST_WORDS = (
+    *(
+        Sign(words, re.compile(rf"(?P<what>{re.escape(words)}.*)"))
+        for words in (
+            *("terminate called", "free(): ", "malloc(): ", "realloc(): ", "double free or corruption"),
+            *("corrupted size", "corrupted double-linked", "Fatal Python error: "),
+        )
+    ),
+    Sign("Assertion `", re.compile(r"(?P<what>.*Assertion `.*failed.*)")),
+    Sign("Assertion failed", re.compile(r"(?P<what>.*Assertion failed.*)")),
+    Sign("detected ***: terminated", re.compile(r"(?P<what>\*\*\* .* detected \*\*\*: terminated)")),
 )
+SIGNS: tuple[Sign, ...] = (*_WHAT, *_LAST_WORDS)
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
@@ -37,13 +47,13 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if death.code != -signal.SIGABRT:
         return None
     ending = death.stderr.ending(300)
-    hit = ending.last(_WHAT) or ending.last(_LAST_WORDS) or death.stack.first(_LAST_WORDS)
-    said = f": {hit[1]['what'].strip()[:160]}" if hit else ""
+    hit = anywhere(ending, _WHAT) or anywhere(ending, _LAST_WORDS) or anywhere(death.stack, _LAST_WORDS)
+    said = f": {(hit['what'] or '').strip()[:160]}" if hit else ""
     advice = (f"cat {run.path(death.stack.source)}   # Python stack at the abort",) if death.stack.lines else ()
     return Finding(
         RULE,
         death.rank,
         f"{death.who} was aborted by native code{said}",
-        (hit[0],) if hit else (),
+        (hit.quote,) if hit is not None and hit.quote is not None else (),
         advice,
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.signs import Sign, anywhere
 from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Retry, Rule
 
 RULE = Rule(
@@ -24,7 +25,12 @@ RULE = Rule(
     since="0.1",
     beats=("peer-died",),
 )
-_TAKEN = re.compile(r"EADDRINUSE|[Aa]ddress already in use|errno: 98\b|\[Errno 98\]")
+SIGNS: tuple[Sign, ...] = (
+    Sign("EADDRINUSE"),
+    Sign("ddress already in use"),
+    Sign("errno: 98", re.compile(r"errno: 98\b")),
+    Sign("[Errno 98]"),
+)
 _PORT = re.compile(r"port[:=]? ?(?P<port>\d{2,5})\b|\]?:(?P<bound>\d{2,5})\b (?:\(errno|due)|\[::\]:(?P<any>\d{2,5})")
 _ENDING = 400
 
@@ -32,7 +38,7 @@ _ENDING = 400
 def match(death: Death, run: Evidence) -> Finding | None:
     """A rank that ended of it: the last exception says so, or the last lines where no exception is known."""
     raised = death.exception
-    if raised is not None and not _TAKEN.search(raised.message):
+    if raised is not None and not _taken(raised.message):
         return None
     if raised is None and (death.code or 0) < 0:
         return None
@@ -45,8 +51,8 @@ def match_launch(run: Evidence) -> Finding | None:
 
 
 def _finding(log: LogText, death: Death | None, run: Evidence) -> Finding | None:
-    hit = log.last(_TAKEN)
-    if hit is None:
+    hit = anywhere(log, SIGNS)
+    if hit is None or hit.quote is None:
         return None
     port = _port(log)
     who = "torch's agent" if death is None else death.who
@@ -58,16 +64,20 @@ def _finding(log: LogText, death: Death | None, run: Evidence) -> Finding | None
         RULE,
         None if death is None else death.rank,
         f"{who} cannot listen on {named}: another process does",
-        (hit[0],),
+        (hit.quote,),
         (f"ss -ltnp 'sport = :{port}'   # who holds it",) if port is not None else ("ss -ltnp   # who holds it",),
         retry=retry,
         exception=death.exception if death is not None else None,
     )
 
 
+def _taken(text: str) -> bool:
+    return any(sign.search(text) for sign in SIGNS)
+
+
 def _port(log: LogText) -> int | None:
     for line in reversed(log.lines):
-        hit = _PORT.search(line) if _TAKEN.search(line) else None
+        hit = _PORT.search(line) if _taken(line) else None
         if hit is not None:
             return int(hit["port"] or hit["bound"] or hit["any"])
     return None

@@ -3,7 +3,9 @@
 ## What happened
 A scheduler, a container runtime, a cloud's preemption or a person asked the job, or one rank, to end.
 ## How to recognise it
-SIGTERM (or SIGHUP, SIGQUIT) that neither ddp-run nor torch's agent had sent: 143 in a shell for SIGTERM.
+SIGTERM (or SIGHUP, SIGQUIT) that neither ddp-run nor torch's agent had sent: 143 in a shell for SIGTERM. SLURM says
+why: `CANCELLED AT … DUE TO TIME LIMIT`, `DUE TO PREEMPTION`; so do LSF (`TERM_RUNLIMIT`) and PBS (`walltime … exceeded
+limit`). Older torch raises `SignalException: Process … got signal: 15` in its agent.
 ## What to do
 Look in the scheduler's log for a time limit or a preemption (`scontrol show job`, `kubectl describe pod`), and save a
 checkpoint on SIGTERM. A job that was preempted can be queued again as it is.
@@ -11,9 +13,11 @@ checkpoint on SIGTERM. A job that was preempted can be queued again as it is.
 
 from __future__ import annotations
 
+import re
 import signal
 
 from ddp_run.exit_status import in_words
+from ddp_run.signs import Hit, Sign, anywhere
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -24,11 +28,32 @@ RULE = Rule(
     retry=Retry(helps=True, reason="nothing in the job failed: one rank was ended from outside"),
     since="0.1",
 )
+# A step that is cancelled without a reason is what srun does with the others when one task has failed.
+_SCHEDULER = (
+    Sign(
+        "CANCELLED AT ",
+        re.compile(
+            r"(?P<what>JOB \S+ (?:ON \S+ )?CANCELLED AT \S+(?: DUE TO [A-Z ]*[A-Z])?"
+            r"|STEP \S+ (?:ON \S+ )?CANCELLED AT \S+ DUE TO [A-Z ]*[A-Z])"
+        ),
+    ),
+    Sign("TERM_RUNLIMIT: ", re.compile(r"(?P<what>TERM_RUNLIMIT: [^\n.]*)")),
+    Sign("=>> PBS: job killed: ", re.compile(r"(?P<what>PBS: job killed: [^\n]*)")),
+)
+SIGNS: tuple[Sign, ...] = (
+    *_SCHEDULER,
+    Sign("SignalException: Process "),
+    Sign("SIGTERM death signal"),
+)
+_TELLING = (*(-int(number) for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGQUIT)), None)
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """A rank that was ended by such a signal, which nobody here had sent."""
+    told = _told(run)
+    if told is not None and death.exception is None and death.code in _TELLING:
+        return told.finding(RULE, death, f"{death.who} was ended by the scheduler: {told['what']}", _look(told))
     if death.code is None or -death.code not in _ENDING or -death.code in death.signals_sent:
         return None
     cause = f"{death.who} was ended from outside by {in_words(death.code)}"
@@ -39,5 +64,30 @@ def match_stop(run: Evidence) -> Finding | None:
     """The job was told to stop."""
     if run.stop_signal is None or run.stop_signal not in _ENDING:
         return None
-    cause = f"the job was told to stop by {in_words(-run.stop_signal)}"
-    return Finding(RULE, None, cause, retry=Retry(helps=False, reason="it was told to stop"))
+    told = _told(run)
+    why = f": {told['what']}" if told is not None else ""
+    cause = f"the job was told to stop by {in_words(-run.stop_signal)}{why}"
+    quotes = (told.quote,) if told is not None and told.quote is not None else ()
+    advice = _look(told) if told is not None else ()
+    return Finding(RULE, None, cause, quotes, advice, retry=Retry(helps=False, reason="it was told to stop"))
+
+
+def match_launch(run: Evidence) -> Finding | None:
+    """A log in which only the scheduler speaks of an end."""
+    told = _told(run)
+    if told is None or told.quote is None or run.deaths:
+        return None
+    return Finding(RULE, None, f"the scheduler ended the job: {told['what']}", (told.quote,), _look(told))
+
+
+def _told(run: Evidence) -> Hit | None:
+    """The scheduler's word, in a log that holds it: ddp-run's own agent never prints one."""
+    return anywhere(run.agent.log, _SCHEDULER)
+
+
+def _look(told: Hit) -> tuple[str, ...]:
+    if "CANCELLED" not in told.text:
+        return ()
+    return (
+        "sacct -j $SLURM_JOB_ID -o JobID,State,Elapsed,Timelimit,NodeList   # what it was allowed, and what it took",
+    )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.signs import Sign, anywhere
 from ddp_run.verdict import Area, Death, Evidence, Finding, Quote, Retry, Rule
 
 RULE = Rule(
@@ -23,42 +24,49 @@ RULE = Rule(
     area=Area.LAUNCH,
     retry=Retry(helps=False, reason="a missing file is missing on the next attempt too"),
     since="0.1",
-    beats=("import-error", "bad-arguments"),
+    beats=("import-error", "bad-arguments", "file-not-found"),
 )
-_FILE = re.compile(r"can't open file '(?P<path>[^']*)': \[Errno 2\]")
-_MODULE = re.compile(
-    r"(?:^|[/ ])python[\d.]*: (?:Error while finding module specification for '(?P<spec>[^']+)'"
-    r"|No module named (?P<module>[\w.]+))"
+_FILE = Sign("can't open file '", re.compile(r"can't open file '(?P<path>[^']*)': \[Errno 2\]"))
+_PYTHON = r"(?:^|[/ ])python[\d.]*: "
+_MODULE = (
+    Sign(
+        ": Error while finding module specification for '",
+        re.compile(rf"{_PYTHON}Error while finding module specification for '(?P<module>[^']+)'"),
+    ),
+    Sign(": No module named ", re.compile(rf"{_PYTHON}No module named '?(?P<module>[\w.]+)")),
 )
-_NOT_EXECUTABLE = re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']*)'")
+_NOT_EXECUTABLE = Sign(
+    "FileNotFoundError: [Errno 2]",
+    re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']*)'"),
+)
+SIGNS: tuple[Sign, ...] = (_FILE, *_MODULE, _NOT_EXECUTABLE)
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """What Python says before a program begins."""
-    hit = death.stderr.last(_FILE)
-    if hit is not None:
-        return _no_file(death, hit[0], hit[1]["path"])
-    hit = death.stderr.last(_MODULE)
-    if hit is None:
+    hit = anywhere(death.stderr, (_FILE,))
+    if hit is not None and hit.quote is not None:
+        return _no_file(death, hit.quote, hit["path"] or "")
+    hit = anywhere(death.stderr, _MODULE)
+    if hit is None or hit.quote is None:
         return None
-    module = hit[1]["spec"] or hit[1]["module"]
+    module = hit["module"]
     return Finding(
         RULE,
         death.rank,
         f"there is no module {module} to run",
-        (hit[0],),
+        (hit.quote,),
         (f"python -c 'import importlib.util as u; print(u.find_spec(\"{module}\"))'   # None: not in this folder",),
     )
 
 
 def match_launch(run: Evidence) -> Finding | None:
     """With `--no-python` the agent itself cannot start the program."""
-    hit = run.agent.log.last(_NOT_EXECUTABLE)
-    if hit is None or run.started or run.deaths:
+    hit = anywhere(run.agent.log, (_NOT_EXECUTABLE,))
+    if hit is None or hit.quote is None or run.started or run.deaths:
         return None
-    return Finding(
-        RULE, None, f"there is no program {hit[1]['path']} to start", (hit[0],), (f"ls -l {hit[1]['path']}",)
-    )
+    path = hit["path"]
+    return Finding(RULE, None, f"there is no program {path} to start", (hit.quote,), (f"ls -l {path}",))
 
 
 def _no_file(death: Death, quote: Quote, path: str) -> Finding:

@@ -3,8 +3,8 @@
 ## What happened
 Compiled code (an extension, a driver, torch itself) touched memory that is not its own; the kernel ended the process.
 ## How to recognise it
-Exit by SIGSEGV (exit code -11 in torchrun's words, 139 in a shell's), no Python traceback; faulthandler's
-`Fatal Python error: Segmentation fault` with the Python stack at that moment.
+Exit by SIGSEGV (exit code -11 in torchrun's words, 139 in a shell's), no Python traceback; faulthandler's `Fatal
+Python error: Segmentation fault` with the Python stack at that moment.
 ## What to do
 The innermost line of the stack names the call that crashed. Check that its package fits the installed torch and CUDA,
 and repeat with `num_workers=0` and without compiled extensions to find the one that does it.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import signal
 
+from ddp_run.signs import Sign, anywhere
 from ddp_run.traceback_text import is_library
 from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Quote, Retry, Rule
 
@@ -27,7 +28,13 @@ RULE = Rule(
     retry=Retry(helps=False, reason="native code that crashes once crashes again on the same input, as a rule"),
     since="0.1",
 )
-_FATAL = re.compile(r"Fatal Python error: Segmentation fault")
+_FATAL = Sign("Fatal Python error: Segmentation fault")
+_CAUGHT = (
+    Sign("Caught signal 11 (Segmentation fault"),
+    Sign("Signal: Segmentation fault (11)"),
+    Sign("Segmentation fault (core dumped)"),
+)
+SIGNS: tuple[Sign, ...] = (_FATAL, *_CAUGHT)
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 
 
@@ -36,8 +43,9 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if death.code != -signal.SIGSEGV:
         return None
     frame = _frame(death.stack) or _frame(death.stderr.ending(200))
-    fatal = death.stack.last(_FATAL) or death.stderr.last(_FATAL)
-    quotes: tuple[Quote, ...] = tuple(hit[0] for hit in (fatal, frame) if hit is not None)
+    fatal = anywhere(death.stack, (_FATAL,)) or anywhere(death.stderr, (_FATAL,)) or anywhere(death.stderr, _CAUGHT)
+    shown = (fatal.quote if fatal is not None else None, frame[0] if frame is not None else None)
+    quotes = tuple(quote for quote in shown if quote is not None)
     where = ""
     if frame is not None:
         where = f" in {frame[1]['function']} ({frame[1]['file'].rpartition('/')[2]}:{frame[1]['line']})"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import signal
 
+from ddp_run.signs import Sign
 from ddp_run.traceback_text import line_of
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
@@ -23,6 +24,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="somebody wanted it to stop"),
     since="0.1",
 )
+SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=frozenset({"KeyboardInterrupt"})),)
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
