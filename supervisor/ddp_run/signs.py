@@ -69,12 +69,13 @@ class Hit:
         also: Iterable[Quote] = (),
     ) -> Finding:
         """What the rule says of this death because of this hit; `also` are further lines that prove it."""
-        quotes = tuple(dict.fromkeys([*([self.quote] if self.quote else []), *also]))
+        quotes = [self.quote] if self.quote else []
+        quotes += [quote for quote in also if quote not in quotes]
         return Finding(
             rule,
             death.rank,
             cause,
-            quotes,
+            tuple(quotes),
             tuple(advice),
             confidence or self.confidence,
             retry,
