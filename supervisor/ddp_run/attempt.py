@@ -335,7 +335,7 @@ class Attempt:
         self._kernel_log = None
 
     def _living(self) -> dict[Rank, int]:
-        return {rank: process.event.pid for rank, process in self._ranks.items() if process.alive}
+        return {rank: process.event.pid for rank, process in sorted(self._ranks.items()) if process.alive}
 
     @property
     def _not_the_jobs(self) -> frozenset[int]:

@@ -8,9 +8,12 @@ from ddp_run.events import (
     AgentExited,
     AgentStarted,
     AttemptStarted,
+    CoreDumped,
     Event,
+    KernelLogged,
     LocalRank,
     MemoryCounted,
+    MemorySampled,
     MonotonicNs,
     Rank,
     RankExited,
@@ -19,6 +22,7 @@ from ddp_run.events import (
     RunStarted,
     SignalReceived,
     SignalSent,
+    SpaceCounted,
 )
 from ddp_run.evidence import gather
 from ddp_run.log_tail import read_tail
@@ -112,6 +116,67 @@ def test_memory_counts_and_the_first_stop_signal(tmp_path: Path) -> None:
     evidence = gather(tmp_path, events, 0)
     assert (evidence.host_oom_kills, evidence.cgroup_oom_kills) == (2, None)
     assert (evidence.stop_signal, evidence.stop_at) == (15, 60)
+
+
+def looked(at: int, ranks: dict[int, tuple[int, int]], shm_free: int = 900, limit: int | None = None) -> MemorySampled:
+    own, children = tuple(use[0] for use in ranks.values()), tuple(use[1] for use in ranks.values())
+    return MemorySampled(ns(at), tuple(map(Rank, ranks)), own, children, 70, 100, limit and 1, limit, shm_free, 1000)
+
+
+def test_the_trend_of_a_ranks_memory(tmp_path: Path) -> None:
+    looks = [
+        looked(4, {0: (99, 99), 1: (99, 99)}),  # a rank of that number, before this one's hello
+        looked(6, {0: (1, 0), 1: (2, 0)}),
+        looked(10, {0: (1, 0), 1: (20, 30)}),
+        looked(15, {0: (1, 0), 1: (40, 5)}),
+        looked(21, {0: (1, 0)}),
+    ]
+    evidence = gather(tmp_path, [*start(), *looks, exited(20, 1, -9), exited(30, 0, -15)], 0)
+    trend = evidence.deaths[0].memory
+    assert trend is not None
+    assert (trend.first.own, trend.last.own, trend.last.at, trend.peak.at) == (2, 40, 15, 10)
+    assert (trend.limit, trend.cgroup, trend.ended_at, trend.last.available) == (100, False, 20, 70)
+    limited = gather(tmp_path, [*start(), looked(6, {1: (2, 0)}, limit=50), exited(20, 1, -9)], 0).deaths[0].memory
+    assert limited is not None
+    assert (limited.limit, limited.cgroup) == (50, True)
+    assert gather(tmp_path, [*start(), exited(20, 1, -9)], 0).deaths[0].memory is None
+
+
+def test_free_space_at_the_first_death_and_of_shared_memory_the_least_seen_about_then(tmp_path: Path) -> None:
+    second = 1_000_000_000
+    counted = [
+        SpaceCounted(ns(4), "/gone", 1, 1, 1, 1),  # of the start before
+        SpaceCounted(ns(60 * second), "/dev/shm", 500, 1000, 5, 9),
+        SpaceCounted(ns(60 * second), "/data", 7, 70, 0, 9),
+    ]
+    looks = [looked(10 * second, {1: (1, 1)}, 3), looked(57 * second, {1: (1, 1)}, 40)]
+    evidence = gather(tmp_path, [*start(), *looks, exited(59 * second, 1, -7), *counted], 0)
+    shared, data = evidence.space_of("/dev/shm"), evidence.space_of("/data")
+    assert shared is not None
+    assert (shared.free, shared.total) == (40, 1000)
+    assert data is not None
+    assert (data.free, data.free_inodes, data.total_inodes) == (7, 0, 9)
+    assert evidence.space_of("/data/run") is None
+    assert evidence.space_of("/gone") is None
+
+
+def test_the_kernels_log_and_core_dumps(tmp_path: Path) -> None:
+    events = [
+        *start(),
+        exited(20, 1, -11),
+        CoreDumped(ns(21), Rank(1), 0, "core", "/here/core.101"),
+        exited(22, 0, -6),
+        CoreDumped(ns(23), Rank(0), 0, "|/usr/lib/systemd/systemd-coredump %P", None),
+        KernelLogged(ns(30), ("[1.0] python[101]: segfault at 0",), 0, True),
+    ]
+    evidence = gather(tmp_path, events, 0)
+    assert [death.core for death in evidence.deaths] == ["/here/core.101", "|/usr/lib/systemd/systemd-coredump %P"]
+    assert (evidence.kernel.source, evidence.kernel.lines) == ("kernel", ("[1.0] python[101]: segfault at 0",))
+    assert evidence.kernel.quote(0).line is None
+    assert evidence.kernel_pids
+    no_file = CoreDumped(ns(21), Rank(1), 0, "core", None)
+    assert gather(tmp_path, [*start(), exited(20, 1, -11), no_file], 0).deaths[0].core is None
+    assert gather(tmp_path, [*start(), exited(20, 1, -11)], 0).kernel.lines == ()
 
 
 def test_a_handled_exception_far_from_the_end_is_not_the_cause(tmp_path: Path) -> None:

@@ -1,0 +1,47 @@
+"""What is said of a death that nothing explains: what was seen, and no cause."""
+
+from __future__ import annotations
+
+from ddp_run.events import MonotonicNs, Rank
+from ddp_run.rules.unknown import match
+from ddp_run.verdict import Death, Evidence, Finding, LogText, MemoryTrend, MemoryUse
+
+GIB = 1 << 30
+
+
+def trend(last: int) -> MemoryTrend:
+    use = MemoryUse(MonotonicNs(8_000_000_000), last, 0, 62 * GIB - last)
+    return MemoryTrend(MemoryUse(MonotonicNs(0), GIB, 0), use, use, 62 * GIB, MonotonicNs(10_000_000_000))
+
+
+def found(death: Death, run: Evidence | None = None) -> Finding:
+    finding = match(death, run or Evidence())
+    assert finding is not None
+    assert (finding.rule.name, finding.confidence) == ("unknown", "unknown")
+    return finding
+
+
+def test_a_sigkill_shows_its_memory_and_asks_the_kernel() -> None:
+    large = found(Death(Rank(3), code=-9, memory=trend(61 * GIB)))
+    assert large.cause == "rank 3 was ended by SIGKILL, and nothing says by whom"
+    shown = "rank 3: resident memory 1.0 GiB, then 61.0 GiB 2.0 s before its end, of 62.0 GiB here"
+    assert [quote.text for quote in large.evidence] == [shown]
+    assert "memory was nearly used up" in large.advice[0]
+    assert any("dmesg" in line for line in large.advice)
+
+
+def test_a_sigkill_of_a_small_process_has_no_word_about_scarce_memory() -> None:
+    small = found(Death(Rank(3), code=-9, memory=trend(2 * GIB)))
+    assert "then 2.0 GiB" in small.evidence[0].text
+    assert not any("nearly used up" in line for line in small.advice)
+    assert found(Death(Rank(3), code=-9)).evidence == ()
+
+
+def test_another_signal_shows_the_kernels_line_of_this_process_and_its_core() -> None:
+    lines = ("[1.0] traps: python[70] trap int3", "[2.0] traps: python[7] trap int3 ip:55d0", "[3.0] x[17]: segfault")
+    kernel = LogText("kernel", lines, None)
+    death = Death(Rank(0), pid=7, code=-5, core="/here/core", memory=trend(61 * GIB))
+    finding = found(death, Evidence(kernel=kernel, kernel_pids=True))
+    assert [quote.text for quote in finding.evidence] == [lines[1]]
+    assert "/here/core" in finding.advice[0]
+    assert found(death, Evidence(kernel=kernel)).evidence == ()
