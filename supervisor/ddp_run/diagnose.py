@@ -15,7 +15,7 @@ from functools import cache
 from typing import TypeVar
 
 from ddp_run import rules
-from ddp_run.events import ExceptionInfo, MonotonicNs
+from ddp_run.events import ExceptionInfo, MonotonicNs, Rank
 from ddp_run.exit_status import in_words, shell_code, signal_name
 from ddp_run.signs import Sign
 from ddp_run.verdict import (
@@ -169,13 +169,39 @@ class _Court:
         return common & 0xFF if common is not None and common > 0 else 128 + stop
 
     def _failed(self, first: _Judged, judged: Sequence[_Judged]) -> Verdict:
+        first = self._first_to_blame(first, judged)
         death = first.death
         others = [item for item in judged if item.death.rank != death.rank]
         gone = tuple(_collateral(item.death, _reason(item, first)) for item in others)
         code = None if self.run.logs_only and death.code is None else shell_code(death.code) or 1
-        verdict = Verdict("failed", code, first_failure=_first_failure(death), collateral=gone)
+        first_failure = _first_failure(death)
+        if first.finding.culprit is not None:
+            first_failure = self._culprit(first.finding.culprit, death)
+            gone = tuple(each for each in gone if each.rank != first.finding.culprit)
+        verdict = Verdict("failed", code, first_failure=first_failure, collateral=gone)
         self._cross_check(death)
         return self._as_sure_as_the_order(_with_finding(verdict, first.finding), judged)
+
+    def _first_to_blame(self, first: _Judged, judged: Sequence[_Judged]) -> _Judged:
+        """Rank 2 blames rank 0, and that blames rank 1: what rank 0 says counts."""
+        seen = [first]
+        while True:
+            last = seen[-1]
+            named = [
+                item for item in judged if last.finding.culprit is not None and item.death.rank == last.finding.culprit
+            ]
+            if not named or named[0] in seen or named[0].finding.culprit is None:
+                return last
+            seen.append(named[0])
+
+    def _culprit(self, rank: Rank, reporter: Death) -> FirstFailure:
+        """The rank that another one's text names as the cause: its own code counts where nobody had ended it."""
+        known = next((death for death in self.run.deaths if death.rank == rank), None)
+        if known is None:
+            return FirstFailure(rank, None, None, None, None, None, None, None, None, None)
+        told = known.code is None or -known.code in known.signals_sent
+        found = _first_failure(replace(known, code=None if told else known.code))
+        return replace(found, exception=known.exception if known is reporter else None)
 
     def _without_own_failure(self, judged: Sequence[_Judged]) -> Verdict:
         """Only consequences are known here: of a rank that left with 0, of something outside, or of nothing seen."""

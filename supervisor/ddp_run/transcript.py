@@ -34,6 +34,8 @@ _NATIVE = re.compile(
     r"|stack smashing|Watchdog caught collective|Process group watchdog thread terminated"
 )
 _REFUSED = re.compile(r"(?:torchrun|run\.py|launch\.py|accelerate|deepspeed)\b.*: error: ")
+_SELF = re.compile(r"which did not receive grad for rank (\d+)|^\[Rank (\d+)\]: |^Rank (\d+) successfully reached")
+"""Messages of torch in which a rank names itself (reducer.cpp, ProcessGroupGloo.cpp)."""
 _LAST_WORDS = 12
 _TORN = re.compile(r"(?:Error|Exception)\b|Error[A-Z]")
 _ORPHAN = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit))(?:: (?P<message>.*))?$")
@@ -151,13 +153,14 @@ def _exceptions(spoken: _Spoken) -> tuple[list[_Raised], bool]:
                 launchers = launchers or printed.final
                 continue
             where = indexes[printed.index]
-            ranks = spoken.by[where].ranks or _spawned(lines, printed)
+            ranks = spoken.by[where].ranks or _spawned(lines, printed) or _named(printed.info)
             own = frozenset(indexes[printed.start : printed.end])
             raised = _Raised(printed.info, where, ranks, _after(lines, printed.end), own)
             found.setdefault(where, raised)
-    if not found:
+    torn = any("Traceback (most recent call last)" in spoken.lines[index] for index in set(nobody) - taken)
+    if torn or not found:
         spoken_by_ranks = [index for index, each in enumerate(spoken.by) if not each.agent]
-        found = {raised.index: raised for raised in _orphans(spoken, spoken_by_ranks, taken)}
+        found |= {raised.index: raised for raised in _orphans(spoken, spoken_by_ranks, taken)}
     return [found[index] for index in sorted(found)], launchers
 
 
@@ -184,6 +187,12 @@ def _spawned(lines: Sequence[str], printed: Printed) -> tuple[Rank, ...]:
         if hit:
             return (Rank(int(hit["rank"])),)
     return ()
+
+
+def _named(info: ExceptionInfo) -> tuple[Rank, ...]:
+    """The rank that an exception says it is from."""
+    hit = _SELF.search(info.message)
+    return (Rank(int(hit[1] or hit[2] or hit[3])),) if hit else ()
 
 
 def _after(lines: Sequence[str], end: int) -> int:
@@ -219,7 +228,8 @@ def _orphans(spoken: _Spoken, indexes: Sequence[int], taken: set[int]) -> list[_
             place["function"] if place else None,
             line,
         )
-        found.append(_Raised(info, index, spoken.by[index].ranks, _after(following, 0), frozenset((index,))))
+        ranks = spoken.by[index].ranks or _named(info)
+        found.append(_Raised(info, index, ranks, _after(following, 0), frozenset((index,))))
     return found
 
 

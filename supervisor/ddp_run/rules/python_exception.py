@@ -12,6 +12,8 @@ fails, look for what differs there: its share of the data, its device, its files
 
 from __future__ import annotations
 
+import re
+
 from ddp_run.traceback_text import line_of
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
@@ -24,13 +26,16 @@ RULE = Rule(
     since="0.1",
 )
 _SHOWN = 160
+_FRAME = re.compile(r'  File "[^"]+", line \d+')
+_ENDING = 40
+_PYTHONS_CODE = 1
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """Any exception that is known to have ended the rank."""
     raised = death.exception
     if raised is None:
-        return None
+        return _cut_off(death)
     where = f" in {raised.file.rpartition('/')[2]}:{raised.line}" if raised.file else ""
     message = raised.message.partition("\n")[0]
     said = f": {message[:_SHOWN]}" if message else ""
@@ -49,3 +54,15 @@ def match(death: Death, run: Evidence) -> Finding | None:
         advice if alone else (),
         exception=raised,
     )
+
+
+def _cut_off(death: Death) -> Finding | None:
+    """Frames of a traceback at the end, but no line that names the exception: a log that was cut, or torn."""
+    ending = death.stderr.ending(_ENDING)
+    frames = [index for index, line in enumerate(ending.lines) if _FRAME.search(line)]
+    if death.code != _PYTHONS_CODE or len(frames) < 2:
+        return None
+    after = [index for index in range(frames[-1] + 1, len(ending.lines)) if ending.lines[index][:1].strip()]
+    quote = ending.quote(after[0] if after else frames[-1])
+    cause = f"{death.who} ended in a traceback that is cut off: {quote.text.strip()[:_SHOWN]}"
+    return Finding(RULE, death.rank, cause, (quote,), confidence="likely")
