@@ -290,12 +290,35 @@ class Evidence:
         """What was free there. Only for the very paths that were asked for: a folder below may be another mount."""
         return next((space for space in self.space if space.path == path), None)
 
+    def kernel_line(self, pid: int | None) -> Quote | None:
+        """The kernel's last line about this process: "python[731]: segfault at …", "traps: python[731] …"."""
+        return self._kernel_says(rf"\[{pid}\]", pid)
+
     def killed_for_memory(self, pid: int | None) -> Quote | None:
         """The kernel's own line that says its out-of-memory killer ended this process."""
+        return self._kernel_says(rf"{_KILLED}{pid}\b", pid)
+
+    def spared_for_memory(self, pid: int | None) -> bool:
+        """The kernel names every process that its out-of-memory killer ended, and this one is not among them.
+
+        Not known where it may have named a thread of the process (vm.oom_kill_allocating_task).
+        """
+        if pid is None or not self.kernel_pids:
+            return False
+        named = [found[1] for line in self.kernel.lines if (found := re.search(rf"{_KILLED}(\d+)", line))]
+        all_named = len(named) >= max(self.host_oom_kills or 0, self.cgroup_oom_kills or 0, 1)
+        threads = any("oom_kill_allocating_task" in line for line in self.kernel.lines)
+        return all_named and not threads and str(pid) not in named
+
+    def _kernel_says(self, pattern: str, pid: int | None) -> Quote | None:
         if pid is None or not self.kernel_pids:
             return None
-        hit = self.kernel.last(re.compile(rf"\b[Kk]illed process {pid}\b"))
+        hit = self.kernel.last(re.compile(pattern))
         return hit[0] if hit is not None else None
+
+
+_KILLED = r"\b[Kk]illed process "
+"""Source: mm/oom_kill.c, __oom_kill_process: one line for each process, never left out for being one of many."""
 
 
 class Area(StrEnum):

@@ -143,7 +143,7 @@ def test_workers_fill_shared_memory(ddp: Launcher) -> None:
     space = evidence(outcome).space_of("/dev/shm")
     assert space is not None
     assert space.total == 8 << 20
-    print(outcome.verdict["cause"], space, outcome.stderr)
+    assert outcome.verdict["cause"] == "shm-exhausted", outcome.stderr
 
 
 @mounts
@@ -161,7 +161,8 @@ for at in range(0, 64 << 20, 4096): memory[at] = 1
     space = evidence(outcome).space_of("/dev/shm")
     assert space is not None
     assert space.nearly_full
-    print(outcome.verdict["cause"], space, outcome.stderr)
+    assert (outcome.verdict["cause"], outcome.verdict["confidence"]) == ("shm-exhausted", "likely"), outcome.stderr
+    assert "/dev/shm: 0 B of 8.0 MiB free" in outcome.stderr
 
 
 @mounts
@@ -180,7 +181,7 @@ torch.save(torch.ones(4 << 20), "checkpoint.pt")
     assert space is not None
     assert space.total == 4 << 20
     assert space.nearly_full
-    print(outcome.verdict["cause"], space, outcome.stderr)
+    assert outcome.verdict["cause"] == "disk-full", outcome.stderr
 
 
 def test_a_worker_is_killed(ddp: Launcher) -> None:
@@ -199,5 +200,18 @@ if __name__ == "__main__":
 """
     outcome = ddp("--nproc-per-node", 1, ddp.script(killed))
     assert outcome.code == 1
-    assert outcome.verdict["cause"] != "host-oom"
-    print(outcome.verdict["cause"], outcome.stderr)
+    assert outcome.verdict["cause"] == "dataloader-worker-died", outcome.stderr
+
+
+def test_a_crash_is_shown_with_the_kernels_line(ddp: Launcher) -> None:
+    # with a handler for SIGSEGV, faulthandler's for one, the kernel logs nothing
+    crashes = "import ctypes, faulthandler\nfaulthandler.disable()\nctypes.string_at(0)"
+    outcome = ddp("--nproc-per-node", 1, ddp.script(crashes))
+    assert outcome.verdict["cause"] == "segfault"
+    found = evidence(outcome)
+    if not os.access("/dev/kmsg", os.R_OK) or not found.kernel_pids:
+        pytest.skip("the kernel's log cannot be read, or logs no such lines")
+    line = found.kernel_line(found.deaths[0].pid)
+    assert line is not None
+    assert "segfault at 0" in line.text
+    assert {"source": "kernel", "line": None, "text": line.text} in outcome.verdict["evidence"]

@@ -35,7 +35,7 @@ _REFUSED = (
     Sign(
         _BYTES,
         re.compile(
-            r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)(?:: you tried to allocate (?P<bytes>\d+))?"
+            r"DefaultCPUAllocator: (?:can't allocate|not enough) memory(?:: you tried to allocate (?P<bytes>\d+))?"
         ),
     ),
     Sign("Unable to allocate ", re.compile(r"Unable to allocate (?P<size>[\d.]+ [KMGTPE]iB) for an array")),
@@ -87,33 +87,41 @@ def _killed(death: Death, run: Evidence) -> Finding | None:
     return _named_by_the_kernel(death, run) or _counted(death, run) or _told_by_the_scheduler(death, run)
 
 
+def _trend(death: Death) -> tuple[Quote, ...]:
+    return () if death.memory is None else (Quote("memory", None, f"{death.who}: {death.memory.words}"),)
+
+
 def _named_by_the_kernel(death: Death, run: Evidence) -> Finding | None:
     """The kernel's own line; its number of the process is another than ours where ours is a container's."""
+    if not (run.kernel_pids or run.logs_only):
+        return None
     for index in range(len(run.kernel.lines) - 1, -1, -1):
         for sign in _KERNEL:
             found = sign.search(run.kernel.lines[index])
             if found is not None and death.pid is not None and int(found["pid"]) == death.pid:
                 cause = f"the kernel killed {death.who} (pid {death.pid}): out of memory"
-                return Finding(RULE, death.rank, cause, (run.kernel.quote(index),), _ADVICE)
+                return Finding(RULE, death.rank, cause, (run.kernel.quote(index), *_trend(death)), _ADVICE)
     return None
 
 
 def _counted(death: Death, run: Evidence) -> Finding | None:
     sure: Confidence = "certain" if run.cgroup_oom_kills else "likely"
     kills = run.cgroup_oom_kills or run.host_oom_kills
-    if not kills:
+    if not kills or run.spared_for_memory(death.pid):
         return None
     where = "this job's memory cgroup" if run.cgroup_oom_kills else "this host"
     times = "once" if kills == 1 else f"{kills} times"
     count = Quote("kernel", None, f"out-of-memory kills in {where} during this attempt: {kills}")
     cause = f"{death.who} was killed by SIGKILL while {where} ran out of memory ({times})"
-    return Finding(RULE, death.rank, cause, (count,), _ADVICE, sure)
+    return Finding(RULE, death.rank, cause, (count, *_trend(death)), _ADVICE, sure)
 
 
 def _told_by_the_scheduler(death: Death, run: Evidence) -> Finding | None:
     """SLURM and Kubernetes say that there was such a kill in the job or container, srun which task's."""
     task = anywhere(run.agent.log, (_TASK,))
-    told = task or anywhere(run.agent.log, _SCHEDULER) or anywhere(run.kernel, _KERNEL)
+    told = task or anywhere(run.agent.log, _SCHEDULER)
+    if told is None and not run.spared_for_memory(death.pid):
+        told = anywhere(run.kernel, _KERNEL)
     if told is None or told.quote is None:
         return None
     sure: Confidence = "certain" if task is not None else "likely"

@@ -55,5 +55,5 @@ def match(death: Death, run: Evidence) -> Finding | None:
         death.rank,
         f"{death.who} was aborted by native code{said}",
         (hit.quote,) if hit is not None and hit.quote is not None else (),
-        advice,
+        (*advice, *death.core_advice),
     )

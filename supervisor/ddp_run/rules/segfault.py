@@ -44,7 +44,8 @@ def match(death: Death, run: Evidence) -> Finding | None:
         return None
     frame = _frame(death.stack) or _frame(death.stderr.ending(200))
     fatal = anywhere(death.stack, (_FATAL,)) or anywhere(death.stderr, (_FATAL,)) or anywhere(death.stderr, _CAUGHT)
-    shown = (fatal.quote if fatal is not None else None, frame[0] if frame is not None else None)
+    said = run.kernel_line(death.pid)
+    shown = (fatal.quote if fatal is not None else None, frame[0] if frame is not None else None, said)
     quotes = tuple(quote for quote in shown if quote is not None)
     where = ""
     if frame is not None:
@@ -62,4 +63,4 @@ def _advice(death: Death, run: Evidence) -> tuple[str, ...]:
     advice = ["echo $TORCH_DISTRIBUTED_DEBUG   # DETAIL crashes DistributedDataParallel over gloo: unset it"]
     if death.stack.lines:
         advice.insert(0, f"cat {run.path(death.stack.source)}   # Python stack at the crash")
-    return tuple(advice)
+    return (*advice, *death.core_advice)

@@ -7,7 +7,8 @@ in `/dev/shm`. It is full. Containers get 64 MiB unless told otherwise.
 `DataLoader worker (pid N) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared
 memory`, `Unexpected bus error encountered in worker`, `unable to write to file </torch_…>: No space left on device`,
 `unable to allocate shared memory(shm) for file </torch_…>`, NCCL's `Error while creating shared memory segment
-/dev/shm/nccl-…`. `No space left on device` with any other path is [disk-full](disk-full.md); a worker killed by SIGKILL
+/dev/shm/nccl-…`; or no word at all: the rank itself ended by SIGBUS (exit code -7) while `/dev/shm` was full, which
+ddp-run looks up. `No space left on device` with any other path is [disk-full](disk-full.md); a worker killed by SIGKILL
 is [dataloader-worker-died](dataloader-worker-died.md).
 ## What to do
 - `df -h /dev/shm` in the container while it runs; also `ls -la /dev/shm`: files of killed jobs stay there.
@@ -24,7 +25,7 @@ import signal
 
 from ddp_run.gpu_text import behind_nccl, ended_by_gpu
 from ddp_run.signs import Hit, Sign, anywhere, in_exception, in_last_words
-from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
+from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Quote, Retry, Rule
 
 RULE = Rule(
     code="DDP403",
@@ -78,6 +79,10 @@ _NCCLS = (
     Sign("posix_fallocate failed : No space", re.compile(r"Call to posix_fallocate failed : No space left on device")),
 )
 SIGNS = (*_TORCHS, *_FILES, *_NCCLS, _WORKER, _HANDLER)
+_ON_A_FULL_SHM = (
+    "df -h /dev/shm; ls -la /dev/shm   # in the job's container; files of killed jobs stay there",
+    "docker run --shm-size=16g …   # or --ipc=host; Kubernetes: emptyDir {medium: Memory} on /dev/shm",
+)
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
@@ -86,7 +91,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if hit is None:
         hit = _workers_bus_error(death) or _bus_error(death)
     if hit is None:
-        return None
+        return _bus_error_without_a_word(death, run)
     clear = anywhere(death.stderr, (*_TORCHS, *_FILES, *_NCCLS)) if hit.sign in (_WORKER, _HANDLER) else None
     sure: Confidence = "likely" if hit.sign in (_WORKER, _HANDLER) and clear is None else hit.confidence
     also = (clear.quote,) if clear is not None and clear.quote is not None else ()
@@ -113,6 +118,19 @@ def _bus_error(death: Death) -> Hit | None:
     return anywhere(death.stderr.ending(400), SIGNS) if death.code == -signal.SIGBUS else None
 
 
+def _bus_error_without_a_word(death: Death, run: Evidence) -> Finding | None:
+    """SIGBUS of the rank itself while /dev/shm had no room: a page of a file there that the kernel could not give.
+
+    A file that somebody cut short, or a disk's error under a mapped file, gives the same signal: likely.
+    """
+    space = run.space_of(_SHM) if death.code == -signal.SIGBUS else None
+    if space is None or not space.nearly_full:
+        return None
+    cause = f"{death.who} was ended by a bus error (SIGBUS) while /dev/shm was full"
+    free = Quote("statvfs", None, space.words)
+    return Finding(RULE, death.rank, cause, (free,), _ON_A_FULL_SHM, "likely")
+
+
 def _cause(hit: Hit, death: Death) -> str:
     if hit.sign is _WORKER:
         return f"{death.who} lost a DataLoader worker (pid {hit['pid']}) to a bus error: /dev/shm is too small"
@@ -121,14 +139,11 @@ def _cause(hit: Hit, death: Death) -> str:
     file = hit["file"] or "NCCL's segment"
     file = f"{_SHM}{file}" if file.startswith(("/torch_", "/psm_")) else file
     size = f" of {hit['size']} bytes" if hit["size"] else ""
-    return f"{death.who} found no room in /dev/shm for {file}{size}"
+    return f"{death.who} found no room for {file}{size}"
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:
-    advice = [
-        "df -h /dev/shm; ls -la /dev/shm   # in the job's container; files of killed jobs stay there",
-        "docker run --shm-size=16g …   # or --ipc=host; Kubernetes: emptyDir {medium: Memory} on /dev/shm",
-    ]
+    advice = list(_ON_A_FULL_SHM)
     if hit.sign not in _NCCLS:
         advice.append("DataLoader(…, num_workers=0)   # to confirm: without workers nothing goes through /dev/shm")
     return tuple(advice)

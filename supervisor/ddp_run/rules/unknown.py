@@ -12,7 +12,6 @@ word: look for `os._exit` and `sys.exit` in the program, and read the rank's who
 
 from __future__ import annotations
 
-import re
 import signal
 
 from ddp_run.exit_status import in_words
@@ -43,7 +42,8 @@ def match(death: Death, run: Evidence) -> Finding | None:
         quote += _memory(death)
         advice = (*_scarce(death), *_KILLED)
     elif death.code is not None and death.code < 0:
-        quote += _kernel(death, run)
+        said = run.kernel_line(death.pid)
+        quote += (said,) if said is not None else ()
         advice = (*death.core_advice, *advice)
     return Finding(RULE, death.rank, cause, quote, advice, "unknown")
 
@@ -74,14 +74,6 @@ def _scarce(death: Death) -> tuple[str, ...]:
     if death.memory is None or not death.memory.nearly_all:
         return ()
     return ("memory was nearly used up when it was last looked at; to confirm that this killed it, ask the kernel:",)
-
-
-def _kernel(death: Death, run: Evidence) -> tuple[Quote, ...]:
-    """The kernel's line about this process (segfault at, traps:): "name[pid]: ..."."""
-    if death.pid is None or not run.kernel_pids:
-        return ()
-    hit = run.kernel.last(re.compile(rf"\[{death.pid}\]"))
-    return (hit[0],) if hit is not None else ()
 
 
 def _read(death: Death, run: Evidence) -> tuple[str, ...]:
