@@ -68,6 +68,6 @@ def place(death: Death) -> str:
 
 def vendor(text: str) -> str:
     """Whose GPU a message speaks of: `HIP`, `XPU`, else `CUDA` (torch for ROCm says `CUDA` in Python's texts too)."""
-    if re.search(r"\bHIP\b|hip[A-Z]|HSA_STATUS|\bROCm\b|rocBLAS|miopen|MIOpen|\brocm", text):
+    if re.search(r"\bHIP\b|hip[A-Z]|HSA_STATUS|\bROCm\b|rocBLAS|miopen|MIOpen|\brocm|by GPU node-", text):
         return "HIP"
-    return "XPU" if re.search(r"\bXPU\b|level_zero|PI_ERROR_|UR_RESULT_|SYCL", text) else "CUDA"
+    return "XPU" if re.search(r"\bXPU\b|level_zero|PI_ERROR_|UR_RESULT_|SYCL|fault from GPU at", text) else "CUDA"

@@ -33,6 +33,61 @@ for step in range(200):
     time.sleep(0.02)
     dist.all_reduce(torch.ones(8))
 """
+MEETING = """
+import atexit, datetime, os, time, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+rank = int(os.environ["RANK"])
+def meet(backend, seconds, **where):
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds), **where)
+MEET
+"""
+COMPARED = "import os\nos.environ['TORCH_DISTRIBUTED_DEBUG'] = 'DETAIL'\n" + MEETING
+DDP = """
+import datetime, os, time, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.aux = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+    def forward(self, batch, both):
+        if both == "checkpointed":
+            batch = checkpoint(self.body, batch.requires_grad_(), use_reentrant=True)
+            return checkpoint(self.body, batch, use_reentrant=True)
+        out = self.body(batch)
+        return self.aux(out) if both else out
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
+rank = dist.get_rank()
+model = DistributedDataParallel(Net())
+STEPS
+"""
+SMALL_SHM = """
+import ctypes, subprocess, torch
+ctypes.CDLL(None).unshare(0x00020000)  # CLONE_NEWNS: needs root
+subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/dev/shm"], check=True)
+from torch.utils.data import DataLoader
+loader = DataLoader([torch.ones(1 << 19) for _ in range(64)], batch_size=8, num_workers=2)
+for batch in loader:
+    batch.mean()
+"""
+
+MOUNTED = """
+import ctypes, subprocess
+from pathlib import Path
+ctypes.CDLL(None).unshare(0x00020000)  # CLONE_NEWNS: needs root
+subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+Path("out").mkdir(exist_ok=True)
+subprocess.run(["mount", "-t", "tmpfs", "-o", "OPTIONS", "tmpfs", "out"], check=True)
+"""
+MODEL = """
+import torch
+from torch import nn
+def build(width=16):
+    return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 1))
+"""
 
 PROGRAMS: dict[str, str] = {
     "python-exception": ON_RANK_1
@@ -73,6 +128,234 @@ TCPStore("127.0.0.1", taken.getsockname()[1], 1, True, timedelta(seconds=10))
     raise KeyError("channel_mean")""",
     ),
     "script-not-found": "",
+    "dataloader-worker-died": ON_RANK_1
+    + """
+from torch.utils.data import DataLoader, Dataset
+class Clips(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        if index == 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return float(index)
+for batch in DataLoader(Clips(), batch_size=4, num_workers=2):
+    batch.mean()
+""",
+    "file-not-found": ON_RANK_1 + "import torch\nstate = torch.load('checkpoints/epoch_12/model.pt')",
+    "file-not-found-in-worker": ON_RANK_1
+    + """
+from torch.utils.data import DataLoader
+class Images:
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return len(open(f"data/img_{index}.png", "rb").read())
+list(DataLoader(Images(), batch_size=4, num_workers=1))
+""",
+    "permission-denied": ON_RANK_1
+    + """
+os.makedirs("shared", mode=0o700)
+os.seteuid(65534)
+try:
+    open("shared/metrics.json", "w")
+finally:
+    os.seteuid(0)
+""",
+    "too-many-open-files": ON_RANK_1
+    + """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))
+shards = []
+try:
+    while True:
+        shards.append(open(__file__))
+finally:
+    shards.clear()
+""",
+    "process-limit": ON_RANK_1
+    + """
+import resource, threading
+os.setresuid(65534, 65534, 0)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+try:
+    threading.Thread(target=print).start()
+finally:
+    os.setresuid(0, 0, 0)
+""",
+    "process-limit-fork": ON_RANK_1
+    + """
+import multiprocessing.popen_fork, resource
+os.setresuid(65534, 65534, 0)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+try:
+    multiprocessing.get_context("fork").Process(target=print).start()
+finally:
+    os.setresuid(0, 0, 0)
+""",
+    "disk-full": ON_RANK_1
+    + MOUNTED.replace("OPTIONS", "size=256k")
+    + "import torch\ntorch.save({'weight': torch.ones(200_000)}, 'out/last.pt')",
+    "disk-full-log": ON_RANK_1
+    + MOUNTED.replace("OPTIONS", "size=256k")
+    + "import shutil\nPath('big').write_bytes(bytes(1 << 20))\nshutil.copyfile('big', 'out/big')",
+    "filesystem-error": ON_RANK_1 + MOUNTED.replace("OPTIONS", "ro") + "Path('out/log.txt').write_text('step 0')",
+    "checkpoint-mismatch": ON_RANK_1
+    + MODEL
+    + """
+torch.save({f"module.{name}": value for name, value in build().state_dict().items()}, "last.pt")
+build().load_state_dict(torch.load("last.pt"))
+""",
+    "checkpoint-mismatch-sizes": ON_RANK_1 + MODEL + "build().load_state_dict(build(32).state_dict())",
+    "checkpoint-mismatch-part": ON_RANK_1
+    + MODEL
+    + """
+torch.save({"model": build().state_dict(), "epoch": 3}, "last.pt")
+checkpoint = torch.load("last.pt")
+optimizer_state = checkpoint["optimizer"]
+""",
+    "checkpoint-mismatch-optimizer": ON_RANK_1
+    + MODEL
+    + """
+def optimizer(model):
+    return torch.optim.AdamW(model.parameters())
+bigger = nn.Sequential(build(), nn.Linear(1, 1))
+optimizer(bigger).load_state_dict(optimizer(build()).state_dict())
+""",
+    "checkpoint-corrupt": ON_RANK_1
+    + MODEL
+    + """
+torch.save(build(512).state_dict(), "last.pt")
+os.truncate("last.pt", os.path.getsize("last.pt") - 200)
+torch.load("last.pt")
+""",
+    "checkpoint-corrupt-pointer": ON_RANK_1
+    + MODEL
+    + """
+open("weights.bin", "w").write("version https://git-lfs.github.com/spec/v1\\noid sha256:9b1c\\nsize 438012\\n")
+torch.load("weights.bin")
+""",
+    "nan-divergence": ON_RANK_1
+    + """
+import math
+for step, loss in enumerate((0.7, 0.9, float("nan"))):
+    assert not math.isnan(loss), f"loss is NaN at step {step}"
+""",
+    "nan-divergence-printed": ON_RANK_1
+    + """
+import math
+for step, loss in enumerate((0.7, 0.9, float("nan"))):
+    if not math.isfinite(loss):
+        print(f"Loss is {loss}, stopping training", file=sys.stderr)
+        sys.exit(1)
+""",
+    "nan-divergence-clip": ON_RANK_1
+    + MODEL
+    + """
+model = build()
+(model(torch.ones(2, 8)) / 0).mean().backward()
+nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+""",
+    "nan-divergence-anomaly": ON_RANK_1
+    + MODEL
+    + """
+torch.autograd.set_detect_anomaly(True)
+(build()(torch.zeros(2, 8)) * 0).sqrt().mul(0).sum().backward()
+""",
+    "nan-divergence-sampling": ON_RANK_1 + MODEL + "torch.multinomial(torch.full((4,), float('nan')), 1)",
+    "version-mismatch": ON_RANK_1
+    + MODEL
+    + """
+import argparse
+torch.save({"model": build().state_dict(), "args": argparse.Namespace(lr=0.1)}, "last.pt")
+torch.load("last.pt")
+""",
+    "version-mismatch-numpy": ON_RANK_1 + "import numpy\nlengths = numpy.zeros(4, dtype=numpy.float)",
+    "hub-network": ON_RANK_1 + "import urllib.request\nurllib.request.urlopen('http://weights.invalid/resnet18.pth')",
+    "auth": ON_RANK_1
+    + """
+import http.server, threading, urllib.request
+class Private(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_error(401)
+server = http.server.HTTPServer(("127.0.0.1", 0), Private)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/weights.pt")
+""",
+    "cuda-unavailable": ON_RANK_1
+    + """
+import torch
+def place():
+    return torch.ones(4, device="cuda")
+place()
+""",
+    "compile-failure": ON_RANK_1
+    + """
+from pathlib import Path
+from torch.utils.cpp_extension import load
+Path("fused_norm.cpp").write_text("int norm(float* x) {\\n    return fast_rsqrt(x[0]);\\n}\\n")
+Path("build").mkdir()
+load("fused_norm", sources=["fused_norm.cpp"], build_directory="build")
+""",
+    "shm-exhausted": ON_RANK_1 + SMALL_SHM,
+    "shm-exhausted-write": ON_RANK_1 + SMALL_SHM.split("loader =")[0] + "torch.ones(4 << 20).share_memory_()\n",
+    "rendezvous-timeout": MEETING.replace("MEET", "if rank == 1:\n    time.sleep(60)\nmeet('gloo', 4)"),
+    "rendezvous-timeout-unreachable": MEETING.replace(
+        "MEET", "meet('gloo', 4, init_method='tcp://127.0.0.1:9', rank=1, world_size=2)"
+    ),
+    "rendezvous-dns": MEETING.replace(
+        "MEET", "meet('gloo', 4, init_method='tcp://gpu-node-17.invalid:29500', rank=rank, world_size=2)"
+    ),
+    "gloo-network": MEETING.replace("MEET", "os.environ['GLOO_SOCKET_IFNAME'] = 'ib0'\nmeet('gloo', 20)"),
+    "gloo-timeout-hang": MEETING.replace(
+        "MEET", "meet('gloo', 4)\nif rank == 1:\n    time.sleep(60)\ndist.all_reduce(torch.ones(8))"
+    ),
+    "gloo-timeout-hang-barrier": MEETING.replace(
+        "MEET",
+        "meet('gloo', 20)\nif rank == 1:\n    time.sleep(60)\n"
+        "dist.monitored_barrier(timeout=datetime.timedelta(seconds=3))",
+    ),
+    "collective-mismatch": COMPARED.replace(
+        "MEET",
+        "meet('gloo', 20)\natexit.register(time.sleep, 2 * rank)\ndist.all_reduce(torch.ones(4 + rank))",
+    ),
+    "collective-mismatch-operations": COMPARED.replace(
+        "MEET",
+        """meet('gloo', 20)
+if rank == 0:
+    dist.broadcast(torch.ones(4), 0)
+else:
+    dist.all_reduce(torch.ones(4))""",
+    ),
+    "collective-mismatch-gloo": MEETING.replace(
+        "MEET",
+        """meet('gloo', 20)
+if rank == 0:
+    dist.send(torch.ones(8), 1)
+    dist.barrier()
+else:
+    dist.recv(torch.ones(2), 0)""",
+    ),
+    "ddp-unused-parameters": DDP.replace(
+        "STEPS",
+        """for step in range(20):
+    model(torch.ones(4, 8), rank == 0 or step < 2).sum().backward()""",
+    ),
+    "ddp-unused-parameters-names": DDP.replace(
+        "STEPS",
+        """for step in range(20):
+    model(torch.ones(4, 8), False).sum().backward()""",
+    ).replace("import datetime, os, ", "import os\nos.environ['TORCH_DISTRIBUTED_DEBUG'] = 'INFO'\nimport datetime, "),
+    "ddp-marked-twice": DDP.replace(
+        "STEPS", "time.sleep(2 * rank)\nmodel(torch.ones(4, 8), 'checkpointed').sum().backward()"
+    ),
+    "ddp-shape-mismatch": MEETING.replace(
+        "MEET",
+        "meet('gloo', 20)\nDDP(torch.nn.Sequential(*[torch.nn.Linear(4, 4) for layer in range(2 + rank)]))",
+    ),
+    "ddp-shape-mismatch-sizes": MEETING.replace("MEET", "meet('gloo', 20)\nDDP(torch.nn.Linear(10, 4 + rank))"),
+    "process-group-misuse": MEETING.replace("MEET", "dist.barrier()"),
+    "process-group-misuse-twice": MEETING.replace("MEET", "meet('gloo', 20)\ndist.barrier()\nmeet('gloo', 20)"),
+    "process-group-misuse-device": MEETING.replace("MEET", "meet('cuda:gloo', 20)\ndist.all_reduce(torch.ones(4))"),
 }
 UNDER_TORCHRUN = {"script-not-found"}
 

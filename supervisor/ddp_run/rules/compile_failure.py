@@ -121,9 +121,11 @@ def _what(hit: Hit) -> str:
 
 def _compilers_error(death: Death) -> Quote | None:
     """The compiler's first `error:` of the last build."""
-    lines = death.stderr.lines
-    found = [index for index in range(max(0, len(lines) - 400), len(lines)) if _FIRST_ERROR.search(lines[index])]
-    return death.stderr.quote(found[0]) if found else None
+    for log in (death.stderr.ending(400), death.stdout.ending(400)):  # ninja's own words go to stdout
+        first = log.first(_FIRST_ERROR)
+        if first is not None:
+            return first[0]
+    return None
 
 
 def _advice(hit: Hit, error: Quote | None) -> tuple[str, ...]:

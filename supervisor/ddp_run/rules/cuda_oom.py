@@ -92,7 +92,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     cause = f"{death.who} ran out of GPU memory"
     cause += f" asking for {hit['asked']}" if hit["asked"] else ""
     cause += f" on GPU {memory.gpu}" if memory.gpu else ""
-    cause += _phase(death)
+    cause += " for NCCL's buffers" if hit.sign in _IN_NCCL else _phase(death)
     cause += f": {memory.counted}" if memory.counted else ""
     retry = None
     if memory.foreign:

@@ -93,6 +93,14 @@ def _why(hit: Hit) -> str:
     return "torch counts none"
 
 
+_TOOLS = {
+    "CUDA": ("nvidia-smi; ls -l /dev/nvidia*", "--gpus all", "CUDA_VISIBLE_DEVICES"),
+    "HIP": ("rocm-smi; ls -l /dev/kfd /dev/dri", "--device=/dev/kfd --device=/dev/dri", "HIP_VISIBLE_DEVICES"),
+    "XPU": ("xpu-smi discovery; ls -l /dev/dri", "--device=/dev/dri", "ZE_AFFINITY_MASK"),
+}
+"""For each vendor: what to look with, what a container needs, and the variable that hides GPUs."""
+
+
 def _advice(why: str, maker: str) -> tuple[str, ...]:
     if "built without" in why:
         return (
@@ -100,11 +108,9 @@ def _advice(why: str, maker: str) -> tuple[str, ...]:
             "   # a CPU build has none of them",
             "or run on the CPU: init_process_group(backend='gloo')",
         )
-    look = {"HIP": "rocm-smi; ls -l /dev/kfd /dev/dri", "XPU": "xpu-smi discovery; ls -l /dev/dri"}.get(
-        maker, "nvidia-smi; ls -l /dev/nvidia*"
-    )
+    look, container, mask = _TOOLS.get(maker, _TOOLS["CUDA"])
     return (
-        f"{look}   # does the driver see a GPU here? in a container: docker run --gpus all",
-        'echo "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-unset}"   # empty or -1 hides every GPU',
+        f"{look}   # does the driver see a GPU here? in a container: docker run {container}",
+        f'echo "{mask}=${{{mask}-unset}}"   # empty or -1 hides every GPU',
         "or run on the CPU: init_process_group(backend='gloo')",
     )

@@ -74,8 +74,11 @@ XID = re.compile(
 _XID = Sign("NVRM: Xid", XID)
 _BUS = Sign("has fallen off the bus")
 _LIKELY = (
-    Sign("HW Exception by GPU node", re.compile(r"HW Exception by GPU node-(?P<gpu>\d+)")),
-    Sign("RESULT_ERROR_DEVICE_LOST"),
+    Sign(
+        "HW Exception by GPU node",
+        re.compile(r"HW Exception by GPU node-(?P<gpu>\d+)[^\n]*?reason ?: ?(?P<why>[\w ]+)"),
+    ),
+    Sign("RESULT_ERROR_DEVICE_LOST", re.compile(r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST")),
     Sign("PI_ERROR_DEVICE_LOST"),
     Sign("Invalid access of peer GPU memory over nvlink or a hardware error"),
 )

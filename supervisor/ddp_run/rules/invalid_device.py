@@ -31,14 +31,7 @@ RULE = Rule(
     since="0.1",
     beats=("nccl-init", "native-abort", "cuda-unavailable"),
 )
-SIGNS = (
-    Sign("invalid device ordinal", re.compile(r"(?<!Error 101: )invalid device ordinal")),
-    Sign(
-        "device < num_gpus",
-        re.compile(r"device < num_gpus[^\n]*(?:device=(?P<device>\d*),? ?num_gpus=(?P<count>\d*))?"),
-    ),
-    Sign("Invalid device id", types=frozenset({"AssertionError"})),
-    Sign("Invalid device argument", re.compile(r"Invalid device argument\s*:? ?(?P<device>\d+)?")),
+_INTELS = (
     Sign(
         "device index is out of range",
         re.compile(r"The device index is out of range\. It must be in \[0, (?P<count>\d+)\), but got (?P<device>\d+)"),
@@ -47,6 +40,16 @@ SIGNS = (
         "total number of device is",
         re.compile(r"device is out of range, device is (?P<device>\d+), total number of device is (?P<count>\d+)"),
     ),
+)
+SIGNS = (
+    Sign("invalid device ordinal", re.compile(r"(?<!Error 101: )invalid device ordinal")),
+    Sign(
+        "device < num_gpus",
+        re.compile(r"device < num_gpus[^\n]*(?:device=(?P<device>\d*),? ?num_gpus=(?P<count>\d*))?"),
+    ),
+    Sign("Invalid device id", types=frozenset({"AssertionError"})),
+    Sign("Invalid device argument", re.compile(r"Invalid device argument\s*:? ?(?P<device>\d+)?")),
+    *_INTELS,
     Sign(
         "device_count() is",
         re.compile(r"on \w+ device (?P<device>\d+) but torch\.\w+\.device_count\(\) is (?P<count>\d+)"),
@@ -68,14 +71,19 @@ def match(death: Death, run: Evidence) -> Finding | None:
         cause += f", but sees {count}" if device else ""
     elif death.local_rank is not None:
         cause += f" (local rank {death.local_rank})"
-    return hit.finding(RULE, death, cause + place(death), _advice(vendor(hit.match.string), death))
+    return hit.finding(
+        RULE, death, cause + place(death), _advice("XPU" if hit.sign in _INTELS else vendor(hit.match.string), death)
+    )
 
 
 def _advice(maker: str, death: Death) -> tuple[str, ...]:
     count = {"HIP": "rocm-smi --showid", "XPU": "xpu-smi discovery"}.get(maker, "nvidia-smi -L")
+    masks = {"HIP": "HIP_VISIBLE_DEVICES", "XPU": "ZE_AFFINITY_MASK"}
+    mask = masks.get(maker, "CUDA_VISIBLE_DEVICES")
     mine = f"   # local rank {death.local_rank} needs index {death.local_rank}" if death.local_rank is not None else ""
+    module = "xpu" if maker == "XPU" else "cuda"
     return (
-        f'{count}; echo "CUDA_VISIBLE_DEVICES=${{CUDA_VISIBLE_DEVICES-unset}}"{mine}',
-        "ddp-run --nproc-per-node=gpu …   # as many ranks as GPUs",
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))   # not RANK, which goes on counting on other nodes',
+        f'{count}; echo "{mask}=${{{mask}-unset}}"{mine}',
+        f"ddp-run --nproc-per-node={'xpu' if maker == 'XPU' else 'gpu'} …   # as many ranks as GPUs",
+        f'torch.{module}.set_device(int(os.environ["LOCAL_RANK"]))   # not RANK: that counts on over all nodes',
     )

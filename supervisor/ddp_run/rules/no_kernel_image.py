@@ -67,23 +67,28 @@ def match(death: Death, run: Evidence) -> Finding | None:
         return None
     warned = anywhere(death.stderr, (_WARNED,))
     arch = hit["arch"] or (warned["arch"] if warned else None)
-    gpu = re.sub(r"^.*?(?=NVIDIA|GeForce|Tesla|Quadro|AMD|Intel)", "", warned["gpu"] or "") if warned else ""
+    gpu = re.sub(r"^.*?(?=NVIDIA|GeForce|Tesla|Quadro|AMD|Intel)", "", warned["gpu"] or "", count=1) if warned else ""
     which = f" ({', '.join(part for part in (gpu, arch) if part)})" if arch or gpu else ""
     sure = "likely" if hit.sign is _FUNCTION and warned is None and hit["runtime"] == "CUDA" else hit.confidence
     cause = f"{death.who} has no kernel for its GPU{which}: {_whose(warned, death)}{place(death)}"
     also = (warned.quote,) if warned is not None and warned.quote is not None else ()
-    return hit.finding(RULE, death, cause, _advice(hit, arch), confidence=sure, also=also)
+    return hit.finding(RULE, death, cause, _advice(hit, arch, warned is not None), confidence=sure, also=also)
 
 
 def _whose(warned: Hit | None, death: Death) -> str:
     return "this torch was built without it" if warned is not None else "torch or an extension was built without it"
 
 
-def _advice(hit: Hit, arch: str | None) -> tuple[str, ...]:
+def _advice(hit: Hit, arch: str | None, torchs: bool) -> tuple[str, ...]:
     if vendor(hit.match.string) == "HIP" or hit.sign is _ROCBLAS:
         return (
             "rocminfo | grep -m1 gfx   # the GPU's architecture",
             'python -c "import torch; print(torch.cuda.get_arch_list())"   # those of this torch',
+        )
+    if torchs:
+        return (
+            'python -c "import torch; print(torch.__version__, torch.cuda.get_arch_list())"   # what this torch has',
+            f"python -m pip install --upgrade torch   # to one that has {arch}: https://pytorch.org/get-started/locally/",
         )
     digits = re.fullmatch(r"sm_(\d+)(\d)", arch or "")
     build = f"{digits[1]}.{digits[2]}" if digits else "9.0"
