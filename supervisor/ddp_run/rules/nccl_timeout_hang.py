@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ddp_run.events import Rank
-from ddp_run.signs import Hit, Sign, ended_by, in_last_words
+from ddp_run.signs import ENDING, Hit, Sign, ended_by, in_last_words
 from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Quote, Retry, Rule
 from ddp_run.waiting import silent
 
@@ -79,16 +79,19 @@ _PROGRESS = Sign(
 )
 SIGNS = (*_TIMED_OUT, _STUCK, _MONITOR, _SIGNAL, _DONE, *_REPORTS, _PROGRESS)
 _NO_TIMEOUT = re.compile(r"(?:CUDA|HIP) error|NCCL error|illegal memory access|ECC|unspecified launch failure")
+_WHOLE_JOB = re.compile(r"default_pg|^PG 0$")
+"""The group in which a rank's number is its number in the job."""
 _NONE_YET = 2**62
 """torch prints the count -1, "none yet", as an unsigned number in some releases."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Suspect:
-    """The rank that is likely missing, why, and the line that tells."""
+    """The rank that is likely missing; how one says so of it, and how it says so of itself; the lines that tell."""
 
     rank: Rank | None
-    why: str
+    other: str
+    own: str
     quotes: tuple[Quote, ...] = ()
 
 
@@ -99,22 +102,33 @@ def match(death: Death, run: Evidence) -> Finding | None:
         hit = in_last_words(death, _TIMED_OUT)
     if hit is None:
         return _stuck(death)
-    caught = in_last_words(death, (_CAUGHT,)) if hit.sign is not _CAUGHT else hit
+    if hit.exception is None:
+        hit = _first(death) or hit
     suspect = _suspect(run)
-    cause = f"{death.who} waited {_what(caught or hit)}, which never completed"
+    cause = f"{death.who} waited {_what(hit)}, which never completed"
     if suspect is not None and suspect.rank != death.rank:
-        cause += f"; likely for {suspect.why}"
+        cause += f"; likely for {suspect.other}"
     elif suspect is not None:
-        cause += f"; it is likely the one that lags: {suspect.why}"
-    finding = (caught or hit).finding(
+        cause += f"; it is likely the one that lags: {suspect.own}"
+    finding = hit.finding(
         RULE,
         death,
         cause,
         _advice(suspect, run),
-        confidence="certain" if caught is not None else "likely",
+        confidence="certain" if hit.sign is _CAUGHT else "likely",
         also=suspect.quotes if suspect is not None else (),
     )
     return replace(finding, culprit=suspect.rank if suspect is not None else None)
+
+
+def _first(death: Death) -> Hit | None:
+    """The watchdog's first word on it, which the abort's message repeats."""
+    log = death.stderr.ending(ENDING)
+    for index, line in enumerate(log.lines):
+        match = _CAUGHT.search(line)
+        if match is not None:
+            return Hit(_CAUGHT, match, log.quote(index), None, "certain")
+    return None
 
 
 def _stuck(death: Death) -> Finding | None:
@@ -173,7 +187,12 @@ def _reported(logs: Iterable[LogText]) -> _Suspect | None:
                 ranks = [part.strip() for part in hit["ranks"].split(",")]
                 named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(ranks[:8])}"
                 rank = Rank(int(ranks[0])) if len(ranks) == 1 else None
-                return _Suspect(rank, f"{named}, as torch's desync report says", (log.quote(index),))
+                return _Suspect(
+                    rank,
+                    f"{named}, as torch's desync report says",
+                    "torch's desync report says so",
+                    (log.quote(index),),
+                )
     return None
 
 
@@ -185,6 +204,8 @@ def _lagging(logs: Iterable[LogText]) -> _Suspect | None:
             hit = _PROGRESS.search(line)
             if hit is None:
                 continue
+            if hit["global"] is None and hit["group"] is not None and not _WHOLE_JOB.search(hit["group"]):
+                continue
             rank = Rank(int(hit["global"] or hit["rank"]))
             count = int(hit["enqueued"])
             groups.setdefault(hit["group"] or "", {})[rank] = (-1 if count > _NONE_YET else count, log.quote(index))
@@ -194,14 +215,14 @@ def _lagging(logs: Iterable[LogText]) -> _Suspect | None:
         if fewest < most and len(behind) == 1:
             rank = behind[0]
             ahead = next(quote for count, quote in counts.values() if count == most)
-            why = f"rank {rank}, which enqueued {fewest} collectives where others enqueued up to {most}"
-            return _Suspect(rank, why, (counts[rank][1], ahead))
+            why = f"enqueued {fewest} collectives where others enqueued up to {most}"
+            return _Suspect(rank, f"rank {rank}, which {why}", f"it {why}", (counts[rank][1], ahead))
     return None
 
 
 def _mute(run: Evidence) -> _Suspect | None:
     rank = silent(run, _TIMED_OUT)
-    return None if rank is None else _Suspect(rank, f"rank {rank}, the only one that printed no time-out")
+    return None if rank is None else _Suspect(rank, f"rank {rank}, the only one that printed no time-out", "")
 
 
 def _advice(suspect: _Suspect | None, run: Evidence | None) -> tuple[str, ...]:
