@@ -63,6 +63,7 @@ _FROM_CHECKPOINT = re.compile(
     re.IGNORECASE,
 )
 _LOADING = re.compile(r"\btorch\.load\(|\.load_state_dict\(")
+_WRAPPERS = frozenset({"module", "model", "_orig_mod", "base_model"})
 _PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "model.")
 
 

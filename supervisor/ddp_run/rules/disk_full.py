@@ -35,13 +35,17 @@ _QUOTA = "Disk quota exceeded"
 _WRITER = "PytorchStreamWriter failed writing"
 _POSITION = "] . unexpected pos "
 _FULL = (
-    Sign("No space left on device", re.compile(rf"No space left on device(?:: {_QUOTED}|, file path: (?P<file>\S+))?")),
+    Sign(
+        "No space left on device",
+        re.compile(rf"No space left on device(?:: {_QUOTED}(?: -> '(?P<to>[^'\n]+)')?|, file path: (?P<file>\S+))?"),
+    ),
     Sign(_QUOTA, re.compile(rf"Disk quota exceeded(?:: {_QUOTED})?")),
     Sign("No space left on device (os error 28)"),
     Sign("database or disk is full"),
 )
 _TORN = (
     Sign(_WRITER, re.compile(r"PytorchStreamWriter failed writing (?:file|central directory)[^\n]{0,80}")),
+    Sign("basic_ios::clear: iostream error"),  # torch 2.13 in place of `file write failed`
     Sign(_POSITION, re.compile(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+")),
 )
 SIGNS: tuple[Sign, ...] = (*_FULL, *_TORN)
@@ -68,7 +72,7 @@ def _context(hit: Hit) -> str:
 
 
 def _path(hit: Hit) -> str | None:
-    return hit["path"] or hit["file"]
+    return hit["to"] or hit["path"] or hit["file"]
 
 
 def _cause(death: Death, hit: Hit) -> str:

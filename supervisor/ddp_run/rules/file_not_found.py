@@ -34,17 +34,17 @@ _IN_WORKER = r"(?!: Caught \w+ in )"
 SIGNS: tuple[Sign, ...] = (
     Sign(
         "FileNotFoundError",
-        re.compile(rf"FileNotFoundError{_IN_WORKER}{_WITH_PATH}"),
+        re.compile(rf"^(?:\w+\.)*FileNotFoundError{_IN_WORKER}{_WITH_PATH}"),
         frozenset({"FileNotFoundError"}),
     ),
     Sign(
         "IsADirectoryError",
-        re.compile(rf"IsADirectoryError{_IN_WORKER}{_WITH_PATH}"),
+        re.compile(rf"^(?:\w+\.)*IsADirectoryError{_IN_WORKER}{_WITH_PATH}"),
         frozenset({"IsADirectoryError"}),
     ),
     Sign(
         "NotADirectoryError",
-        re.compile(rf"NotADirectoryError{_IN_WORKER}{_WITH_PATH}"),
+        re.compile(rf"^(?:\w+\.)*NotADirectoryError{_IN_WORKER}{_WITH_PATH}"),
         frozenset({"NotADirectoryError"}),
     ),
     Sign(

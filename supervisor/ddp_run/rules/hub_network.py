@@ -106,6 +106,8 @@ def _host(hit: Hit) -> str | None:
     if hit["host"]:
         return hit["host"]
     found = re.match(r"https?://(?:[^/@\s]*@)?([^/:\s]+)", hit["url"] or hit["what"] or "")
+    if found is None and hit.exception is not None:  # the program's own line may show the address
+        found = re.search(r"['\"]https?://(?:[^/@\s]*@)?([\w.\-]+)", hit.exception.traceback)
     return found[1] if found else None
 
 
@@ -143,6 +145,8 @@ def _advice(hit: Hit) -> tuple[str, ...]:
         )
     if hit["status"] == "429":
         return ("if int(os.environ['LOCAL_RANK']) == 0: download()   # then dist.barrier(): one rank per node asks",)
+    if host is None and "/huggingface_hub/" not in (hit.exception.traceback if hit.exception is not None else ""):
+        return ("env | grep -i proxy   # on the node that failed: is a proxy needed here, and set?",)
     if host is None or "huggingface" in host:
         return (ask, "export HF_HUB_OFFLINE=1   # if all is in the cache already (HF_HOME)")
     return (ask, "env | grep -i proxy   # is a proxy needed here, and set?")

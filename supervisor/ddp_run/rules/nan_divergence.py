@@ -137,10 +137,9 @@ def match(death: Death, run: Evidence) -> Finding | None:
         hit = (in_exception(death, SIGNS) or _last_words(death)) if left else None
     if hit is None:
         return None
-    alone = len(run.deaths) > 1 and all(
-        other.rank == death.rank or other.exception is None or _another(other, death) for other in run.deaths
-    )
-    return hit.finding(RULE, death, _cause(death, hit), _advice(death, hit, alone and raised is not None))
+    others = [other for other in run.deaths if other.rank != death.rank and other.exception is not None]
+    alone = raised is not None and bool(others) and all(_another(other, death) for other in others)
+    return hit.finding(RULE, death, _cause(death, hit), _advice(death, hit, alone))
 
 
 def _last_words(death: Death) -> Hit | None:
@@ -157,7 +156,7 @@ def _cause(death: Death, hit: Hit) -> str:
     where = f" ({raised.file.rpartition('/')[2]}:{raised.line})" if raised is not None and raised.file else ""
     if hit["function"]:
         return f"{death.who} computed NaN in the backward of {hit['function']}{where}"
-    said = hit.text if raised is None else raised.message.partition("\n")[0] or raised.type
+    said = hit.text if raised is None else raised.message.partition("\n")[0].partition(". ")[0] or raised.type
     if hit.sign.words == "to satisfy the constraint":
         return f"{death.who} gave NaN or infinite values to a torch.distributions object{where}"
     return f"{death.who} stopped because a value is not finite{where}: {said[:160]}"

@@ -37,7 +37,9 @@ _AGENTS = Sign("PermissionError", re.compile(rf"PermissionError: \[Errno \d+\] (
 SIGNS: tuple[Sign, ...] = (
     Sign(
         "PermissionError",
-        re.compile(rf"PermissionError(?!: Caught \w+ in )(?:: \[Errno \d+\] (?P<what>[^:\n]+)(?:: {_QUOTED})?)?"),
+        re.compile(
+            rf"^(?:\w+\.)*PermissionError(?!: Caught \w+ in )(?:: \[Errno \d+\] (?P<what>[^:\n]+)(?:: {_QUOTED})?)?"
+        ),
         frozenset({"PermissionError"}),
     ),
     _SCRIPT,

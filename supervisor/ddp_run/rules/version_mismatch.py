@@ -30,7 +30,7 @@ RULE = Rule(
     area=Area.USER_CODE,
     retry=Retry(helps=False, reason="the same versions are installed on the next attempt"),
     since="0.1",
-    beats=("import-error", "checkpoint-corrupt", "native-abort"),
+    beats=("import-error", "native-abort"),
 )
 _IMPORT = frozenset({"ImportError", "ModuleNotFoundError", "RuntimeError", "AssertionError", "ValueError", "OSError"})
 _SYMBOL = "undefined symbol: "
@@ -101,10 +101,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign("Descriptors cannot be create"),
     Sign(
         _GLOBAL,
-        re.compile(
-            r"Weights only load failed[\s\S]*?Unsupported (?:global: GLOBAL (?P<global>[\w.]+)|operand|class|type)"
-            r"|Weights only load failed[^\n]*(?![\s\S]*(?:invalid load key|truncated))"
-        ),
+        re.compile(r"Weights only load failed(?:[\s\S]*?Unsupported global: GLOBAL (?P<global>[\w.]+))?"),
     ),
     Sign("Unsupported global: GLOBAL", re.compile(r"Unsupported global: GLOBAL (?P<global>[\w.]+)")),
     Sign(
@@ -143,7 +140,13 @@ def _raised_in_package(hit: Hit) -> bool:
 
 
 def _sure(hit: Hit) -> Confidence:
-    guessed = (_SYMBOL, _LIBRARY_NAME, "numpy.core.multiarray failed to import", "Numpy is not available")
+    guessed = (
+        *((_GLOBAL,) if hit["global"] is None else ()),
+        _SYMBOL,
+        _LIBRARY_NAME,
+        "numpy.core.multiarray failed to import",
+        "Numpy is not available",
+    )
     return "likely" if hit.sign.words in guessed else hit.confidence
 
 
