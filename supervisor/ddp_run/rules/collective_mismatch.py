@@ -85,11 +85,11 @@ def match(death: Death, run: Evidence) -> Finding | None:
 def _detected(hit: Hit, death: Death) -> Finding:
     if hit["a"] is None:
         cause = f"{death.who} runs another collective than its peers"
-        return hit.finding(RULE, death, cause, _ADVICE, confidence="certain")
+        return hit.finding(RULE, death, cause, _ADVICE)
     one, other = _told(hit, "a_"), _told(hit, "b_")
     both = f"rank {hit['a']} runs {one} while rank {hit['b']} runs {other}"
     number = f" (collective #{hit['a_seq']})" if hit["a_seq"] and hit["a_seq"] == hit["b_seq"] else ""
-    return hit.finding(RULE, death, both + number, _ADVICE[1:], confidence="certain")
+    return hit.finding(RULE, death, both + number, _ADVICE[1:])
 
 
 def _told(hit: Hit, which: str) -> str:

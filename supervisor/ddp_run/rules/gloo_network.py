@@ -57,7 +57,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if hit.sign in (_ADDRESS, _INTERFACE, _NO_INTERFACE, _NO_ADDRESS):
         name = f" for {hit['name']}" if hit["name"] else ""
         cause = f"{death.who}: Gloo finds no network address{name}"
-        return hit.finding(RULE, death, cause, _for_name(hit["name"]), confidence="certain", retry=_WRONG_NAME)
+        return hit.finding(RULE, death, cause, _for_name(hit["name"]), retry=_WRONG_NAME)
     told = (hit["said"] or "").strip()[:160]
     cause = f"{death.who}: Gloo could not connect to the other ranks{': ' + told if told else ''}"
     return hit.finding(RULE, death, cause, _FOR_CONNECTION, confidence="likely")

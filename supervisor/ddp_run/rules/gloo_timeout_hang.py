@@ -35,7 +35,9 @@ RULE = Rule(
 )
 _MISSING = Sign(
     "failed to pass monitoredBarrier in ",
-    re.compile(r"Ranks? (?P<missing>\d+(?:,? \d+)*) failed to pass monitoredBarrier in (?P<ms>\d+) ms"),
+    re.compile(
+        r"(?:\[Rank (?P<who>\d+)\]: )?Ranks? (?P<missing>\d+(?:,? \d+)*) failed to pass monitoredBarrier in (?P<ms>\d+)"
+    ),
 )
 _BARRIER = Sign("timed out in monitoredBarrier after ", re.compile(r"timed out in monitoredBarrier after (?P<ms>\d+)"))
 _TRANSFER = Sign(
@@ -60,8 +62,9 @@ def match(death: Death, run: Evidence) -> Finding | None:
     missing = [Rank(int(number)) for number in re.findall(r"\d+", hit["missing"] or "")]
     if missing:
         named = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:8]))}"
-        cause = f"{named} did not reach the barrier{before} that {death.who} waited {waited}for"
-        finding = hit.finding(RULE, death, cause, _advice(missing[0]), confidence="certain")
+        who = f"rank {hit['who']}" if hit["who"] else death.who
+        cause = f"{named} did not reach the barrier{before} that {who} waited {waited}for"
+        finding = hit.finding(RULE, death, cause, _advice(missing[0]))
         return replace(finding, culprit=missing[0])
     if hit.sign is _BARRIER:
         cause = f"{death.who} waited {waited}in a monitored barrier that not all ranks reached"

@@ -77,7 +77,15 @@ _PROGRESS = Sign(
         r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+).*?last completed (?:NCCL )?work: (?P<completed>-?\d+)"
     ),
 )
-SIGNS = (*_TIMED_OUT, _STUCK, _MONITOR, _SIGNAL, _DONE, *_REPORTS, _PROGRESS)
+_RAS = (
+    Sign(
+        " launched up to operation ",
+        re.compile(r"(?:Rank (?P<rank>\d+) has|\d+ ranks have) launched up to operation (?P<count>\d+)"),
+    ),
+    Sign("not launched any operations", re.compile(r"Rank (?P<rank>\d+) has not launched any operations(?P<count>)")),
+)
+"""NCCL's own report of a communicator (the `ncclras` program, src/ras/client_support.cc)."""
+SIGNS = (*_TIMED_OUT, _STUCK, _MONITOR, _SIGNAL, _DONE, *_REPORTS, *_RAS, _PROGRESS)
 _NO_TIMEOUT = re.compile(r"(?:CUDA|HIP) error|NCCL error|illegal memory access|ECC|unspecified launch failure")
 _WHOLE_JOB = re.compile(r"default_pg|^PG 0$")
 """The group in which a rank's number is its number in the job."""
@@ -174,7 +182,7 @@ def _seconds(milliseconds: str | None) -> str:
 def _suspect(run: Evidence) -> _Suspect | None:
     """The rank that torch's report names, else the one that lags behind, else the only one without a word."""
     logs = [death.stderr for death in run.deaths] or [run.agent.log]
-    return _reported(logs) or _lagging(logs) or _mute(run)
+    return _reported(logs) or _seen_by_nccl(logs) or _lagging(logs) or _mute(run)
 
 
 def _reported(logs: Iterable[LogText]) -> _Suspect | None:
@@ -193,6 +201,24 @@ def _reported(logs: Iterable[LogText]) -> _Suspect | None:
                     "torch's desync report says so",
                     (log.quote(index),),
                 )
+    return None
+
+
+def _seen_by_nccl(logs: Iterable[LogText]) -> _Suspect | None:
+    """The only rank that NCCL's report shows behind the others of its communicator."""
+    for log in logs:
+        told: list[tuple[int, Rank | None, Quote]] = []
+        for index, line in enumerate(log.lines):
+            hit = next((match for sign in _RAS if (match := sign.search(line)) is not None), None)
+            if hit is not None:
+                rank = Rank(int(hit["rank"])) if hit["rank"] else None
+                told.append((int(hit["count"] or 0), rank, log.quote(index)))
+        fewest, most = min((each[0] for each in told), default=0), max((each[0] for each in told), default=0)
+        behind = [each for each in told if each[0] == fewest]
+        if fewest < most and len(behind) == 1 and behind[0][1] is not None:
+            why = f"launched {fewest} operations where others launched {most}, as NCCL's report says"
+            rank = behind[0][1]
+            return _Suspect(rank, f"rank {rank}, which {why}", f"it {why}", (behind[0][2],))
     return None
 
 

@@ -6,7 +6,7 @@ is not there or not for this device's tensors, or a rank outside the group.
 ## How to recognise it
 `Default process group has not been initialized`, `trying to initialize the default process group twice`, `No backend
 type associated with device type cpu`, `Tensors must be CUDA and dense`, `is not part of group`, `Environment variable
-RANK expected, but not set`, `Distributed package doesn't have NCCL built in`. All ranks that come to this line fail
+RANK expected, but not set`, `Distributed package doesn't have MPI built in`. All ranks that come to this line fail
 alike, most often.
 ## What to do
 Call `init_process_group` once, at the start, on every rank. NCCL takes only tensors on a GPU: move them (`.cuda()`), or
@@ -49,7 +49,7 @@ _UNKNOWN = (
     Sign("Unknown c10d backend type", re.compile(r"Unknown c10d backend type (?P<backend>[\w.]+)")),
     Sign("Unknown backend", re.compile(r"Unknown backend:? '?(?P<backend>[\w.]+)")),
     Sign("Invalid backend: ", re.compile(r"Invalid backend: '?(?P<backend>[\w.]+)")),
-    Sign("Distributed package doesn't have ", re.compile(r"package doesn't have (?P<backend>\w+) built in")),
+    Sign("Distributed package doesn't have ", re.compile(r"package doesn't have (?!NCCL)(?P<backend>\w+) built in")),
 )
 _OUTSIDE = (
     Sign(" is not part of group", re.compile(r"(?:[Gg]lobal|[Gg]roup) rank (?P<number>\d+) is not part of group")),
@@ -59,7 +59,7 @@ _OUTSIDE = (
     Sign("the new group's world size should be less or equal to the world size set by init_process_group"),
 )
 _ENVIRONMENT = Sign(
-    "environment variable ",
+    " expected, but not set",
     re.compile(r"environment variable (?P<variable>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set"),
 )
 _ITSELF = (
@@ -74,16 +74,17 @@ _TORCHS = re.compile(r"torch/distributed/|torch\.distributed")
 def match(death: Death, run: Evidence) -> Finding | None:
     """torch's refusal, where it is the exception that ended the rank (or no exception is known)."""
     hit = ended_by(death, SIGNS)
-    if hit is None or (hit.exception is not None and not _from_torch(hit)):
+    if hit is None or not _from_torch(hit):
         return None
     cause, advice = _told(hit)
     return hit.finding(RULE, death, f"{death.who} {cause}", advice)
 
 
 def _from_torch(hit: Hit) -> bool:
-    """Words as common as `Unknown backend` count only from torch.distributed itself."""
-    plain = hit.sign in (*_UNKNOWN, *_OUTSIDE, *_ITSELF, *_CUDA_ONLY, *_NOT_MADE)
-    return hit.exception is not None and (not plain or _TORCHS.search(hit.exception.traceback) is not None)
+    """Words as common as `Unknown backend` count only where torch.distributed itself raised them."""
+    if hit.sign in (*_UNKNOWN, *_OUTSIDE, *_ITSELF, _NOT_MADE[2], _NOT_MADE[3]):
+        return hit.exception is not None and _TORCHS.search(hit.exception.traceback) is not None
+    return True
 
 
 def _told(hit: Hit) -> tuple[str, tuple[str, ...]]:

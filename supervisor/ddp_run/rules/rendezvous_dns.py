@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.signs import Hit, Sign, anywhere, ended_by
+from ddp_run.signs import Hit, Sign, anywhere, ended_by, in_exception
 from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Quote, Retry, Rule
 
 RULE = Rule(
@@ -52,11 +52,11 @@ _SAID = re.compile(r"\[Errno (?P<number>-?\d+)\] (?P<said>.+)")
 def match(death: Death, run: Evidence) -> Finding | None:
     """A rank that could not connect, to a name that its own socket could not resolve."""
     hit = ended_by(death, (_NOT_REACHED,))
-    if hit is not None:
+    if hit is not None and not _UNRESOLVED.search(hit.match.string):
         return _finding(hit, death.stderr, death)
-    hit = ended_by(death, (_UNRESOLVED,))
+    hit = in_exception(death, (_UNRESOLVED,))
     if hit is not None:
-        return hit.finding(RULE, death, _cause(death.who, hit), _advice(hit["host"]), confidence="certain")
+        return hit.finding(RULE, death, _cause(death.who, hit), _advice(hit["host"]))
     hit = ended_by(death, (_PYTHONS,))
     if hit is None or hit.exception is None or not _frames_of_torch(hit.exception.traceback):
         return None

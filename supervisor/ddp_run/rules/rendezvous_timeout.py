@@ -75,7 +75,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     hit = ended_by(death, _IN_RANK) or _old_timeout(death) or ended_by(death, _AGENT)
     if hit is None or "setting up NCCL communicator" in hit.match.string:
         return None
-    return hit.finding(RULE, death, f"{death.who} {_cause(hit)}", _advice(hit, run), confidence="certain")
+    return hit.finding(RULE, death, f"{death.who} {_cause(hit)}", _advice(hit, run))
 
 
 def match_launch(run: Evidence) -> Finding | None:
