@@ -88,6 +88,9 @@ def _answer(paths: Sequence[str], fd: int) -> NoReturn:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
         signal.alarm(_LINGER_S)
+        # above all the keeper's pipe: its other end must close when ddp-run is killed
+        os.closerange(3, fd)
+        os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
         for path in paths:
             try:
                 found = os.statvfs(path)

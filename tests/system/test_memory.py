@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,18 +42,29 @@ def cgroup() -> Iterator[Path]:
     group.rmdir()
 
 
-def test_the_kernel_killed_it(ddp: Launcher, cgroup: Path) -> None:
-    words = f"echo $$ > {cgroup}/cgroup.procs; exec {DDP_RUN} --nproc-per-node 2 {ddp.script(EATS)}"
+def in_cgroup(ddp: Launcher, cgroup: Path, before: str, *words: object) -> Outcome:
+    """Run ddp-run within the cgroup; `before` are words of a command that runs it."""
+    command = shlex.join([*before.split(), str(DDP_RUN), *map(str, words)])
     done = subprocess.run(
-        ["sh", "-c", words], cwd=ddp.cwd, env=ddp.environ({}), capture_output=True, text=True, timeout=100
+        ["sh", "-c", f"echo $$ > {cgroup}/cgroup.procs; exec {command}"],
+        cwd=ddp.cwd,
+        env=ddp.environ({}),
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     outcome = Outcome(done.returncode, done.stdout, done.stderr, (ddp.cwd / "ddp-run-logs/latest").resolve())
+    assert_replay_agrees(outcome)
+    return outcome
+
+
+def test_the_kernel_killed_it(ddp: Launcher, cgroup: Path) -> None:
+    outcome = in_cgroup(ddp, cgroup, "", "--nproc-per-node", 2, ddp.script(EATS))
     assert outcome.code == 137
     assert outcome.folder is not None
     assert outcome.verdict["cause"] == "host-oom", outcome.stderr
     assert outcome.verdict["confidence"] == "certain"
     assert outcome.verdict["first_failure"]["rank"] == 1
-    assert_replay_agrees(outcome)
     evidence = gather(ddp.cwd / "ddp-run-logs/latest", list(journal.read(outcome.folder / "events.jsonl")), 0)
     trend = evidence.deaths[0].memory
     assert trend is not None
@@ -62,6 +74,35 @@ def test_the_kernel_killed_it(ddp: Launcher, cgroup: Path) -> None:
         assert any("Killed process" in line for line in evidence.kernel.lines)
     if evidence.kernel_pids:
         assert evidence.killed_for_memory(evidence.deaths[0].pid) is not None
+
+
+def test_the_kernel_killed_it_in_a_pid_namespace(ddp: Launcher, cgroup: Path) -> None:
+    if subprocess.run(["unshare", "-pf", "--mount-proc", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no pid namespace of our own")
+    outcome = in_cgroup(ddp, cgroup, "unshare -pf --mount-proc", "--nproc-per-node", 2, ddp.script(EATS))
+    assert (outcome.verdict["cause"], outcome.verdict["confidence"]) == ("host-oom", "certain"), outcome.stderr
+    # the kernel's line has the number that the process has outside
+    assert not any(event["own_pids"] for event in outcome.named("KernelLogged"))
+    assert not any("Killed process" in quote["text"] for quote in outcome.verdict["evidence"])
+
+
+def test_the_kernel_killed_a_worker(ddp: Launcher, cgroup: Path) -> None:
+    eats = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Eats(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index):
+        held = []
+        while True: held.append(bytearray(16 << 20))
+
+if __name__ == "__main__":
+    for batch in DataLoader(Eats(), num_workers=1): pass
+"""
+    outcome = in_cgroup(ddp, cgroup, "", "--nproc-per-node", 1, ddp.script(eats))
+    assert outcome.verdict["cause"] == "dataloader-worker-died", outcome.stderr
+    assert "out-of-memory killer" in outcome.verdict["title"]
 
 
 def test_somebody_killed_it(ddp: Launcher) -> None:

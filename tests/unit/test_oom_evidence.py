@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddp_run.events import MonotonicNs, Rank
-from ddp_run.rules import host_oom, native_abort, segfault, shm_exhausted
+from ddp_run.rules import dataloader_worker_died, host_oom, native_abort, segfault, shm_exhausted
 from ddp_run.verdict import Death, Evidence, LogText, MemoryTrend, MemoryUse, Space
 
 OURS = "[1.0] Memory cgroup out of memory: Killed process 77 (python) total-vm:9kB, anon-rss:8kB"
@@ -79,3 +79,18 @@ def test_a_bus_error_of_the_rank_itself() -> None:
     assert shm_exhausted.match(death, run(space=(Space("/data", 0, 64 << 20),))) is None
     assert shm_exhausted.match(death, run()) is None
     assert shm_exhausted.match(Death(Rank(2), pid=77, code=-11), run(space=(full,))) is None
+
+
+def test_a_worker_that_the_kernel_killed_and_one_that_it_did_not() -> None:
+    stderr = LogText("stderr.log", ("RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed. ",))
+    death = Death(Rank(2), pid=5, code=1, stderr=stderr)
+
+    def title(seen: Evidence) -> str:
+        finding = dataloader_worker_died.match(death, seen)
+        assert finding is not None
+        return finding.cause
+
+    assert title(run()).endswith("ended by a signal: Killed")
+    assert title(run(OURS, host=1)).endswith("ended by a signal: Killed, by the kernel's out-of-memory killer")
+    assert title(run(host=1)).endswith("Killed; the kernel's out-of-memory killer was at work")
+    assert title(run(ANOTHERS, host=1)).endswith("ended by a signal: Killed")

@@ -62,13 +62,26 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if hit is None:
         return None
     hit = ended_by(death, _BY_SIGNAL) or _same_worker(death, hit) or hit
-    kills = run.cgroup_oom_kills or run.host_oom_kills or 0
     cause, also = _cause(death, hit), []
-    if hit["signal"] == _KILLED and kills:
-        cause += "; the kernel's out-of-memory killer was at work"
-        also.append(Quote("kernel", None, f"out-of-memory kills during this attempt: {kills}"))
+    if hit["signal"] == _KILLED:
+        why, proof = _killed_for_memory(hit, run)
+        cause += why
+        also += proof
     sure: Confidence = "likely" if hit["signal"] == _BUS else hit.confidence
     return hit.finding(RULE, death, cause, _advice(hit), confidence=sure, also=also)
+
+
+def _killed_for_memory(hit: Hit, run: Evidence) -> tuple[str, list[Quote]]:
+    """What the kernel says of its out-of-memory killer: that it ended this worker, or that it ended somebody."""
+    kills = run.cgroup_oom_kills or run.host_oom_kills or 0
+    pids = [int(pid) for pid in (hit["pids"] or "").split(", ") if pid.isdigit()]
+    named = next((line for line in map(run.killed_for_memory, pids) if line is not None), None)
+    if named is not None:
+        return ", by the kernel's out-of-memory killer", [named]
+    if not kills or (pids and all(map(run.spared_for_memory, pids))):
+        return "", []
+    counted = Quote("kernel", None, f"out-of-memory kills during this attempt: {kills}")
+    return "; the kernel's out-of-memory killer was at work", [counted]
 
 
 def _same_worker(death: Death, hit: Hit) -> Hit | None:
