@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ddp_run.signs import Hit, Sign, anywhere, in_exception, in_last_words
 from ddp_run.verdict import Death
@@ -17,23 +18,29 @@ _OF_A_GPU = re.compile(
     r"CUDA|cuda|cuDNN|cuBLAS|CUBLAS|CUDNN|NVML|NCCL|nccl|HIP |hip[A-Z]|rocBLAS|miopen|MIOpen|RCCL|HSA_"
     r"|XPU|SYCL|level_zero|[Tt]riton|AcceleratorError"
 )
+_VERY_LAST = 12
 _NCCLS = re.compile(r"NCCL|nccl|RCCL|rccl|DistBackendError")
-NO_GPU = re.compile(
-    r"no GPUs found!|No CUDA GPUs are available|CUDA is not available|is_available\(\)|No HIP GPUs are available"
-    r"|Unexpected error from cudaGetDeviceCount|(?i:no (?:cuda|gpu)s?\b.{0,30}(?:available|found|detected))"
-    r"|AssertionError$|device type at start of device string|bf16/gpu|requires? (?:a )?(?:gpu|GPU|CUDA)"
+_NO_GPU = re.compile(r"no GPUs found!|No CUDA GPUs are available|Unexpected error from cudaGetDeviceCount")
+"""What torch says where it counts no GPU: why, it said in a warning before."""
+_PROGRAMS_NO_GPU = re.compile(
+    r"CUDA (?:is )?not available|is_available\(\)|bf16/gpu|requires? a GPU|No GPU found|No supported gpu backend"
+    r"|(?i:no (?:cuda|gpu)s?\b.{0,30}(?:available|found|detected))"
 )
-"""What programs say where torch counts no GPU: the reason stands in a warning of torch's before it."""
+"""What programs say of the same."""
 
 
 def ended_by_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:
-    """The sign in the exception that ended the rank; without one in its last words, unless it was killed from outside.
+    """The sign in the exception that ended the rank; without one in its last words.
 
-    A rank that the kernel or the agent killed had gone on after what it printed of its GPU.
+    A rank that was killed from outside may have gone on after what it printed of its GPU: there only the very last
+    lines count, and prove nothing.
     """
     if death.exception is not None:
         return in_exception(death, signs)
-    return None if death.code in _FROM_OUTSIDE else in_last_words(death, signs)
+    if death.code not in _FROM_OUTSIDE:
+        return in_last_words(death, signs)
+    hit = in_last_words(death, signs, _VERY_LAST)
+    return None if hit is None else replace(hit, confidence="likely")
 
 
 def behind_nccl(death: Death, signs: Sequence[Sign]) -> Hit | None:
@@ -45,11 +52,16 @@ def behind_nccl(death: Death, signs: Sequence[Sign]) -> Hit | None:
 
 
 def behind_no_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:
-    """The sign in torch's warnings, where the rank ended because it found no GPU."""
+    """The sign in torch's warnings, where the rank ended because it found no GPU; likely where only it says so."""
     raised = death.exception
-    if raised is None or not NO_GPU.search(f"{raised.type}: {raised.message}".removesuffix(": ")):
+    if raised is None:
         return None
-    return anywhere(death.stderr, signs)
+    torchs = _NO_GPU.search(raised.message) is not None
+    last = raised.traceback.splitlines()[-2:] if raised.type == "AssertionError" and not raised.message else []
+    if not torchs and not _PROGRAMS_NO_GPU.search("\n".join([raised.message, *last])):
+        return None
+    hit = anywhere(death.stderr, signs)
+    return hit if hit is None or torchs else replace(hit, confidence="likely")
 
 
 def is_of_a_gpu(death: Death) -> bool:

@@ -32,7 +32,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same source meets the same compiler again"),
     since="0.1",
-    beats=("native-abort", "import-error"),
+    beats=("native-abort", "import-error", "version-mismatch"),
 )
 _MISSING = Sign("Failed to find C compiler")
 _RESOURCES = Sign(
@@ -49,10 +49,16 @@ _TRITON = Sign("Cannot find a working triton installation")
 _COMMAND = Sign(
     "returned non-zero exit status",
     re.compile(
-        r"Command '\[?'?(?P<command>[^', ]*(?:ninja|nvcc|gcc|cc|[gc]\+\+|clang|hipcc|icpx|ptxas)[\w.+\-]*)'?[^\n]*?"
+        r"Command '\[?'?(?P<command>(?:[^', ]*/)?(?:[\w\-]+-)?"
+        r"(?:ninja|nvcc|g?cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ptxas)(?:-[\w.]+)?)(?=[', ])[^\n]*?"
         r" returned non-zero exit status"
     ),
     frozenset({"CalledProcessError"}),
+)
+_NOT_BUILT = Sign(
+    "/torch_extensions/",
+    re.compile(r"/torch_extensions/\S+\.so: cannot open shared object file"),
+    frozenset({"ImportError", "OSError"}),
 )
 SIGNS = (
     _MISSING,
@@ -64,6 +70,10 @@ SIGNS = (
     _COMMAND,
     Sign("Error compiling objects for extension"),
     Sign("Ninja is required to load C++ extensions"),
+    Sign("Unable to JIT load the", re.compile(r"Unable to JIT load the [^\n]{0,120}")),
+    Sign("does not match the version torch was compiled with"),
+    Sign("CUDA_HOME does not exist, unable to compile"),
+    _NOT_BUILT,
     Sign("which is too old to be supported by the triton GPU compiler"),
     Sign("libcuda.so cannot found!"),
     Sign("No working C++ compiler found"),
@@ -109,6 +119,8 @@ def _what(hit: Hit) -> str:
         return f"cannot build a CUDA extension: nvcc is of CUDA {hit['found']}, torch of {hit['built']}"
     if hit.sign is _TRITON:
         return "cannot compile for its GPU: no working triton is installed"
+    if hit.sign is _NOT_BUILT:
+        return "cannot load an extension that was to be built here: the build failed, or another rank was to do it"
     if hit.sign is _COMMAND:
         return f"could not compile: {(hit['command'] or '').rpartition('/')[2]} failed"
     if hit.exception is not None:
@@ -143,7 +155,7 @@ def _advice(hit: Hit, error: Quote | None) -> tuple[str, ...]:
         )
     if hit.sign is _TRITON:
         return ("python -m pip show triton   # torch for Linux and CUDA brings the one that fits",)
-    if hit.sign is _EXTENSION or "ninja" in said or "cpp_extension" in said:
+    if hit.sign in (_EXTENSION, _NOT_BUILT) or "ninja" in said or "cpp_extension" in said:
         return (
             "rm -rf ~/.cache/torch_extensions   # half-built files and locks of a build that was killed",
             "MAX_JOBS=2 python -c 'import THE_EXTENSION'   # once, in one process: shows the compiler's first error",

@@ -43,12 +43,13 @@ SIGNS = (
     Sign("CUDNN_STATUS_", re.compile(r"(?P<status>CUDNN_STATUS_(?!SUCCESS|ALLOC|ARCH)\w+)")),
     Sign("cuDNN error: ", re.compile(r"cuDNN error: (?!CUDNN_STATUS_)[^\n]{0,80}")),
     Sign("cuDNN Frontend error: ", re.compile(r"cuDNN Frontend error: [^\n]{0,80}")),
+    Sign("was unable to find an engine to execute this computation"),
     Sign("cusolver error: ", re.compile(r"cusolver error: (?P<status>\w+), when calling `(?P<call>\w+)")),
     Sign("CUSPARSE_STATUS_", re.compile(r"(?P<status>CUSPARSE_STATUS_(?!SUCCESS)\w+)")),
     Sign("cuFFT error: ", re.compile(r"cuFFT error: (?P<status>CUFFT_\w+)")),
     Sign("miopenStatus", re.compile(r"(?P<status>miopenStatus(?!Success)\w+)")),
     Sign("rocblas_status_", re.compile(r"(?P<status>rocblas_status_(?!success)\w+)")),
-    Sign("could not create a primitive", re.compile(r"could not create a primitive\b(?! descriptor iterator)")),
+    Sign("could not create a primitive"),
     Sign("could not execute a primitive"),
 )
 
@@ -59,6 +60,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if hit is None:
         return None
     status = hit["status"] or hit.match[0].strip()
+    status = "`unable to find an engine`" if status.startswith("was unable") else status
     call = f" in {hit['call']}" if hit["call"] else ""
     cause = f"{death.who} got {status} from {_library(status, hit.match.string)}{call}{place(death)}"
     return hit.finding(RULE, death, cause, _advice(status, vendor(hit.match.string)))
@@ -76,6 +78,7 @@ def _library(status: str, said: str) -> str:
         ("miopen", "MIOpen"),
         ("rocblas", "rocBLAS"),
         ("could not", "oneDNN"),
+        ("`unable", "cuDNN"),
     ):
         if status.startswith(start):
             return name
@@ -85,7 +88,7 @@ def _library(status: str, said: str) -> str:
 def _advice(status: str, maker: str) -> tuple[str, ...]:
     blocking = "HIP_LAUNCH_BLOCKING" if maker == "HIP" else "CUDA_LAUNCH_BLOCKING"
     first = f"export {blocking}=1   # an earlier kernel may have failed: the first error is then the true one"
-    if status.endswith("NOT_INITIALIZED"):
+    if status.endswith("NOT_INITIALIZED") or status.startswith("`unable"):
         look = "rocm-smi --showmeminfo vram" if maker == "HIP" else "nvidia-smi"
         return (f"{look}   # a full GPU is the usual reason; try a smaller batch", first)
     if maker == "HIP":

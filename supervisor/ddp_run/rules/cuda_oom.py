@@ -68,6 +68,13 @@ SIGNS = (
     Sign("XPU out of memory", _ASKED),
     Sign("error: out of memory", re.compile(r"(?:CUDA|HIP|CUDA driver) error: out of memory")),
     Sign("Error 2: out of memory"),
+    Sign("cuda runtime error (2)"),
+    Sign(
+        "would exceed allowed memory. (out of memory)",
+        re.compile(
+            rf"would exceed allowed memory\. \(out of memory\)(?:[\s\S]{{0,200}}?Requested\s*: (?P<asked>{_SIZE}))?"
+        ),
+    ),
     Sign("[CUDA]: out of memory", re.compile(r"Triton Error \[CUDA\]: out of memory")),
     Sign("CUBLAS_STATUS_ALLOC_FAILED"),
     Sign("CUDNN_STATUS_ALLOC_FAILED"),
@@ -77,6 +84,7 @@ SIGNS = (
     Sign("UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
     Sign("PI_ERROR_OUT_OF_RESOURCES"),
     *_IN_NCCL,
+    Sign("OutOfMemoryError", types=frozenset({"OutOfMemoryError"})),
 )
 
 

@@ -24,8 +24,8 @@ from __future__ import annotations
 import re
 
 from ddp_run.gpu_text import ended_by_gpu, place, vendor
-from ddp_run.signs import Hit, Sign
-from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
+from ddp_run.signs import Hit, Sign, anywhere
+from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
     code="DDP301",
@@ -36,11 +36,15 @@ RULE = Rule(
     since="0.1",
     beats=("nccl-init", "native-abort"),
 )
+_RAISED = frozenset({"RuntimeError", "AssertionError", "ValueError", "OSError", "MisconfigurationException"})
 _COUNT = re.compile(
     r"Unexpected error from (?:cuda|hip)GetDeviceCount\(\)[\s\S]*?Error (?!(?:2|46|802|803|804|80[5-9]|810):)"
     r"(?P<number>\d+): (?P<text>[^\n(]+)"
 )
 
+_DEMANDED = (Sign("mixed precision requires a GPU"), Sign("Your setup doesn't support bf16/gpu"))
+"""Said of a program that runs on the CPU, wanted or not."""
+_AGENTS = Sign("ValueError: Cuda is not available.")
 SIGNS = (
     Sign("Found no NVIDIA driver on your system"),
     Sign("No CUDA GPUs are available"),
@@ -62,8 +66,14 @@ SIGNS = (
     Sign("Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False"),
     Sign("Driver Not Loaded", re.compile(r"(?:NVML|pynvml\S*|NVMLError\w*)[^\n]*Driver Not Loaded")),
     Sign("NVMLError_LibraryNotFound"),
-    Sign("CUDA is not available", types=frozenset({"RuntimeError", "AssertionError", "ValueError", "OSError"})),
-    Sign("CUDA not available", types=frozenset({"RuntimeError", "AssertionError", "ValueError", "OSError"})),
+    Sign("CUDA is not available", types=_RAISED),
+    Sign("CUDA not available", types=_RAISED),
+    Sign("No GPU found", types=_RAISED),
+    Sign("No supported gpu backend found", types=_RAISED),
+    Sign("since the accelerator is not available", types=_RAISED),
+    Sign("Cannot access accelerator device when none is available"),
+    *_DEMANDED,
+    _AGENTS,
 )
 
 
@@ -76,7 +86,19 @@ def match(death: Death, run: Evidence) -> Finding | None:
     why = _why(hit)
     name = {"HIP": "AMD GPU", "XPU": "Intel GPU"}.get(vendor(hit.match[0]), "GPU")
     cause = f"{death.who} has no usable {name}: {why}{place(death)}"
-    return hit.finding(RULE, death, cause, _advice(why, vendor(said)))
+    sure: Confidence = "likely" if hit.sign in _DEMANDED else hit.confidence
+    return hit.finding(RULE, death, cause, _advice(why, vendor(said)), confidence=sure)
+
+
+def match_launch(run: Evidence) -> Finding | None:
+    """torch's agent was to start a rank for each GPU (`--nproc-per-node=gpu`) and found none."""
+    if run.started:
+        return None
+    hit = anywhere(run.agent.log, (_AGENTS,))
+    if hit is None or hit.quote is None:
+        return None
+    cause = "torch's agent was to start one rank for each GPU, and torch counts none"
+    return Finding(RULE, None, cause, (hit.quote,), _advice("counts none", "CUDA"))
 
 
 def _why(hit: Hit) -> str:

@@ -40,6 +40,7 @@ _TOO_OLD = Sign(
     re.compile(r"The NVIDIA driver on your system is too old(?: \(found version (?P<found>\d+)\))?"),
 )
 _LIBRARY = Sign("Driver/library version mismatch")
+_NVML = Sign("RM has detected an NVML/RM version mismatch")
 _COMBINATION = Sign("system has unsupported display driver")
 _FORWARD = Sign("forward compatibility was attempted on non supported")
 _SHORT = Sign("CUDA driver version is insufficient for CUDA runtime version")
@@ -47,6 +48,7 @@ SIGNS = (
     _TOO_OLD,
     _SHORT,
     _LIBRARY,
+    _NVML,
     _COMBINATION,
     _FORWARD,
     Sign("PTX was compiled with an unsupported toolchain"),
@@ -66,7 +68,7 @@ def _why(hit: Hit) -> str:
         return f"the NVIDIA driver is older than this torch needs{serves}"
     if hit.sign is _SHORT:
         return "the NVIDIA driver is older than this CUDA runtime needs"
-    if hit.sign is _LIBRARY:
+    if hit.sign in (_LIBRARY, _NVML):
         return "the NVIDIA driver's kernel module and its libraries are of different versions"
     if hit.sign is _COMBINATION:
         return "CUDA's driver library and the host's kernel module do not fit each other (error 803)"
@@ -76,7 +78,7 @@ def _why(hit: Hit) -> str:
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:
-    if hit.sign is _LIBRARY:
+    if hit.sign in (_LIBRARY, _NVML):
         return ("cat /proc/driver/nvidia/version; nvidia-smi   # differ until the host is rebooted",)
     if hit.sign in (_COMBINATION, _FORWARD):
         return (

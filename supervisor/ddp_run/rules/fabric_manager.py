@@ -32,7 +32,7 @@ RULE = Rule(
     beats=("cuda-unavailable", "nccl-init", "native-abort"),
 )
 SIGNS = (
-    Sign("system not yet initialized", re.compile(r"(?:Error 802: |[Ee]rror: |')system not yet initialized")),
+    Sign("system not yet initialized", re.compile(r"(?:\b802\b.{0,4}|[Ee]rror: |')system not yet initialized")),
     Sign("CUDA_ERROR_SYSTEM_NOT_READY"),
 )
 

@@ -80,6 +80,10 @@ _LIKELY = (
     ),
     Sign("RESULT_ERROR_DEVICE_LOST", re.compile(r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST")),
     Sign("PI_ERROR_DEVICE_LOST"),
+    Sign(
+        "Unable to determine the device handle for",
+        re.compile(r"Unable to determine the device handle for [Gg]PU\S* ?\S*"),
+    ),
     Sign("Invalid access of peer GPU memory over nvlink or a hardware error"),
 )
 _SAID = (

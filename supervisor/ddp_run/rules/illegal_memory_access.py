@@ -59,6 +59,7 @@ SIGNS = (
     Sign("CUDA error: invalid program counter"),
     Sign("operation not supported on global/shared address space"),
     Sign("CUDA_ERROR_ILLEGAL_ADDRESS"),
+    Sign("cudaErrorIllegalAddress"),
     Sign("HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION"),
     Sign("HSA_STATUS_ERROR_MEMORY_FAULT"),
     _ROCM,

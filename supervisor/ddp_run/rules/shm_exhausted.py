@@ -78,7 +78,10 @@ _NCCLS = (
     ),
     Sign("posix_fallocate failed : No space", re.compile(r"Call to posix_fallocate failed : No space left on device")),
 )
-SIGNS = (*_TORCHS, *_FILES, *_NCCLS, _WORKER, _HANDLER)
+_SPACE = Sign("No space left on device", types=frozenset({"OSError"}))
+_SHARED = re.compile(r"/multiprocessing/(?:synchronize|shared_memory|heap|context)\.py")
+_OWN = (*_TORCHS, *_FILES, *_NCCLS, _WORKER, _HANDLER)
+SIGNS = (*_OWN, _SIGNALLED, _LEFT, _SPACE)
 _ON_A_FULL_SHM = (
     "df -h /dev/shm; ls -la /dev/shm   # in the job's container; files of killed jobs stay there",
     "docker run --shm-size=16g …   # or --ipc=host; Kubernetes: emptyDir {medium: Memory} on /dev/shm",
@@ -87,7 +90,7 @@ _ON_A_FULL_SHM = (
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """What ended the rank says so; a bus error of a worker, or of a rank that speaks of /dev/shm, makes it likely."""
-    hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, _NCCLS)
+    hit = ended_by_gpu(death, _OWN) or behind_nccl(death, _NCCLS) or _semaphore(death)
     if hit is None:
         hit = _workers_bus_error(death) or _bus_error(death)
     if hit is None:
@@ -113,9 +116,18 @@ def _workers_bus_error(death: Death) -> Hit | None:
     return in_last_words(death, (_HANDLER,))
 
 
+def _semaphore(death: Death) -> Hit | None:
+    """`[Errno 28]` without a path, raised inside multiprocessing: its locks and buffers are files in /dev/shm."""
+    hit = in_exception(death, (_SPACE,))
+    if hit is None or hit.exception is None or "'" in hit.exception.message:
+        return None
+    frames = re.findall(r'File "([^"]+)"', hit.exception.traceback)
+    return hit if frames and _SHARED.search(frames[-1]) else None
+
+
 def _bus_error(death: Death) -> Hit | None:
     """SIGBUS of the rank itself, where its log speaks of shared memory."""
-    return anywhere(death.stderr.ending(400), SIGNS) if death.code == -signal.SIGBUS else None
+    return anywhere(death.stderr.ending(400), _OWN) if death.code == -signal.SIGBUS else None
 
 
 def _bus_error_without_a_word(death: Death, run: Evidence) -> Finding | None:
@@ -136,7 +148,7 @@ def _cause(hit: Hit, death: Death) -> str:
         return f"{death.who} lost a DataLoader worker (pid {hit['pid']}) to a bus error: /dev/shm is too small"
     if hit.sign is _HANDLER:
         return f"{death.who} lost a DataLoader worker to a bus error: /dev/shm is too small"
-    file = hit["file"] or "NCCL's segment"
+    file = hit["file"] or ("a lock of Python's multiprocessing" if hit.sign is _SPACE else "NCCL's segment")
     file = f"{_SHM}{file}" if file.startswith(("/torch_", "/psm_")) else file
     size = f" of {hit['size']} bytes" if hit["size"] else ""
     return f"{death.who} found no room for {file}{size}"
