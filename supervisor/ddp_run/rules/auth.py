@@ -34,7 +34,10 @@ _URL = r"(?P<url>https?://[^\s'\"?<>]+)"
 _NOT_FOUND = "If you are trying to access a private or gated repo"
 SIGNS: tuple[Sign, ...] = (
     # Hugging Face
-    Sign("You are trying to access a gated repo"),
+    Sign(
+        "You are trying to access a gated repo",
+        re.compile(rf"You are trying to access a gated repo(?:\.\s+Make sure to have access to it at {_URL})?"),
+    ),
     Sign("Cannot access gated repo for url", re.compile(rf"Cannot access gated repo for url {_URL}")),
     Sign("GatedRepoError", types=frozenset({"GatedRepoError"})),
     Sign(_NOT_FOUND, re.compile(rf"Repository Not Found for url: {_URL}|{_NOT_FOUND}")),
@@ -147,11 +150,17 @@ def _repository(hit: Hit) -> str | None:
 def _advice(hit: Hit, service: str) -> tuple[str, ...]:
     if service == "hugging face":
         repository = _repository(hit)
-        page = f"https://huggingface.co/{repository}" if repository else "https://huggingface.co/settings/tokens"
         return (
-            "huggingface-cli whoami   # on the node that failed: which login, if any (newer: hf auth whoami)",
+            "hf auth whoami   # on the node that failed: which login, if any (older: huggingface-cli whoami)",
             'test -n "$HF_TOKEN" && echo set   # in the job\'s environment: is a token there?',
-            f"xdg-open {page}   # is the name right, were the terms of a gated repository accepted?",
+            *(
+                (
+                    f'curl -sI -H "Authorization: Bearer $HF_TOKEN" https://huggingface.co/{repository} | head -n 1'
+                    "   # 200: may be read; else open the page: is the name right, were its terms accepted?",
+                )
+                if repository
+                else ()
+            ),
         )
     if service == "wandb":
         return (

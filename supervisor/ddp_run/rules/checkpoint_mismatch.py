@@ -172,9 +172,11 @@ def _repair(found: _Differences) -> tuple[str, ...]:
                 return (f"{inner}.load_state_dict(state)   # its names begin with '{prefix}'",)
             return (f"state = {{'{prefix}' + k: v for k, v in state.items()}}   # the model's names have it",)
     if found.sizes:
-        return (
-            f"grep -rn {found.sizes[0][0].split('.')[0]!r} --include='*.py' .   # which setting gives it its size?",
-        )
+        parts = found.sizes[0][0].split(".")
+        named = next((part for part in parts if part not in _WRAPPERS and not part.isdigit()), None)
+        if named in (None, "weight", "bias"):
+            return ()
+        return (f"grep -rnw {named} --include='*.py' .   # which setting gives it its size?",)
     if found.missing or found.unexpected:
         return ("print(model.load_state_dict(state, strict=False))   # lists what does not fit, and loads the rest",)
     return ()

@@ -43,7 +43,7 @@ _SCHEDULER = (
 SIGNS: tuple[Sign, ...] = (
     *_SCHEDULER,
     Sign("SignalException: Process "),
-    Sign("SIGTERM death signal"),
+    Sign("death signal, shutting down workers"),
 )
 _TELLING = (*(-int(number) for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGQUIT)), None)
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
