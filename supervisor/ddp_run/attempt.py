@@ -181,10 +181,13 @@ class Attempt:
             if known.event.pid == event.pid:
                 return
             self._forget(known)
+        pidfd, gone = None, False
         try:
             pidfd = os.pidfd_open(event.pid)
-        except OSError:  # it is gone already, or the kernel is older than 5.3
-            pidfd = None
+        except ProcessLookupError:  # it said hello, ended and was reaped before we came to read
+            gone = True
+        except OSError:  # the kernel is older than 5.3
+            pass
         process = self._ranks[event.rank] = _RankProcess(event, pidfd)
         if pidfd is not None:
             self.loop.watch(pidfd, ("rank", process))
@@ -197,6 +200,8 @@ class Attempt:
 
             self._sampler, self._sample_after_s = Sampler(), FIRST_LOOK_S
             self.loop.set_timer("sample-memory", self._sample_after_s)
+        if gone:
+            self._on_rank_end(process)
 
     def _on_rank_end(self, process: _RankProcess, code: int | None = None) -> None:
         if not process.alive:

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
-from .conftest import TRAIN, Launcher
+from .conftest import TRAIN, Launcher, wait_until
 
 REPEAT = range(int(os.environ.get("DDP_RUN_REPEAT", "2")))
 
@@ -74,3 +75,21 @@ def test_a_victim_that_ignores_sigterm_is_killed_after_the_grace(ddp: Launcher) 
     [end] = outcome.named("RunEnded")
     # The promise is grace + 1 s; the rest is for a loaded machine. torchrun takes 30 s here.
     assert 2 <= (end["at"] - first_death) / 1e9 < 2 + 1 + 5
+
+
+def test_a_rank_that_was_gone_before_its_hello_was_read(ddp: Launcher) -> None:
+    killed = (
+        "import os, signal, sys, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(3), os._exit(143)))\ntime.sleep(60)"
+    )
+    running = ddp.start("--nproc-per-node", 2, ddp.script(killed))
+    running.wait_for("MemoryCounted")
+    running.signal(signal.SIGSTOP)
+    agent = running.events("AgentStarted")[0]["pid"]
+    log = wait_until(lambda: running.folder, "the folder") / "attempt_0" / "agent.log"
+    wait_until(lambda: "closing signal SIGTERM" in log.read_text(), f"the end of rank 1 (agent {agent})")
+    running.signal(signal.SIGCONT)
+    outcome = running.wait()
+    assert outcome.verdict["first_failure"]["rank"] == 1, outcome.stderr
+    assert outcome.verdict["cause"] == "unknown"
+    assert outcome.code == 137
