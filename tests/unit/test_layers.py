@@ -35,6 +35,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "diagnose",
         "signs",
         "gpu_text",
+        "nccl_text",
+        "waiting",
         "transcript",
         "speakers",
         "launcher_text",

@@ -36,7 +36,8 @@ _CONNECT = Sign(
     "he client socket has ",
     re.compile(
         r"he client socket has (?:timed out after (?P<after>\d+ ?m?s) while trying to connect to "
-        r"|failed to connect to any network address of )\((?P<host>[^,()]+), (?P<port>\d+)\)"
+        r"|failed to connect to any network address of )"
+        r"(?:\((?P<host>[^,()]+), (?P<port>\d+)\)|(?P<address>[\w.\-]+:\d+))"
     ),
 )
 _CLIENTS = Sign(
@@ -61,6 +62,8 @@ _AGENT = (
     Sign("RendezvousConnectionError"),
     Sign("RendezvousClosedError"),
 )
+_IN_USE = Sign("return getattr(self._store, store_op)")
+_AWAY = re.compile(r"Connection (?:reset|closed) by peer|Broken pipe|failed to recv|Connection was likely closed")
 _IN_RANK = (_CONNECT, _CLIENTS, _BARRIER, _KEYS, _KEY, _OLD)
 SIGNS = (*_IN_RANK, _SOCKET, *_AGENT)
 _MEETING = re.compile(
@@ -75,7 +78,8 @@ def match(death: Death, run: Evidence) -> Finding | None:
     hit = ended_by(death, _IN_RANK) or _old_timeout(death) or ended_by(death, _AGENT)
     if hit is None or "setting up NCCL communicator" in hit.match.string:
         return None
-    return hit.finding(RULE, death, f"{death.who} {_cause(hit)}", _advice(hit, run))
+    who = "torch's agent" if hit.sign in _AGENT and death.rank is None else death.who
+    return hit.finding(RULE, death, f"{who} {_cause(hit)}", _advice(hit, run))
 
 
 def match_launch(run: Evidence) -> Finding | None:
@@ -83,13 +87,23 @@ def match_launch(run: Evidence) -> Finding | None:
     if run.started:
         return None
     gave_up = anywhere(run.agent.log, _AGENT)
-    hit = anywhere(run.agent.log, (_CONNECT, _CLIENTS)) if gave_up is None or "Closed" not in gave_up.text else None
+    if gave_up is not None and _lost(run.agent.log):
+        cause = "torch's agent lost the rendezvous store: the process that kept it has gone, or the way to it"
+        return Finding(RULE, None, cause, (gave_up.quote,) if gave_up.quote else (), _advice(gave_up, run), "likely")
+    closed = gave_up is not None and "Closed" in gave_up.text
+    hit = None if closed else anywhere(run.agent.log, (_CONNECT, _CLIENTS, _OLD))
     if gave_up is None and hit is None:
         return None
     told = hit or gave_up
     assert told is not None
-    quotes = [each.quote for each in (hit, gave_up) if each is not None and each.quote is not None]
-    return Finding(RULE, None, f"torch's agent {_cause(told)}", tuple(quotes), _advice(told, run))
+    quotes = tuple(each.quote for each in (hit, gave_up) if each is not None and each.quote is not None)
+    return Finding(RULE, None, f"torch's agent {_cause(told)}", quotes, _advice(told, run))
+
+
+def _lost(log: LogText) -> bool:
+    """Whether the store answered at first: then it went away, and that is the connection error's meaning."""
+    hit = anywhere(log, (_IN_USE,))
+    return hit is not None and any(_AWAY.search(line) for line in log.lines)
 
 
 def _old_timeout(death: Death) -> Hit | None:
@@ -102,7 +116,7 @@ def _old_timeout(death: Death) -> Hit | None:
 def _cause(hit: Hit) -> str:
     if hit.sign is _CONNECT:
         after = f" within {_time(hit['after'])}" if hit["after"] else ""
-        return f"could not reach the store at {hit['host']}:{hit['port']}{after}"
+        return f"could not reach the store at {_place(hit)[0]}:{_place(hit)[1]}{after}"
     if hit.sign is _CLIENTS:
         return f"waited {hit['seconds']} s for the others to meet: {hit['joined']} of {hit['wanted']} came"
     if hit.sign is _BARRIER:
@@ -128,7 +142,7 @@ def _time(text: str | None) -> str:
 
 
 def _advice(hit: Hit, run: Evidence) -> tuple[str, ...]:
-    host, port = (hit["host"], hit["port"]) if hit.sign is _CONNECT else _endpoint(run.agent.log)
+    host, port = _place(hit) if hit.sign is _CONNECT else _endpoint(run.agent.log)
     same = "ps -eo pid,lstart,args | grep -E 'torchrun|ddp-run'   # on every node: the same command, started when?"
     if host is None:
         return (same, "env | grep -E 'MASTER_|WORLD_SIZE|^RANK|PET_'   # the same endpoint and counts on every node?")
@@ -141,4 +155,9 @@ def _advice(hit: Hit, run: Evidence) -> tuple[str, ...]:
 
 def _endpoint(log: LogText) -> tuple[str | None, str | None]:
     hit = anywhere(log, (_CONNECT,))
-    return (hit["host"], hit["port"]) if hit is not None else (None, None)
+    return _place(hit) if hit is not None else (None, None)
+
+
+def _place(hit: Hit) -> tuple[str | None, str | None]:
+    host, _, port = (hit["address"] or "").partition(":")
+    return hit["host"] or host or None, hit["port"] or port or None
