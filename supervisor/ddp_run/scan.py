@@ -329,9 +329,8 @@ def _grep(path: str, log: int, end: int, needles: tuple[bytes, ...], places: _Pl
         if last is None:
             return process.returncode in (0, 1)
         dense = last - position < 16 * _GREP_SKIP
-        skipped = last + (_GREP_SKIP if dense else 1)
-        places.add(last, min(skipped, end))
-        position = max(last + 1, skipped - longest)
+        position = last + (_GREP_SKIP if dense else 1)
+        places.add(last, min(position, end))
     return True
 
 

@@ -122,6 +122,9 @@ def test_every_planted_line_is_read_with_its_number(tmp_path: Path, engine: Engi
     (tmp_path / "log").write_bytes(body)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan, "TAIL_BYTES", tail_bytes)
+        if data.draw(st.booleans()):  # grep is stopped and started again
+            patch.setattr(scan, "_GREP_HITS", 2)
+            patch.setattr(scan, "_GREP_SKIP", 20_000)
         excerpt = read_log(tmp_path / "log", "log", WORDS, [engine])
     assert excerpt.left_out is None
     lines = body.decode(errors="replace").split("\n")
@@ -241,7 +244,7 @@ print(json.dumps([spent, peak, len(text.lines), text.number(len(text.lines) - 1)
 @pytest.mark.parametrize("kind", PATHOLOGICAL)
 def test_memory_and_time_are_bounded(tmp_path: Path, engine: Engine, kind: str) -> None:
     line = PATHOLOGICAL[kind]
-    data = line * ((48 << 20) // len(line))
+    data = line * ((20 << 20) // len(line))
     (tmp_path / "log").write_bytes(data)
     command = [sys.executable, "-c", MEASURE, str(tmp_path / "log"), engine]
     spent, peak_kib, lines, last, left_out = json.loads(subprocess.check_output(command, text=True))
@@ -255,7 +258,7 @@ def test_memory_and_time_are_bounded(tmp_path: Path, engine: Engine, kind: str) 
 
 @engines
 def test_the_first_and_the_latest_places_are_kept(tmp_path: Path, engine: Engine) -> None:
-    count = (40 << 20) // len(FILLER)
+    count = (20 << 20) // len(FILLER)
     with (tmp_path / "log").open("wb") as log:
         for number in range(1, count + 1):
             log.write(b"NCCL WARN line %d\n" % number if number % 500 == 0 else FILLER)
@@ -265,6 +268,33 @@ def test_the_first_and_the_latest_places_are_kept(tmp_path: Path, engine: Engine
     latest = range((count - (scan.LAST_BYTES + TAIL_BYTES // 2) // len(FILLER)) // 500 + 1, count // 500 + 1)
     assert set(found) >= {500 * n for n in latest}
     assert "between them were not" in (excerpt.left_out or "")
+
+
+def test_a_stretch_that_grep_leaves_out_counts_as_full_of_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "_GREP_HITS", 2)
+    monkeypatch.setattr(scan, "_GREP_SKIP", 200_000)
+    far = FILLER * (2 * scan.AFTER // len(FILLER))
+    number = _large(tmp_path / "log", b"NCCL WARN 1\nNCCL WARN 2\n" + far + b"NCCL WARN 3\n" + far + b"NCCL WARN 4\n")
+    excerpt = read_log(tmp_path / "log", "log", WORDS, ["grep"])
+    lines = far.count(b"\n")
+    wanted = [number, number + 1, number + lines + 2, number + 2 * lines + 3]
+    assert _numbers(excerpt, "NCCL WARN") == wanted
+
+
+@engines
+def test_a_line_that_begins_before_the_end_that_is_read(tmp_path: Path, engine: Engine) -> None:
+    """The tail begins with its first whole line; here a chunk ends where the tail begins, within a line."""
+    line = b"CUDA out of memory".rjust(100) + b"\n"
+    tail_start = 24 * scan._CHUNK
+    before = (FILLER * (tail_start // len(FILLER)))[: tail_start - 50].rpartition(b"\n")[0] + b"\n"
+    before += b"x" * (tail_start - 50 - len(before) - 1) + b"\n"
+    after = (FILLER * (TAIL_BYTES // len(FILLER)))[: TAIL_BYTES - len(line) + 50]
+    data = _write(tmp_path / "log", before, line, after)
+    assert len(data) - TAIL_BYTES == tail_start
+    excerpt = read_log(tmp_path / "log", "log", WORDS, [engine])
+    assert _numbers(excerpt, "CUDA out of memory") == [before.count(b"\n") + 1]
 
 
 def test_grep_that_runs_out_of_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
