@@ -74,7 +74,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     suspect = silent(run, SIGNS)
     if suspect is not None and suspect != death.rank:
         cause += f"; likely for rank {suspect}, the only one that printed no time-out"
-        return replace(hit.finding(RULE, death, cause, _advice(suspect)), culprit=suspect)
+        return replace(hit.finding(RULE, death, cause, _advice(suspect), confidence="likely"), culprit=suspect)
     return hit.finding(RULE, death, cause, _advice(None))
 
 

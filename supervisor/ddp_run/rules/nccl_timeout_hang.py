@@ -101,6 +101,8 @@ class _Suspect:
     other: str
     own: str
     quotes: tuple[Quote, ...] = ()
+    shown: bool = True
+    """Whether a line tells it; else only that the rank said nothing."""
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
@@ -123,7 +125,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
         death,
         cause,
         _advice(suspect, run),
-        confidence="certain" if hit.sign is _CAUGHT else "likely",
+        confidence="certain" if hit.sign is _CAUGHT and (suspect is None or suspect.shown) else "likely",
         also=suspect.quotes if suspect is not None else (),
     )
     return replace(finding, culprit=suspect.rank if suspect is not None else None)
@@ -248,7 +250,9 @@ def _lagging(logs: Iterable[LogText]) -> _Suspect | None:
 
 def _mute(run: Evidence) -> _Suspect | None:
     rank = silent(run, _TIMED_OUT)
-    return None if rank is None else _Suspect(rank, f"rank {rank}, the only one that printed no time-out", "")
+    return (
+        None if rank is None else _Suspect(rank, f"rank {rank}, the only one that printed no time-out", "", shown=False)
+    )
 
 
 def _advice(suspect: _Suspect | None, run: Evidence | None) -> tuple[str, ...]:

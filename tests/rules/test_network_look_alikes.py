@@ -1,0 +1,138 @@
+"""Wordings of other releases, and texts that hold a network or collective cause's words for another reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp_run import transcript
+from ddp_run.diagnose import follows_another, judge
+from ddp_run.verdict import LogText, Verdict
+
+MAIN = 'Traceback (most recent call last):\n  File "/home/user/train.py", line 8, in <module>\n    main()\n'
+TORCH = '  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 900, in {}\n    pass\n'
+NCCL = "torch.distributed.DistBackendError: NCCL error in: ../c10d/NCCLUtils.hpp:317, {}, NCCL version 2.21.5\n{}\n"
+ENDED = (
+    "E0914 10:05:42.218000 4121 torch/distributed/elastic/multiprocessing/api.py:869] "
+    "failed (exitcode: {}) local_rank: 0 (pid: 4188) of binary: /usr/bin/python\n"
+)
+UNRESOLVED = (
+    "[W1121 08:22:16.838437673 socket.cpp:752] [c10d] The IPv6 network addresses of (node-a, 29500) cannot be "
+    "retrieved (gai error: -2 - Name or service not known).\n"
+)
+UNREACHED = "The client socket has timed out after 8000ms while trying to connect to (node-a, 29500)."
+TRIED = "[W socket.cpp:697] [c10d] The client socket has failed to connect to [10.0.3.7]:29500 (errno: 110 - x).\n"
+UNIQUE_ID = (
+    "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via "
+    "c10d key-value store by key '0', but store->get('0') got error: "
+)
+DEAD_WATCHDOG = (
+    "[rank0]:[E1120 ProcessGroupNCCL.cpp:1414] [PG 0 Rank 0] Process group watchdog thread terminated with exception: "
+    "CUDA error: an illegal memory access was encountered\n"
+    "[rank0]:[E1120 ProcessGroupNCCL.cpp:577] [Rank 0] Some NCCL operations have failed or timed out.\n"
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+)
+
+
+def verdict_of(text: str) -> Verdict:
+    lines = tuple(text.removesuffix("\n").split("\n"))
+    return judge(transcript.read([transcript.Log(LogText("log.txt", lines))], follows_another))
+
+
+@pytest.mark.parametrize(
+    ("function", "raised", "cause", "confidence"),
+    [
+        ("init_process_group", "RuntimeError: Socket Timeout", "rendezvous-timeout", "certain"),
+        (
+            "_store_based_barrier",
+            "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: "
+            "store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)",
+            "rendezvous-timeout",
+            "certain",
+        ),
+        (
+            "init_process_group",
+            "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 1/2 clients joined.",
+            "rendezvous-timeout",
+            "certain",
+        ),
+        ("init_process_group", f"TimeoutError: {UNREACHED}", "rendezvous-timeout", "certain"),
+        ("init_process_group", "socket.gaierror: [Errno -2] Name or service not known", "rendezvous-dns", "certain"),
+        ("barrier", NCCL.format("internal error", "ncclInternalError: Internal check failed."), "nccl-init", "likely"),
+        ("barrier", "RuntimeError: NCCL Error 1: unhandled cuda error", "nccl-init", "likely"),
+        ("barrier", "RuntimeError: NCCL error: unhandled system error", "nccl-network", "likely"),
+        (
+            "barrier",
+            NCCL.format("internal error", "Last error:\nProxy Call to rank 8 failed (Connect)"),
+            "nccl-network",
+            "likely",
+        ),
+        (
+            "barrier",
+            NCCL.format(
+                "unhandled system error",
+                "Last error:\nError while creating shared memory segment /dev/shm/nccl-5b (size 9637888)",
+            ),
+            "shm-exhausted",
+            "certain",
+        ),
+        (
+            "barrier",
+            NCCL.format("remote error", "ncclRemoteError: x\nLast error:\nConnection closed by remote peer b<4123>"),
+            "peer-died",
+            "certain",
+        ),
+        ("barrier", f"{UNIQUE_ID}wait timeout after 600000ms, keys: /default_pg/0", "nccl-init", "likely"),
+        ("barrier", f"{UNIQUE_ID}Connection reset by peer", "peer-died", "certain"),
+        (
+            "monitored_barrier",
+            "RuntimeError: [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 4000 ms",
+            "gloo-timeout-hang",
+            "certain",
+        ),
+        (
+            "all_reduce",
+            "RuntimeError: [../gloo/transport/tcp/pair.cc:589] Read error [127.0.0.1]:24197: Connection reset by peer",
+            "peer-died",
+            "certain",
+        ),
+        (
+            "init_process_group",
+            "RuntimeError: [/gloo/transport/tcp/pair.cc:799] connect [127.0.1.1]:25432: Connection refused",
+            "gloo-network",
+            "likely",
+        ),
+        ("all_reduce", "RuntimeError: Tensors must be CUDA and dense", "process-group-misuse", "certain"),
+    ],
+)
+def test_wordings(function: str, raised: str, cause: str, confidence: str) -> None:
+    verdict = verdict_of(f"{MAIN}{TORCH.format(function)}{raised}\n")
+    assert (verdict.cause, verdict.confidence) == (cause, confidence)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(f"{MAIN}RuntimeError: Socket Timeout\n", id="a socket of the program's own"),
+        pytest.param(f"{MAIN}ValueError: Unknown backend agg\n", id="a backend of another library"),
+        pytest.param(f"{UNRESOLVED}{MAIN}ValueError: 3 channels, expected 1\n", id="a lookup that did not matter"),
+        pytest.param(
+            f"Timed out waiting 4000ms for recv operation to complete\n{MAIN}KeyError: 'x'\n", id="a handled time-out"
+        ),
+    ],
+)
+def test_words_for_another_reason(text: str) -> None:
+    assert verdict_of(text).cause == "python-exception"
+
+
+def test_a_harmless_lookup_is_not_why_a_silent_rank_ended() -> None:
+    assert verdict_of(f"{UNRESOLVED}step 3 loss 0.2\n{ENDED.format(1)}").cause == "unknown"
+
+
+def test_a_name_that_resolves_is_not_to_blame() -> None:
+    raised = f"{MAIN}{TORCH.format('init_process_group')}torch.distributed.DistNetworkError: {UNREACHED}\n"
+    assert verdict_of(UNRESOLVED + raised).cause == "rendezvous-dns"
+    assert verdict_of(UNRESOLVED + TRIED + raised).cause == "rendezvous-timeout"
+
+
+def test_the_watchdog_also_tells_of_other_errors() -> None:
+    assert verdict_of(DEAD_WATCHDOG + ENDED.format(-6)).cause != "nccl-timeout-hang"
