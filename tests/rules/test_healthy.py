@@ -19,7 +19,6 @@ NAMES = sorted(path.stem for path in HEALTHY.glob("*.txt"))
 ALARMS: dict[str, str] = {
     "elastic-restart": "transcript: the agent's `failed (exitcode: …)` counts although a restart went on to the end",
     "handled-exceptions": "traceback_text: lines of the program that went on are taken for the message",
-    "resume-not-strict": "rules/script_not_found: any line with `No such file or directory` counts as the script's",
     "threads-and-workers": "traceback_text: lines of the program that went on are taken for the message",
     "urllib-retries": "traceback_text: a logger's lines with time stamps are taken for the message",
 }

@@ -148,7 +148,12 @@ def _advice(death: Death, run: Evidence, hit: Hit, path: str | None, program: bo
     advice: list[str] = []
     if program and path is not None:
         return (f"command -v {shlex.quote(path)}   # is it installed, and in a folder of PATH?",)
-    if path is not None and "://" not in path:
+    if path is not None and _on_hub(hit):
+        kind = "datasets" if hit.sign.words.startswith("doesn't exist") else "models"
+        advice.append(
+            f"curl -sI https://huggingface.co/api/{kind}/{path} | head -n 1   # 200: there; 401: private or misspelt"
+        )
+    elif path is not None and "://" not in path:
         on = f"on {death.host}: " if death.host and run.nodes > 1 else ""
         base = "" if path.startswith("/") else "; a relative path counts from the folder where the job was started"
         advice.append(f"ls -ld {shlex.quote(path)}   # {on}is it there{base}?")

@@ -139,8 +139,9 @@ def _advice(hit: Hit) -> tuple[str, ...]:
     if hit.sign.words in (_OFFLINE, _OFFLINE_MODE):
         return ("env | grep -E 'HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE|HF_HOME'   # offline on purpose? which cache?",)
     if hit.sign.words == _CERTIFICATE:
+        signer = f"curl -sSIv --max-time 10 {url}   # who signed the certificate? a proxy that opens TLS has its own"
         return (
-            f"curl -sSIv --max-time 10 {url}   # who signed the certificate? a proxy that opens TLS has its own",
+            *((signer,) if host else ()),
             "export SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt REQUESTS_CA_BUNDLE=$SSL_CERT_FILE",
         )
     if hit["status"] == "429":

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from ddp_run.signs import Hit, Sign, anywhere, ended_by
+from ddp_run.signs import Hit, Sign, ended_by
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -34,6 +34,8 @@ _SCRIPT = Sign(
     "can't open file '", re.compile(r"can't open file '(?P<path>[^']*)': \[Errno 13\] (?P<what>Permission denied)")
 )
 _AGENTS = Sign("PermissionError", re.compile(rf"PermissionError: \[Errno \d+\] (?P<what>[^:\n]+): {_QUOTED}"))
+_AGENTS_FRAME = re.compile(r"torch/distributed/(?:elastic|launcher|run\.py)")
+_FRAMES = 16
 SIGNS: tuple[Sign, ...] = (
     Sign(
         "PermissionError",
@@ -67,11 +69,19 @@ def match_launch(run: Evidence) -> Finding | None:
     """The agent may not start the program, or may not write its logs."""
     if run.started or run.deaths:
         return None
-    hit = anywhere(run.agent.log, (_AGENTS,))
-    if hit is None:
-        return None
-    quotes = (hit.quote,) if hit.quote is not None else ()
-    return Finding(RULE, None, _cause("torch's agent", hit), quotes, _advice(hit))
+    lines = run.agent.log.lines
+    for index in range(len(lines) - 1, -1, -1):
+        found = _AGENTS.search(lines[index])
+        if found is not None and any(_AGENTS_FRAME.search(line) for line in lines[max(0, index - _FRAMES) : index]):
+            path = found["path"] or ""
+            cause = f"torch's agent was refused access to {path}"
+            start = any("in _execute_child" in line for line in lines[max(0, index - _FRAMES) : index])
+            advice = (
+                *((f"chmod +x {shlex.quote(path)}   # a program must be executable",) if start else ()),
+                _look(path),
+            )
+            return Finding(RULE, None, cause, (run.agent.log.quote(index),), advice)
+    return None
 
 
 def _cause(who: str, hit: Hit) -> str:
@@ -95,4 +105,8 @@ def _advice(hit: Hit) -> tuple[str, ...]:
         return ("ddp-run train.py   # without --master-port: a free port above 1024 is chosen",)
     if path is None:
         return ()
-    return (f"id; namei -l {shlex.quote(path)}   # who owns it, and the folders above it?",)
+    return (_look(path),)
+
+
+def _look(path: str) -> str:
+    return f"id; namei -l {shlex.quote(path)}   # who owns it, and the folders above it?"

@@ -39,6 +39,9 @@ _NOT_EXECUTABLE = Sign(
     "FileNotFoundError: [Errno 2]",
     re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']*)'"),
 )
+_STARTING = re.compile(r"torch/distributed/elastic/multiprocessing/")
+_FRAMES = 16
+"""Lines from the agent's own frame that starts a program to the exception."""
 SIGNS: tuple[Sign, ...] = (_FILE, *_MODULE, _NOT_EXECUTABLE)
 
 
@@ -62,11 +65,15 @@ def match(death: Death, run: Evidence) -> Finding | None:
 
 def match_launch(run: Evidence) -> Finding | None:
     """With `--no-python` the agent itself cannot start the program."""
-    hit = anywhere(run.agent.log, (_NOT_EXECUTABLE,))
-    if hit is None or hit.quote is None or run.started or run.deaths:
+    if run.started or run.deaths:
         return None
-    path = hit["path"]
-    return Finding(RULE, None, f"there is no program {path} to start", (hit.quote,), (f"ls -l {path}",))
+    lines = run.agent.log.lines
+    for index in range(len(lines) - 1, -1, -1):
+        hit = _NOT_EXECUTABLE.search(lines[index])
+        if hit is not None and any(_STARTING.search(line) for line in lines[max(0, index - _FRAMES) : index]):
+            cause = f"there is no program {hit['path']} to start"
+            return Finding(RULE, None, cause, (run.agent.log.quote(index),), (f"ls -l {hit['path']}",))
+    return None
 
 
 def _no_file(death: Death, quote: Quote, path: str) -> Finding:
