@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from ddp_run.events import Rank
@@ -20,6 +21,13 @@ def silent(run: Evidence, waiting: Sequence[Sign]) -> Rank | None:
     if len(mute) != 1 or mute[0].exception is not None or len(run.deaths) < 2:
         return None
     return mute[0].rank
+
+
+def dump_stacks(run: Evidence) -> str:
+    """The command that shows what each rank on a host is doing while the job hangs."""
+    if run.script is None:
+        return "py-spy dump --pid PID"
+    return f"for pid in $(pgrep -f {shlex.quote(run.script.rpartition('/')[2])}); do py-spy dump --pid $pid; done"
 
 
 def _says(death: Death, signs: Sequence[Sign]) -> bool:

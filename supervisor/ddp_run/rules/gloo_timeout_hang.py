@@ -22,7 +22,7 @@ from dataclasses import replace
 from ddp_run.events import Rank
 from ddp_run.signs import Sign, ended_by
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
-from ddp_run.waiting import silent
+from ddp_run.waiting import dump_stacks, silent
 
 RULE = Rule(
     code="DDP504",
@@ -64,7 +64,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
         named = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:8]))}"
         who = f"rank {hit['who']}" if hit["who"] else death.who
         cause = f"{named} did not reach the barrier{before} that {who} waited {waited}for"
-        finding = hit.finding(RULE, death, cause, _advice(missing[0]))
+        finding = hit.finding(RULE, death, cause, _advice(missing[0], run))
         return replace(finding, culprit=missing[0])
     if hit.sign is _BARRIER:
         cause = f"{death.who} waited {waited}in a monitored barrier that not all ranks reached"
@@ -74,14 +74,14 @@ def match(death: Death, run: Evidence) -> Finding | None:
     suspect = silent(run, SIGNS)
     if suspect is not None and suspect != death.rank:
         cause += f"; likely for rank {suspect}, the only one that printed no time-out"
-        return replace(hit.finding(RULE, death, cause, _advice(suspect), confidence="likely"), culprit=suspect)
-    return hit.finding(RULE, death, cause, _advice(None))
+        return replace(hit.finding(RULE, death, cause, _advice(suspect, run), confidence="likely"), culprit=suspect)
+    return hit.finding(RULE, death, cause, _advice(None, run))
 
 
-def _advice(missing: Rank | None) -> tuple[str, ...]:
+def _advice(missing: Rank | None, run: Evidence) -> tuple[str, ...]:
     whose = f"rank {missing}" if missing is not None else "each rank"
     return (
-        f"py-spy dump --pid PID   # while the next run hangs: where is {whose}?",
+        f"{dump_stacks(run)}   # while the next run hangs: where is {whose}?",
         "export TORCH_DISTRIBUTED_DEBUG=INFO   # more words in torch's own messages",
         "grep -rnE 'get_rank\\(\\)|RANK' --include='*.py' .   # is a collective inside an if on the rank?",
     )

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from ddp_run.events import Rank
 from ddp_run.signs import ENDING, Hit, Sign, ended_by, in_last_words
 from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Quote, Retry, Rule
-from ddp_run.waiting import silent
+from ddp_run.waiting import dump_stacks, silent
 
 RULE = Rule(
     code="DDP503",
@@ -111,7 +111,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if hit is None and death.exception is None:
         hit = in_last_words(death, _TIMED_OUT)
     if hit is None:
-        return _stuck(death)
+        return _stuck(death, run)
     if hit.exception is None:
         hit = _first(death) or hit
     suspect = _suspect(run)
@@ -141,7 +141,7 @@ def _first(death: Death) -> Hit | None:
     return None
 
 
-def _stuck(death: Death) -> Finding | None:
+def _stuck(death: Death, run: Evidence) -> Finding | None:
     """No time-out of a collective: the watchdog's own heart stopped, another rank's did, or only the end is left."""
     if death.exception is not None:
         return None
@@ -159,12 +159,12 @@ def _stuck(death: Death) -> Finding | None:
     if hit is not None:
         whom = "itself" if hit["rank"] is None else f"rank {hit['rank']}"
         cause = f"{death.who} ended after a collective of NCCL's had timed out, as told by {whom}"
-        return hit.finding(RULE, death, cause, _advice(None, None), confidence="likely")
+        return hit.finding(RULE, death, cause, _advice(None, run), confidence="likely")
     hit = in_last_words(death, (_DONE,))
     if hit is None or any(_NO_TIMEOUT.search(line) for line in death.stderr.ending(400).lines):
         return None
     cause = f"{death.who} was ended by NCCL's watchdog: a collective failed or timed out"
-    return hit.finding(RULE, death, cause, _advice(None, None), confidence="likely")
+    return hit.finding(RULE, death, cause, _advice(None, run), confidence="likely")
 
 
 def _what(hit: Hit) -> str:
@@ -255,17 +255,17 @@ def _mute(run: Evidence) -> _Suspect | None:
     )
 
 
-def _advice(suspect: _Suspect | None, run: Evidence | None) -> tuple[str, ...]:
+def _advice(suspect: _Suspect | None, run: Evidence) -> tuple[str, ...]:
     whose = f" of rank {suspect.rank}" if suspect is not None and suspect.rank is not None else ""
-    logs = [death.stderr for death in run.deaths if death.rank == suspect.rank] if run and suspect else []
+    logs = [death.stderr for death in run.deaths if death.rank == suspect.rank] if suspect else []
     look = (
         (f"tail -n 50 {run.path(logs[0].source)}   # the last words of the rank that is missing",)
-        if run is not None and logs and logs[0].lines and run.folder is not None
+        if logs and logs[0].lines and run.folder is not None
         else ()
     )
     return (
         *look,
-        f"py-spy dump --pid PID   # while the next run hangs: where is the process{whose}?",
+        f"{dump_stacks(run)}   # while the next run hangs: where is the process{whose}?",
         "export TORCH_NCCL_DESYNC_DEBUG=1   # torch then names the ranks that lag",
         "export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1   # leaves /tmp/nccl_trace_rank_*",
     )
