@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddp_run.signs import Hit, Sign, anywhere, in_exception, in_last_words
-from ddp_run.verdict import Death
+from ddp_run.verdict import Death, LogText
 
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 _OF_A_GPU = re.compile(
@@ -19,7 +19,9 @@ _OF_A_GPU = re.compile(
     r"|XPU|SYCL|level_zero|[Tt]riton|AcceleratorError"
 )
 _VERY_LAST = 12
-_NCCLS = re.compile(r"NCCL|nccl|RCCL|rccl|DistBackendError")
+_UNHANDLED = re.compile(r"unhandled (?:cuda|system) error|ncclUnhandledCudaError|ncclSystemError|ncclInternalError")
+_REMOTE = re.compile(r"ncclRemoteError|remote process exited")
+_BY = re.compile(r"[\w.\-]+:(?P<pid>\d+):\d+ \[\d+\] ")
 _NO_GPU = re.compile(r"no GPUs found!|No CUDA GPUs are available|Unexpected error from cudaGetDeviceCount")
 """What torch says where it counts no GPU: why, it said in a warning before."""
 _PROGRAMS_NO_GPU = re.compile(
@@ -46,9 +48,21 @@ def ended_by_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:
 def behind_nccl(death: Death, signs: Sequence[Sign]) -> Hit | None:
     """The sign in NCCL's warnings, where one of its exceptions ended the rank: `unhandled cuda error` is no cause."""
     raised = death.exception
-    if raised is None or not _NCCLS.search(f"{raised.type}: {raised.message}"):
+    if raised is None:
         return None
-    return anywhere(death.nccl, signs) or anywhere(death.stderr, signs)
+    said = f"{raised.type}: {raised.message}"
+    if not _UNHANDLED.search(said) or _REMOTE.search(said):
+        return None
+    return anywhere(death.nccl, signs) or anywhere(_without_other_processes(death), signs)
+
+
+def _without_other_processes(death: Death) -> LogText:
+    """The rank's log without what NCCL wrote in other processes (`HOST:PID:THREAD [GPU] …`): logs may mix them."""
+    if death.pid is None:
+        return death.stderr
+    mine = str(death.pid)
+    lines = tuple("" if (by := _BY.search(line)) and by["pid"] != mine else line for line in death.stderr.lines)
+    return replace(death.stderr, lines=lines)
 
 
 def behind_no_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:

@@ -22,7 +22,7 @@ FELL_OFF = "[Sun Sep 14 10:05:38 2025] NVRM: Xid (PCI:0000:3b:00): 79, pid=77, n
 
 
 def verdict_of(text: str) -> Verdict:
-    return judge(transcript.read([transcript.Log(LogText("log", tuple(text.split("\n"))))], follows_another))
+    return judge(transcript.read([_log(text)], follows_another))
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,13 @@ def verdict_of(text: str) -> Verdict:
             "compile-failure",
         ),
         (FELL_OFF, "", "ValueError: 3 channels, expected 1", "python-exception"),
+        (FELL_OFF.replace("79", "63"), "", "RuntimeError: CUDA error: misaligned address", "illegal-memory-access"),
+        (
+            f"{FELL_OFF.replace('79', '63')}\n{FELL_OFF.replace('79', '48')}",
+            "",
+            "RuntimeError: CUDA error: unspecified launch failure",
+            "gpu-hardware",
+        ),
         (
             FELL_OFF.replace("79", "31"),
             "",
@@ -124,3 +131,28 @@ def test_memory_of_other_processes_is_told_from_ones_own() -> None:
     assert own.retry is not None and others.retry is not None
     assert (own.retry.helps, others.retry.helps) == (False, True)
     assert "expandable_segments" in own.advice[0] and "compute-apps" in others.advice[0]
+
+
+def test_a_warning_of_another_process_is_not_this_ranks() -> None:
+    failed = "DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3384, {}, NCCL version 2.21.5"
+    own = failed.format("unhandled cuda error (run with NCCL_DEBUG=INFO for details)")
+    system = failed.format("unhandled system error (run with NCCL_DEBUG=INFO for details)")
+    entry = "  host      : n\n  rank      : {0} (local_rank: {0})\n  exitcode  : 1 (pid: {1})\n  error_file: <N/A>"
+    text = [
+        "n:4189:4260 [1] transport/p2p.cc:218 NCCL WARN Cuda failure 2 'out of memory'",
+        *(f"[rank0]: {line}" for line in (TRACEBACK + system).split("\n")),
+        *(f"[rank1]: {line}" for line in (TRACEBACK + own).split("\n")),
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "Failures:\n[1]:\n  time      : 2025-09-14_10:05:42",
+        entry.format(1, 4189),
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2025-09-14_10:05:42",
+        entry.format(0, 4188),
+    ]
+    causes = {found.rank: found.pid for found in transcript.read([_log("\n".join(text))], follows_another).deaths}
+    assert causes == {0: 4188, 1: 4189}
+    verdict = verdict_of("\n".join(text))
+    assert (verdict.cause == "cuda-oom", verdict.first_failure and verdict.first_failure.rank) != (True, 0)
+
+
+def _log(text: str) -> transcript.Log:
+    return transcript.Log(LogText("log", tuple(text.split("\n"))))

@@ -3,7 +3,7 @@
 ## What happened
 The rank asked its GPU for more memory than was free there.
 ## How to recognise it
-`torch.OutOfMemoryError` (before torch 2.5 `torch.cuda.OutOfMemoryError`, before 1.13 `RuntimeError`) with
+`torch.OutOfMemoryError` (in older releases `torch.cuda.OutOfMemoryError`, `RuntimeError`) with
 `CUDA out of memory. Tried to allocate …`, `HIP out of memory`, `XPU out of memory`; `CUDA error: out of memory` from
 the runtime itself; `CUBLAS_STATUS_ALLOC_FAILED`; NCCL's `Cuda failure 'out of memory'`;
 `UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY`. The host's memory is another matter ([host-oom](host-oom.md)): that says
@@ -13,7 +13,7 @@ The message has the numbers that decide what to do: what was asked, what the GPU
 uses, and what torch holds but does not use ("reserved … but unallocated").
 ## What to do
 1. Much memory reserved but not allocated: the pool is in pieces. `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`
-   (`PYTORCH_ALLOC_CONF` from torch 2.9 on, `PYTORCH_HIP_ALLOC_CONF` on ROCm).
+   (newer torch: `PYTORCH_ALLOC_CONF`; ROCm: `PYTORCH_HIP_ALLOC_CONF`).
 2. Memory that neither torch nor this process holds: another process is on that GPU, often what is left of an earlier
    run, or another rank that put its tensors on GPU 0. `nvidia-smi --query-compute-apps=pid,used_memory --format=csv`.
 3. Else the job is too large: a smaller batch per rank with gradient accumulation, activation checkpointing, bf16,

@@ -42,7 +42,7 @@ _COUNT = re.compile(
     r"(?P<number>\d+): (?P<text>[^\n(]+)"
 )
 
-_DEMANDED = (Sign("mixed precision requires a GPU"), Sign("Your setup doesn't support bf16/gpu"))
+_DEMANDED = (Sign("mixed precision requires a GPU"), Sign("bf16/gpu. You need to assign use_cpu"))
 """Said of a program that runs on the CPU, wanted or not."""
 _AGENTS = Sign("ValueError: Cuda is not available.")
 SIGNS = (

@@ -35,6 +35,8 @@ _MPS = (
     Sign("MPS client failed to connect"),
     Sign("MPS server is not ready to accept"),
     Sign("MPS client has been terminated by the server"),
+    Sign("call between the MPS server and the MPS client failed"),
+    Sign("resources required to create MPS client have been exhausted"),
     Sign("CUDA_ERROR_MPS_"),
 )
 SIGNS = (

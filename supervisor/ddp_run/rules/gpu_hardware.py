@@ -67,6 +67,8 @@ come from programs or from the driver, or follow another."""
 _NODE_ONLY = frozenset({79, 119, 120})
 _SURVIVED = frozenset({63, 64, 74, 92})
 """Those that a program may live through."""
+_ONLY_BESIDE = frozenset({63, 64, 92})
+"""Those that count only beside what ended the rank: they record that memory was retired, now or at the next reset."""
 XID = re.compile(
     r"NVRM: Xid \(PCI:(?P<pci>[0-9A-Fa-f:.]+)\): (?P<number>\d+)"
     r"(?:, pid='?(?P<pid>\d+))?(?:[^\n]*?name=(?P<name>[\w.\-/]+))?"
@@ -104,7 +106,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     xid = _xid(death, run)
     if hit is not None:
         return _said(hit, death, xid)
-    if xid is None or not is_of_a_gpu(death):
+    if xid is None or int(xid["number"] or 0) in _ONLY_BESIDE or not is_of_a_gpu(death):
         return None
     return _by_kernel(xid, death)
 
@@ -112,6 +114,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
 def _xid(death: Death, run: Evidence) -> Hit | None:
     """The kernel's word of hardware: of this process, else of none."""
     found = [hit for log in (run.kernel, death.stderr) for hit in _all(log)]
+    found.sort(key=lambda hit: int(hit["number"] or 0) in _SURVIVED)
     own = [hit for hit in found if death.pid is not None and hit["pid"] == str(death.pid)]
     unnamed = [hit for hit in found if hit["pid"] is None or death.pid is None]
     return next(iter([*own, *unnamed, *found]), None)
