@@ -33,6 +33,12 @@ def run(
         (run(host=0, cgroup=0), None),
         (run(OURS), "certain"),
         (run(OURS, ANOTHERS, host=2, cgroup=1), "certain"),
+        # before Linux 5.1: the process that was chosen, then its child, which was killed in its place
+        (
+            run("[1.0] Out of memory: Kill process 78 (java) score 9 or sacrifice child", "Killed process 77 (x)"),
+            "certain",
+        ),
+        (run("[1.0] Out of memory: Kill process 77 (x) score 9 or sacrifice child", ANOTHERS, host=1), None),
         (run(host=1, cgroup=1), "certain"),
         (run(host=1, cgroup=0), "likely"),
         # the kernel says whom it killed, and it was somebody else

@@ -93,14 +93,20 @@ def _trend(death: Death) -> tuple[Quote, ...]:
 
 def _named_by_the_kernel(death: Death, run: Evidence) -> Finding | None:
     """The kernel's own line; its number of the process is another than ours where ours is a container's."""
-    if not (run.kernel_pids or run.logs_only):
+    line = _in_a_log(death, run) if run.logs_only else run.killed_for_memory(death.pid)
+    if line is None:
         return None
+    cause = f"the kernel killed {death.who} (pid {death.pid}): out of memory"
+    return Finding(RULE, death.rank, cause, (line, *_trend(death)), _ADVICE)
+
+
+def _in_a_log(death: Death, run: Evidence) -> Quote | None:
+    """The kernel's line where somebody put it into the job's log."""
     for index in range(len(run.kernel.lines) - 1, -1, -1):
         for sign in _KERNEL:
             found = sign.search(run.kernel.lines[index])
             if found is not None and death.pid is not None and int(found["pid"]) == death.pid:
-                cause = f"the kernel killed {death.who} (pid {death.pid}): out of memory"
-                return Finding(RULE, death.rank, cause, (run.kernel.quote(index), *_trend(death)), _ADVICE)
+                return run.kernel.quote(index)
     return None
 
 
