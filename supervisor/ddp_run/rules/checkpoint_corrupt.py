@@ -18,6 +18,7 @@ rank 0 only, under a temporary name, and rename with `os.replace` when all is wr
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import replace
 
 from ddp_run.signs import Hit, Sign, ended_by, in_last_words
@@ -70,6 +71,8 @@ _STARTS = {
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """A reader's refusal of a file's form."""
+    if death.exception is None and (death.code or 0) < 0 and death.code != -signal.SIGABRT:
+        return None  # another signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS) or _below_a_blank_line(death)
     if hit is None or not _is_meant(hit) or (hit.exception is not None and _SPAWNED.search(hit.exception.traceback)):
         return None

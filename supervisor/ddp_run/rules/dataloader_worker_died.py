@@ -19,6 +19,7 @@ shows where.
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import replace
 
 from ddp_run.signs import Hit, Sign, ended_by, in_last_words
@@ -58,6 +59,8 @@ _BUS = "Bus error"
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """What torch and the pools say of a worker that is gone; the line that names the signal before the others."""
+    if death.exception is None and (death.code or 0) < 0 and death.code != -signal.SIGABRT:
+        return None  # another signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:
         return None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 
 from ddp_run.signs import Hit, Sign, ended_by
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
@@ -54,6 +55,8 @@ _SHARED_MEMORY = re.compile(r"/dev/shm|</torch_|</?psm_|shared memory|SemLock\(|
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """A write that the disk refused; one that only came out short is most likely the same."""
+    if death.exception is None and (death.code or 0) < 0 and death.code != -signal.SIGABRT:
+        return None  # another signal ended it: what it printed before was not the end
     hit = ended_by(death, _FULL)
     if hit is not None:
         if _SHARED_MEMORY.search(_context(hit)):

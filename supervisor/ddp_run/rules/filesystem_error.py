@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 
 from ddp_run.signs import Hit, Sign, ended_by
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
@@ -61,6 +62,8 @@ _SOCKET = re.compile(r"/socket\.py|/ssl\.py|/asyncio/|\.(?:recv|send|sendall|con
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """An error number that only a file system, a disk or a file server gives."""
+    if death.exception is None and (death.code or 0) < 0 and death.code != -signal.SIGABRT:
+        return None  # another signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None or _of_socket(hit):
         return None

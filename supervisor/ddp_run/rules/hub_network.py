@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.signs import Hit, Sign, ended_by
+from ddp_run.signs import Hit, Sign, in_exception, in_last_words
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -90,13 +90,17 @@ SIGNS: tuple[Sign, ...] = (
     Sign("Run initialization has timed out after", re.compile(r"Run initialization has timed out after [\d.]+ sec")),
     Sign("google.api_core.exceptions.ServiceUnavailable"),
 )
+_LEAVING = 20
+"""Lines before the end: clients also print these words when they try again, and go on."""
 # etcd's client, which torch's rendezvous may use, is a user of urllib3 too.
 _RENDEZVOUS = re.compile(r"etcd|torch/distributed/elastic/rendezvous|kubernetes/client")
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """A client of HTTP that got no answer, or a server's word that it cannot."""
-    hit = ended_by(death, SIGNS)
+    if death.exception is None and (death.code or 0) < 0:
+        return None  # a signal ended it: what it printed before was not the end
+    hit = in_exception(death, SIGNS) if death.exception is not None else in_last_words(death, SIGNS, _LEAVING)
     if hit is None or (hit.exception is not None and _RENDEZVOUS.search(hit.exception.traceback)):
         return None
     return hit.finding(RULE, death, _cause(death, hit), _advice(hit), retry=_retry(hit))

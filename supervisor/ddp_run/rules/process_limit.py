@@ -15,8 +15,9 @@ higher limit: `ulimit -u` for the user, `pids.max` of the cgroup for a container
 from __future__ import annotations
 
 import re
+import signal
 
-from ddp_run.signs import Sign, anywhere, ended_by
+from ddp_run.signs import Sign, anywhere, ended_by, in_last_words
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -47,9 +48,19 @@ _REJECTED = Sign("fork rejected by pids controller")
 SIGNS += (_FORK, _REJECTED)
 
 
+def _interrupted(death: Death) -> bool:
+    """OpenBLAS raises SIGINT where it cannot start its threads."""
+    return death.exception is not None and death.exception.type == "KeyboardInterrupt"
+
+
 def match(death: Death, run: Evidence) -> Finding | None:
     """The kernel's refusal in the words of Python, of OpenMP, BLAS, C++ and Rust."""
-    hit = ended_by(death, [sign for sign in SIGNS if sign not in (_FORK, _REJECTED)])
+    if death.exception is None and death.code in (-signal.SIGKILL, -signal.SIGTERM):
+        return None
+    signs = [sign for sign in SIGNS if sign not in (_FORK, _REJECTED)]
+    hit = ended_by(death, signs)
+    if hit is None and _interrupted(death):
+        hit = in_last_words(death, signs)
     if hit is None:
         hit = ended_by(death, (_FORK,))
         if hit is None or hit.exception is None or not _FORKED.search(hit.exception.traceback):

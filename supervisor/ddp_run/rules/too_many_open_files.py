@@ -16,6 +16,7 @@ its files.
 from __future__ import annotations
 
 import re
+import signal
 
 from ddp_run.signs import Sign, ended_by
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
@@ -40,6 +41,8 @@ SIGNS: tuple[Sign, ...] = (
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """A refusal of the kernel to open one more, or what follows from it in a process that was to receive one."""
+    if death.exception is None and (death.code or 0) < 0 and death.code != -signal.SIGABRT:
+        return None  # another signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:
         return None
