@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddp_run.diagnose import judge
-from ddp_run.events import ExceptionInfo
+from ddp_run.events import ExceptionInfo, Rank
 from ddp_run.verdict import Death, Evidence, LogText
 
 PLACE = '  File "/home/user/train.py", line 10, in main\n'
@@ -257,7 +257,7 @@ SILENT: tuple[tuple[str, int, str], ...] = (
 def test_raised(kind: str, message: str, source: str, cause: str) -> None:
     text = f"Traceback (most recent call last):\n{PLACE}{source or '    main()'}\n{kind}: {message}"
     raised = ExceptionInfo(kind, message, "/home/user/train.py", 10, "main", text)
-    death = Death(rank=0, code=1, exception=raised, stderr=LogText("log", tuple(text.split("\n"))))
+    death = Death(rank=Rank(0), code=1, exception=raised, stderr=LogText("log", tuple(text.split("\n"))))
     verdict = judge(Evidence(deaths=(death,), started=1))
     assert (verdict.cause, verdict.notes) == (cause, ())
     assert "hf_secret" not in (verdict.title or "") + " ".join(verdict.advice)
@@ -265,6 +265,6 @@ def test_raised(kind: str, message: str, source: str, cause: str) -> None:
 
 @pytest.mark.parametrize(("line", "code", "cause"), SILENT)
 def test_last_words(line: str, code: int, cause: str) -> None:
-    death = Death(rank=1, code=code, stderr=LogText("log", ("step 1", line, "step 2")))
+    death = Death(rank=Rank(1), code=code, stderr=LogText("log", ("step 1", line, "step 2")))
     verdict = judge(Evidence(deaths=(death,), started=2))
     assert (verdict.cause, verdict.notes) == (cause, ())
