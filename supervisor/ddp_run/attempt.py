@@ -23,6 +23,7 @@ from ddp_run.events import (
     AwaitReport,
     Event,
     FinishAttempt,
+    HangTimedOut,
     LocalRank,
     MonotonicNs,
     Noted,
@@ -34,6 +35,8 @@ from ddp_run.events import (
     SetTimer,
     SignalReceived,
     SignalSent,
+    StallEnded,
+    StallSeen,
     SuspendSelf,
     Target,
     TimerFired,
@@ -48,6 +51,7 @@ from ddp_run.run import STOP_SIGNALS, Run
 if TYPE_CHECKING:
     from ddp_run.kernel_log import KernelLog
     from ddp_run.memory import Sampler
+    from ddp_run.observer import Observer
     from ddp_run.space import SpaceQuestion
 
 _LOOK_FOR_RANKS_S = 2.0
@@ -87,6 +91,11 @@ class Attempt:
     places: tuple[str, ...] = ()
     """Paths whose free space is of interest after a death."""
     keep: frozenset[int] = frozenset()
+    hang_timeout_s: float | None = None
+    """End the job after so long without progress, where a closer look has shown who waits or stands still."""
+    _observer: Observer | None = None
+    _left: dict[Rank, int] = field(default_factory=dict)
+    """Ranks that ended with 0, and in which start."""
     _agent: int | None = None
     _ranks: dict[Rank, _RankProcess] = field(default_factory=dict)
     _finished: bool = False
@@ -143,6 +152,8 @@ class Attempt:
                     self._look_for_ranks()
                 case RanOut("look-for-report"):
                     self._look_for_report()
+                case RanOut("look-at-ranks"):
+                    self._look_at_ranks()
                 case RanOut("sample-memory"):
                     self._sample_memory()
                 case RanOut("space"):
@@ -200,6 +211,7 @@ class Attempt:
 
             self._sampler, self._sample_after_s = Sampler(), FIRST_LOOK_S
             self.loop.set_timer("sample-memory", self._sample_after_s)
+        self._watch_rank(event)
         if gone:
             self._on_rank_end(process)
 
@@ -213,6 +225,10 @@ class Attempt:
             if status is not None:
                 code, dumped = os.waitstatus_to_exitcode(status), os.WCOREDUMP(status)
         self._forget(process)
+        if self._observer is not None and code == 0:
+            self._observer.forget(process.event.rank)
+        if code == 0:
+            self._left[process.event.rank] = process.event.restart
         if self._first_end is None and code != 0:
             self._first_end = time.monotonic()
         self._emit(RankExited(now(), process.event.rank, process.event.restart, code, dumped))
@@ -277,6 +293,61 @@ class Attempt:
         else:
             self.loop.set_timer("look-for-report", _LOOK_FOR_REPORT_S)
 
+    # ------------------------------------------------------------- what the ranks show
+
+    def _watch_rank(self, event: RankStarted) -> None:
+        if not event.watched:
+            return
+        if self._observer is None:
+            from ddp_run.observer import Observer
+
+            self._observer = Observer(self.inbox.folder, self.run_folder)
+            self.loop.set_timer("look-at-ranks", 1.0)
+        elif event.restart > max(self._left.values(), default=event.restart) or event.rank in self._left:
+            self._left.clear()
+        self._observer.forget(event.rank)
+
+    def _look_at_ranks(self) -> None:
+        try:
+            self._observe()
+        except Exception as error:  # looking is optional: what goes wrong there is no concern of the job
+            self._observer = None
+            self._emit(Noted(now(), f"ranks are not observed any more: {type(error).__name__}: {error}"))
+
+    def _observe(self) -> None:
+        if self._observer is None or self._finished or not self.run.is_running:
+            return
+        alive = [process.event for process in self._ranks.values() if process.alive and process.event.watched]
+        events, after_s = self._observer.look(now(), alive, sorted(self._left))
+        for event in events:
+            self._emit(event)
+            self._tell(event)
+        stalled_s = self._observer.stalled_s(now())
+        standing = self._observer.stall is not None  # ranks that work, if only without a step, are let be
+        if self.hang_timeout_s is not None and standing and stalled_s >= self.hang_timeout_s:
+            self._emit(HangTimedOut(now(), stalled_s))
+        self.loop.set_timer("look-at-ranks", after_s)
+
+    def _note_progress(self) -> None:
+        try:
+            progress = self._observer.progress(now()) if self._observer is not None else None
+        except (OSError, ValueError):
+            return
+        if progress is not None:
+            self._emit(progress)
+
+    def _tell(self, event: Event) -> None:
+        match event:
+            case StallSeen():
+                level = "warning" if event.hung else "info"
+                self.output.say(f"no progress: {event.said}", level=level)
+                for quote in event.quotes if not self.output.json else ():
+                    self.output.say(f"  {quote}")
+            case StallEnded():
+                self.output.say(f"progress again after {event.after_s:.0f} s")
+            case _:
+                pass
+
     # ------------------------------------------------------------- what the system shows
 
     def _sample_memory(self) -> None:
@@ -295,6 +366,7 @@ class Attempt:
         if self._looked_around == restart:
             return
         self._looked_around = restart
+        self._note_progress()
         for sample in self._sampler.at_death(now(), self._living()) if self._sampler is not None else ():
             self._emit(sample)
         if self._question is None and self.places:

@@ -28,6 +28,7 @@ from ddp_run.verdict import (
     FirstFailure,
     Leaver,
     Phase,
+    Quote,
     Retry,
     Rule,
     Verdict,
@@ -36,6 +37,8 @@ from ddp_run.verdict import (
 LOST = 75
 """Exit code where no rank failed by itself (EX_TEMPFAIL): worth a requeue."""
 USAGE = 2
+HUNG = 124
+"""Exit code of a job that was ended because it hung, as timeout(1) has it."""
 _Asked = TypeVar("_Asked")
 _FALLBACKS = ("python-exception", "unknown")
 _UNORDERED = 2**63
@@ -96,7 +99,13 @@ def judge(evidence: Evidence, causes: Sequence[Cause] | None = None) -> Verdict:
     known, notes = load() if causes is None else (tuple(causes), ())
     court = _Court(evidence, known, list(notes))
     verdict = court.verdict()
-    return replace(verdict, notes=(*verdict.notes, *court.notes))
+    stall = evidence.stall
+    before = (
+        (f"before that there was no progress: {stall.said}",)
+        if stall and verdict.outcome not in ("hung", "succeeded")
+        else ()
+    )
+    return replace(verdict, notes=(*verdict.notes, *before, *court.notes))
 
 
 def follows_another(exception: ExceptionInfo) -> bool:
@@ -121,6 +130,8 @@ class _Court:
         run = self.run
         if self._succeeded():
             return Verdict("succeeded", 0, confidence="certain")
+        if run.hung_s is not None:
+            return self._hung(run.hung_s)
         judged = [self._judge_death(death) for death in _by_order(run.deaths)]
         own = [item for item in judged if item.reason is None]
         first = own[0] if own else None
@@ -180,6 +191,7 @@ class _Court:
             gone = tuple(each for each in gone if each.rank != first.finding.culprit)
         verdict = Verdict("failed", code, first_failure=first_failure, collateral=gone)
         self._cross_check(death)
+        verdict = replace(verdict, phase=death.phase, step=death.step)
         return self._as_sure_as_the_order(_with_finding(verdict, first.finding), judged)
 
     def _first_to_blame(self, first: _Judged, judged: Sequence[_Judged]) -> _Judged:
@@ -229,6 +241,52 @@ class _Court:
             return Verdict(None, None)
         return _with_finding(Verdict("failed", self.run.agent.code, phase="launch"), finding)
 
+    def _hung(self, seconds: float) -> Verdict:
+        """Ended because nobody made progress: what was seen of the ranks before says why."""
+        stall = self.run.stall
+        name = stall.cause if stall is not None else "hang"
+        rule = next((cause.rule for cause in self.causes if cause.rule.name == name), _NAMELESS)
+        said = (
+            stall.said
+            if stall is not None
+            else f"no rank made progress for {seconds:.0f} s, and none could be looked at"
+        )
+        rank = stall.culprits[0] if stall is not None and stall.culprits else None
+        quotes = tuple(Quote(self._stacks(rank), None, text) for text in (stall.quotes if stall is not None else ()))
+        advice = (
+            (f"cat {self.run.path(self._stacks(rank))}   # all threads of rank {rank}",) if rank is not None else ()
+        )
+        reason = f"it was ended after {seconds:.0f} s without progress (--hang-timeout)"
+        first = None
+        if rank is not None:
+            first = self._hanging(rank)
+        gone = tuple(_collateral(death, "ended with the job") for death in self.run.deaths if death.rank != rank)
+        verdict = Verdict(
+            "hung", HUNG, first_failure=first, collateral=gone, phase=self._phase_of(rank), notes=(reason,)
+        )
+        sure: Confidence = "certain" if stall is not None and stall.hung and stall.culprits else "likely"
+        return _with_finding(
+            verdict, Finding(rule, rank, said, quotes, advice, sure if stall is not None else "unknown")
+        )
+
+    def _hanging(self, rank: Rank) -> FirstFailure:
+        known = next((death for death in self.run.deaths if death.rank == rank), None)
+        if known is not None:  # its code is that of the signal by which ddp-run ended it
+            return replace(_first_failure(known), exit_code=None, signal=None, exception=None)
+        left = next((leaver for leaver in self.run.leavers if leaver.rank == rank), None)
+        if left is not None:
+            return _leaving(left)
+        return FirstFailure(rank, None, None, None, None, None, None, None, None, None)
+
+    def _stacks(self, rank: Rank | None) -> str:
+        """Where the stacks of a rank are."""
+        known = [death for death in self.run.deaths if rank is None or death.rank == rank]
+        source = known[0].stderr.source if known else ""
+        return source.replace("stderr.log", "live_stacks.txt") if source else "live_stacks.txt"
+
+    def _phase_of(self, rank: Rank | None) -> Phase | None:
+        return next((death.phase for death in self.run.deaths if rank is None or death.rank == rank), None)
+
     # -------------------------------------------------------------------------------------- who did it
 
     def _culprit_that_left(self, lost: Sequence[_Judged], judged: Sequence[_Judged]) -> Leaver | None:
@@ -239,18 +297,7 @@ class _Court:
         return first if all(first.died_at < item.death.order + _LEAVING_NS for item in judged) else None
 
     def _left_early(self, leaver: Leaver, lost: Sequence[_Judged], judged: Sequence[_Judged]) -> Verdict:
-        first = FirstFailure(
-            rank=leaver.rank,
-            local_rank=leaver.local_rank,
-            node_rank=leaver.node_rank,
-            host=leaver.host,
-            pid=leaver.pid,
-            exit_code=0,
-            signal=None,
-            at=leaver.died_at,
-            exception=None,
-            log=leaver.stderr.source or None,
-        )
+        first = _leaving(leaver)
         gone = tuple(_collateral(item.death, _lost_peer(item, f"rank {leaver.rank}")) for item in judged)
         finding = _departure(leaver.rank, 0, lost)
         return _with_finding(Verdict("failed", 1, first_failure=first, collateral=gone), finding)
@@ -427,6 +474,21 @@ def _first_failure(death: Death) -> FirstFailure:
         at=None if death.order == _UNORDERED else MonotonicNs(death.order),
         exception=death.exception,
         log=death.stderr.source or None,
+    )
+
+
+def _leaving(leaver: Leaver) -> FirstFailure:
+    return FirstFailure(
+        rank=leaver.rank,
+        local_rank=leaver.local_rank,
+        node_rank=leaver.node_rank,
+        host=leaver.host,
+        pid=leaver.pid,
+        exit_code=0,
+        signal=None,
+        at=leaver.died_at,
+        exception=None,
+        log=leaver.stderr.source or None,
     )
 
 

@@ -91,6 +91,8 @@ class RankStarted:
     local_world_size: int
     folder: str
     """Its folder, relative to the run's folder."""
+    watched: bool = False
+    """It says which phase it is in."""
 
 
 @frozen
@@ -239,6 +241,61 @@ class CoreDumped:
 
 
 @frozen
+class RankPhase:
+    """A rank came into a phase: init (it joins the process group), after-init, training (its first optimizer step is
+    done) or shutdown (it destroys the group). Before the first it is in before-init."""
+
+    at: MonotonicNs
+    rank: Rank
+    restart: int
+    phase: str
+
+
+@frozen
+class ProgressSampled:
+    """Where the ranks stood at one moment: `steps[i]` optimizer steps and `collectives[i]` of the default group are
+    those of rank `ranks[i]`."""
+
+    at: MonotonicNs
+    ranks: tuple[Rank, ...]
+    phases: tuple[str, ...]
+    steps: tuple[int, ...]
+    collectives: tuple[int, ...]
+
+
+@frozen
+class StallSeen:
+    """No rank has made progress since `since`, and this is what a closer look showed. `hung`: nothing that ends by
+    itself, as far as can be told. `culprits`: whom the others, `waiting`, wait for; empty where that is not known.
+    `cause` is a name of the catalogue, `quotes` what the ranks do, in groups."""
+
+    at: MonotonicNs
+    cause: str
+    hung: bool
+    said: str
+    culprits: tuple[Rank, ...]
+    waiting: tuple[Rank, ...]
+    since: MonotonicNs
+    quotes: tuple[str, ...]
+
+
+@frozen
+class StallEnded:
+    """A job that had stood still makes progress again, after so many seconds."""
+
+    at: MonotonicNs
+    after_s: float
+
+
+@frozen
+class HangTimedOut:
+    """No progress for longer than --hang-timeout: the job is ended."""
+
+    at: MonotonicNs
+    after_s: float
+
+
+@frozen
 class Noted:
     """Something worth keeping that decides nothing: an observation that could not be made, a process cleaned up."""
 
@@ -284,6 +341,11 @@ Event = (
     | SpaceCounted
     | KernelLogged
     | CoreDumped
+    | RankPhase
+    | ProgressSampled
+    | StallSeen
+    | StallEnded
+    | HangTimedOut
     | Noted
     | AttemptEnded
     | RunEnded

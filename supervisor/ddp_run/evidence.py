@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import cast, get_args
 
 from ddp_run import childfailed, traceback_text
 from ddp_run.events import (
@@ -22,18 +23,23 @@ from ddp_run.events import (
     CoreDumped,
     Event,
     ExceptionInfo,
+    HangTimedOut,
     KernelLogged,
     MemoryCounted,
     MemorySampled,
     MonotonicNs,
+    ProgressSampled,
     Rank,
     RankExited,
     RankFailed,
+    RankPhase,
     RankStarted,
     RunStarted,
     SignalReceived,
     SignalSent,
     SpaceCounted,
+    StallEnded,
+    StallSeen,
 )
 from ddp_run.log_tail import read_tail
 from ddp_run.verdict import (
@@ -44,6 +50,7 @@ from ddp_run.verdict import (
     LogText,
     MemoryTrend,
     MemoryUse,
+    Phase,
     Space,
     SummaryEntry,
 )
@@ -102,7 +109,15 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
         nodes=part.run.nodes if part.run else 1,
         folder=str(folder),
         host=part.run.host if part.run else None,
+        stall=_stall(part),
+        hung_s=next((e.after_s for e in part.events if isinstance(e, HangTimedOut)), None),
     )
+
+
+def _stall(part: _Attempt) -> StallSeen | None:
+    """What was seen last of a job that stood still, where it did so to the end."""
+    told = [e for e in part.events if isinstance(e, StallSeen | StallEnded)]
+    return told[-1] if told and isinstance(told[-1], StallSeen) else None
 
 
 # ------------------------------------------------------------------------------------------ the journal
@@ -361,8 +376,26 @@ def _death(folder: Path, part: _Attempt, start: RankStarted, ends: _Ends) -> Dea
         signals_sent=ends.signals(start),
         memory=_memory(part, start, exited.at if exited else None),
         core=_core(part, start),
+        phase=_phase(part, start),
+        step=_step(part, start),
     )
     return _with_logs(folder, start.folder, death)
+
+
+def _phase(part: _Attempt, start: RankStarted) -> Phase | None:
+    """The last phase that the rank reported; before its first it is in before-init."""
+    told = [
+        e.phase for e in part.events if isinstance(e, RankPhase) and (e.rank, e.restart) == (start.rank, start.restart)
+    ]
+    phase = told[-1] if told else "before-init"
+    return cast(Phase, phase) if start.watched and phase in get_args(Phase) else None
+
+
+def _step(part: _Attempt, start: RankStarted) -> int | None:
+    """Its optimizer steps when they were counted last: as a rule at the first death."""
+    counted = [e for e in part.events if isinstance(e, ProgressSampled) and start.rank in e.ranks and e.at > start.at]
+    steps = counted[-1].steps[counted[-1].ranks.index(start.rank)] if counted else 0
+    return steps or None
 
 
 def _leaver(folder: Path, part: _Attempt, start: RankStarted, ends: _Ends) -> Leaver:

@@ -12,12 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, final
 
-from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank, RankFailed, RankStarted
+from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Noted, Rank, RankFailed, RankPhase, RankStarted
 
 _MOST = 256 * 1024
 """Bytes of the largest message; longer ones are cut by the rank before it sends."""
 
 
+Said = RankStarted | RankFailed | RankPhase | Noted
+"""What a rank can say."""
 _NAME = "events.sock"
 _LONGEST_PATH = 107
 """Bytes of a Unix socket's path (unix(7)); a scheduler's TMPDIR alone can be longer."""
@@ -57,7 +59,8 @@ class Inbox:
     def __exit__(self, *_exc: object) -> None:
         self._socket.close()
         try:
-            self.path.unlink()
+            for file in self.folder.iterdir():  # the socket, and the ranks' boards
+                file.unlink()
             self.folder.rmdir()
         except OSError:  # somebody cleaned up temporary files meanwhile
             pass
@@ -66,9 +69,9 @@ class Inbox:
         """Descriptor for a loop."""
         return self._socket.fileno()
 
-    def read(self) -> list[RankStarted | RankFailed]:
+    def read(self) -> list[Said]:
         """All messages that have arrived; those that are not of our form are dropped."""
-        events: list[RankStarted | RankFailed] = []
+        events: list[Said] = []
         while True:
             try:
                 message = self._socket.recv(_MOST)
@@ -79,7 +82,7 @@ class Inbox:
                 events.append(event)
 
 
-def _event(message: bytes) -> RankStarted | RankFailed | None:
+def _event(message: bytes) -> Said | None:
     try:
         fields = json.loads(message.decode("utf-8", "replace"))
         match fields["event"]:
@@ -87,6 +90,13 @@ def _event(message: bytes) -> RankStarted | RankFailed | None:
                 return _started(fields)
             case "failed":
                 return _failed(fields)
+            case "phase":
+                at, rank = MonotonicNs(int(fields["at"])), Rank(int(fields["rank"]))
+                return RankPhase(at, rank, int(fields["restart"]), str(fields["phase"]))
+            case "missed":
+                return Noted(
+                    MonotonicNs(int(fields["at"])), f"rank {fields['rank']} cannot be observed: {fields['text']}"
+                )
             case _:
                 return None
     except (ValueError, KeyError, TypeError):
@@ -103,6 +113,7 @@ def _started(fields: Mapping[str, Any]) -> RankStarted:
         world_size=int(fields["world_size"]),
         local_world_size=int(fields["local_world_size"]),
         folder=str(fields["folder"]),
+        watched=bool(fields.get("watched")),
     )
 
 

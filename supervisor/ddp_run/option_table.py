@@ -115,6 +115,33 @@ OWN_ROWS: tuple[Row, ...] = (
         variable="DDP_RUN_NCCL_DEBUG",
     ),
     _own(
+        "hang-timeout",
+        "Seconds without progress after which a job whose ranks wait or stand still is ended with exit code 124; it"
+        " is reported either way.",
+        type="float",
+        variable="DDP_RUN_HANG_TIMEOUT",
+        metavar="SECONDS",
+    ),
+    _own(
+        "ddp-debug",
+        "[DDP-DEBUG] lines on the console at each step of the process group's initialisation.",
+        takes_value=False,
+        default=False,
+        variable="DDP_DEBUG",
+    ),
+    _own(
+        "backend",
+        "Process-group backend to use in place of the script's own.",
+        variable="DDP_BACKEND",
+        metavar="NAME",
+    ),
+    _own(
+        "fallback-backend",
+        "Backend for one more attempt of all ranks after one in which theirs failed to initialise.",
+        variable="DDP_FALLBACK_BACKEND",
+        metavar="NAME",
+    ),
+    _own(
         "preflight",
         "Checks before the start; strict also refuses what is merely suspicious.",
         choices=("auto", "off", "strict"),

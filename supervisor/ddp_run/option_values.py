@@ -150,6 +150,13 @@ def read_count(number: int) -> int:
     return number
 
 
+def read_deadline(seconds: float) -> float:
+    """A number of seconds above 0."""
+    if not 0 < seconds < 1e9:
+        raise ValueError(f"{seconds:g} is not a number of seconds above 0")
+    return seconds
+
+
 def read_interval(seconds: float) -> float:
     """Seconds that can be slept."""
     if not 0 <= seconds < 1e9:

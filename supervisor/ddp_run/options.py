@@ -260,6 +260,27 @@ class Options:
         return self._text("log_format", "console")
 
     @property
+    def hang_timeout_s(self) -> float | None:
+        """Seconds without progress after which the job is ended; null: never."""
+        value = self._of("hang_timeout", None)
+        return None if value is None else float(value)
+
+    @property
+    def backend(self) -> str | None:
+        """The process-group backend to use in place of the program's."""
+        return self._optional("backend")
+
+    @property
+    def fallback_backend(self) -> str | None:
+        """The one to use after an attempt in which the first failed to initialise."""
+        return self._optional("fallback_backend")
+
+    @property
+    def ddp_debug(self) -> bool:
+        """`[DDP-DEBUG]` lines at each step of initialisation."""
+        return bool(self._of("ddp_debug", False))
+
+    @property
     def dry_run(self) -> bool:
         """Show the plan and start nothing."""
         return bool(self._of("dry_run", False))
@@ -515,6 +536,7 @@ _CHECKS: Mapping[str, Callable[..., object]] = {
     "max_retries": values.read_count,
     "shutdown_timeout": values.read_count,
     "monitor_interval": values.read_interval,
+    "hang_timeout": values.read_deadline,
 }
 
 _HELPS: Mapping[str, tuple[str, ...]] = {

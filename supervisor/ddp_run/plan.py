@@ -166,3 +166,15 @@ def _rank_words(plan: LaunchPlan, rank_program: Path) -> list[str]:
         return [plan.python, "-I", "-S", "-u", str(rank_program), "exec", *users]
     mode = "run-path" if options.run_path else "module" if options.module else "script"
     return [str(rank_program), mode, *users]
+
+
+def dist_timeout_s(environ: Mapping[str, str]) -> float | None:
+    """TORCH_DIST_TIMEOUT in seconds (it is given in minutes), null where it is absent or no positive number.
+
+    It reaches the process groups that the program makes without a time-out of its own.
+    """
+    try:
+        minutes = float(environ.get("TORCH_DIST_TIMEOUT", ""))
+    except ValueError:
+        return None
+    return 60 * minutes if 0 < minutes < 1e6 else None

@@ -29,7 +29,7 @@ def decide(
     verdict: Verdict, *, policy: str, retries_left: int, asked: int, ports_lost: int, port: int | None
 ) -> Decision:
     """Retry or stop. `port` is the master port that the attempt was given, `ports_lost` how often it was taken."""
-    if verdict.outcome != "failed":
+    if verdict.outcome not in ("failed", "hung"):
         outcome = verdict.outcome or "nothing known"
         return Decision(False, _END_REASONS.get(outcome, outcome))
     if _port_stolen(verdict, port) and ports_lost < _PORT_ROUNDS:

@@ -22,13 +22,16 @@ from ddp_run.events import (
     CoreDumped,
     Event,
     FinishAttempt,
+    HangTimedOut,
     KernelLogged,
     MemoryCounted,
     MemorySampled,
     Noted,
+    ProgressSampled,
     Rank,
     RankExited,
     RankFailed,
+    RankPhase,
     RankStarted,
     RunEnded,
     RunStarted,
@@ -37,6 +40,8 @@ from ddp_run.events import (
     SignalReceived,
     SignalSent,
     SpaceCounted,
+    StallEnded,
+    StallSeen,
     SuspendSelf,
     Target,
     TimerFired,
@@ -54,6 +59,8 @@ _AGENT_WINDS_UP_S = 0.3
 _GIVE_UP_S = 0.3
 # An agent whose ranks have all ended has nothing to do but to say so; on a loaded host that can take it seconds.
 _AGENT_AFTER_RANKS_S = 5.0
+_GRACE_OF_HUNG_S = 5.0
+"""A rank that hangs mostly cannot hear SIGTERM either."""
 
 
 _END_AGENT = SendSignal(
@@ -127,6 +134,10 @@ class Run:
             case TimerFired():
                 return self._on_timer(event.name)
             case RunStarted() | AttemptStarted() | SignalSent() | Noted() | AttemptEnded() | RunEnded():
+                return []
+            case HangTimedOut():
+                return self._on_hang(event)
+            case RankPhase() | ProgressSampled() | StallSeen() | StallEnded():
                 return []
             case MemoryCounted() | MemorySampled() | SpaceCounted() | KernelLogged() | CoreDumped():
                 return []
@@ -205,6 +216,20 @@ class Run:
         else:
             orders = [SendSignal(Target.RANKS, signum, "forwarded")]
         return [*orders, SetTimer("grace", self.grace_s), *self._when_all_ended()]
+
+    def _on_hang(self, event: HangTimedOut) -> list[Action]:
+        if self._state is not _State.RUNNING:
+            return []
+        self._state = _State.STOPPING
+        reason = f"no progress for {event.after_s:.0f} s (--hang-timeout)"
+        # The ranks before the agent: the agent would wait for ranks that cannot hear it.
+        orders: list[Action] = [SendSignal(Target.RANKS, Signals.SIGTERM, reason)]
+        return [*orders, SetTimer("grace", min(self.grace_s, _GRACE_OF_HUNG_S)), *self._when_all_ended()]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether nothing has failed and nobody has told the job to stop."""
+        return self._state is _State.RUNNING
 
     def _on_timer(self, name: str) -> list[Action]:
         if self._state is _State.DONE:

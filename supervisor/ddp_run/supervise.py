@@ -26,7 +26,15 @@ from ddp_run.journal import Journal
 from ddp_run.logs import RunFolder, Tailer
 from ddp_run.loop import Caught, Loop
 from ddp_run.output import Output
-from ddp_run.plan import LaunchPlan, agent_argv, agent_ends_with_ranks, agent_environment, local_restarts, log_dir
+from ddp_run.plan import (
+    LaunchPlan,
+    agent_argv,
+    agent_ends_with_ranks,
+    agent_environment,
+    dist_timeout_s,
+    local_restarts,
+    log_dir,
+)
 from ddp_run.redaction import redact_words
 from ddp_run.run import HANDLED_SIGNALS, STOP_SIGNALS, Run
 
@@ -88,6 +96,8 @@ class _Job:
     _keep: frozenset[int] = frozenset()
     _stopped: bool = False
     _waiting: Attempt | None = None
+    _backend: str | None = None
+    """The process-group backend of the next attempt, where it is another than the program's."""
 
     def run(self) -> int:
         self.output = Output(self.plan.options, self.environ, self.loop)
@@ -142,6 +152,7 @@ class _Job:
             tailer=tailer,
             places=self._places(),
             keep=self._keep,
+            hang_timeout_s=options.hang_timeout_s,
         )
         attempt.start(argv, self._agent_environ(number))
         self._count_memory()
@@ -180,10 +191,20 @@ class _Job:
                 "socket": str(self.inbox.path),
                 "nccl_debug": self.plan.nccl_log,
                 "restore": dict(self.plan.restore),
+                "watch": self._watch(),
                 "logs_specs": self.plan.options.logs_specs,
             }
         )
         return environ
+
+    def _watch(self) -> dict[str, object]:
+        """What is hooked into torch inside the ranks."""
+        options = self.plan.options
+        return {
+            "backend": self._backend or options.backend,
+            "timeout_s": dist_timeout_s(self.environ),
+            "debug": options.ddp_debug,
+        }
 
     def _conclude(self, attempt: Attempt) -> _Outcome:
         from ddp_run import diagnose, evidence, retry

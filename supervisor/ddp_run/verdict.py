@@ -12,7 +12,7 @@ from enum import StrEnum
 from re import Match, Pattern
 from typing import Literal
 
-from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
+from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank, StallSeen
 from ddp_run.frozen import frozen
 
 Outcome = Literal["succeeded", "failed", "hung", "interrupted", "refused"]
@@ -176,6 +176,10 @@ class Death:
     stdout: LogText = field(default_factory=lambda: LogText(""))
     stack: LogText = field(default_factory=lambda: LogText(""))
     """What faulthandler wrote on a fatal signal."""
+    phase: Phase | None = None
+    """The last phase that it reported; null where it could not."""
+    step: int | None = None
+    """Optimizer steps that it had made; null where nobody looked."""
     nccl: LogText = field(default_factory=lambda: LogText(""))
     """What NCCL wrote into its own file."""
     memory: MemoryTrend | None = None
@@ -266,6 +270,10 @@ class Evidence:
     """Kills by the kernel's out-of-memory killer during this attempt, on the host."""
     cgroup_oom_kills: int | None = None
     """The same, in our own memory cgroup."""
+    stall: StallSeen | None = None
+    """What was seen of a job that made no progress up to the end of the attempt."""
+    hung_s: float | None = None
+    """The job was ended after so many seconds without progress (--hang-timeout)."""
     kernel: LogText = field(default_factory=lambda: LogText(""))
     """What the kernel logged while the attempt ran, where that may be read."""
     kernel_pids: bool = False

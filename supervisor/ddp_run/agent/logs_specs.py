@@ -30,7 +30,8 @@ class RankFolders(LogsSpecs):
     """Redirects every rank's stdout and stderr to its own folder and tells its bootstrap where that is.
 
     DDP_RUN_AGENT (JSON): `run_folder`, `attempt`, `socket` (of ddp-run's inbox), `nccl_debug` (a file per rank for
-    NCCL's messages?), `restore` (variables the ranks get back; null: unset), `logs_specs` (entry point of the user's
+    NCCL's messages?), `restore` (variables the ranks get back; null: unset), `watch` (what is hooked
+    into torch there: `backend`, `timeout_s`, `debug`; null: nothing), `logs_specs` (entry point of the user's
     own class, which then decides about its files). Without the variable, files go to `log_dir`.
     """
 
@@ -50,6 +51,7 @@ class RankFolders(LogsSpecs):
         self._socket: str = wishes.get("socket") or ""
         self._nccl_debug = bool(wishes.get("nccl_debug"))
         self._restore: dict[str, str | None] = wishes.get("restore") or {}
+        self._watch: dict[str, Any] | None = wishes.get("watch")
         self._starts = 0
         self._users: LogsSpecs | None = None
         if wishes.get("logs_specs"):
@@ -109,6 +111,7 @@ class RankFolders(LogsSpecs):
             "agent": os.getpid(),
             "nccl_debug_file": nccl_file if self._nccl_debug else None,
             "restore": self._restore,
+            "watch": self._watch,
         }
 
     def _tee_for_copies(self, files: LogsDest, ranks: int) -> None:

@@ -62,6 +62,7 @@ class Boot:
             "world_size": self.world_size,
             "local_world_size": self.local_world_size,
             "folder": self.relative,
+            "watched": 1 if self.watch is not None else 0,
             "stdout": _target(1),
             "stderr": _target(2),
         }

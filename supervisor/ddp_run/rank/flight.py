@@ -6,6 +6,7 @@ collective that the main thread may be stuck in.
 
 import json
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,9 +34,8 @@ def dump(folder: str) -> None:
 
     Raises where this torch has no recorder.
     """
-    from torch._C import _distributed_c10d as c10d
-
-    recorded: "Any" = json.loads(c10d._dump_fr_trace_json(includeCollectives=True, onlyActive=False))  # type: ignore[attr-defined]
+    c10d: "Any" = sys.modules["torch._C._distributed_c10d"]
+    recorded: "Any" = json.loads(c10d._dump_fr_trace_json(includeCollectives=True, onlyActive=False))
     entries = recorded.get("entries") or []
     kept = {
         "pg_config": recorded.get("pg_config") or {},

@@ -1,0 +1,174 @@
+"""Reads what the ranks show of themselves: boards, stacks, flight recorder entries; and what /proc says of them.
+
+The layout of a board is that of `rank/board.py`. Nothing here waits for a rank, and no rank waits for this.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, final
+
+from ddp_run.events import Rank
+from ddp_run.progress import Collective, ProcessState, RankLook
+from ddp_run.stack_text import Stack, dumps
+
+SIZE = 4096
+VERSION = 1
+WORDS: tuple[str, ...] = ("VERSION_WORD", "PID", "PHASE", "PHASE_AT", "STEPS", "STEP_AT", "COLLECTIVE", "COLLECTIVE_AT")
+WORDS += ("HEARTBEAT", "STACKS_READY", "ASKED", "ANSWERED", "MAIN_THREAD")
+PHASES = ("before-init", "init", "after-init", "training", "shutdown")
+_AT = {name: index for index, name in enumerate(WORDS)}
+_MOST_STACKS = 1 << 20
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@final
+class Board:
+    """One rank's page of shared memory."""
+
+    def __init__(self, path: Path, rank: Rank, pid: int, folder: Path) -> None:
+        """Raises OSError where there is none, ValueError where it is not of this layout."""
+        self.rank = rank
+        self.pid = pid
+        self._folder = folder
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), SIZE)
+        self._words = memoryview(self._memory).cast("q")
+        if self._words[_AT["VERSION_WORD"]] != VERSION or self._words[_AT["PID"]] != pid:
+            self.close()
+            raise ValueError(f"{path} is not the board of process {pid}")
+        self._stacks_from = 0
+
+    @classmethod
+    def open(cls, boards: Path, restart: int, rank: Rank, pid: int, folder: Path) -> Self | None:
+        """The board of a rank's start, null where it made none (yet)."""
+        try:
+            return cls(boards / f"board_{restart}_{rank}", rank, pid, folder)
+        except (OSError, ValueError):
+            return None
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._words.release()
+        self._memory.close()
+
+    def look(self) -> RankLook:
+        """What it shows now."""
+        phase = self._word("PHASE")
+        return RankLook(
+            rank=self.rank,
+            phase=PHASES[phase] if 0 <= phase < len(PHASES) else None,
+            phase_at=self._word("PHASE_AT"),
+            steps=self._word("STEPS"),
+            step_at=self._word("STEP_AT"),
+            collectives=self._word("COLLECTIVE"),
+            collective_at=self._word("COLLECTIVE_AT"),
+        )
+
+    def ask_for_stacks(self) -> bool:
+        """Have the rank write its stacks; false where that would not be safe, or it is gone."""
+        number = self._word("STACKS_READY")
+        if not signal.SIGRTMIN <= number <= signal.SIGRTMAX:
+            return False
+        try:
+            self._stacks_from = (self._folder / "live_stacks.txt").stat().st_size
+            os.kill(self.pid, number)
+        except OSError:
+            return False
+        return True
+
+    def stack(self) -> Stack | None:
+        """The main thread's stack as written since it was asked for."""
+        try:
+            with (self._folder / "live_stacks.txt").open("rb") as file:
+                file.seek(self._stacks_from)
+                text = file.read(_MOST_STACKS).decode("utf-8", "replace")
+        except OSError:
+            return None
+        found = dumps(text, self._word("MAIN_THREAD") or None)
+        return found[-1] if found else None
+
+    def ask_for_flight(self) -> None:
+        """Have the rank write what its flight recorder holds, as soon as its sampling thread runs."""
+        self._words[_AT["ASKED"]] += 1
+
+    def flight(self) -> Mapping[str, Collective]:
+        """The last collective in each process group; empty where it has not answered."""
+        if self._word("ANSWERED") < max(1, self._word("ASKED")):
+            return {}
+        try:
+            recorded = json.loads((self._folder / "flight.json").read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return last_collectives(recorded)
+
+    def _word(self, name: str) -> int:
+        return int(self._words[_AT[name]])
+
+
+def last_collectives(recorded: Mapping[str, Any]) -> dict[str, Collective]:
+    """The entry with the highest number in each process group, of what `rank/flight.py` wrote."""
+    last: dict[str, Collective] = {}
+    for entry in recorded.get("entries") or ():
+        number = entry.get("collective_seq_id")
+        if not isinstance(number, int) or entry.get("is_p2p"):
+            continue
+        names = entry.get("process_group") or ("", "")
+        group = str(names[0] if isinstance(names, list) else names)
+        if group in last and last[group].number > number:
+            continue
+        last[group] = Collective(
+            group,
+            number,
+            str(entry.get("profiling_name") or ""),
+            tuple(tuple(int(n) for n in size) for size in entry.get("input_sizes") or ()),
+            tuple(str(kind) for kind in entry.get("input_dtypes") or ()),
+        )
+    return last
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLook:
+    """What /proc says of a process: its state, CPU seconds so far, bytes read and written so far."""
+
+    state: ProcessState
+    cpu_s: float
+    io_bytes: int
+    waits_on: str | None
+
+
+def process(pid: int) -> ProcessLook:
+    """A process now, its threads and the children that it has waited for included."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
+        letter = fields[0].decode()
+        cpu_s = sum(int(ticks) for ticks in fields[11:15]) / _TICKS
+    except (OSError, IndexError, ValueError):
+        return ProcessLook(ProcessState.GONE, 0.0, 0, None)
+    known = {state.value: state for state in ProcessState}
+    state = known.get(letter, ProcessState.GONE if letter in "ZX" else ProcessState.SLEEPING)
+    return ProcessLook(state, cpu_s, _io(pid), _wchan(pid) if state is ProcessState.DISK else None)
+
+
+def _io(pid: int) -> int:
+    """Bytes that its system calls have read and written, files and sockets alike."""
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except OSError:
+        return 0
+    values = dict(line.split(": ") for line in lines if ": " in line)
+    return int(values.get("rchar", 0)) + int(values.get("wchar", 0))
+
+
+def _wchan(pid: int) -> str | None:
+    try:
+        name = Path(f"/proc/{pid}/wchan").read_text().strip()
+    except OSError:
+        return None
+    return name if name not in ("", "0") else None

@@ -1,0 +1,207 @@
+"""Looks at the running ranks once a second, and closer when none of them makes progress.
+
+Reads boards, /proc and the stacks that ranks write; decides nothing itself: `ddp_run.progress` does. What it learns
+leaves as events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import final
+
+from ddp_run.boards import Board, ProcessLook, process
+from ddp_run.events import Event, MonotonicNs, ProgressSampled, Rank, RankStarted, StallEnded, StallSeen
+from ddp_run.progress import BETWEEN_LOOKS_S, LOOK_S, CloseLook, RankLook, Stall, Watch, explain
+from ddp_run.stack_text import Stack
+
+_STACKS_S = 0.3
+"""How long a rank may take to write its stacks."""
+_SAMPLE_S = 60.0
+"""How often the ranks' progress goes into the journal."""
+_SECOND = 1_000_000_000
+
+
+@dataclass(slots=True)
+class _Closer:
+    """A closer look in progress: what was seen at its first and second half. `step` counts its turns."""
+
+    since: MonotonicNs
+    step: int = 0
+    first: dict[Rank, tuple[Stack | None, ProcessLook]] = field(default_factory=dict)
+    first_at: int = 0
+
+
+@final
+class Observer:
+    """One start of the ranks of this node. `boards`: the folder that holds their boards."""
+
+    def __init__(self, boards: Path, run_folder: Path) -> None:
+        self._boards_folder = boards
+        self._run_folder = run_folder
+        self._boards: dict[Rank, Board] = {}
+        self._watch = Watch()
+        self._closer: _Closer | None = None
+        self._said: Stall | None = None
+        self._sampled_at = 0
+        self._sampled: ProgressSampled | None = None
+
+    def forget(self, rank: Rank) -> None:
+        """A rank has ended, or another one takes its place."""
+        board = self._boards.pop(rank, None)
+        if board is not None:
+            board.close()
+
+    def restart(self) -> None:
+        """The ranks are started again: nothing of before counts."""
+        for rank in list(self._boards):
+            self.forget(rank)
+        self._watch, self._closer = Watch(), None
+
+    def progress(self, at: MonotonicNs) -> ProgressSampled | None:
+        """What the boards show now, as an event; null where there are none."""
+        looks = [board.look() for board in self._boards.values()]
+        if not looks:
+            return None
+        return ProgressSampled(
+            at,
+            tuple(look.rank for look in looks),
+            tuple(look.phase or "" for look in looks),
+            tuple(look.steps for look in looks),
+            tuple(look.collectives for look in looks),
+        )
+
+    def stalled_s(self, at: MonotonicNs) -> float:
+        """For how long nobody has made progress, where there was any."""
+        since = self._watch.since
+        return (at - since) / _SECOND if since else 0.0
+
+    @property
+    def stall(self) -> Stall | None:
+        """What was said last of a job that still stands."""
+        return self._said
+
+    def look(self, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank]) -> tuple[list[Event], float]:
+        """Events, and the seconds after which to look again. `left`: ranks that ended with 0."""
+        self._open(alive)
+        events: list[Event] = []
+        looks = [board.look() for board in self._boards.values()]
+        before = self._watch.since
+        due = self._watch.look(at, [*looks, *(RankLook(rank, left=True) for rank in left)])
+        if self._watch.since > before and self._said is not None:
+            events.append(StallEnded(at, (self._watch.since - before) / _SECOND))
+            self._said = None
+        events += self._sample(at)
+        if self._closer is not None and self._closer.since != self._watch.since:
+            self._closer = None
+        if due and self._closer is None:
+            self._closer = _Closer(self._watch.since)
+        if self._closer is None:
+            return events, LOOK_S
+        more, after_s = self._look_closer(self._closer, at, alive, left)
+        return [*events, *more], after_s
+
+    def _open(self, alive: Sequence[RankStarted]) -> None:
+        for event in alive:
+            if event.rank not in self._boards:
+                folder = self._run_folder / event.folder
+                board = Board.open(self._boards_folder, event.restart, event.rank, event.pid, folder)
+                if board is not None:
+                    self._boards[event.rank] = board
+
+    def _sample(self, at: MonotonicNs) -> list[Event]:
+        if at - self._sampled_at < _SAMPLE_S * _SECOND:
+            return []
+        sample = self.progress(at)
+        if sample is None or (self._sampled is not None and replace(sample, at=self._sampled.at) == self._sampled):
+            return []
+        self._sampled_at, self._sampled = at, sample
+        return [sample]
+
+    # --------------------------------------------------------------------------------- a closer look
+
+    def _look_closer(
+        self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank]
+    ) -> tuple[list[Event], float]:
+        """Ask for stacks, read them, wait, ask again, read again, judge."""
+        closer.step += 1
+        match closer.step:
+            case 1:
+                self._ask()
+                for board in self._boards.values():
+                    board.ask_for_flight()
+                return [], _STACKS_S
+            case 2:
+                closer.first = self._seen(alive)
+                closer.first_at = at
+                return [], BETWEEN_LOOKS_S
+            case 3:
+                self._ask()
+                return [], _STACKS_S
+            case _:
+                self._closer = None
+                return self._judge(closer, at, alive, left), LOOK_S
+
+    def _ask(self) -> None:
+        for board in self._boards.values():
+            board.ask_for_stacks()
+
+    def _seen(self, alive: Sequence[RankStarted]) -> dict[Rank, tuple[Stack | None, ProcessLook]]:
+        seen = {}
+        for event in alive:
+            board = self._boards.get(event.rank)
+            seen[event.rank] = (board.stack() if board is not None else None, process(event.pid))
+        return seen
+
+    def _judge(
+        self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank]
+    ) -> list[Event]:
+        second = self._seen(alive)
+        apart_s = (at - closer.first_at) / _SECOND
+        looks = [_close_look(rank, closer.first.get(rank), seen, apart_s) for rank, seen in second.items()]
+        looks = [self._with_flight(look) for look in looks]
+        stall = explain(looks, left, closer.since, at)
+        if stall is None or (self._said is not None and _same(stall, self._said)):
+            return []
+        self._said = stall
+        return [
+            StallSeen(
+                at,
+                stall.cause,
+                stall.hung,
+                stall.said,
+                stall.culprits,
+                stall.waiting,
+                closer.since,
+                stall.quotes,
+            )
+        ]
+
+    def _with_flight(self, look: CloseLook) -> CloseLook:
+        board = self._boards.get(look.rank)
+        return look if board is None else replace(look, last=board.flight())
+
+
+def _close_look(
+    rank: Rank,
+    first: tuple[Stack | None, ProcessLook] | None,
+    second: tuple[Stack | None, ProcessLook],
+    apart_s: float,
+) -> CloseLook:
+    before = first[1] if first is not None else second[1]
+    return CloseLook(
+        rank=rank,
+        state=second[1].state,
+        first=first[0] if first is not None else None,
+        second=second[0],
+        cpu_s=second[1].cpu_s - before.cpu_s,
+        io_bytes=second[1].io_bytes - before.io_bytes,
+        apart_s=max(apart_s, 0.1),
+        waits_on=second[1].waits_on,
+    )
+
+
+def _same(one: Stall, other: Stall) -> bool:
+    """Whether nothing worth saying has changed; how long it lasts is not."""
+    return (one.cause, one.hung, one.culprits, one.waiting) == (other.cause, other.hung, other.culprits, other.waiting)
