@@ -9,10 +9,10 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddp_run import diagnose, evidence, journal, log_tail, transcript, verdict_file, verdict_text
+from ddp_run import diagnose, evidence, journal, scan, transcript, verdict_file, verdict_text
 from ddp_run.events import AttemptEnded, AttemptStarted, Event, Rank, RunStarted
 from ddp_run.verdict import LogText, Verdict
 
@@ -111,8 +111,9 @@ def _of_run(folder: Path) -> Answer:
 # ------------------------------------------------------------------------------------------------- logs
 
 
-def _of_logs(logs: Sequence[transcript.Log]) -> Answer:
-    verdict = _judged(logs)
+def _of_logs(read: Sequence[tuple[transcript.Log, str | None]]) -> Answer:
+    verdict = _judged([log for log, _left_out in read])
+    verdict = replace(verdict, notes=(*verdict.notes, *(left_out for _log, left_out in read if left_out)))
     retry = verdict.retry
     helps = retry is not None and retry.helps
     document = verdict_file.as_json(
@@ -132,11 +133,18 @@ def _judged(logs: Sequence[transcript.Log]) -> Verdict:
     return diagnose.judge(transcript.read(logs, diagnose.follows_another))
 
 
-def _logs(paths: Sequence[str], rank_from_filename: bool) -> list[transcript.Log]:
+def _logs(paths: Sequence[str], rank_from_filename: bool) -> list[tuple[transcript.Log, str | None]]:
     files = [file for path in paths for file in _files(path)]
     if len(files) > _MOST_FILES:
         raise NotReadable(f"{len(files)} files are too many: name at most {_MOST_FILES}")
-    return [_log(file, paths, rank_from_filename) for file in files]
+    words = _words()
+    return [_log(file, paths, rank_from_filename, words) for file in files]
+
+
+def _words() -> frozenset[str]:
+    """What any rule or reader may want of a large log."""
+    signs = (sign for cause in diagnose.catalogue() for sign in cause.signs)
+    return frozenset({*(sign.words for sign in signs), *transcript.WORDS})
 
 
 def _files(path: str) -> Iterable[str]:
@@ -150,19 +158,20 @@ def _files(path: str) -> Iterable[str]:
     return tuple(str(file) for file in found)
 
 
-def _log(file: str, paths: Sequence[str], rank_from_filename: bool) -> transcript.Log:
-    if file == STANDARD_INPUT:
-        text = sys.stdin.buffer.read().decode("utf-8", errors="replace")
-        return transcript.Log(LogText("standard input", tuple(text.split("\n"))))
+def _log(
+    file: str, paths: Sequence[str], rank_from_filename: bool, words: frozenset[str]
+) -> tuple[transcript.Log, str | None]:
+    """The log, and what of it was not looked at."""
     path = Path(file)
     try:
-        with path.open("rb"):
-            pass
+        if file == STANDARD_INPUT:
+            read = scan.read_stream(sys.stdin.buffer, "standard input", words)
+        else:
+            read = scan.read_log(path, file, words)
     except OSError as error:
         raise NotReadable(f"{file} cannot be read: {error.strerror}") from error
-    inside = file not in paths
-    rank = rank_of(path) if rank_from_filename or inside else None
-    return transcript.Log(log_tail.read_tail(path, file), rank)
+    named = file != STANDARD_INPUT and (rank_from_filename or file not in paths)
+    return transcript.Log(read.text, rank_of(path) if named else None), read.left_out
 
 
 def rank_of(path: Path) -> Rank | None:

@@ -7,6 +7,7 @@ regular expression sees one (`ddp_run.scan`).
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from re import Match, Pattern
@@ -15,6 +16,8 @@ from ddp_run.events import ExceptionInfo
 from ddp_run.traceback_text import chain, line_of
 from ddp_run.verdict import Confidence, Death, Finding, LogText, Quote, Retry, Rule
 
+_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+"""Signals that come of what a process does itself; another may have come long after any line."""
 ENDING = 400
 """Lines before a rank's end in which its last words are looked for."""
 
@@ -103,8 +106,8 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
 
 
 def in_last_words(death: Death, signs: Sequence[Sign], lines: int = ENDING) -> Hit | None:
-    """The sign in the rank's last lines, the last of them first; certain only where a signal ended the rank there."""
-    sure: Confidence = "certain" if (death.code or 0) < 0 else "likely"
+    """The sign in the rank's last lines, the last of them first; certain only where a crash ended the rank there."""
+    sure: Confidence = "certain" if -(death.code or 0) in _CRASHES else "likely"
     plain = [sign for sign in signs if not sign.types]
     return _last(death.stderr.ending(lines), plain, sure) or _last(death.stack, plain, sure)
 

@@ -54,7 +54,9 @@ def assign(lines: Sequence[str]) -> tuple[Spoken, ...]:
 
 
 def without_colour(line: str) -> str:
-    """The line without escape sequences."""
+    """The line without escape sequences and NULs (a shared file that one process cut short is full of them)."""
+    if "\x00" in line:
+        line = line.replace("\x00", "")
     return _COLOUR.sub("", line) if "\x1b" in line else line
 
 

@@ -26,7 +26,8 @@ _CHAIN = re.compile(
 _IGNORED = re.compile(r"Exception ignored in|--- Logging error ---")
 _IN_THREAD = re.compile(r"Exception in thread ")
 _OTHER_SPEAKER = re.compile(
-    r"\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: "
+    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
+    r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: "
 )
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/rank/")
 _MESSAGE_LINES = 40

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,13 @@ from ddp_run.verdict import AgentEnd, Death, Evidence, LogText, SummaryEntry
 
 IsConsequence = Callable[[ExceptionInfo], bool]
 
+WORDS = (
+    *("Traceback (most recent call last)", "Root Cause", "failed (exitcode:", "closing signal", "got signal:"),
+    *("death signal", "terminate called", "Fatal Python error", "terminated with the following error", "Failures:"),
+    *("srun: error:", "slurmstepd: error", "exited on signal", "crashed with exit code", "exits with return code"),
+    *("core dumped", "oom-kill:", "Out of memory: Killed process"),
+)
+"""Literals by which this finds how ranks ended, for a scanner of large logs."""
 _AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"})
 _AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")
 _LAUNCHER = re.compile(r"accelerate/commands/|deepspeed/launcher/|torch/multiprocessing/spawn\.py")
@@ -37,6 +45,10 @@ _REFUSED = re.compile(r"(?:torchrun|run\.py|launch\.py|accelerate|deepspeed)\b.*
 _SELF = re.compile(r"which did not receive grad for rank (\d+)|^\[Rank (\d+)\]: |^Rank (\d+) successfully reached")
 """Messages of torch in which a rank names itself (reducer.cpp, ProcessGroupGloo.cpp)."""
 _LAST_WORDS = 12
+_WENT_ON = 3
+_REPEATED = 5
+"""Lines of a known form, and of one form, after which a program is taken to have gone on."""
+_DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _TORN = re.compile(r"(?:Error|Exception)\b|Error[A-Z]")
 _ORPHAN = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit))(?:: (?P<message>.*))?$")
 _PLACE = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>[\w<>]+))?')
@@ -78,7 +90,7 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     whole = "\n".join(spoken.lines)
     summary = childfailed.parse(whole)
     if not summary:
-        summary = childfailed.observed(whole)
+        summary = _observed_at_the_end(spoken)
     exceptions, launchers = _exceptions(spoken)
     stop = _STOPPED.search(whole)
     deaths = _deaths(spoken, summary, exceptions, is_consequence)
@@ -93,6 +105,18 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
         nodes=len({entry.host for entry in summary if entry.host}) or 1,
         logs_only=True,
     )
+
+
+def _observed_at_the_end(spoken: _Spoken) -> tuple[SummaryEntry, ...]:
+    """The failures that the agent logged, unless the ranks went on after them: it had started them again."""
+    found = [(index, entry) for index, line in enumerate(spoken.lines) for entry in childfailed.observed(line)]
+    kept = []
+    for index, entry in found:
+        others = [k for k in range(index + 1, len(spoken.lines)) if not spoken.by[k].agent]
+        lines = [spoken.lines[k] for k in others]
+        if _after(lines, 0, -1, 0) <= _LAST_WORDS:
+            kept.append(entry)
+    return tuple(kept)
 
 
 # -------------------------------------------------------------------------------------------- who wrote
@@ -155,7 +179,7 @@ def _exceptions(spoken: _Spoken) -> tuple[list[_Raised], bool]:
             where = indexes[printed.index]
             ranks = spoken.by[where].ranks or _spawned(lines, printed) or _named(printed.info)
             own = frozenset(indexes[printed.start : printed.end])
-            raised = _Raised(printed.info, where, ranks, _after(lines, printed.end), own)
+            raised = _Raised(printed.info, where, ranks, _after(lines, printed.start, printed.index, printed.end), own)
             found.setdefault(where, raised)
     torn = any("Traceback (most recent call last)" in spoken.lines[index] for index in set(nobody) - taken)
     if torn or not found:
@@ -195,24 +219,43 @@ def _named(info: ExceptionInfo) -> tuple[Rank, ...]:
     return (Rank(int(hit[1] or hit[2] or hit[3])),) if hit else ()
 
 
-def _after(lines: Sequence[str], end: int) -> int:
-    """How many lines with news follow; other tracebacks and native stacks are none."""
-    count, index = 0, end
+def _after(lines: Sequence[str], start: int, shown: int, end: int) -> int:
+    """How many lines with news follow an exception; other tracebacks and native stacks are none.
+
+    Python marks no end of a message. What tells that the program went on are lines of a form that it wrote before, or
+    now writes again and again (`step 7 loss 0.3`): they count wherever they stand behind the line that shows the
+    exception.
+    """
     rest = traceback_text.find(lines[end:])
-    inside = {end + k for printed in rest for k in range(printed.start, printed.end)}
-    while index < len(lines):
-        if index not in inside and not _NOISE.search(lines[index]) and not _NATIVE.search(lines[index]):
-            count += 1
-        index += 1
-    return count
+    inside = {end + k for printed in rest for k in range(printed.start, printed.index + 1)}
+    messages = {end + k for printed in rest for k in range(printed.index + 1, printed.end)}
+    news = [
+        index
+        for index in range(shown + 1, len(lines))
+        if index not in inside and not _NOISE.search(lines[index]) and not _NATIVE.search(lines[index])
+    ]
+    before = {_form(line) for line in lines[:start]}
+    forms = Counter(_form(lines[index]) for index in news if not lines[index][:1].isspace())
+    again = sum(count for form, count in forms.items() if form in before)
+    if again >= _WENT_ON or any(count >= _REPEATED and "0" in form for form, count in forms.items()):
+        return _LAST_WORDS + len(news)
+    return sum(1 for index in news if index >= end and index not in messages)
+
+
+def _form(line: str) -> str:
+    """The line with its numbers taken out."""
+    return _DIGITS.sub("0", line)
 
 
 def _orphans(spoken: _Spoken, indexes: Sequence[int], taken: set[int]) -> list[_Raised]:
     """`Type: message` lines whose traceback is cut off, or torn by several processes writing into each other."""
     found = []
     for position, index in enumerate(indexes):
-        line = once(spoken.lines[index][spoken.by[index].start :].strip())
-        hit = _ORPHAN.match(line) if index not in taken and ("Error" in line or "Ex" in line or "Int" in line) else None
+        said = spoken.lines[index]
+        if index in taken or not ("Error" in said or "Ex" in said or "Int" in said):
+            continue
+        line = once(said[spoken.by[index].start :].strip())
+        hit = _ORPHAN.match(line)
         if hit is None or hit["type"].rpartition(".")[2] in _AGENTS:
             continue
         lines = [spoken.lines[k] for k in indexes[max(0, position - 60) : position]]
@@ -229,7 +272,7 @@ def _orphans(spoken: _Spoken, indexes: Sequence[int], taken: set[int]) -> list[_
             line,
         )
         ranks = spoken.by[index].ranks or _named(info)
-        found.append(_Raised(info, index, ranks, _after(following, 0), frozenset((index,))))
+        found.append(_Raised(info, index, ranks, _after(following, 0, -1, 0), frozenset((index,))))
     return found
 
 
@@ -396,7 +439,11 @@ def _nameless(spoken: _Spoken, exceptions: Sequence[_Raised], is_consequence: Is
     if speaking:
         return [Death(rank=rank, code=None, stderr=spoken.text(_of(spoken, rank))) for rank in sorted(speaking)]
     tail = text.ending(_LAST_WORDS).lines
-    torn = any(_TORN.search(line) for line in tail) and any(_PLACE.search(line) for line in text.ending(60).lines)
+    torn = (
+        not exceptions
+        and any(_TORN.search(line) for line in tail)
+        and any(_PLACE.search(line) for line in text.ending(60).lines)
+    )
     return [Death(rank=None, stderr=text)] if torn or any(_NATIVE.search(line) for line in tail) else []
 
 

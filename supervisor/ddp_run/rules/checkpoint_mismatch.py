@@ -19,6 +19,7 @@ import re
 from dataclasses import dataclass
 
 from ddp_run.signs import Hit, Sign, ended_by
+from ddp_run.traceback_text import line_of
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -53,6 +54,12 @@ SIGNS: tuple[Sign, ...] = (
     Sign("You set `ignore_mismatched_sizes` to `False`"),
     Sign(_KEY_ERROR, re.compile(r"KeyError: '(?P<key>[\w.\-/]+)'$"), frozenset({_KEY_ERROR})),
 )
+_SIZES = re.compile(
+    r"size mismatch for (?P<key>[\w.]+): copying a param with shape torch\.Size\((?P<saved>\[[\d, ]*\])\)"
+    r" from checkpoint, the shape in current model is torch\.Size\((?P<built>\[[\d, ]*\])\)"
+)
+_DIRECTLY = 10
+"""Lines between such a warning and a traceback that has to do with it."""
 _PARTS = re.compile(
     r"(?:optimizers?|optim|model|net|weights|schedulers?|lr_schedulers?|scaler|ema|model_ema)(?:_states?)?(?:_dicts?)?"
     r"|state_dict|epoch|global_step|iteration|step|args|teacher|student|generator|discriminator|pytorch-lightning_version"
@@ -83,12 +90,34 @@ def match(death: Death, run: Evidence) -> Finding | None:
         return None  # a signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:
-        return None
+        return _tolerated(death)
     if hit.sign.words == _KEY_ERROR:
         return _part(death, hit)
     if hit.sign.words == _STATE_DICT:
         return _state_dict(death, hit)
     return hit.finding(RULE, death, _cause(death, hit), _advice(hit))
+
+
+def _tolerated(death: Death) -> Finding | None:
+    """Sizes that did not fit were only warned of, and the program failed as soon as it went on."""
+    raised = death.exception
+    if raised is None or raised.type not in ("IndexError", "KeyError", "RuntimeError", "ValueError"):
+        return None
+    lines = death.stderr.lines
+    header = next((i for i in range(len(lines) - 1, -1, -1) if "Traceback (most recent call last)" in lines[i]), None)
+    if header is None:
+        return None
+    for index in range(header - 1, max(-1, header - _DIRECTLY - 1), -1):
+        sizes = _SIZES.search(lines[index])
+        if sizes is not None:
+            cause = (
+                f"{death.who} raised {raised.type} right after a checkpoint was loaded whose sizes do not fit:"
+                f" {sizes['key']} is {sizes['saved']} there and {sizes['built']} in the model"
+            )
+            quotes = tuple(q for q in (death.stderr.quote(index), line_of(death.stderr, raised)) if q is not None)
+            advice = ("grep -rn 'strict=False' --include='*.py' .   # load with strict=True to see all that differs",)
+            return Finding(RULE, death.rank, cause, quotes, advice, "likely", exception=raised)
+    return None
 
 
 def _where(hit: Hit) -> str:

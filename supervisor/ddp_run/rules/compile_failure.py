@@ -32,7 +32,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same source meets the same compiler again"),
     since="0.1",
-    beats=("native-abort", "import-error", "version-mismatch"),
+    beats=("native-abort", "import-error"),
 )
 _MISSING = Sign("Failed to find C compiler")
 _RESOURCES = Sign(

@@ -23,6 +23,7 @@ import signal
 from dataclasses import replace
 
 from ddp_run.signs import Hit, Sign, ended_by, in_last_words
+from ddp_run.traceback_text import line_of
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Quote, Retry, Rule
 
 RULE = Rule(
@@ -32,6 +33,7 @@ RULE = Rule(
     area=Area.DATA,
     retry=Retry(helps=False, reason="the same data and the same memory end a worker again, as a rule"),
     since="0.1",
+    beats=("file-not-found",),
 )
 _BY_SIGNAL = (
     Sign(
@@ -53,6 +55,10 @@ SIGNS: tuple[Sign, ...] = (
     Sign("One of the subprocesses has abruptly died"),
     Sign("A worker process managed by the executor was unexpectedly terminated"),
 )
+_LOST = frozenset(
+    {"ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError"}
+)
+_SHARING = ("torch/utils/data/dataloader.py", "multiprocessing/resource_sharer.py")
 _KILLED = "Killed"
 _BUS = "Bus error"
 
@@ -63,7 +69,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
         return None  # another signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:
-        return None
+        return _left_its_batch(death)
     hit = ended_by(death, _BY_SIGNAL) or _same_worker(death, hit) or hit
     cause, also = _cause(death, hit), []
     if hit["signal"] == _KILLED:
@@ -72,6 +78,26 @@ def match(death: Death, run: Evidence) -> Finding | None:
         also += proof
     sure: Confidence = "likely" if hit["signal"] == _BUS else hit.confidence
     return hit.finding(RULE, death, cause, _advice(hit), confidence=sure, also=also)
+
+
+def _left_its_batch(death: Death) -> Finding | None:
+    """The rank wanted a tensor that a worker shares by file descriptor, and the worker was not there to give it.
+
+    Frames: torch/multiprocessing/reductions.py (rebuild_storage_fd) asks the worker's thread of
+    multiprocessing/resource_sharer.py while a DataLoader takes the next batch.
+    """
+    raised = death.exception
+    if raised is None or raised.type.rpartition(".")[2] not in _LOST:
+        return None
+    if not all(frame in raised.traceback for frame in _SHARING):
+        return None
+    quote = line_of(death.stderr, raised)
+    cause = f"a DataLoader worker of {death.who} was gone when a batch of it was to be read ({raised.type})"
+    advice = (
+        "dmesg -T | grep -iE 'killed process|segfault'   # did the kernel end it, and why?",
+        "torch.multiprocessing.set_sharing_strategy('file_system')   # if workers are meant to end early",
+    )
+    return Finding(RULE, death.rank, cause, (quote,) if quote else (), advice, "likely", exception=raised)
 
 
 def _killed_for_memory(hit: Hit, run: Evidence) -> tuple[str, list[Quote]]:

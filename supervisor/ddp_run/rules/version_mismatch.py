@@ -30,7 +30,7 @@ RULE = Rule(
     area=Area.USER_CODE,
     retry=Retry(helps=False, reason="the same versions are installed on the next attempt"),
     since="0.1",
-    beats=("import-error", "native-abort"),
+    beats=("import-error", "native-abort", "compile-failure"),
 )
 _IMPORT = frozenset({"ImportError", "ModuleNotFoundError", "RuntimeError", "AssertionError", "ValueError", "OSError"})
 _SYMBOL = "undefined symbol: "
