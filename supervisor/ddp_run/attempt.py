@@ -190,6 +190,10 @@ class Attempt:
         known = self._ranks.get(event.rank)
         if known is not None:
             if known.event.pid == event.pid:
+                if event.watched and not known.event.watched:  # found among the agent's children before its hello
+                    known.event = event
+                    self._emit(event)
+                    self._watch_rank(event)
                 return
             self._forget(known)
         pidfd, gone = None, False

@@ -96,6 +96,7 @@ class _Job:
     _keep: frozenset[int] = frozenset()
     _stopped: bool = False
     _waiting: Attempt | None = None
+    _verdicts: list[Verdict] = field(default_factory=list)
     _backend: str | None = None
     """The process-group backend of the next attempt, where it is another than the program's."""
 
@@ -119,7 +120,9 @@ class _Job:
     # ------------------------------------------------------------------ attempts
 
     def _attempt(self) -> _Outcome:
-        """One attempt that counts; those that only lost their port to somebody do not."""
+        """One attempt that counts; those that only lost their port, or their backend, do not."""
+        from ddp_run import verdict_text
+
         while True:
             attempt = self._waiting or self._start_attempt()
             self._waiting = None
@@ -128,8 +131,13 @@ class _Job:
             if not outcome.decision.free:
                 self._counted += 1
                 return outcome
-            self._ports_lost += 1
-            self.output.say(f"attempt {attempt.number} not counted: {outcome.decision.reason}")
+            if outcome.decision.backend is not None:
+                self._backend = outcome.decision.backend
+                self.output.show(verdict_text.attempt_line(outcome.verdict))
+                self.output.say(outcome.decision.reason, level="warning")
+            else:
+                self._ports_lost += 1
+                self.output.say(f"attempt {attempt.number} not counted: {outcome.decision.reason}")
 
     def _start_attempt(self) -> Attempt:
         number = self._attempts
@@ -223,7 +231,10 @@ class _Job:
             retries_left=options.max_retries - self._counted,
             ports_lost=self._ports_lost,
             port=self._port,
+            earlier=self._verdicts,
+            fallback=options.fallback_backend if self._backend is None else None,
         )
+        self._verdicts.append(verdict)
         word = "retry" if decision.retry else "stop"
         self.journal.record(
             AttemptEnded(

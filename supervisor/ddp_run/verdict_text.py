@@ -110,11 +110,14 @@ def retry_line(
 
     `attempt` is the coming one, counted from 1 as people do, of at most `attempts`.
     """
-    paint = _painter(colour)
-    word = paint("warning", "warning" + (f"[{verdict.code}]" if verdict.code else ""))
-    what = neutral(verdict.title or "the attempt failed")
     coming = f"ddp-run: retrying in {delay_s:.3g} s (attempt {attempt} of {attempts}): {neutral(reason)}"
-    return f"{word}: {what}\n{coming}"
+    return f"{attempt_line(verdict, colour=colour)}\n{coming}"
+
+
+def attempt_line(verdict: Verdict, *, colour: bool = False) -> str:
+    """How an attempt ended that is not the last."""
+    word = _painter(colour)("warning", "warning" + (f"[{verdict.code}]" if verdict.code else ""))
+    return f"{word}: {neutral(verdict.title or 'the attempt failed')}"
 
 
 def _painter(colour: bool) -> Callable[[str, str], str]:

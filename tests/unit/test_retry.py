@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ddp_run.retry import Decision, attempts, decide
-from ddp_run.verdict import Outcome, Retry, Verdict
+from ddp_run.verdict import Outcome, Phase, Retry, Verdict
 
 
 def verdict(outcome: Outcome = "failed", cause: str | None = "peer-died", helps: bool = True) -> Verdict:
     return Verdict(outcome, 1, cause=cause, retry=Retry(helps, "so says the catalogue"))
 
 
-def decided(given: Verdict, *, policy: str = "by-cause", asked: int = 2, left: int = 2, lost: int = 0) -> Decision:
-    return decide(given, policy=policy, retries_left=left, asked=asked, ports_lost=lost, port=29500)
+def decided(
+    given: Verdict,
+    *,
+    policy: str = "by-cause",
+    asked: int = 2,
+    left: int = 2,
+    lost: int = 0,
+    earlier: tuple[Verdict, ...] = (),
+    fallback: str | None = None,
+) -> Decision:
+    return decide(
+        given,
+        policy=policy,
+        retries_left=left,
+        asked=asked,
+        ports_lost=lost,
+        port=29500,
+        earlier=earlier,
+        fallback=fallback,
+    )
 
 
 def test_the_catalogue_decides() -> None:
@@ -65,3 +85,36 @@ def test_no_wait_after_success() -> None:
     waits: list[float] = []
     assert attempts(3, lambda outcome: outcome < 1, waits.append, lambda *_: None)(iter([0, 1, 2]).__next__) == 1
     assert len(waits) == 1
+
+
+def test_attempts_that_get_no_further_are_not_repeated_for_ever() -> None:
+    same = replace(verdict(), step=40)
+    assert decided(same, asked=9, left=7, earlier=(same,)).retry
+    stopped = decided(same, asked=9, left=6, earlier=(same, same))
+    assert not stopped.retry
+    assert stopped.reason == "3 attempts ended in the same way and none got any further"
+    further = replace(same, step=41)
+    assert decided(further, asked=9, left=6, earlier=(same, same)).retry
+    assert decided(same, asked=9, left=6, earlier=(verdict(cause="unknown"), same)).retry
+    assert decided(same, policy="always", asked=9, left=6, earlier=(same, same)).retry
+
+
+@pytest.mark.parametrize(
+    ("cause", "phase", "falls_back"),
+    [
+        ("nccl-init", None, True),
+        ("cuda-unavailable", "init", True),
+        ("cuda-unavailable", "before-init", False),
+        ("cuda-oom", "init", False),
+        ("nccl-network", "training", False),
+    ],
+)
+def test_another_backend_where_the_first_failed_to_initialise(
+    cause: str, phase: Phase | None, falls_back: bool
+) -> None:
+    failed = replace(verdict(cause=cause, helps=False), phase=phase)
+    decision = decided(failed, asked=0, left=0, fallback="gloo")
+    assert (decision.retry, decision.free, decision.backend) == (
+        (True, True, "gloo") if falls_back else (False, False, None)
+    )
+    assert not decided(failed, asked=0, left=0).retry

@@ -84,7 +84,7 @@ class Hooks:
     def _say(self, kind: str, text: str) -> None:
         """One `[DDP-…]` line on stderr, at once."""
         try:
-            sys.stderr.write("[DDP-%s] rank %d: %s\n" % (kind, self._boot.rank, text))
+            sys.stderr.write("[DDP-%s] %s\n" % (kind, text))
             sys.stderr.flush()
         except Exception:
             pass

@@ -1,0 +1,74 @@
+"""What ddp-run hooks into the ranks on request: the backend, its fallback, time-outs, `[DDP-DEBUG]` lines, phases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .conftest import Launcher
+
+NCCL_HERE = """
+import sys, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+total = torch.ones(2)
+dist.all_reduce(total)
+group = dist.distributed_c10d._get_default_group()
+timeout = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+print(dist.get_backend(), total.tolist(), timeout)
+dist.destroy_process_group()
+if "--fail" in sys.argv:
+    raise ValueError("after all")
+"""
+
+
+def script(tmp_path: Path, text: str = NCCL_HERE) -> Path:
+    path = tmp_path / "job.py"
+    path.write_text(text)
+    return path
+
+
+def test_a_forced_backend_and_a_time_out(ddp: Launcher, tmp_path: Path) -> None:
+    outcome = ddp("--nproc-per-node", 2, "--backend", "gloo", script(tmp_path), env={"TORCH_DIST_TIMEOUT": "7"})
+    assert outcome.code == 0, outcome.stderr
+    assert "[rank0-1]: gloo [2.0, 2.0] 420.0" in outcome.stdout
+    assert "[DDP-WARNING] backend gloo in place of nccl, as ddp-run was told" in outcome.stderr
+
+
+def test_all_ranks_fall_back_together(ddp: Launcher, tmp_path: Path) -> None:
+    """This torch has no NCCL: the group cannot be made, and one more attempt uses the other backend in all ranks."""
+    outcome = ddp("--nproc-per-node", 2, "--fallback-backend", "gloo", script(tmp_path), "--fail")
+    assert outcome.code == 1
+    assert "the process group failed to initialise: all ranks use backend gloo from here on" in outcome.stderr
+    assert "[rank0-1]: gloo [2.0, 2.0]" in outcome.stdout
+    assert outcome.verdict["attempts"] == 2
+    assert outcome.verdict["cause"] == "python-exception"
+    assert outcome.verdict["phase"] == "shutdown"
+
+
+def test_without_a_fallback_the_phase_tells_where_it_failed(ddp: Launcher, tmp_path: Path) -> None:
+    outcome = ddp("--nproc-per-node", 2, script(tmp_path))
+    assert (outcome.verdict["cause"], outcome.verdict["phase"], outcome.verdict["attempts"]) == (
+        "cuda-unavailable",
+        "init",
+        1,
+    )
+    assert "ddp_run/rank" not in outcome.stderr
+
+
+def test_debug_lines(ddp: Launcher, tmp_path: Path) -> None:
+    secret = {"DDP_DEBUG": "1", "NCCL_FAKE_TOKEN": "hunter2", "NCCL_MARK": "seen"}
+    outcome = ddp("--nproc-per-node", 2, script(tmp_path), env=secret)
+    lines = outcome.stderr
+    assert "[DDP-DEBUG] WORLD_SIZE=2" in lines
+    assert "[DDP-DEBUG] before init_process_group('nccl')" in lines
+    assert (
+        "[DDP-ERROR] init_process_group failed: RuntimeError: Distributed package doesn't have NCCL built in" in lines
+    )
+    assert "[DDP-ERROR] NCCL_MARK=seen" in lines
+    assert "hunter2" not in lines
+
+
+def test_a_program_that_wants_nothing_of_it_sees_nothing(ddp: Launcher, tmp_path: Path) -> None:
+    program = script(tmp_path, "import os, sys\nprint(sorted(os.environ.get('DDP_RUN_BOOT', '')), len(sys.argv))\n")
+    outcome = ddp("--nproc-per-node", 2, program)
+    assert (outcome.code, outcome.stdout) == (0, "[rank0-1]: [] 1\n")
+    assert "DDP-" not in outcome.stderr
