@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 _LOOK_FOR_RANKS_S = 2.0
 """How often to look for ranks among the agent's children, for those that cannot say hello."""
 _LOOK_FOR_REPORT_S = 0.02
+_LOAD_CATALOGUE_S = 6.0
+"""When the rules are loaded at the latest: 0.1 s of CPU that the ranks' start should not have to share, and that a host
+which runs out of memory or files may not be able to give any more."""
 _LEFTOVERS_S = 5.0
 """Most that leftovers of ranks get between SIGTERM and SIGKILL."""
 _REAP_S = 0.5
@@ -123,6 +126,7 @@ class Attempt:
         self._kernel_log = KernelLog.open()
         self.loop.watch(self.inbox.fileno(), "inbox")
         self.loop.set_timer("look-for-ranks", _LOOK_FOR_RANKS_S)
+        self.loop.set_timer("load-catalogue", _LOAD_CATALOGUE_S)
 
     def stay(self) -> None:
         """Serve the loop until the attempt is over and nothing of it is left."""
@@ -150,6 +154,8 @@ class Attempt:
                     self._emit(SignalReceived(now(), signum))
                 case RanOut("look-for-ranks"):
                     self._look_for_ranks()
+                case RanOut("load-catalogue"):
+                    _load_catalogue()
                 case RanOut("look-for-report"):
                     self._look_for_report()
                 case RanOut("look-at-ranks"):
@@ -327,7 +333,8 @@ class Attempt:
             self._emit(event)
             self._tell(event)
         stalled_s = self._observer.stalled_s(now())
-        standing = self._observer.stall is not None  # ranks that work, if only without a step, are let be
+        stall = self._observer.stall  # ranks that all work, if only without a step, are let be, and so is a debugger
+        standing = stall is not None and not stall.patient
         if self.hang_timeout_s is not None and standing and stalled_s >= self.hang_timeout_s:
             self._emit(HangTimedOut(now(), stalled_s))
         self.loop.set_timer("look-at-ranks", after_s)
@@ -516,6 +523,12 @@ class Attempt:
             self._turn(min(remaining, 0.02))
             if self._stops > stops and signum != signal.SIGKILL:
                 return
+
+
+def _load_catalogue() -> None:
+    from ddp_run import diagnose
+
+    diagnose.load()
 
 
 def _silent_rank(pid: int, environ: Mapping[str, str], attempt: int) -> RankStarted:

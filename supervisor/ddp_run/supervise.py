@@ -316,8 +316,6 @@ class _Job:
         # now, not at the end
         from ddp_run import core_dump, diagnose, evidence, memory, retry, space, verdict_file, verdict_text  # noqa: F401
 
-        diagnose.load()
-
     def _count_memory(self) -> None:
         from ddp_run.memory import count_oom_kills
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.gpu_text import behind_nccl, ended_by_gpu, is_of_a_gpu, vendor
-from ddp_run.signs import Hit, Sign
+from ddp_run.signs import Hit, Sign, every
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, LogText, Quote, Retry, Rule
 
 RULE = Rule(
@@ -121,12 +121,7 @@ def _xid(death: Death, run: Evidence) -> Hit | None:
 
 
 def _all(log: LogText) -> list[Hit]:
-    found = [(index, _XID.search(line)) for index, line in enumerate(log.lines)]
-    return [
-        Hit(_XID, match, log.quote(index), None, "certain")
-        for index, match in found
-        if match is not None and int(match["number"]) in XIDS
-    ]
+    return [hit for hit in every(log, _XID) if int(hit["number"] or 0) in XIDS]
 
 
 def _said(hit: Hit, death: Death, xid: Hit | None) -> Finding:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import signal
 
 from ddp_run.exit_status import in_words
-from ddp_run.verdict import Area, Death, Evidence, Finding, Quote, Retry, Rule
+from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Quote, Retry, Rule
 
 RULE = Rule(
     code="DDP000",
@@ -36,7 +36,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     cause = f"{death.who} ended with {in_words(death.code)} without a word"
     if death.code is not None and death.code < 0:
         cause = f"{death.who} was ended by {in_words(death.code)}, and nothing says by whom"
-    quote = _last_words(death)
+    quote = _last_line(death.stderr)
     advice = _read(death, run)
     if death.code == -signal.SIGKILL:
         quote += _memory(death)
@@ -54,15 +54,15 @@ def match_launch(run: Evidence) -> Finding | None:
         return None
     how = "was ended by" if run.agent.code < 0 else "ended with"
     cause = f"torch's agent {how} {in_words(run.agent.code)}; no rank failed by itself"
-    lines = [index for index, line in enumerate(run.agent.log.lines) if line.strip() and run.agent.code > 0]
-    quote = (run.agent.log.quote(lines[-1]),) if lines else ()
+    quote = _last_line(run.agent.log) if run.agent.code > 0 else ()
     source = run.agent.log.source
-    return Finding(RULE, None, cause, quote, (f"tail {run.path(source)}",) if source and lines else (), "unknown")
+    return Finding(RULE, None, cause, quote, (f"tail {run.path(source)}",) if source and quote else (), "unknown")
 
 
-def _last_words(death: Death) -> tuple[Quote, ...]:
-    lines = [index for index, line in enumerate(death.stderr.lines) if line.strip()]
-    return (death.stderr.quote(lines[-1]),) if lines else ()
+def _last_line(log: LogText) -> tuple[Quote, ...]:
+    """The last line that is not blank."""
+    last = next((index for index in range(len(log.lines) - 1, -1, -1) if log.lines[index].strip()), None)
+    return () if last is None else (log.quote(last),)
 
 
 def _memory(death: Death) -> tuple[Quote, ...]:
