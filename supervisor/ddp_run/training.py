@@ -1,0 +1,496 @@
+"""For training scripts that want it: set-up with clear errors, and checks of what ranks must agree on.
+
+Runs in the user's process, under any launcher or none; ddp-run itself needs none of it. Imports nothing of ddp_run,
+and torch only inside the calls.
+
+    from ddp_run.training import cleanup, check_step_counts, report_unused_parameters, setup_distributed
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Placement",
+    "SetupError",
+    "StepCountError",
+    "check_step_counts",
+    "cleanup",
+    "report_unused_parameters",
+    "setup_distributed",
+]
+
+REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""The variables that a launcher gives to each rank."""
+
+_SHOWN = (*REQUIRED, "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+_LAUNCHERS = {"SLURM_STEP_NUM_TASKS": "srun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpiexec"}
+"""The variable in which each launcher tells its tasks how many they are."""
+_SRUN = (
+    "srun bash -c 'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID exec python train.py'"
+    "   # MASTER_ADDR and MASTER_PORT the same for all"
+)
+_NAMES_SHOWN = 20
+_MOST_S_BETWEEN_LOOKS = 0.25
+_LET_READ_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where this process stands in the job. `device` is its GPU (already made current), or the CPU."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    device: torch.device
+    backend: str
+
+
+class _Told(RuntimeError):
+    """An error with its evidence and what to do, told as a block: a line that stands alone, then the rest."""
+
+    def __init__(self, title: str, evidence: Sequence[str] = (), helps: Sequence[str] = ()) -> None:
+        super().__init__(title, tuple(evidence), tuple(helps))
+        self.title, self.evidence, self.helps = title, tuple(evidence), tuple(helps)
+
+    def __str__(self) -> str:
+        return _block(self.title, self.evidence, self.helps)
+
+
+class SetupError(_Told):
+    """`setup_distributed` found what cannot work, or torch refused; torch's own error is the `__cause__`."""
+
+
+class StepCountError(_Told):
+    """The ranks did different numbers of steps, or not all came to the check in time.
+
+    `counts` maps each rank that is known to its steps; `absent` are those that did not come.
+    """
+
+    counts: Mapping[int, int]
+    absent: tuple[int, ...]
+
+
+def _block(title: str, evidence: Iterable[str], helps: Iterable[str]) -> str:
+    return "\n".join([title, *(f"  --> {line}" for line in evidence), *(f"help: {line}" for line in helps)])
+
+
+# ------------------------------------------------------------------------------------------------ set-up
+
+
+def setup_distributed(
+    backend: str | None = None,
+    *,
+    timeout_s: float | None = None,
+    device: int | None = None,
+    single_process: bool = False,
+    exit_on_error: bool = False,
+) -> Placement:
+    """Check what the launcher gave, make this rank's GPU current, make the process group, and meet the other ranks.
+
+    `backend`: default `nccl` where CUDA is available, else `gloo`; the variable DDP_BACKEND goes before both.
+    `timeout_s`: of the group and its collectives, in seconds; default torch's (10 minutes for NCCL, 30 for gloo).
+    `device`: index of this rank's GPU; default LOCAL_RANK. Give 0 where each rank sees only its own GPU.
+    `single_process`: without a launcher make a group of one, instead of an error.
+    `exit_on_error`: tell the error on stderr and exit with 1, instead of an exception.
+
+    With gloo the device is a GPU only where there is one for each local rank. Raises SetupError.
+    """
+    try:
+        return _set_up(backend, timeout_s, device, single_process)
+    except SetupError as error:
+        if not exit_on_error:
+            # The lines below the call say nothing to the caller.
+            raise error.with_traceback(None)
+        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.flush()
+        raise SystemExit(1) from error
+
+
+def _set_up(asked: str | None, timeout_s: float | None, device: int | None, single_process: bool) -> Placement:
+    import torch
+    import torch.distributed
+
+    dist: Any = torch.distributed
+    if not dist.is_available():
+        raise SetupError("this torch is built without torch.distributed", (f"torch {torch.__version__}",))
+    if dist.is_initialized():
+        title = f"rank {dist.get_rank()} has a process group already (backend {dist.get_backend()})"
+        raise SetupError(title, helps=("call setup_distributed() once, or cleanup() before the second time",))
+    alone = single_process and not any(os.environ.get(name) for name in REQUIRED[:3])
+    if alone:
+        _refuse_tasks_without_rank()
+    rank, world_size, local_rank = (0, 1, 0) if alone else _given()
+    backend = os.environ.get("DDP_BACKEND") or asked or ("nccl" if torch.cuda.is_available() else "gloo")
+    place = f"rank {rank} (local rank {local_rank})"
+    chosen = _choose_device(place, backend, local_rank, device)
+    options: dict[str, Any] = {"store": dist.HashStore(), "rank": 0, "world_size": 1} if alone else {}
+    if timeout_s is not None:
+        from datetime import timedelta
+
+        options["timeout"] = timedelta(seconds=timeout_s)
+    done = "making the process group"
+    try:
+        dist.init_process_group(backend, **options)
+        done = "the first barrier"
+        # NCCL connects to the other ranks in the first collective only: without one its failure would come later.
+        if dist.get_backend() == "nccl":
+            dist.barrier(device_ids=[chosen.index])
+        else:
+            dist.barrier()
+    except Exception as error:
+        _refuse_group(f"{done} failed on {place}, backend {backend}", backend, error)
+    return Placement(rank, world_size, local_rank, chosen, str(dist.get_backend()))
+
+
+def _given() -> tuple[int, int, int]:
+    """RANK, WORLD_SIZE and LOCAL_RANK, if all that torch needs is there and makes sense."""
+    missing = [name for name in REQUIRED if not os.environ.get(name)]
+    if missing:
+        _refuse_tasks_without_rank()
+        verb, pronoun = ("is", "it") if len(missing) == 1 else ("are", "them")
+        title = f"{', '.join(missing)} {verb} not set in this process; a launcher gives {pronoun} to each rank"
+        raise SetupError(title, (_surroundings(),), _start_commands())
+    rank, world_size, local_rank = (_whole_number(name) for name in REQUIRED[:3])
+    _whole_number("MASTER_PORT")
+    if rank >= world_size:
+        title = f"RANK={rank} is not below WORLD_SIZE={world_size}"
+        raise SetupError(title, (_surroundings(),), ("ranks count from 0: 0 to WORLD_SIZE - 1", *_start_commands()))
+    return rank, world_size, local_rank
+
+
+def _whole_number(name: str) -> int:
+    text = os.environ[name].strip()
+    if not text.isdecimal():
+        raise SetupError(f"{name} is no whole number: {os.environ[name]!r}", (_surroundings(),), _start_commands())
+    return int(text)
+
+
+def _refuse_tasks_without_rank() -> None:
+    """Several tasks of another launcher, none of which knows its rank, would each train alone."""
+    if os.environ.get("RANK"):
+        return
+    for name, launcher in _LAUNCHERS.items():
+        tasks = os.environ.get(name, "")
+        if tasks.isdecimal() and int(tasks) > 1:
+            title = f"{launcher} started {tasks} tasks, and RANK is not set in this one"
+            helps = (_SRUN,) if launcher == "srun" else ()
+            raise SetupError(title, (f"{name}={tasks}", _surroundings()), (*helps, *_start_commands()))
+
+
+def _start_commands() -> tuple[str, ...]:
+    script = os.path.basename(sys.argv[0]) or "train.py"
+    if not script.endswith(".py"):
+        script = "train.py"
+    return (
+        f"torchrun --nproc-per-node 2 {script}   # or ddp-run in its place",
+        "setup_distributed(single_process=True) makes a group of one where there is no launcher",
+    )
+
+
+def _choose_device(place: str, backend: str, local_rank: int, asked: int | None) -> torch.device:
+    """The rank's device, made current where it is a GPU."""
+    import torch
+    import torch.distributed as dist
+
+    index = local_rank if asked is None else asked
+    if "nccl" not in backend:
+        # The same answer on all ranks of the host: some on GPUs and some on the CPU would not fit together.
+        ranks_here = os.environ.get("LOCAL_WORLD_SIZE", "")
+        needed = int(ranks_here) if asked is None and ranks_here.isdecimal() else index + 1
+        if not torch.cuda.is_available() or torch.cuda.device_count() < needed:
+            return torch.device("cpu")
+    else:
+        if not torch.cuda.is_available():
+            _refuse_cpu(place, backend)
+        if not dist.is_nccl_available():
+            title = f"{place} cannot use backend {backend}: this torch is built without NCCL"
+            raise SetupError(title, (_versions(),), ("DDP_BACKEND=gloo   # the same program over gloo",))
+    try:
+        torch.cuda.set_device(index)
+    except Exception as error:
+        _refuse_device(place, index, torch.cuda.device_count(), error)
+    return torch.device("cuda", index)
+
+
+def _refuse_cpu(place: str, backend: str) -> NoReturn:
+    """Quotes what torch itself says when it must use CUDA: no driver, no GPU, or a build without CUDA."""
+    import torch
+
+    cuda: Any = torch.cuda
+    said: Exception | None = None
+    try:
+        cuda.init()
+    except Exception as error:
+        said = error.with_traceback(None)
+    title = f"{place} cannot use backend {backend}: CUDA is not available"
+    helps = (
+        "nvidia-smi   # does the driver see a GPU here?",
+        'python -c "import torch; print(torch.__version__, torch.version.cuda)"   # None: a build for the CPU',
+        "DDP_BACKEND=gloo   # to train on the CPU, or to test without a GPU",
+    )
+    raise SetupError(title, (*_quoted(said), _versions(), _surroundings()), helps) from said
+
+
+def _refuse_device(place: str, index: int, count: int, error: Exception) -> NoReturn:
+    """`count` GPUs are visible; number `index` could not be made current."""
+    evidence = (*_quoted(error), _versions(), _surroundings())
+    if index < count:
+        look = "nvidia-smi   # who uses the GPU, and is it in exclusive mode?"
+        raise SetupError(f"{place} cannot use GPU {index} of {count}", evidence, (look,)) from error
+    title = f"{place} has no GPU {index}: {count} {'is' if count == 1 else 'are'} visible, counted from 0"
+    helps = (
+        f"torchrun --nproc-per-node {count}   # at most one rank for each GPU",
+        "setup_distributed(device=0) where each rank sees only its own GPU (srun --gpus-per-task=1)",
+    )
+    raise SetupError(title, evidence, helps) from error
+
+
+def _refuse_group(title: str, backend: str, error: Exception) -> NoReturn:
+    helps = []
+    if type(error).__name__ in ("DistNetworkError", "DistStoreError"):
+        address, port = os.environ.get("MASTER_ADDR", "-"), os.environ.get("MASTER_PORT", "-")
+        helps.append(f"nc -vz {address} {port}   # from each node, while rank 0 waits: is the master's port open?")
+    if type(error).__name__ == "DistStoreError":
+        world = os.environ.get("WORLD_SIZE", "-")
+        helps.append(f"start all {world} ranks: with several nodes the same command on each, with its own --node-rank")
+    if "nccl" in backend:
+        helps.append("NCCL_DEBUG=INFO   # NCCL then names the interface and the peer")
+        helps.append("DDP_BACKEND=gloo   # the same program without NCCL")
+    raise SetupError(title, (*_quoted(error), _versions(), _surroundings()), helps) from error
+
+
+def _quoted(error: Exception | None) -> tuple[str, ...]:
+    """Type and first line of an exception of torch's."""
+    if error is None:
+        return ()
+    lines = str(error).strip().splitlines() or [""]
+    return (f"{type(error).__name__}: {lines[0][:400]}",)
+
+
+def _versions() -> str:
+    import torch
+
+    cuda: Any = torch.cuda
+    try:
+        found = cuda.nccl.version()
+        nccl = ".".join(map(str, found)) if isinstance(found, tuple) else str(found)
+    except Exception:  # a build without NCCL, in the words of each release
+        nccl = "-"
+    gpus = torch.cuda.device_count()
+    built = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda or '-'}"
+    return f"torch {torch.__version__}, {built}, NCCL {nccl}, {gpus} visible GPUs, host {os.uname().nodename}"
+
+
+def _surroundings() -> str:
+    values = ((name, os.environ.get(name)) for name in _SHOWN)
+    return " ".join(f"{name}={value}" for name, value in values if value is not None) or "none of the variables is set"
+
+
+# ----------------------------------------------------------------------------------------------- checks
+
+
+def check_step_counts(steps: int, *, what: str = "", timeout_s: float = 60.0) -> None:
+    """Compare this rank's number of steps with the other ranks'; every rank must call it, equally often.
+
+    Before an epoch with `len(loader)` it finds the mistake before a rank waits for one that has finished. `what`
+    (such as "epoch 3") only goes into the message. Waits at most `timeout_s` seconds for the others. It asks the
+    group's key-value store, not a collective: it is safe while another rank is inside one. Does nothing without a
+    process group.
+
+    Raises StepCountError on every rank that called, with all counts that are known; torch's own error where the
+    store itself is gone.
+    """
+    import torch.distributed
+
+    dist: Any = torch.distributed
+    if not dist.is_available() or not dist.is_initialized():
+        return
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    store = dist.PrefixStore("ddp_run.training/steps", dist.distributed_c10d._get_default_store())
+    # The number of this check is kept in the store, so it is of one mind with the keys after a restart.
+    number = store.add(f"calls/{rank}", 1)
+    store.set(f"{number}/{rank}", str(int(steps)))
+    if store.add(f"{number}/arrived", 1) == world_size:
+        store.set(f"{number}/complete", "1")
+        _forget(store, number - 1, world_size)
+    complete = _appears(store, f"{number}/complete", timeout_s)
+    counts = _counts(store, number, world_size)
+    if complete and store.add(f"{number}/read", 1) == world_size:
+        store.set(f"{number}/all-read", "1")
+    if complete and rank == 0:
+        # The store may live in this process, which may end right after: not before the others have read.
+        _appears(store, f"{number}/all-read", _LET_READ_S)
+    if not complete and len(counts) < world_size:
+        raise _absent(rank, counts, world_size, what, timeout_s)
+    if len(set(counts.values())) > 1:
+        raise _different(counts, what)
+
+
+def _forget(store: Any, number: int, world_size: int) -> None:
+    """Every rank is in a later check: nobody reads the keys of this one."""
+    if number > 0:
+        for name in ("arrived", "complete", "read", "all-read", *map(str, range(world_size))):
+            store.delete_key(f"{number}/{name}")
+
+
+def _appears(store: Any, key: str, within_s: float) -> bool:
+    """Whether the key is there before the time is over.
+
+    Asks now and then: `Store.wait` holds the store's connection and cannot be interrupted meanwhile.
+    """
+    end = time.monotonic() + within_s
+    pause = 0.005
+    while not store.check([key]):
+        left = end - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, _MOST_S_BETWEEN_LOOKS)
+    return True
+
+
+def _counts(store: Any, number: int, world_size: int) -> dict[int, int]:
+    keys = {rank: f"{number}/{rank}" for rank in range(world_size)}
+    if store.check(list(keys.values())):
+        return {rank: int(value) for rank, value in zip(keys, store.multi_get(list(keys.values())), strict=True)}
+    return {rank: int(store.get(key)) for rank, key in keys.items() if store.check([key])}
+
+
+def _different(counts: Mapping[int, int], what: str) -> StepCountError:
+    title = f"the ranks do different numbers of steps{_of(what)}: {_by_count(counts)}"
+    helps = (
+        "DistributedSampler(dataset, drop_last=True), and a batch size that is the same on every rank",
+        "or torch.distributed.algorithms.join.Join([model]) for uneven inputs",
+    )
+    return _step_count_error(title, (), helps, counts, ())
+
+
+def _absent(rank: int, counts: Mapping[int, int], world_size: int, what: str, within_s: float) -> StepCountError:
+    absent = tuple(each for each in range(world_size) if each not in counts)
+    title = (
+        f"rank {rank} did {counts[rank]} steps{_of(what)}, and {_ranks(absent)} did not come to the same check "
+        f"within {within_s:g} s"
+    )
+    evidence = [f"came: {_by_count(counts)}", f"did not come: {_ranks(absent)}"]
+    helps = (
+        f"py-spy dump --pid PID   # of {_ranks(absent)}: inside a collective it waits for a step that others do not do",
+        "check_step_counts(len(loader)) before the epoch compares before anybody has to wait",
+    )
+    return _step_count_error(title, evidence, helps, counts, absent)
+
+
+def _step_count_error(
+    title: str, evidence: Sequence[str], helps: Sequence[str], counts: Mapping[int, int], absent: tuple[int, ...]
+) -> StepCountError:
+    error = StepCountError(title, evidence, helps)
+    error.counts, error.absent = dict(counts), absent
+    return error
+
+
+def _of(what: str) -> str:
+    return f" ({what})" if what else ""
+
+
+def _by_count(counts: Mapping[int, int]) -> str:
+    """The ranks of each count, the most steps first: "5 on ranks 0-2, 4 on rank 3"."""
+    return ", ".join(
+        f"{steps} on {_ranks([rank for rank, each in counts.items() if each == steps])}"
+        for steps in sorted(set(counts.values()), reverse=True)
+    )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """As people write them: "rank 3", "ranks 0-2, 5"."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"
+
+
+def report_unused_parameters(model: torch.nn.Module) -> tuple[str, ...]:
+    """Name the parameters that got no gradient on this rank: on stderr, and as the result.
+
+    Call it after `loss.backward()` and before `zero_grad()`. Waits for nobody; each rank tells its own. A gradient
+    left from an earlier step counts as one. For DistributedDataParallel the numbers are those of its error
+    ("Parameter indices which did not receive grad"). Where ranks differ, `backward()` itself may wait for ever, and
+    with `find_unused_parameters=True` the other ranks' gradients stand in; both are avoided by
+
+        with model.no_sync():
+            loss_of(model(batch)).backward()
+            report_unused_parameters(model)
+    """
+    import torch
+    import torch.distributed as dist
+
+    wrapped = model if isinstance(model, torch.nn.parallel.DistributedDataParallel) else None
+    ignored = frozenset(wrapped.parameters_to_ignore) if wrapped is not None else frozenset()
+    inner = wrapped.module if wrapped is not None else model
+    trained = [
+        (name, parameter)
+        for name, parameter in inner.named_parameters()
+        # DDP writes the names of a model's own parameters with a dot before them.
+        if parameter.requires_grad and name not in ignored and f".{name}" not in ignored
+    ]
+    unused = [(index, name) for index, (name, parameter) in enumerate(trained) if parameter.grad is None]
+    mixed = wrapped is not None and wrapped.find_unused_parameters and wrapped.require_backward_grad_sync
+    if unused or mixed:
+        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        sys.stderr.write(_unused_text(rank, unused, len(trained), mixed) + "\n")
+        sys.stderr.flush()
+    return tuple(name for _index, name in unused)
+
+
+def _unused_text(rank: int, unused: Sequence[tuple[int, str]], trained: int, mixed: bool) -> str:
+    names = ", ".join(f"{name} ({index})" for index, name in unused[:_NAMES_SHOWN])
+    if len(unused) > _NAMES_SHOWN:
+        names += f" and {len(unused) - _NAMES_SHOWN} more"
+    if mixed:
+        title = f"warning: rank {rank}: find_unused_parameters=True gives gradients of other ranks to unused parameters"
+        helps = ["with model.no_sync(): around the backward and this call, to see what this rank itself did not use"]
+        return _block(title, (f"without a gradient on all ranks: {names or 'none'}",), helps)
+    if len(unused) == trained:
+        title = f"warning: rank {rank}: none of the {trained} parameters has a gradient"
+        return _block(title, (names,), ("call it after loss.backward() and before zero_grad()",))
+    title = f"warning: rank {rank}: {len(unused)} of {trained} parameters got no gradient"
+    helps = [
+        "use them in forward() on every rank, or requires_grad_(False) on what is never trained",
+        "or DistributedDataParallel(model, find_unused_parameters=True), which costs time in every step",
+    ]
+    return _block(title, (names,), helps)
+
+
+# ---------------------------------------------------------------------------------------------- cleaning up
+
+
+def cleanup() -> None:
+    """Destroy the process group, if there is one; safe in `finally`, any number of times.
+
+    While an exception is on its way, it raises nothing that could hide it; and it leaves a group that is not gloo's
+    alone then: destroying NCCL's waits for ranks that do not do the same. The end of the process frees it.
+    """
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return
+    error = sys.exc_info()[1]
+    failing = error is not None and not (isinstance(error, SystemExit) and not error.code)
+    if failing and str(dist.get_backend()) != "gloo":
+        return
+    try:
+        dist.destroy_process_group()
+    except Exception as failure:
+        if not failing:
+            raise
+        sys.stderr.write(f"warning: the process group could not be destroyed: {failure}\n")
