@@ -25,6 +25,8 @@ WORDS += ("HEARTBEAT", "STACKS_READY", "ASKED", "ANSWERED", "MAIN_THREAD")
 PHASES = ("before-init", "init", "after-init", "training", "shutdown")
 _AT = {name: index for index, name in enumerate(WORDS)}
 _MOST_STACKS = 1 << 20
+SILENT_S = 5.0
+"""The sampling thread runs once a second."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -94,53 +96,70 @@ class Board:
         found = dumps(text, self._word("MAIN_THREAD") or None)
         return found[-1] if found else None
 
+    def is_silent(self, at: int) -> bool:
+        """Whether the sampling thread began and has not run for SILENT_S: another thread keeps the lock."""
+        beat = self._word("HEARTBEAT")
+        return beat > 0 and at - beat > SILENT_S * 1_000_000_000
+
     def ask_for_flight(self) -> None:
         """Have the rank write what its flight recorder holds, as soon as its sampling thread runs."""
         self._words[_AT["ASKED"]] += 1
 
-    def flight(self) -> Mapping[str, Collective]:
-        """The last collective in each process group; empty where it has not answered."""
+    def flight(self) -> tuple[Mapping[str, Collective], Collective | None]:
+        """As `last_collectives`; nothing where it has not answered."""
         if self._word("ANSWERED") < max(1, self._word("ASKED")):
-            return {}
+            return {}, None
         try:
             recorded = json.loads((self._folder / "flight.json").read_bytes())
-        except (OSError, ValueError):
-            return {}
-        return last_collectives(recorded)
+            return last_collectives(recorded)
+        except (OSError, ValueError, AttributeError, TypeError):
+            return {}, None
 
     def _word(self, name: str) -> int:
         return int(self._words[_AT[name]])
 
 
-def last_collectives(recorded: Mapping[str, Any]) -> dict[str, Collective]:
-    """The entry with the highest number in each process group, of what `rank/flight.py` wrote."""
+def last_collectives(recorded: Mapping[str, Any]) -> tuple[dict[str, Collective], Collective | None]:
+    """The last collective of each process group, and the last of all where it has not ended, of what `rank/flight.py`
+    wrote.
+
+    Ended is what is `retired`: with gloo the `state` stays `scheduled` for ever (torch 2.13).
+    """
     last: dict[str, Collective] = {}
+    latest: Collective | None = None
     for entry in recorded.get("entries") or ():
         number = entry.get("collective_seq_id")
         if not isinstance(number, int) or entry.get("is_p2p"):
             continue
         names = entry.get("process_group") or ("", "")
         group = str(names[0] if isinstance(names, list) else names)
-        if group in last and last[group].number > number:
-            continue
-        last[group] = Collective(
+        latest = Collective(
             group,
             number,
             str(entry.get("profiling_name") or ""),
             tuple(tuple(int(n) for n in size) for size in entry.get("input_sizes") or ()),
             tuple(str(kind) for kind in entry.get("input_dtypes") or ()),
+            pending=entry.get("retired") is False,
         )
-    return last
+        if group not in last or last[group].number <= number:
+            last[group] = latest
+    return last, latest if latest is not None and latest.pending else None
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLook:
-    """What /proc says of a process: its state, CPU seconds so far, bytes read and written so far."""
+    """What /proc says of a process: its state, CPU seconds so far, bytes read and written so far.
+
+    `switches`: how often its main thread has gone to sleep. `waits_on`, `on_lock` and `asleep` as in `CloseLook`.
+    """
 
     state: ProcessState
-    cpu_s: float
-    io_bytes: int
-    waits_on: str | None
+    cpu_s: float = 0.0
+    io_bytes: int = 0
+    switches: int = 0
+    waits_on: str | None = None
+    on_lock: bool = False
+    asleep: bool = False
 
 
 def process(pid: int) -> ProcessLook:
@@ -150,10 +169,53 @@ def process(pid: int) -> ProcessLook:
         letter = fields[0].decode()
         cpu_s = sum(int(ticks) for ticks in fields[11:15]) / _TICKS
     except (OSError, IndexError, ValueError):
-        return ProcessLook(ProcessState.GONE, 0.0, 0, None)
+        return ProcessLook(ProcessState.GONE)
     known = {state.value: state for state in ProcessState}
     state = known.get(letter, ProcessState.GONE if letter in "ZX" else ProcessState.SLEEPING)
-    return ProcessLook(state, cpu_s, _io(pid), _wchan(pid) if state is ProcessState.DISK else None)
+    name, on, lock = _call(pid)
+    if on is None and state is ProcessState.DISK:
+        on = _wchan(pid)
+    asleep = name == "sleep" or (name is None and _wchan(pid) == "hrtimer_nanosleep")
+    return ProcessLook(state, cpu_s, _io(pid), _switches(pid), on, lock, asleep)
+
+
+_CALLS: dict[str, dict[int, str]] = {
+    "x86_64": {0: "read", 1: "write", 17: "read", 18: "write", 74: "fsync", 75: "fsync", 73: "lock", 45: "recv"}
+    | {2: "open", 257: "open", 202: "futex", 35: "sleep", 230: "sleep", 7: "poll", 271: "poll", 61: "wait"},
+    "aarch64": {63: "read", 64: "write", 67: "read", 68: "write", 82: "fsync", 83: "fsync", 32: "lock", 207: "recv"}
+    | {56: "open", 98: "futex", 101: "sleep", 115: "sleep", 73: "poll", 260: "wait"},
+}
+"""System calls by number, as far as they say what a thread waits for."""
+_ON_FILES = {"read": "read of", "write": "write to", "fsync": "fsync of", "lock": "flock of", "recv": "recv from"}
+
+
+def _call(pid: int) -> tuple[str | None, str | None, bool]:
+    """The system call that the main thread is in, what it concerns, and whether that is a lock without a time-out.
+
+    Needs the right to trace the process, which its ancestor has by default (ptrace_scope 1).
+    """
+    try:
+        words = Path(f"/proc/{pid}/syscall").read_text().split()
+        name = _CALLS.get(os.uname().machine, {}).get(int(words[0]))
+        arguments = [int(word, 16) for word in words[1:7]]
+    except (OSError, ValueError, IndexError):
+        return None, None, False
+    if name == "futex" and len(arguments) > 3:
+        return name, None, arguments[3] == 0
+    if name in _ON_FILES and arguments:
+        try:
+            return name, f"{_ON_FILES[name]} {Path(f'/proc/{pid}/fd/{arguments[0] & 0xFFFFFFFF}').readlink()}", False
+        except OSError:
+            pass
+    return name, "open of a file" if name == "open" else None, False
+
+
+def _switches(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/task/{pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return 0
 
 
 def _io(pid: int) -> int:

@@ -33,6 +33,28 @@ class _Closer:
     first_at: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Still:
+    """How a rank stood at the end of a closer look, and since when it has stood so."""
+
+    stack: Stack | None
+    process: ProcessLook
+    at: int
+    since: int
+
+    def same(self, other: _Still) -> bool:
+        """Whether nothing has moved since; looking itself wakes a thread a few times and writes some kilobytes."""
+        one, two, seconds = self.process, other.process, (other.at - self.at) / _SECOND
+        frames = None if self.stack is None else self.stack.frames
+        return (
+            frames == (None if other.stack is None else other.stack.frames)
+            and one.state == two.state
+            and two.cpu_s - one.cpu_s < 0.02 * seconds + 0.1
+            and two.io_bytes - one.io_bytes < 1 << 18
+            and two.switches - one.switches < 0.4 * seconds + 4
+        )
+
+
 @final
 class Observer:
     """One start of the ranks of this node. `boards`: the folder that holds their boards."""
@@ -44,6 +66,7 @@ class Observer:
         self._watch = Watch()
         self._closer: _Closer | None = None
         self._said: Stall | None = None
+        self._still: dict[Rank, _Still] = {}
         self._sampled_at = 0
         self._sampled: ProgressSampled | None = None
 
@@ -57,7 +80,8 @@ class Observer:
         """The ranks are started again: nothing of before counts."""
         for rank in list(self._boards):
             self.forget(rank)
-        self._watch, self._closer = Watch(), None
+        self._watch, self._closer, self._said = Watch(), None, None
+        self._still = {}
 
     def progress(self, at: MonotonicNs) -> ProgressSampled | None:
         """What the boards show now, as an event; null where there are none."""
@@ -89,9 +113,11 @@ class Observer:
         looks = [board.look() for board in self._boards.values()]
         before = self._watch.since
         due = self._watch.look(at, [*looks, *(RankLook(rank, left=True) for rank in left)])
-        if self._watch.since > before and self._said is not None:
-            events.append(StallEnded(at, (self._watch.since - before) / _SECOND))
-            self._said = None
+        if self._watch.since > before:
+            self._still = {}
+            if self._said is not None:
+                events.append(StallEnded(at, (self._watch.since - before) / _SECOND))
+                self._said = None
         events += self._sample(at)
         if self._closer is not None and self._closer.since != self._watch.since:
             self._closer = None
@@ -160,8 +186,9 @@ class Observer:
         second = self._seen(alive)
         apart_s = (at - closer.first_at) / _SECOND
         looks = [_close_look(rank, closer.first.get(rank), seen, apart_s) for rank, seen in second.items()]
-        looks = [self._with_flight(look) for look in looks]
-        stall = explain(looks, left, closer.since, at)
+        looks = [self._with_more(look, second[look.rank], at) for look in looks]
+        world_size = max((event.world_size for event in alive), default=0)
+        stall = explain(looks, left, closer.since, at, world_size=world_size)
         if stall is None or (self._said is not None and _same(stall, self._said)):
             return []
         self._said = stall
@@ -178,9 +205,19 @@ class Observer:
             )
         ]
 
-    def _with_flight(self, look: CloseLook) -> CloseLook:
+    def _with_more(self, look: CloseLook, seen: tuple[Stack | None, ProcessLook], at: MonotonicNs) -> CloseLook:
+        """With what its flight recorder says, and for how long it has stood."""
+        still = _Still(seen[0], seen[1], at, at - round(look.apart_s * _SECOND))
+        before = self._still.get(look.rank)
+        if before is not None and before.same(still):
+            still = replace(still, since=before.since)
+        self._still[look.rank] = still
+        look = replace(look, still_s=0.0 if look.works else (at - still.since) / _SECOND)
         board = self._boards.get(look.rank)
-        return look if board is None else replace(look, last=board.flight())
+        if board is None:
+            return look
+        last, current = board.flight()
+        return replace(look, last=last, current=current, silent=board.is_silent(at))
 
 
 def _close_look(
@@ -199,6 +236,8 @@ def _close_look(
         io_bytes=second[1].io_bytes - before.io_bytes,
         apart_s=max(apart_s, 0.1),
         waits_on=second[1].waits_on,
+        on_lock=second[1].on_lock and before.on_lock,
+        asleep=second[1].asleep,
     )
 
 

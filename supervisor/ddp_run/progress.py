@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 
@@ -26,12 +26,21 @@ BETWEEN_LOOKS_S = 2.0
 """Time between the two looks at the stacks."""
 AGAIN_S = 30.0
 """When to look again while nothing changes."""
+PATIENCE_LEFT_S = 5.0
+"""The same once a rank has ended with 0: it does not come back."""
 _SLOW_S = 120.0
-"""Saving, loading, data and network may stand still this long, without a byte moved, before it is called a hang."""
+"""What may end by itself (saving, data, network, a sleep) may stand this long before it is called a hang."""
+STILL_S = 55.0
+"""And its thread must have stood still, as far as was looked, for the last part of that."""
+_STACK_LINES = 5
 _BUSY = 0.2
 """CPU seconds per second from which a process counts as working."""
 _SECOND = 1_000_000_000
 _KEPT = 64
+
+
+_ALIKE = frozenset({"all_reduce", "allreduce", "broadcast", "reduce"})
+"""Operations whose tensors have the same shape and type on all ranks; others may differ (scatter, all_to_all)."""
 
 
 class ProcessState(StrEnum):
@@ -73,12 +82,24 @@ class Collective:
     operation: str
     sizes: tuple[tuple[int, ...], ...] = ()
     types: tuple[str, ...] = ()
+    pending: bool = False
+    """It has not ended."""
+
+    @property
+    def name(self) -> str:
+        """`all_reduce`."""
+        return self.operation.rpartition(":")[2]
 
     @property
     def said(self) -> str:
         """`all_reduce of [4, 8]`."""
         shown = ", ".join(str(list(size)) for size in self.sizes[:2])
-        return f"{self.operation.rpartition(':')[2]}{f' of {shown}' if shown else ''}"
+        return f"{self.name}{f' of {shown}' if shown else ''}"
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What must be the same on all ranks."""
+        return (self.name, self.sizes, self.types) if self.name in _ALIKE else (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,35 +115,89 @@ class CloseLook:
     apart_s: float = BETWEEN_LOOKS_S
     last: Mapping[str, Collective] = field(default_factory=dict)
     """The last collective in each process group."""
+    current: Collective | None = None
+    """The last collective that it entered, where that has not ended."""
     waits_on: str | None = None
-    """What the kernel says it waits for (wchan), or the file, where that is known."""
+    """What its main thread waits for in the kernel, where that can be read: `read of /data/x.bin`."""
+    on_lock: bool = False
+    """Its main thread waits for a lock (futex) without a time-out."""
+    asleep: bool = False
+    """Its main thread sleeps for a set time."""
+    still_s: float = 0.0
+    """For how long, over earlier looks, nothing of it has moved."""
+    silent: bool = False
+    """No Python thread of it has run lately: the interpreter's lock is held."""
+
+    @property
+    def stack(self) -> Stack | None:
+        """Where it stands, null where it wrote no stack."""
+        return self.second or self.first
 
     @property
     def doing(self) -> Doing | None:
         """What its main thread does, null without a stack."""
-        stack = self.second or self.first
-        return stack.doing if stack else None
+        if self.stack is None:
+            return None
+        doing = self.stack.doing
+        if doing in (Doing.RUNNING, Doing.BACKWARD) and self.current is not None and not self._moved:
+            return Doing.COLLECTIVE
+        if doing is Doing.BACKWARD and self._computes:
+            return Doing.RUNNING
+        return doing
 
     @property
     def works(self) -> bool:
         """Whether it does anything: takes CPU time, moves bytes, or stands elsewhere than before."""
-        moved = self.first is not None and self.second is not None and self.first.frames != self.second.frames
-        return self.cpu_s >= _BUSY * self.apart_s or self.io_bytes > 1 << 20 or moved
+        return self._computes or self.io_bytes > 1 << 20 or self._moved
 
     @property
     def waits(self) -> bool:
         """Whether it waits for other ranks."""
-        return self.doing in (Doing.COLLECTIVE, Doing.MEETING) or (self.doing is Doing.BACKWARD and not self._computes)
+        return self.doing in (Doing.COLLECTIVE, Doing.MEETING, Doing.BACKWARD)
+
+    @property
+    def patient(self) -> bool:
+        """Whether it is in what is never called a hang."""
+        return self.doing in (Doing.COMPILING, Doing.DEBUGGER)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it stands, in what does not end by itself as far as can be told.
+
+        At once only in a lock that no time-out opens, with no thread that brings something from outside. All else
+        (a file, a process, the network, a sleep, what cannot be read) is waited for.
+        """
+        if self.works or self.patient or (self.stack is None and self.state is not ProcessState.DISK):
+            return False
+        return self.deadlocked or self.still_s >= STILL_S
+
+    @property
+    def deadlocked(self) -> bool:
+        """Whether its main thread waits for a lock that nobody seems about to open."""
+        if self.stack is None or not self.on_lock or self.state is ProcessState.DISK or self.stack.helped:
+            return False
+        return self.doing is Doing.LOCK or (self.doing is Doing.RUNNING and self.stack.in_users_code)
 
     @property
     def _computes(self) -> bool:
         return self.cpu_s >= _BUSY * self.apart_s
 
     @property
+    def _moved(self) -> bool:
+        return self.first is not None and self.second is not None and self.first.frames != self.second.frames
+
+    @property
     def place(self) -> str | None:
         """Where in the user's code it stands."""
-        stack = self.second or self.first
-        return stack.users.place if stack and stack.users else None
+        return self.stack.users.place if self.stack and self.stack.users else None
+
+    @property
+    def operation(self) -> str | None:
+        """The collective that it waits in."""
+        named = self.stack.operation if self.stack else None
+        if named is None and self.stack is not None and self.stack.doing is Doing.BACKWARD:
+            return "backward"
+        return named or (self.current.name if self.current is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +205,8 @@ class Stall:
     """What is known of a job that makes no progress.
 
     `hung`: nothing that is known to end by itself; else it only takes long. `culprits` are the ranks that the others
-    wait for; empty where that cannot be told. `cause` is a name of the catalogue.
+    wait for; empty where that cannot be told. `cause` is a name of the catalogue. `patient`: not to be ended for its
+    length: a debugger, a compilation, a job that somebody has stopped.
     """
 
     cause: str
@@ -140,6 +216,7 @@ class Stall:
     waiting: tuple[Rank, ...] = ()
     since: MonotonicNs | None = None
     quotes: tuple[str, ...] = ()
+    patient: bool = False
 
 
 @dataclass
@@ -150,8 +227,8 @@ class Watch:
     _steps: dict[Rank, tuple[int, int]] = field(default_factory=dict)
     _durations: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
     _asked_at: int = 0
-    _paused: int = 0
     _last_look: int = 0
+    _someone_left: bool = False
 
     def look(self, at: int, ranks: Sequence[RankLook]) -> bool:
         """Whether a closer look is due now. `at` in nanoseconds of CLOCK_MONOTONIC."""
@@ -159,6 +236,7 @@ class Watch:
             self._seen_at = at  # this machine, or ddp-run, was suspended meanwhile
         self._last_look = at
         self._learn(ranks)
+        self._someone_left = any(each.left for each in ranks)
         moved = max((each.progress_at for each in ranks), default=0)
         if moved > self._seen_at:
             self._seen_at, self._asked_at = moved, 0
@@ -179,6 +257,8 @@ class Watch:
     @property
     def patience_s(self) -> float:
         """Seconds without progress after which a closer look is due."""
+        if self._someone_left:
+            return PATIENCE_LEFT_S
         usual = median(self._durations) if self._durations else 0.0
         return max(PATIENCE_S, STEPS_OF_PATIENCE * usual)
 
@@ -194,175 +274,270 @@ class Watch:
 # ---------------------------------------------------------------------------------------- a closer look
 
 
-def explain(looks: Sequence[CloseLook], left: Sequence[Rank], since: MonotonicNs, at: MonotonicNs) -> Stall | None:
-    """What two looks say. `left`: ranks that ended with 0. Null where nobody waits and nobody is stuck."""
+def explain(
+    looks: Sequence[CloseLook], left: Sequence[Rank], since: MonotonicNs, at: MonotonicNs, *, world_size: int = 0
+) -> Stall | None:
+    """What two looks say. `left`: ranks that ended with 0. Null where nobody waits and nobody is stuck.
+
+    `world_size` above the number of ranks given here: the others are on other nodes.
+    """
     seconds = (at - since) / _SECOND
-    stopped = [each for each in looks if each.state in (ProcessState.STOPPED, ProcessState.TRACED)]
-    running = [each for each in looks if each not in stopped]
-    if stopped and not running:
-        return Stall("hang", False, f"all ranks are stopped (SIGSTOP), {seconds:.0f} s", since=since)
+    looks = sorted((each for each in looks if each.state is not ProcessState.GONE), key=lambda each: each.rank)
+    held = [each for each in looks if each.state in (ProcessState.STOPPED, ProcessState.TRACED)]
+    running = [each for each in looks if each not in held]
     waiting = [each for each in running if each.waits]
     others = [each for each in running if not each.waits]
-    for found in (
-        _stopped(stopped, waiting, seconds),
-        _left(left, waiting, seconds),
-        _elsewhere(others, waiting, seconds),
-        _apart(waiting, seconds) if not others and not stopped else None,
-        _alone(others, seconds) if not waiting else None,
-    ):
-        if found is not None:
-            return _dated(found, since, looks)
-    return None
+    scene = _Scene(seconds, waiting, others, held, tuple(left), world_size <= len(looks) + len(left))
+    if held:
+        found: Stall | None = _held(scene)
+    elif others:
+        found = _elsewhere(scene) if waiting else _alone(scene)
+    elif left and waiting:
+        found = _left(scene)
+    else:
+        found = _apart(scene) if waiting else None
+    return None if found is None else _dated(found, since, looks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    seconds: float
+    waiting: Sequence[CloseLook]
+    others: Sequence[CloseLook]
+    held: Sequence[CloseLook]
+    left: tuple[Rank, ...]
+    whole: bool
+    """All ranks of the job are here."""
+
+    def stall(
+        self, hung: bool, said: str, culprits: Sequence[Rank], *, cause: str = "hang", patient: bool = False
+    ) -> Stall:
+        waiting = tuple(each.rank for each in self.waiting if each.rank not in culprits)
+        return Stall(cause, hung, f"{said}, {self.seconds:.0f} s", tuple(culprits), waiting, patient=patient)
+
+    @property
+    def who_waits(self) -> str:
+        """`; ranks 0,2 wait in barrier`."""
+        if not self.waiting:
+            return ""
+        return f"; {_ranks(_of(self.waiting))} wait{_s(self.waiting)}{_in(self.waiting)}"
+
+
+def _in(looks: Sequence[CloseLook]) -> str:
+    if all(each.doing is Doing.MEETING for each in looks):
+        return " to join a process group"
+    operations = sorted({each.operation for each in looks if each.operation})
+    return f" in {' and '.join(operations)}" if operations else ""
 
 
 def _dated(stall: Stall, since: MonotonicNs, looks: Sequence[CloseLook]) -> Stall:
-    grouped: dict[str, list[Rank]] = {}
+    """With what the ranks do: each group in a line, the culprits' first and with the end of their stack."""
+    grouped: dict[str, list[CloseLook]] = {}
     for each in looks:
-        what = f"{each.doing}" if each.doing else "shows no stack"
-        where = f" at {each.place}" if each.place else ""
-        grouped.setdefault(f"{what}{where}", []).append(each.rank)
-    quotes = tuple(f"{_ranks(ranks)}: {text}" for text, ranks in sorted(grouped.items(), key=lambda item: len(item[1])))
-    return Stall(stall.cause, stall.hung, stall.said, stall.culprits, stall.waiting, since, quotes)
+        grouped.setdefault(_what(each), []).append(each)
+    quotes = []
+    for members in sorted(grouped.values(), key=lambda each: (each[0].rank not in stall.culprits, len(each))):
+        quotes.append(f"{_ranks(_of(members))}: {_what(members[0], len(members))}")
+        if members[0].rank in stall.culprits and members[0].stack is not None:
+            quotes += [frame.printed for frame in members[0].stack.frames[:_STACK_LINES]]
+    return replace(stall, since=since, quotes=tuple(quotes))
 
 
-def _stopped(stopped: Sequence[CloseLook], waiting: Sequence[CloseLook], seconds: float) -> Stall | None:
-    if not stopped:
-        return None
-    who = [each.rank for each in stopped]
-    traced = all(each.state is ProcessState.TRACED for each in stopped)
-    how = "held by a tracer" if traced else "stopped (SIGSTOP)"
-    said = f"{_ranks(who)} {_is(who)} {how}{_wait_for(waiting)}, {seconds:.0f} s"
-    return Stall("hang", not traced, said, tuple(who), _of(waiting))
+def _held(scene: _Scene) -> Stall:
+    who = _of(scene.held)
+    traced = all(each.state is ProcessState.TRACED for each in scene.held)
+    how = "held by a tracer (a debugger, strace)" if traced else "stopped (SIGSTOP)"
+    if not scene.waiting and not scene.others:
+        return scene.stall(False, f"all ranks are {how}", (), patient=True)
+    hung = not traced and not any(each.works for each in scene.others)
+    return scene.stall(hung, f"{_ranks(who)} {_is(who)} {how}{scene.who_waits}", who, patient=traced)
 
 
-def _left(left: Sequence[Rank], waiting: Sequence[CloseLook], seconds: float) -> Stall | None:
-    if not left or not waiting:
-        return None
-    said = f"{_ranks(left)} ended with exit code 0{_wait_for(waiting)}, {seconds:.0f} s"
-    return Stall("peer-died", True, said, tuple(left), _of(waiting))
+def _left(scene: _Scene) -> Stall:
+    """Whoever still runs waits, and a rank has ended."""
+    said = f"{_ranks(scene.left)} ended with exit code 0{scene.who_waits}"
+    return scene.stall(scene.whole, said, scene.left, cause="peer-died")
 
 
-def _elsewhere(others: Sequence[CloseLook], waiting: Sequence[CloseLook], seconds: float) -> Stall | None:
+def _elsewhere(scene: _Scene) -> Stall:
     """Some wait; the others are somewhere else: those are what is waited for."""
-    if not others or not waiting:
-        return None
-    who = [each.rank for each in others]
-    works = [each for each in others if each.works]
-    one = others[0]
-    slow = all(each.doing in _SLOW for each in others)
-    hung = not works and not (slow and seconds < _SLOW_S) and all(each.doing not in _PATIENT for each in others)
-    what = _what(one)
-    stands = "" if works or slow else " and does not move"
-    said = f"{_ranks(who)} {what}{stands}{_wait_for(waiting)}, {seconds:.0f} s"
-    return Stall("hang", hung, said, tuple(who), _of(waiting))
+    hung = all(each.stuck for each in scene.others)
+    if hung and not all(each.deadlocked for each in scene.others):
+        hung = scene.seconds >= _SLOW_S
+    unseen = [each for each in scene.others if each.doing is None and each.state is not ProcessState.DISK]
+    said = _groups(scene.others) + scene.who_waits
+    if scene.left:
+        said += f"; {_ranks(scene.left)} ended with exit code 0"
+    # A rank that shows nothing of itself may well wait like the rest.
+    culprits = () if unseen else _of(scene.others)
+    return scene.stall(hung, said, culprits, patient=any(each.patient for each in scene.others))
 
 
-def _what(look: CloseLook) -> str:
-    doing = look.doing or "shows no stack"
-    if look.state is ProcessState.DISK:
-        on = f" for {look.waits_on}" if look.waits_on else ""
-        return f"waits in the kernel (state D){on}" + (f" at {look.place}" if look.place else "")
-    return f"{'stands' if doing is Doing.RUNNING and not look.works else doing}" + (
-        f" at {look.place}" if look.place else ""
-    )
+def _groups(looks: Sequence[CloseLook]) -> str:
+    """`rank 0 is saving at train.py:88 in save; ranks 1-2 stand at …`."""
+    grouped: dict[str, list[CloseLook]] = {}
+    for each in looks:
+        grouped.setdefault(_what(each), []).append(each)
+    return "; ".join(f"{_ranks(_of(members))} {_what(members[0], len(members))}" for members in grouped.values())
 
 
-_SLOW = (Doing.SAVING, Doing.LOADING, Doing.DATA, Doing.FETCHING, Doing.PROCESS)
-_PATIENT = (Doing.COMPILING, Doing.DEBUGGER)
+def _what(look: CloseLook, count: int = 1) -> str:
+    """`waits for a lock at train.py:88 in step`, of so many ranks."""
+    words = _conjugated(_does(look), count)
+    return words + (f" at {look.place}" if look.place else "")
 
 
-def _apart(waiting: Sequence[CloseLook], seconds: float) -> Stall | None:
+def _does(look: CloseLook) -> str:
+    on = f": {look.waits_on}" if look.waits_on else ""
+    if look.state is ProcessState.STOPPED:
+        return "is stopped"
+    if look.state is ProcessState.TRACED:
+        return "is held by a tracer"
+    if look.state is ProcessState.DISK and not look.works:
+        return f"waits in the kernel (state D){on}"
+    doing = look.doing
+    if doing is None:
+        return "shows no stack"
+    if doing is Doing.COLLECTIVE and look.operation:
+        return f"waits in {look.operation}"
+    if doing is Doing.RUNNING and not look.works:
+        if look.asleep:
+            return "sleeps"
+        return f"stands{on}" if look.waits_on else "waits for a lock or a thread" if look.on_lock else "stands"
+    holds = " and holds the interpreter's lock" if doing is Doing.RUNNING and look.silent else ""
+    return doing + holds + ("" if look.works or doing in (Doing.LOCK, Doing.DEBUGGER) else on)
+
+
+_PLURAL = {"waits": "wait", "is": "are", "runs": "run", "stands": "stand", "sleeps": "sleep", "shows": "show"}
+
+
+def _conjugated(words: str, count: int) -> str:
+    verb, _, rest = words.partition(" ")
+    mark = ":" if verb.endswith(":") else ""
+    return words if count == 1 else " ".join(filter(None, (_PLURAL.get(verb.rstrip(":"), verb) + mark, rest)))
+
+
+def _apart(scene: _Scene) -> Stall:
     """All wait for each other: in different collectives, or one has entered fewer."""
-    if len(waiting) < 2:
-        return None
-    meeting = [each for each in waiting if each.doing is Doing.MEETING]
-    if meeting and len(meeting) < len(waiting):
-        who = [each.rank for each in waiting if each.doing is not Doing.MEETING]
-        said = f"{_ranks(who)} {_is(who)} in a collective, the others still join the process group, {seconds:.0f} s"
-        return Stall("hang", True, said, tuple(who), _of(meeting))
-    return _mismatch(waiting, seconds) or _behind(waiting, seconds) or _places_apart(waiting, seconds)
+    found = _mismatch(scene) or _behind(scene) or _joining(scene)
+    if found is not None:
+        return found
+    if not scene.whole:
+        said = f"{_ranks(_of(scene.waiting))} wait{_s(scene.waiting)}{_in(scene.waiting)}: all of this node, for others"
+        return scene.stall(False, said, ())
+    return _places_apart(scene)
 
 
-def _mismatch(waiting: Sequence[CloseLook], seconds: float) -> Stall | None:
+def _mismatch(scene: _Scene) -> Stall | None:
     """The same number in the same group, but another operation, shape or type."""
-    for group in {name for each in waiting for name in each.last}:
-        members = [each for each in waiting if group in each.last]
-        numbers = {each.last[group].number for each in members}
-        kinds: dict[Collective, list[Rank]] = {}
-        for each in members:
-            kinds.setdefault(each.last[group], []).append(each.rank)
-        if len(numbers) == 1 and len(kinds) > 1:
-            odd, who = min(kinds.items(), key=lambda item: (len(item[1]), -min(item[1])))
-            usual, rest = max(kinds.items(), key=lambda item: (len(item[1]), -min(item[1])))
-            said = f"{_ranks(who)} entered {odd.said}, {_ranks(rest)} {usual.said}, as collective {odd.number}"
-            culprits = () if len(who) == len(rest) and len(kinds) == 2 and len(who) > 1 else tuple(who)
-            return Stall("collective-mismatch", True, f"{said}, {seconds:.0f} s", culprits, tuple(rest))
-    return None
-
-
-def _behind(waiting: Sequence[CloseLook], seconds: float) -> Stall | None:
-    """A rank has entered fewer collectives of a group: it waits in another group, or elsewhere."""
-    for group in sorted({name for each in waiting for name in each.last}):
-        numbers = {each.rank: each.last[group].number for each in waiting if group in each.last}
-        low, high = min(numbers.values()), max(numbers.values())
-        if low == high:
+    entered: dict[tuple[str, int], dict[tuple[object, ...], list[CloseLook]]] = {}
+    for each in scene.waiting:
+        if each.current is not None:
+            kinds = entered.setdefault((each.current.group, each.current.number), {})
+            kinds.setdefault(each.current.kind, []).append(each)
+    for (_, number), kinds in sorted(entered.items()):
+        if len(kinds) < 2:
             continue
-        who = [rank for rank, number in numbers.items() if number == low]
-        ahead = [rank for rank, number in numbers.items() if number > low]
-        look = next(each for each in waiting if each.rank == who[0])
-        said = (
-            f"{_ranks(who)} {_is(who)} behind: {low} collectives, {_ranks(ahead)} {high}; {_ranks(who)} {_what(look)}"
-        )
-        return Stall("hang", True, f"{said}, {seconds:.0f} s", tuple(who), tuple(ahead))
+        sizes = sorted(kinds.values(), key=lambda members: (len(members), members[0].rank))
+        few, many = sizes[0], sizes[-1]
+        said = ", ".join(f"{_ranks(_of(members))} entered {_said(members[0])}" for members in sizes)
+        clear = len(few) < len(many) and len(sizes) == 2
+        said = f"{said}, as collective {number} of the process group"
+        return scene.stall(True, said, _of(few) if clear else (), cause="collective-mismatch")
     return None
 
 
-def _places_apart(waiting: Sequence[CloseLook], seconds: float) -> Stall | None:
-    """All wait, at different lines: the few are named, the many are taken for right."""
-    places: dict[str, list[Rank]] = {}
-    for each in waiting:
-        stack = each.second or each.first
-        places.setdefault(f"{stack.operation if stack else ''} at {each.place}", []).append(each.rank)
-    if len(places) == 1:
-        place = next(iter(places)).strip()
-        said = f"all ranks wait in {place} and none is missing: the network or a device, {seconds:.0f} s"
-        return Stall("hang", True, said, (), _of(waiting))
-    where, who = min(places.items(), key=lambda item: (len(item[1]), -min(item[1])))
-    usual, rest = max(places.items(), key=lambda item: (len(item[1]), -min(item[1])))
-    tied = len(who) == len(rest) and len(who) > 1
-    said = f"{_ranks(who)} wait{'s' if len(who) == 1 else ''} in {where}, {_ranks(rest)} in {usual}"
-    return Stall("hang", True, f"{said}, {seconds:.0f} s", () if tied else tuple(who), tuple(rest))
+def _said(look: CloseLook) -> str:
+    entered = look.current.said if look.current is not None else ""
+    where = f" at {look.place}" if look.place else ""
+    named = look.stack.operation if look.stack else None
+    # The recorder calls gloo's barrier by other names.
+    return (named if named and named not in entered and "coalesced" not in named else entered) + where
 
 
-def _alone(others: Sequence[CloseLook], seconds: float) -> Stall | None:
-    """Nobody waits for another rank: said only where nobody works either."""
-    if not others or any(each.works for each in others):
+def _behind(scene: _Scene) -> Stall | None:
+    """Ranks wait in a group for those that have entered fewer of its collectives: whom all the waiting leads to."""
+    ranks = {each.rank: each for each in scene.waiting}
+    waits_for: dict[Rank, set[Rank]] = {rank: set() for rank in ranks}
+    for rank, each in ranks.items():
+        if each.current is not None:
+            group, number = each.current.group, each.current.number
+            waits_for[rank] = {o for o, x in ranks.items() if group in x.last and x.last[group].number < number}
+    if not any(waits_for.values()):
         return None
-    stuck = [each for each in others if each.doing not in _PATIENT]
-    if not stuck:
-        return None
-    who = [each.rank for each in stuck]
-    # Asleep in its own code, a program may be waiting for anything; a lock that nobody opens is another matter.
-    hung = seconds >= _SLOW_S and all(each.doing is Doing.LOCK for each in stuck)
-    return Stall("hang", hung, f"{_ranks(who)} {_what(stuck[0])} and does not move, {seconds:.0f} s", tuple(who))
-
-
-def _wait_for(waiting: Sequence[CloseLook]) -> str:
+    reach = {rank: _reachable(rank, waits_for) for rank in ranks}
+    waited_for = {other for others in waits_for.values() for other in others}
+    ends = [rank for rank in ranks if rank in waited_for and all(rank in reach[other] for other in reach[rank])]
+    last = [ranks[rank] for rank in ends]
+    waiting = [each for each in scene.waiting if each.rank not in ends]
     if not waiting:
-        return ""
-    stack = waiting[0].second or waiting[0].first
-    operation = (stack.operation if stack else None) or ("backward" if waiting[0].doing is Doing.BACKWARD else None)
-    where = f" in {operation}" if operation else ""
-    return f"; {_ranks(_of(waiting))} wait{'s' if len(waiting) == 1 else ''}{where}"
+        return scene.stall(True, f"the ranks wait for each other: {_groups(scene.waiting)}", ())
+    said = f"{_groups(last)}; {_ranks(_of(waiting))} {_is(waiting)} ahead and wait{_s(waiting)}{_in(waiting)}"
+    return scene.stall(True, said, ends)
+
+
+def _reachable(rank: Rank, edges: Mapping[Rank, set[Rank]]) -> set[Rank]:
+    seen: set[Rank] = set()
+    ahead = [rank]
+    while ahead:
+        for other in edges[ahead.pop()] - seen:
+            seen.add(other)
+            ahead.append(other)
+    return seen
+
+
+def _joining(scene: _Scene) -> Stall | None:
+    """Some make a process group, the others are in a collective."""
+    meeting = [each for each in scene.waiting if each.doing is Doing.MEETING]
+    rest = [each for each in scene.waiting if each.doing is not Doing.MEETING]
+    if not meeting or not rest:
+        return None
+    said = f"{_groups(rest)}; {_groups(meeting)}"
+    few = rest if len(rest) < len(meeting) else meeting if len(meeting) < len(rest) else []
+    return scene.stall(True, said, _of(few))
+
+
+def _places_apart(scene: _Scene) -> Stall:
+    """All wait and nobody has entered less, as far as was recorded."""
+    waiting = scene.waiting
+    recorded = any(each.last for each in waiting)
+    places: dict[tuple[str | None, str | None], list[CloseLook]] = {}
+    for each in waiting:
+        places.setdefault((each.operation, each.place), []).append(each)
+    if len({operation for operation, _ in places}) == 1:
+        long = scene.seconds >= _SLOW_S and not any(each.works for each in waiting)
+        where = f" at {waiting[0].place}" if len(places) == 1 and waiting[0].place else ""
+        said = f"all ranks wait{_in(waiting)}{where} and none is missing: a slow network or device, or much to do"
+        return scene.stall(long, said, ())
+    few, *_, many = sorted(places.values(), key=lambda members: (len(members), members[0].rank))
+    clear = len(few) < len(many) and len(places) == 2 and not recorded
+    return scene.stall(True, _groups(waiting), _of(few) if clear else ())
+
+
+def _alone(scene: _Scene) -> Stall | None:
+    """Nobody waits for another rank: said only where nobody works either."""
+    if any(each.works for each in scene.others):
+        return None
+    seen = [each for each in scene.others if each.stack is not None or each.state is ProcessState.DISK]
+    if not seen:
+        return None
+    hung = scene.seconds >= _SLOW_S and all(each.stuck and each.deadlocked for each in scene.others)
+    left = f"; {_ranks(scene.left)} ended with exit code 0" if scene.left else ""
+    patient = any(each.patient for each in scene.others)
+    return scene.stall(hung, _groups(scene.others) + left, (), patient=patient)
 
 
 def _of(looks: Sequence[CloseLook]) -> tuple[Rank, ...]:
-    return tuple(each.rank for each in looks)
+    return tuple(sorted(each.rank for each in looks))
 
 
 def _ranks(ranks: Sequence[Rank]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(list(ranks))}"
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(sorted(ranks))}"
 
 
-def _is(ranks: Sequence[Rank]) -> str:
-    return "is" if len(ranks) == 1 else "are"
+def _is(many: Sequence[object]) -> str:
+    return "is" if len(many) == 1 else "are"
+
+
+def _s(many: Sequence[object]) -> str:
+    return "s" if len(many) == 1 else ""

@@ -32,20 +32,30 @@ class Frame:
         line = "" if self.line is None else f":{self.line}"
         return f"{self.file.rpartition('/')[2]}{line} in {self.function}"
 
+    @property
+    def printed(self) -> str:
+        """As faulthandler wrote it."""
+        return f'  File "{self.file}", line {"???" if self.line is None else self.line} in {self.function}'
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the user's own code."""
+        return not is_library(self.file) and _OURS not in self.file
+
 
 class Doing(StrEnum):
     """What a thread does, as far as its Python frames tell."""
 
     COLLECTIVE = "waits in a collective"
     BACKWARD = "waits in backward"
-    MEETING = "waits for the others to join the process group"
+    MEETING = "waits for the others to join a process group"
     DATA = "waits for data"
     SAVING = "is saving"
     LOADING = "is loading a checkpoint"
     COMPILING = "is compiling"
     FETCHING = "is fetching from the network"
     DEBUGGER = "is in a debugger"
-    LOCK = "waits for a lock"
+    LOCK = "waits for a lock or a thread"
     PROCESS = "waits for another process"
     ENDING = "is shutting down"
     RUNNING = "runs"
@@ -56,12 +66,23 @@ class Stack:
     """The main thread's frames at one moment, the innermost first."""
 
     frames: tuple[Frame, ...]
+    others: tuple[tuple[Frame, ...], ...] = ()
+    """The other threads'."""
 
     @property
     def users(self) -> Frame | None:
         """The innermost frame of the user's own code, else the innermost of all."""
-        own = (frame for frame in self.frames if not is_library(frame.file) and _OURS not in frame.file)
-        return next(own, self.frames[0] if self.frames else None)
+        return next((frame for frame in self.frames if frame.own), self.frames[0] if self.frames else None)
+
+    @property
+    def in_users_code(self) -> bool:
+        """Whether the innermost frame is the user's own, or one of Python's own locks called by it."""
+        return bool(self.frames) and self.frames[0].own
+
+    @property
+    def helped(self) -> bool:
+        """Whether another thread is at what takes its time: the network, a file, another process, data."""
+        return any(_doing(frames) in _FROM_OUTSIDE for frames in self.others)
 
     @property
     def doing(self) -> Doing:
@@ -81,7 +102,7 @@ def dumps(text: str, main_thread: int | None) -> tuple[Stack, ...]:
     A dump lists its threads in one go, the one that began last first; without the main thread's identity the last one
     is taken for it.
     """
-    found: list[Stack] = []
+    found: list[Stack | None] = []
     threads: list[tuple[int, list[Frame]]] = []
     for line in text.splitlines():
         head = _THREAD.match(line)
@@ -98,14 +119,18 @@ def dumps(text: str, main_thread: int | None) -> tuple[Stack, ...]:
             threads[-1][1].append(Frame(frame["file"], number, frame["function"]))
     if threads:
         found.append(_main(threads, main_thread))
-    return tuple(found)
+    return tuple(stack for stack in found if stack is not None)
 
 
-def _main(threads: Sequence[tuple[int, list[Frame]]], ident: int | None) -> Stack:
+def _main(threads: Sequence[tuple[int, list[Frame]]], ident: int | None) -> Stack | None:
+    """The main thread's; null where a cut dump (faulthandler lists 100 threads) does not show it."""
     # The board's word is signed, faulthandler prints the same bits unsigned.
-    wanted = None if ident is None else ident & (2**64 - 1)
-    frames = next((frames for known, frames in threads if known == wanted), threads[-1][1])
-    return Stack(tuple(frame for frame in frames if _OURS not in frame.file or frame.function == "init_process_group"))
+    wanted = threads[-1][0] if ident is None else ident & (2**64 - 1)
+    frames = next((frames for known, frames in threads if known == wanted), None)
+    if frames is None:
+        return None
+    others = tuple(tuple(frames) for known, frames in threads if known != wanted)
+    return Stack(tuple(frame for frame in frames if _OURS not in frame.file), others)
 
 
 _COLLECTIVES = frozenset(
@@ -114,40 +139,71 @@ _COLLECTIVES = frozenset(
     | {"reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "monitored_barrier", "send"}
     | {"broadcast_object_list", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"}
 )
-_WHERE: tuple[tuple[Doing, re.Pattern[str], frozenset[str] | None], ...] = (
-    (Doing.DEBUGGER, re.compile(r"/(?:pdb|bdb|debugpy|pydevd|ipdb|IPython/terminal)[/.]"), None),
+_MAKES_GROUPS = frozenset({"_store_based_barrier", "init_process_group", "new_group", "_new_process_group_helper"})
+_DDP_TALKS = frozenset(
+    {"_verify_param_shape_across_processes", "_sync_module_states", "_sync_params_and_buffers", "_sync_buffers"}
+    | {"_sync_module_buffers", "_default_broadcast_coalesced", "_distributed_broadcast_coalesced", "_pre_forward"}
+    | {"_check_global_requires_backward_grad_sync", "_verify_model_across_ranks"}
+)
+_CHECKPOINTS = re.compile(r"torch/(?:serialization|distributed/checkpoint/\w+)\.py|/safetensors/")
+_WHERE: tuple[tuple[Doing, re.Pattern[str], re.Pattern[str] | frozenset[str] | None], ...] = (
+    (Doing.DEBUGGER, re.compile(r"/(?:pdb|bdb|ipdb|debugpy|pydevd\w*)(?:\.py|/)|/IPython/terminal/"), None),
     (Doing.MEETING, re.compile(r"torch/distributed/rendezvous\.py"), None),
-    (Doing.MEETING, re.compile(r"torch/distributed/"), frozenset({"_store_based_barrier", "init_process_group"})),
+    (Doing.MEETING, re.compile(r"torch/distributed/(?:distributed_c10d|device_mesh)\.py"), _MAKES_GROUPS),
     (Doing.COLLECTIVE, re.compile(r"torch/distributed/"), _COLLECTIVES),
-    (Doing.COMPILING, re.compile(r"torch/_(?:dynamo|inductor|functorch)/|/triton/(?:compiler|backends)/"), None),
-    (Doing.SAVING, re.compile(r"torch/(?:serialization|distributed/checkpoint/\w+)\.py"), frozenset({"save", "_save"})),
-    (Doing.SAVING, re.compile(r"safetensors/"), frozenset({"save_file", "save_model", "save"})),
-    (
-        Doing.LOADING,
-        re.compile(r"torch/(?:serialization|distributed/checkpoint/\w+)\.py"),
-        frozenset({"load", "_load"}),
-    ),
+    (Doing.COLLECTIVE, re.compile(r"torch/(?:nn/parallel/distributed|distributed/utils)\.py"), _DDP_TALKS),
+    (Doing.COLLECTIVE, re.compile(r"torch/distributed/_functional_collectives\.py"), None),
+    (Doing.COMPILING, re.compile(r"torch/_inductor/|torch/_functorch/"), re.compile("compile|codegen")),
+    (Doing.COMPILING, re.compile(r"/triton/(?:compiler|backends)/|torch/utils/cpp_extension\.py"), None),
+    (Doing.SAVING, _CHECKPOINTS, re.compile(r"^_?save")),
+    (Doing.LOADING, _CHECKPOINTS, re.compile(r"^_?load|^safe_open")),
     (Doing.DATA, re.compile(r"torch/utils/data/"), None),
-    (Doing.FETCHING, re.compile(r"/(?:urllib3?|requests|httpx|httpcore|aiohttp|botocore)/|/http/client\.py"), None),
-    (Doing.PROCESS, re.compile(r"/(?:subprocess|multiprocessing/(?:popen_\w+|process|connection))\.py"), None),
-    (Doing.LOCK, re.compile(r"/(?:threading|queue|concurrent/futures/_base)\.py"), None),
+    (Doing.ENDING, re.compile(r"torch/distributed/"), frozenset({"destroy_process_group", "_shutdown_backend"})),
+    (Doing.ENDING, re.compile(r"/threading\.py"), frozenset({"_shutdown"})),
+    (Doing.ENDING, re.compile(r"/(?:concurrent/futures/\w+|multiprocessing/util)\.py"), re.compile("_exit")),
     (
         Doing.BACKWARD,
         re.compile(r"torch/(?:autograd/\w+|_tensor)\.py"),
         frozenset({"_engine_run_backward", "backward"}),
     ),
 )
-_LOOKED_AT = 30
+_FROM_OUTSIDE = frozenset({Doing.FETCHING, Doing.PROCESS, Doing.SAVING, Doing.LOADING, Doing.DATA, Doing.COMPILING})
+_BY_MEANS_OF: tuple[tuple[Doing, re.Pattern[str]], ...] = (
+    (
+        Doing.FETCHING,
+        re.compile(
+            r"/(?:urllib3?|requests|httpx|httpcore|aiohttp|botocore|boto3|s3transfer|s3fs|gcsfs|fsspec|huggingface_hub)/"
+            r"|/http/client\.py|/(?:socket|ssl|ftplib)\.py|/google/(?:cloud|auth|resumable_media)/|/azure/|/paramiko/"
+        ),
+    ),
+    (Doing.PROCESS, re.compile(r"/(?:subprocess|multiprocessing/(?:popen_\w+|process|connection|pool))\.py")),
+    (Doing.LOCK, re.compile(r"/(?:threading|queue|concurrent/futures/\w+|multiprocessing/(?:queues|synchronize))\.py")),
+    (Doing.LOCK, re.compile(r"/filelock/|torch/utils/file_baton\.py")),
+)
+"""What a library that knows its purpose may call: taken only where no caller says more."""
+_COMPILER = re.compile(r"torch/_dynamo/convert_frame\.py")
+"""On the stack only while torch.compile compiles, also under a backend of the user's own."""
+_LOOKED_AT = 40
 
 
 def _doing(frames: Sequence[Frame]) -> Doing:
-    """What the innermost frame shows that any pattern knows; nothing special where the user's own code is innermost."""
-    frames = frames[:_LOOKED_AT]
-    for frame in frames:
-        for doing, file, functions in _WHERE:
-            if file.search(frame.file) and (functions is None or frame.function in functions):
-                return doing
-        if not is_library(frame.file) and _OURS not in frame.file:
+    """What the library frames within the user's innermost say; nothing special where the user's own is innermost."""
+    means: Doing | None = None
+    for frame in frames[:_LOOKED_AT]:
+        if frame.own:
             break
-    loads = any("torch/utils/data/" in frame.file for frame in frames)  # a data set's own code, called by a DataLoader
-    return Doing.DATA if loads else Doing.RUNNING
+        for doing, file, functions in _WHERE:
+            if file.search(frame.file) and _named(frame.function, functions):
+                return doing
+        means = means or next((doing for doing, file in _BY_MEANS_OF if file.search(frame.file)), None)
+    if any(_COMPILER.search(frame.file) for frame in frames):
+        return Doing.COMPILING
+    if means is None and any("torch/utils/data/" in frame.file for frame in frames):
+        return Doing.DATA  # a data set's own code, called by a DataLoader
+    return means or Doing.RUNNING
+
+
+def _named(function: str, wanted: re.Pattern[str] | frozenset[str] | None) -> bool:
+    if isinstance(wanted, re.Pattern):
+        return wanted.search(function) is not None
+    return wanted is None or function in wanted

@@ -220,12 +220,14 @@ def _excerpt(number: int, code: str, width: int, paint: Callable[[str, str], str
 
 
 def _by_place(evidence: tuple[Quote, ...]) -> list[list[Quote]]:
-    """Quotes in order; lines that follow each other in one file stand together."""
+    """Quotes in order; lines that follow each other in one file stand together, and so do those without a number."""
     places: list[list[Quote]] = []
     for quote in evidence:
         last = places[-1][-1] if places else None
         follows = (
-            last is not None and last.source == quote.source and last.line is not None and quote.line == last.line + 1
+            last is not None
+            and last.source == quote.source
+            and quote.line == (None if last.line is None else last.line + 1)
         )
         if follows:
             places[-1].append(quote)

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from ddp_run import diagnose
+from ddp_run import diagnose, problem
 from ddp_run.diagnose import Cause, catalogue, judge, load
 from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
 from ddp_run.verdict import (
@@ -279,6 +279,11 @@ def test_a_rule_that_beats_another_wins() -> None:
     assert judge(evidence, [rule("DDP002", "narrow", ()), rule("DDP001", "wide", ())]).cause == "wide"
 
 
+def test_a_mistake_before_the_start_has_the_code_of_its_cause() -> None:
+    known = {cause.rule.code: cause.rule.name for cause in load()[0]}
+    assert problem.CODES.items() <= known.items()
+
+
 def test_the_catalogue_is_sound() -> None:
     causes, notes = load()
     assert notes == ()
@@ -287,6 +292,7 @@ def test_the_catalogue_is_sound() -> None:
     assert len({cause.rule.code for cause in causes}) == len(causes)
     assert {name for cause in causes for name in cause.rule.beats} <= set(names)
     assert set(diagnose._FALLBACKS) <= set(names)
+    # A hang leaves no text: judge() takes that rule by name where --hang-timeout has ended the job.
+    assert [c.rule.name for c in causes if not (c.match or c.match_launch or c.match_stop)] == ["hang"]
     for cause in causes:
-        assert cause.match or cause.match_launch or cause.match_stop
         assert cause.rule.code.startswith(f"DDP{cause.rule.area[0]}"), cause.rule.name

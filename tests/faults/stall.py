@@ -1,0 +1,337 @@
+"""A job of three ranks that comes to stand, or only seems to: `stall.py --kind KIND`. Imports nothing of ddp_run.
+
+`HANGS` gives for each kind the rank at fault; it stands at the line marked `# KIND`. `SLOW` are the kinds that go on by
+themselves after `--seconds`, and end with 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import http.server
+import os
+import pathlib
+import queue
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+HANGS: dict[str, int | None] = {
+    "branch": 0,
+    "batches": 1,
+    "spin": 1,
+    "lock": 1,
+    "queue": 1,
+    "c-sleep": 1,
+    "gil": 1,
+    "gil-lock": 1,
+    "stop": 1,
+    "worker": 1,
+    "dataset": 1,
+    "no-init": 1,
+    "order": 1,
+    "shape": 1,
+    "leave": 1,
+    "subgroups": None,
+    "save-pipe": 1,
+    "process": 1,
+    "recv": 1,
+    "thread-lock": 1,
+    "handle": 1,
+    "poll": 1,
+}
+SLOW = ("evaluate", "save", "compile", "download", "debugger", "stopped", "suspended", "data", "pause", "accumulate")
+SLOW += ("late-init", "startup", "wait-for-file")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kind", required=True, choices=[*HANGS, *SLOW])
+    parser.add_argument("--seconds", type=float, default=23.0)
+    return parser.parse_args()
+
+
+args = arguments()
+rank = int(os.environ["RANK"])
+if args.kind == "startup":
+    time.sleep(args.seconds)
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """Four items, of which the third one is slow to come."""
+
+    def __init__(self, path: str | None = None, seconds: float = 0.0) -> None:
+        self.path, self.seconds = path, seconds
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 2 and self.path:
+            with open(os.open(self.path, os.O_RDWR), "rb", buffering=0) as pipe:
+                pipe.read(4)  # dataset
+        if index == 2:
+            time.sleep(self.seconds)
+        return torch.ones(4)
+
+
+def pipe() -> str:
+    """A named pipe that nobody else opens."""
+    path = f"{tempfile.mkdtemp()}/pipe"
+    os.mkfifo(path)
+    return path
+
+
+def burn(seconds: float) -> None:
+    """Works for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        torch.ones(64, 64).mm(torch.ones(64, 64))
+
+
+class Job:
+    """A small model, and what goes wrong with it."""
+
+    def __init__(self) -> None:
+        if args.kind == "no-init" and rank == 1:
+            threading.Event().wait()  # no-init
+        if args.kind == "late-init" and rank == 1:
+            burn(args.seconds)
+        dist.init_process_group("gloo")
+        self.model = DistributedDataParallel(torch.nn.Linear(4, 4))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
+        self.pairs = dist.new_group([0, 1]), dist.new_group([0, 1])
+
+    def step(self) -> None:
+        self.model(torch.ones(2, 4)).sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def train(self, steps: int = 10) -> None:
+        for _ in range(steps):
+            self.step()
+            time.sleep(0.02)
+
+    # -------------------------------------------------------------------------------- what hangs
+
+    def branch(self) -> None:
+        if rank == 0:
+            dist.barrier()  # branch
+
+    def batches(self) -> None:
+        if rank == 1:
+            dist.barrier()  # batches
+
+    def spin(self) -> None:
+        while rank == 1:
+            pass  # spin
+
+    def lock(self) -> None:
+        lock = threading.Lock()
+        lock.acquire()
+        if rank == 1:
+            lock.acquire()  # lock
+
+    def queue(self) -> None:
+        if rank == 1:
+            queue.Queue[int]().get()  # queue
+
+    def c_sleep(self) -> None:
+        libc = ctypes.CDLL(None)
+        while rank == 1:
+            libc.sleep(1000)  # c-sleep
+
+    def gil(self) -> None:
+        if rank == 1:
+            re.match(r"(a+)+$", "a" * 60 + "b")  # gil
+
+    def gil_lock(self) -> None:
+        mutex = (ctypes.c_char * 64)()
+        if rank == 1:
+            for _ in range(2):
+                ctypes.PyDLL(None).pthread_mutex_lock(mutex)  # gil-lock
+
+    def stop(self) -> None:
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)  # stop
+
+    def worker(self) -> None:
+        if rank == 1:
+            for _ in DataLoader(Numbers(seconds=10000), num_workers=1):  # worker
+                pass
+
+    def dataset(self) -> None:
+        if rank == 1:
+            for _ in DataLoader(Numbers(path=pipe())):
+                pass
+
+    def order(self) -> None:
+        if rank == 1:
+            dist.broadcast(torch.ones(4), 0)  # order
+            dist.all_reduce(torch.ones(4))
+        else:
+            dist.all_reduce(torch.ones(4))
+            dist.broadcast(torch.ones(4), 0)
+
+    def shape(self) -> None:
+        size = 9 if rank == 1 else 4
+        dist.all_reduce(torch.ones(size))  # shape
+
+    def leave(self) -> None:
+        if rank == 1:
+            os._exit(0)
+        dist.new_group([0, 1, 2])
+
+    def subgroups(self) -> None:
+        first, second = self.pairs
+        if rank == 0:
+            dist.all_reduce(torch.ones(4), group=first)  # subgroups
+            dist.all_reduce(torch.ones(4), group=second)
+        if rank == 1:
+            dist.all_reduce(torch.ones(4), group=second)
+            dist.all_reduce(torch.ones(4), group=first)
+
+    def save_pipe(self) -> None:
+        if rank == 1:
+            torch.save(self.model.state_dict(), pipe())  # save-pipe
+
+    def process(self) -> None:
+        if rank == 1:
+            subprocess.run(["sleep", "1000"])  # process
+
+    def recv(self) -> None:
+        if rank == 1:
+            dist.recv(torch.ones(4), 2)  # recv
+
+    def thread_lock(self) -> None:
+        one, other = threading.Lock(), threading.Lock()
+
+        def prefetch() -> None:
+            with other:
+                time.sleep(0.2)
+                with one:
+                    pass
+
+        if rank == 1:
+            with one:
+                threading.Thread(target=prefetch, daemon=True).start()
+                time.sleep(0.1)
+                with other:  # thread-lock
+                    pass
+
+    def handle(self) -> None:
+        if rank == 1:
+            threading.Event().wait()  # handle
+        work = dist.all_reduce(torch.ones(4), async_op=True)
+        work.wait()
+
+    def poll(self) -> None:
+        while rank == 1 and not os.path.exists("/nowhere/done"):
+            time.sleep(0.5)  # poll
+
+    # -------------------------------------------------------------------------- what only takes long
+
+    def evaluate(self) -> None:
+        if rank == 0:
+            burn(args.seconds)
+        dist.barrier()
+
+    def save(self) -> None:
+        if rank == 0:
+            end = time.monotonic() + args.seconds
+            with tempfile.TemporaryDirectory() as folder:
+                while time.monotonic() < end:
+                    torch.save({"weights": torch.ones(20_000_000)}, pathlib.Path(folder, "part.pt"))
+        dist.barrier()
+
+    def compile(self) -> None:
+        def backend(graph: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> object:
+            time.sleep(args.seconds if rank == 0 else 0)
+            return graph.forward
+
+        torch.compile(self.model, backend=backend)(torch.ones(2, 4)).sum().backward()
+        dist.barrier()
+
+    def download(self) -> None:
+        if rank == 0:
+            server = http.server.HTTPServer(("127.0.0.1", 0), Drip)
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/") as answer:
+                answer.read()
+        dist.barrier()
+
+    def debugger(self) -> None:
+        if rank == 0:
+            import pdb
+            import pty
+
+            keyboard, terminal = pty.openpty()
+            threading.Timer(args.seconds, os.write, (keyboard, b"continue\n")).start()
+            with open(terminal) as typed:
+                pdb.Pdb(stdin=typed, stdout=sys.stdout).set_trace()
+        dist.barrier()
+
+    def stopped(self) -> None:
+        """The test stops and continues the ranks."""
+
+    suspended = stopped
+
+    def data(self) -> None:
+        for _ in DataLoader(Numbers(seconds=args.seconds if rank == 0 else 0), num_workers=1):
+            self.step()
+
+    def pause(self) -> None:
+        time.sleep(args.seconds)
+
+    def accumulate(self) -> None:
+        end = time.monotonic() + args.seconds
+        wide = torch.nn.Linear(512, 512)
+        with self.model.no_sync():
+            while time.monotonic() < end:
+                wide(torch.ones(512, 512)).sum().backward()
+                self.model(torch.ones(2, 4)).sum().backward()
+        dist.barrier()
+
+    late_init = startup = stopped
+
+    def wait_for_file(self) -> None:
+        if rank == 0:
+            end = time.monotonic() + args.seconds
+            while time.monotonic() < end:
+                time.sleep(1.0)
+        dist.barrier()
+
+
+class Drip(http.server.BaseHTTPRequestHandler):
+    """A slow server: a byte now and then."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "24")
+        self.end_headers()
+        for _ in range(24):
+            time.sleep(args.seconds / 24)
+            self.wfile.write(b".")
+
+    def log_message(self, *_args: object) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    job = Job()
+    job.train()
+    print("training", flush=True)
+    getattr(job, args.kind.replace("-", "_"))()
+    job.train(100 if args.kind in ("stopped", "suspended") else 10)
+    print("done", flush=True)
+    dist.destroy_process_group()
