@@ -169,10 +169,10 @@ def _folder_problem(options: Options, folder: Path) -> Problem | None:
         return Problem(code, title, setting.word, label, place or str(folder), helps=helps)
 
     if not existing.is_dir():
-        return problem("DDP105", f"{existing} is not a folder, so no logs can go to {folder}", "not a folder")
+        return problem("DDP904", f"{existing} is not a folder, so no logs can go to {folder}", "not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
         title = f"no permission to write logs to {folder}"
-        return problem("DDP105", title, f"{existing} is not writable")
+        return problem("DDP904", title, f"{existing} is not writable")
     return _no_room(existing, problem)
 
 
@@ -183,9 +183,9 @@ def _no_room(folder: Path, problem: Callable[[str, str, str], Problem]) -> Probl
         return None
     free = (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail) * disk.f_frsize
     if disk.f_blocks and free < _LEAST_FREE_BYTES:  # file systems without a size say 0
-        return problem("DDP106", f"the disk of {folder} is full: {free // 1024} KiB free", "no room for logs")
+        return problem("DDP905", f"the disk of {folder} is full: {free // 1024} KiB free", "no room for logs")
     if disk.f_files and not disk.f_ffree:
-        return problem("DDP106", f"the disk of {folder} has no free inode", "no room for logs")
+        return problem("DDP905", f"the disk of {folder} has no free inode", "no room for logs")
     return None
 
 
@@ -198,7 +198,7 @@ def _check_devices(options: Options, environ: Mapping[str, str]) -> tuple[list[P
     if options.nproc == "gpu" and not _any_gpu_device():
         helps = ("--nproc-per-node=cpu, or --nproc-per-node=N with a number",)
         title = "--nproc-per-node=gpu, and this machine has no GPU"
-        return [Problem("DDP104", title, setting.word, "no GPU device", _origin(setting), helps=helps)], []
+        return [Problem("DDP302", title, setting.word, "no GPU device", _origin(setting), helps=helps)], []
     gpus, ranks = visible_gpus(environ), options.nproc_count
     if not gpus or ranks is None or ranks <= gpus:
         return [], []
@@ -206,7 +206,7 @@ def _check_devices(options: Options, environ: Mapping[str, str]) -> tuple[list[P
     if options.preflight != "strict":
         return [], [f"{title}: ranks that use GPUs would share them"]
     helps = (f"--nproc-per-node={gpus}",)
-    return [Problem("DDP104", title, setting.word, "more ranks than GPUs", _origin(setting), helps=helps)], []
+    return [Problem("DDP302", title, setting.word, "more ranks than GPUs", _origin(setting), helps=helps)], []
 
 
 def visible_gpus(environ: Mapping[str, str], proc: Path = Path("/proc/driver/nvidia/gpus")) -> int | None:
@@ -296,7 +296,7 @@ def _names_this_host(name: str, is_local: Callable[[str], bool]) -> bool:
 
 def _about_host(options: Options, title: str, helps: tuple[str, ...]) -> Problem:
     setting = options.settings["rdzv_endpoint" if options.rdzv_endpoint else "master_addr"]
-    return Problem("DDP202", title, setting.word, "the master", _origin(setting), helps=helps)
+    return Problem("DDP203", title, setting.word, "the master", _origin(setting), helps=helps)
 
 
 def _port_taken(options: Options, port: int) -> Problem:

@@ -8,17 +8,14 @@ from dataclasses import dataclass, field
 CODES = {
     "DDP101": "syntax-or-usage",
     "DDP102": "script-not-found",
-    "DDP104": "invalid-device",
-    "DDP105": "permission-denied",
-    "DDP106": "disk-full",
     "DDP201": "port-in-use",
-    "DDP202": "rendezvous-dns",
+    "DDP203": "rendezvous-dns",
+    "DDP302": "invalid-device",
     "DDP601": "import-error",
+    "DDP904": "permission-denied",
+    "DDP905": "disk-full",
 }
-"""Every code that a problem found before the start can have, with its cause; by area as the rules' codes are.
-
-DDP103 (bad-arguments) is the script's own refusal of its arguments and so belongs to a rule.
-"""
+"""Every code that a problem found before the start can have, with its cause: those of the catalogue."""
 
 
 @dataclass(frozen=True, slots=True)

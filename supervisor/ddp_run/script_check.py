@@ -47,7 +47,7 @@ def _script_problem(options: Options, environ: Mapping[str, str], cwd: Path) -> 
     if not os.access(path, os.R_OK):
         title = f"{script} is not readable"
         return Problem(
-            "DDP105", title, options.script_word, "no permission", helps=(f"chmod u+r {shlex.quote(script)}",)
+            "DDP904", title, options.script_word, "no permission", helps=(f"chmod u+r {shlex.quote(script)}",)
         )
     return None
 
@@ -235,7 +235,7 @@ def _program_problem(options: Options, environ: Mapping[str, str], cwd: Path) ->
         return Problem("DDP102", f"program {program} does not exist", word, "no such file", helps=similar)
     if path.is_dir() or not os.access(path, os.X_OK):
         cures = (f"chmod u+x {shlex.quote(program)}",) if path.is_file() else ()
-        return Problem("DDP105", f"{program} is not executable", word, "no permission to execute", helps=cures)
+        return Problem("DDP904", f"{program} is not executable", word, "no permission to execute", helps=cures)
     return None
 
 

@@ -251,13 +251,13 @@ def test_the_last_values_that_are_allowed(refused: Refuser, line: str) -> None:
 
 def test_a_master_without_an_address(refused: Refuser) -> None:
     answer = refused("--master-addr no-such-host.invalid --master-port 29755 train.py")
-    assert answer.codes == ["DDP202"]
+    assert answer.codes == ["DDP203"]
     assert answer.marked == "no-such-host.invalid"
 
 
 def test_a_log_folder_below_a_file(refused: Refuser) -> None:
     answer = refused("train.py", PET_LOG_DIR="train.py/logs")
-    assert answer.codes == ["DDP105"]
+    assert answer.codes == ["DDP904"]
     assert "PET_LOG_DIR" in answer.stderr
 
 
@@ -265,7 +265,7 @@ def test_a_log_folder_below_a_file(refused: Refuser) -> None:
 def test_a_log_folder_without_permission(refused: Refuser) -> None:
     (refused.folder / "closed").mkdir(mode=0o500)
     answer = refused("--log-dir closed/logs train.py")
-    assert answer.codes == ["DDP105"]
+    assert answer.codes == ["DDP904"]
     assert "closed is not writable" in answer.stderr
 
 
@@ -288,7 +288,7 @@ def test_a_log_folder_that_is_full(refused: Refuser) -> None:
     disk.mkdir()
     fill = f"dd if=/dev/zero of={disk}/full bs=64k count=64 2>/dev/null; true"
     answer = _mounted("--log-dir disk/logs train.py", disk, "size=1m", fill)
-    assert (answer.code, answer.codes, answer.marked) == (2, ["DDP106"], "disk/logs"), answer.stderr
+    assert (answer.code, answer.codes, answer.marked) == (2, ["DDP905"], "disk/logs"), answer.stderr
     assert "0 KiB free" in answer.stderr
     assert not (refused.folder / "started").exists()
 
@@ -297,7 +297,7 @@ def test_a_log_folder_on_a_read_only_disk(refused: Refuser) -> None:
     disk = refused.folder / "disk"
     disk.mkdir()
     answer = _mounted("--log-dir disk/logs train.py", disk, "ro")
-    assert (answer.code, answer.codes, answer.marked) == (2, ["DDP105"], "disk/logs"), answer.stderr
+    assert (answer.code, answer.codes, answer.marked) == (2, ["DDP904"], "disk/logs"), answer.stderr
     assert not (refused.folder / "started").exists()
 
 
@@ -305,5 +305,5 @@ def test_more_ranks_per_node_than_devices_by_word(refused: Refuser) -> None:
     if any(Path("/dev").glob("nvidia*")):
         pytest.skip("this machine has GPUs")
     answer = refused("--nproc-per-node gpu train.py")
-    assert answer.codes == ["DDP104"]
+    assert answer.codes == ["DDP302"]
     assert answer.marked == "gpu"

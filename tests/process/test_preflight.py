@@ -154,7 +154,7 @@ def test_the_master_becomes_an_address(rows: tuple[Row, ...], folder: Path) -> N
     foreign = _check(rows, folder, "train.py", MASTER_ADDR="192.0.2.199", MASTER_PORT=str(port))
     assert (foreign.problems, foreign.options.is_static) == ((), False)
     problem = _only(_check(rows, folder, f"--master-addr no-host.invalid --master-port {port} train.py"))
-    assert (problem.code, problem.cause, problem.word) == ("DDP202", "rendezvous-dns", 1)
+    assert (problem.code, problem.cause, problem.word) == ("DDP203", "rendezvous-dns", 1)
 
 
 def test_log_folders(rows: tuple[Row, ...], folder: Path) -> None:
@@ -169,7 +169,7 @@ def test_log_folders(rows: tuple[Row, ...], folder: Path) -> None:
 def test_a_log_folder_that_cannot_be_written(rows: tuple[Row, ...], folder: Path) -> None:
     """/proc takes no folder from anybody, root included."""
     problem = _only(_check(rows, folder, "--log-dir /proc/sys/logs train.py"))
-    assert problem.code in ("DDP105", "DDP106")
+    assert problem.code in ("DDP904", "DDP905")
 
 
 def test_gpus_are_counted_as_cuda_would(tmp_path: Path) -> None:
