@@ -332,6 +332,6 @@ if __name__ == "__main__":
     job.train()
     print("training", flush=True)
     getattr(job, args.kind.replace("-", "_"))()
-    job.train(100 if args.kind in ("stopped", "suspended") else 10)
+    job.train(300 if args.kind in ("stopped", "suspended") else 10)
     print("done", flush=True)
     dist.destroy_process_group()

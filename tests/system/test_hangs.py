@@ -1,0 +1,142 @@
+"""Jobs that really hang, and jobs that only take long, with three ranks each.
+
+Most take half a minute and are not run by default: `scripts/test -n 2 -m slow_system tests/system/test_hangs.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from .conftest import Launcher, Outcome, wait_until
+
+STALL = Path(__file__).parents[1] / "faults" / "stall.py"
+SECONDS_TO_SEE = 20.0
+STANDING_S = 23.0
+
+
+@dataclass(frozen=True)
+class Hang:
+    """`ranks`: whom the others wait for. `hung`: whether it is called a hang at once; a sleep may end, a lock not."""
+
+    ranks: tuple[int, ...] = (1,)
+    cause: str = "hang"
+    hung: bool = True
+    said: str = ""
+    has_stack: bool = True
+
+
+HANGS = {
+    "branch": Hang((0,), "collective-mismatch", said="rank 0 entered barrier"),
+    "batches": Hang(cause="collective-mismatch", said="rank 1 entered barrier"),
+    "spin": Hang(hung=False, said="rank 1 runs at"),
+    "lock": Hang(said="rank 1 waits for a lock"),
+    "queue": Hang(said="rank 1 waits for a lock or a thread"),
+    "c-sleep": Hang(hung=False, said="rank 1 sleeps at"),
+    "gil": Hang(hung=False, said="rank 1 runs and holds the interpreter's lock at"),
+    "gil-lock": Hang(said="rank 1 waits for a lock"),
+    "stop": Hang(said="rank 1 is stopped (SIGSTOP)", has_stack=False),
+    "worker": Hang(hung=False, said="rank 1 waits for data at"),
+    "dataset": Hang(hung=False, said="/pipe at stall.py"),
+    "no-init": Hang(said="ranks 0,2 wait to join a process group"),
+    "order": Hang(cause="collective-mismatch", said="rank 1 entered broadcast"),
+    "shape": Hang(cause="collective-mismatch", said="rank 1 entered all_reduce of [9]"),
+    "leave": Hang(cause="peer-died", said="rank 1 ended with exit code 0", has_stack=False),
+    "subgroups": Hang((0, 1), said="rank 2 is ahead"),
+    "save-pipe": Hang(hung=False, said="rank 1 is saving"),
+    "process": Hang(hung=False, said="rank 1 waits for another process at"),
+    "recv": Hang(said="rank 1 waits in recv"),
+    "thread-lock": Hang(said="rank 1 waits for a lock"),
+    "handle": Hang(said="ranks 0,2 wait in all_reduce"),
+    "poll": Hang(hung=False, said="rank 1 sleeps at"),
+}
+SLOW = {
+    "evaluate": "rank 0 runs at stall.py",
+    "save": "rank 0 is saving at stall.py",
+    "compile": "rank 0 is compiling at stall.py",
+    "download": "rank 0 is fetching from the network at stall.py",
+    "debugger": "rank 0 is in a debugger at stall.py",
+    "stopped": "all ranks are stopped (SIGSTOP)",
+    "suspended": None,
+    "data": "rank 0 waits for data at stall.py",
+    "pause": "ranks 0-2 sleep at stall.py",
+    "accumulate": "",
+    "late-init": "rank 1 runs at stall.py",
+    "startup": None,
+    "wait-for-file": "rank 0 sleeps at stall.py",
+}
+"""What must be said of it; null: nothing, empty: anything or nothing."""
+BY_DEFAULT = ("branch", "lock", "spin", "download", "late-init")
+
+
+def _all(kinds: object) -> list[object]:
+    slow = pytest.mark.slow_system
+    return [pytest.param(kind, marks=() if kind in BY_DEFAULT else slow, id=str(kind)) for kind in kinds]  # type: ignore[attr-defined]
+
+
+def _start(kind: str, *words: str) -> tuple[str, ...]:
+    return ("--nproc-per-node", "3", *words, str(STALL), "--kind", kind, "--seconds", str(STANDING_S))
+
+
+def _line(kind: str) -> int:
+    lines = STALL.read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {kind}"))
+
+
+@pytest.mark.parametrize("kind", _all(HANGS))
+def test_hang(ddp: Launcher, kind: str) -> None:
+    wanted = HANGS[kind]
+    outcome = ddp(*_start(kind, "--hang-timeout", "22"))
+    verdict = outcome.verdict
+    assert (outcome.code, verdict["outcome"], verdict["cause"]) == (124, "hung", wanted.cause)
+    assert verdict["first_failure"]["rank"] in wanted.ranks
+    seen = outcome.named("StallSeen")
+    for stall in seen:
+        assert (stall["cause"], set(stall["culprits"])) == (wanted.cause, set(wanted.ranks))
+    first = seen[0]
+    assert first["hung"] is wanted.hung
+    assert (first["at"] - first["since"]) / 1e9 <= SECONDS_TO_SEE, os.getloadavg()
+    assert wanted.said in first["said"]
+    if wanted.has_stack:
+        assert any(f"stall.py:{_line(kind)} in" in quote for quote in first["quotes"])
+        assert any(f'stall.py", line {_line(kind)} in' in quote["text"] for quote in verdict["evidence"])
+
+
+@pytest.mark.parametrize("kind", _all(SLOW))
+def test_what_only_takes_long(ddp: Launcher, kind: str) -> None:
+    outcome = _stopped_for_a_while(ddp, kind) if kind in ("stopped", "suspended") else ddp(*_start(kind))
+    assert outcome.code == 0, outcome.stderr
+    seen = outcome.named("StallSeen")
+    assert [stall["said"] for stall in seen if stall["hung"]] == []
+    said = SLOW[kind]
+    if said is None:
+        assert seen == []
+    elif said:
+        assert said in seen[0]["said"]
+        assert outcome.named("StallEnded")
+
+
+def _stopped_for_a_while(ddp: Launcher, kind: str) -> Outcome:
+    running = ddp.start(*_start(kind))
+    running.wait_for_text("training", 3)
+    if kind == "suspended":
+        running.signal(signal.SIGTSTP)
+        stat = Path(f"/proc/{running.process.pid}/stat")
+        wait_until(lambda: ") T " in stat.read_text(), "ddp-run to stop itself")
+        time.sleep(STANDING_S)
+        running.signal(signal.SIGCONT)
+    else:
+        pids = [event["pid"] for event in running.events("RankStarted")]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(STANDING_S)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    outcome = running.wait()
+    running.assert_nothing_left()
+    return outcome
