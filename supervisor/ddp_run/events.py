@@ -37,6 +37,11 @@ class ExceptionInfo:
     function: str | None = None
     traceback: str = ""
 
+    @property
+    def where(self) -> str:
+        """` (train.py:88)`, to stand behind what happened; empty where it is not known."""
+        return f" ({self.file.rpartition('/')[2]}:{self.line})" if self.file else ""
+
 
 # ---------------------------------------------------------------------------------------------- events
 

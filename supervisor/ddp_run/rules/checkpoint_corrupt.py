@@ -112,7 +112,7 @@ def _start(hit: Hit) -> str | None:
 
 def _cause(death: Death, hit: Hit) -> str:
     raised = hit.exception
-    where = f" ({raised.file.rpartition('/')[2]}:{raised.line})" if raised is not None and raised.file else ""
+    where = raised.where if raised is not None else ""
     start = _start(hit)
     if start is not None:
         why = _STARTS.get(start, f"it begins with {start!r}, which no pickle does")

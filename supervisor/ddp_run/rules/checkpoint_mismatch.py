@@ -122,7 +122,7 @@ def _tolerated(death: Death) -> Finding | None:
 
 def _where(hit: Hit) -> str:
     raised = hit.exception
-    return f" ({raised.file.rpartition('/')[2]}:{raised.line})" if raised is not None and raised.file else ""
+    return raised.where if raised is not None else ""
 
 
 def _part(death: Death, hit: Hit) -> Finding | None:

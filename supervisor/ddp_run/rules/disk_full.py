@@ -80,7 +80,7 @@ def _path(hit: Hit) -> str | None:
 
 def _cause(death: Death, hit: Hit) -> str:
     raised, path = hit.exception, _path(hit)
-    where = f" ({raised.file.rpartition('/')[2]}:{raised.line})" if raised is not None and raised.file else ""
+    where = raised.where if raised is not None else ""
     what = f"{path}" if path else "a file"
     why = "the user's disk quota is used up" if hit.sign.words == _QUOTA else "no space is left on the disk"
     return f"{death.who} could not write {what}{where}: {why}"

@@ -129,7 +129,7 @@ def _looks_local(path: str) -> bool:
 
 def _cause(death: Death, hit: Hit, path: str | None, program: bool) -> str:
     raised = hit.exception
-    where = f" ({raised.file.rpartition('/')[2]}:{raised.line})" if raised is not None and raised.file else ""
+    where = raised.where if raised is not None else ""
     if path is None:
         said = hit.text[:160] if raised is None else raised.message.partition("\n")[0][:160] or raised.type
         return f"{death.who} did not find a file{where}: {said}"

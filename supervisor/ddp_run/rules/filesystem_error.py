@@ -103,7 +103,7 @@ def _retry(hit: Hit) -> Retry | None:
 
 def _cause(death: Death, hit: Hit) -> str:
     raised, path = hit.exception, hit["path"]
-    where = f" ({raised.file.rpartition('/')[2]}:{raised.line})" if raised is not None and raised.file else ""
+    where = raised.where if raised is not None else ""
     if hit.sign.words == _LOCKED:
         return (
             f"{death.who} could not lock an HDF5 file{where}: another process holds it, or the file system has no locks"

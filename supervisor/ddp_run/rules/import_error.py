@@ -44,7 +44,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if hit is None or not _ended_the_rank(death, hit):
         return None
     raised = hit.exception
-    where = f" ({raised.file.rpartition('/')[2]}:{raised.line})" if raised is not None and raised.file else ""
+    where = raised.where if raised is not None else ""
     message = raised.message if raised is not None else hit.text
     cause = f"{death.who} cannot import: {message.partition(chr(10))[0]}{where}"
     return hit.finding(RULE, death, cause, _advice(message, _NAMED.search(message)))

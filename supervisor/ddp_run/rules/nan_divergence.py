@@ -153,7 +153,7 @@ def _another(other: Death, death: Death) -> bool:
 
 def _cause(death: Death, hit: Hit) -> str:
     raised = hit.exception
-    where = f" ({raised.file.rpartition('/')[2]}:{raised.line})" if raised is not None and raised.file else ""
+    where = raised.where if raised is not None else ""
     if hit["function"]:
         return f"{death.who} computed NaN in the backward of {hit['function']}{where}"
     said = hit.text if raised is None else raised.message.partition("\n")[0].partition(". ")[0] or raised.type

@@ -93,11 +93,7 @@ def _cause(who: str, hit: Hit) -> str:
         raised = hit.exception
         said = hit.text if raised is None else f"{raised.type}: {raised.message}".partition("\n")[0]
         return f"{who} was refused access: {said[:160]}"
-    where = (
-        f" ({hit.exception.file.rpartition('/')[2]}:{hit.exception.line})"
-        if hit.exception and hit.exception.file
-        else ""
-    )
+    where = hit.exception.where if hit.exception is not None else ""
     return f"{who} was refused access to {hit['path']}{where}"
 
 

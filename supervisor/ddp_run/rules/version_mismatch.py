@@ -153,11 +153,7 @@ def _sure(hit: Hit) -> Confidence:
 
 
 def _cause(death: Death, hit: Hit) -> str:
-    where = (
-        f" ({hit.exception.file.rpartition('/')[2]}:{hit.exception.line})"
-        if hit.exception and hit.exception.file
-        else ""
-    )
+    where = hit.exception.where if hit.exception is not None else ""
     words = hit.sign.words
     if hit["cuda"]:
         return f"{death.who} builds an extension with CUDA {hit['have']}, but torch is for CUDA {hit['cuda']}{where}"
