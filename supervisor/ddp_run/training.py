@@ -109,7 +109,7 @@ def setup_distributed(
     except SetupError as error:
         if not exit_on_error:
             # The lines below the call say nothing to the caller.
-            raise error.with_traceback(None)
+            raise error.with_traceback(None) from error.__cause__
         sys.stderr.write(f"error: {error}\n")
         sys.stderr.flush()
         raise SystemExit(1) from error
@@ -187,13 +187,13 @@ def _refuse_tasks_without_rank() -> None:
 
 
 def _start_commands() -> tuple[str, ...]:
-    script = os.path.basename(sys.argv[0]) or "train.py"
+    script = os.path.basename(sys.argv[0])
     if not script.endswith(".py"):
         script = "train.py"
-    return (
-        f"torchrun --nproc-per-node 2 {script}   # or ddp-run in its place",
-        "setup_distributed(single_process=True) makes a group of one where there is no launcher",
-    )
+    launch = f"torchrun --nproc-per-node 2 {script}   # or ddp-run in its place"
+    if any(os.environ.get(name) for name in REQUIRED[:3]):
+        return (launch,)
+    return (launch, "setup_distributed(single_process=True) makes a group of one where there is no launcher")
 
 
 def _choose_device(place: str, backend: str, local_rank: int, asked: int | None) -> torch.device:

@@ -20,6 +20,7 @@ from ddp_run import training
 from .conftest import DEADLINE_S, Launcher
 
 TORCHRUN = Path(sys.executable).with_name("torchrun")
+README = Path(__file__).parents[2] / "README.md"
 MINIMAL = Path(__file__).parents[2] / "scripts" / "test_ddp_minimal.py"
 
 
@@ -150,6 +151,13 @@ def test_different_step_counts_end_a_run_before_a_rank_waits(ddp: Launcher) -> N
     raised = outcome.verdict["first_failure"]["exception"]
     assert raised["type"] == "ddp_run.training.StepCountError"
     assert raised["message"].startswith("the ranks do different numbers of steps (epoch 0): 10 on rank 0, 9 on rank 1")
+
+
+def test_the_example_of_the_readme_runs(runner: Runner) -> None:
+    (example,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+    ended = runner.torchrun(2, runner.program(example))
+    assert ended.code == 0, ended.stderr
+    assert "warning: rank" not in ended.stderr
 
 
 # ------------------------------------------------------------------------------------ unused parameters
@@ -296,6 +304,8 @@ def test_what_cannot_work_is_refused_with_its_reason(runner: Runner) -> None:
         "a launcher gives them to each rank"
     )
     assert "help: torchrun --nproc-per-node 2 train.py" in seen["no launcher"]
+    assert "single_process=True" in seen["no launcher"]
+    assert "single_process=True" not in seen["no master"]
     assert title["no master"] == "MASTER_ADDR is not set in this process; a launcher gives it to each rank"
     assert "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0" in seen["no master"]
     assert title["words"] == "WORLD_SIZE is no whole number: 'two'"
