@@ -1,0 +1,229 @@
+"""What the guide says must exist: pages, sections, commands, options, variables, scripts; and no cause is left out."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import mmap
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ddp_run import diagnose
+from ddp_run.cli import COMMANDS
+from ddp_run.commands import commands
+from ddp_run.option_table import Row, all_rows
+from ddp_run.options import parse
+from ddp_run.preflight import torch_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+TORCH = importlib.util.find_spec("torch")
+
+READ_BY_TORCH = {
+    "GLOO_SOCKET_IFNAME",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_COMPILE_DISABLE",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_NCCL_BLOCKING_WAIT",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    # Old names, which torch 2.4 to 2.13 still takes (ProcessGroupNCCL.hpp).
+    "NCCL_ASYNC_ERROR_HANDLING",
+    "NCCL_BLOCKING_WAIT",
+}
+READ_BY_OTHERS = {
+    # NCCL 2.20 to 2.29: src/debug.cc, src/misc/socket.cc, src/transport/net_ib, src/graph/paths.cc
+    "NCCL_DEBUG",
+    "NCCL_IB_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_SOCKET_IFNAME",
+    # torch, in the part that only builds with CUDA have before 2.9
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "HF_HOME",
+    "HF_HUB_OFFLINE",
+    "WANDB_API_KEY",
+    "WANDB_MODE",
+    "LOCAL_RANK",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NODELIST",
+    "SLURM_NNODES",
+}
+READ_BY_NOBODY = {"NCCL_TIMEOUT", "NCCL_TREE_THRESHOLD", "TORCH_DIST_TIMEOUT"}
+"""Named only to say so. NCCL_TREE_THRESHOLD: last in NCCL 2.4's sources."""
+NO_VARIABLES = {"PAGE_RETIREMENT", "ROW_REMAPPER"}
+
+VALUES = {"SLURM_JOB_ID": "42", "SLURM_NNODES": "2", "node0": "10.0.0.7"}
+"""Of the variables in the guide's command lines."""
+OF_OTHER_PROGRAMS = {
+    *("--cpus-per-task", "--gpus-per-node", "--mem", "--ntasks-per-node", "--signal"),  # SLURM
+    *("--ipc", "--network", "--shm-size"),  # docker
+}
+
+
+def _blocks(language: str) -> list[str]:
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", GUIDE, re.MULTILINE | re.DOTALL)
+    return [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
+
+
+def _commands(text: str) -> list[list[str]]:
+    """The words after each `ddp-run` that a shell would start: `;`, `|`, `&&` and redirections end a command."""
+    found = []
+    for line in text.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        current: list[str] = []
+        for word in [*lexer, ";"]:
+            if re.fullmatch(r"[();<>|&]+", word):
+                while current and (re.match(r"\w+=", current[0]) or current[0] == "srun"):
+                    current.pop(0)
+                if word.startswith(">") and current[-1:] == ["2"]:
+                    current.pop()  # the 2 of `2>`
+                if current[:1] == ["ddp-run"]:
+                    found.append([re.sub(r"\$(\w+)", lambda name: VALUES[name[1]], each) for each in current[1:]])
+                current = []
+            else:
+                current.append(word)
+    return found
+
+
+COMMAND_LINES = [words for block in _blocks("sh") for words in _commands(block)]
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[Row, ...]:
+    return torch_rows()
+
+
+def test_commands_are_found_in_a_shells_words() -> None:
+    text = "A=1 ddp-run -m x   # no\nsrun ddp-run \\\n    y 2> e | grep ddp-run\nulimit -n 5 && ddp-run z; echo ddp-run"
+    assert _commands(text) == [["-m", "x"], ["y"], ["z"]]
+
+
+@pytest.mark.parametrize("words", COMMAND_LINES, ids=" ".join)
+def test_command_lines_are_understood(rows: tuple[Row, ...], words: list[str]) -> None:
+    if words[0] in COMMANDS:
+        command = commands.commands[words[0]]
+        context = command.make_context(words[0], list(words[1:]))
+        cause = context.params.get("cause")
+        assert cause is None or cause in {each.rule.name for each in diagnose.catalogue()}
+        return
+    options = parse(words, {}, torch_rows=rows, read_file=lambda path: Path(path).read_text())
+    assert options.script == "train.py" or (ROOT / (options.script or "")).is_file()
+    assert options.given
+
+
+def test_there_are_command_lines() -> None:
+    assert len(COMMAND_LINES) > 25
+    assert {words[0] for words in COMMAND_LINES} >= set(COMMANDS)
+
+
+def test_options_exist(rows: tuple[Row, ...]) -> None:
+    """Of those that stand in the text: `--name` at the beginning of a code span, or behind `ddp-run`."""
+    known = {flag for row in all_rows(rows) for flag in row.flags} | OF_OTHER_PROGRAMS
+    text = re.sub(r"^ *```.*?^ *```$", "", GUIDE, flags=re.MULTILINE | re.DOTALL)
+    named = {flag for span in re.findall(r"`(?:ddp-run )?(--[^`]+)`", text) for flag in re.findall(r"--[\w-]+", span)}
+    assert {"--hang-timeout", "--preflight", "--fallback-backend"} <= named
+    assert named <= known
+
+
+@pytest.mark.parametrize("block", _blocks("sh"))
+def test_shell_blocks_parse(block: str) -> None:
+    done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_python_blocks_parse() -> None:
+    blocks = _blocks("python")
+    assert blocks
+    for block in blocks:
+        ast.parse(block)
+
+
+def test_links_lead_somewhere() -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", GUIDE)
+    assert targets
+    for target in targets:
+        assert (ROOT / "docs" / target).is_file(), target
+
+
+def test_sections_that_are_linked_exist() -> None:
+    titles = re.findall(
+        r"^#+ (.*)$", re.sub(r"^ *```.*?^ *```$", "", GUIDE, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
+    # As GitHub makes them: lower case, blanks to dashes, all other signs dropped.
+    anchors = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+    assert len(set(anchors)) == len(anchors)
+    wanted = re.findall(r"\]\(#([^)]+)\)", GUIDE)
+    assert wanted
+    assert set(wanted) <= set(anchors)
+
+
+def test_every_cause_is_linked() -> None:
+    linked = set(re.findall(r"\]\(causes/([\w-]+)\.md\)", GUIDE))
+    names = {cause.rule.name for cause in diagnose.catalogue()}
+    assert names <= linked
+    assert linked <= names | {"index"}
+
+
+def test_every_symptom_names_its_causes() -> None:
+    symptoms = GUIDE.partition("## It does not start")[2].partition("## Checklists")[0].split("\n### ")[1:]
+    assert len(symptoms) > 25
+    assert [text.partition("\n")[0] for text in symptoms if "\nCauses: [" not in text] == []
+
+
+def test_the_readme_links_the_guide() -> None:
+    assert "](docs/guide.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_scripts_exist() -> None:
+    named = set(re.findall(r"\bscripts/\w+\.py\b", GUIDE))
+    assert named
+    for name in named:
+        assert (ROOT / name).is_file(), name
+
+
+# --------------------------------------------------------------------------------------------- variables
+
+
+def test_variables_are_known() -> None:
+    spans = " ".join([*re.findall(r"`([^`\n]+)`", GUIDE), *_blocks("sh"), *_blocks("python")])
+    named = set(re.findall(r"(?<![\w.])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", spans))
+    assert named == READ_BY_TORCH | READ_BY_OTHERS | READ_BY_NOBODY | NO_VARIABLES
+
+
+def _torch_files() -> list[Path]:
+    assert TORCH is not None and TORCH.origin is not None
+    folder = Path(TORCH.origin).parent
+    header = folder / "include" / "torch" / "csrc" / "distributed" / "c10d" / "ProcessGroupNCCL.hpp"
+    python = [folder / "_dynamo" / "config.py"]
+    return [each for each in (header, *python, *sorted((folder / "lib").glob("lib*.so"))) if each.is_file()]
+
+
+@pytest.mark.skipif(TORCH is None, reason="torch is not installed")
+def test_torch_reads_the_variables_that_the_guide_gives_it() -> None:
+    left, seen = {name.encode() for name in READ_BY_TORCH}, set()
+    nobody = {name.encode() for name in READ_BY_NOBODY}
+    for path in _torch_files():
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            # Whole names: TORCH_NCCL_BLOCKING_WAIT holds NCCL_BLOCKING_WAIT too.
+            left -= {name for name in left if _holds(content, name)}
+            seen |= {name for name in nobody if _holds(content, name)}
+    assert left == set()
+    assert seen == set()
+
+
+def _holds(content: mmap.mmap, name: bytes) -> bool:
+    at = content.find(name)
+    while at >= 0:
+        around = content[max(0, at - 1) : at] + content[at + len(name) : at + len(name) + 1]
+        if not re.search(rb"[A-Z0-9_]", around):
+            return True
+        at = content.find(name, at + 1)
+    return False
