@@ -51,6 +51,10 @@ READ_BY_OTHERS = {
     "WANDB_API_KEY",
     "WANDB_MODE",
     "LOCAL_RANK",
+    # ddp-run itself
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NODE_RANK",
     "SLURM_JOB_ID",
     "SLURM_JOB_NODELIST",
     "SLURM_NNODES",
