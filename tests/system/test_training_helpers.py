@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from .conftest import DEADLINE_S, Launcher
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 README = Path(__file__).parents[2] / "README.md"
 MINIMAL = Path(__file__).parents[2] / "scripts" / "test_ddp_minimal.py"
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,12 @@ def refused(steps, **more):
         return {"text": str(error), "counts": sorted(error.counts.items()), "absent": error.absent,
                 "took": time.monotonic() - started}
 
-for epoch in range(3):
+check_step_counts(5)
+store = dist.distributed_c10d._get_default_store()
+keys = store.num_keys()
+for epoch in range(20):
     check_step_counts(5, what=f"epoch {epoch}")
+seen["more keys"] = store.num_keys() - keys
 seen["different"] = refused(4 if here.rank == 1 else 5, what="epoch 3")
 again = refused(7)
 
@@ -115,6 +121,8 @@ def test_ranks_with_different_step_counts_are_named_on_every_rank(runner: Runner
     assert sorted(ended.left) == [0, 1, 2]
     for rank, seen in ended.left.items():
         assert seen["placement"] == [rank, 3, rank, "cpu", "gloo"]
+        # What 20 checks left in the store: of one or two, not of all.
+        assert seen["more keys"] < 20
         different = seen["different"]
         assert different["counts"] == [[0, 5], [1, 4], [2, 5]]
         assert different["absent"] == []
@@ -130,6 +138,45 @@ def test_ranks_with_different_step_counts_are_named_on_every_rank(runner: Runner
         assert [rank, 4] in absent["counts"]
         assert absent["text"].startswith(f"rank {rank} did 4 steps, and rank 2 did not come to the same check within ")
         assert 1.5 <= absent["took"] < 15
+
+
+_STORE_IN_RANK_0 = """
+import os, time
+from ddp_run.training import StepCountError, check_step_counts, setup_distributed
+
+here = setup_distributed("gloo", timeout_s=60)
+if here.rank == 0:
+    time.sleep(1.5)
+try:
+    check_step_counts(here.rank)
+except StepCountError as error:
+    os._exit(3)
+"""
+
+
+def test_rank_0_takes_the_store_away_only_after_the_others_have_read(runner: Runner) -> None:
+    """As with launchers that leave the store to rank 0, which here ends at once after the check."""
+    program = runner.program(_STORE_IN_RANK_0)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = str(taken.getsockname()[1])
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, program],
+            cwd=runner.folder,
+            env=Launcher(runner.folder).environ(job | {"RANK": rank, "LOCAL_RANK": rank}),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    try:
+        said = [rank.communicate(timeout=DEADLINE_S)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [3, 3], said
 
 
 _UNEVEN_EPOCH = """
@@ -155,7 +202,7 @@ def test_different_step_counts_end_a_run_before_a_rank_waits(ddp: Launcher) -> N
 
 def test_the_example_of_the_readme_runs(runner: Runner) -> None:
     (example,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
-    ended = runner.torchrun(2, runner.program(example))
+    ended = runner([sys.executable, runner.program(example)], **ALONE, WORLD_SIZE="1")
     assert ended.code == 0, ended.stderr
     assert "warning: rank" not in ended.stderr
 
@@ -397,9 +444,8 @@ def test_the_minimal_test_under_ddp_run(ddp: Launcher) -> None:
 
 
 def test_the_minimal_test_waits_for_nobody_for_ever(runner: Runner) -> None:
-    alone = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     started = time.monotonic()
-    ended = runner([sys.executable, MINIMAL, "--timeout", "1"], **alone)
+    ended = runner([sys.executable, MINIMAL, "--timeout", "1"], **ALONE, WORLD_SIZE="2")
     assert ended.code == 1
     assert time.monotonic() - started < 40
     assert _steps(ended.stdout, 0) == ALL[:3]
