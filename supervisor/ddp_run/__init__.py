@@ -1,6 +1,6 @@
 """Launch, supervise and explain distributed PyTorch jobs.
 
-Users rely on the command line, the files and `explain`.
+Users rely on the command line, the files, `explain` and `ddp_run.training`.
 """
 
 from __future__ import annotations

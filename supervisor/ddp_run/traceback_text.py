@@ -29,7 +29,8 @@ _OTHER_SPEAKER = re.compile(
     r"\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
     r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: "
 )
-_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/rank/")
+_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/(?:rank/|training\.py)")
+_NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _MESSAGE_LINES = 40
 
 
@@ -181,9 +182,19 @@ def _message(lines: Sequence[str], index: int, prefix: _Prefix, first: str) -> t
         text = prefix.strip(lines[position])
         if text is None or not text.strip() or _HEADER.match(text) or _ends_message(text):
             break
+        if _goes_on(text, [prefix.strip(line) for line in lines[position + 1 : position + 3]]):
+            break
         message.append(text)
         end = position + 1
     return "\n".join(message).strip(), end
+
+
+def _goes_on(text: str, following: Sequence[str | None]) -> bool:
+    """Whether here begins what a program writes again and again, numbers aside; a list in a message is indented."""
+    if text[0].isspace() or len(following) < 2:
+        return False
+    form = _NUMBERS.sub("0", text)
+    return "0" in form and all(_NUMBERS.sub("0", line or "") == form for line in following)
 
 
 def _ends_message(text: str) -> bool:

@@ -302,6 +302,8 @@ def watch(boot: Boot) -> None:
     """The board, the stacks on demand, and what is hooked into torch, as far as ddp-run wants them."""
     if boot.watch is None or not boot.socket or not boot.folder:
         return
+    if boot.watch.get("backend"):  # for programs that ask for it themselves, as ddp_run.training does
+        os.environ.setdefault("DDP_BACKEND", boot.watch["backend"])
     layout = load("board")
     words = layout.open_board(os.path.dirname(boot.socket), boot.restart, boot.rank)
     try:

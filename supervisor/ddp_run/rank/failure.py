@@ -102,7 +102,8 @@ def _frames(trace: "TracebackType | None") -> "Iterator[tuple[str, int, str]]":
 
 def is_users(file: str) -> bool:
     """Whether the file is neither Python's own nor an installed package's nor made up."""
-    return not (file.startswith("<") or _in_standard_library(file) or any(part in file for part in _PACKAGES))
+    ours_or_none = file.startswith("<") or file.endswith("/ddp_run/training.py")
+    return not (ours_or_none or _in_standard_library(file) or any(part in file for part in _PACKAGES))
 
 
 def _in_standard_library(file: str) -> bool:

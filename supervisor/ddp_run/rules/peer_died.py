@@ -5,7 +5,7 @@ This rank lost its connection to another one in the middle of a collective. Some
 only noticed.
 ## How to recognise it
 gloo: `Connection closed by peer`, `Connection reset by peer`, `Broken pipe`; NCCL: `remote process exited or there was
-a network error`; the store: `failed to recv, got 0 bytes`. Whoever says this is not the cause.
+a network error`; the store: `Failed to recv, got 0 bytes`. Whoever says this is not the cause.
 ## What to do
 Look at the rank that ended first (the verdict names it). If it ended with exit code 0, the ranks disagree about the
 number of steps: give each the same number of batches (`DistributedSampler(drop_last=True)`, `Join`).
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.signs import Sign, in_last_words
 from ddp_run.traceback_text import line_of
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
@@ -30,15 +31,17 @@ RULE = Rule(
     beats=("native-abort",),
     consequence=True,
 )
-_LOST = re.compile(
-    r"(?:gloo|c10d|TCPStore|[Ss]ocket|pair\.cc|ProcessGroup|NCCL|nccl|UCC|MPI).*"
-    r"(?:[Cc]onnection (?:was )?(?:closed|reset) by (?:remote )?peer|Broken pipe|[Ss]ocket closed)"
-    r"|remote process exited or there was a network error"
-    r"|ncclRemoteError"
-    r"|failed to recv, got 0 bytes"
-    r"|Read error \[.*\]: Connection (?:reset|closed) by peer"
-    r"|write(?:v)? \[.*\]: (?:Broken pipe|Connection reset by peer)",
-    re.DOTALL,
+_OF = r"(?:gloo|c10d|TCPStore|[Ss]ocket|pair\.cc|ProcessGroup|NCCL|nccl|UCC|MPI|(?:Read|write|writev) (?:error )?\[).*"
+SIGNS: tuple[Sign, ...] = (
+    *(
+        Sign(words, re.compile(_OF + words, re.DOTALL))
+        for words in ("onnection closed by peer", "onnection reset by peer", "Broken pipe", "ocket closed")
+    ),
+    Sign("closed by remote peer", re.compile(_OF + "closed by remote peer", re.DOTALL)),
+    Sign("onnection was closed by", re.compile(_OF + "onnection was closed by", re.DOTALL)),
+    Sign("remote process exited or there was a network error"),
+    Sign("ncclRemoteError"),
+    Sign(" to recv, got 0 bytes"),  # the store's client: "failed …" up to torch 2.2, "Failed …" since
 )
 _STORE_LOST = re.compile(r"^(?:Connection (?:reset|closed) by peer|Broken pipe|Connection was likely closed)")
 _TORCHS = frozenset({"RuntimeError", "DistNetworkError", "DistBackendError", "DistStoreError", "DistError"})
@@ -50,13 +53,17 @@ def match(death: Death, run: Evidence) -> Finding | None:
     raised = death.exception
     if raised is not None:
         name = raised.type.rpartition(".")[2]
-        lost = _LOST.search(raised.message) or (name != "RuntimeError" and _STORE_LOST.search(raised.message))
+        lost = _says_lost(raised.message) or (name != "RuntimeError" and _STORE_LOST.search(raised.message))
         quote = line_of(death.stderr, raised)
         if name not in _TORCHS or not lost:
             return None
         return Finding(RULE, death.rank, _cause(death), (quote,) if quote else (), exception=raised)
-    hit = death.stderr.ending(_ENDING).last(_LOST)
-    return Finding(RULE, death.rank, _cause(death), (hit[0],)) if hit is not None else None
+    hit = in_last_words(death, SIGNS, _ENDING)
+    return hit.finding(RULE, death, _cause(death), confidence="certain") if hit is not None else None
+
+
+def _says_lost(text: str) -> bool:
+    return any(sign.search(text) for sign in SIGNS)
 
 
 def _cause(death: Death) -> str:

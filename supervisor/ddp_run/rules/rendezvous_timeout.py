@@ -8,7 +8,7 @@ In torch's agent: `RendezvousTimeoutError`, `RendezvousConnectionError`, `Rendez
 `init_process_group`: `The client socket has timed out after 60000ms while trying to connect to (HOST, PORT)`, `Timed
 out after 1801 seconds waiting for clients. 1/2 clients joined`, `wait timeout after 8000ms, keys: …`, `Timed out
 initializing process group in store based barrier`, and only `Socket Timeout` before torch 2.3. A name that does not
-resolve is rendezvous-dns; a store that went away later (`failed to recv, got 0 bytes`) is a consequence.
+resolve is rendezvous-dns; a store that went away later (`Failed to recv, got 0 bytes`) is a consequence.
 ## What to do
 On every node: is the same command running, with the same endpoint, the same number of nodes and the same run id? Can
 the endpoint's port be reached (`timeout 5 bash -c '</dev/tcp/HOST/PORT' && echo open`)? A firewall between the nodes,
@@ -63,7 +63,7 @@ _AGENT = (
     Sign("RendezvousClosedError"),
 )
 _IN_USE = Sign("return getattr(self._store, store_op)")
-_AWAY = re.compile(r"Connection (?:reset|closed) by peer|Broken pipe|failed to recv|Connection was likely closed")
+_AWAY = re.compile(r"Connection (?:reset|closed) by peer|Broken pipe|[Ff]ailed to recv|Connection was likely closed")
 _IN_RANK = (_CONNECT, _CLIENTS, _BARRIER, _KEYS, _KEY, _OLD)
 SIGNS = (*_IN_RANK, _SOCKET, *_AGENT)
 _MEETING = re.compile(
