@@ -480,6 +480,7 @@ def test_the_greeting(ranks: Ranks) -> None:
         "world_size": 4,
         "local_world_size": 2,
         "folder": "attempt_0/rank_3",
+        "watched": 0,
     }
 
 
