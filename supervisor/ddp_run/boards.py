@@ -16,7 +16,7 @@ from typing import Any, Self, final
 
 from ddp_run.events import Rank
 from ddp_run.progress import Collective, ProcessState, RankLook
-from ddp_run.stack_text import Stack, dumps
+from ddp_run.stack_text import Stack, dumps, is_whole
 
 SIZE = 4096
 VERSION = 1
@@ -86,12 +86,14 @@ class Board:
         return True
 
     def stack(self) -> Stack | None:
-        """The main thread's stack as written since it was asked for."""
+        """The main thread's stack as written since it was asked for; null where it is not there, whole, yet."""
         try:
             with (self._folder / "live_stacks.txt").open("rb") as file:
                 file.seek(self._stacks_from)
                 text = file.read(_MOST_STACKS).decode("utf-8", "replace")
         except OSError:
+            return None
+        if not is_whole(text):
             return None
         found = dumps(text, self._word("MAIN_THREAD") or None)
         return found[-1] if found else None

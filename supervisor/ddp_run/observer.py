@@ -13,11 +13,13 @@ from typing import final
 
 from ddp_run.boards import Board, ProcessLook, process
 from ddp_run.events import Event, MonotonicNs, ProgressSampled, Rank, RankStarted, StallEnded, StallSeen
-from ddp_run.progress import BETWEEN_LOOKS_S, LOOK_S, CloseLook, RankLook, Stall, Watch, explain
+from ddp_run.progress import BETWEEN_LOOKS_S, LOOK_S, CloseLook, ProcessState, RankLook, Stall, Watch, explain
 from ddp_run.stack_text import Stack
 
-_STACKS_S = 0.3
-"""How long a rank may take to write its stacks."""
+_STACKS_S = 0.2
+"""How long a rank mostly takes to write its stacks, and how long it gets."""
+_STACKS_AT_MOST_S = 0.8
+_ANSWERING = (ProcessState.RUNNING, ProcessState.SLEEPING)
 _SAMPLE_S = 60.0
 """How often the ranks' progress goes into the journal."""
 _SECOND = 1_000_000_000
@@ -29,6 +31,7 @@ class _Closer:
 
     since: MonotonicNs
     step: int = 0
+    asked_at: int = 0
     first: dict[Rank, tuple[Stack | None, ProcessLook]] = field(default_factory=dict)
     first_at: int = 0
 
@@ -151,10 +154,12 @@ class Observer:
         self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank]
     ) -> tuple[list[Event], float]:
         """Ask for stacks, read them, wait, ask again, read again, judge."""
+        if closer.step in (1, 3) and at - closer.asked_at < _STACKS_AT_MOST_S * _SECOND and not self._answered(alive):
+            return [], _STACKS_S / 2
         closer.step += 1
         match closer.step:
             case 1:
-                self._ask()
+                self._ask(closer, at)
                 for board in self._boards.values():
                     board.ask_for_flight()
                 return [], _STACKS_S
@@ -163,15 +168,23 @@ class Observer:
                 closer.first_at = at
                 return [], BETWEEN_LOOKS_S
             case 3:
-                self._ask()
+                self._ask(closer, at)
                 return [], _STACKS_S
             case _:
                 self._closer = None
                 return self._judge(closer, at, alive, left), LOOK_S
 
-    def _ask(self) -> None:
+    def _ask(self, closer: _Closer, at: MonotonicNs) -> None:
+        closer.asked_at = at
         for board in self._boards.values():
             board.ask_for_stacks()
+
+    def _answered(self, alive: Sequence[RankStarted]) -> bool:
+        """Whether all have written their stacks that can."""
+        boards = [(self._boards.get(event.rank), event.pid) for event in alive]
+        return all(
+            board is None or board.stack() is not None or process(pid).state not in _ANSWERING for board, pid in boards
+        )
 
     def _seen(self, alive: Sequence[RankStarted]) -> dict[Rank, tuple[Stack | None, ProcessLook]]:
         seen = {}

@@ -22,7 +22,7 @@ LOOK_S = 1.0
 PATIENCE_S = 15.0
 """Without progress for this long, or for STEPS_OF_PATIENCE times the usual step, a closer look is taken."""
 STEPS_OF_PATIENCE = 3.0
-BETWEEN_LOOKS_S = 2.0
+BETWEEN_LOOKS_S = 1.6
 """Time between the two looks at the stacks."""
 AGAIN_S = 30.0
 """When to look again while nothing changes."""
@@ -339,8 +339,17 @@ def _dated(stall: Stall, since: MonotonicNs, looks: Sequence[CloseLook]) -> Stal
     for members in sorted(grouped.values(), key=lambda each: (each[0].rank not in stall.culprits, len(each))):
         quotes.append(f"{_ranks(_of(members))}: {_what(members[0], len(members))}")
         if members[0].rank in stall.culprits and members[0].stack is not None:
-            quotes += [frame.printed for frame in members[0].stack.frames[:_STACK_LINES]]
+            quotes += _end_of(members[0].stack)
     return replace(stall, since=since, quotes=tuple(quotes))
+
+
+def _end_of(stack: Stack) -> list[str]:
+    """The innermost lines of a stack, and those of the user's own code."""
+    first = next((index for index, frame in enumerate(stack.frames) if frame.own), 0)
+    lines = [frame.printed for frame in stack.frames]
+    if first < _STACK_LINES - 1:
+        return lines[:_STACK_LINES]
+    return [*lines[:2], "  …", *lines[first : first + 2]]
 
 
 def _held(scene: _Scene) -> Stall:

@@ -122,6 +122,17 @@ def dumps(text: str, main_thread: int | None) -> tuple[Stack, ...]:
     return tuple(stack for stack in found if stack is not None)
 
 
+def is_whole(text: str) -> bool:
+    """Whether the last dump has come to its end: its last thread, the main one, reaches the rank's first frame.
+
+    A rank of `--run-path` is started by multiprocessing, and faulthandler cuts a stack after 100 frames.
+    """
+    last = text[max((found.start() for found in _THREAD.finditer(text)), default=len(text)) :]
+    return last.endswith("\n") and any(
+        end in last for end in (f'{_OURS}__main__.py"', '  File "<string>"', "\n  ...\n")
+    )
+
+
 def _main(threads: Sequence[tuple[int, list[Frame]]], ident: int | None) -> Stack | None:
     """The main thread's; null where a cut dump (faulthandler lists 100 threads) does not show it."""
     # The board's word is signed, faulthandler prints the same bits unsigned.

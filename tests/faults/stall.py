@@ -133,8 +133,7 @@ class Job:
             dist.barrier()  # batches
 
     def spin(self) -> None:
-        while rank == 1:
-            pass  # spin
+        all(iter(lambda: rank == 1, False))  # spin
 
     def lock(self) -> None:
         lock = threading.Lock()
@@ -184,7 +183,7 @@ class Job:
             dist.broadcast(torch.ones(4), 0)
 
     def shape(self) -> None:
-        size = 9 if rank == 1 else 4
+        size = 4 if rank == 1 else 9
         dist.all_reduce(torch.ones(size))  # shape
 
     def leave(self) -> None:

@@ -45,7 +45,7 @@ HANGS = {
     "dataset": Hang(hung=False, said="/pipe at stall.py"),
     "no-init": Hang(said="ranks 0,2 wait to join a process group"),
     "order": Hang(cause="collective-mismatch", said="rank 1 entered broadcast"),
-    "shape": Hang(cause="collective-mismatch", said="rank 1 entered all_reduce of [9]"),
+    "shape": Hang(cause="collective-mismatch", said="rank 1 entered all_reduce of [4]"),
     "leave": Hang(cause="peer-died", said="rank 1 ended with exit code 0", has_stack=False),
     "subgroups": Hang((0, 1), said="rank 2 is ahead"),
     "save-pipe": Hang(hung=False, said="rank 1 is saving"),

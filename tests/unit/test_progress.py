@@ -113,6 +113,13 @@ def test_after_two_minutes_it_is_a_hang_only_where_nothing_has_moved_for_long(fr
     assert not told(look(1, *frames, still_s=2.0), *WAIT, seconds=150)[1]
 
 
+def test_the_quoted_stack_reaches_the_users_code() -> None:
+    inner = [Frame(f"{TORCH}/utils/data/dataloader.py", number, "_try_get_data") for number in range(20)]
+    stall = judged(look(1, *inner), *WAIT)
+    assert stall is not None
+    assert stall.quotes[1:5] == (inner[0].printed, inner[1].printed, "  …", USER.printed)
+
+
 @pytest.mark.parametrize("frames", [(CONVERT,), (PDB,)])
 def test_a_compilation_and_a_debugger_are_waited_for_without_end(frames: tuple[Frame, ...]) -> None:
     stall = judged(look(1, *frames, still_s=3000.0), *WAIT, seconds=3600)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.stack_text import Doing, Frame, Stack, dumps
+from ddp_run.stack_text import Doing, Frame, Stack, dumps, is_whole
 
 LIB = "/usr/lib/python3.11"
 TORCH = f"{LIB}/site-packages/torch"
@@ -156,3 +156,16 @@ def test_a_thread_that_fetches_helps() -> None:
     fetches = (Frame(f"{LIB}/ssl.py", 1, "read"), Frame(f"{LIB}/http/client.py", 1, "readinto"))
     assert Stack((waits,), (fetches,)).helped
     assert not Stack((waits,), ((waits,),)).helped
+
+
+def test_a_dump_that_is_still_being_written_is_not_whole() -> None:
+    whole = (
+        'Thread 0x0000000000000007 (most recent call first):\n  File "/x/ddp_run/rank/hooks.py", line 3 in _sample\n\n'
+        'Current thread 0x0000000000000009 (most recent call first):\n  File "/home/user/train.py", line 3 in step\n'
+        '  File "/x/ddp_run/rank/bootstrap.py", line 118 in main\n'
+        '  File "/x/ddp_run/rank/__main__.py", line 12 in <module>\n'
+    )
+    assert is_whole(whole)
+    assert not any(is_whole(whole[:end]) for end in range(len(whole)))
+    assert not is_whole(whole + whole[:-1])
+    assert is_whole(whole + whole)
