@@ -151,10 +151,21 @@ class Hooks:
         return args, kwargs
 
     def _on_optimizer(self, module: "ModuleType") -> None:
+        """Count the steps of all optimizers; one that steps another one within its own step counts once."""
         hooks, now = self, self._now
         steps, step_at = self._layout.STEPS, self._layout.STEP_AT
+        outer = 0  # the id of the optimizer whose step began; it stays there where that step raised
 
-        def stepped(_optimizer: "Any", _args: "Any", _kwargs: "Any") -> None:
+        def begins(optimizer: "Any", _args: "Any", _kwargs: "Any") -> None:
+            nonlocal outer
+            if not outer:
+                outer = id(optimizer)
+
+        def stepped(optimizer: "Any", _args: "Any", _kwargs: "Any") -> None:
+            nonlocal outer
+            if outer != id(optimizer) and _within_another_step():
+                return
+            outer = 0
             words = hooks.words
             words[steps] += 1
             words[step_at] = now()
@@ -163,6 +174,7 @@ class Hooks:
                 if hooks._debug:
                     hooks._say("DEBUG", "first optimizer step done")
 
+        module.register_optimizer_step_pre_hook(begins)
         module.register_optimizer_step_post_hook(stepped)
 
     def _on_parallel(self, module: "ModuleType") -> None:
@@ -247,6 +259,16 @@ class Hooks:
         except Exception as error:
             self._missed("flight recorder", error)
         self.words[self._layout.ANSWERED] = number
+
+
+def _within_another_step() -> bool:
+    """Whether the caller of the calling hook, torch's wrapper of a step, runs inside another such wrapper."""
+    frame = sys._getframe(2)
+    code = frame.f_code
+    above = frame.f_back
+    while above is not None and above.f_code is not code:
+        above = above.f_back
+    return above is not None
 
 
 class _AfterImport:
