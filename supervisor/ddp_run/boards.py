@@ -76,7 +76,7 @@ class Board:
     def ask_for_stacks(self) -> bool:
         """Have the rank write its stacks; false where that would not be safe, or it is gone."""
         number = self._word("STACKS_READY")
-        if not signal.SIGRTMIN <= number <= signal.SIGRTMAX:
+        if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not _catches(self.pid, number):
             return False
         try:
             self._stacks_from = (self._folder / "live_stacks.txt").stat().st_size
@@ -182,13 +182,13 @@ def process(pid: int) -> ProcessLook:
 
 
 _CALLS: dict[str, dict[int, str]] = {
-    "x86_64": {0: "read", 1: "write", 17: "read", 18: "write", 74: "fsync", 75: "fsync", 73: "lock", 45: "recv"}
+    "x86_64": {0: "read", 1: "write", 17: "read", 18: "write", 74: "fsync", 75: "fsync", 73: "lock"}
     | {2: "open", 257: "open", 202: "futex", 35: "sleep", 230: "sleep", 7: "poll", 271: "poll", 61: "wait"},
-    "aarch64": {63: "read", 64: "write", 67: "read", 68: "write", 82: "fsync", 83: "fsync", 32: "lock", 207: "recv"}
+    "aarch64": {63: "read", 64: "write", 67: "read", 68: "write", 82: "fsync", 83: "fsync", 32: "lock"}
     | {56: "open", 98: "futex", 101: "sleep", 115: "sleep", 73: "poll", 260: "wait"},
 }
 """System calls by number, as far as they say what a thread waits for."""
-_ON_FILES = {"read": "read of", "write": "write to", "fsync": "fsync of", "lock": "flock of", "recv": "recv from"}
+_ON_FILES = {"read": "read of", "write": "write to", "fsync": "fsync of", "lock": "flock of"}
 
 
 def _call(pid: int) -> tuple[str | None, str | None, bool]:
@@ -206,10 +206,21 @@ def _call(pid: int) -> tuple[str | None, str | None, bool]:
         return name, None, arguments[3] == 0
     if name in _ON_FILES and arguments:
         try:
-            return name, f"{_ON_FILES[name]} {Path(f'/proc/{pid}/fd/{arguments[0] & 0xFFFFFFFF}').readlink()}", False
+            path = str(Path(f"/proc/{pid}/fd/{arguments[0] & 0xFFFFFFFF}").readlink())
         except OSError:
-            pass
+            path = ""
+        return name, f"{_ON_FILES[name]} {path}" if path.startswith("/") else None, False
     return name, "open of a file" if name == "open" else None, False
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether the process handles the signal now: it does not any more once it has run another program (exec)."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        mask = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return False
+    return bool(mask >> (number - 1) & 1)
 
 
 def _switches(pid: int) -> int:

@@ -240,9 +240,10 @@ def _close_look(
     apart_s: float,
 ) -> CloseLook:
     before = first[1] if first is not None else second[1]
+    ran = before.state is ProcessState.RUNNING and second[1].state is ProcessState.SLEEPING
     return CloseLook(
         rank=rank,
-        state=second[1].state,
+        state=ProcessState.RUNNING if ran else second[1].state,
         first=first[0] if first is not None else None,
         second=second[0],
         cpu_s=second[1].cpu_s - before.cpu_s,

@@ -180,7 +180,8 @@ class CloseLook:
 
     @property
     def _computes(self) -> bool:
-        return self.cpu_s >= _BUSY * self.apart_s
+        # On a crowded machine a thread that wants to run gets little time: then its state tells.
+        return self.state is ProcessState.RUNNING or self.cpu_s >= _BUSY * self.apart_s
 
     @property
     def _moved(self) -> bool:
@@ -236,7 +237,8 @@ class Watch:
             self._seen_at = at  # this machine, or ddp-run, was suspended meanwhile
         self._last_look = at
         self._learn(ranks)
-        self._someone_left = any(each.left for each in ranks)
+        at_work = any(each.phase in ("init", "after-init", "training") for each in ranks)
+        self._someone_left = at_work and any(each.left for each in ranks)
         moved = max((each.progress_at for each in ranks), default=0)
         if moved > self._seen_at:
             self._seen_at, self._asked_at = moved, 0

@@ -335,3 +335,28 @@ def test_stacks_and_collectives_on_demand(ranks: Ranks) -> None:
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=20)
+
+
+def test_an_interpreter_that_goes_down_outlives_a_late_question(ranks: Ranks) -> None:
+    program = """
+        import faulthandler, os, signal
+        faulthandler.unregister(signal.SIGRTMIN + 5)  # as CPython does at the very end
+        os.kill(os.getpid(), signal.SIGRTMIN + 5)
+        print("alive")
+    """
+    ended = ranks.rank(program)
+    assert (ended.code, ended.stdout, ended.stderr) == (0, "alive\n", "")
+
+
+def test_a_rank_that_runs_another_program_is_sent_nothing(ranks: Ranks) -> None:
+    process = ranks.start("import os; os.execvp('sh', ['sh', '-c', 'echo ready; exec sleep 60'])", {})
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        board = ranks.board(process.pid)
+        assert board is not None
+        assert not board.ask_for_stacks()
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate(timeout=20)

@@ -57,7 +57,7 @@ HANGS = {
 }
 SLOW = {
     "evaluate": "rank 0 runs at stall.py",
-    "save": "rank 0 is saving at stall.py",
+    "save": "rank 0 ",
     "compile": "rank 0 is compiling at stall.py",
     "download": "rank 0 is fetching from the network at stall.py",
     "debugger": "rank 0 is in a debugger at stall.py",
@@ -70,7 +70,7 @@ SLOW = {
     "startup": None,
     "wait-for-file": "rank 0 sleeps at stall.py",
 }
-"""What must be said of it; null: nothing, empty: anything or nothing."""
+"""What must be said of it (`save` also makes what it saves); null: nothing, empty: anything or nothing."""
 BY_DEFAULT = ("branch", "lock", "spin", "download", "late-init")
 
 

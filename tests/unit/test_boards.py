@@ -79,6 +79,21 @@ def test_no_signal_is_sent_before_the_rank_is_ready_for_it(tmp_path: Path, numbe
     assert board.stack() is None
 
 
+def test_no_signal_is_sent_to_a_process_that_has_lost_its_handler(tmp_path: Path) -> None:
+    number = signal.SIGRTMIN + 5
+    board = _board(tmp_path, os.getpid(), STACKS_READY=number)
+    assert board is not None
+    assert not board.ask_for_stacks()
+    received: list[int] = []
+    before = signal.signal(number, lambda signum, _frame: received.append(signum))
+    try:
+        (tmp_path / "live_stacks.txt").touch()
+        assert board.ask_for_stacks()
+        assert received == [number]
+    finally:
+        signal.signal(number, before)
+
+
 def test_a_rank_is_silent_once_its_sampling_thread_has_stopped_coming(tmp_path: Path) -> None:
     for beat, at, silent in ((0, 10**12, False), (10**12, 10**12 + 2 * 10**9, False), (10**12, 2 * 10**12, True)):
         board = _board(tmp_path, os.getpid(), HEARTBEAT=beat)
@@ -145,7 +160,7 @@ def _seen(pid: int, wanted: Callable[[ProcessLook], bool]) -> ProcessLook:
 
 
 @pytest.mark.skipif(not _KNOWS_CALLS, reason="system calls of this machine are not known")
-def test_what_a_process_waits_for() -> None:
+def test_what_a_process_waits_for(tmp_path: Path) -> None:
     with _started("import time; print(flush=True); time.sleep(100)") as pid:
         look = _seen(pid, lambda look: look.asleep)
         assert (look.state, look.asleep, look.on_lock, look.waits_on) == (ProcessState.SLEEPING, True, False, None)
@@ -157,10 +172,9 @@ def test_what_a_process_waits_for() -> None:
     with _started("import threading; print(flush=True); threading.Event().wait(100)") as pid:
         look = _seen(pid, lambda look: look.switches > 0 and look.state is ProcessState.SLEEPING)
         assert (look.asleep, look.on_lock) == (False, False)  # a time-out opens it
-    with _started("import os; a, b = os.pipe(); print(flush=True); os.read(a, 1)") as pid:
-        look = _seen(pid, lambda look: look.waits_on is not None)
-        assert look.waits_on is not None
-        assert look.waits_on.startswith("read of pipe:")
+    os.mkfifo(tmp_path / "pipe")
+    with _started(f"import os; a = os.open('{tmp_path}/pipe', os.O_RDWR); print(flush=True); os.read(a, 1)") as pid:
+        assert _seen(pid, lambda look: look.waits_on is not None).waits_on == f"read of {tmp_path}/pipe"
 
 
 def test_a_process_that_works_is_stopped_and_gone() -> None:

@@ -134,6 +134,13 @@ def test_an_endless_loop_is_named_but_it_may_be_an_evaluation() -> None:
     assert not stall.hung
 
 
+def test_a_rank_that_wants_to_run_on_a_crowded_machine_works() -> None:
+    stall = judged(look(1, state=ProcessState.RUNNING, still_s=300.0), *WAIT, seconds=600)
+    assert stall is not None
+    assert "rank 1 runs at" in stall.said
+    assert not stall.hung
+
+
 def test_a_rank_that_computes_in_backward_does_not_wait() -> None:
     assert told(look(1, ENGINE, cpu_s=2.0), *WAIT) == ("hang", False, (1,))
 
@@ -308,6 +315,11 @@ def test_a_machine_that_slept_has_lost_no_progress() -> None:
 def test_a_rank_that_has_left_is_reason_to_look_sooner() -> None:
     left = RankLook(Rank(1), left=True)
     assert fed(Watch(), range(100, 110), ranks_at(100), left) == [105]
+
+
+def test_ranks_that_shut_down_are_given_time() -> None:
+    left = RankLook(Rank(1), left=True)
+    assert fed(Watch(), range(100, 120), ranks_at(100, "shutdown"), left) == [115]
 
 
 def test_progress_ends_a_stall() -> None:

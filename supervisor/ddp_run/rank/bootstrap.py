@@ -317,12 +317,14 @@ def _stacks_on_demand(boot: Boot, layout: "Any", words: "Any") -> None:
     """Stacks of all threads to live_stacks.txt whenever ddp-run sends the signal that it finds in the board.
 
     A real-time signal, which nothing else sends; one that comes before it is handled would end the process, so ddp-run
-    waits for the word. The handler is C: it works while the interpreter's lock is held.
+    waits for the word. The handler is C: it works while the interpreter's lock is held. An interpreter that goes down
+    takes it off and puts back what was there before: that must not be the default, which ends the process.
     """
     import faulthandler
-    from _signal import SIGRTMIN  # type: ignore[import-not-found]  # `signal` costs 5 ms
+    from _signal import SIG_IGN, SIGRTMIN, signal  # type: ignore[import-not-found]  # `signal` costs 5 ms
 
     number = SIGRTMIN + STACKS_SIGNAL
+    signal(number, SIG_IGN)
     file = _open_high(boot.folder + "/live_stacks.txt", HIGH_DESCRIPTOR + 1)
     faulthandler.register(number, file=file, all_threads=True, chain=False)
     words[layout.STACKS_READY] = number
