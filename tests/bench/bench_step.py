@@ -2,9 +2,9 @@
 
     python tests/bench/bench_step.py [--steps N] [--rounds N]
 
-Runs itself in turns as plain Python and as a rank with hooks, and prints the best of each, in CPU time of its thread: `optimizer.step()` of one small
-SGD (where a fixed cost shows most), a whole training step, whether all losses are equal bit by bit, and the number of
-graph breaks of a compiled model (backend "eager").
+Runs itself in turns as plain Python and as a rank with hooks, and prints the best of each, in CPU time of its thread:
+`optimizer.step()` of one small SGD (where a fixed cost shows most) and a whole training step. And whether all losses
+are equal bit by bit, and the number of graph breaks of a compiled model (backend "eager").
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from typing import Any
 
 from ddp_run.launch import RANK_PROGRAM
 
@@ -25,7 +27,8 @@ def measured(steps: int) -> dict[str, object]:
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", store=torch.distributed.distributed_c10d.HashStore(), rank=0, world_size=1)
+    untyped: Any = torch
+    dist.init_process_group("gloo", store=untyped.distributed.HashStore(), rank=0, world_size=1)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     weight = torch.ones(1, requires_grad=True)
@@ -45,18 +48,17 @@ def measured(steps: int) -> dict[str, object]:
         optimizer.zero_grad()
         losses.append(loss.item().hex())
 
-    def timed(call: object, count: int) -> float:
+    def timed(call: Callable[[], object], count: int) -> float:
         for _ in range(count // 10):
-            call()  # type: ignore[operator]
+            call()
         begin = time.thread_time_ns()
         for _ in range(count):
-            call()  # type: ignore[operator]
+            call()
         return (time.thread_time_ns() - begin) / count
 
     small_ns, step_ns = timed(small.step, 20 * steps), timed(step, steps)
-    explained = torch._dynamo.explain(  # type: ignore[no-untyped-call]
-        lambda x: (model.module(x) * 2).sum()
-    )(batch)
+    whole = untyped._dynamo.explain(lambda x: (model.module(x) * 2).sum())
+    explained = whole(batch)
     compiled = torch.compile(model.module, backend="eager")
     losses.append(compiled(batch).sum().item().hex())
     dist.destroy_process_group()

@@ -121,6 +121,12 @@ TCPStore("127.0.0.1", taken.getsockname()[1], 1, True, timedelta(seconds=10))
     "unknown": ON_RANK_1 + "os.kill(os.getpid(), signal.SIGKILL)",
     "peer-died": GLOO.replace("LEAVE", "os._exit(0)"),
     "peer-died-with-a-code": GLOO.replace("LEAVE", "os._exit(3)"),
+    "hang": GLOO.replace("import atexit", "import atexit, threading").replace(
+        "LEAVE",
+        """lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()""",
+    ),
     "python-exception-slow-teardown": GLOO.replace(
         "LEAVE",
         """atexit.register(time.sleep, 1.5)
@@ -358,6 +364,7 @@ else:
     "process-group-misuse-device": MEETING.replace("MEET", "meet('cuda:gloo', 20)\ndist.all_reduce(torch.ones(4))"),
 }
 UNDER_TORCHRUN = {"script-not-found"}
+OPTIONS = {"hang": ("--hang-timeout=20",)}
 
 
 def provoke(name: str) -> None:
@@ -366,7 +373,7 @@ def provoke(name: str) -> None:
         project = Path(work)
         if PROGRAMS[name]:
             (project / "train.py").write_text(PROGRAMS[name].strip() + "\n")
-        run = _torchrun(project) if name in UNDER_TORCHRUN else _ddp_run(project)
+        run = _torchrun(project) if name in UNDER_TORCHRUN else _ddp_run(project, *OPTIONS.get(name, ()))
         kept = SAMPLES / name
         for path in sorted(run.rglob("*")):
             if path.name in ("events.jsonl", "agent.log", "stderr.log", "stacks.txt") and path.stat().st_size:
@@ -376,8 +383,9 @@ def provoke(name: str) -> None:
     print(name, "->", kept)
 
 
-def _ddp_run(project: Path) -> Path:
-    command = [str(Path(sys.executable).parent / "ddp-run"), "--nproc-per-node=2", "--console=none", "train.py"]
+def _ddp_run(project: Path, *options: str) -> Path:
+    command = [str(Path(sys.executable).parent / "ddp-run"), "--nproc-per-node=2", "--console=none"]
+    command += [*options, "train.py"]
     subprocess.run(command, cwd=project, timeout=120, check=False)
     return (project / "ddp-run-logs" / "latest").resolve()
 
