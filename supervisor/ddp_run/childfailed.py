@@ -26,6 +26,7 @@ _RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
 _CODE = re.compile(r"(-?\d+) \(pid: (\d+)\)")
 _TERM = re.compile(r"Sending process (\d+) closing signal (?:Signals\.)?(SIG\w+)")
 _KILL = re.compile(r"Unable to shutdown process (\d+) via \S+ forcefully exiting via (?:Signals\.)?(SIG\w+)")
+_MOST_LINES = 4096
 _OBSERVED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
 
 
@@ -75,6 +76,28 @@ def parse(text: str) -> tuple[SummaryEntry, ...]:
     return tuple(found)
 
 
+def boxes(lines: Sequence[str]) -> set[int]:
+    """The indexes of the lines of boxes, from border to border of one kind, of those that hold no traceback."""
+    found: set[int] = set()
+    if not any("FAILED" in line for line in lines):
+        return found
+    start: int | None = None
+    root = False
+    for index, line in enumerate(lines):
+        if start is None:
+            titled = index + 1 < len(lines) and lines[index + 1].rstrip().endswith("FAILED")
+            if titled and _BORDER.search(line):
+                start, root = index, False
+        elif "Traceback (most recent call last)" in line or index - start > _MOST_LINES:
+            start = None
+        elif root and line.rstrip()[-10:] == lines[start].rstrip()[-10:]:
+            found.update(range(start, index + 1))
+            start = None
+        else:
+            root = root or _ROOT.search(line) is not None
+    return found
+
+
 def observed(text: str) -> tuple[SummaryEntry, ...]:
     """The failures that the agent logs when it sees them ("failed (exitcode: 1) local_rank: 0 …"), without a box.
 
@@ -99,6 +122,8 @@ def signals_sent(lines: Iterable[str]) -> dict[int, tuple[int, ...]]:
     """Which signals the agent says it sent, by pid."""
     sent: dict[int, tuple[int, ...]] = {}
     for line in lines:
+        if "signal" not in line and "forcefully" not in line:
+            continue
         hit = _TERM.search(line) or _KILL.search(line)
         number = getattr(signal, hit[2], None) if hit else None
         if hit is not None and number is not None:
@@ -109,6 +134,8 @@ def signals_sent(lines: Iterable[str]) -> dict[int, tuple[int, ...]]:
 
 def _heading(line: str) -> bool | None:
     """Which section begins here: the root's (true), the others' (false), none (null)."""
+    if "Cause" not in line and "Failures" not in line:
+        return None
     if _ROOT.search(line):
         return True
     return False if _OTHERS.search(line) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ddp_run.events import Rank
@@ -37,11 +37,13 @@ class Ended:
     host: str | None = None
 
 
-def ends(lines: Iterable[str]) -> tuple[Ended, ...]:
+def ends(lines: Sequence[str]) -> tuple[Ended, ...]:
     """Every end with another code than 0, in the order told."""
     found: list[Ended] = []
-    for index, line in enumerate(lines):
-        for words, pattern, read in _FORMS:
+    whole = "\n".join(lines)
+    forms = [form for form in _FORMS if form[0] in whole]
+    for index, line in enumerate(lines if forms else ()):
+        for words, pattern, read in forms:
             hit = pattern.search(line) if words in line else None
             if hit is not None:
                 found += [Ended(index, rank, code, host) for rank, code, host in read(hit) if code]

@@ -1,15 +1,18 @@
 """Who wrote a line of a log that several processes wrote: what launchers and torch put before it. Pure.
 
 Forms: torch's `[rank3]:`; torchrun's and ddp-run's `[default3]:`, `[rank0-2]:`; mpirun's `[1,3]<stderr>:`; `srun -l`'s
-`3: `; kubectl's and docker compose's pod or service name; the time stamps of container runtimes before them.
+`3: `; kubectl's and docker compose's pod or service name; the time stamps of container runtimes before them. What
+stands before every line, whatever it is (pdsh's host, a CI's time, a quotation's `> `), is taken off first: the rest is
+what the processes wrote.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 from ddp_run.events import Rank
 
@@ -19,7 +22,9 @@ _RUNTIME = re.compile(
 )
 _RANKS = re.compile(r"\[(?:[A-Za-z_]+?)(?P<ranks>\d+(?:[-,]\d+)*)\]: ?")
 _NAMED = re.compile(r"\[?\(?(?:[Ll]ocal[_ ])?(?:rank|Rank|RANK)[ :=_#]{0,2}(?P<ranks>\d+)[\])]?:?(?=[\s\]:|]|$)")
-_MPI = re.compile(r"\[\d+,(?P<ranks>\d+)\]<std(?:out|err)>:? ?")
+_MPI = re.compile(r"\[[\w.@\-]+,(?P<ranks>\d+)\]<std(?:out|err)>:?")
+_MPI_SPACED = re.compile(r"\[[\w.@\-]+,(?P<ranks>\d+)\]<std(?:out|err)>:? ")
+"""Open MPI up to 4, and from 5 on (PRRTE)."""
 _TORCH_INSIDE = re.compile(r"\[rank(?P<ranks>\d+)\]:")
 _WATCHDOG = re.compile(r"\[(?:PG [^\]]*?)?Rank (?P<ranks>\d+)\]")
 _TASK = re.compile(r"\s{0,4}(?P<task>\d{1,6}): ")
@@ -31,30 +36,67 @@ _AGENT = re.compile(
     r"|^\[?[WEI]\d{4} .*\] (?:\*{10,}|$)|Setting OMP_NUM_THREADS environment variable for each process"
 )
 _MOST = 0.6
+_BEGINS_A_NAME = frozenset("[(rRlL")
 
 
-@dataclass(frozen=True, slots=True)
-class Spoken:
-    """A line and who wrote it, as far as it says. `start` is where the words begin behind all that names a speaker."""
+_HEADER = "Traceback (most recent call last):"
+_FRAME = '  File "'
+_STAMP = re.compile(
+    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? (?:std(?:out|err) [FP] )?"
+)
+_HOST = re.compile(r"(?P<pod>[a-zA-Z][\w.\-]*): ")
+_NUMBERS = re.compile(r"\d+")
+_WITHOUT = ("srun: ", "slurmstepd: ", "mpirun")
+"""Launchers that put something before others' lines and nothing before their own."""
+_NO_WRAPPER = re.compile(r"\[[A-Za-z_]+\d+(?:[-,]\d+)*\]|\]<std|torch[./]|kernel: ")
+"""A rank's name, and what tells who else wrote a line: the agent, the kernel."""
+_TO_A_GAP = re.compile(r"[\w.\-/]*$")
+_FEW = 8
+_NEARLY_ALL = 0.9
+_SAMPLE = 64
+_LAYERS = 4
+_AGENT_WORDS = (
+    *("torch.distributed.elastic", "torch/distributed/elastic/", "torch/distributed/launcher/", "Root Cause (first"),
+    *("torch.distributed.run", "torch/distributed/run.py", "torch.distributed.launch", "torch/distributed/launch.py"),
+)
+
+
+class Spoken(NamedTuple):
+    """A line and who wrote it, as far as it says.
+
+    `text` is without what stands before every line of the log; `start` is where the words begin in it, behind all that
+    names a speaker.
+    """
 
     text: str
     ranks: tuple[Rank, ...] = ()
     place: str | None = None
-    """The task, pod or service it is from, where each has its own."""
+    """The task, pod, service or host it is from, where each has its own."""
     start: int = 0
     agent: bool = False
+    task: Rank | None = None
+    """The number that srun or mpirun gave to the process."""
 
 
 def assign(lines: Sequence[str]) -> tuple[Spoken, ...]:
-    """Each line's speaker. A number before a colon counts as a task only where most lines have one (`srun -l`)."""
-    marked = sum(1 for line in lines if _TASK.match(line))
-    spoken = sum(1 for line in lines if line.strip())
-    tasks = bool(spoken) and marked >= max(2, _MOST * spoken)
-    return tuple(_speaker(line, tasks) for line in lines)
+    """Each line's speaker. A number before a colon counts as a task only where most lines have one (`srun -l`).
+
+    The number of a task is a rank, unless the tasks are torch's agents, or torch names other ranks.
+    """
+    whole = "\n".join(lines)
+    tasks = _most(lines, _TASK.match)
+    spoken = tuple(_speaker(line, place, tasks) for line, place in _unwrapped(lines, tasks, "]<std" in whole))
+    if any(word in whole for word in _AGENT_WORDS) or all(each.task is None for each in spoken):
+        return spoken
+    if any(each.task is not None and each.ranks and each.task not in each.ranks for each in spoken):
+        return spoken
+    return tuple(each if each.ranks or each.task is None else each._replace(ranks=(each.task,)) for each in spoken)
 
 
 def without_colour(line: str) -> str:
-    """The line without escape sequences and NULs (a shared file that one process cut short is full of them)."""
+    """The line without escape sequences, NULs (a shared file that one process cut short is full of them) and CR."""
+    if "\r" in line:
+        line = line.rstrip("\r")
     if "\x00" in line:
         line = line.replace("\x00", "")
     return _COLOUR.sub("", line) if "\x1b" in line else line
@@ -65,29 +107,48 @@ def places(spoken: Sequence[Spoken]) -> tuple[str, ...]:
     return tuple(name for name, _ in Counter(each.place for each in spoken if each.place).most_common())
 
 
-def _speaker(line: str, tasks: bool) -> Spoken:
-    start, place = 0, None
-    runtime = _RUNTIME.match(line)
+def _speaker(line: str, place: str | None, tasks: bool) -> Spoken:
+    task = Rank(int(place)) if place is not None and place.isdigit() else None
+    if line[:1] not in " \t|" or tasks:
+        place, task, start = _placed(line, place, task, tasks)
+        line = line[start:]  # what follows is what the process, or torchrun for it, wrote
+    start = 0
+    ranks: tuple[Rank, ...] = ()
+    for _ in range(
+        2 if line[start : start + 1] in _BEGINS_A_NAME else 0
+    ):  # torchrun's before torch's: [default1]:[rank1]:
+        hit = _RANKS.match(line, start) or _NAMED.match(line, start)
+        if hit is None:
+            break
+        ranks, start = _numbers(hit["ranks"]), hit.end()
+    if not ranks and ("[rank" in line or "Rank " in line):
+        hit = _TORCH_INSIDE.search(line, start) or _WATCHDOG.search(line, start)
+        ranks = _numbers(hit["ranks"]) if hit else ()
+    agent = (
+        not ranks and ("torch" in line or line[:1] in "[WEI" or "OMP_NUM" in line) and _AGENT.search(line) is not None
+    )
+    return Spoken(line, ranks, place, start, agent, task)
+
+
+def _placed(line: str, place: str | None, task: Rank | None, tasks: bool) -> tuple[str | None, Rank | None, int]:
+    """The place and task that the line's beginning names, and the index behind it."""
+    start = 0
+    runtime = _RUNTIME.match(line) if line[:1] in "s0123456789" else None
     if runtime and runtime.end() and _names(line, runtime.end(), tasks):
         start = runtime.end()
-    for pattern in (_POD, _SERVICE, _TASK):
+    for pattern in (_POD, _SERVICE, _TASK) if tasks or "|" in line or "[pod/" in line else ():
         if pattern is _TASK and not tasks:
             continue
         hit = pattern.match(line, start)
         if hit:
             place = hit.groupdict().get("pod") or hit["task"]
+            task = Rank(int(place)) if pattern is _TASK else task
             start = hit.end()
             break
-    ranks: tuple[Rank, ...] = ()
-    for _ in range(2):  # torchrun's own before torch's: `[default1]:[rank1]: …`
-        hit = _RANKS.match(line, start) or _MPI.match(line, start) or _NAMED.match(line, start)
-        if hit is None:
-            break
-        ranks, start = _numbers(hit["ranks"]), hit.end()
-    if not ranks:
-        hit = _TORCH_INSIDE.search(line, start) or _WATCHDOG.search(line, start)
-        ranks = _numbers(hit["ranks"]) if hit else ()
-    return Spoken(line, ranks, place, start, _AGENT.search(line) is not None and not ranks)
+    hit = _MPI.match(line, start) if "]<std" in line else None
+    if hit:
+        place, task, start = hit["ranks"], Rank(int(hit["ranks"])), hit.end()
+    return place, task, start
 
 
 def _names(line: str, start: int, tasks: bool) -> bool:
@@ -96,6 +157,7 @@ def _names(line: str, start: int, tasks: bool) -> bool:
     return line.startswith("std", start - 9) or any(pattern.match(line, start) for pattern in following)
 
 
+@lru_cache(maxsize=4096)
 def _numbers(text: str) -> tuple[Rank, ...]:
     found: list[Rank] = []
     for part in text.split(","):
@@ -103,3 +165,76 @@ def _numbers(text: str) -> tuple[Rank, ...]:
         low, high = int(first), int(last or first)
         found += [Rank(number) for number in range(low, min(high, low + 4096) + 1)]
     return tuple(found)
+
+
+# ----------------------------------------------------------------------------------- what stands before every line
+
+
+_Match = Callable[[str], re.Match[str] | None]
+
+
+def _unwrapped(lines: Sequence[str], tasks: bool, mpi: bool) -> list[tuple[str, str | None]]:
+    """Each line without what stands before every line, and the place that this names."""
+    found: list[tuple[str, str | None]] = [(line, None) for line in lines]
+    for _ in range(_LAYERS):
+        rest = [line for line, _place in found]
+        said = [line for line in rest if line and not line.isspace() and not line.startswith(_WITHOUT)]
+        wrapper = next((w for w in _wrappers(said, tasks, mpi) if _before_all(said, w)), None)
+        if wrapper is None:
+            break
+        found = [_without(line, place, wrapper) for line, place in found]
+    return found
+
+
+def _wrappers(lines: Sequence[str], tasks: bool, mpi: bool) -> Iterator[_Match]:
+    """What may stand before every line: known forms, then what stands before most tracebacks."""
+    yield from (_STAMP.match, _POD.match, _SERVICE.match)
+    if tasks:
+        yield _TASK.match
+    if mpi:
+        tagged = [line[hit.end() :] for line in lines if (hit := _MPI.match(line))]
+        yield (_MPI_SPACED if all(rest[:1] in ("", " ") for rest in tagged) else _MPI).match
+    for common in _common(lines):
+        if common and not _NO_WRAPPER.search(common):
+            yield re.compile(_NUMBERS.sub(r"\\d+", re.escape(common))).match
+    if any(_HEADER in line or _FRAME in line for line in lines):
+        yield _HOST.match
+
+
+def _common(lines: Sequence[str]) -> Iterator[str]:
+    """What most tracebacks begin with, and what all lines begin with, numbers aside."""
+    headers = [line.partition(_HEADER)[0].removesuffix("Original ") for line in lines if _HEADER in line]
+    headers = [before.removesuffix("Exception Group ").removesuffix("  + ") for before in headers]
+    if headers:
+        yield Counter(_NUMBERS.sub("0", before) for before in headers).most_common(1)[0][0]
+    sample = [_NUMBERS.sub("0", line) for line in lines[:: max(1, len(lines) // _SAMPLE)]]
+    if len(sample) >= _FEW and "" not in headers:
+        yield _TO_A_GAP.sub("", _both_begin_with(min(sample), max(sample)))
+
+
+def _both_begin_with(first: str, last: str) -> str:
+    same = next((index for index, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
+    return first[:same] if same is not None else min(first, last, key=len)
+
+
+def _before_all(lines: Sequence[str], wrapper: _Match) -> bool:
+    """Whether nearly every line has it, and each line of a traceback."""
+    sample = lines[:: max(1, len(lines) // _SAMPLE)]
+    if not sample or sum(1 for line in sample if wrapper(line)) < _NEARLY_ALL * _NEARLY_ALL * len(sample):
+        return False
+    if any(wrapper(line) is None for line in lines if _HEADER in line or _FRAME in line):
+        return False
+    return sum(1 for line in lines if wrapper(line)) >= _NEARLY_ALL * len(lines)
+
+
+def _without(line: str, place: str | None, wrapper: _Match) -> tuple[str, str | None]:
+    hit = wrapper(line) or wrapper(line + " ")  # trailing blanks of empty lines get lost
+    if hit is None:
+        return line, place
+    groups = hit.groupdict()
+    return line[hit.end() :], groups.get("pod") or groups.get("task") or groups.get("ranks") or place
+
+
+def _most(lines: Sequence[str], has: _Match) -> bool:
+    said = [line for line in lines if line.strip()]
+    return sum(1 for line in said if has(line)) >= max(2, _MOST * len(said))

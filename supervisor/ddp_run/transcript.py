@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -33,26 +34,45 @@ _AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distribut
 _LAUNCHER = re.compile(r"accelerate/commands/|deepspeed/launcher/|torch/multiprocessing/spawn\.py")
 _SPAWNED = re.compile(r"-- Process (?P<rank>\d+) terminated with the following error:")
 _STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d+)|Received (?:Signals\.SIG\w+|(\d+)) death signal")
-_NOISE = re.compile(
-    r"^\s*$|resource_tracker|Warning\b|^\s+warnings\.warn|^\s*[\^~]+\s*$|^frame #\d+|^\s*={3,}|^\s*-{3,}"
-    r"|^\[?[WI]\d{4} |^wandb: |^srun: |^slurmstepd: |%\|"
+_EMPTY = re.compile(
+    r"\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d+|\s*={3,}|\s*-{3,}|\[?[WI]\d{4} |wandb: |srun: |slurmstepd: "
 )
+_NOISE_WORDS = ("resource_tracker", "Warning", "%|")
+_NOISE = re.compile(r"resource_tracker|Warning\b|%\|")
 _NATIVE = re.compile(
     r"terminate called|what\(\): |Fatal Python error: |Assertion .* failed|double free or corruption|free\(\): "
     r"|stack smashing|Watchdog caught collective|Process group watchdog thread terminated"
+)
+_NATIVE_WORDS = (
+    *(
+        "terminate called",
+        "what(): ",
+        "Fatal Python error: ",
+        "Assertion ",
+        "double free",
+        "free(): ",
+        "stack smashing",
+    ),
+    *("Watchdog caught collective", "Process group watchdog"),
 )
 _REFUSED = re.compile(r"(?:torchrun|run\.py|launch\.py|accelerate|deepspeed)\b.*: error: ")
 _SELF = re.compile(r"which did not receive grad for rank (\d+)|^\[Rank (\d+)\]: |^Rank (\d+) successfully reached")
 """Messages of torch in which a rank names itself (reducer.cpp, ProcessGroupGloo.cpp)."""
 _LAST_WORDS = 12
+_MESSAGE_LINES = 20
 _WENT_ON = 3
+_LONGEST = 4000
+_FEW = 6
+_MOST_ORPHANS = 1000
 _REPEATED = 5
+_OFTEN = 40
 """Lines of a known form, and of one form, after which a program is taken to have gone on."""
 _DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _TORN = re.compile(r"(?:Error|Exception)\b|Error[A-Z]")
 _ORPHAN = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit))(?:: (?P<message>.*))?$")
+_FRAME = '  File "'
 _PLACE = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>[\w<>]+))?')
-_KERNEL = re.compile(r"NVRM: |Out of memory: Killed process|oom-kill:|oom_reaper|segfault at |kernel: ")
+_KERNEL = ("NVRM: ", "Out of memory: Killed process", "oom-kill:", "oom_reaper", "segfault at ", "kernel: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +112,7 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     if not summary:
         summary = _observed_at_the_end(spoken)
     exceptions, launchers = _exceptions(spoken)
+    spoken = _without_launchers(spoken, launchers)
     stop = _STOPPED.search(whole)
     deaths = _deaths(spoken, summary, exceptions, is_consequence)
     if not deaths and not launchers and stop is None:
@@ -99,24 +120,36 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     return Evidence(
         deaths=tuple(deaths),
         started=len(deaths),
-        agent=AgentEnd(_launchers_code(spoken, launchers), everything, summary=summary),
+        agent=AgentEnd(_launchers_code(spoken, bool(launchers)), everything, summary=summary),
         stop_signal=int(stop[1] or stop[2] or signal.SIGTERM) if stop else None,
-        kernel=spoken.text([index for index, line in enumerate(spoken.lines) if _KERNEL.search(line)]),
+        kernel=spoken.text(_kernels(spoken.lines, whole)),
         nodes=len({entry.host for entry in summary if entry.host}) or 1,
         logs_only=True,
     )
 
 
+def _kernels(lines: Sequence[str], whole: str) -> list[int]:
+    present = [words for words in _KERNEL if words in whole]
+    return [index for index, line in enumerate(lines) if any(words in line for words in present)]
+
+
 def _observed_at_the_end(spoken: _Spoken) -> tuple[SummaryEntry, ...]:
     """The failures that the agent logged, unless the ranks went on after them: it had started them again."""
-    found = [(index, entry) for index, line in enumerate(spoken.lines) for entry in childfailed.observed(line)]
-    kept = []
-    for index, entry in found:
-        others = [k for k in range(index + 1, len(spoken.lines)) if not spoken.by[k].agent]
-        lines = [spoken.lines[k] for k in others]
-        if _after(lines, 0, -1, 0) <= _LAST_WORDS:
-            kept.append(entry)
-    return tuple(kept)
+    found = [
+        (index, entry)
+        for index, line in enumerate(spoken.lines)
+        for entry in (childfailed.observed(line) if "exitcode" in line else ())
+    ]
+    if not found:
+        return ()
+    others = [index for index, each in enumerate(spoken.by) if not each.agent]
+    went_on = _WentOn.of([spoken.lines[index] for index in others])
+    places = [bisect_left(others, index) for index, _entry in found]
+    return tuple(
+        entry
+        for place, (_index, entry) in zip(places, found, strict=True)
+        if went_on.after(0, place - 1, place) <= _LAST_WORDS
+    )
 
 
 # -------------------------------------------------------------------------------------------- who wrote
@@ -127,13 +160,19 @@ def _spoken(logs: Sequence[Log]) -> _Spoken:
     by: list[Spoken] = []
     sources: list[tuple[LogText, int]] = []
     for log in logs:
-        plain = [without_colour(line) for line in log.text.lines]
-        for index, each in enumerate(assign(plain)):
-            named = (log.rank,) if log.rank is not None and not each.ranks and not each.agent else each.ranks
+        for index, each in enumerate(assign([without_colour(line) for line in log.text.lines])):
             lines.append(each.text)
-            by.append(replace(each, ranks=named))
+            own = log.rank is not None and not each.ranks and not each.agent
+            by.append(each._replace(ranks=(log.rank,)) if own and log.rank is not None else each)
             sources.append((log.text, index))
     return _Spoken(tuple(lines), tuple(by), tuple(sources))
+
+
+def _without_launchers(spoken: _Spoken, tracebacks: set[int]) -> _Spoken:
+    """Gives the tracebacks and boxes of launchers to them: they are no last words of a rank."""
+    theirs = tracebacks | childfailed.boxes(spoken.lines)
+    by = (each._replace(agent=True) if index in theirs else each for index, each in enumerate(spoken.by))
+    return replace(spoken, by=tuple(by)) if theirs else spoken
 
 
 def _of(spoken: _Spoken, rank: Rank | None) -> list[int]:
@@ -162,29 +201,36 @@ class _Raised:
     lines: frozenset[int]
 
 
-def _exceptions(spoken: _Spoken) -> tuple[list[_Raised], bool]:
-    """Every exception that may have ended a rank, in order; and whether a launcher itself ended with one."""
+def _exceptions(spoken: _Spoken) -> tuple[list[_Raised], set[int]]:
+    """Every exception that may have ended a rank, in order; and the lines of those with which a launcher ended."""
     found: dict[int, _Raised] = {}
-    launchers = False
+    launchers: set[int] = set()
     taken: set[int] = set()
     nobody = _of(spoken, None)
-    for rank in [*sorted({rank for each in spoken.by for rank in each.ranks}), None]:
-        indexes = nobody if rank is None else [index for index, each in enumerate(spoken.by) if rank in each.ranks]
+    by_rank: dict[Rank, list[int]] = {}
+    for index, each in enumerate(spoken.by):
+        for rank in each.ranks:
+            by_rank.setdefault(rank, []).append(index)
+    for _rank, indexes in [*sorted(by_rank.items()), (None, nobody)]:
         lines = [spoken.lines[index] for index in indexes]
-        for printed in traceback_text.find(lines):
+        shown = traceback_text.find(lines)
+        if not shown:
+            continue
+        went_on = _WentOn(lines, shown)
+        for printed in shown:
             taken.update(indexes[printed.start : printed.end])
             if not printed.final or _is_launchers(printed.info):
-                launchers = launchers or printed.final
+                launchers.update(indexes[printed.start : printed.index + 1] if printed.final else ())
                 continue
             where = indexes[printed.index]
             ranks = spoken.by[where].ranks or _spawned(lines, printed) or _named(printed.info)
             own = frozenset(indexes[printed.start : printed.end])
-            raised = _Raised(printed.info, where, ranks, _after(lines, printed.start, printed.index, printed.end), own)
+            raised = _Raised(printed.info, where, ranks, went_on.after(printed.start, printed.index, printed.end), own)
             found.setdefault(where, raised)
-    torn = any("Traceback (most recent call last)" in spoken.lines[index] for index in set(nobody) - taken)
+    said = [index for index, each in enumerate(spoken.by) if not each.agent]
+    torn = any("Traceback (most recent call last)" in spoken.lines[index] for index in said if index not in taken)
     if torn or not found:
-        spoken_by_ranks = [index for index, each in enumerate(spoken.by) if not each.agent]
-        found |= {raised.index: raised for raised in _orphans(spoken, spoken_by_ranks, taken)}
+        found |= {raised.index: raised for raised in _orphans(spoken, said, taken)}
     return [found[index] for index in sorted(found)], launchers
 
 
@@ -219,27 +265,53 @@ def _named(info: ExceptionInfo) -> tuple[Rank, ...]:
     return (Rank(int(hit[1] or hit[2] or hit[3])),) if hit else ()
 
 
-def _after(lines: Sequence[str], start: int, shown: int, end: int) -> int:
-    """How many lines with news follow an exception; other tracebacks and native stacks are none.
+class _WentOn:
+    """How much one speaker says after any place of its text: whether it went on after an exception.
 
     Python marks no end of a message. What tells that the program went on are lines of a form that it wrote before, or
     now writes again and again (`step 7 loss 0.3`): they count wherever they stand behind the line that shows the
-    exception.
+    exception. Other tracebacks and native stacks are no news.
     """
-    rest = traceback_text.find(lines[end:])
-    inside = {end + k for printed in rest for k in range(printed.start, printed.index + 1)}
-    messages = {end + k for printed in rest for k in range(printed.index + 1, printed.end)}
-    news = [
-        index
-        for index in range(shown + 1, len(lines))
-        if index not in inside and not _NOISE.search(lines[index]) and not _NATIVE.search(lines[index])
-    ]
-    before = {_form(line) for line in lines[:start]}
-    forms = Counter(_form(lines[index]) for index in news if not lines[index][:1].isspace())
-    again = sum(count for form, count in forms.items() if form in before)
-    if again >= _WENT_ON or any(count >= _REPEATED and "0" in form for form, count in forms.items()):
-        return _LAST_WORDS + len(news)
-    return sum(1 for index in news if index >= end and index not in messages)
+
+    def __init__(self, lines: Sequence[str], exceptions: Sequence[Printed]) -> None:
+        inside = {k for printed in exceptions for k in range(printed.start, printed.index + 1)}
+        messages = {k for printed in exceptions for k in range(printed.index + 1, printed.end)}
+        news = [k for k, line in enumerate(lines) if k not in inside and _is_news(line)]
+        self._news = news
+        self._plain = [k for k in news if k not in messages]
+        self._first: dict[str, int] = {}
+        again: dict[str, list[int]] = {}
+        forms = [_form(line) for line in lines]
+        for k, form in enumerate(forms):
+            if self._first.setdefault(form, k) != k:
+                again[form] = []
+        for k in news:
+            if forms[k] in again and not lines[k][:1].isspace():
+                again[forms[k]].append(k)
+        self._again = again
+        often = (at[-_REPEATED] for form, at in again.items() if len(at) >= _REPEATED and "0" in form)
+        self._often_after = max(often, default=-1)
+
+    @classmethod
+    def of(cls, lines: Sequence[str]) -> _WentOn:
+        return cls(lines, traceback_text.find(lines))
+
+    def after(self, start: int, shown: int, end: int) -> int:
+        """How many lines with news follow an exception that begins at `start`, is shown at `shown`, ends at `end`."""
+        if self._often_after > shown or self._known_after(start, shown) >= _WENT_ON:
+            return _LAST_WORDS + len(self._news) - bisect_right(self._news, shown)
+        return len(self._plain) - bisect_left(self._plain, end)
+
+    def _known_after(self, start: int, shown: int) -> int:
+        """Lines behind `shown` of a form that stands before `start`."""
+        known = (at for form, at in self._again.items() if self._first[form] < start)
+        return sum(len(at) - bisect_right(at, shown) for at in known)
+
+
+def _is_news(line: str) -> bool:
+    if _EMPTY.match(line) or (any(words in line for words in _NATIVE_WORDS) and _NATIVE.search(line)):
+        return False
+    return not any(words in line for words in _NOISE_WORDS) or _NOISE.search(line) is None
 
 
 def _form(line: str) -> str:
@@ -250,6 +322,7 @@ def _form(line: str) -> str:
 def _orphans(spoken: _Spoken, indexes: Sequence[int], taken: set[int]) -> list[_Raised]:
     """`Type: message` lines whose traceback is cut off, or torn by several processes writing into each other."""
     found = []
+    went_on: _WentOn | None = None
     for position, index in enumerate(indexes):
         said = spoken.lines[index]
         if index in taken or not ("Error" in said or "Ex" in said or "Int" in said):
@@ -259,10 +332,11 @@ def _orphans(spoken: _Spoken, indexes: Sequence[int], taken: set[int]) -> list[_
         if hit is None or hit["type"].rpartition(".")[2] in _AGENTS:
             continue
         lines = [spoken.lines[k] for k in indexes[max(0, position - 60) : position]]
-        places = [place for text in lines for place in _PLACE.finditer(text)]
+        places = [place for text in lines if _FRAME in text for place in _PLACE.finditer(text)]
         own = [place for place in places if not traceback_text.is_library(place["file"])] or places
         place = own[-1] if own else None
-        following = [spoken.lines[k] for k in indexes[position + 1 :]]
+        following = [spoken.lines[k] for k in indexes[position + 1 : position + 1 + _MESSAGE_LINES]]
+        went_on = went_on or _WentOn.of([spoken.lines[k] for k in indexes])
         info = ExceptionInfo(
             hit["type"],
             _message(hit["message"] or "", following),
@@ -272,15 +346,16 @@ def _orphans(spoken: _Spoken, indexes: Sequence[int], taken: set[int]) -> list[_
             line,
         )
         ranks = spoken.by[index].ranks or _named(info)
-        found.append(_Raised(info, index, ranks, _after(following, 0, -1, 0), frozenset((index,))))
+        after = went_on.after(0, position, position + 1)
+        found.append(_Raised(info, index, ranks, after, frozenset((index,))))
     return found
 
 
 def _message(first: str, following: Sequence[str]) -> str:
     """The message with the lines that belong to it: NCCL's and torch's state-dict errors go on below."""
     lines = [first]
-    for line in following[:20]:
-        if not line.strip() or _PLACE.search(line) or _ORPHAN.match(line) or _NOISE.search(line):
+    for line in following:
+        if not line.strip() or _PLACE.search(line) or _ORPHAN.match(line) or not _is_news(line):
             break
         lines.append(line)
     return "\n".join(lines)
@@ -288,8 +363,9 @@ def _message(first: str, following: Sequence[str]) -> str:
 
 def once(line: str) -> str:
     """The line as one process wrote it, where several wrote the same pieces at once (`ErrorError: : no xno x`)."""
-    for times in range(8, 1, -1):
-        pieces = _pieces(line, times)
+    for times in range(8 if len(line) <= _LONGEST else 0, 1, -1):
+        # Each character is there a multiple of times; most lines are told apart by a few of them.
+        pieces = _pieces(line, times) if all(line.count(c) % times == 0 for c in line[:_FEW]) else None
         if pieces is not None:
             return pieces
     return line
@@ -300,14 +376,20 @@ def _pieces(line: str, times: int) -> str | None:
     start = 0
     while start < len(line):
         longest = (len(line) - start) // times
-        size = next(
-            (n for n in range(longest, 0, -1) if line[start : start + n] * times == line[start : start + n * times]), 0
-        )
+        size = next((n for n in range(longest, 0, -1) if _repeats(line, start, n, times)), 0)
         if not size or len(parts) > 12:
             return None
         parts.append(line[start : start + size])
         start += size * times
     return "".join(parts) if parts and len(line) > 12 else None
+
+
+def _repeats(line: str, start: int, size: int, times: int) -> bool:
+    """Whether the piece of that size stands there so many times."""
+    if line[start] != line[start + size]:
+        return False
+    piece = line[start : start + size]
+    return all(line.startswith(piece, start + k * size) for k in range(1, times))
 
 
 # ----------------------------------------------------------------------------------------------- deaths
@@ -328,15 +410,21 @@ def _deaths(
                 deaths.append(Death(rank=rank, code=_code_of(raised.info), stderr=spoken.text(_of(spoken, rank))))
     nobodys = [raised for raised in exceptions if not raised.ranks]
     given = _shared_out([_with_own(death, exceptions) for death in deaths], nobodys, is_consequence)
-    return [_without_others(spoken, death, nobodys) for death in given]
+    return [_without_others(spoken, death, exceptions) for death in given]
 
 
-def _without_others(spoken: _Spoken, death: Death, nobodys: Sequence[_Raised]) -> Death:
-    """Takes the tracebacks of others out of what it may have written."""
+def _without_others(spoken: _Spoken, death: Death, exceptions: Sequence[_Raised]) -> Death:
+    """Takes out of what it may have written the tracebacks of others, and what others wrote on end afterwards."""
+    nobodys = [raised for raised in exceptions if not raised.ranks]
     others = {index for raised in nobodys if raised.info != death.exception for index in raised.lines}
-    if not others:
-        return death
-    return replace(death, stderr=spoken.text([index for index in _of(spoken, death.rank) if index not in others]))
+    own = [raised.index for raised in exceptions if raised.info is death.exception]
+    said = _of(spoken, death.rank)
+    if own and death.rank is not None:
+        later = [index for index in said if index > own[-1] and not spoken.by[index].ranks]
+        forms = Counter(_form(spoken.lines[index]) for index in later)
+        often = {form for form, count in forms.items() if count > _OFTEN and "0" in form and not form[:1].isspace()}
+        others |= {index for index in later if _form(spoken.lines[index]) in often}
+    return replace(death, stderr=spoken.text([index for index in said if index not in others])) if others else death
 
 
 def _each_once(entries: Sequence[SummaryEntry]) -> list[SummaryEntry]:
@@ -438,13 +526,19 @@ def _nameless(spoken: _Spoken, exceptions: Sequence[_Raised], is_consequence: Is
     speaking = {rank for each in spoken.by for rank in each.ranks if _NATIVE.search(each.text)}
     if speaking:
         return [Death(rank=rank, code=None, stderr=spoken.text(_of(spoken, rank))) for rank in sorted(speaking)]
+    said = [index for index, each in enumerate(spoken.by) if not each.agent]
+    text = spoken.text(said)
     tail = text.ending(_LAST_WORDS).lines
     torn = (
         not exceptions
         and any(_TORN.search(line) for line in tail)
         and any(_PLACE.search(line) for line in text.ending(60).lines)
     )
-    return [Death(rank=None, stderr=text)] if torn or any(_NATIVE.search(line) for line in tail) else []
+    if not torn and not any(_NATIVE.search(line) for line in tail):
+        return []
+    ranks = {spoken.by[index].ranks for index in said[-_LAST_WORDS:]}
+    alone = ranks.pop() if len(ranks) == 1 else ()
+    return [Death(rank=alone[0] if len(alone) == 1 else None, stderr=text)]
 
 
 def _code_of(info: ExceptionInfo) -> int | None:
