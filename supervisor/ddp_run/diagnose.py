@@ -256,7 +256,7 @@ class _Court:
         advice = (
             (f"cat {self.run.path(self._stacks(rank))}   # all threads of rank {rank}",) if rank is not None else ()
         )
-        reason = f"it was ended after {seconds:.0f} s without progress (--hang-timeout)"
+        reason = f"the job was ended after {seconds:.0f} s without progress (--hang-timeout)"
         first = None
         if rank is not None:
             first = self._hanging(rank)
