@@ -8,6 +8,7 @@ what the processes wrote.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -37,8 +38,6 @@ _AGENT = re.compile(
 )
 _MOST = 0.6
 _BEGINS_A_NAME = frozenset("[(rRlL")
-
-
 _HEADER = "Traceback (most recent call last):"
 _FRAME = '  File "'
 _STAMP = re.compile(
@@ -102,6 +101,20 @@ def without_colour(line: str) -> str:
     return _COLOUR.sub("", line) if "\x1b" in line else line
 
 
+def unfolded(line: str) -> list[str]:
+    """The lines within a line of JSON: docker's `{"log": …}` is one; a traceback in a field follows its record."""
+    if not line.startswith("{") or ('"log":' not in line and _HEADER not in line):
+        return [line]
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return [line]
+    if isinstance(record, dict) and isinstance(record.get("log"), str) and "stream" in record:
+        return [str(record["log"]).removesuffix("\n")]
+    texts = record.values() if isinstance(record, dict) else ()
+    return [line, *(part for text in texts if isinstance(text, str) and _HEADER in text for part in text.splitlines())]
+
+
 def places(spoken: Sequence[Spoken]) -> tuple[str, ...]:
     """The tasks, pods or services that wrote, the most talkative first."""
     return tuple(name for name, _ in Counter(each.place for each in spoken if each.place).most_common())
@@ -114,9 +127,9 @@ def _speaker(line: str, place: str | None, tasks: bool) -> Spoken:
         line = line[start:]  # what follows is what the process, or torchrun for it, wrote
     start = 0
     ranks: tuple[Rank, ...] = ()
-    for _ in range(
-        2 if line[start : start + 1] in _BEGINS_A_NAME else 0
-    ):  # torchrun's before torch's: [default1]:[rank1]:
+    for _ in range(2):  # torchrun's own before torch's: `[default1]:[rank1]: …`
+        if line[start : start + 1] not in _BEGINS_A_NAME:
+            break
         hit = _RANKS.match(line, start) or _NAMED.match(line, start)
         if hit is None:
             break

@@ -1,5 +1,7 @@
 """Finds the Python exceptions printed in a log, whatever stands before each line. Pure.
 
+The forms are the interpreter's own, loguru's (`> File` for the frame that caught it) and the boxes of rich.
+
 Python prints no mark at the end of a traceback and none that says whether the exception was handled: `last` answers
 with the last one that could have ended the program.
 """
@@ -14,7 +16,12 @@ from ddp_run.events import ExceptionInfo
 from ddp_run.verdict import LogText, Quote
 
 _HEADER = re.compile(r"(?P<before>.*?)(?P<group>Exception Group )?Traceback \(most recent call last\):\s*$")
-_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?\s*$')
+_FRAME = re.compile(r'(?:  |> )File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?\s*$')
+_BOX = re.compile(r"(?P<before>.*?)(?:╭|\+)[─-]+ Traceback \(most recent call last\) [─-]+(?:╮|\+)\s*$")
+_BOX_ROW = re.compile(r"[│|] (?P<said>.*?)\s*[│|]\s*$")
+_BOX_END = re.compile(r"(?:╰|\+)[─-]+(?:╯|\+)\s*$")
+_BOX_FRAME = re.compile(r"(?P<file>\S.*):(?P<line>\d+) in (?P<function>\S+)$")
+_BOX_LINES = 4000
 _BARE_FRAME = re.compile(r'(?P<before>.*?)  File "(?P<file>[^"]+)", line (?P<line>\d+)\s*$')
 _NAME = r"[^\W\d][\w.<>]*"
 _EXCEPTION = re.compile(rf"(?P<type>{_NAME})(?:: ?(?P<message>.*))?$")
@@ -128,6 +135,9 @@ def _at(lines: Sequence[str], index: int) -> Printed | None:
     header = _HEADER.match(lines[index]) if "Traceback (most" in lines[index] else None
     if header is not None:
         return _traceback(lines, index, header)
+    box = _BOX.match(lines[index]) if "Traceback (most" in lines[index] else None
+    if box is not None:
+        return _boxed(lines, index, box["before"])
     bare = _BARE_FRAME.match(lines[index]) if 'File "' in lines[index] else None
     return _syntax_error(lines, index, bare["before"]) if bare is not None else None
 
@@ -151,6 +161,40 @@ def _traceback(lines: Sequence[str], start: int, header: re.Match[str]) -> Print
         final = False
     info = ExceptionInfo(said["type"], message, frame.file, frame.line, frame.function, _body(header, text))
     return Printed(info, index, start, end, final)
+
+
+def _boxed(lines: Sequence[str], start: int, before: str) -> Printed | None:
+    """An exception in a box of rich.traceback; its text is written as Python would."""
+    prefix = _Prefix.of(before, lines[start + 1 : start + 4])
+    frames: list[_Frame] = []
+    path = ""
+    for index in range(start + 1, min(len(lines) - 1, start + _BOX_LINES)):
+        text = prefix.strip(lines[index])
+        if text is None:
+            continue
+        if _BOX_END.match(text):
+            return _below_box(lines, start, index + 1, prefix, frames)
+        row = _BOX_ROW.match(text)
+        said = row["said"] if row is not None else ""
+        frame = _BOX_FRAME.match(path + said)
+        if frame is not None:
+            frames.append(_Frame(frame["file"], int(frame["line"]), frame["function"]))
+        path = path + said if said[:1] in "/<~" or path else ""  # a long path goes on in the next row
+        path = "" if frame is not None or not said else path
+    return None
+
+
+def _below_box(lines: Sequence[str], start: int, index: int, prefix: _Prefix, frames: list[_Frame]) -> Printed | None:
+    shown = prefix.strip(lines[index])
+    said = _EXCEPTION.match(shown.rstrip()) if shown is not None else None
+    if said is None or not frames:
+        return None
+    message, end = _message(lines, index, prefix, said["message"] or "")
+    frame = _user_frame(frames)
+    text = [f'  File "{each.file}", line {each.line}, in {each.function}' for each in frames]
+    body = "\n".join(["Traceback (most recent call last):", *text, f"{said['type']}: {message}"])
+    info = ExceptionInfo(said["type"], message, frame.file, frame.line, frame.function, body)
+    return Printed(info, index, start, end)
 
 
 def _body(header: re.Match[str], text: list[str]) -> str:

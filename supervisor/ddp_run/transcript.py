@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from ddp_run import childfailed, launcher_text, traceback_text
 from ddp_run.events import ExceptionInfo, LocalRank, Rank
-from ddp_run.speakers import Spoken, assign, without_colour
+from ddp_run.speakers import Spoken, assign, unfolded, without_colour
 from ddp_run.traceback_text import Printed
 from ddp_run.verdict import AgentEnd, Death, Evidence, LogText, SummaryEntry
 
@@ -160,7 +160,9 @@ def _spoken(logs: Sequence[Log]) -> _Spoken:
     by: list[Spoken] = []
     sources: list[tuple[LogText, int]] = []
     for log in logs:
-        for index, each in enumerate(assign([without_colour(line) for line in log.text.lines])):
+        pieces = [(index, piece) for index, line in enumerate(log.text.lines) for piece in unfolded(line)]
+        assigned = assign([without_colour(piece) for _index, piece in pieces])
+        for (index, _piece), each in zip(pieces, assigned, strict=True):
             lines.append(each.text)
             own = log.rank is not None and not each.ranks and not each.agent
             by.append(each._replace(ranks=(log.rank,)) if own and log.rank is not None else each)
