@@ -13,6 +13,7 @@ import re
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from ddp_run.events import LocalRank, Rank
 from ddp_run.verdict import SummaryEntry
@@ -27,6 +28,7 @@ _CODE = re.compile(r"(-?\d+) \(pid: (\d+)\)")
 _TERM = re.compile(r"Sending process (\d+) closing signal (?:Signals\.)?(SIG\w+)")
 _KILL = re.compile(r"Unable to shutdown process (\d+) via \S+ forcefully exiting via (?:Signals\.)?(SIG\w+)")
 _MOST_LINES = 4096
+_ONE_END_S = 60
 _OBSERVED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
 
 
@@ -61,10 +63,16 @@ def parse(text: str) -> tuple[SummaryEntry, ...]:
 
     Lines may be prefixed, indented or mixed with others. A failure without a readable rank is left out.
     """
+    return tuple(entry for _index, entry in placed(text.splitlines()))
+
+
+def placed(lines: Sequence[str]) -> list[tuple[int, SummaryEntry]]:
+    """The same, each with the index of the line behind it."""
     found: list[SummaryEntry] = []
+    ends: list[int] = []
     draft: _Draft | None = None
     section: bool | None = None
-    for line in text.splitlines():
+    for index, line in enumerate(lines):
         heading = _heading(line)
         if heading is not None or (draft is not None and _BORDER.search(line)):
             _close(draft, found)
@@ -72,8 +80,52 @@ def parse(text: str) -> tuple[SummaryEntry, ...]:
             section = heading if heading is not None else section
         elif section is not None:
             draft = _read(line, draft, section, found)
+        ends += [index] * (len(found) - len(ends))
     _close(draft, found)
-    return tuple(found)
+    ends += [len(lines)] * (len(found) - len(ends))
+    return list(zip(ends, found, strict=True))
+
+
+def last_attempts(told: Sequence[tuple[int, SummaryEntry]]) -> tuple[list[SummaryEntry], list[range]]:
+    """Of each host the failures of its last box, and the lines of the attempts before, each up to its box' end.
+
+    A job that was started again appends to its log; several nodes' logs may stand one after the other.
+    """
+    boxes: list[list[tuple[int, SummaryEntry]]] = [[]]
+    for position, each in enumerate(told):
+        root_first = told[0][1].root and not told[-1][1].root
+        if position and (each[1].root if root_first else told[position - 1][1].root):
+            boxes.append([])
+        boxes[-1].append(each)
+    over: list[range] = []
+    kept: list[SummaryEntry] = []
+    start = 0
+    for number, box in enumerate(boxes):
+        again = any(
+            _is_repeated(entry, other) for _index, entry in box for rest in boxes[number + 1 :] for _, other in rest
+        )
+        end = max((index for index, _entry in box), default=0)
+        if again:
+            over.append(range(start, end))
+        else:
+            kept += [entry for _index, entry in box]
+        start = end
+    return kept, over
+
+
+def _is_repeated(entry: SummaryEntry, later: SummaryEntry) -> bool:
+    """Whether the later one is of another attempt. Two agents of one host end their boxes within a minute."""
+    if entry.host != later.host:
+        return False
+    times = [_moment(each.time) for each in (entry, later)]
+    return entry.rank == later.rank or (None not in times and abs((times[1] or 0) - (times[0] or 0)) > _ONE_END_S)
+
+
+def _moment(time: str | None) -> float | None:
+    try:
+        return datetime.strptime(time or "", "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
 
 
 def boxes(lines: Sequence[str]) -> set[int]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from ddp_run.events import Rank
 
+_MPI_NAME = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[\w.\-]+@\d+),(\d+)\]")
+_MPI_CODE = re.compile(r"Exit code: +(\d+)")
 _WORDS = {
     "killed": signal.SIGKILL,
     "segmentation fault": signal.SIGSEGV,
@@ -48,7 +50,20 @@ def ends(lines: Sequence[str]) -> tuple[Ended, ...]:
             if hit is not None:
                 found += [Ended(index, rank, code, host) for rank, code, host in read(hit) if code]
                 break
+    if "Process name: [" in whole:
+        found += _first_of_mpirun(lines)
     return tuple(found)
+
+
+def _first_of_mpirun(lines: Sequence[str]) -> list[Ended]:
+    """`Process name: [[1234,1],2]` and, below it, `Exit code:    3`: the first process with another than 0."""
+    found = []
+    for index, line in enumerate(lines[:-1]):
+        name = _MPI_NAME.search(line)
+        code = _MPI_CODE.search(lines[index + 1]) if name else None
+        if name and code and int(code[1]):
+            found.append(Ended(index + 1, Rank(int(name[1])), int(code[1])))
+    return found
 
 
 _Read = Callable[[re.Match[str]], Iterable[tuple[Rank | None, int, str | None]]]

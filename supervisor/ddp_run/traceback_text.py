@@ -199,7 +199,7 @@ def _below_box(lines: Sequence[str], start: int, index: int, prefix: _Prefix, fr
 
 def _body(header: re.Match[str], text: list[str]) -> str:
     first = f"{header['group'] or ''}Traceback (most recent call last):"
-    return "\n".join([first, *(line for line in text if not line.endswith(first))])
+    return "\n".join([first, *(text[1:] if text and text[0].endswith(first) else text)])
 
 
 def _frames(lines: Sequence[str], index: int, prefix: _Prefix) -> tuple[list[_Frame], int]:

@@ -62,6 +62,7 @@ _LAST_WORDS = 12
 _MESSAGE_LINES = 20
 _WENT_ON = 3
 _LONGEST = 4000
+_TORN_LINES = 60
 _FEW = 6
 _MOST_ORPHANS = 1000
 _REPEATED = 5
@@ -108,11 +109,11 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     spoken = _spoken(logs)
     everything = spoken.text(range(len(spoken.lines)))
     whole = "\n".join(spoken.lines)
-    summary = childfailed.parse(whole)
-    if not summary:
-        summary = _observed_at_the_end(spoken)
+    told, over = childfailed.last_attempts(childfailed.placed(spoken.lines))
+    spoken = _given_to_launchers(spoken, {index for lines in over for index in lines})
+    summary = tuple(told) or _observed_at_the_end(spoken)
     exceptions, launchers = _exceptions(spoken)
-    spoken = _without_launchers(spoken, launchers)
+    spoken = _given_to_launchers(spoken, launchers | childfailed.boxes(spoken.lines))
     stop = _STOPPED.search(whole)
     deaths = _deaths(spoken, summary, exceptions, is_consequence)
     if not deaths and not launchers and stop is None:
@@ -170,11 +171,10 @@ def _spoken(logs: Sequence[Log]) -> _Spoken:
     return _Spoken(tuple(lines), tuple(by), tuple(sources))
 
 
-def _without_launchers(spoken: _Spoken, tracebacks: set[int]) -> _Spoken:
-    """Gives the tracebacks and boxes of launchers to them: they are no last words of a rank."""
-    theirs = tracebacks | childfailed.boxes(spoken.lines)
-    by = (each._replace(agent=True) if index in theirs else each for index, each in enumerate(spoken.by))
-    return replace(spoken, by=tuple(by)) if theirs else spoken
+def _given_to_launchers(spoken: _Spoken, lines: set[int]) -> _Spoken:
+    """The same with these lines said to be launchers': they are no last words of a rank."""
+    by = (each._replace(agent=True, ranks=()) if index in lines else each for index, each in enumerate(spoken.by))
+    return replace(spoken, by=tuple(by)) if lines else spoken
 
 
 def _of(spoken: _Spoken, rank: Rank | None) -> list[int]:
@@ -530,17 +530,24 @@ def _nameless(spoken: _Spoken, exceptions: Sequence[_Raised], is_consequence: Is
         return [Death(rank=rank, code=None, stderr=spoken.text(_of(spoken, rank))) for rank in sorted(speaking)]
     said = [index for index, each in enumerate(spoken.by) if not each.agent]
     text = spoken.text(said)
-    tail = text.ending(_LAST_WORDS).lines
+    tail = _outside(text.ending(_TORN_LINES).lines)[-_LAST_WORDS:]
     torn = (
         not exceptions
         and any(_TORN.search(line) for line in tail)
-        and any(_PLACE.search(line) for line in text.ending(60).lines)
+        and any(_PLACE.search(line) for line in text.ending(_TORN_LINES).lines)
     )
     if not torn and not any(_NATIVE.search(line) for line in tail):
         return []
     ranks = {spoken.by[index].ranks for index in said[-_LAST_WORDS:]}
     alone = ranks.pop() if len(ranks) == 1 else ()
     return [Death(rank=alone[0] if len(alone) == 1 else None, stderr=text)]
+
+
+def _outside(lines: Sequence[str]) -> list[str]:
+    """The lines that are part of no whole traceback, nor of what says before one that the program goes on."""
+    found = traceback_text.find(lines)
+    inside = {index for each in found for index in range(each.start - (0 if each.final else 2), each.end)}
+    return [line for index, line in enumerate(lines) if index not in inside]
 
 
 def _code_of(info: ExceptionInfo) -> int | None:
