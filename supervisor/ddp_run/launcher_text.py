@@ -100,6 +100,8 @@ def _code(word: str) -> int:
 
 
 _HOW = r"(?P<how>Killed|Segmentation fault|Aborted|Bus error|Terminated|Hangup|Floating point exception|Out Of Memory)"
+_SHELL = r"(?:^(?=\w+(?:\s*$|\s{2,}))|: line \d+: +\d+ |\[\d+\]\S* +)"
+"""bash: the word alone, `run.sh: line 3: 4711 Killed …`, `[1]+  Killed …`."""
 _FORMS: tuple[tuple[str, re.Pattern[str], _Read], ...] = (
     (
         "srun: error:",
@@ -129,6 +131,6 @@ _FORMS: tuple[tuple[str, re.Pattern[str], _Read], ...] = (
     ("crashed with exit code", re.compile(r"[Rr]ank (?P<rank>\d+) crashed with exit code (?P<code>-?\d+)"), _numbered),
     ("return code =", re.compile(r"exits with return code = (?P<code>-?\d+)(?P<how>)"), _nameless),
     ("core dumped", re.compile(rf"(?:^|[\s:]){_HOW} +\(core dumped\)(?P<code>)"), _nameless),
-    ("Killed", re.compile(r"(?:^|: line \d+: +\d+ |\[\d+\]\S* +)(?P<how>Killed)(?P<code>)(?:\s|$)"), _nameless),
-    ("Terminated", re.compile(r"(?:^|: line \d+: +\d+ |\[\d+\]\S* +)(?P<how>Terminated)(?P<code>)(?:\s|$)"), _nameless),
+    ("Killed", re.compile(_SHELL + r"(?P<how>Killed)(?P<code>)(?:\s|$)"), _nameless),
+    ("Terminated", re.compile(_SHELL + r"(?P<how>Terminated)(?P<code>)(?:\s|$)"), _nameless),
 )

@@ -19,6 +19,7 @@ import pytest
 
 from ddp_run import transcript
 from ddp_run.diagnose import follows_another, judge
+from ddp_run.events import Rank
 from ddp_run.speakers import assign
 from ddp_run.verdict import LogText, Verdict
 
@@ -187,7 +188,7 @@ FORMS = {
     "much between": Form(much_between, lambda record: record.first_end is not None),
 }
 
-_EACH = 3
+_EACH = 4
 """Every so manyth record goes through a form, another part of them through each form: all would take a minute."""
 
 
@@ -212,6 +213,27 @@ def same(record: Record, form: Form, got: Answer) -> bool:
     before = plain(record.id)
     ranks = {before.rank, form.rank} if form.rank is not None and names_nobody(record) else {before.rank}
     return (got.cause, got.code) == (before.cause, before.code) and got.rank in ranks
+
+
+def in_files(record: Record) -> list[transcript.Log]:
+    """One file for each rank, and the launcher's own."""
+    files: dict[Rank | None, list[str]] = {}
+    for each in assign(record.lines):
+        files.setdefault(each.ranks[0] if each.ranks else None, []).append(each.text)
+    return [
+        transcript.Log(LogText("launcher.log" if rank is None else f"rank_{rank}.log", tuple(lines)), rank)
+        for rank, lines in files.items()
+    ]
+
+
+def test_files_of_ranks() -> None:
+    chosen = [record for record in records() if record.names_ranks]
+    assert len(chosen) > 30
+    found = [
+        (record.id, plain(record.id), Answer.of(judge(transcript.read(in_files(record), follows_another))))
+        for record in chosen
+    ]
+    assert not [each for each in found if each[1] != each[2]]
 
 
 def test_a_prefix_is_taken_off_as_a_whole() -> None:
