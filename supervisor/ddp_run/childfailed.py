@@ -72,7 +72,9 @@ def placed(lines: Sequence[str]) -> list[tuple[int, SummaryEntry]]:
     ends: list[int] = []
     draft: _Draft | None = None
     section: bool | None = None
-    for index, line in enumerate(lines):
+    first = next((index for index, line in enumerate(lines) if "Cause" in line or "Failures" in line), len(lines))
+    for index in range(first, len(lines)):
+        line = lines[index]
         heading = _heading(line)
         if heading is not None or (draft is not None and _BORDER.search(line)):
             _close(draft, found)
