@@ -111,6 +111,7 @@ def test_forms_of_tracebacks(shown: str, file: str, line: int, rank: int | None)
     assert raised is not None
     assert (raised.type, raised.message, raised.file, raised.line) == ("KeyError", "'x'", f"/home/user/{file}", line)
     assert death.rank == rank
+    assert raised.traceback.startswith("Traceback (most recent call last):\n")
 
 
 @pytest.mark.parametrize("shown", [RAISED, RICH, LOGURU])
@@ -185,9 +186,11 @@ def test_summaries_of_several_nodes() -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_of_two_attempts_in_one_log_the_last_counts(rank: int) -> None:
     again = RAISED.replace("KeyError: 'x'", "ValueError: new")
-    found = verdict(by(1, RAISED), box(1, "10:00:05"), by(rank, again), box(rank, "11:00:05"))
-    assert first(found)[1] == rank
-    assert "new" in (found.title or "")
+    found = evidence(by(1, RAISED), box(1, "10:00:05"), by(rank, again), box(rank, "11:00:05"))
+    (death,) = found.deaths
+    assert death.rank == rank
+    assert not [line for line in death.stderr.lines if "KeyError" in line]
+    assert "new" in (judge(found).title or "")
 
 
 def test_two_attempts_of_two_nodes() -> None:
