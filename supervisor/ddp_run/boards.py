@@ -20,7 +20,7 @@ from ddp_run.stack_text import Stack, dumps, is_whole
 
 SIZE = 4096
 VERSION = 1
-WORDS: tuple[str, ...] = ("VERSION_WORD", "PID", "PHASE", "PHASE_AT", "STEPS", "STEP_AT", "COLLECTIVE", "COLLECTIVE_AT")
+WORDS: tuple[str, ...] = ("VERSION_WORD", "PID", "PHASE", "PHASE_AT", "STEPS", "COLLECTIVE", "COLLECTIVE_AT")
 WORDS += ("HEARTBEAT", "STACKS_READY", "ASKED", "ANSWERED", "MAIN_THREAD")
 PHASES = ("before-init", "init", "after-init", "training", "shutdown")
 _AT = {name: index for index, name in enumerate(WORDS)}
@@ -68,7 +68,6 @@ class Board:
             phase=PHASES[phase] if 0 <= phase < len(PHASES) else None,
             phase_at=self._word("PHASE_AT"),
             steps=self._word("STEPS"),
-            step_at=self._word("STEP_AT"),
             collectives=self._word("COLLECTIVE"),
             collective_at=self._word("COLLECTIVE_AT"),
         )

@@ -62,15 +62,14 @@ class RankLook:
     phase: str | None = None
     phase_at: int = 0
     steps: int = 0
-    step_at: int = 0
     collectives: int = 0
     collective_at: int = 0
     left: bool = False
 
     @property
     def progress_at(self) -> int:
-        """When it last did anything that counts."""
-        return max(self.phase_at, self.step_at, self.collective_at)
+        """When it last did anything that counts, its steps apart: those carry no time."""
+        return max(self.phase_at, self.collective_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +235,12 @@ class Watch:
         if self._last_look and at - self._last_look > 10 * LOOK_S * _SECOND:
             self._seen_at = at  # this machine, or ddp-run, was suspended meanwhile
         self._last_look = at
-        self._learn(ranks)
+        self._learn(at, ranks)
         at_work = any(each.phase in ("init", "after-init", "training") for each in ranks)
         self._someone_left = at_work and any(each.left for each in ranks)
+        stepped = max((seen_at for _steps, seen_at in self._steps.values()), default=0)
         moved = max((each.progress_at for each in ranks), default=0)
+        moved = max(moved, stepped)
         if moved > self._seen_at:
             self._seen_at, self._asked_at = moved, 0
         if not any(each.phase in ("init", "after-init", "training", "shutdown") for each in ranks):
@@ -264,13 +265,15 @@ class Watch:
         usual = median(self._durations) if self._durations else 0.0
         return max(PATIENCE_S, STEPS_OF_PATIENCE * usual)
 
-    def _learn(self, ranks: Sequence[RankLook]) -> None:
+    def _learn(self, at: int, ranks: Sequence[RankLook]) -> None:
+        """Steps count from when they are seen; their usual time is that between two looks, shared among them."""
         for each in ranks:
-            steps, step_at = self._steps.get(each.rank, (0, 0))
-            if each.steps > steps > 0 and each.step_at > step_at:
-                self._durations.append((each.step_at - step_at) / (each.steps - steps) / _SECOND)
-            if each.steps != steps:
-                self._steps[each.rank] = (each.steps, each.step_at)
+            steps, seen_at = self._steps.get(each.rank, (0, 0))
+            if each.steps == steps:
+                continue
+            if each.steps > steps > 0:
+                self._durations.append((at - seen_at) / (each.steps - steps) / _SECOND)
+            self._steps[each.rank] = (each.steps, at)
 
 
 # ---------------------------------------------------------------------------------------- a closer look

@@ -129,7 +129,6 @@ def test_phases_steps_and_collectives(ranks: Ranks) -> None:
     assert (ended.look.phase, ended.look.steps) == ("shutdown", 4)
     assert ended.look.phase_at == phases[-1]["at"]
     assert ended.look.collectives >= 4
-    assert phases[2]["at"] <= ended.look.step_at < phases[3]["at"]
 
 
 SEEN_BY_THE_PROGRAM = """

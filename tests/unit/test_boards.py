@@ -56,10 +56,10 @@ def _board(folder: Path, pid: int, **words: int) -> Board | None:
 
 
 def test_a_board_is_read(tmp_path: Path) -> None:
-    board = _board(tmp_path, os.getpid(), PHASE=3, PHASE_AT=5, STEPS=7, STEP_AT=11, COLLECTIVE=13, COLLECTIVE_AT=9)
+    board = _board(tmp_path, os.getpid(), PHASE=3, PHASE_AT=5, STEPS=7, COLLECTIVE=13, COLLECTIVE_AT=9)
     assert board is not None
     look = board.look()
-    assert (look.rank, look.phase, look.steps, look.collectives, look.progress_at) == (3, "training", 7, 13, 11)
+    assert (look.rank, look.phase, look.steps, look.collectives, look.progress_at) == (3, "training", 7, 13, 9)
     board.close()
 
 

@@ -282,8 +282,8 @@ def test_ranks_that_all_sleep_are_described_and_nobody_is_blamed() -> None:
 # -------------------------------------------------------------------------------------- the watch
 
 
-def ranks_at(at_s: float, phase: str = "training", steps: int = 0, step_at_s: float = 0.0) -> RankLook:
-    return RankLook(Rank(0), phase, round(at_s * S), steps, round(step_at_s * S))
+def ranks_at(at_s: float, phase: str = "training", steps: int = 0) -> RankLook:
+    return RankLook(Rank(0), phase, round(at_s * S), steps)
 
 
 def fed(watch: Watch, seconds: range, *looks: RankLook) -> list[int]:
@@ -301,9 +301,9 @@ def test_no_look_before_anybody_joins_the_group() -> None:
 def test_long_steps_are_learnt() -> None:
     watch = Watch()
     for step in range(1, 6):
-        fed(watch, range(20 * step, 20 * step + 20), ranks_at(1, "training", step, 20 * step))
+        fed(watch, range(20 * step, 20 * step + 20), ranks_at(1, "training", step))
     assert watch.patience_s == 60.0
-    assert fed(watch, range(120, 190), ranks_at(1, "training", 5, 100)) == [160]
+    assert fed(watch, range(120, 190), ranks_at(1, "training", 5)) == [160]
 
 
 def test_a_machine_that_slept_has_lost_no_progress() -> None:
@@ -325,5 +325,5 @@ def test_ranks_that_shut_down_are_given_time() -> None:
 def test_progress_ends_a_stall() -> None:
     watch = Watch()
     fed(watch, range(100, 120), ranks_at(100))
-    watch.look(121 * S, [ranks_at(100, steps=1, step_at_s=120.5)])
-    assert watch.since == 120.5 * S
+    watch.look(121 * S, [ranks_at(100, steps=1)])
+    assert watch.since == 121 * S

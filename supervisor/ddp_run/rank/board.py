@@ -20,21 +20,20 @@ PHASE = 2
 PHASE_AT = 3
 """When the phase began; all times are nanoseconds of CLOCK_MONOTONIC."""
 STEPS = 4
-"""Optimizer steps so far, of all optimizers."""
-STEP_AT = 5
-COLLECTIVE = 6
+"""Optimizer steps so far, of all optimizers. When they were made is for the reader to see: a clock costs more."""
+COLLECTIVE = 5
 """The default group's own count of collectives, as sampled."""
-COLLECTIVE_AT = 7
+COLLECTIVE_AT = 6
 """When it was seen to have changed."""
-HEARTBEAT = 8
+HEARTBEAT = 7
 """When the sampling thread ran last: it stands still where another thread holds the interpreter's lock."""
-STACKS_READY = 9
+STACKS_READY = 8
 """The signal number that writes the stacks, once it is safe to send; 0 before."""
-ASKED = 10
+ASKED = 9
 """Written by ddp-run: how often it has asked for the flight recorder's entries."""
-ANSWERED = 11
+ANSWERED = 10
 """How many of those were answered."""
-MAIN_THREAD = 12
+MAIN_THREAD = 11
 """The main thread's identity, as faulthandler prints it."""
 
 PHASES = ("before-init", "init", "after-init", "training", "shutdown")

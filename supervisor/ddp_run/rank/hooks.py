@@ -152,8 +152,7 @@ class Hooks:
 
     def _on_optimizer(self, module: "ModuleType") -> None:
         """Count the steps of all optimizers; one that steps another one within its own step counts once."""
-        hooks, now = self, self._now
-        steps, step_at = self._layout.STEPS, self._layout.STEP_AT
+        hooks, steps = self, self._layout.STEPS
         outer = 0  # the id of the optimizer whose step began; it stays there where that step raised
 
         def begins(optimizer: "Any", _args: "Any", _kwargs: "Any") -> None:
@@ -168,7 +167,6 @@ class Hooks:
             outer = 0
             words = hooks.words
             words[steps] += 1
-            words[step_at] = now()
             if words[steps] == 1:
                 hooks.phase(3)
                 if hooks._debug:
