@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never, final
@@ -57,9 +57,10 @@ if TYPE_CHECKING:
 _LOOK_FOR_RANKS_S = 2.0
 """How often to look for ranks among the agent's children, for those that cannot say hello."""
 _LOOK_FOR_REPORT_S = 0.02
-_LOAD_CATALOGUE_S = 6.0
-"""When the rules are loaded at the latest: 0.1 s of CPU that the ranks' start should not have to share, and that a host
-which runs out of memory or files may not be able to give any more."""
+_LOAD_CATALOGUE_S = 3.0
+"""When the rules begin to be loaded: CPU that the ranks' start should not have to share, and that a host which runs out
+of memory or files may not be able to give any more. One a turn: the loop must not be away when ranks die."""
+_NEXT_RULE_S = 0.02
 _LEFTOVERS_S = 5.0
 """Most that leftovers of ranks get between SIGTERM and SIGKILL."""
 _REAP_S = 0.5
@@ -96,6 +97,8 @@ class Attempt:
     keep: frozenset[int] = frozenset()
     hang_timeout_s: float | None = None
     """End the job after so long without progress, where a closer look has shown who waits or stands still."""
+    _rules: Iterator[str] | None = None
+    """Loads one rule a step."""
     _observer: Observer | None = None
     _left: dict[Rank, int] = field(default_factory=dict)
     """Ranks that ended with 0, and in which start."""
@@ -150,12 +153,13 @@ class Attempt:
                 case Caught(signal.SIGCHLD):
                     self._reap()
                 case Caught(signum):
+                    self._read_inbox()  # a rank that has said hello by now is to have it too
                     self._stops += signum in STOP_SIGNALS
                     self._emit(SignalReceived(now(), signum))
                 case RanOut("look-for-ranks"):
                     self._look_for_ranks()
                 case RanOut("load-catalogue"):
-                    _load_catalogue()
+                    self._load_a_rule()
                 case RanOut("look-for-report"):
                     self._look_for_report()
                 case RanOut("look-at-ranks"):
@@ -291,6 +295,14 @@ class Attempt:
         latest = max((process.event.restart for process in self._ranks.values()), default=0)
         known = [process.event for process in self._ranks.values() if process.event.restart == latest]
         return bool(known) and len(known) >= known[0].local_world_size
+
+    def _load_a_rule(self) -> None:
+        from ddp_run.diagnose import rule_modules
+
+        if self._rules is None:
+            self._rules = rule_modules()
+        if next(self._rules, None) is not None:
+            self.loop.set_timer("load-catalogue", _NEXT_RULE_S)
 
     def _look_for_report(self) -> None:
         if self._agent is None:
@@ -523,12 +535,6 @@ class Attempt:
             self._turn(min(remaining, 0.02))
             if self._stops > stops and signum != signal.SIGKILL:
                 return
-
-
-def _load_catalogue() -> None:
-    from ddp_run import diagnose
-
-    diagnose.load()
 
 
 def _silent_rank(pid: int, environ: Mapping[str, str], attempt: int) -> RankStarted:

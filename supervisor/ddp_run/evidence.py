@@ -348,17 +348,27 @@ class _Ends:
 
         Source: torch/distributed/elastic/multiprocessing/api.py, `_close`: SIGTERM, 30 s later SIGKILL.
         """
+        named = self.agent_sent.get(start.pid, ())
+        if -(self._end(start) or 0) in named:  # it ended of just that signal, whenever its death was seen
+            return named
         told_at = min((e.at for e in self.sent if e.target in ("agent", "job")), default=None)
         causes = [stamp for stamp in (self.first_death, told_at) if stamp is not None]
         if at is None or not causes or at <= min(causes):
             return ()
         if self.agent_sent:
-            return self.agent_sent.get(start.pid, ())
+            return named
         exited = self.exited.get(start.rank)
         if exited is not None and exited.code not in (None, -signal.SIGTERM, -signal.SIGKILL):
             return ()
         late = at - min(causes) > _AGENT_KILLS_AFTER_NS
         return (signal.SIGTERM, signal.SIGKILL) if late else (signal.SIGTERM,)
+
+    def _end(self, start: RankStarted) -> int | None:
+        """How its process ended: the kernel's word, else the agent's."""
+        exited, entry = self.exited.get(start.rank), self.summary.get(start.rank)
+        if exited is not None and exited.code is not None:
+            return exited.code
+        return entry.code if entry is not None and entry.pid in (None, start.pid) else None
 
 
 def _death(folder: Path, part: _Attempt, start: RankStarted, ends: _Ends) -> Death:

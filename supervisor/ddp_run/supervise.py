@@ -313,7 +313,8 @@ class _Job:
         for warning in self.warnings:
             self.output.say(warning, level="warning")
         self.output.load()
-        # now, not at the end
+        # now, and not when ranks start or die: the loop must not be away then
+        import ddp_run.observer  # noqa: F401
         from ddp_run import core_dump, diagnose, evidence, memory, retry, space, verdict_file, verdict_text  # noqa: F401
 
     def _count_memory(self) -> None:

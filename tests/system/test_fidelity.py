@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +24,9 @@ ADDED: dict[str, Callable[[str], bool]] = {
     "NCCL_DEBUG_FILE": lambda value: value.endswith("/nccl.log"),
 }
 # Parts of Python that the bootstrap loads before the program; none has effects of its own.
-LOADED_EARLIER = {"_json", "_socket", "_ctypes", "faulthandler"}
-STACKS_DESCRIPTOR = 1000
+LOADED_EARLIER = {"_json", "_socket", "_ctypes", "faulthandler", "mmap"}
+OURS_FROM = 1000
+"""Descriptors for stacks and the board."""
 # What torchrun changes for any program: how it is started and from where it gets its streams.
 CHANGED_BY_TORCHRUN = {"environment", "child python"}
 
@@ -90,7 +92,7 @@ def test_a_rank_sees_what_it_sees_under_torchrun(tmp_path: Path, form: str) -> N
 def _assert_only_known_differences(form: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     added = set(ours.pop("modules")) - set(theirs.pop("modules"))
     assert added <= LOADED_EARLIER
-    ours["descriptors"] = [each for each in ours["descriptors"] if each != STACKS_DESCRIPTOR]
+    ours["descriptors"] = [each for each in ours["descriptors"] if each < OURS_FROM]
     for name, value in ADDED.items():
         assert value(ours["environment"].pop(name))
         ours["child python"] = ours["child python"].replace(f"{name!r}, ", "")
@@ -108,8 +110,8 @@ def _assert_only_known_differences(form: str, ours: dict[str, Any], theirs: dict
 
 def _signals_but_fatal(seen: dict[str, Any]) -> dict[str, int]:
     # faulthandler catches these, to write stacks before they take effect.
-    fatal = sum(1 << number - 1 for number in (4, 6, 7, 8, 11))
-    return {name: int(mask, 16) & ~fatal for name, mask in seen.pop("signals").items()}
+    ours = sum(1 << number - 1 for number in (4, 6, 7, 8, 11, signal.SIGRTMIN + 5))
+    return {name: int(mask, 16) & ~ours for name, mask in seen.pop("signals").items()}
 
 
 def _compare_with_plain(folder: Path, dump: Path, words: list[str], rank: dict[str, Any]) -> None:

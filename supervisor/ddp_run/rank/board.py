@@ -5,6 +5,7 @@ ddp-run's own private folder, 64-bit words in the machine's byte order. Writing 
 """
 
 import os
+import sys
 from _thread import get_ident
 
 TYPE_CHECKING = False
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 SIZE = 4096
+HIGHEST_LOW = 1001
+"""Descriptors up to here are left to the program; those for stacks end here too."""
 VERSION = 1
 
 VERSION_WORD = 0
@@ -41,13 +44,11 @@ PHASES = ("before-init", "init", "after-init", "training", "shutdown")
 
 def open_board(folder: "str", restart: int, rank: int) -> "Any":
     """A new board as a memoryview of 64-bit words. Raises OSError."""
-    import mmap
-
     path = "%s/board_%d_%d" % (folder, restart, rank)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.ftruncate(descriptor, SIZE)
-        memory = mmap.mmap(descriptor, SIZE)
+        memory = _mapped(descriptor)
     finally:
         os.close(descriptor)
     words = memoryview(memory).cast("q")
@@ -55,3 +56,30 @@ def open_board(folder: "str", restart: int, rank: int) -> "Any":
     words[MAIN_THREAD] = get_ident()
     words[VERSION_WORD] = VERSION
     return words
+
+
+def _mapped(descriptor: int) -> "Any":
+    """The file as shared memory, without a low descriptor: the program's own files are to keep their numbers.
+
+    Python keeps a copy of the descriptor, the lowest that is free; since 3.13 it can be told not to.
+    """
+    import mmap
+
+    if sys.version_info >= (3, 13):
+        return mmap.mmap(descriptor, SIZE, trackfd=False)
+    taken = [descriptor]
+    try:
+        while taken[-1] < HIGHEST_LOW:
+            taken.append(os.dup(descriptor))
+    except OSError:  # no more descriptors: then a low one
+        _close(taken[1:])
+        taken = taken[:1]
+    try:
+        return mmap.mmap(descriptor, SIZE)
+    finally:
+        _close(taken[1:])
+
+
+def _close(descriptors: "list[int]") -> None:
+    for each in descriptors:
+        os.close(each)
