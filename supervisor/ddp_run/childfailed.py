@@ -29,6 +29,9 @@ _TERM = re.compile(r"Sending process (\d+) closing signal (?:Signals\.)?(SIG\w+)
 _KILL = re.compile(r"Unable to shutdown process (\d+) via \S+ forcefully exiting via (?:Signals\.)?(SIG\w+)")
 _MOST_LINES = 4096
 _ONE_END_S = 60
+_STOPPED = re.compile(
+    r"SignalException: Process \d+ got signal: (\d+)|Received (?:Signals\.)?(SIG\w+|\d+) death signal"
+)
 _OBSERVED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
 
 
@@ -170,6 +173,15 @@ def observed(text: str) -> tuple[SummaryEntry, ...]:
         )
         for hit in _OBSERVED.finditer(text)
     )
+
+
+def stop_signal(text: str) -> int | None:
+    """The signal that somebody sent to the agent, as it first says so: by number, or by name as older releases do."""
+    hit = _STOPPED.search(text)
+    if hit is None:
+        return None
+    said = hit[1] or hit[2]
+    return int(said) if said.isdigit() else int(getattr(signal, said, signal.SIGTERM))
 
 
 def signals_sent(lines: Iterable[str]) -> dict[int, tuple[int, ...]]:

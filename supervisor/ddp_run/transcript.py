@@ -33,7 +33,6 @@ _AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedExcept
 _AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")
 _LAUNCHER = re.compile(r"accelerate/commands/|deepspeed/launcher/|torch/multiprocessing/spawn\.py")
 _SPAWNED = re.compile(r"-- Process (?P<rank>\d+) terminated with the following error:")
-_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d+)|Received (?:Signals\.SIG\w+|(\d+)) death signal")
 _EMPTY = re.compile(
     r"\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d+|\s*={3,}|\s*-{3,}|\[?[WI]\d{4} |wandb: |srun: |slurmstepd: "
 )
@@ -64,7 +63,6 @@ _WENT_ON = 3
 _LONGEST = 4000
 _TORN_LINES = 60
 _FEW = 6
-_MOST_ORPHANS = 1000
 _REPEATED = 5
 _OFTEN = 40
 """Lines of a known form, and of one form, after which a program is taken to have gone on."""
@@ -114,7 +112,7 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     summary = tuple(told) or _observed_at_the_end(spoken)
     exceptions, launchers = _exceptions(spoken)
     spoken = _given_to_launchers(spoken, launchers | childfailed.boxes(spoken.lines))
-    stop = _STOPPED.search(whole)
+    stop = childfailed.stop_signal(whole)
     deaths = _deaths(spoken, summary, exceptions, is_consequence)
     if not deaths and not launchers and stop is None:
         deaths = _nameless(spoken, exceptions, is_consequence)
@@ -122,7 +120,7 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
         deaths=tuple(deaths),
         started=len(deaths),
         agent=AgentEnd(_launchers_code(spoken, bool(launchers)), everything, summary=summary),
-        stop_signal=int(stop[1] or stop[2] or signal.SIGTERM) if stop else None,
+        stop_signal=stop,
         kernel=spoken.text(_kernels(spoken.lines, whole)),
         nodes=len({entry.host for entry in summary if entry.host}) or 1,
         logs_only=True,

@@ -108,3 +108,10 @@ def test_reads_the_log_line_where_the_box_is_missing() -> None:
 def test_takes_nothing_from_text_without_a_box() -> None:
     text = Path(__file__).read_text().replace("Root Cause:", "").replace("Failures:", "")
     assert childfailed.parse(text) == ()
+
+
+def test_the_signal_that_the_agent_got() -> None:
+    assert childfailed.stop_signal("WARNING: Received Signals.SIGINT death signal, shutting down workers") == 2
+    assert childfailed.stop_signal("W1121 … Received 15 death signal, shutting down workers") == 15
+    assert childfailed.stop_signal("…SignalException: Process 4711 got signal: 1") == 1
+    assert childfailed.stop_signal("Sending process 4711 closing signal SIGTERM") is None
