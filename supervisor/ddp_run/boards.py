@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from ddp_run.events import Rank
+from ddp_run.launch import catches
 from ddp_run.progress import Collective, ProcessState, RankLook
 from ddp_run.stack_text import Stack, dumps, is_whole
 
@@ -75,7 +76,7 @@ class Board:
     def ask_for_stacks(self) -> bool:
         """Have the rank write its stacks; false where that would not be safe, or it is gone."""
         number = self._word("STACKS_READY")
-        if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not _catches(self.pid, number):
+        if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not catches(self.pid, number):
             return False
         try:
             self._stacks_from = (self._folder / "live_stacks.txt").stat().st_size
@@ -210,16 +211,6 @@ def _call(pid: int) -> tuple[str | None, str | None, bool]:
             path = ""
         return name, f"{_ON_FILES[name]} {path}" if path.startswith("/") else None, False
     return name, "open of a file" if name == "open" else None, False
-
-
-def _catches(pid: int, number: int) -> bool:
-    """Whether the process handles the signal now: it does not any more once it has run another program (exec)."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        mask = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:"))
-    except (OSError, ValueError, IndexError, StopIteration):
-        return False
-    return bool(mask >> (number - 1) & 1)
 
 
 def _switches(pid: int) -> int:

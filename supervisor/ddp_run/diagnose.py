@@ -219,7 +219,7 @@ class _Court:
         """The rank that another one's text names as the cause: its own code counts where nobody had ended it."""
         known = next((death for death in self.run.deaths if death.rank == rank), None)
         if known is None:
-            return FirstFailure(rank, None, None, None, None, None, None, None, None, None)
+            return FirstFailure(rank)
         told = known.code is None or -known.code in known.signals_sent
         found = _first_failure(replace(known, code=None if told else known.code))
         return replace(found, exception=known.exception if known is reporter else None)
@@ -285,7 +285,7 @@ class _Court:
         left = next((leaver for leaver in self.run.leavers if leaver.rank == rank), None)
         if left is not None:
             return _leaving(left)
-        return FirstFailure(rank, None, None, None, None, None, None, None, None, None)
+        return FirstFailure(rank)
 
     def _stacks(self, rank: Rank | None) -> str:
         """Where the stacks of a rank are."""

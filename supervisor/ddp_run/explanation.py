@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ddp_run import diagnose, evidence, journal, scan, transcript, verdict_file, verdict_text
 from ddp_run.events import AttemptEnded, AttemptStarted, Event, Rank, RunStarted
+from ddp_run.signs import words
 from ddp_run.verdict import LogText, Verdict
 
 STANDARD_INPUT = "-"
@@ -137,14 +138,14 @@ def _logs(paths: Sequence[str], rank_from_filename: bool) -> list[tuple[transcri
     files = [file for path in paths for file in _files(path)]
     if len(files) > _MOST_FILES:
         raise NotReadable(f"{len(files)} files are too many: name at most {_MOST_FILES}")
-    words = _words()
-    return [_log(file, paths, rank_from_filename, words) for file in files]
+    wanted = _words()
+    return [_log(file, paths, rank_from_filename, wanted) for file in files]
 
 
 def _words() -> frozenset[str]:
     """What any rule or reader may want of a large log."""
     signs = (sign for cause in diagnose.catalogue() for sign in cause.signs)
-    return frozenset({*(sign.words for sign in signs), *transcript.WORDS})
+    return frozenset({*words(signs), *transcript.WORDS})
 
 
 def _files(path: str) -> Iterable[str]:
@@ -159,15 +160,15 @@ def _files(path: str) -> Iterable[str]:
 
 
 def _log(
-    file: str, paths: Sequence[str], rank_from_filename: bool, words: frozenset[str]
+    file: str, paths: Sequence[str], rank_from_filename: bool, wanted: frozenset[str]
 ) -> tuple[transcript.Log, str | None]:
     """The log, and what of it was not looked at."""
     path = Path(file)
     try:
         if file == STANDARD_INPUT:
-            read = scan.read_stream(sys.stdin.buffer, "standard input", words)
+            read = scan.read_stream(sys.stdin.buffer, "standard input", wanted)
         else:
-            read = scan.read_log(path, file, words)
+            read = scan.read_log(path, file, wanted)
     except OSError as error:
         raise NotReadable(f"{file} cannot be read: {error.strerror}") from error
     named = file != STANDARD_INPUT and (rank_from_filename or file not in paths)

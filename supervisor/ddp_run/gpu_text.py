@@ -86,12 +86,6 @@ def is_of_a_gpu(death: Death) -> bool:
     return _OF_A_GPU.search(f"{raised.type}: {raised.message}") is not None
 
 
-def place(death: Death) -> str:
-    """The user's line, where an exception shows it: ` (train.py:88)`."""
-    raised = death.exception
-    return f" ({raised.file.rpartition('/')[2]}:{raised.line})" if raised is not None and raised.file else ""
-
-
 def vendor(text: str) -> str:
     """Whose GPU a message speaks of: `HIP`, `XPU`, else `CUDA` (torch for ROCm says `CUDA` in Python's texts too)."""
     if re.search(r"\bHIP\b|hip[A-Z]|HSA_STATUS|\bROCm\b|rocBLAS|miopen|MIOpen|\brocm|by GPU node-", text):

@@ -145,12 +145,22 @@ def is_alive(pid: int) -> bool:
 
 
 def outlives(pid: int, signum: int) -> bool:
-    """Whether a process catches or ignores a signal, so that sending it does not end it (proc(5), SigCgt, SigIgn)."""
+    """Whether a process catches or ignores a signal, so that sending it does not end it."""
+    return _in_masks(pid, signum, ("SigCgt:", "SigIgn:"))
+
+
+def catches(pid: int, signum: int) -> bool:
+    """Whether a process handles a signal now: it does not any more once it has run another program (exec)."""
+    return _in_masks(pid, signum, ("SigCgt:",))
+
+
+def _in_masks(pid: int, signum: int, names: tuple[str, ...]) -> bool:
+    """Whether a signal is in one of these masks of a process (proc(5)); not where it is gone."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
-    masks = (line.split()[1] for line in status.splitlines() if line.startswith(("SigCgt:", "SigIgn:")))
+    masks = (line.split()[1] for line in status.splitlines() if line.startswith(names))
     return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
 
 

@@ -79,13 +79,6 @@ class Observer:
         if board is not None:
             board.close()
 
-    def restart(self) -> None:
-        """The ranks are started again: nothing of before counts."""
-        for rank in list(self._boards):
-            self.forget(rank)
-        self._watch, self._closer, self._said = Watch(), None, None
-        self._still = {}
-
     def progress(self, at: MonotonicNs) -> ProgressSampled | None:
         """What the boards show now, as an event; null where there are none."""
         looks = [board.look() for board in self._boards.values()]

@@ -115,11 +115,6 @@ def unfolded(line: str) -> list[str]:
     return [line, *(part for text in texts if isinstance(text, str) and _HEADER in text for part in text.splitlines())]
 
 
-def places(spoken: Sequence[Spoken]) -> tuple[str, ...]:
-    """The tasks, pods or services that wrote, the most talkative first."""
-    return tuple(name for name, _ in Counter(each.place for each in spoken if each.place).most_common())
-
-
 def _speaker(line: str, place: str | None, tasks: bool) -> Spoken:
     task = Rank(int(place)) if place is not None and place.isdigit() else None
     if line[:1] not in " \t|" or tasks:

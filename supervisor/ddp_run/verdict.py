@@ -199,6 +199,16 @@ class Death:
         return (f"the core dump was given to {self.core.lstrip('|').split(' ')[0]} (kernel.core_pattern)",)
 
     @property
+    def where(self) -> str:
+        """The user's line that its exception shows: ` (train.py:88)`; empty where there is none."""
+        return self.exception.where if self.exception is not None else ""
+
+    @property
+    def struck(self) -> bool:
+        """A signal ended it and no exception is known: what it printed before need not be the end."""
+        return self.exception is None and (self.code or 0) < 0
+
+    @property
     def who(self) -> str:
         """The rank in words."""
         return "a rank" if self.rank is None else f"rank {self.rank}"
@@ -393,15 +403,15 @@ class FirstFailure:
     """The rank that failed first."""
 
     rank: Rank | None
-    local_rank: LocalRank | None
-    node_rank: int | None
-    host: str | None
-    pid: int | None
-    exit_code: int | None
-    signal: str | None
-    at: MonotonicNs | None
-    exception: ExceptionInfo | None
-    log: str | None
+    local_rank: LocalRank | None = None
+    node_rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    at: MonotonicNs | None = None
+    exception: ExceptionInfo | None = None
+    log: str | None = None
 
 
 @frozen

@@ -71,7 +71,7 @@ _STARTS = {
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """A reader's refusal of a file's form."""
-    if death.exception is None and (death.code or 0) < 0 and death.code != -signal.SIGABRT:
+    if death.struck and death.code != -signal.SIGABRT:
         return None  # another signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS) or _below_a_blank_line(death)
     if hit is None or not _is_meant(hit) or (hit.exception is not None and _SPAWNED.search(hit.exception.traceback)):

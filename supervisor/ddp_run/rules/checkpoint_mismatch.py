@@ -86,7 +86,7 @@ class _Differences:
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """torch's and its companions' own words, or a part that a checkpoint does not have."""
-    if death.exception is None and (death.code or 0) < 0:
+    if death.struck:
         return None  # a signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.gpu_text import ended_by_gpu, place
+from ddp_run.gpu_text import ended_by_gpu
 from ddp_run.signs import Hit, Sign
 from ddp_run.verdict import Area, Death, Evidence, Finding, Quote, Retry, Rule
 
@@ -103,7 +103,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if error is not None:
         cause += f": {error.text.strip()[:160]}"
     also = (error,) if error is not None else ()
-    return hit.finding(RULE, death, cause + place(death), _advice(hit, error), also=also)
+    return hit.finding(RULE, death, cause + death.where, _advice(hit, error), also=also)
 
 
 def _what(hit: Hit) -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.gpu_text import ended_by_gpu, place, vendor
+from ddp_run.gpu_text import ended_by_gpu, vendor
 from ddp_run.signs import Sign
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
@@ -62,7 +62,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     status = hit["status"] or hit.match[0].strip()
     status = "`unable to find an engine`" if status.startswith("was unable") else status
     call = f" in {hit['call']}" if hit["call"] else ""
-    cause = f"{death.who} got {status} from {_library(status, hit.match.string)}{call}{place(death)}"
+    cause = f"{death.who} got {status} from {_library(status, hit.match.string)}{call}{death.where}"
     return hit.finding(RULE, death, cause, _advice(status, vendor(hit.match.string)))
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.gpu_text import ended_by_gpu, place, vendor
+from ddp_run.gpu_text import ended_by_gpu, vendor
 from ddp_run.signs import Hit, Sign, anywhere
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
 
@@ -85,7 +85,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     said = hit.match.string
     why = _why(hit)
     name = {"HIP": "AMD GPU", "XPU": "Intel GPU"}.get(vendor(hit.match[0]), "GPU")
-    cause = f"{death.who} has no usable {name}: {why}{place(death)}"
+    cause = f"{death.who} has no usable {name}: {why}{death.where}"
     sure: Confidence = "likely" if hit.sign in _DEMANDED else hit.confidence
     return hit.finding(RULE, death, cause, _advice(why, vendor(said)), confidence=sure)
 

@@ -65,7 +65,7 @@ _BUS = "Bus error"
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """What torch and the pools say of a worker that is gone; the line that names the signal before the others."""
-    if death.exception is None and (death.code or 0) < 0 and death.code != -signal.SIGABRT:
+    if death.struck and death.code != -signal.SIGABRT:
         return None  # another signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.gpu_text import ended_by_gpu, place
+from ddp_run.gpu_text import ended_by_gpu
 from ddp_run.signs import Hit, Sign
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, LogText, Quote, Retry, Rule
 
@@ -90,7 +90,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if kernel is not None and check is not None:
         cause += f": {_meaning(check)} (`{check[:80]}`, {kernel[1]['file'].rpartition('/')[2]}:{kernel[1]['line']})"
     elif hit is not None:
-        cause += f": device-side assert, noticed{place(death) or ' later'}"
+        cause += f": device-side assert, noticed{death.where or ' later'}"
     quotes: tuple[Quote, ...] = (kernel[0],) if kernel is not None else ()
     advice = _advice(check)
     if hit is not None:

@@ -55,7 +55,7 @@ _SHARED_MEMORY = re.compile(r"/dev/shm|</torch_|</?psm_|shared memory|SemLock\(|
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """A write that the disk refused; one that only came out short is most likely the same."""
-    if death.exception is None and (death.code or 0) < 0 and death.code != -signal.SIGABRT:
+    if death.struck and death.code != -signal.SIGABRT:
         return None  # another signal ended it: what it printed before was not the end
     hit = ended_by(death, _FULL)
     if hit is not None:

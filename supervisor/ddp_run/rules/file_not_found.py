@@ -87,7 +87,7 @@ _SHARED_MEMORY = re.compile(r"^/dev/shm(?:/|$)|^/torch_\d+|^/psm_")
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """A missing path that ended the rank. A compiler that is missing, and shared memory, are other causes."""
-    if death.exception is None and (death.code or 0) < 0:
+    if death.struck:
         return None  # a signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:

@@ -62,7 +62,7 @@ _SOCKET = re.compile(r"/socket\.py|/ssl\.py|/asyncio/|\.(?:recv|send|sendall|con
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """An error number that only a file system, a disk or a file server gives."""
-    if death.exception is None and (death.code or 0) < 0 and death.code != -signal.SIGABRT:
+    if death.struck and death.code != -signal.SIGABRT:
         return None  # another signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None or _of_socket(hit):

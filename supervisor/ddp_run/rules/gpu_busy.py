@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu, place
+from ddp_run.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu
 from ddp_run.signs import Hit, Sign
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
@@ -53,7 +53,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
         return None
     why = "the MPS server refused it" if _is_mps(hit) else "it is busy or in exclusive mode"
     retry = Retry(helps=False, reason="the MPS server has to be restarted first") if _is_mps(hit) else None
-    cause = f"{death.who} was refused its GPU: {why}{place(death)}"
+    cause = f"{death.who} was refused its GPU: {why}{death.where}"
     return hit.finding(RULE, death, cause, _advice(hit), retry=retry)
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.gpu_text import behind_nccl, ended_by_gpu, place, vendor
+from ddp_run.gpu_text import behind_nccl, ended_by_gpu, vendor
 from ddp_run.signs import Hit, Sign, anywhere
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
@@ -75,7 +75,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
         return None
     fault = anywhere(run.kernel, _PAGE_FAULT) if run.kernel.lines else None
     cause = f"{death.who}'s GPU stopped: {_what(hit)}"
-    if hit.exception is not None and (where := place(death)):
+    if hit.exception is not None and (where := death.where):
         cause += f", noticed{where.replace(' (', ' at ').rstrip(')')} (the kernel may have been launched before)"
     also = (fault.quote,) if fault is not None and fault.quote is not None else ()
     return hit.finding(RULE, death, cause, _advice(hit, run), also=also)

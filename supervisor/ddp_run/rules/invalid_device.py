@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.gpu_text import ended_by_gpu, place, vendor
+from ddp_run.gpu_text import ended_by_gpu, vendor
 from ddp_run.signs import Sign
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
@@ -72,7 +72,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     elif death.local_rank is not None:
         cause += f" (local rank {death.local_rank})"
     return hit.finding(
-        RULE, death, cause + place(death), _advice("XPU" if hit.sign in _INTELS else vendor(hit.match.string), death)
+        RULE, death, cause + death.where, _advice("XPU" if hit.sign in _INTELS else vendor(hit.match.string), death)
     )
 
 

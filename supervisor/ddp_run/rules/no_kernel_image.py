@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.gpu_text import behind_nccl, ended_by_gpu, place, vendor
+from ddp_run.gpu_text import behind_nccl, ended_by_gpu, vendor
 from ddp_run.signs import Hit, Sign, anywhere
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
@@ -70,7 +70,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     gpu = re.sub(r"^.*?(?=NVIDIA|GeForce|Tesla|Quadro|AMD|Intel)", "", warned["gpu"] or "", count=1) if warned else ""
     which = f" ({', '.join(part for part in (gpu, arch) if part)})" if arch or gpu else ""
     sure = "likely" if hit.sign is _FUNCTION and warned is None and hit["runtime"] == "CUDA" else hit.confidence
-    cause = f"{death.who} has no kernel for its GPU{which}: {_whose(warned, death)}{place(death)}"
+    cause = f"{death.who} has no kernel for its GPU{which}: {_whose(warned, death)}{death.where}"
     also = (warned.quote,) if warned is not None and warned.quote is not None else ()
     return hit.finding(RULE, death, cause, _advice(hit, arch, warned is not None), confidence=sure, also=also)
 

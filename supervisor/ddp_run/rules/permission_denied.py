@@ -57,7 +57,7 @@ SIGNS: tuple[Sign, ...] = (
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """A refusal that ended the rank."""
-    if death.exception is None and (death.code or 0) < 0:
+    if death.struck:
         return None  # a signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:

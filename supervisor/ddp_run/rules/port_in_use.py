@@ -40,7 +40,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     raised = death.exception
     if raised is not None and not _taken(raised.message):
         return None
-    if raised is None and (death.code or 0) < 0:
+    if death.struck:
         return None
     return _finding(death.stderr.ending(_ENDING), death, run)
 

@@ -125,7 +125,7 @@ _LAST_FILE = re.compile(r'  File "(?P<file>[^"]+)", line \d+')
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """What loaders and packages say of versions that do not fit."""
-    if death.exception is None and (death.code or 0) < 0:
+    if death.struck:
         return None  # a signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None or (hit.sign.words == _LIBRARY_NAME and not _raised_in_package(hit)):
