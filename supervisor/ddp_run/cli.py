@@ -67,7 +67,7 @@ def launch(words: tuple[str, ...]) -> int:
     """Start a training; returns ddp-run's exit code. Raises Refused, and OSError where no folder can be made."""
     from ddp_run import preflight
     from ddp_run.grammar import HelpWanted
-    from ddp_run.options import parse
+    from ddp_run.option_sources import parse
 
     environ = dict(os.environ)
     try:

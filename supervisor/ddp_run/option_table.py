@@ -124,7 +124,7 @@ OWN_ROWS: tuple[Row, ...] = (
     ),
     _own(
         "ddp-debug",
-        "[DDP-DEBUG] lines on the console at each step of the process group's initialisation.",
+        "[DDP-DEBUG] lines on the console at each step of the process group's initialisation, and on a failure.",
         takes_value=False,
         default=False,
         variable="DDP_DEBUG",

@@ -15,8 +15,8 @@ import pytest
 from ddp_run import diagnose
 from ddp_run.cli import COMMANDS
 from ddp_run.commands import commands
+from ddp_run.option_sources import parse
 from ddp_run.option_table import Row, all_rows
-from ddp_run.options import parse
 from ddp_run.preflight import torch_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ READ_BY_OTHERS = {
 }
 READ_BY_NOBODY = {"NCCL_TIMEOUT", "NCCL_TREE_THRESHOLD", "TORCH_DIST_TIMEOUT"}
 """Named only to say so. NCCL_TREE_THRESHOLD: last in NCCL 2.4's sources."""
-NO_VARIABLES = {"PAGE_RETIREMENT", "ROW_REMAPPER"}
+NO_VARIABLES = {"CAP_SYS_PTRACE", "PAGE_RETIREMENT", "ROW_REMAPPER"}
 
 VALUES = {"SLURM_JOB_ID": "42", "SLURM_NNODES": "2", "node0": "10.0.0.7"}
 """Of the variables in the guide's command lines."""

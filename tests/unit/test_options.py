@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ddp_run.option_sources import parse
 from ddp_run.option_table import (
     OWN_ROWS,
     Row,
@@ -19,7 +20,7 @@ from ddp_run.option_table import (
 )
 from ddp_run.option_table import read_torch_table as read_table
 from ddp_run.option_values import PerRank, Streams
-from ddp_run.options import Options, Source, parse
+from ddp_run.options import Options, Source
 from ddp_run.preflight import torch_rows
 from ddp_run.problem import CODES, Problem, Refused, render
 

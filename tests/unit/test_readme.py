@@ -17,8 +17,8 @@ import pytest
 from ddp_run import diagnose, problem, supervise, verdict_file, verdict_text
 from ddp_run.cli import COMMANDS
 from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
+from ddp_run.option_sources import parse
 from ddp_run.option_table import Row, all_rows
-from ddp_run.options import parse
 from ddp_run.preflight import torch_rows
 from ddp_run.verdict import Collateral, FirstFailure, Quote, Verdict
 
@@ -213,4 +213,4 @@ def test_the_folder_of_a_run_is_as_listed(tmp_path: Path) -> None:
     found = {path.name for path in folder.rglob("*") if "rank_" not in str(path) or "rank_3" in str(path)}
     listed = set(re.findall(r"\w+\.(?:jsonl|json|log|txt)\b|attempt_0|rank_3", listing))
     # A job without NCCL that never stood still.
-    assert listed - {"nccl.log", "flight.json"} == found
+    assert listed - {"nccl.log", "flight.json", "ras.txt"} == found
