@@ -15,6 +15,7 @@ from pathlib import Path
 from ddp_run import diagnose, evidence, journal, scan, transcript, verdict_file, verdict_text
 from ddp_run.events import AttemptEnded, AttemptStarted, Event, Rank, RunStarted
 from ddp_run.signs import words
+from ddp_run.spoken_text import Log
 from ddp_run.verdict import LogText, Verdict
 
 STANDARD_INPUT = "-"
@@ -41,7 +42,7 @@ class NotReadable(Exception):
 
 def explain_text(text: str) -> Verdict:
     """The verdict for a pasted log."""
-    return _judged([transcript.Log(LogText("log", tuple(text.split("\n"))))])
+    return _judged([Log(LogText("log", tuple(text.split("\n"))))])
 
 
 def explain(paths: Sequence[str], *, rank_from_filename: bool) -> Answer:
@@ -112,7 +113,7 @@ def _of_run(folder: Path) -> Answer:
 # ------------------------------------------------------------------------------------------------- logs
 
 
-def _of_logs(read: Sequence[tuple[transcript.Log, str | None]]) -> Answer:
+def _of_logs(read: Sequence[tuple[Log, str | None]]) -> Answer:
     verdict = _judged([log for log, _left_out in read])
     verdict = replace(verdict, notes=(*verdict.notes, *(left_out for _log, left_out in read if left_out)))
     retry = verdict.retry
@@ -130,11 +131,11 @@ def _of_logs(read: Sequence[tuple[transcript.Log, str | None]]) -> Answer:
     return Answer(verdict, None, None, advice, document)
 
 
-def _judged(logs: Sequence[transcript.Log]) -> Verdict:
+def _judged(logs: Sequence[Log]) -> Verdict:
     return diagnose.judge(transcript.read(logs, diagnose.follows_another))
 
 
-def _logs(paths: Sequence[str], rank_from_filename: bool) -> list[tuple[transcript.Log, str | None]]:
+def _logs(paths: Sequence[str], rank_from_filename: bool) -> list[tuple[Log, str | None]]:
     files = [file for path in paths for file in _files(path)]
     if len(files) > _MOST_FILES:
         raise NotReadable(f"{len(files)} files are too many: name at most {_MOST_FILES}")
@@ -159,9 +160,7 @@ def _files(path: str) -> Iterable[str]:
     return tuple(str(file) for file in found)
 
 
-def _log(
-    file: str, paths: Sequence[str], rank_from_filename: bool, wanted: frozenset[str]
-) -> tuple[transcript.Log, str | None]:
+def _log(file: str, paths: Sequence[str], rank_from_filename: bool, wanted: frozenset[str]) -> tuple[Log, str | None]:
     """The log, and what of it was not looked at."""
     path = Path(file)
     try:
@@ -172,7 +171,7 @@ def _log(
     except OSError as error:
         raise NotReadable(f"{file} cannot be read: {error.strerror}") from error
     named = file != STANDARD_INPUT and (rank_from_filename or file not in paths)
-    return transcript.Log(read.text, rank_of(path) if named else None), read.left_out
+    return Log(read.text, rank_of(path) if named else None), read.left_out
 
 
 def rank_of(path: Path) -> Rank | None:

@@ -23,11 +23,12 @@ MEASURE = """
 import json, re, resource, sys, time
 from pathlib import Path
 from ddp_run import diagnose, scan, transcript
+from ddp_run.spoken_text import Log
 words = sorted({sign.words for cause in diagnose.catalogue() for sign in cause.signs})
 wall, cpu = time.monotonic(), time.process_time()
 excerpt = scan.read_log(Path(sys.argv[1]), "log", words, [sys.argv[2]] if sys.argv[2] != "none" else [])
 if sys.argv[3] == "explain":
-    verdict = diagnose.judge(transcript.read([transcript.Log(excerpt.text)], diagnose.follows_another))
+    verdict = diagnose.judge(transcript.read([Log(excerpt.text)], diagnose.follows_another))
 wall, cpu = time.monotonic() - wall, time.process_time() - cpu
 children = resource.getrusage(resource.RUSAGE_CHILDREN)
 peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])

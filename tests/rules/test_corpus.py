@@ -19,6 +19,7 @@ import pytest
 
 from ddp_run import transcript
 from ddp_run.diagnose import follows_another, judge
+from ddp_run.spoken_text import Log
 from ddp_run.verdict import LogText, Verdict
 
 CORPUS = Path(__file__).parent / "corpus" / "failures.jsonl"
@@ -50,7 +51,7 @@ def explained() -> tuple[Explained, ...]:
     for line in CORPUS.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         log = LogText("log", tuple(record["log"].splitlines()))
-        verdict = judge(transcript.read([transcript.Log(log)], follows_another))
+        verdict = judge(transcript.read([Log(log)], follows_another))
         found.append(Explained(record["id"], record["label"], verdict))
     return tuple(found)
 

@@ -6,6 +6,7 @@ import pytest
 
 from ddp_run import transcript
 from ddp_run.diagnose import follows_another, judge
+from ddp_run.spoken_text import Log
 from ddp_run.verdict import LogText, Verdict
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/home/user/train.py", line 8, in <module>\n    main()\n'
@@ -154,5 +155,5 @@ def test_a_warning_of_another_process_is_not_this_ranks() -> None:
     assert (verdict.cause == "cuda-oom", verdict.first_failure and verdict.first_failure.rank) != (True, 0)
 
 
-def _log(text: str) -> transcript.Log:
-    return transcript.Log(LogText("log", tuple(text.split("\n"))))
+def _log(text: str) -> Log:
+    return Log(LogText("log", tuple(text.split("\n"))))

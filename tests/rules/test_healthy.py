@@ -12,6 +12,7 @@ import pytest
 
 from ddp_run import transcript
 from ddp_run.diagnose import follows_another, judge
+from ddp_run.spoken_text import Log
 from ddp_run.verdict import LogText, Verdict
 
 HEALTHY = Path(__file__).parent / "healthy"
@@ -32,7 +33,7 @@ def _steps(name: str) -> list[int]:
 
 
 def _verdict(name: str, lines: tuple[str, ...]) -> Verdict:
-    return judge(transcript.read([transcript.Log(LogText(f"{name}.txt", lines))], follows_another))
+    return judge(transcript.read([Log(LogText(f"{name}.txt", lines))], follows_another))
 
 
 def test_there_are_enough() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from ddp_run import transcript
 from ddp_run.diagnose import follows_another, judge
+from ddp_run.spoken_text import Log
 from ddp_run.verdict import LogText, Verdict
 
 MAIN = 'Traceback (most recent call last):\n  File "/home/user/train.py", line 8, in <module>\n    main()\n'
@@ -35,7 +36,7 @@ DEAD_WATCHDOG = (
 
 def verdict_of(text: str) -> Verdict:
     lines = tuple(text.removesuffix("\n").split("\n"))
-    return judge(transcript.read([transcript.Log(LogText("log.txt", lines))], follows_another))
+    return judge(transcript.read([Log(LogText("log.txt", lines))], follows_another))
 
 
 @pytest.mark.parametrize(

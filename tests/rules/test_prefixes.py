@@ -21,6 +21,7 @@ from ddp_run import transcript
 from ddp_run.diagnose import follows_another, judge
 from ddp_run.events import Rank
 from ddp_run.speakers import assign
+from ddp_run.spoken_text import Log
 from ddp_run.verdict import LogText, Verdict
 
 CORPUS = Path(__file__).parent / "corpus" / "failures.jsonl"
@@ -78,7 +79,7 @@ def plain(record_id: str) -> Answer:
 
 
 def explained(*files: Lines) -> Answer:
-    logs = [transcript.Log(LogText(f"log{number}", tuple(lines))) for number, lines in enumerate(files)]
+    logs = [Log(LogText(f"log{number}", tuple(lines))) for number, lines in enumerate(files)]
     return Answer.of(judge(transcript.read(logs, follows_another)))
 
 
@@ -215,13 +216,13 @@ def same(record: Record, form: Form, got: Answer) -> bool:
     return (got.cause, got.code) == (before.cause, before.code) and got.rank in ranks
 
 
-def in_files(record: Record) -> list[transcript.Log]:
+def in_files(record: Record) -> list[Log]:
     """One file for each rank, and the launcher's own."""
     files: dict[Rank | None, list[str]] = {}
     for each in assign(record.lines):
         files.setdefault(each.ranks[0] if each.ranks else None, []).append(each.text)
     return [
-        transcript.Log(LogText("launcher.log" if rank is None else f"rank_{rank}.log", tuple(lines)), rank)
+        Log(LogText("launcher.log" if rank is None else f"rank_{rank}.log", tuple(lines)), rank)
         for rank, lines in files.items()
     ]
 

@@ -19,6 +19,7 @@ from ddp_run import journal, transcript
 from ddp_run.diagnose import catalogue, follows_another, judge
 from ddp_run.events import Event
 from ddp_run.evidence import gather
+from ddp_run.spoken_text import Log
 from ddp_run.verdict import LogText, Verdict
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -30,7 +31,7 @@ def verdict_of(folder: Path) -> Verdict:
     pasted = folder / "log.txt"
     if pasted.exists():
         log = LogText("log.txt", tuple(pasted.read_text().split("\n")))
-        return judge(transcript.read([transcript.Log(log)], follows_another))
+        return judge(transcript.read([Log(log)], follows_another))
     recorded = folder / "events.jsonl"
     events: list[Event] = list(journal.read(recorded)) if recorded.exists() else []
     return judge(gather(folder, events, 0))

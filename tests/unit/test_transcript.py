@@ -8,7 +8,9 @@ import pytest
 
 from ddp_run.diagnose import follows_another, judge
 from ddp_run.events import Rank
-from ddp_run.transcript import Log, once, read
+from ddp_run.spoken_text import Log
+from ddp_run.torn_line import once
+from ddp_run.transcript import read
 from ddp_run.verdict import Evidence, LogText, Verdict
 
 RAISED = """Traceback (most recent call last):

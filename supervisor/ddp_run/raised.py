@@ -1,0 +1,221 @@
+"""The exceptions in a text that several processes wrote, and whether a program went on after one. Pure."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddp_run import traceback_text
+from ddp_run.events import ExceptionInfo, Rank
+from ddp_run.spoken_text import SpokenText
+from ddp_run.torn_line import once
+from ddp_run.traceback_text import Printed
+
+_AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"})
+_AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")
+_LAUNCHER = re.compile(r"accelerate/commands/|deepspeed/launcher/|torch/multiprocessing/spawn\.py")
+_SPAWNED = re.compile(r"-- Process (?P<rank>\d+) terminated with the following error:")
+_EMPTY = re.compile(
+    r"\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d+|\s*={3,}|\s*-{3,}|\[?[WI]\d{4} |wandb: |srun: |slurmstepd: "
+)
+_NOISE_WORDS = ("resource_tracker", "Warning", "%|")
+_NOISE = re.compile(r"resource_tracker|Warning\b|%\|")
+NATIVE = re.compile(
+    r"terminate called|what\(\): |Fatal Python error: |Assertion .* failed|double free or corruption|free\(\): "
+    r"|stack smashing|Watchdog caught collective|Process group watchdog thread terminated"
+)
+_NATIVE_WORDS = (
+    *(
+        "terminate called",
+        "what(): ",
+        "Fatal Python error: ",
+        "Assertion ",
+        "double free",
+        "free(): ",
+        "stack smashing",
+    ),
+    *("Watchdog caught collective", "Process group watchdog"),
+)
+_SELF = re.compile(r"which did not receive grad for rank (\d+)|^\[Rank (\d+)\]: |^Rank (\d+) successfully reached")
+"""Messages of torch in which a rank names itself (reducer.cpp, ProcessGroupGloo.cpp)."""
+LAST_WORDS = 12
+"""What an uncaught exception ends a text with: at most so many lines with news follow it."""
+_MESSAGE_LINES = 20
+_WENT_ON = 3
+_REPEATED = 5
+"""Lines of known forms, and of one form, after which a program is taken to have gone on."""
+_BEFORE = 60
+"""How far above a torn exception's last line its frames may stand."""
+_DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_ORPHAN = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit))(?:: (?P<message>.*))?$")
+_FRAME = '  File "'
+PLACE = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>[\w<>]+))?')
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception in the text. `ranks`: who says so, empty where nobody is named. `final`: nobody went on after it.
+
+    `lines` are the indexes of its own.
+    """
+
+    info: ExceptionInfo
+    index: int
+    ranks: tuple[Rank, ...]
+    final: bool
+    lines: frozenset[int]
+
+
+def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
+    """Every exception that may have ended a rank, in order; and the lines of those with which a launcher ended."""
+    found: dict[int, Raised] = {}
+    launchers: set[int] = set()
+    taken: set[int] = set()
+    nobody = spoken.of(None)
+    by_rank: dict[Rank, list[int]] = {}
+    for index, each in enumerate(spoken.by):
+        for rank in each.ranks:
+            by_rank.setdefault(rank, []).append(index)
+    for _rank, indexes in [*sorted(by_rank.items()), (None, nobody)]:
+        lines = [spoken.lines[index] for index in indexes]
+        shown = traceback_text.find(lines)
+        if not shown:
+            continue
+        went_on = WentOn(lines, shown)
+        for printed in shown:
+            taken.update(indexes[printed.start : printed.end])
+            if not printed.final or _is_launchers(printed.info):
+                launchers.update(indexes[printed.start : printed.index + 1] if printed.final else ())
+                continue
+            where = indexes[printed.index]
+            ranks = spoken.by[where].ranks or _spawned(lines, printed) or _named(printed.info)
+            own = frozenset(indexes[printed.start : printed.end])
+            final = not went_on.after(printed.start, printed.index, printed.end)
+            found.setdefault(where, Raised(printed.info, where, ranks, final, own))
+    said = [index for index, each in enumerate(spoken.by) if not each.agent]
+    torn = any("Traceback (most recent call last)" in spoken.lines[index] for index in said if index not in taken)
+    if torn or not found:
+        found |= {raised.index: raised for raised in _orphans(spoken, said, taken)}
+    return [found[index] for index in sorted(found)], launchers
+
+
+def _is_launchers(info: ExceptionInfo) -> bool:
+    name = info.type.rpartition(".")[2]
+    if name in _AGENTS:
+        return True
+    if name == "CalledProcessError" and _LAUNCHER.search(info.traceback):
+        return True
+    return bool(_AGENT_FRAME.search(info.traceback))
+
+
+def _spawned(lines: Sequence[str], printed: Printed) -> tuple[Rank, ...]:
+    """The rank of a child of torch.multiprocessing.spawn, whose traceback its parent prints."""
+    for line in lines[max(0, printed.start - 3) : printed.start]:
+        hit = _SPAWNED.search(line)
+        if hit:
+            return (Rank(int(hit["rank"])),)
+    return ()
+
+
+def _named(info: ExceptionInfo) -> tuple[Rank, ...]:
+    """The rank that an exception says it is from."""
+    hit = _SELF.search(info.message)
+    return (Rank(int(hit[1] or hit[2] or hit[3])),) if hit else ()
+
+
+class WentOn:
+    """Whether one speaker went on after an exception in its text.
+
+    Python marks no end of a message. What tells that the program went on are lines of a form that it wrote before, or
+    now writes again and again (`step 7 loss 0.3`): they count wherever they stand behind the line that shows the
+    exception. Other tracebacks and native stacks are no news.
+    """
+
+    def __init__(self, lines: Sequence[str], exceptions: Sequence[Printed]) -> None:
+        inside = {k for printed in exceptions for k in range(printed.start, printed.index + 1)}
+        messages = {k for printed in exceptions for k in range(printed.index + 1, printed.end)}
+        news = [k for k, line in enumerate(lines) if k not in inside and _is_news(line)]
+        self._plain = [k for k in news if k not in messages]
+        self._first: dict[str, int] = {}
+        again: dict[str, list[int]] = {}
+        forms = [form_of(line) for line in lines]
+        for k, form in enumerate(forms):
+            if self._first.setdefault(form, k) != k:
+                again[form] = []
+        for k in news:
+            if forms[k] in again and not lines[k][:1].isspace():
+                again[forms[k]].append(k)
+        self._again = again
+        often = (at[-_REPEATED] for form, at in again.items() if len(at) >= _REPEATED and "0" in form)
+        self._often_after = max(often, default=-1)
+
+    @classmethod
+    def of(cls, lines: Sequence[str]) -> WentOn:
+        """The same for a text whose exceptions are not known yet."""
+        return cls(lines, traceback_text.find(lines))
+
+    def after(self, start: int, shown: int, end: int) -> bool:
+        """Whether it did so after the one that begins at `start`, is shown at `shown` and ends at `end`."""
+        if self._often_after > shown or self._known_after(start, shown) >= _WENT_ON:
+            return True
+        return len(self._plain) - bisect_left(self._plain, end) > LAST_WORDS
+
+    def _known_after(self, start: int, shown: int) -> int:
+        """Lines behind `shown` of a form that stands before `start`."""
+        known = (at for form, at in self._again.items() if self._first[form] < start)
+        return sum(len(at) - bisect_right(at, shown) for at in known)
+
+
+def _is_news(line: str) -> bool:
+    if _EMPTY.match(line) or (any(words in line for words in _NATIVE_WORDS) and NATIVE.search(line)):
+        return False
+    return not any(words in line for words in _NOISE_WORDS) or _NOISE.search(line) is None
+
+
+def form_of(line: str) -> str:
+    """The line with its numbers taken out."""
+    return _DIGITS.sub("0", line)
+
+
+def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> list[Raised]:
+    """`Type: message` lines whose traceback is cut off, or torn by several processes writing into each other."""
+    found = []
+    went_on: WentOn | None = None
+    for position, index in enumerate(indexes):
+        said = spoken.lines[index]
+        if index in taken or not ("Error" in said or "Ex" in said or "Int" in said):
+            continue
+        line = once(said[spoken.by[index].start :].strip())
+        hit = _ORPHAN.match(line)
+        if hit is None or hit["type"].rpartition(".")[2] in _AGENTS:
+            continue
+        lines = [spoken.lines[k] for k in indexes[max(0, position - _BEFORE) : position]]
+        places = [place for text in lines if _FRAME in text for place in PLACE.finditer(text)]
+        own = [place for place in places if not traceback_text.is_library(place["file"])] or places
+        place = own[-1] if own else None
+        following = [spoken.lines[k] for k in indexes[position + 1 : position + 1 + _MESSAGE_LINES]]
+        went_on = went_on or WentOn.of([spoken.lines[k] for k in indexes])
+        info = ExceptionInfo(
+            hit["type"],
+            _message(hit["message"] or "", following),
+            place["file"] if place else None,
+            int(place["line"]) if place else None,
+            place["function"] if place else None,
+            line,
+        )
+        ranks = spoken.by[index].ranks or _named(info)
+        final = not went_on.after(0, position, position + 1)
+        found.append(Raised(info, index, ranks, final, frozenset((index,))))
+    return found
+
+
+def _message(first: str, following: Sequence[str]) -> str:
+    """The message with the lines that belong to it: NCCL's and torch's state-dict errors go on below."""
+    lines = [first]
+    for line in following:
+        if not line.strip() or PLACE.search(line) or _ORPHAN.match(line) or not _is_news(line):
+            break
+        lines.append(line)
+    return "\n".join(lines)
