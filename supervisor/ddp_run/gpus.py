@@ -1,0 +1,302 @@
+"""Memory and use of this node's NVIDIA GPUs, asked of NVML by a process of its own, and which rank is on which GPU.
+
+Nothing here waits: a question is a byte into a pipe, its answer comes when it comes, and a process that gives none is
+killed. Why a process, and what it says: `gpu_probe`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, final
+
+from ddp_run import aside, launch
+from ddp_run.close_look import GpuUse
+from ddp_run.events import GpuSampled, LocalRank, MonotonicNs, Noted, Rank
+
+FIRST_LOOK_S = 1.0
+LOOK_S = 10.0
+"""Between two looks: short at first, when memory grows fastest."""
+WAIT_S = 1.0
+"""How long the end of an attempt waits for the look that a death asked for."""
+_ANSWER_S = 15.0
+_FIRST_ANSWER_S = 90.0
+"""Without nvidia-persistenced, NVML's start wakes every GPU: seconds for each."""
+_FRESH_S = 5.0
+"""A look this old still tells how busy a GPU is."""
+_CHANGE = 0.1
+_SMALL = 64 << 20
+"""Changes below this many bytes are not worth a line."""
+_AT_LEAST_EVERY_S = 300.0
+_MOST_SAMPLES = 2000
+"""Of one attempt, in the journal; the last before a death and the one at it are written beyond it."""
+_MOST_PROCESSES = 64
+_PROGRAM = Path(__file__).parent / "gpu_probe.py"
+_DEVICES = ("/dev/nvidiactl", "/dev/dxg")
+"""The driver's device, and that of WSL."""
+_NONE = ("", "-1", "NoDevFiles")
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""include/linux/proc_ns.h, PROC_PID_INIT_INO. In others NVML may give the host's pids, or none."""
+_ANCESTORS = 8
+_PROC = Path("/proc")
+_SECOND = 1_000_000_000
+
+
+def wanted(environ: Mapping[str, str]) -> bool:
+    """Whether there are NVIDIA GPUs that this job may use, as far as that shows without asking anybody."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    return visible not in _NONE and (visible is not None or any(Path(path).exists() for path in _DEVICES))
+
+
+@final
+@dataclass(slots=True)
+class GpuWatch:
+    """The process that asks; `fd` becomes readable with its answers and at its end."""
+
+    pid: int
+    fd: int
+    _asking: int
+    reaped: bool = False
+    """Set by whoever waited for it: its pid may belong to another process from then on."""
+    said_why: bool = False
+    """It ends because it cannot ask, and has told."""
+    _asked_at: MonotonicNs | None = None
+    """Of a question that has no answer yet."""
+    _answered: bool = False
+    _wanted: bool = False
+    """The next sample is to be written whatever it shows."""
+    _held: bytes = b""
+    _latest: GpuSampled | None = None
+    _written: GpuSampled | None = None
+    _lines: int = 0
+    _own_pids: bool = False
+    _environ: dict[int, tuple[str | None, str | None] | None] = field(default_factory=dict)
+    """By pid: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER of a rank; null where it cannot be read."""
+
+    @classmethod
+    def start(cls) -> Self:
+        """Raises OSError."""
+        process = launch.start_probe(_PROGRAM)
+        process.returncode = 0  # the object goes, the process stays: it is reaped by its pid
+        assert process.stdin is not None and process.stdout is not None
+        asking, fd = os.dup(process.stdin.fileno()), os.dup(process.stdout.fileno())
+        process.stdin.close()
+        process.stdout.close()
+        os.set_blocking(fd, False)
+        os.set_blocking(asking, False)
+        watch = cls(process.pid, fd, asking)
+        watch._own_pids = _namespace() == _FIRST_PID_NAMESPACE
+        return watch
+
+    def ask(self, at: MonotonicNs) -> None:
+        """Ask for a look, where none is being waited for."""
+        if self._asked_at is not None:
+            return
+        try:
+            os.write(self._asking, b"?")
+        except OSError:  # it has ended, and `fd` says so
+            return
+        self._asked_at = at
+
+    def ask_again(self, at: MonotonicNs) -> None:
+        """Ask, where the last look is more than a second old."""
+        if self._latest is None or at - self._latest.at > _SECOND:
+            self.ask(at)
+
+    def at_death(self, at: MonotonicNs) -> list[GpuSampled]:
+        """The last look, if it was not given out; one of now will be: a rank that fails still has its memory then."""
+        held = [self._latest] if self._latest is not None and self._latest is not self._written else []
+        self._written = self._latest
+        self._wanted = True
+        self.ask(at)
+        return held
+
+    def awaited_s(self, at: MonotonicNs) -> float:
+        """For how many seconds more the look that a death asked for is to be waited for; 0 where it has come."""
+        if not self._wanted or self._asked_at is None:
+            return 0.0
+        return max(0.0, WAIT_S - (at - self._asked_at) / _SECOND)
+
+    def is_silent(self, at: MonotonicNs) -> bool:
+        """Whether a question has waited too long for its answer."""
+        most_s = _ANSWER_S if self._answered else _FIRST_ANSWER_S
+        return self._asked_at is not None and at - self._asked_at > most_s * _SECOND
+
+    def read(
+        self, at: MonotonicNs, started: Mapping[Rank, int], alive: Sequence[Rank]
+    ) -> tuple[list[GpuSampled | Noted], bool]:
+        """What is worth a line of what it has said since the last call, and whether it has ended.
+
+        `started`: the pids of all ranks, the dead too: NVML may list one still.
+        """
+        events: list[GpuSampled | Noted] = []
+        got, over = aside.take(self.fd)
+        *lines, self._held = (self._held + got).split(b"\n")
+        for line in lines:
+            answer = json.loads(line)
+            if "note" in answer:
+                self.said_why = answer["last"]
+                events.append(Noted(at, answer["note"]))
+                continue
+            self._asked_at, self._answered = None, True
+            self._latest = self._sample(answer, started, alive)
+            if self._is_worth(self._latest):
+                self._written = self._latest
+                events.append(self._latest)
+        return events, over
+
+    def use(self, at: MonotonicNs, local_ranks: Mapping[Rank, LocalRank]) -> tuple[GpuUse, ...]:
+        """How busy the ranks' GPUs were at the last look, where that is not long ago."""
+        if self._latest is None or at - self._latest.at > _FRESH_S * _SECOND:
+            return ()
+        return tuple(use for rank, local in sorted(local_ranks.items()) for use in use_of(self._latest, rank, local))
+
+    def end(self) -> None:
+        """Wait no longer. The process is killed; whoever reaps children reaps it, once its call has come back."""
+        os.close(self.fd)
+        os.close(self._asking)
+        if not self.reaped:
+            aside.kill(self.pid)
+
+    def _is_worth(self, sample: GpuSampled) -> bool:
+        asked_for, self._wanted = self._wanted, False
+        if asked_for or not sample.gpus:
+            return bool(sample.gpus)
+        if self._written is not None and not differs(self._written, sample):
+            return False
+        self._lines += 1
+        return self._lines <= _MOST_SAMPLES
+
+    # ---------------------------------------------------------------------------- whose is what
+
+    def _sample(self, answer: Mapping[str, Any], started: Mapping[Rank, int], alive: Sequence[Rank]) -> GpuSampled:
+        processes = [tuple(process) for process in answer["processes"]]
+        by_pid = {pid: rank for rank, pid in started.items()}
+        self._own_pids = self._own_pids or any(pid in by_pid for pid, *_ in processes)
+        members = {pid: _member(pid, by_pid) if self._own_pids else None for pid, *_ in processes}
+        names = [name for _, _, name, *_ in answer["devices"]]
+        numbers = {uuid: index for index, uuid, *_ in answer["devices"]}
+        visible = tuple(self._visible(started[rank], numbers, names, whole=answer["whole"]) for rank in alive)
+        seen = {index for order in visible for index in order or ()}
+        seen |= {on for pid, on, _ in processes if members[pid] is not None}
+        devices = [device for device in answer["devices"] if device[0] in seen or None in visible]
+        shown = {device[0] for device in devices}
+        # of many processes those of the job, then the largest
+        processes = sorted(
+            (process for process in processes if process[1] in shown),
+            key=lambda process: (members[process[0]] is None, -(process[2] or 0)),
+        )[:_MOST_PROCESSES]
+        return GpuSampled(
+            at=MonotonicNs(answer["at"]),
+            gpus=tuple(device[0] for device in devices),
+            uuids=tuple(device[1] for device in devices),
+            used=tuple(device[3] for device in devices),
+            free=tuple(device[4] for device in devices),
+            total=tuple(device[5] for device in devices),
+            busy=tuple(device[6] for device in devices),
+            pids=tuple(pid for pid, _, _ in processes),
+            on=tuple(on for _, on, _ in processes),
+            held=tuple(held for _, _, held in processes),
+            names=tuple(_name(pid) if self._own_pids else "" for pid, _, _ in processes),
+            members=tuple(members[pid] for pid, _, _ in processes),
+            own_pids=self._own_pids,
+            ranks=tuple(alive),
+            visible=visible,
+        )
+
+    def _visible(
+        self, pid: int, numbers: Mapping[str, int], names: Sequence[str], *, whole: bool
+    ) -> tuple[int, ...] | None:
+        if pid not in self._environ:
+            self._environ[pid] = _cuda_environ(pid)
+        known = self._environ[pid]
+        if known is None:
+            return None
+        ordered = whole and (known[1] == "PCI_BUS_ID" or len(set(names)) <= 1)
+        return visible_gpus(known[0], numbers, ordered=ordered)
+
+
+def visible_gpus(value: str | None, numbers: Mapping[str, int], *, ordered: bool) -> tuple[int, ...] | None:
+    """NVML's numbers of the GPUs that a process sees, in torch's order; null where that cannot be told.
+
+    `value`: its CUDA_VISIBLE_DEVICES. `numbers`: NVML's by UUID. `ordered`: CUDA counts as NVML does, by bus; by
+    default it puts the fastest first. Source: CUDA programming guide, CUDA environment variables.
+    """
+    if value is None:
+        return tuple(sorted(numbers.values())) if ordered else None
+    found: list[int] = []
+    for word in map(str.strip, value.split(",")):
+        if word.startswith("GPU-"):
+            hits = [number for uuid, number in numbers.items() if uuid.startswith(word)]
+            if len(hits) != 1:
+                return None
+            found += hits
+        elif word.isdigit() and ordered:
+            if int(word) not in numbers.values():
+                break  # what follows a wrong one is not seen either
+            found.append(int(word))
+        elif word in _NONE:
+            break
+        else:
+            return None
+    return tuple(found)
+
+
+def differs(old: GpuSampled, new: GpuSampled) -> bool:
+    """Whether a sample tells something that the one before did not; how busy a GPU is changes all the time."""
+    if new.at - old.at >= _AT_LEAST_EVERY_S * _SECOND:
+        return True
+    if (old.gpus, old.ranks, old.visible, old.own_pids) != (new.gpus, new.ranks, new.visible, new.own_pids):
+        return True
+    if set(zip(old.pids, old.on, strict=True)) != set(zip(new.pids, new.on, strict=True)):
+        return True
+    return any(abs(one - other) > max(_SMALL, _CHANGE * one) for one, other in zip(old.used, new.used, strict=True))
+
+
+def use_of(sample: GpuSampled, rank: Rank, local_rank: LocalRank) -> tuple[GpuUse, ...]:
+    """How busy the GPUs are that a rank is on; where NVML does not show that, the one that its local rank means."""
+    listed = sorted({on for on, member in zip(sample.on, sample.members, strict=True) if member == rank})
+    order = sample.visible[sample.ranks.index(rank)] if rank in sample.ranks else None
+    meant = order[local_rank : local_rank + 1] if order else ()
+    busy = dict(zip(sample.gpus, sample.busy, strict=True))
+    found = ((number, busy.get(number)) for number in listed or meant)
+    return tuple(GpuUse(rank, number, share, bool(listed)) for number, share in found if share is not None)
+
+
+def _member(pid: int, by_pid: Mapping[int, Rank]) -> Rank | None:
+    """The rank that a process is or descends from."""
+    for _ in range(_ANCESTORS):
+        if pid in by_pid:
+            return by_pid[pid]
+        try:
+            fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b") ")[2].split()
+            pid = int(fields[1])
+        except (OSError, ValueError, IndexError):
+            return None
+    return None
+
+
+def _name(pid: int) -> str:
+    try:
+        return (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return str((_PROC / "self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _cuda_environ(pid: int) -> tuple[str | None, str | None] | None:
+    try:
+        entries = (_PROC / str(pid) / "environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return None
+    environ = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+    return environ.get("CUDA_VISIBLE_DEVICES"), environ.get("CUDA_DEVICE_ORDER")

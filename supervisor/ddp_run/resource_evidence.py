@@ -1,0 +1,132 @@
+"""Memory, space and GPUs around an attempt's deaths, and what became of a core: picked from its events. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from ddp_run.attempt_events import AttemptEvents
+from ddp_run.events import (
+    CoreDumped,
+    GpuSampled,
+    MemoryCounted,
+    MemorySampled,
+    MonotonicNs,
+    RankStarted,
+    SpaceCounted,
+)
+from ddp_run.rank_ends import RankEnds
+from ddp_run.resources import Gpu, GpuHolder, GpuLook, MemoryTrend, MemoryUse, Space
+
+_SHM = "/dev/shm"  # noqa: S108  # not a temporary file: where shared memory lies
+_ABOUT_NS = 10_000_000_000
+"""Two looks at memory apart."""
+
+
+def oom_kills(part: AttemptEvents) -> tuple[int | None, int | None]:
+    """Kills by the kernel's out-of-memory killer between the first count and the last: of the host, of our cgroup."""
+    counts = [e for e in part.events if isinstance(e, MemoryCounted)]
+    if len(counts) == 1 and part.counted_before is not None:
+        counts.insert(0, part.counted_before)
+    if len(counts) < 2:
+        return None, None
+    first, last = counts[0], counts[-1]
+    return (
+        _delta(first.host_oom_kills, last.host_oom_kills),
+        _delta(first.cgroup_oom_kills, last.cgroup_oom_kills),
+    )
+
+
+def space(part: AttemptEvents, restart: int) -> tuple[Space, ...]:
+    """What was free when the first rank of this start failed. Of shared memory the least that was seen about then.
+
+    Shared memory is given back as its users end, so the look before the death can tell more than the one after it.
+    """
+    began = min((e.at for e in part.events if isinstance(e, RankStarted) and e.restart == restart), default=0)
+    counted = {e.path: e for e in part.events if isinstance(e, SpaceCounted) and e.at >= began}
+    found = {
+        path: Space(path, e.free, e.total, e.free_inodes, e.total_inodes) for path, e in counted.items() if e.total > 0
+    }
+    shared = found.get(_SHM)
+    if shared is not None:
+        at = counted[_SHM].at
+        seen = [
+            e.shm_free
+            for e in part.events
+            if isinstance(e, MemorySampled) and e.shm_free is not None and abs(at - e.at) <= _ABOUT_NS
+        ]
+        found[_SHM] = replace(shared, free=min([shared.free, *seen]))
+    return tuple(found.values())
+
+
+def memory(part: AttemptEvents, start: RankStarted, ended_at: MonotonicNs | None) -> MemoryTrend | None:
+    """How the memory of a rank and its children went, up to its end; null where nobody looked."""
+    looks = [
+        e
+        for e in part.events
+        if isinstance(e, MemorySampled)
+        and start.rank in e.ranks
+        and e.at >= start.at
+        and (ended_at is None or e.at <= ended_at)
+    ]
+    looks.sort(key=lambda look: look.at)
+    if not looks:
+        return None
+    uses = []
+    for look in looks:
+        index = look.ranks.index(start.rank)
+        uses.append(MemoryUse(look.at, look.own[index], look.children[index], look.available))
+    last = looks[-1]
+    limit = last.total if last.cgroup_limit is None else last.cgroup_limit
+    return MemoryTrend(
+        first=uses[0],
+        last=uses[-1],
+        peak=max(uses, key=lambda use: use.own + use.children),
+        limit=limit,
+        ended_at=ended_at,
+        cgroup=last.cgroup_limit is not None,
+    )
+
+
+def gpus(part: AttemptEvents, start: RankStarted, ends: RankEnds) -> GpuLook | None:
+    """The last look that shows the rank's own memory, else the last one while it was alive."""
+    failed, exited = ends.failed.get(start.rank), ends.exited.get(start.rank)
+    stamps = [event.at for event in (failed, exited) if event is not None]
+    looks = [e for e in part.events if isinstance(e, GpuSampled) and e.at >= start.at]
+    looks = [look for look in looks if exited is None or look.at <= exited.at]
+    looks.sort(key=lambda look: look.at)
+    on_one = [look for look in looks if start.rank in look.members]
+    look = next(reversed(on_one or looks), None)
+    if look is None:
+        return None
+    order = look.visible[look.ranks.index(start.rank)] if start.rank in look.ranks else None
+    ended_at = min(stamps, default=None)
+    return GpuLook(look.at, tuple(map(partial(_gpu, look), range(len(look.gpus)))), order, look.own_pids, ended_at)
+
+
+def _gpu(look: GpuSampled, index: int) -> Gpu:
+    number = look.gpus[index]
+    processes = zip(look.pids, look.on, look.held, look.members, look.names, strict=True)
+    holders = [GpuHolder(pid, held, member, name) for pid, on, held, member, name in processes if on == number]
+    holders.sort(key=lambda holder: -(holder.held or 0))
+    return Gpu(number, look.uuids[index], look.free[index], look.total[index], tuple(holders))
+
+
+def core(part: AttemptEvents, start: RankStarted) -> str | None:
+    """Where the kernel put the rank's core: a path, or the pattern that hands it to a program ("|…") or a socket."""
+    dumped = next(
+        (
+            e
+            for e in part.events
+            if isinstance(e, CoreDumped) and (e.rank, e.restart) == (start.rank, start.restart) and e.at >= start.at
+        ),
+        None,
+    )
+    if dumped is None:
+        return None
+    handed_on = dumped.pattern if dumped.pattern and dumped.pattern.startswith(("|", "@")) else None
+    return dumped.path or handed_on
+
+
+def _delta(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before

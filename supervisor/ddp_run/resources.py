@@ -1,0 +1,167 @@
+"""What was seen of memory, disks and GPUs, each in words of one line.
+
+Values only: `ddp_run.evidence` makes them of a run's events, rules cite them.
+"""
+
+from __future__ import annotations
+
+from ddp_run.events import MonotonicNs, Rank
+from ddp_run.frozen import frozen
+
+
+@frozen
+class MemoryUse:
+    """Memory in bytes at one moment: `own` is a rank's resident memory, `children` that of the processes below it.
+
+    Pages that processes share count for each of them, so the sum of both can be more than there is.
+    """
+
+    at: MonotonicNs
+    own: int
+    children: int
+    available: int | None = None
+    """What the host could still give."""
+
+
+@frozen
+class MemoryTrend:
+    """What was seen of a rank's memory from its start to its end; `limit` is its cgroup's, else the host's memory."""
+
+    first: MemoryUse
+    last: MemoryUse
+    peak: MemoryUse
+    """The look that saw most, of its own and its children's together."""
+    limit: int | None
+    ended_at: MonotonicNs | None
+    cgroup: bool = False
+    """Whether the limit is that of a memory cgroup."""
+
+    @property
+    def words(self) -> str:
+        """The trend in one line, with how old the last look was when the rank ended."""
+        grown = f"{size(self.first.own)}, then {size(self.last.own)}"
+        ago = "" if self.ended_at is None else f" {max(0.0, (self.ended_at - self.last.at) / 1e9):.1f} s before its end"
+        within = "" if self.limit is None else f", of {size(self.limit)} {'in its cgroup' if self.cgroup else 'here'}"
+        children = f"; its child processes {size(self.last.children)}" if self.last.children else ""
+        return f"resident memory {grown}{ago}{within}{children}"
+
+    @property
+    def nearly_all(self) -> bool:
+        """Whether the last look saw nine tenths of the limit taken by this rank and its children, or gone."""
+        if self.limit is None:
+            return False
+        scarce = not self.cgroup and self.last.available is not None and self.last.available < self.limit / 10
+        return scarce or self.last.own + self.last.children >= 0.9 * self.limit
+
+
+@frozen
+class Space:
+    """Free space of the file system that `path` is on, in bytes and inodes, about when the first rank failed."""
+
+    path: str
+    free: int
+    total: int
+    free_inodes: int = 0
+    total_inodes: int = 0
+
+    @property
+    def nearly_full(self) -> bool:
+        """Less than a twentieth and less than 64 MiB is free, or no inode: who fills it fails a little before 0."""
+        inodes = self.total_inodes > 0 and self.free_inodes == 0
+        return inodes or (self.total > 0 and self.free < min(64 << 20, max(1 << 20, self.total // 20)))
+
+    @property
+    def words(self) -> str:
+        """The space in one line."""
+        inodes = ", no inode is free" if self.total_inodes and not self.free_inodes else ""
+        return f"{self.path}: {size(self.free)} of {size(self.total)} free{inodes}"
+
+
+@frozen
+class GpuHolder:
+    """A process that holds memory of a GPU: `held` bytes of it. `rank`: the rank that it is, or descends from."""
+
+    pid: int
+    held: int | None
+    rank: Rank | None = None
+    name: str = ""
+
+    @property
+    def who(self) -> str:
+        """`rank 0`, `process 4242 (python)`."""
+        if self.rank is not None:
+            return f"rank {self.rank}"
+        return f"process {self.pid}" + (f" ({self.name})" if self.name else "")
+
+
+@frozen
+class Gpu:
+    """One GPU at one moment, memory in bytes. `number` as nvidia-smi has it. `holders`: the largest first."""
+
+    number: int
+    uuid: str
+    free: int
+    total: int
+    holders: tuple[GpuHolder, ...] = ()
+
+
+@frozen
+class GpuLook:
+    """The GPUs of the node as they were when a rank was last seen on one, or last alive.
+
+    `visible`: the GPUs that it saw when it started, in torch's order; null: not known. `own_pids`: the pids of the
+    holders are those of this job; else nobody can say who they are. `ended_at`: when the rank failed.
+    """
+
+    at: MonotonicNs
+    gpus: tuple[Gpu, ...]
+    visible: tuple[int, ...] | None
+    own_pids: bool
+    ended_at: MonotonicNs | None = None
+
+    def gpu_of(self, rank: Rank | None, number: int | None, local_rank: int | None) -> tuple[Gpu | None, bool]:
+        """The GPU that torch in this rank calls `number` (null: it does not say), and whether that is certain.
+
+        A program may have set CUDA_VISIBLE_DEVICES for itself, so where it holds memory comes before what it could
+        see when it started.
+        """
+        on = [gpu for gpu in self.gpus if any(holder.rank == rank for holder in gpu.holders)]
+        if len(on) == 1:
+            return on[0], True
+        if on and number is None:
+            return None, False
+        place = local_rank if number is None else number
+        order = self.visible or ()
+        meant = next((gpu for gpu in self.gpus if place is not None and gpu.number in order[place : place + 1]), None)
+        return (meant, bool(on)) if not on or meant in on else (None, False)
+
+    def words(self, gpu: Gpu) -> str:
+        """One GPU in one line, with when that was."""
+        parts = [f"GPU {gpu.number} ({gpu.uuid[:12]}): {size(gpu.free)} of {size(gpu.total)} free{self._when}"]
+        if self.own_pids:
+            parts += [f"{each.who} {size(each.held)}" for each in gpu.holders if each.held is not None]
+        elif gpu.holders:
+            count = f"{len(gpu.holders)} process{'es' if len(gpu.holders) > 1 else ''}"
+            parts.append(f"{count} on it, numbered as in another pid namespace")
+        return "; ".join(parts)
+
+    @property
+    def age_s(self) -> float:
+        """For how long the rank went on after this look; negative where it was taken after its failure."""
+        return 0.0 if self.ended_at is None else (self.ended_at - self.at) / 1e9
+
+    @property
+    def _when(self) -> str:
+        if self.ended_at is None:
+            return ""
+        return f" {abs(self.age_s):.1f} s {'before' if self.age_s > 0 else 'after'} it failed"
+
+
+def size(count: int) -> str:
+    """Bytes in words, binary units."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit in ("B", "KiB") or value >= 100 else f"{value:.1f} {unit}"

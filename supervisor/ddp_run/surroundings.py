@@ -1,0 +1,217 @@
+"""What the system shows around the ranks: memory and GPUs all the while; at a death free space and the kernel's log.
+
+Each is optional: what cannot be seen is a note, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import final
+
+from ddp_run import gpus, memory, space
+from ddp_run.aside import Asides
+from ddp_run.close_look import GpuUse
+from ddp_run.events import Event, LocalRank, Noted, Rank
+from ddp_run.gpus import GpuWatch
+from ddp_run.journal import now
+from ddp_run.kernel_log import KernelLog
+from ddp_run.loop import Loop, RanOut, Ready, Wakeup
+from ddp_run.memory import Sampler
+from ddp_run.space import SpaceQuestion
+
+
+@final
+class Surroundings:
+    """Of one attempt, from its beginning on. Sets timers and watches descriptors of its own, and takes their wake-ups.
+
+    `environ`: the agent's; `places`: paths whose free space is of interest after a death; `started`: the pids of all
+    ranks that are known, `living`: of those that have not ended.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        emit: Callable[[Event], None],
+        *,
+        environ: Mapping[str, str],
+        places: Sequence[str],
+        started: Callable[[], Mapping[Rank, int]],
+        living: Callable[[], Mapping[Rank, int]],
+        asides: Asides,
+    ) -> None:
+        self._loop = loop
+        self._emit = emit
+        self._places = places
+        self._started = started
+        self._living = living
+        self._asides = asides
+        self._kernel_log = KernelLog.open()
+        self._may_use_gpus = gpus.wanted(environ)
+        self._sampler: Sampler | None = None
+        self._sample_after_s = memory.FIRST_LOOK_S
+        self._gpus: GpuWatch | None = None
+        self._look_at_gpus_after_s = gpus.FIRST_LOOK_S
+        self._space: SpaceQuestion | None = None
+        self._resting = False
+        self._failed = False
+
+    # ------------------------------------------------------------------- moments of the attempt
+
+    def ranks_start(self) -> None:
+        """A rank has started; from the first on they are looked at."""
+        if self._sampler is None:
+            self._sampler = Sampler()
+            self._loop.set_timer("sample-memory", self._sample_after_s)
+            self._watch_gpus()
+
+    def ranks_fail(self) -> None:
+        """The first failure of a start of the ranks: what the others leave as they end would hide the cause."""
+        self._failed = True
+        for sample in self._sampler.at_death(now(), self._living()) if self._sampler is not None else ():
+            self._emit(sample)
+        for look in self._gpus.at_death(now()) if self._gpus is not None else ():
+            self._emit(look)
+        if self._space is None and self._places:
+            self._ask_for_space()
+
+    def rest(self) -> None:
+        """The attempt is over: look no more. What a failure asked for is still awaited."""
+        self._resting = True
+
+    def awaited_s(self) -> float:
+        """How long what a failure asked for is still to be awaited, at most; it has mostly come long ago."""
+        space_s = self._space.aside.deadline - time.monotonic() if self._space is not None else 0.0
+        return max(space_s, self._gpus.awaited_s(now()) if self._gpus is not None else 0.0)
+
+    def close(self) -> None:
+        """The end: await no more, and read what the kernel has logged, if there was a failure."""
+        self._end_space()
+        self._stop_looking_at_gpus("")
+        logged = self._kernel_log.read(now()) if self._failed else None
+        if logged is not None:
+            self._emit(logged)
+        self._kernel_log.close()
+
+    # ------------------------------------------------------------------------------- wake-ups
+
+    def take(self, wakeup: Wakeup) -> bool:
+        """Do what a wake-up is for; false where it is for somebody else."""
+        match wakeup:
+            case RanOut("sample-memory"):
+                self._sample_memory()
+            case RanOut("look-at-gpus"):
+                self._look_at_gpus()
+            case Ready("gpus"):
+                self._read_gpus()
+            case RanOut("space"):
+                self._end_space()
+            case Ready("space"):
+                self._read_space()
+            case _:
+                return False
+        return True
+
+    def reaped(self, pid: int) -> None:
+        """A child was waited for."""
+        if self._gpus is not None and pid == self._gpus.pid:
+            self._gpus.reaped = True
+
+    @property
+    def pids(self) -> Set[int]:
+        """Processes below ddp-run that are not the job's."""
+        return set() if self._gpus is None else {self._gpus.pid}
+
+    # --------------------------------------------------------------------------------- memory
+
+    def _sample_memory(self) -> None:
+        if self._sampler is None or self._resting:
+            return
+        sample = self._sampler.look(now(), self._living())
+        if sample is not None:
+            self._emit(sample)
+        self._sample_after_s = min(2 * self._sample_after_s, memory.LOOK_S)
+        self._loop.set_timer("sample-memory", self._sample_after_s)
+
+    # ----------------------------------------------------------------------------------- GPUs
+
+    def gpu_use(self, local_ranks: Mapping[Rank, LocalRank]) -> Sequence[GpuUse]:
+        """How busy the GPUs of these ranks are, as far as that is known; asks for more."""
+        if self._gpus is None:
+            return ()
+        self._gpus.ask_again(now())
+        return self._gpus.use(now(), local_ranks)
+
+    def _watch_gpus(self) -> None:
+        if not self._may_use_gpus:
+            return
+        try:
+            self._gpus = GpuWatch.start()
+        except OSError as error:
+            self._emit(Noted(now(), f"GPUs are not looked at: {error}"))
+            return
+        self._loop.watch(self._gpus.fd, "gpus")
+        self._look_at_gpus()
+
+    def _look_at_gpus(self) -> None:
+        self._read_gpus()
+        if self._gpus is None or self._resting:
+            return
+        if self._gpus.is_silent(now()):
+            self._stop_looking_at_gpus("GPUs are not looked at any more: NVML gives no answer")
+            return
+        self._gpus.ask(now())
+        self._loop.set_timer("look-at-gpus", self._look_at_gpus_after_s)
+        self._look_at_gpus_after_s = min(2 * self._look_at_gpus_after_s, gpus.LOOK_S)
+
+    def _read_gpus(self) -> None:
+        if self._gpus is None:
+            return
+        try:
+            events, over = self._gpus.read(now(), self._started(), list(self._living()))
+        except Exception as error:  # looking is optional: what goes wrong there is no concern of the job
+            self._stop_looking_at_gpus(f"GPUs are not looked at any more: {type(error).__name__}: {error}")
+            return
+        for event in events:
+            self._emit(event)
+        if over:
+            unsaid = "GPUs are not looked at any more: what asks NVML has ended"
+            self._stop_looking_at_gpus("" if self._gpus.said_why else unsaid)
+
+    def _stop_looking_at_gpus(self, why: str) -> None:
+        if self._gpus is None:
+            return
+        self._loop.cancel_timer("look-at-gpus")
+        self._loop.unwatch(self._gpus.fd)
+        self._gpus.end()
+        self._gpus = None
+        if why:
+            self._emit(Noted(now(), why))
+
+    # ----------------------------------------------------------------------------- free space
+
+    def _ask_for_space(self) -> None:
+        try:
+            self._space = SpaceQuestion.ask(self._places)
+        except OSError as error:
+            self._emit(Noted(now(), f"free space not counted: {error}"))
+            return
+        self._asides.add(self._space.aside)
+        self._loop.watch(self._space.aside.fd, "space")
+        self._loop.set_timer("space", space.WAIT_S)
+
+    def _read_space(self) -> None:
+        if self._space is None:
+            return
+        counted, over = self._space.answers(now())
+        for event in counted:
+            self._emit(event)
+        if over:
+            self._end_space()
+
+    def _end_space(self) -> None:
+        if self._space is not None:
+            self._loop.cancel_timer("space")
+            self._loop.unwatch(self._space.aside.fd)
+            self._space.aside.end()
+            self._space = None

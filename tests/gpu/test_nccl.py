@@ -1,0 +1,217 @@
+"""NCCL on real GPUs: a hang with its evidence, refusals to start, broken kernels; most need one GPU only.
+
+With OUT set in the environment, each case leaves its ranks' stderr, the verdict and what ddp-run said in a folder
+there: real texts for tests/rules/samples.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddp_run.boards import last_collectives
+from ddp_run.net import free_port
+from tests.system.conftest import Launcher, Outcome
+
+HANG_S = 18
+START = """
+import os, sys
+import torch
+import torch.distributed as dist
+
+local = int(os.environ["LOCAL_RANK"])
+"""
+STUCK_KERNEL = """
+torch.cuda.set_device(local)
+dist.init_process_group("nccl")
+values = torch.ones(20, device="cuda")
+dist.all_reduce(values)
+torch.cuda.synchronize()
+print("training", flush=True)
+
+def step():
+    torch.cuda._sleep(150_000_000_000)  # a minute and more; what is entered next has to wait for it
+    dist.all_reduce(values)
+    torch.cuda.synchronize()
+
+step()
+"""
+MISSING_RANK = """
+import threading
+torch.cuda.set_device(local)
+dist.init_process_group("nccl")
+values = torch.ones(20, device="cuda")
+dist.all_reduce(values)
+torch.cuda.synchronize()
+if local == 1:
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+dist.all_reduce(values)
+torch.cuda.synchronize()
+"""
+ONE_GPU_FOR_TWO = """
+torch.cuda.set_device(0)
+dist.init_process_group("nccl")
+dist.all_reduce(torch.ones(20, device="cuda"))
+torch.cuda.synchronize()
+"""
+EAGER = """
+torch.cuda.set_device(local)
+dist.init_process_group("nccl", device_id=torch.device("cuda", local))
+backend = dist.get_backend()
+values = torch.ones(2, device="cuda" if backend == "nccl" else "cpu")
+dist.all_reduce(values)
+print("used", backend, values.tolist(), flush=True)
+dist.destroy_process_group()
+"""
+ON_RANK_1 = """
+torch.cuda.set_device(0)
+torch.ones(1, device="cuda")
+dist.init_process_group("gloo")
+dist.barrier()
+if dist.get_rank() == 1:
+    {}
+    torch.cuda.synchronize()
+dist.barrier()
+"""
+ASSERT = "torch.nn.functional.embedding(torch.tensor([99], device='cuda'), torch.ones(10, 4, device='cuda'))"
+# A kernel that writes to address 16, as the driver compiles it: needs neither nvcc nor NVRTC.
+ILLEGAL = "import bad_kernel; bad_kernel.launch()"
+BAD_KERNEL = r'''
+import ctypes
+
+PTX = b"""
+.version 7.0
+.target sm_75
+.address_size 64
+.visible .entry bad()
+{
+    .reg .b64 %address;
+    .reg .b32 %value;
+    mov.u64 %address, 16;
+    mov.u32 %value, 1;
+    st.global.u32 [%address], %value;
+    ret;
+}
+\0"""
+
+
+def launch():
+    driver = ctypes.CDLL("libcuda.so.1")
+    module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+    made = [driver.cuModuleLoadData(ctypes.byref(module), ctypes.c_char_p(PTX))]
+    made.append(driver.cuModuleGetFunction(ctypes.byref(kernel), module, b"bad"))
+    made.append(driver.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None))
+    assert made == [0, 0, 0], made
+'''
+
+
+def run(
+    ddp: Launcher, name: str, program: str, *words: object, ranks: int = 1, env: dict[str, str] | None = None
+) -> Outcome:
+    folder = ddp.cwd / "programs"
+    folder.mkdir(exist_ok=True)
+    (folder / "bad_kernel.py").write_text(BAD_KERNEL)
+    script = folder / f"{name}.py"
+    script.write_text(START + program)
+    # Its own port for RAS: another job on this machine may have the usual one.
+    own = {"NCCL_RAS_ADDR": f"127.0.0.1:{free_port('127.0.0.1')}"}
+    outcome = ddp("--nproc-per-node", ranks, *words, script, env=own | (env or {}))
+    keep(name, outcome)
+    return outcome
+
+
+def keep(name: str, outcome: Outcome) -> None:
+    out = os.environ.get("OUT")
+    if not out or outcome.folder is None:
+        return
+    folder = Path(out) / "nccl" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "console.txt").write_text(outcome.stderr)
+    for path in outcome.folder.rglob("*"):
+        if path.name in ("stderr.log", "nccl.log", "ras.txt", "flight.json", "verdict.json", "agent.log"):
+            kept = folder / str(path.relative_to(outcome.folder)).replace("/", "_")
+            shutil.copyfile(path, kept)
+
+
+def has_ras() -> bool:
+    return bool(torch.cuda.nccl.version() >= (2, 24))  # type: ignore[no-untyped-call]
+
+
+def test_a_collective_behind_a_kernel_that_does_not_end(ddp: Launcher) -> None:
+    outcome = run(ddp, "stuck_kernel", STUCK_KERNEL, "--hang-timeout", HANG_S)
+    assert (outcome.code, outcome.verdict["outcome"], outcome.verdict["cause"]) == (124, "hung", "hang")
+    stall = outcome.named("StallSeen")[0]
+    assert stall["culprits"] == []
+    assert "wait in all_reduce" in stall["said"]
+    assert "none is missing" in stall["said"]
+    assert outcome.folder is not None
+    folder = outcome.folder / "attempt_0"
+    recorded = json.loads((folder / "rank_0" / "flight.json").read_text())
+    assert recorded["recorders"][0]["library"] == "nccl"
+    last, current = last_collectives(recorded)
+    assert list(last) == ["nccl:0"]
+    assert current is not None
+    assert (current.name, current.sizes, current.nccl) == ("all_reduce", ((20,),), True)
+    assert current.place is not None
+    assert current.place.startswith("stuck_kernel.py:")
+    assert current.place.endswith(" in step")
+    if has_ras():
+        assert (folder / "ras.txt").read_text().startswith("NCCL version ")
+
+
+def test_ras_is_let_alone_where_it_is_off(ddp: Launcher) -> None:
+    outcome = run(ddp, "ras_off", STUCK_KERNEL, "--hang-timeout", HANG_S, env={"NCCL_RAS_ENABLE": "0"})
+    assert outcome.code == 124
+    assert outcome.folder is not None
+    assert not (outcome.folder / "attempt_0" / "ras.txt").exists()
+    assert "RAS" not in " ".join(event["text"] for event in outcome.named("Noted"))
+
+
+def test_a_rank_that_does_not_come_to_the_collective(ddp: Launcher, gpus: int) -> None:
+    if gpus < 2:
+        pytest.skip("needs two GPUs: NCCL takes one rank on each")
+    outcome = run(ddp, "missing_rank", MISSING_RANK, "--hang-timeout", HANG_S, ranks=2)
+    assert (outcome.code, outcome.verdict["cause"]) == (124, "hang")
+    assert outcome.verdict["first_failure"]["rank"] == 1
+    stall = outcome.named("StallSeen")[0]
+    assert (stall["culprits"], stall["waiting"]) == ([1], [0])
+    if has_ras():
+        assert any("launched up to operation" in quote for quote in stall["quotes"])
+
+
+def test_two_ranks_on_one_gpu(ddp: Launcher) -> None:
+    outcome = run(ddp, "one_gpu_for_two", ONE_GPU_FOR_TWO, ranks=2)
+    assert (outcome.code, outcome.verdict["cause"]) == (1, "nccl-init")
+    assert "Duplicate GPU detected" in json.dumps(outcome.verdict)
+
+
+def test_an_interface_that_does_not_exist(ddp: Launcher) -> None:
+    outcome = run(ddp, "no_interface", EAGER, env={"NCCL_SOCKET_IFNAME": "=nosuch0"})
+    assert outcome.code == 1
+    assert outcome.verdict["cause"] in ("nccl-network", "nccl-init")
+    assert outcome.verdict["phase"] == "init"
+    assert outcome.verdict["first_failure"]["rank"] == 0
+
+
+def test_gloo_in_place_of_an_nccl_that_cannot_start(ddp: Launcher) -> None:
+    outcome = run(ddp, "fallback", EAGER, "--fallback-backend", "gloo", env={"NCCL_SOCKET_IFNAME": "=nosuch0"})
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.verdict["attempts"] == 2
+    assert "used gloo" in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("device-side-assert", ASSERT), ("illegal-memory-access", ILLEGAL)], ids=lambda each: each[:12]
+)
+def test_a_kernel_that_breaks(ddp: Launcher, name: str, line: str) -> None:
+    outcome = run(ddp, name, ON_RANK_1.format(line), ranks=2)
+    assert outcome.verdict["cause"] == name, outcome.stderr
+    assert outcome.verdict["first_failure"]["rank"] == 1
+    assert outcome.code in (1, 134)  # CUDA's error may strike again as the process ends
