@@ -1,0 +1,292 @@
+"""Reads the answer of NCCL's RAS ("VERBOSE STATUS"), and says whom it shows to be missing or behind. Pure.
+
+RAS is a thread in every process that has an NCCL communicator (NCCL 2.24 and newer). It answers also while the rank is
+stuck, for all nodes. Wordings: src/ras/client_support.cc of 2.24 to 2.30. Until 2.25 all operations are counted
+together, later each kind by itself; 2.24 lists missing ranks as numbers, later with their processes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ddp_run.events import Rank
+from ddp_run.lines import rank_list
+
+_PROCESS = r"process (?P<pid>\d+) on node (?P<node>\S+)"
+_GROUP = re.compile(r"\s*(?P<group>\d+)\s+\d+\s+\d+\s+[\d-]+\s+(?P<size>\d+)\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*")
+_TOTALS = re.compile(r"\s*\d+(?:\s+\d+\s+\d+)?\s+(?P<processes>\d+)\s+\d+\s*")
+_COMMUNICATOR = re.compile(r"#(?P<group>\d+)-\d+ \([0-9a-f]+\) (?P<what>INCOMPLETE|MISMATCH|ERROR)")
+_LOST = re.compile(r"  P" + _PROCESS[1:] + r" managing GPU")
+_ABSENT = re.compile(r"  Missing communicator data from (?P<count>\d+) rank")
+_ABSENT_RANKS = re.compile(r"  The missing ranks?: (?P<ranks>[\d, ]+)")
+_KIND = re.compile(r"  Communicator ranks have different (?P<kind>\w+|collective) operation counts")
+_SEVERAL = re.compile(
+    r"  (?P<ranks>\d+) ranks have (?:launched up to operation (?P<count>\d+)|not launched any operations)"
+)
+_ONE = re.compile(
+    r"  Rank (?P<rank>\d+) has (?:launched up to operation (?P<count>\d+)|not launched any operations)"
+    rf"(?: -- GPU .*?managed by {_PROCESS})?"
+)
+_MEMBER = re.compile(rf"  Rank (?P<rank>\d+) -- (?:GPU .*?managed by {_PROCESS}|\[)")
+_MOST_QUOTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process with ranks, as RAS names it. `node` is an address."""
+
+    pid: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A rank by its number in a communicator, which need not be that in the job."""
+
+    number: int
+    process: Process | None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """So many ranks have launched so many operations. `members`: them, as far as they are named."""
+
+    launched: int
+    ranks: int
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """One in which something differs. `absent`: ranks without an answer, all of them where `absent_ranks` are named.
+
+    `counts`: by kind of operation (`AllReduce`; `collective` before NCCL 2.26), where the ranks differ in them.
+    """
+
+    size: int | None
+    absent_ranks: int
+    absent: tuple[Member, ...]
+    counts: Mapping[str, tuple[Count, ...]]
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """All that are named."""
+        counted = [member for counts in self.counts.values() for count in counts for member in count.members]
+        return (*self.absent, *counted)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What RAS said. `dead`: processes that it has not reached for a minute; `silent`: those that did not answer now.
+
+    `in_all`: processes of the job, as far as it knows. `quotes` are its own lines on what is wrong.
+    """
+
+    communicators: tuple[Communicator, ...] = ()
+    dead: tuple[Process, ...] = ()
+    silent: tuple[Process, ...] = ()
+    in_all: int | None = None
+    quotes: tuple[str, ...] = ()
+
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        """All that it names."""
+        members = [member for each in self.communicators for member in each.members]
+        return (*self.dead, *self.silent, *(member.process for member in members if member.process is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Whom the others wait for, as RAS shows it beyond doubt. `said` lacks only that they wait.
+
+    `gone`: their processes cannot be reached any more.
+    """
+
+    ranks: tuple[Rank, ...]
+    said: str
+    gone: bool = False
+
+
+def read(text: str) -> Report:
+    """What an answer says, as far as it got; nothing of a text that is none."""
+    return _Reader(text.splitlines()).report()
+
+
+class _Reader:
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._lines = lines
+        self._sizes: dict[int, int] = {}
+        self._processes: dict[str, list[Process]] = {"DEAD": [], "INCOMPLETE": []}
+        self._blocks: list[tuple[int, str, list[str]]] = []
+        """Group, what is wrong, and the lines that say it."""
+        self._quotes: list[str] = []
+        self._in_all: int | None = None
+
+    def report(self) -> Report:
+        block = ""
+        told = False
+        above = ""
+        for line in self._lines:
+            if line in ("Errors", "Warnings"):
+                told, block = True, ""
+            elif not told:
+                if (row := _GROUP.fullmatch(line)) is not None:
+                    self._sizes[int(row["group"])] = int(row["size"])
+                elif above.startswith("(total)") and (row := _TOTALS.fullmatch(line)) is not None:
+                    self._in_all = int(row["processes"])
+                above = line
+            elif line.strip() and not line.startswith("="):
+                self._quotes.append(line)
+                block = self._take(line, block)
+        communicators = [self._communicator(*each) for each in self._blocks]
+        quotes = self._quotes[:_MOST_QUOTES]
+        more = len(self._quotes) - len(quotes)
+        return Report(
+            tuple(communicators),
+            tuple(self._processes["DEAD"]),
+            tuple(self._processes["INCOMPLETE"]),
+            self._in_all,
+            (*quotes, *([f"… {more} lines more"] if more else [])),
+        )
+
+    def _take(self, line: str, block: str) -> str:
+        """Into the block that it belongs to, whose name is returned."""
+        if not line.startswith(" "):
+            head = _COMMUNICATOR.match(line)
+            if head is None:
+                return line if line in self._processes else ""
+            self._blocks.append((int(head["group"]), head["what"], []))
+            return "#"
+        if block == "#":
+            self._blocks[-1][2].append(line)
+        elif block in self._processes and (lost := _LOST.match(line)) is not None:
+            self._processes[block].append(Process(int(lost["pid"]), lost["node"]))
+        return block
+
+    def _communicator(self, group: int, what: str, lines: Sequence[str]) -> Communicator:
+        ranks, absent = 0, []
+        counts: dict[str, list[Count]] = {}
+        kind: list[Count] | None = None
+        for line in lines:
+            if what == "INCOMPLETE":
+                if (said := _ABSENT.match(line)) is not None:
+                    ranks = int(said["count"])
+                elif (said := _ABSENT_RANKS.match(line)) is not None:
+                    absent += [Member(int(number), None) for number in re.findall(r"\d+", said["ranks"])]
+                elif (said := _MEMBER.match(line)) is not None:
+                    absent.append(_member(said))
+            elif what == "MISMATCH":
+                if (said := _KIND.match(line)) is not None:
+                    kind = counts.setdefault(said["kind"], [])
+                elif kind is not None and (said := _SEVERAL.match(line)) is not None:
+                    kind.append(Count(int(said["count"] or 0), int(said["ranks"]), ()))
+                elif kind is not None and (said := _ONE.match(line)) is not None:
+                    kind.append(Count(int(said["count"] or 0), 1, (_member(said),)))
+                elif kind and (said := _MEMBER.match(line)) is not None:
+                    last = kind[-1]
+                    kind[-1] = Count(last.launched, last.ranks, (*last.members, _member(said)))
+        frozen = {name: tuple(each) for name, each in counts.items()}
+        return Communicator(self._sizes.get(group), ranks, tuple(absent), frozen)
+
+
+def _member(said: re.Match[str]) -> Member:
+    process = Process(int(said["pid"]), said["node"]) if said["pid"] else None
+    return Member(int(said["rank"]), process)
+
+
+# -------------------------------------------------------------------------------------- who is missing
+
+
+def missing(report: Report, pids: Mapping[int, Rank], here: frozenset[str], world_size: int) -> Missing | None:
+    """Whom the report shows to be missing or behind, where it leaves no doubt.
+
+    `pids`: the ranks of this node; `here`: which of the report's nodes are this host. RAS numbers ranks within a
+    communicator: those of this node are known by their processes, others only in a communicator of all ranks.
+    """
+    names = _Names(pids, here, world_size)
+    absent = _absent(report, names)
+    if absent is not None:
+        return absent
+    found = {_behind(each, names) for each in report.communicators if each.counts}
+    return found.pop() if len(found) == 1 else None
+
+
+def is_of(report: Report, pids: Mapping[int, Rank], here: frozenset[str], world_size: int) -> bool:
+    """Whether it is of these ranks: jobs on one host may share the port, and any one of them gets the call."""
+    named = [each.pid for each in report.processes if each.node in here]
+    return any(pid in pids for pid in named) if named else report.in_all in (None, world_size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    pids: Mapping[int, Rank]
+    here: frozenset[str]
+    world_size: int
+
+    def ranks(self, members: Sequence[Member], size: int | None) -> tuple[Rank, ...] | None:
+        """Their ranks in the job; null where one is not known for sure."""
+        found = []
+        for member in members:
+            process = member.process
+            rank: Rank | None = Rank(member.number) if size == self.world_size else None
+            if process is not None and process.node in self.here:
+                own = self.pids.get(process.pid)
+                rank = own if rank is None or rank == own else None
+            elif process is not None and rank in self.pids.values():
+                rank = None
+            if rank is None:
+                return None
+            found.append(rank)
+        return tuple(sorted(found))
+
+
+def _absent(report: Report, names: _Names) -> Missing | None:
+    """Ranks whose processes do not answer, in the largest communicator that says so."""
+    for each in sorted(report.communicators, key=lambda each: -(each.size or 0)):
+        if not each.absent_ranks or len(each.absent) != each.absent_ranks:
+            continue
+        ranks = names.ranks(each.absent, each.size)
+        if ranks is None:
+            return None
+        known = [member.process for member in each.absent if member.process is not None]
+        if len(known) < len(each.absent):
+            known, gone = [*report.dead, *report.silent], bool(report.dead) and not report.silent
+        else:
+            gone = all(process in report.dead for process in known)
+        how = "cannot be reached any more" if gone else f"{'does' if len(ranks) == 1 else 'do'} not answer"
+        return Missing(ranks, f"{_ranks(ranks)}{_whose(known)} {how}, as NCCL's RAS says", gone)
+    return None
+
+
+def _behind(each: Communicator, names: _Names) -> Missing | None:
+    """The ranks that have launched less than the others, the same ones in every kind of operation that differs."""
+    found: Missing | None = None
+    for kind, counts in each.counts.items():
+        most = max((count.launched for count in counts), default=0)
+        less = [count for count in counts if count.launched < most]
+        if not less or any(len(count.members) != count.ranks for count in less):
+            return None
+        members = [member for count in less for member in count.members]
+        ranks = names.ranks(members, each.size)
+        if ranks is None or (found is not None and found.ranks != ranks):
+            return None
+        operations = "operations" if kind == "collective" else kind
+        fewest = min(count.launched for count in less)
+        whose = _whose([member.process for member in members if member.process is not None])
+        said = f"{_ranks(ranks)}{whose} launched {fewest} {operations} where others launched {most}"
+        found = found or Missing(ranks, f"{said}, as NCCL's RAS says")
+    return found
+
+
+def _whose(processes: Sequence[Process]) -> str:
+    """` (process 4242 on 10.0.0.2)`."""
+    if len(processes) == 1:
+        return f" (process {processes[0].pid} on {processes[0].node})"
+    nodes = sorted({each.node for each in processes})
+    return f" (on {', '.join(nodes[:4])}{', …' if len(nodes) > 4 else ''})" if nodes else ""
+
+
+def _ranks(ranks: Sequence[Rank]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(ranks)}"
