@@ -1,4 +1,4 @@
-"""Reads what the ranks show of themselves: boards, stacks, flight recorder entries; and what /proc says of them.
+"""Reads what the ranks show of themselves: boards, stacks, flight recorder entries.
 
 The layout of a board is that of `rank/board.py`. Nothing here waits for a rank, and no rank waits for this.
 """
@@ -14,21 +14,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, final
 
+from ddp_run.at_rest import ThreadLook, at_rest, threads
+from ddp_run.close_look import Collective
 from ddp_run.events import Rank
+from ddp_run.lateness import Entered
 from ddp_run.launch import catches
-from ddp_run.progress import Collective, ProcessState, RankLook
-from ddp_run.stack_text import Stack, dumps, is_whole
+from ddp_run.process_look import ProcessLook, process
+from ddp_run.stack_text import Frame, Stack, dumps, is_whole
+from ddp_run.stall_watch import RankLook
 
 SIZE = 4096
 VERSION = 1
 WORDS: tuple[str, ...] = ("VERSION_WORD", "PID", "PHASE", "PHASE_AT", "STEPS", "COLLECTIVE", "COLLECTIVE_AT")
-WORDS += ("HEARTBEAT", "STACKS_READY", "ASKED", "ANSWERED", "MAIN_THREAD")
+WORDS += ("HEARTBEAT", "STACKS_READY", "ASKED", "ANSWERED", "MAIN_THREAD", "SAMPLER", "CALL", "NCCL")
+WORDS += ("STACKS_ASKED", "STACKS_ANSWERED")
 PHASES = ("before-init", "init", "after-init", "training", "shutdown")
+CALLS = ("", "torch.cuda.set_device", "DistributedDataParallel()")
 _AT = {name: index for index, name in enumerate(WORDS)}
 _MOST_STACKS = 1 << 20
 SILENT_S = 5.0
-"""The sampling thread runs once a second."""
-_TICKS = os.sysconf("SC_CLK_TCK")
+"""The sampling thread runs four times a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """How a rank was when it was asked for its stacks: its sampling thread's last beat, and its threads."""
+
+    beat: int
+    threads: Mapping[int, ThreadLook]
 
 
 @final
@@ -47,6 +60,7 @@ class Board:
             self.close()
             raise ValueError(f"{path} is not the board of process {pid}")
         self._stacks_from = 0
+        self._asked: _Asked | None = None
 
     @classmethod
     def open(cls, boards: Path, restart: int, rank: Rank, pid: int, folder: Path) -> Self | None:
@@ -63,7 +77,7 @@ class Board:
 
     def look(self) -> RankLook:
         """What it shows now."""
-        phase = self._word("PHASE")
+        phase, call = self._word("PHASE"), self._word("CALL")
         return RankLook(
             rank=self.rank,
             phase=PHASES[phase] if 0 <= phase < len(PHASES) else None,
@@ -71,18 +85,35 @@ class Board:
             steps=self._word("STEPS"),
             collectives=self._word("COLLECTIVE"),
             collective_at=self._word("COLLECTIVE_AT"),
+            call=CALLS[call] if 0 <= call < len(CALLS) else "",
         )
 
-    def ask_for_stacks(self) -> bool:
-        """Have the rank write its stacks; false where that would not be safe, or it is gone."""
-        number = self._word("STACKS_READY")
-        if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not catches(self.pid, number):
-            return False
+    def ask_for_stacks(self) -> None:
+        """Have the rank write its stacks, as soon as its sampling thread runs."""
         try:
             self._stacks_from = (self._folder / "live_stacks.txt").stat().st_size
+        except OSError:
+            self._stacks_from = 0
+        self._asked = _Asked(self._word("HEARTBEAT"), threads(self.pid))
+        self._words[_AT["STACKS_ASKED"]] += 1
+
+    def insist_on_stacks(self) -> bool:
+        """The same by a signal, half a second later, where its sampling thread has not come and nobody runs Python.
+
+        Whether the signal was sent.
+        """
+        asked, number = self._asked, self._word("STACKS_READY")
+        if asked is None or self._word("HEARTBEAT") != asked.beat or self.stack() is not None:
+            return False
+        if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not catches(self.pid, number):
+            return False
+        if not at_rest(asked.threads, threads(self.pid), self._word("SAMPLER")):
+            return False
+        try:
             os.kill(self.pid, number)
         except OSError:
             return False
+        self._asked = None
         return True
 
     def stack(self) -> Stack | None:
@@ -98,10 +129,19 @@ class Board:
         found = dumps(text, self._word("MAIN_THREAD") or None)
         return found[-1] if found else None
 
+    @property
+    def uses_nccl(self) -> bool:
+        """Whether its default process group does."""
+        return self._word("NCCL") == 1
+
     def is_silent(self, at: int) -> bool:
         """Whether the sampling thread began and has not run for SILENT_S: another thread keeps the lock."""
         beat = self._word("HEARTBEAT")
         return beat > 0 and at - beat > SILENT_S * 1_000_000_000
+
+    def process(self) -> ProcessLook:
+        """Its process now; what ddp-run's own thread does in it is left out."""
+        return process(self.pid, self._word("SAMPLER"))
 
     def ask_for_flight(self) -> None:
         """Have the rank write what its flight recorder holds, as soon as its sampling thread runs."""
@@ -109,131 +149,88 @@ class Board:
 
     def flight(self) -> tuple[Mapping[str, Collective], Collective | None]:
         """As `last_collectives`; nothing where it has not answered."""
-        if self._word("ANSWERED") < max(1, self._word("ASKED")):
-            return {}, None
         try:
-            recorded = json.loads((self._folder / "flight.json").read_bytes())
-            return last_collectives(recorded)
-        except (OSError, ValueError, AttributeError, TypeError):
+            return last_collectives(self._recorded())
+        except (AttributeError, TypeError, KeyError, ValueError):
             return {}, None
+
+    def entered(self) -> Entered:
+        """When it entered which collectives; nothing where it has not answered."""
+        try:
+            return times_entered(self._recorded())
+        except (AttributeError, TypeError, KeyError, ValueError):
+            return {}
+
+    def _recorded(self) -> Mapping[str, Any]:
+        if self._word("ANSWERED") < max(1, self._word("ASKED")):
+            return {}
+        try:
+            return dict(json.loads((self._folder / "flight.json").read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return {}
 
     def _word(self, name: str) -> int:
         return int(self._words[_AT[name]])
 
 
 def last_collectives(recorded: Mapping[str, Any]) -> tuple[dict[str, Collective], Collective | None]:
-    """The last collective of each process group, and the last of all where it has not ended, of what `rank/flight.py`
-    wrote.
+    """The last collective of each process group, and the one that this rank waits for, of what `rank/flight.py` wrote.
 
-    Ended is what is `retired`: with gloo the `state` stays `scheduled` for ever (torch 2.13).
+    That is the last of all where it has not ended; with NCCL, whose collectives are entered without waiting, the first
+    that has not: it does those of a group in their order. With gloo the `state` stays `scheduled` for ever (torch
+    2.13), and ended is what is `retired`.
     """
     last: dict[str, Collective] = {}
     latest: Collective | None = None
-    for entry in recorded.get("entries") or ():
-        number = entry.get("collective_seq_id")
-        if not isinstance(number, int) or entry.get("is_p2p"):
+    waiting: dict[str, Collective] = {}
+    """Of NCCL, by group: the first that has not ended."""
+    for _, _, entry in _entries(recorded):
+        collective = _collective(entry)
+        if collective is None:
             continue
-        names = entry.get("process_group") or ("", "")
-        group = str(names[0] if isinstance(names, list) else names)
-        latest = Collective(
-            group,
-            number,
-            str(entry.get("profiling_name") or ""),
-            tuple(tuple(int(n) for n in size) for size in entry.get("input_sizes") or ()),
-            tuple(str(kind) for kind in entry.get("input_dtypes") or ()),
-            pending=entry.get("retired") is False,
-        )
-        if group not in last or last[group].number <= number:
-            last[group] = latest
+        group, latest = collective.group, collective
+        if group not in last or last[group].number <= collective.number:
+            last[group] = collective
+        if not collective.pending:
+            waiting.pop(group, None)
+        elif collective.nccl:
+            waiting.setdefault(group, collective)
+    if waiting:
+        return last, next(iter(waiting.values()))
     return last, latest if latest is not None and latest.pending else None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessLook:
-    """What /proc says of a process: its state, CPU seconds so far, bytes read and written so far.
-
-    `switches`: how often its main thread has gone to sleep. `waits_on`, `on_lock` and `asleep` as in `CloseLook`.
-    """
-
-    state: ProcessState
-    cpu_s: float = 0.0
-    io_bytes: int = 0
-    switches: int = 0
-    waits_on: str | None = None
-    on_lock: bool = False
-    asleep: bool = False
-
-
-def process(pid: int) -> ProcessLook:
-    """A process now, its threads and the children that it has waited for included."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
-        letter = fields[0].decode()
-        cpu_s = sum(int(ticks) for ticks in fields[11:15]) / _TICKS
-    except (OSError, IndexError, ValueError):
-        return ProcessLook(ProcessState.GONE)
-    known = {state.value: state for state in ProcessState}
-    state = known.get(letter, ProcessState.GONE if letter in "ZX" else ProcessState.SLEEPING)
-    name, on, lock = _call(pid)
-    if on is None and state is ProcessState.DISK:
-        on = _wchan(pid)
-    asleep = name == "sleep" or (name is None and _wchan(pid) == "hrtimer_nanosleep")
-    return ProcessLook(state, cpu_s, _io(pid), _switches(pid), on, lock, asleep)
-
-
-_CALLS: dict[str, dict[int, str]] = {
-    "x86_64": {0: "read", 1: "write", 17: "read", 18: "write", 74: "fsync", 75: "fsync", 73: "lock"}
-    | {2: "open", 257: "open", 202: "futex", 35: "sleep", 230: "sleep", 7: "poll", 271: "poll", 61: "wait"},
-    "aarch64": {63: "read", 64: "write", 67: "read", 68: "write", 82: "fsync", 83: "fsync", 32: "lock"}
-    | {56: "open", 98: "futex", 101: "sleep", 115: "sleep", 73: "poll", 260: "wait"},
-}
-"""System calls by number, as far as they say what a thread waits for."""
-_ON_FILES = {"read": "read of", "write": "write to", "fsync": "fsync of", "lock": "flock of"}
-
-
-def _call(pid: int) -> tuple[str | None, str | None, bool]:
-    """The system call that the main thread is in, what it concerns, and whether that is a lock without a time-out.
-
-    Needs the right to trace the process, which its ancestor has by default (ptrace_scope 1).
-    """
-    try:
-        words = Path(f"/proc/{pid}/syscall").read_text().split()
-        name = _CALLS.get(os.uname().machine, {}).get(int(words[0]))
-        arguments = [int(word, 16) for word in words[1:7]]
-    except (OSError, ValueError, IndexError):
-        return None, None, False
-    if name == "futex" and len(arguments) > 3:
-        return name, None, arguments[3] == 0
-    if name in _ON_FILES and arguments:
-        try:
-            path = str(Path(f"/proc/{pid}/fd/{arguments[0] & 0xFFFFFFFF}").readlink())
-        except OSError:
-            path = ""
-        return name, f"{_ON_FILES[name]} {path}" if path.startswith("/") else None, False
-    return name, "open of a file" if name == "open" else None, False
-
-
-def _switches(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/task/{pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
-    except (OSError, ValueError, IndexError, StopIteration):
-        return 0
-
-
-def _io(pid: int) -> int:
-    """Bytes that its system calls have read and written, files and sockets alike."""
-    try:
-        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-    except OSError:
-        return 0
-    values = dict(line.split(": ") for line in lines if ": " in line)
-    return int(values.get("rchar", 0)) + int(values.get("wchar", 0))
-
-
-def _wchan(pid: int) -> str | None:
-    try:
-        name = Path(f"/proc/{pid}/wchan").read_text().strip()
-    except OSError:
+def _collective(entry: Mapping[str, Any]) -> Collective | None:
+    number = entry.get("collective_seq_id")
+    if not isinstance(number, int) or entry.get("is_p2p"):
         return None
-    return name if name not in ("", "0") else None
+    operation = str(entry.get("profiling_name") or "")
+    names = entry.get("process_group") or ("", "")
+    frames = (Frame(str(each["filename"]), each["line"], str(each["name"])) for each in entry.get("frames") or ())
+    return Collective(
+        # Each library counts for itself in a group that has several.
+        f"{operation.partition(':')[0]}:{names[0] if isinstance(names, list) else names}",
+        number,
+        operation,
+        tuple(tuple(int(n) for n in size) for size in entry.get("input_sizes") or ()),
+        tuple(str(kind) for kind in entry.get("input_dtypes") or ()),
+        pending=entry.get("retired") is False and entry.get("state") != "completed",
+        place=next((frame.place for frame in frames if frame.own), None),
+    )
+
+
+def times_entered(recorded: Mapping[str, Any]) -> Entered:
+    """When this rank entered each collective that its recorder still holds."""
+    found = {}
+    for created, _, entry in _entries(recorded):
+        collective = _collective(entry)
+        if collective is not None and created:
+            found[(collective.group, collective.number)] = created
+    return found
+
+
+def _entries(recorded: Mapping[str, Any]) -> list[tuple[int, int, Mapping[str, Any]]]:
+    """Those of all recorders by their time, which an older form lacks; and their place, for the order without it."""
+    entries = [entry for each in recorded.get("recorders") or () for entry in each["entries"]]
+    timed = [(entry.get("time_created_ns") or 0, place, entry) for place, entry in enumerate(entries)]
+    return sorted(timed, key=lambda each: each[:2])

@@ -283,6 +283,27 @@ def test_the_reported_traceback_is_the_printed_one(ranks: Ranks) -> None:
     assert rank.failed["exception"]["function"] == "<module>"
 
 
+def test_a_signal_handler_that_raises_meanwhile_takes_nothing_from_the_report(ranks: Ranks) -> None:
+    program = """
+    import os, signal
+    def handler(*_): raise RuntimeError("a worker has died")
+    signal.signal(signal.SIGCHLD, handler)
+    class Loader:  # asked for the source of a line when the traceback is printed
+        asked = 0
+        def get_source(self, name):
+            Loader.asked += 1
+            if Loader.asked == 1:
+                os.kill(os.getpid(), signal.SIGCHLD)
+            return "raise ConnectionResetError('gone')"
+    exec(compile("raise ConnectionResetError('gone')", "made.py", "exec"), dict(__name__="made", __loader__=Loader()))
+    """
+    rank = ranks.rank("script", ranks.write("prog.py", textwrap.dedent(program)))
+    assert rank.failed is not None
+    exception = rank.failed["exception"]
+    assert (exception["type"], exception["message"]) == ("ConnectionResetError", "gone")
+    assert "made.py" in exception["traceback"]
+
+
 def test_the_error_file_is_in_torchs_form(ranks: Ranks) -> None:
     ranks.rank("script", ranks.write("prog.py", "raise ValueError('bad')\n"))
     written = json.loads((ranks.files / "error.json").read_text())["message"]

@@ -12,6 +12,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ import pytest
 from ddp_run.boards import Board
 from ddp_run.events import Rank
 from ddp_run.launch import RANK_PROGRAM
-from ddp_run.progress import RankLook
-from ddp_run.stack_text import Doing
+from ddp_run.rank import board as layout
+from ddp_run.stack_text import Doing, Stack
+from ddp_run.stall_watch import RankLook
 
 ENVIRONMENT = {
     "RANK": "3",
@@ -75,17 +77,37 @@ class Ranks:
     def board(self, pid: int) -> Board | None:
         return Board.open(self.boards, 0, Rank(3), pid, self.folder)
 
+    def word(self, number: int) -> int:
+        return int(memoryview((self.boards / "board_0_3").read_bytes()).cast("q")[number])
+
+    @contextmanager
+    def standing(self, program: str) -> Iterator[tuple[subprocess.Popen[str], Board]]:
+        """A rank that says `ready` and stays; ended with the block."""
+        process = self.start(program, {})
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            board = self.board(process.pid)
+            assert board is not None
+            yield process, board
+        finally:
+            process.kill()
+            process.communicate(timeout=20)
+
     def rank(self, program: str, **watch: object) -> Ended:
         process = self.start(program, watch)
         stdout, stderr = process.communicate(timeout=90)
         board = self.board(process.pid)
+        return Ended(process.returncode, stdout, stderr, self.messages(), board and board.look())
+
+    def messages(self) -> list[dict[str, Any]]:
+        """What has been said since it was asked last."""
         messages = []
         while True:
             try:
                 messages.append(json.loads(self._inbox.recv(1 << 18)))
             except BlockingIOError:
-                break
-        return Ended(process.returncode, stdout, stderr, messages, board and board.look())
+                return messages
 
     def plain(self, program: str) -> tuple[int, str, str]:
         process = self.start(program, None, plain=True)
@@ -131,6 +153,44 @@ def test_phases_steps_and_collectives(ranks: Ranks) -> None:
     assert ended.look.collectives >= 4
 
 
+OPTIMIZERS = """
+import torch
+class Unhashable(type(torch.optim.SGD)):
+    __hash__ = None
+class Own(torch.optim.SGD, metaclass=Unhashable):
+    pass
+class Ahead(torch.optim.Optimizer):
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+    def step(self, closure=None):
+        self.inner.step()
+        self.inner.step()
+def made(kind):
+    weight = torch.ones(1, requires_grad=True)
+    weight.grad = torch.ones(1)
+    return kind([weight], lr=0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("turns", "steps"),
+    [
+        ("[[made(torch.optim.SGD), made(torch.optim.AdamW), made(Own)]] * 40", 120),
+        ("[[made(torch.optim.SGD), Ahead(made(torch.optim.SGD))]] * 40", 80),
+        ("[[Ahead(made(torch.optim.SGD)), made(torch.optim.SGD)]] * 40", 80),
+        ("[[made(torch.optim.SGD)]] * 40 + [[Ahead(made(torch.optim.AdamW))]] * 40", 80),
+        # its two inner steps of the first turn are not known to be that
+        ("[[made(torch.optim.SGD)]] * 40 + [[Ahead(made(torch.optim.SGD))]] * 40", 82),
+    ],
+)
+def test_a_step_within_another_one_is_not_counted(ranks: Ranks, turns: str, steps: int) -> None:
+    ended = ranks.rank(f"{OPTIMIZERS}\nfor turn in {turns}:\n    for optimizer in turn:\n        optimizer.step()\n")
+    assert (ended.code, ended.stderr) == (0, "")
+    assert ended.look is not None
+    assert ended.look.steps == steps
+
+
 SEEN_BY_THE_PROGRAM = """
 import importlib, inspect, json, pickle, sys, threading
 import torch.distributed as dist
@@ -166,6 +226,50 @@ def test_the_program_sees_what_it_sees_without_ddp_run(ranks: Ranks) -> None:
     assert (ended.code, ended.stderr) == (plain[0], plain[2])
     assert ended.code == 0
     assert [message["phase"] for message in ended.named("phase")][:2] == ["init", "after-init"]
+
+
+COMPILED = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+graphs = 0
+def backend(graph, inputs):
+    global graphs
+    graphs += 1
+    return graph.forward
+def tried(make, whole, fullgraph):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 4)
+    optimizer = make(layer.parameters(), lr=0.1)
+    def turn():
+        layer(torch.ones(2, 4)).square().mean().backward()
+        if whole:
+            optimizer.step()
+    compiled = torch.compile(turn if whole else optimizer.step, backend=backend, fullgraph=fullgraph)
+    error = None
+    try:
+        for _ in range(20):
+            if not whole:
+                turn()
+            compiled()
+            optimizer.zero_grad()
+    except Exception as raised:
+        error = type(raised).__name__
+    breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
+    return breaks, error, layer.weight.sum().item().hex()
+for make in (torch.optim.SGD, torch.optim.AdamW):
+    for whole in (False, True):
+        for fullgraph in (False, True):
+            print(make.__name__, whole, fullgraph, *tried(make, whole, fullgraph), graphs)
+"""
+
+
+def test_what_is_compiled_is_compiled_as_without_ddp_run(ranks: Ranks) -> None:
+    code, stdout, stderr = ranks.plain(COMPILED)
+    assert (code, len(stdout.splitlines())) == (0, 8), stderr
+    assert ranks.rank(COMPILED).stdout == stdout
 
 
 def test_a_failing_init_shows_no_frame_of_ours(ranks: Ranks) -> None:
@@ -230,6 +334,41 @@ def test_debug_lines(ranks: Ranks) -> None:
         assert f"[DDP-ERROR] torch.cuda.set_device failed: {ended.stdout.strip()}" in ended.stderr
 
 
+def test_a_clean_up_on_the_way_of_an_exception_is_no_phase(ranks: Ranks) -> None:
+    program = f"""
+        {textwrap.indent(ALONE, " " * 8).strip()}
+        init("gloo")
+        try:
+            {{}}
+        finally:
+            dist.destroy_process_group()
+    """
+    assert [message["phase"] for message in ranks.rank(program.format("1 / 0")).named("phase")][-1] == "after-init"
+    assert [message["phase"] for message in ranks.rank(program.format("pass")).named("phase")][-1] == "shutdown"
+
+
+def test_the_call_that_a_rank_ended_in(ranks: Ranks) -> None:
+    program = f"""
+        {textwrap.indent(ALONE, " " * 8).strip()}
+        import os
+        init("gloo")
+        class Ends(torch.nn.parallel.DistributedDataParallel):
+            def _build_params_for_reducer(self):
+                os._exit(7)
+        assert torch.cuda.set_device.__name__ == "set_device"
+        try:
+            torch.nn.parallel.DistributedDataParallel(torch.nn.ReLU())
+        except RuntimeError as error:
+            print(error)
+        {{}}
+    """
+    ends = ranks.rank(program.format("Ends(torch.nn.Linear(2, 2))"))
+    assert (ends.code, ends.look and ends.look.call) == (7, "DistributedDataParallel()")
+    after = ranks.rank(program.format("os._exit(8)"))
+    assert (after.code, after.look and after.look.call) == (8, "")
+    assert "not needed" in after.stdout
+
+
 def test_a_program_without_torch(ranks: Ranks) -> None:
     program = """
         import importlib.util, json, sys
@@ -274,7 +413,7 @@ def test_a_torch_that_fails_to_import_fails_as_it_does_alone(ranks: Ranks) -> No
 def test_a_forked_child_is_not_the_rank(ranks: Ranks) -> None:
     program = f"""
         {textwrap.indent(ALONE, " " * 8).strip()}
-        import os
+        import os, signal
         init("gloo")
         weight = torch.ones(1, requires_grad=True)
         optimizer = torch.optim.SGD([weight])
@@ -283,12 +422,14 @@ def test_a_forked_child_is_not_the_rank(ranks: Ranks) -> None:
         if pid == 0:
             for _ in range(5):
                 optimizer.step()
+            print("stepped", flush=True)
+            signal.alarm(5)  # gloo's group never ends in a forked child with torch 2.4, under plain Python too
             dist.destroy_process_group()
             os._exit(0)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        os.waitpid(pid, 0)
     """
     ended = ranks.rank(program)
-    assert ended.stdout == "0\n", ended.stderr
+    assert ended.stdout == "stepped\n", ended.stderr
     assert ended.look is not None
     assert (ended.look.steps, ended.look.phase) == (1, "training")
     assert [message["phase"] for message in ended.named("phase")] == ["init", "after-init", "training"]
@@ -306,15 +447,10 @@ def test_stacks_and_collectives_on_demand(ranks: Ranks) -> None:
         print("ready", flush=True)
         stuck()
     """
-    process = ranks.start(program, {})
-    assert process.stdout is not None
-    try:
-        process.stdout.readline()
-        board = ranks.board(process.pid)
-        assert board is not None
+    with ranks.standing(program) as (process, board):
         for _ in range(2):  # the second answer is not the first one again
             time.sleep(0.2)
-            assert board.ask_for_stacks()
+            board.ask_for_stacks()
             deadline = time.monotonic() + 20
             while (stack := board.stack()) is None and time.monotonic() < deadline:
                 time.sleep(0.02)
@@ -331,9 +467,111 @@ def test_stacks_and_collectives_on_demand(ranks: Ranks) -> None:
             assert (last.name, last.number, last.sizes) == ("all_reduce", 3, ((5,),))
             assert flight[1] is None
         assert process.poll() is None
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=20)
+
+
+def test_no_thread_of_ours_is_there_when_the_program_forks_before_it_has_a_group(ranks: Ranks) -> None:
+    program = f"""
+        {textwrap.indent(ALONE, " " * 8).strip()}
+        import os, time, warnings
+        def threads():
+            return set(os.listdir("/proc/self/task"))
+        def forked():
+            before = threads()
+            pid = os.fork()
+            if not pid:
+                os._exit(0)
+            os.waitpid(pid, 0)
+            return len(before - threads())
+        time.sleep(1)
+        with warnings.catch_warnings(record=True) as seen:  # Python 3.12 and newer warn of threads
+            warnings.simplefilter("always")
+            assert (forked(), forked()) == (1, 0)
+        assert not seen, seen[0]
+        init("gloo")
+        time.sleep(1)
+        warnings.simplefilter("ignore")
+        assert forked() == 0
+        print("ready", flush=True)
+        time.sleep(60)
+    """
+    with ranks.standing(program) as (_, board):
+        assert stack_of(board, insist=False) is not None
+
+
+def stack_of(board: Board, *, insist: bool) -> Stack | None:
+    """What a rank writes within 3 s of being asked; `insist`: whether the signal is to be sent for that."""
+    board.ask_for_stacks()
+    deadline, sent = time.monotonic() + 3, False
+    time.sleep(0.6)
+    while board.stack() is None and time.monotonic() < deadline:
+        sent = sent or board.insist_on_stacks()
+        time.sleep(0.1)
+    assert sent is insist
+    return board.stack()
+
+
+RUNS = "all(iter(lambda: True, False))"
+"""Here the signal's handler would end the process soon."""
+
+
+@pytest.mark.parametrize(
+    ("what", "insist"),
+    [
+        (f"import torch.distributed; {{}}; {RUNS}", False),
+        (
+            "import torch.distributed; {}; ctypes.PyDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)",
+            True,
+        ),
+        ("import torch.distributed; {}; re.match('(a*)*b', 'a' * 40)", True),
+        ("{}; time.sleep(60)", True),
+    ],
+    ids=["runs Python", "sleeps with the lock", "works with the lock", "sleeps before it imports torch"],
+)
+def test_stacks_of_a_rank_that(ranks: Ranks, what: str, insist: bool) -> None:
+    program = "import ctypes, os, re, time; " + what.format("print('ready', flush=True)")
+    with ranks.standing(program) as (process, board):
+        time.sleep(0.5)
+        for _ in range(2):
+            stack = stack_of(board, insist=insist)
+            assert stack is not None
+            assert stack.users is not None
+            assert stack.users.file.endswith("prog.py")
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_no_signal_is_sent_to_a_rank_that_may_be_running_python(ranks: Ranks, stopped: bool) -> None:
+    program = f"print('ready', flush=True); {RUNS}"  # no torch, so no thread of ddp-run's
+    with ranks.standing(program) as (process, board):
+        if stopped:
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(0.2)
+        for _ in range(3):
+            assert stack_of(board, insist=False) is None
+        assert process.poll() is None
+
+
+def test_a_torch_without_a_recorder_is_noted_once(ranks: Ranks) -> None:
+    program = f"""
+        {textwrap.indent(ALONE, " " * 8).strip()}
+        import time
+        from torch._C import _distributed_c10d
+        for name in [name for name in dir(_distributed_c10d) if name.startswith("_dump_")]:
+            delattr(_distributed_c10d, name)
+        init("gloo")
+        print("ready", flush=True)
+        time.sleep(60)
+    """
+    with ranks.standing(program) as (_, board):
+        for asked in (1, 2):
+            board.ask_for_flight()
+            deadline = time.monotonic() + 20
+            while ranks.word(layout.ANSWERED) < asked and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert ranks.word(layout.ANSWERED) == asked
+            assert board.flight() == ({}, None)
+        missed = [message["text"] for message in ranks.messages() if message["event"] == "missed"]
+        assert [text.partition(":")[0] for text in missed] == ["flight recorder"]
 
 
 def test_an_interpreter_that_goes_down_outlives_a_late_question(ranks: Ranks) -> None:
@@ -348,14 +586,8 @@ def test_an_interpreter_that_goes_down_outlives_a_late_question(ranks: Ranks) ->
 
 
 def test_a_rank_that_runs_another_program_is_sent_nothing(ranks: Ranks) -> None:
-    process = ranks.start("import os; os.execvp('sh', ['sh', '-c', 'echo ready; exec sleep 60'])", {})
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == "ready\n"
-        board = ranks.board(process.pid)
-        assert board is not None
-        assert not board.ask_for_stacks()
+    with ranks.standing("import os; os.execvp('sh', ['sh', '-c', 'echo ready; exec sleep 60'])") as (process, board):
+        board.ask_for_stacks()
+        time.sleep(0.5)
+        assert not board.insist_on_stacks()
         assert process.poll() is None
-    finally:
-        process.kill()
-        process.communicate(timeout=20)

@@ -1,4 +1,4 @@
-"""Boards are read in the layout in which ranks write them, and /proc says what a process waits for."""
+"""Boards are read in the layout in which ranks write them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import ddp_run
 from ddp_run import boards
-from ddp_run.boards import Board, ProcessLook, last_collectives, process
+from ddp_run.boards import Board, last_collectives, times_entered
 from ddp_run.events import Rank
-from ddp_run.progress import ProcessState
 
 SOURCE = Path(ddp_run.__file__).parent / "rank" / "board.py"
-_KNOWS_CALLS = os.uname().machine in boards._CALLS
 
 
 def _constants() -> dict[str, object]:
@@ -43,6 +37,7 @@ def test_the_layout_is_that_of_the_ranks() -> None:
         boards.VERSION,
         boards.PHASES,
     )
+    assert theirs.pop("CALLS") == boards.CALLS
     theirs.pop("TYPE_CHECKING")
     theirs.pop("HIGHEST_LOW")
     assert theirs == {name: index for index, name in enumerate(boards.WORDS)}
@@ -76,23 +71,20 @@ def test_what_is_no_board_of_this_process_is_not_read(tmp_path: Path) -> None:
 def test_no_signal_is_sent_before_the_rank_is_ready_for_it(tmp_path: Path, number: int) -> None:
     board = _board(tmp_path, os.getpid(), STACKS_READY=number)
     assert board is not None
-    assert not board.ask_for_stacks()
+    board.ask_for_stacks()
+    assert not board.insist_on_stacks()
     assert board.stack() is None
 
 
-def test_no_signal_is_sent_to_a_process_that_has_lost_its_handler(tmp_path: Path) -> None:
-    number = signal.SIGRTMIN + 5
-    board = _board(tmp_path, os.getpid(), STACKS_READY=number)
-    assert board is not None
-    assert not board.ask_for_stacks()
-    received: list[int] = []
-    before = signal.signal(number, lambda signum, _frame: received.append(signum))
-    try:
-        (tmp_path / "live_stacks.txt").touch()
-        assert board.ask_for_stacks()
-        assert received == [number]
-    finally:
-        signal.signal(number, before)
+def test_no_signal_is_sent_to_a_process_that_does_not_handle_it(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as sleeps:
+        _board(tmp_path, sleeps.pid, STACKS_READY=signal.SIGRTMIN + 5)
+        board = Board.open(tmp_path, 0, Rank(3), sleeps.pid, tmp_path)
+        assert board is not None
+        board.ask_for_stacks()
+        assert not board.insist_on_stacks()
+        assert sleeps.poll() is None
+        sleeps.kill()
 
 
 def test_a_rank_is_silent_once_its_sampling_thread_has_stopped_coming(tmp_path: Path) -> None:
@@ -103,7 +95,8 @@ def test_a_rank_is_silent_once_its_sampling_thread_has_stopped_coming(tmp_path: 
 
 
 def test_an_unanswered_question_gives_no_collectives(tmp_path: Path) -> None:
-    (tmp_path / "flight.json").write_text('{"entries": [{"collective_seq_id": 1, "profiling_name": "gloo:barrier"}]}')
+    entry = '{"collective_seq_id": 1, "profiling_name": "gloo:barrier"}'
+    (tmp_path / "flight.json").write_text(f'{{"recorders": [{{"entries": [{entry}]}}]}}')
     board = _board(tmp_path, os.getpid())
     assert board is not None
     board.ask_for_flight()
@@ -111,12 +104,28 @@ def test_an_unanswered_question_gives_no_collectives(tmp_path: Path) -> None:
     board = _board(tmp_path, os.getpid(), ASKED=1, ANSWERED=1)
     assert board is not None
     assert [each.name for each in board.flight()[0].values()] == ["barrier"]
-    for broken in ("", "[]", '{"entries": [1]}'):
+    for broken in ("", "[]", '{"entries": []}', '{"recorders": [{"entries": [1]}]}'):
         (tmp_path / "flight.json").write_text(broken)
         assert board.flight() == ({}, None)
+        assert board.entered() == {}
 
 
-def _entry(number: int, group: str = "0", *, retired: bool | None = True, p2p: bool = False) -> dict[str, object]:
+def test_when_collectives_were_entered() -> None:
+    entries = [
+        _entry(1, time_created_ns=5),
+        _entry(2, time_created_ns=9),
+        _entry(2, time_created_ns=9, p2p=True),
+        _entry(3),
+        _nccl(1, "completed", time_created_ns=7),
+    ]
+    entered = {("gloo:0", 1): 5, ("gloo:0", 2): 9, ("nccl:0", 1): 7}
+    assert times_entered(_recorded(*entries)) == entered
+    assert times_entered({}) == {}
+
+
+def _entry(
+    number: int, group: str = "0", *, retired: bool | None = True, p2p: bool = False, **more: object
+) -> dict[str, object]:
     return {
         "collective_seq_id": number,
         "profiling_name": "gloo:all_reduce",
@@ -125,63 +134,72 @@ def _entry(number: int, group: str = "0", *, retired: bool | None = True, p2p: b
         "process_group": [group, "default_pg"],
         "is_p2p": p2p,
         "retired": retired,
+        **more,
     }
+
+
+def _recorded(*entries: dict[str, object]) -> dict[str, object]:
+    return {"recorders": [{"entries": list(entries)}]}
 
 
 def test_the_last_collectives() -> None:
     entries = [_entry(1), _entry(1, "1"), _entry(2), _entry(3, "1", retired=False), _entry(9, p2p=True)]
-    last, current = last_collectives({"entries": entries})
-    assert {group: each.number for group, each in last.items()} == {"0": 2, "1": 3}
+    last, current = last_collectives(_recorded(*entries))
+    assert {group: each.number for group, each in last.items()} == {"gloo:0": 2, "gloo:1": 3}
     assert current is not None
-    assert (current.group, current.said) == ("1", "all_reduce of [20]")
-    assert last_collectives({"entries": [_entry(1)]})[1] is None
-    assert last_collectives({"entries": [_entry(1, retired=None)]})[1] is None  # an older torch does not say
-    assert last_collectives({}) == ({}, None)
+    assert (current.group, current.said) == ("gloo:1", "all_reduce of [20]")
+    assert last_collectives(_recorded(_entry(1)))[1] is None
+    assert last_collectives(_recorded(_entry(1, retired=None)))[1] is None  # an older torch does not say
+    assert last_collectives({"recorders": []}) == ({}, None)
 
 
-# -------------------------------------------------------------------------------------------- /proc
+def _nccl(number: int, state: str, group: str = "0", **more: object) -> dict[str, object]:
+    more = {"profiling_name": "nccl:all_reduce", "state": state, "time_created_ns": number, **more}
+    return _entry(number, group, retired=state == "completed", **more)  # type: ignore[arg-type]
 
 
-@contextmanager
-def _started(program: str) -> Iterator[int]:
-    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        try:
-            yield child.pid
-        finally:
-            child.kill()
+def test_of_nccl_a_rank_waits_for_the_first_that_has_not_ended() -> None:
+    entries = [_nccl(1, "completed"), _nccl(2, "completed"), _nccl(3, "started"), _nccl(4, "scheduled")]
+    last, current = last_collectives(_recorded(*entries))
+    assert {group: each.number for group, each in last.items()} == {"nccl:0": 4}
+    assert current is not None
+    assert (current.number, current.nccl) == (3, True)
+    assert last_collectives(_recorded(*entries[:2]))[1] is None
 
 
-def _seen(pid: int, wanted: Callable[[ProcessLook], bool]) -> ProcessLook:
-    deadline = time.monotonic() + 10
-    while not wanted(look := process(pid)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return look
+def test_what_was_complete_when_it_was_asked_is_not_waited_for() -> None:
+    seen_now = _nccl(2, "completed") | {"retired": False}
+    assert last_collectives(_recorded(_nccl(1, "completed"), seen_now))[1] is None
 
 
-@pytest.mark.skipif(not _KNOWS_CALLS, reason="system calls of this machine are not known")
-def test_what_a_process_waits_for(tmp_path: Path) -> None:
-    with _started("import time; print(flush=True); time.sleep(100)") as pid:
-        look = _seen(pid, lambda look: look.asleep)
-        assert (look.state, look.asleep, look.on_lock, look.waits_on) == (ProcessState.SLEEPING, True, False, None)
-    with _started(
-        "import _thread; lock = _thread.allocate(); print(flush=True); lock.acquire(); lock.acquire()"
-    ) as pid:
-        look = _seen(pid, lambda look: look.on_lock)
-        assert (look.asleep, look.on_lock) == (False, True)
-    with _started("import threading; print(flush=True); threading.Event().wait(100)") as pid:
-        look = _seen(pid, lambda look: look.switches > 0 and look.state is ProcessState.SLEEPING)
-        assert (look.asleep, look.on_lock) == (False, False)  # a time-out opens it
-    os.mkfifo(tmp_path / "pipe")
-    with _started(f"import os; a = os.open('{tmp_path}/pipe', os.O_RDWR); print(flush=True); os.read(a, 1)") as pid:
-        assert _seen(pid, lambda look: look.waits_on is not None).waits_on == f"read of {tmp_path}/pipe"
+def test_parts_of_a_coalesced_collective_are_not_waited_for_once_it_has_ended() -> None:
+    part = _nccl(2, "scheduled", profiling_name="nccl:_all_gather_base")
+    whole = _nccl(2, "completed", profiling_name="nccl:coalesced")
+    assert last_collectives(_recorded(part, part, whole))[1] is None
+    _, current = last_collectives(_recorded(part, part, whole | {"state": "started", "retired": False}))
+    assert current is not None
+    assert current.name == "_all_gather_base"
 
 
-def test_a_process_that_works_is_stopped_and_gone() -> None:
-    with _started("print(flush=True)\nwhile True: pass") as pid:
-        first = process(pid)
-        assert _seen(pid, lambda look: look.cpu_s > first.cpu_s + 0.1).cpu_s > first.cpu_s + 0.1
-        os.kill(pid, signal.SIGSTOP)
-        assert _seen(pid, lambda look: look.state is ProcessState.STOPPED).state is ProcessState.STOPPED
-    assert process(pid) == ProcessLook(ProcessState.GONE)
+def test_of_two_groups_what_was_entered_first_is_waited_for() -> None:
+    entries = [_nccl(5, "started", "1", time_created_ns=10), _nccl(9, "scheduled", time_created_ns=20)]
+    _, current = last_collectives(_recorded(*reversed(entries)))
+    assert current is not None
+    assert current.group == "nccl:1"
+
+
+def test_a_group_with_two_libraries_counts_for_each() -> None:
+    gloo, nccl = [_entry(7, time_created_ns=2)], [_nccl(3, "completed", time_created_ns=1)]
+    last, _ = last_collectives({"recorders": [{"entries": nccl}, {"entries": gloo}]})
+    assert {group: each.number for group, each in last.items()} == {"gloo:0": 7, "nccl:0": 3}
+
+
+def test_the_users_line_of_a_collective() -> None:
+    frames = [
+        {"name": "all_reduce", "filename": "/usr/lib/python3/site-packages/torch/distributed/c10d.py", "line": 3000},
+        {"name": "step", "filename": "/home/user/train.py", "line": 88},
+        {"name": "<module>", "filename": "/home/user/train.py", "line": 99},
+    ]
+    _, current = last_collectives(_recorded(_nccl(1, "started", frames=frames)))
+    assert current is not None
+    assert current.place == "train.py:88 in step"

@@ -31,20 +31,35 @@ COLLECTIVE_AT = 6
 HEARTBEAT = 7
 """When the sampling thread ran last: it stands still where another thread holds the interpreter's lock."""
 STACKS_READY = 8
-"""The signal number that writes the stacks, once it is safe to send; 0 before."""
+"""The number of the signal that writes the stacks, once it is handled; 0 before."""
 ASKED = 9
 """Written by ddp-run: how often it has asked for the flight recorder's entries."""
 ANSWERED = 10
 """How many of those were answered."""
 MAIN_THREAD = 11
 """The main thread's identity, as faulthandler prints it."""
+SAMPLER = 12
+"""The sampling thread's id, as the kernel has it: what it does says nothing of the program."""
+CALL = 13
+"""The call of torch's that the main thread is in, of CALLS; 0 for none."""
+NCCL = 14
+"""1 where the default group uses NCCL, be it beside others."""
+STACKS_ASKED = 15
+"""Written by ddp-run: how often it has asked for the stacks of all threads."""
+STACKS_ANSWERED = 16
+"""How many of those the sampling thread has answered."""
 
 PHASES = ("before-init", "init", "after-init", "training", "shutdown")
+CALLS = ("", "torch.cuda.set_device", "DistributedDataParallel()")
 
 
 def open_board(folder: "str", restart: int, rank: int) -> "Any":
     """A new board as a memoryview of 64-bit words. Raises OSError."""
     path = "%s/board_%d_%d" % (folder, restart, rank)
+    try:
+        os.unlink(path)  # of an earlier attempt: ddp-run may still look at that one
+    except OSError:
+        pass
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.ftruncate(descriptor, SIZE)

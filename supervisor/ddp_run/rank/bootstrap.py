@@ -44,6 +44,8 @@ class Boot:
         self.restore: "dict[str, str | None]" = wanted.get("restore") or {}
         self.agent: "int | None" = wanted.get("agent")
         self.watch: "dict[str, Any] | None" = wanted.get("watch")
+        self.described = 0
+        """The id of the exception that `[DDP-ERROR]` lines have told of."""
         self.rank = int(environ.get("RANK", "-1"))
         self.local_rank = int(wanted.get("local_rank", environ.get("LOCAL_RANK", "-1")))
         self.restart = int(wanted.get("restart", environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
@@ -314,11 +316,13 @@ def watch(boot: Boot) -> None:
 
 
 def _stacks_on_demand(boot: Boot, layout: "Any", words: "Any") -> None:
-    """Stacks of all threads to live_stacks.txt whenever ddp-run sends the signal that it finds in the board.
+    """Stacks of all threads to live_stacks.txt at the signal that ddp-run finds in the board.
 
-    A real-time signal, which nothing else sends; one that comes before it is handled would end the process, so ddp-run
-    waits for the word. The handler is C: it works while the interpreter's lock is held. An interpreter that goes down
-    takes it off and puts back what was there before: that must not be the default, which ends the process.
+    The last resort, for a rank whose sampling thread cannot run: the handler is C and works while the interpreter's
+    lock is held, but it may end a rank that runs Python (`ddp_run/at_rest.py`). A real-time signal, which nothing
+    else sends; one that comes before it is handled would end the process, so ddp-run waits for the word. An
+    interpreter that goes down takes the handler off and puts back what was there before: that must not be the default,
+    which ends the process.
     """
     import faulthandler
     from _signal import SIG_IGN, SIGRTMIN, signal  # type: ignore[import-not-found]  # `signal` costs 5 ms

@@ -1,15 +1,12 @@
-"""The `[DDP-DEBUG]` lines around init_process_group (`--ddp-debug`): variables, versions, devices. Loaded only then."""
+"""The `[DDP-…]` lines (`--ddp-debug`): variables, versions, devices, and what failed. Loaded only for them."""
 
 import os
 import sys
-import traceback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Callable
-
-    Say = Callable[[str, str], None]
+    from typing import Any
 
 NAMED = (
     "RANK",
@@ -25,25 +22,36 @@ PREFIXES = ("NCCL_", "CUDA_", "TORCH_", "TORCHELASTIC_", "GLOO_", "UCX_", "HIP_"
 _SECRET = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY", "CREDENTIAL")
 
 
-def before_init(say: "Say", args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> None:
+def say(kind: str, text: str) -> None:
+    """One `[DDP-…]` line on stderr, at once."""
+    try:
+        sys.stderr.write("[DDP-%s] %s\n" % (kind, text))
+        sys.stderr.flush()
+    except Exception:
+        pass
+
+
+def before_init(args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> None:
     """What init_process_group is about to be called with, and in which surroundings."""
     try:
         for name in NAMED:
             say("DEBUG", "%s=%s" % (name, os.environ.get(name, "(not set)")))
         torch: "Any" = sys.modules["torch"]
         say("DEBUG", "torch %s, CUDA %s, Python %s" % (torch.__version__, torch.version.cuda, sys.version.split()[0]))
-        if torch.cuda.is_available():
-            say("DEBUG", "%d GPUs, NCCL %s" % (torch.cuda.device_count(), _nccl(torch)))
-            say("DEBUG", "current device %d" % torch.cuda.current_device())
+        count = torch.cuda.device_count()  # asks NVML first; `is_available` starts CUDA, which no child survives a fork
+        if count:
+            say("DEBUG", "%d GPUs, NCCL %s" % (count, _nccl(torch)))
         else:
             say("DEBUG", "no GPU to be used")
+        if torch.cuda.is_initialized():
+            say("DEBUG", "current device %d" % torch.cuda.current_device())
         given = [repr(arg) for arg in args] + ["%s=%r" % pair for pair in sorted(kwargs.items())]
         say("DEBUG", "before init_process_group(%s)" % ", ".join(given))
     except Exception as error:
         say("WARNING", "cannot describe the surroundings: %s" % error)
 
 
-def after_init(say: "Say", module: "ModuleType") -> None:
+def after_init(module: "ModuleType") -> None:
     """What came of it."""
     try:
         dist: "Any" = module
@@ -56,20 +64,38 @@ def after_init(say: "Say", module: "ModuleType") -> None:
         say("WARNING", "cannot describe the process group: %s" % error)
 
 
-def init_failed(say: "Say", error: BaseException) -> None:
-    """The traceback and all variables that NCCL, CUDA and torch read."""
+def call_failed(call: str, error: BaseException) -> None:
+    """The traceback, which the program may never show, and all variables that NCCL, CUDA and torch read."""
     try:
-        say("ERROR", "init_process_group failed: %s: %s" % (type(error).__name__, error))
-        for line in "".join(
-            traceback.format_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
-        ).splitlines():
+        from traceback import format_exception
+
+        _say_what_failed(call, error)
+        trace = error.__traceback__ and error.__traceback__.tb_next
+        for line in "".join(format_exception(type(error), error, trace)).splitlines():
             if line.strip():
                 say("ERROR", line)
-        for name, value in sorted(os.environ.items()):
-            if name.startswith(PREFIXES) or name in NAMED:
-                say("ERROR", "%s=%s" % (name, "(removed)" if any(word in name for word in _SECRET) else value))
+        _say_variables()
     except Exception as failure:
         say("WARNING", "cannot describe the failure: %s" % failure)
+
+
+def program_failed(error: BaseException) -> None:
+    """The variables; Python itself prints the traceback."""
+    try:
+        _say_what_failed("the program", error)
+        _say_variables()
+    except Exception as failure:
+        say("WARNING", "cannot describe the failure: %s" % failure)
+
+
+def _say_what_failed(what: str, error: BaseException) -> None:
+    say("ERROR", "%s failed: %s: %s" % (what, type(error).__name__, error))
+
+
+def _say_variables() -> None:
+    for name, value in sorted(os.environ.items()):
+        if name.startswith(PREFIXES) or name in NAMED:
+            say("ERROR", "%s=%s" % (name, "(removed)" if any(word in name for word in _SECRET) else value))
 
 
 def _nccl(torch: "Any") -> str:

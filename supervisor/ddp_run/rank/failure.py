@@ -7,7 +7,9 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Any, Iterator
+    from typing import Any, Callable, Iterator, TypeVar
+
+    T = TypeVar("T")
 
 MOST_MESSAGE = 8 * 1024
 MOST_TRACEBACK = 64 * 1024
@@ -23,16 +25,28 @@ def record(boot: "Any", at: int, code: int, error: BaseException, trace: "Traceb
     `at`: nanoseconds of CLOCK_MONOTONIC; `code`: what the interpreter is going to exit with; `trace`: the traceback
     without our frames.
     """
-    _import_from_standard_library()
+    _undisturbed(_import_from_standard_library)
     import json
 
-    shown = describe(error, trace)
+    shown = _undisturbed(describe, error, trace)
     for exception in (shown, dict(shown, traceback=shown["traceback"][-4096:])):
-        message = json.dumps(boot.failed(at, code, exception)).encode()
+        message = _undisturbed(json.dumps, boot.failed(at, code, exception)).encode()
         if len(message) <= MOST_DATAGRAM:
             boot.try_to_send(message)
             break
     write_error_file(shown)
+
+
+def _undisturbed(work: "Callable[..., T]", *given: object) -> "T":
+    """Once more if it raises: a signal handler of the program's own may have raised in it.
+
+    Torch's for SIGCHLD does, when a DataLoader's worker has died; a rank that lost its connection to that worker is
+    often here by then, for the kernel closes a dead process's sockets before it tells the parent.
+    """
+    try:
+        return work(*given)
+    except Exception:
+        return work(*given)
 
 
 def _import_from_standard_library() -> None:
@@ -77,7 +91,7 @@ def _printed(error: BaseException, trace: "TracebackType | None") -> str:
     try:
         from traceback import TracebackException
 
-        return "".join(TracebackException(type(error), error, trace).format())
+        return _undisturbed(lambda: "".join(TracebackException(type(error), error, trace).format()))
     except Exception:  # a program that replaced the module, or an exception that cannot be shown
         return ""
 

@@ -5,9 +5,11 @@ observed is left alone and said once (`missed`). Wrappers pass arguments, result
 are taken off a traceback that leaves the program (program.py).
 """
 
+import faulthandler
 import os
 import sys
 import time
+from _thread import allocate_lock, get_native_id, start_new_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +20,12 @@ C10D = "torch.distributed.distributed_c10d"
 OPTIMIZER = "torch.optim.optimizer"
 PARALLEL = "torch.nn.parallel.distributed"
 CUDA = "torch.cuda"
-SAMPLE_S = 1.0
+SAMPLE_S = 0.25
+"""How often the sampling thread runs: 30 µs, and so long a question waits for it."""
+_REST_NS = 50_000_000
+_LOOKS = 16
+"""Steps of a class at which the stack is looked at: one that steps alone and within another does both among so many."""
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class Hooks:
@@ -38,8 +45,18 @@ class Hooks:
         self._backend: "str | None" = wanted.get("backend")
         self._timeout_s: "float | None" = wanted.get("timeout_s")
         self._debug = bool(wanted.get("debug"))
+        self._lines: "Any" = load("debug") if self._debug or self._backend else None
         self._load = load
-        self._sampling = False
+        self._c10d: "Any" = None
+        """torch.distributed, once it is sampled."""
+        self._grouped = False
+        """A process group was asked for: it has threads of its own."""
+        self._pause = allocate_lock()
+        """Released, it ends the sampling thread."""
+        self._pause.acquire()
+        self._resting = False
+        """No sampling thread until there is a process group: the program has forked."""
+        self._without_flight = False
         self._stopped = False
         self._now = time.monotonic_ns
         self._sleep = time.sleep
@@ -47,12 +64,14 @@ class Hooks:
 
     def install(self) -> None:
         """Wait for the program's import of torch."""
-        targets: "dict[str, Callable[[ModuleType], None]]" = {C10D: self._on_c10d, OPTIMIZER: self._on_optimizer}
-        if self._debug:
-            targets[PARALLEL] = self._on_parallel
-            targets[CUDA] = self._on_cuda
+        targets: "dict[str, Callable[[ModuleType], None]]" = {
+            C10D: self._on_c10d,
+            OPTIMIZER: self._on_optimizer,
+            PARALLEL: lambda module: self._during(module.DistributedDataParallel, "__init__", 2),
+            CUDA: lambda module: self._during(module, "set_device", 1),
+        }
         sys.meta_path.insert(0, _AfterImport(targets, self._missed))
-        os.register_at_fork(after_in_child=self._in_child)
+        os.register_at_fork(before=self._rest, after_in_child=self._in_child)
 
     def _in_child(self) -> None:
         """A forked child is another process: what it does is not the rank's progress."""
@@ -81,14 +100,6 @@ class Hooks:
     def _missed(self, name: str, error: BaseException) -> None:
         self._send({"event": "missed", "at": self._now(), "text": "%s: %s: %s" % (name, type(error).__name__, error)})
 
-    def _say(self, kind: str, text: str) -> None:
-        """One `[DDP-…]` line on stderr, at once."""
-        try:
-            sys.stderr.write("[DDP-%s] %s\n" % (kind, text))
-            sys.stderr.flush()
-        except Exception:
-            pass
-
     # ------------------------------------------------------------------------------------------- torch
 
     def _on_c10d(self, module: "ModuleType") -> None:
@@ -102,32 +113,35 @@ class Hooks:
             if hooks._stopped:
                 return init(*args, **kwargs)
             args, kwargs = hooks._asked_for(args, kwargs)
+            hooks._go_on()
             hooks.phase(1)
             if hooks._debug:
-                hooks._load("debug").before_init(hooks._say, args, kwargs)
+                hooks._lines.before_init(args, kwargs)
             try:
                 result = init(*args, **kwargs)
             except BaseException as error:
                 if hooks._debug:
-                    hooks._load("debug").init_failed(hooks._say, error)
+                    hooks._describe("init_process_group", error)
                 raise
             hooks.phase(2)
             if hooks._debug:
-                hooks._load("debug").after_init(hooks._say, module)
-            hooks._start_sampling(module)
+                hooks._lines.after_init(module)
+            hooks._note_backend(module)
             return result
 
         @wraps(destroy)
         def destroy_process_group(*args: "Any", **kwargs: "Any") -> "Any":
             whole = not args and kwargs.get("group") is None
-            if whole and not hooks._stopped:
+            # On the way of an exception out of the program it failed where that was raised, not here.
+            if whole and not hooks._stopped and sys.exc_info()[0] is None:
                 hooks.phase(4)
                 if hooks._debug:
-                    hooks._say("DEBUG", "destroy_process_group")
+                    hooks._lines.say("DEBUG", "destroy_process_group")
             return destroy(*args, **kwargs)
 
         module.init_process_group = init_process_group  # type: ignore[attr-defined]
         module.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
+        self._start_sampling(module)
 
     def _asked_for(self, args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> "tuple[tuple[Any, ...], dict[str, Any]]":
         """The arguments with what the user asked ddp-run for."""
@@ -135,7 +149,8 @@ class Hooks:
             if self._backend:
                 asked = args[0] if args else kwargs.get("backend")
                 if asked != self._backend:
-                    self._say("WARNING", "backend %s in place of %s, as ddp-run was told" % (self._backend, asked))
+                    told = "backend %s in place of %s, as ddp-run was told" % (self._backend, asked)
+                    self._lines.say("WARNING", told)
                     if args:
                         args = (self._backend, *args[1:])
                     else:
@@ -152,82 +167,121 @@ class Hooks:
 
     def _on_optimizer(self, module: "ModuleType") -> None:
         """Count the steps of all optimizers; one that steps another one within its own step counts once."""
-        hooks, steps = self, self._layout.STEPS
-        outer = 0  # the id of the optimizer whose step began; it stays there where that step raised
-
-        def begins(optimizer: "Any", _args: "Any", _kwargs: "Any") -> None:
-            nonlocal outer
-            if not outer:
-                outer = id(optimizer)
+        hooks, steps, outermost = self, self._layout.STEPS, _Outermost()
+        known = outermost.known
+        made = 0
 
         def stepped(optimizer: "Any", _args: "Any", _kwargs: "Any") -> None:
-            nonlocal outer
-            if outer != id(optimizer) and _within_another_step():
-                return
-            outer = 0
-            words = hooks.words
-            words[steps] += 1
-            if words[steps] == 1:
-                hooks.phase(3)
-                if hooks._debug:
-                    hooks._say("DEBUG", "first optimizer step done")
+            nonlocal made
+            if type(optimizer) not in known:
+                if not outermost.look(type(optimizer)):
+                    return
+                if not made:
+                    hooks._first_step()
+            made += 1
+            hooks.words[steps] = made
 
-        module.register_optimizer_step_pre_hook(begins)
         module.register_optimizer_step_post_hook(stepped)
 
-    def _on_parallel(self, module: "ModuleType") -> None:
-        self._announce(module.DistributedDataParallel, "__init__", "DistributedDataParallel()")
+    def _first_step(self) -> None:
+        self._go_on()
+        self.phase(3)
+        if self._debug:
+            self._lines.say("DEBUG", "first optimizer step done")
 
-    def _on_cuda(self, module: "ModuleType") -> None:
-        self._announce(module, "set_device", "torch.cuda.set_device")
-
-    def _announce(self, holder: "Any", name: str, shown: str) -> None:
-        """`[DDP-DEBUG]` lines before and after a call."""
+    def _during(self, holder: "Any", name: str, number: int) -> None:
+        """The board shows `CALLS[number]` while the function runs; asked for, `[DDP-DEBUG]` lines before and after."""
         from functools import wraps
 
         inner = getattr(holder, name)
-        hooks = self
+        hooks, call, shown = self, self._layout.CALL, self._layout.CALLS[number]
 
         @wraps(inner)
-        def announced(*args: "Any", **kwargs: "Any") -> "Any":
-            values = ", ".join(str(arg) for arg in args if isinstance(arg, (int, str)))
-            hooks._say("DEBUG", "before %s%s" % (shown, " %s" % values if values else ""))
+        def watched(*args: "Any", **kwargs: "Any") -> "Any":
+            outer, hooks.words[call] = hooks.words[call], number
             try:
-                result = inner(*args, **kwargs)
-            except BaseException as error:
-                hooks._say("ERROR", "%s failed: %s: %s" % (shown, type(error).__name__, error))
-                raise
-            hooks._say("DEBUG", "after %s" % shown)
-            return result
+                if not hooks._debug:
+                    return inner(*args, **kwargs)
+                return hooks._announced(shown, inner, args, kwargs)
+            finally:
+                hooks.words[call] = outer
 
-        setattr(holder, name, announced)
+        setattr(holder, name, watched)
+
+    def _announced(self, shown: str, inner: "Any", args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> "Any":
+        values = ", ".join(str(arg) for arg in args if isinstance(arg, (int, str)))
+        self._lines.say("DEBUG", "before %s%s" % (shown, " %s" % values if values else ""))
+        try:
+            result = inner(*args, **kwargs)
+        except BaseException as error:
+            self._describe(shown, error)
+            raise
+        self._lines.say("DEBUG", "after %s" % shown)
+        return result
+
+    def _describe(self, call: str, error: BaseException) -> None:
+        self._lines.call_failed(call, error)
+        self._boot.described = id(error)
 
     # ---------------------------------------------------------------------------------------- sampling
 
-    def _start_sampling(self, module: "ModuleType") -> None:
-        """A thread that is no Thread object: the program's count of its threads stays as it is.
+    def _note_backend(self, module: "Any") -> None:
+        try:
+            config = module.get_backend_config()
+            # Without a name both are in it, also where there is no NCCL.
+            self.words[self._layout.NCCL] = int(
+                "nccl" in config and ("gloo" not in config or module.is_nccl_available())
+            )
+        except Exception as error:
+            self._missed("backend", error)
 
-        It begins after the process group is made, whose own threads run already.
-        """
-        if self._sampling or self._stopped:
+    def _start_sampling(self, module: "ModuleType") -> None:
+        """A thread that is no Thread object: the program's count of its threads stays as it is."""
+        if self._c10d is not None or self._stopped:
             return
-        self._sampling = True
+        self._c10d = module
         try:
             import atexit
-            from _thread import start_new_thread
 
             # A thread that comes back from C++ into an interpreter that is going down ends the process by abort.
             atexit.register(self._stop)
-            start_new_thread(self._sample, (module,))
+            start_new_thread(self._sample, ())
         except Exception as error:
             self._missed("sampling thread", error)
 
     def _stop(self) -> None:
         self._stopped = True
 
-    def _sample(self, module: "ModuleType") -> None:
-        layout, words = self._layout, self.words
+    def _rest(self) -> None:
+        """End the sampling thread before a fork: Python 3.12 and newer warn then of any thread, 3.13 of a new one."""
+        if self._c10d is None or self._stopped or self._grouped or self._resting:
+            return
+        self._resting = True
+        self._pause.release()
+        deadline = self._now() + _REST_NS
+        while self._samples() and self._now() < deadline:
+            self._sleep(0.0005)
+
+    def _go_on(self) -> None:
+        """The program has threads that are not ours, or has done with forking, as far as can be told."""
+        self._grouped = True
+        if not self._resting:
+            return
+        self._pause.acquire(False)
+        self._resting = False
+        try:
+            if not self._samples():
+                start_new_thread(self._sample, ())
+        except Exception as error:
+            self._missed("sampling thread", error)
+
+    def _samples(self) -> bool:
+        return os.path.exists("/proc/self/task/%d" % self.words[self._layout.SAMPLER])
+
+    def _sample(self) -> None:
+        layout, words, module = self._layout, self.words, self._c10d
         broken = False
+        words[layout.SAMPLER] = get_native_id()
         while not self._stopped:
             now = self._now()
             words[layout.HEARTBEAT] = now
@@ -237,9 +291,12 @@ class Hooks:
                 except Exception as error:
                     broken = True
                     self._missed("count of collectives", error)
+            if words[layout.STACKS_ASKED] > words[layout.STACKS_ANSWERED]:
+                self._write_stacks(words[layout.STACKS_ASKED])
             if words[layout.ASKED] > words[layout.ANSWERED]:
                 self._answer(words[layout.ASKED])
-            self._sleep(SAMPLE_S)
+            if self._pause.acquire(True, SAMPLE_S):
+                return
 
     def _count_collectives(self, module: "Any", now: int) -> None:
         if not module.is_initialized():
@@ -250,18 +307,61 @@ class Hooks:
             words[layout.COLLECTIVE] = count
             words[layout.COLLECTIVE_AT] = now
 
+    def _write_stacks(self, number: int) -> None:
+        """All threads' stacks to live_stacks.txt. This thread has the interpreter's lock, so none of them changes."""
+        try:
+            file = os.open(self._boot.folder + "/live_stacks.txt", _APPEND, 0o600)
+            try:
+                faulthandler.dump_traceback(file, all_threads=True)
+            finally:
+                os.close(file)
+        except Exception as error:
+            self._missed("stacks", error)
+        self.words[self._layout.STACKS_ANSWERED] = number
+
     def _answer(self, number: int) -> None:
         """Leave the flight recorder's entries as `flight.json` in the rank's folder."""
         try:
             self._load("flight").dump(self._boot.folder)
         except Exception as error:
-            self._missed("flight recorder", error)
+            if not self._without_flight:
+                self._missed("flight recorder", error)
+            self._without_flight = True
         self.words[self._layout.ANSWERED] = number
 
 
+class _Outermost:
+    """Which classes of optimizers step by themselves, not within another one's step as ZeroRedundancyOptimizer has it.
+
+    To look takes the longer the deeper the stack is, 2 to 4 µs. So it is done for the first steps of a class only, for
+    all of them anew when another class comes, and for good once a step was seen within another. What is left: where an
+    optimizer of a known class is later put into another one, its steps within the first step of that are counted too.
+    """
+
+    def __init__(self) -> None:
+        self.known: "list[type]" = []
+        """Classes at which nobody needs to look; a list, since a class need not be hashable."""
+        self._looks: "dict[int, int]" = {}
+        self._nested = False
+
+    def look(self, kind: type) -> bool:
+        """Whether the step of a `kind` whose hook is calling is within no other one."""
+        if _within_another_step():
+            self._nested = True
+            self.known.clear()
+            return False
+        if id(kind) not in self._looks:
+            self.known.clear()
+            self._looks = dict.fromkeys([*self._looks, id(kind)], 0)
+        self._looks[id(kind)] += 1
+        if self._looks[id(kind)] == _LOOKS and not self._nested:
+            self.known.append(kind)
+        return True
+
+
 def _within_another_step() -> bool:
-    """Whether the caller of the calling hook, torch's wrapper of a step, runs inside another such wrapper."""
-    frame = sys._getframe(2)
+    """Whether torch's wrapper of a step, which called the hook, runs inside another such wrapper."""
+    frame = sys._getframe(3)
     code = frame.f_code
     above = frame.f_back
     while above is not None and above.f_code is not code:

@@ -190,6 +190,11 @@ class Program:
             self._load("failure").record(self._boot, at, code, error, self.strip(error.__traceback__))
         except Exception:
             pass
+        try:
+            if (self._boot.watch or {}).get("debug") and self._boot.described != id(error):
+                self._load("debug").program_failed(error)
+        except Exception:
+            pass
 
     def strip(self, trace: "TracebackType | None") -> "TracebackType | None":
         """The traceback without our own frames: those below which the program runs, and those of wrappers."""
