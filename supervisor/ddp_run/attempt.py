@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never, final
 
 from ddp_run import launch
+from ddp_run.aside import Asides
 from ddp_run.events import (
     Action,
     AgentExited,
@@ -25,7 +26,6 @@ from ddp_run.events import (
     FinishAttempt,
     HangTimedOut,
     LocalRank,
-    MonotonicNs,
     Noted,
     Rank,
     RankExited,
@@ -35,24 +35,21 @@ from ddp_run.events import (
     SetTimer,
     SignalReceived,
     SignalSent,
-    StallEnded,
-    StallSeen,
     SuspendSelf,
     Target,
     TimerFired,
 )
 from ddp_run.inbox import Inbox
-from ddp_run.journal import Journal
+from ddp_run.journal import Journal, now
 from ddp_run.logs import Tailer
 from ddp_run.loop import Caught, Loop, RanOut, Ready, reap
 from ddp_run.output import Output
 from ddp_run.run import STOP_SIGNALS, Run
 
 if TYPE_CHECKING:
-    from ddp_run.kernel_log import KernelLog
-    from ddp_run.memory import Sampler
+    from ddp_run.close_look import GpuUse
     from ddp_run.observer import Observer
-    from ddp_run.space import SpaceQuestion
+    from ddp_run.surroundings import Surroundings
 
 _LOOK_FOR_RANKS_S = 2.0
 """How often to look for ranks among the agent's children, for those that cannot say hello."""
@@ -61,14 +58,6 @@ _LOAD_CATALOGUE_S = 3.0
 """When the rules begin to be loaded: CPU that the ranks' start should not have to share, and that a host which runs out
 of memory or files may not be able to give any more. One a turn: the loop must not be away when ranks die."""
 _NEXT_RULE_S = 0.02
-_LEFTOVERS_S = 5.0
-"""Most that leftovers of ranks get between SIGTERM and SIGKILL."""
-_REAP_S = 0.5
-
-
-def now() -> MonotonicNs:
-    """The present, on the clock of all events."""
-    return MonotonicNs(time.monotonic_ns())
 
 
 @dataclass(slots=True)
@@ -76,6 +65,8 @@ class _RankProcess:
     event: RankStarted
     pidfd: int | None
     alive: bool = True
+    left: bool = False
+    """It ended with 0."""
 
 
 @final
@@ -100,8 +91,8 @@ class Attempt:
     _rules: Iterator[str] | None = None
     """Loads one rule a step."""
     _observer: Observer | None = None
-    _left: dict[Rank, int] = field(default_factory=dict)
-    """Ranks that ended with 0, and in which start."""
+    _environ: Mapping[str, str] = field(default_factory=dict)
+    """The agent's, and so the ranks' but for what the agent adds."""
     _agent: int | None = None
     _ranks: dict[Rank, _RankProcess] = field(default_factory=dict)
     _finished: bool = False
@@ -110,10 +101,12 @@ class Attempt:
     """Stop signals received."""
     _agent_killed: bool = False
     """By us."""
-    _sampler: Sampler | None = None
-    _sample_after_s: float = 0.0
-    _kernel_log: KernelLog | None = None
-    _question: SpaceQuestion | None = None
+    _surroundings: Surroundings = field(init=False)
+    _asides: Asides = field(default_factory=Asides)
+    _killed: set[int] = field(default_factory=set)
+    """Pids that have had SIGKILL from us."""
+    not_ended: frozenset[int] = frozenset()
+    """Pids that were still there when the attempt was over."""
     _looked_around: int | None = None
     """The last restart at whose first death the system was looked at; -1: the agent's death."""
 
@@ -122,11 +115,19 @@ class Attempt:
         # The process object is dropped: reap() waits for the pid, whoever it belongs to.
         agent = launch.start_agent(argv, environ, self.folder / "agent.log")
         agent.returncode = 0
-        self._agent = agent.pid
+        self._agent, self._environ = agent.pid, environ
         self._emit(AgentStarted(now(), agent.pid))
-        from ddp_run.kernel_log import KernelLog
+        from ddp_run.surroundings import Surroundings
 
-        self._kernel_log = KernelLog.open()
+        self._surroundings = Surroundings(
+            self.loop,
+            self._emit,
+            environ=environ,
+            places=self.places,
+            started=self._started,
+            living=self._living,
+            asides=self._asides,
+        )
         self.loop.watch(self.inbox.fileno(), "inbox")
         self.loop.set_timer("look-for-ranks", _LOOK_FOR_RANKS_S)
         self.loop.set_timer("load-catalogue", _LOAD_CATALOGUE_S)
@@ -136,8 +137,12 @@ class Attempt:
         while not self._finished:
             self._turn(None)
         self.loop.clear_timers()
+        if self._observer is not None:
+            self._observer.close()
         self._end_leftovers()
-        self._finish_looking_around()
+        while (remaining := self._surroundings.awaited_s()) > 0:
+            self._turn(remaining)
+        self._surroundings.close()
         self.loop.unwatch(self.inbox.fileno())
         for process in self._ranks.values():
             self._forget(process)
@@ -147,6 +152,8 @@ class Attempt:
     def _turn(self, at_most_s: float | None) -> None:
         waits = [each for each in (at_most_s, self.output.wait_s(self.tailer)) if each is not None]
         for wakeup in self.loop.wait(min(waits, default=None)):
+            if self._surroundings.take(wakeup):
+                continue
             match wakeup:
                 case Ready(key):
                     self._on_ready(key)
@@ -164,10 +171,6 @@ class Attempt:
                     self._look_for_report()
                 case RanOut("look-at-ranks"):
                     self._look_at_ranks()
-                case RanOut("sample-memory"):
-                    self._sample_memory()
-                case RanOut("space"):
-                    self._end_question()
                 case RanOut(name):
                     self._emit(TimerFired(now(), name))
                 case _:
@@ -178,8 +181,6 @@ class Attempt:
         match key:
             case "inbox":
                 self._read_inbox()
-            case "space":
-                self._read_space()
             case ("rank", _RankProcess() as process):
                 # What a rank said before it died is on the socket already, and belongs before its death.
                 self._read_inbox()
@@ -220,11 +221,7 @@ class Attempt:
         self.tailer.add(event.rank, event.local_rank, "stdout", folder / "stdout.log")
         self.tailer.add(event.rank, event.local_rank, "stderr", folder / "stderr.log")
         self._emit(event)
-        if self._sampler is None:
-            from ddp_run.memory import FIRST_LOOK_S, Sampler
-
-            self._sampler, self._sample_after_s = Sampler(), FIRST_LOOK_S
-            self.loop.set_timer("sample-memory", self._sample_after_s)
+        self._surroundings.ranks_start()
         self._watch_rank(event)
         if gone:
             self._on_rank_end(process)
@@ -239,10 +236,9 @@ class Attempt:
             if status is not None:
                 code, dumped = os.waitstatus_to_exitcode(status), os.WCOREDUMP(status)
         self._forget(process)
-        if self._observer is not None and code == 0:
+        process.left = code == 0
+        if self._observer is not None and process.left:
             self._observer.forget(process.event.rank)
-        if code == 0:
-            self._left[process.event.rank] = process.event.restart
         if self._first_end is None and code != 0:
             self._first_end = time.monotonic()
         self._emit(RankExited(now(), process.event.rank, process.event.restart, code, dumped))
@@ -264,8 +260,9 @@ class Attempt:
             if pid == self._agent:
                 self._on_agent_end(code)
                 continue
-            if self._question is not None and pid == self._question.pid:
-                self._question.reaped = True
+            if self._asides.reaped(pid):
+                continue
+            self._surroundings.reaped(pid)
             for process in self._ranks.values():
                 if process.event.pid == pid:
                     self._on_rank_end(process, code)
@@ -286,15 +283,21 @@ class Attempt:
         self.loop.set_timer("look-for-ranks", _LOOK_FOR_RANKS_S)
         if self._complete():
             return
-        for pid, environ in launch.find_ranks(self._agent):
+        found = launch.find_ranks(self._agent)
+        self._read_inbox()  # whoever has said hello by now has said more than can be found
+        for pid, environ in found:
             if all(process.event.pid != pid for process in self._ranks.values()):
                 self._on_rank_start(_silent_rank(pid, environ, self.number))
 
     def _complete(self) -> bool:
         """Whether all ranks of the latest start are known."""
+        known = self._latest()
+        return bool(known) and len(known) >= known[0].event.local_world_size
+
+    def _latest(self) -> list[_RankProcess]:
+        """The ranks of the latest start."""
         latest = max((process.event.restart for process in self._ranks.values()), default=0)
-        known = [process.event for process in self._ranks.values() if process.event.restart == latest]
-        return bool(known) and len(known) >= known[0].local_world_size
+        return [process for process in self._ranks.values() if process.event.restart == latest]
 
     def _load_a_rule(self) -> None:
         from ddp_run.diagnose import rule_modules
@@ -323,16 +326,16 @@ class Attempt:
         if self._observer is None:
             from ddp_run.observer import Observer
 
-            self._observer = Observer(self.inbox.folder, self.run_folder)
+            self._observer = Observer(self.inbox.folder, self.run_folder, self.folder, self._environ, self._asides)
             self.loop.set_timer("look-at-ranks", 1.0)
-        elif event.restart > max(self._left.values(), default=event.restart) or event.rank in self._left:
-            self._left.clear()
         self._observer.forget(event.rank)
 
     def _look_at_ranks(self) -> None:
         try:
             self._observe()
         except Exception as error:  # looking is optional: what goes wrong there is no concern of the job
+            if self._observer is not None:
+                self._observer.close()
             self._observer = None
             self._emit(Noted(now(), f"ranks are not observed any more: {type(error).__name__}: {error}"))
 
@@ -340,16 +343,22 @@ class Attempt:
         if self._observer is None or self._finished or not self.run.is_running:
             return
         alive = [process.event for process in self._ranks.values() if process.alive and process.event.watched]
-        events, after_s = self._observer.look(now(), alive, sorted(self._left))
+        left = sorted(process.event.rank for process in self._latest() if process.left)
+        events, after_s = self._observer.look(now(), alive, left, self._gpu_use(alive))
         for event in events:
             self._emit(event)
-            self._tell(event)
         stalled_s = self._observer.stalled_s(now())
         stall = self._observer.stall  # ranks that all work, if only without a step, are let be, and so is a debugger
         standing = stall is not None and not stall.patient
         if self.hang_timeout_s is not None and standing and stalled_s >= self.hang_timeout_s:
             self._emit(HangTimedOut(now(), stalled_s))
         self.loop.set_timer("look-at-ranks", after_s)
+
+    def _gpu_use(self, alive: Sequence[RankStarted]) -> Sequence[GpuUse]:
+        """How busy the GPUs are, while a closer look is under way."""
+        if self._observer is None or not self._observer.looks_closer:
+            return ()
+        return self._surroundings.gpu_use({event.rank: event.local_rank for event in alive})
 
     def _note_progress(self) -> None:
         try:
@@ -359,93 +368,31 @@ class Attempt:
         if progress is not None:
             self._emit(progress)
 
-    def _tell(self, event: Event) -> None:
-        match event:
-            case StallSeen():
-                level = "warning" if event.hung else "info"
-                self.output.say(f"no progress: {event.said}", level=level)
-                for quote in event.quotes if not self.output.json else ():
-                    self.output.say(f"  {quote}")
-            case StallEnded():
-                self.output.say(f"progress again after {event.after_s:.0f} s")
-            case _:
-                pass
-
-    # ------------------------------------------------------------- what the system shows
-
-    def _sample_memory(self) -> None:
-        from ddp_run.memory import LOOK_S
-
-        if self._sampler is None or self._finished:
-            return
-        sample = self._sampler.look(now(), self._living())
-        if sample is not None:
-            self._emit(sample)
-        self._sample_after_s = min(2 * self._sample_after_s, LOOK_S)
-        self.loop.set_timer("sample-memory", self._sample_after_s)
-
     def _look_around(self, restart: int) -> None:
         """At the first failure of each start of the ranks: later ones follow from it, and so may what they leave."""
         if self._looked_around == restart:
             return
         self._looked_around = restart
         self._note_progress()
-        for sample in self._sampler.at_death(now(), self._living()) if self._sampler is not None else ():
-            self._emit(sample)
-        if self._question is None and self.places:
-            self._ask_for_space()
+        self._surroundings.ranks_fail()
 
-    def _ask_for_space(self) -> None:
-        from ddp_run.space import WAIT_S, SpaceQuestion
+    # ---------------------------------------------------------------- who is below us
 
-        try:
-            self._question = SpaceQuestion.ask(self.places)
-        except OSError as error:
-            self._emit(Noted(now(), f"free space not counted: {error}"))
-            return
-        self.loop.watch(self._question.fd, "space")
-        self.loop.set_timer("space", WAIT_S)
-
-    def _read_space(self) -> None:
-        if self._question is None:
-            return
-        counted, over = self._question.answers(now())
-        for event in counted:
-            self._emit(event)
-        if over:
-            self._end_question()
-
-    def _end_question(self) -> None:
-        if self._question is not None:
-            self.loop.cancel_timer("space")
-            self.loop.unwatch(self._question.fd)
-            self._question.end()
-            self._question = None
-
-    def _finish_looking_around(self) -> None:
-        while self._question is not None and (remaining := self._question.deadline - time.monotonic()) > 0:
-            self._turn(remaining)
-        self._end_question()
-        if self._kernel_log is None:
-            return
-        logged = self._kernel_log.read(now()) if self._looked_around is not None else None
-        if logged is not None:
-            self._emit(logged)
-        self._kernel_log.close()
-        self._kernel_log = None
+    def _started(self) -> dict[Rank, int]:
+        return {rank: process.event.pid for rank, process in self._ranks.items()}
 
     def _living(self) -> dict[Rank, int]:
         return {rank: process.event.pid for rank, process in sorted(self._ranks.items()) if process.alive}
 
-    @property
-    def _not_the_jobs(self) -> frozenset[int]:
+    def _not_the_jobs(self) -> Set[int]:
         """Pids below us that are not the job's."""
-        return self.keep if self._question is None else self.keep | {self._question.pid}
+        return {*self.keep, *self._asides.pids, *self._surroundings.pids} - set(self._living().values())
 
     # ------------------------------------------------------------------- actions
 
     def _emit(self, event: Event) -> None:
         self.journal.record(event)
+        self.output.tell(event)
         for action in self.run.on(event):
             self._do(action)
 
@@ -461,6 +408,7 @@ class Attempt:
                 self._suspend()
             case FinishAttempt():
                 self._finished = True
+                self._surroundings.rest()
             case _:
                 assert_never(action)
 
@@ -473,7 +421,9 @@ class Attempt:
                 name = signal.Signals(order.signum).name
                 self._emit(Noted(now(), f"{name} not forwarded to {deaf}: it would end them, they do not handle it"))
         reached = launch.send_signal(pids, order.signum)
-        self._agent_killed |= order.signum == signal.SIGKILL and self._agent in reached
+        if order.signum == signal.SIGKILL:
+            self._killed.update(reached)
+            self._agent_killed |= self._agent in reached
         self._emit(SignalSent(now(), order.target, order.signum, reached, order.reason))
 
     def _pids(self, order: SendSignal) -> list[int]:
@@ -487,12 +437,12 @@ class Attempt:
                     if process.alive and (not order.ranks or rank in order.ranks)
                 ]
             case Target.JOB:
-                return launch.descendants(but=self._not_the_jobs)
+                return launch.descendants(but=self._not_the_jobs())
             case _:
                 assert_never(order.target)
 
     def _suspend(self) -> None:
-        pids = launch.descendants(but=self._not_the_jobs)
+        pids = launch.descendants(but=self._not_the_jobs())
         launch.send_signal(pids, signal.SIGSTOP)
         self._emit(SignalSent(now(), Target.JOB, signal.SIGSTOP, tuple(pids), "ddp-run was stopped"))
         self.output.console.suspend()
@@ -505,36 +455,28 @@ class Attempt:
     # ---------------------------------------------------------------------- the end
 
     def _end_leftovers(self) -> None:
-        """End what ranks left behind: SIGTERM, a while, SIGKILL."""
-        left = launch.descendants(but=self._not_the_jobs)
-        if not left:
-            return
-        self._emit(Noted(now(), "left behind: " + ", ".join(launch.describe(pid) for pid in left)))
-        self._end_all(signal.SIGTERM, self._leftover_grace_s())
-        self._end_all(signal.SIGKILL, _REAP_S)
+        """End what ranks left behind, and name what does not end."""
+        from ddp_run.leftovers import Leftovers, not_ended
 
-    def _leftover_grace_s(self) -> float:
+        leftovers = Leftovers(self._emit, self._serve, self._not_the_jobs)
+        leftovers.end(self._remaining_grace_s(), self._killed)
+        ranks = {each.event.pid: each.event for each in self._ranks.values() if each.alive}
+        # a rank whose main thread has ended and another one not is listed as a zombie
+        left = {*leftovers.pids(), *ranks}
+        self.not_ended = frozenset({*left, *self._asides.pids})
+        for event in not_ended(left, ranks, self._observer.paths if self._observer is not None else {}):
+            self._emit(event)
+
+    def _remaining_grace_s(self) -> float:
         if self._first_end is None:
-            return min(self.run.grace_s, _LEFTOVERS_S)
-        remaining = self._first_end + self.run.grace_s - time.monotonic()
-        return max(0.0, min(remaining, _LEFTOVERS_S))
+            return self.run.grace_s
+        return max(0.0, self._first_end + self.run.grace_s - time.monotonic())
 
-    def _end_all(self, signum: int, within_s: float) -> None:
-        deadline = time.monotonic() + within_s
-        signalled: set[int] = set()
+    def _serve(self, at_most_s: float) -> bool:
+        """Whether a stop signal came meanwhile."""
         stops = self._stops
-        while left := launch.descendants(but=self._not_the_jobs):
-            fresh = [pid for pid in left if pid not in signalled]
-            if fresh:
-                reached = launch.send_signal(fresh, signum)
-                signalled.update(fresh)
-                self._emit(SignalSent(now(), "leftovers", signum, reached, "left behind by ranks"))
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                return
-            self._turn(min(remaining, 0.02))
-            if self._stops > stops and signum != signal.SIGKILL:
-                return
+        self._turn(at_most_s)
+        return self._stops > stops
 
 
 def _silent_rank(pid: int, environ: Mapping[str, str], attempt: int) -> RankStarted:

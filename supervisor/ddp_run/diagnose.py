@@ -114,7 +114,10 @@ def judge(evidence: Evidence, causes: Sequence[Cause] | None = None) -> Verdict:
         if stall and verdict.outcome not in ("hung", "succeeded")
         else ()
     )
-    return replace(verdict, notes=(*verdict.notes, *before, *court.notes))
+    left = tuple(each.said for each in evidence.not_ended)
+    release = dict.fromkeys(f"{each.release}   # lets go of them" for each in evidence.not_ended if each.release)
+    notes = (*verdict.notes, *before, *left, *court.notes)
+    return replace(verdict, notes=notes, advice=(*verdict.advice, *release))
 
 
 def follows_another(exception: ExceptionInfo) -> bool:
@@ -200,7 +203,7 @@ class _Court:
             gone = tuple(each for each in gone if each.rank != first.finding.culprit)
         verdict = Verdict("failed", code, first_failure=first_failure, collateral=gone)
         self._cross_check(death)
-        verdict = replace(verdict, phase=death.phase, step=death.step)
+        verdict = replace(verdict, phase=death.phase, step=death.step, call=death.call)
         return self._as_sure_as_the_order(_with_finding(verdict, first.finding), judged)
 
     def _first_to_blame(self, first: _Judged, judged: Sequence[_Judged]) -> _Judged:
@@ -263,7 +266,7 @@ class _Court:
         rank = stall.culprits[0] if stall is not None and stall.culprits else None
         quotes = tuple(Quote(self._stacks(rank), None, text) for text in (stall.quotes if stall is not None else ()))
         advice = (
-            (f"cat {self.run.path(self._stacks(rank))}   # all threads of rank {rank}",) if rank is not None else ()
+            (f"cat {self.run.path(self._stacks(rank))}   # all threads of rank {rank}",) if self._is_here(rank) else ()
         )
         reason = f"the job was ended after {seconds:.0f} s without progress (--hang-timeout)"
         first = None
@@ -271,7 +274,13 @@ class _Court:
             first = self._hanging(rank)
         gone = tuple(_collateral(death, "ended with the job") for death in self.run.deaths if death.rank != rank)
         verdict = Verdict(
-            "hung", HUNG, first_failure=first, collateral=gone, phase=self._phase_of(rank), notes=(reason,)
+            "hung",
+            HUNG,
+            first_failure=first,
+            collateral=gone,
+            phase=self._phase_of(rank),
+            call=next((death.call for death in self.run.deaths if death.rank == rank), None),
+            notes=(reason,),
         )
         sure: Confidence = "certain" if stall is not None and stall.hung and stall.culprits else "likely"
         return _with_finding(
@@ -279,7 +288,7 @@ class _Court:
         )
 
     def _hanging(self, rank: Rank) -> FirstFailure:
-        known = next((death for death in self.run.deaths if death.rank == rank), None)
+        known = next((death for death in self._ranks if death.rank == rank), None)
         if known is not None:  # its code is that of the signal by which ddp-run ended it
             return replace(_first_failure(known), exit_code=None, signal=None, exception=None)
         left = next((leaver for leaver in self.run.leavers if leaver.rank == rank), None)
@@ -287,14 +296,23 @@ class _Court:
             return _leaving(left)
         return FirstFailure(rank)
 
+    def _is_here(self, rank: Rank | None) -> bool:
+        """Whether it ran on this node: NCCL's RAS may have named a rank of another one."""
+        return rank in {death.rank for death in self.run.deaths} | {leaver.rank for leaver in self.run.leavers}
+
     def _stacks(self, rank: Rank | None) -> str:
         """Where the stacks of a rank are."""
-        known = [death for death in self.run.deaths if rank is None or death.rank == rank]
+        known = [death for death in self._ranks if rank is None or death.rank == rank]
         source = known[0].stderr.source if known else ""
         return source.replace("stderr.log", "live_stacks.txt") if source else "live_stacks.txt"
 
     def _phase_of(self, rank: Rank | None) -> Phase | None:
-        return next((death.phase for death in self.run.deaths if rank is None or death.rank == rank), None)
+        return next((death.phase for death in self._ranks if rank is None or death.rank == rank), None)
+
+    @property
+    def _ranks(self) -> tuple[Death, ...]:
+        """Those that ended, and those that could not be ended."""
+        return (*self.run.deaths, *self.run.survivors)
 
     # -------------------------------------------------------------------------------------- who did it
 

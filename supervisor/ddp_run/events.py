@@ -203,6 +203,34 @@ class MemorySampled:
 
 
 @frozen
+class GpuSampled:
+    """Memory in bytes and use of this node's GPUs at one moment, by NVML. `gpus` are their numbers as nvidia-smi has
+    them, `busy` per cent of the time in which a kernel ran; null: cannot be read.
+
+    Process `pids[i]` holds `held[i]` bytes of GPU `on[i]`; `members[i]` is the rank that it is, or descends from, null
+    for a process that is no rank's. Where `own_pids` is false these pids are those of another pid namespace, or there
+    are none: whose they are is not known. `visible[i]` are the GPUs of rank `ranks[i]` in the order in which torch
+    counts them, as its environment had them when it started; null: not known.
+    """
+
+    at: MonotonicNs
+    gpus: tuple[int, ...]
+    uuids: tuple[str, ...]
+    used: tuple[int, ...]
+    free: tuple[int, ...]
+    total: tuple[int, ...]
+    busy: tuple[int | None, ...]
+    pids: tuple[int, ...]
+    on: tuple[int, ...]
+    held: tuple[int | None, ...]
+    names: tuple[str, ...]
+    members: tuple[Rank | None, ...]
+    own_pids: bool
+    ranks: tuple[Rank, ...]
+    visible: tuple[tuple[int, ...] | None, ...]
+
+
+@frozen
 class SpaceCounted:
     """Free space of the file system that `path` is on, in bytes and inodes as an ordinary user may take them.
 
@@ -259,13 +287,28 @@ class RankPhase:
 @frozen
 class ProgressSampled:
     """Where the ranks stood at one moment: `steps[i]` optimizer steps and `collectives[i]` of the default group are
-    those of rank `ranks[i]`."""
+    those of rank `ranks[i]`, and `calls[i]` is the call of torch's that it was in (set_device, the wrapping of a
+    model), empty for none."""
 
     at: MonotonicNs
     ranks: tuple[Rank, ...]
     phases: tuple[str, ...]
     steps: tuple[int, ...]
     collectives: tuple[int, ...]
+    calls: tuple[str, ...] = ()
+
+
+@frozen
+class StragglerSeen:
+    """A rank comes last to nearly all collectives: in `times` of `compared` the others of its node waited for it, so
+    many seconds typically, where a step takes `step_s` seconds."""
+
+    at: MonotonicNs
+    rank: Rank
+    times: int
+    compared: int
+    waited_s: float
+    step_s: float
 
 
 @frozen
@@ -285,6 +328,20 @@ class StallSeen:
 
 
 @frozen
+class NativeFramesSeen:
+    """Where in native code a rank stands that was said to be a culprit; its frames, innermost first, as lines."""
+
+    at: MonotonicNs
+    rank: Rank
+    frames: tuple[str, ...]
+
+    @property
+    def quotes(self) -> tuple[str, ...]:
+        """With a line before them that says whose they are."""
+        return (f"rank {self.rank}, native frames:", *self.frames)
+
+
+@frozen
 class StallEnded:
     """A job that had stood still makes progress again, after so many seconds."""
 
@@ -298,6 +355,32 @@ class HangTimedOut:
 
     at: MonotonicNs
     after_s: float
+
+
+@frozen
+class NotEnded:
+    """A process of the job that SIGKILL has not ended yet when the attempt is over: it waits in the kernel.
+
+    `rank` and `restart` are null where it is no rank. `state` as in /proc/PID/stat, `waits_on` what it waits for, where
+    that can be read; `release`: a command that ends such waits, for mounts that have one.
+    """
+
+    at: MonotonicNs
+    pid: int
+    rank: Rank | None
+    restart: int | None
+    state: str
+    waits_on: str | None
+    release: str | None
+
+    @property
+    def said(self) -> str:
+        """What happened, in a line."""
+        who = f"process {self.pid}" if self.rank is None else f"rank {self.rank} (process {self.pid})"
+        if self.state != "D":
+            return f"{who} had not ended yet after SIGKILL"
+        on = f": {self.waits_on}" if self.waits_on else ""
+        return f"{who} could not be ended: SIGKILL waits too, until the kernel returns (state D){on}"
 
 
 @frozen
@@ -343,14 +426,18 @@ Event = (
     | TimerFired
     | MemoryCounted
     | MemorySampled
+    | GpuSampled
     | SpaceCounted
     | KernelLogged
     | CoreDumped
     | RankPhase
     | ProgressSampled
+    | StragglerSeen
     | StallSeen
+    | NativeFramesSeen
     | StallEnded
     | HangTimedOut
+    | NotEnded
     | Noted
     | AttemptEnded
     | RunEnded

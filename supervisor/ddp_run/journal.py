@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,6 +15,11 @@ from ddp_run import events
 from ddp_run.events import Event, ExceptionInfo, MonotonicNs, RunStarted
 
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(events.Event)}
+
+
+def now() -> MonotonicNs:
+    """The present, on the clock of all events."""
+    return MonotonicNs(time.monotonic_ns())
 
 
 def iso(wall_ns: int) -> str:
@@ -81,7 +87,7 @@ def decode(line: str) -> Event | None:
 def _value(value: Any) -> Any:
     match value:
         case list():
-            return tuple(value)
+            return tuple(map(_value, value))
         case dict():
             return ExceptionInfo(**value)
         case _:

@@ -77,6 +77,23 @@ def start_keeper(run_id: str, folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
+def start_probe(program: Path) -> subprocess.Popen[bytes]:
+    """Start a program that answers questions on its standard input, and ends with this process. Raises OSError.
+
+    Nobody may wait for it but `ddp_run.loop.reap`. `-P`: the names of ddp-run's own modules must not hide others.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-P", str(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        cwd="/",
+        start_new_session=True,
+        preexec_fn=_die_with_parent(),  # noqa: PLW1509  # this process has one thread
+    )
+
+
 def dismiss_keeper(keeper: subprocess.Popen[bytes]) -> None:
     """Tell the keeper that this run ends regularly, and see it go."""
     try:
@@ -180,9 +197,15 @@ def descendants(*, but: Iterable[int] = ()) -> list[int]:
 
 
 def describe(pid: int) -> str:
-    """Pid and command line of a process, for a note."""
+    """Pid and command line of a process, for a note; its name alone where it waits in the kernel.
+
+    Reading a command line can wait for what the process waits for (a lock of its memory, held at a dead mount).
+    """
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        name, _, rest = stat.partition(b"(")[2].rpartition(b") ")
+        in_kernel = rest.startswith(b"D")
+        words = [name] if in_kernel else Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return str(pid)
     return f"{pid} ({b' '.join(words).decode(errors='replace').strip()[:120]})"

@@ -158,7 +158,7 @@ class Sampler:
             at=at,
             ranks=ranks,
             own=tuple(own[rank] for rank in ranks),
-            children=tuple(sum(_resident(self.proc, pid) for pid in _below(self.proc, pids[rank])) for rank in ranks),
+            children=tuple(sum(_resident(self.proc, pid) for pid in children(pids[rank], self.proc)) for rank in ranks),
             available=available,
             total=total,
             cgroup_used=used,
@@ -189,17 +189,17 @@ def _resident(proc: Path, pid: int) -> int:
         return 0
 
 
-def _below(proc: Path, pid: int, depth: int = 3) -> Iterator[int]:
+def children(pid: int, proc: Path = _PROC, depth: int = 3) -> Iterator[int]:
     """Processes that the main thread of a process started, and theirs: one read each, where all of /proc is many."""
     try:
         with open(proc / f"{pid}/task/{pid}/children", "rb", buffering=0) as file:
-            children = [int(word) for word in file.read().split()]
+            found = [int(word) for word in file.read().split()]
     except (OSError, ValueError):
         return
-    for child in children:
+    for child in found:
         yield child
         if depth > 1:
-            yield from _below(proc, child, depth - 1)
+            yield from children(child, proc, depth - 1)
 
 
 def _host_memory(proc: Path) -> tuple[int | None, int | None]:

@@ -6,20 +6,41 @@ leaves as events.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
-from ddp_run.boards import Board, ProcessLook, process
-from ddp_run.events import Event, MonotonicNs, ProgressSampled, Rank, RankStarted, StallEnded, StallSeen
-from ddp_run.progress import BETWEEN_LOOKS_S, LOOK_S, CloseLook, ProcessState, RankLook, Stall, Watch, explain
+from ddp_run.aside import Asides
+from ddp_run.boards import Board
+from ddp_run.close_look import BETWEEN_LOOKS_S, CloseLook, GpuUse, ProcessState
+from ddp_run.events import (
+    Event,
+    MonotonicNs,
+    ProgressSampled,
+    Rank,
+    RankStarted,
+    StallEnded,
+    StallSeen,
+    StragglerSeen,
+)
+from ddp_run.lateness import LateWatch
+from ddp_run.native_stack import NativeFrames
+from ddp_run.nccl_ras import NcclRas
+from ddp_run.process_look import PathArgument, ProcessLook, process, state
+from ddp_run.progress import Stall, come_apart, explain
 from ddp_run.stack_text import Stack
+from ddp_run.stall_watch import LOOK_S, Due, RankLook, Watch
+from ddp_run.waited_paths import WaitedPaths, completed
 
 _STACKS_S = 0.2
-"""How long a rank mostly takes to write its stacks, and how long it gets."""
-_STACKS_AT_MOST_S = 0.8
-_ANSWERING = (ProcessState.RUNNING, ProcessState.SLEEPING)
+"""How long a rank mostly takes to write its stacks: it looks four times a second whether they are asked for."""
+_INSIST_S = 0.6
+"""When it is sent the signal, if it may be."""
+_STACKS_AT_MOST_S = 1.0
+_FLIGHT_S = 0.6
+"""How long it gets for what its flight recorder holds."""
+_ANSWERING = (ProcessState.RUNNING, ProcessState.SLEEPING, ProcessState.DISK)
 _SAMPLE_S = 60.0
 """How often the ranks' progress goes into the journal."""
 _SECOND = 1_000_000_000
@@ -27,9 +48,13 @@ _SECOND = 1_000_000_000
 
 @dataclass(slots=True)
 class _Closer:
-    """A closer look in progress: what was seen at its first and second half. `step` counts its turns."""
+    """A closer look in progress: what was seen at its first and second half. `step` counts its turns.
+
+    An `early` one asks for flight recorders first, and is given up where they show nothing.
+    """
 
     since: MonotonicNs
+    early: bool = False
     step: int = 0
     asked_at: int = 0
     first: dict[Rank, tuple[Stack | None, ProcessLook]] = field(default_factory=dict)
@@ -60,9 +85,15 @@ class _Still:
 
 @final
 class Observer:
-    """One start of the ranks of this node. `boards`: the folder that holds their boards."""
+    """One start of the ranks of this node.
 
-    def __init__(self, boards: Path, run_folder: Path) -> None:
+    `boards`: the folder that holds their boards; `folder`: the attempt's; `environ`: the agent's, which the ranks get
+    (reading theirs takes a lock that a rank may hold for ever); `asides`: knows what is started here.
+    """
+
+    def __init__(
+        self, boards: Path, run_folder: Path, folder: Path, environ: Mapping[str, str], asides: Asides
+    ) -> None:
         self._boards_folder = boards
         self._run_folder = run_folder
         self._boards: dict[Rank, Board] = {}
@@ -72,6 +103,17 @@ class Observer:
         self._still: dict[Rank, _Still] = {}
         self._sampled_at = 0
         self._sampled: ProgressSampled | None = None
+        self._compare_at = 0
+        self._late_watch = LateWatch()
+        self._gpus: Sequence[GpuUse] = ()
+        self._paths = WaitedPaths(asides)
+        self._native = NativeFrames(asides)
+        self._ras = NcclRas(environ, folder)
+
+    def close(self) -> None:
+        """Look no more: end what is still under way."""
+        self._give_up()
+        self._native.end()
 
     def forget(self, rank: Rank) -> None:
         """A rank has ended, or another one takes its place."""
@@ -90,6 +132,7 @@ class Observer:
             tuple(look.phase or "" for look in looks),
             tuple(look.steps for look in looks),
             tuple(look.collectives for look in looks),
+            tuple(look.call for look in looks),
         )
 
     def stalled_s(self, at: MonotonicNs) -> float:
@@ -102,8 +145,21 @@ class Observer:
         """What was said last of a job that still stands."""
         return self._said
 
-    def look(self, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank]) -> tuple[list[Event], float]:
+    @property
+    def paths(self) -> Mapping[PathArgument, str]:
+        """Paths that were read from ranks that wait for them."""
+        return self._paths.known
+
+    @property
+    def looks_closer(self) -> bool:
+        """Whether a closer look is under way."""
+        return self._closer is not None
+
+    def look(
+        self, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank], gpus: Sequence[GpuUse] = ()
+    ) -> tuple[list[Event], float]:
         """Events, and the seconds after which to look again. `left`: ranks that ended with 0."""
+        self._gpus = gpus
         self._open(alive)
         events: list[Event] = []
         looks = [board.look() for board in self._boards.values()]
@@ -114,13 +170,19 @@ class Observer:
             if self._said is not None:
                 events.append(StallEnded(at, (self._watch.since - before) / _SECOND))
                 self._said = None
+                self._native.end()
         events += self._sample(at)
+        events += self._native.take(at)
         if self._closer is not None and self._closer.since != self._watch.since:
-            self._closer = None
-        if due and self._closer is None:
+            self._give_up()
+        if self._native.holds_one:
+            due = None
+        if due is Due.CLOSER and (self._closer is None or self._closer.early):
             self._closer = _Closer(self._watch.since)
+        elif due is Due.EARLY and self._closer is None and not self._uses_nccl:
+            self._closer = _Closer(self._watch.since, early=True, step=-1)
         if self._closer is None:
-            return events, LOOK_S
+            return [*events, *self._compare(at)], LOOK_S
         more, after_s = self._look_closer(self._closer, at, alive, left)
         return [*events, *more], after_s
 
@@ -139,7 +201,21 @@ class Observer:
         if sample is None or (self._sampled is not None and replace(sample, at=self._sampled.at) == self._sampled):
             return []
         self._sampled_at, self._sampled = at, sample
+        if "training" in sample.phases and self._closer is None and not self._uses_nccl:
+            self._ask_for_flights()
+            self._compare_at = at + round(_FLIGHT_S * _SECOND)
         return [sample]
+
+    def _compare(self, at: MonotonicNs) -> list[Event]:
+        """Who is late, once the recorders that were asked for have come."""
+        if not 0 < self._compare_at <= at:
+            return []
+        self._compare_at = 0
+        step_s = self._watch.step_s
+        late = self._late_watch.compare({rank: board.entered() for rank, board in self._boards.items()}, step_s)
+        if late is None:
+            return []
+        return [StragglerSeen(at, late.rank, late.times, late.compared, round(late.waited_s, 3), round(step_s, 3))]
 
     # --------------------------------------------------------------------------------- a closer look
 
@@ -147,18 +223,35 @@ class Observer:
         self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank]
     ) -> tuple[list[Event], float]:
         """Ask for stacks, read them, wait, ask again, read again, judge."""
-        if closer.step in (1, 3) and at - closer.asked_at < _STACKS_AT_MOST_S * _SECOND and not self._answered(alive):
-            return [], _STACKS_S / 2
+        if closer.step in (1, 3) and not self._answered(alive):
+            waited_s = (at - closer.asked_at) / _SECOND
+            if waited_s >= _INSIST_S:
+                for board in self._boards.values():
+                    board.insist_on_stacks()
+            if waited_s < _STACKS_AT_MOST_S:
+                return [], _STACKS_S / 2
+        if closer.step == 3 and not self._ras.over():
+            return [], _STACKS_S
         closer.step += 1
         match closer.step:
+            case 0:
+                self._ask_for_flights()
+                return [], _FLIGHT_S
             case 1:
+                if closer.early and not self._apart(alive):
+                    self._closer = None
+                    return [], LOOK_S
                 self._ask(closer, at)
-                for board in self._boards.values():
-                    board.ask_for_flight()
+                if not closer.early:
+                    self._ask_for_flights()
+                    if self._uses_nccl:
+                        self._ras.ask()
                 return [], _STACKS_S
             case 2:
+                self._ras.over()  # goes on with the question; the answer is awaited at the end
                 closer.first = self._seen(alive)
                 closer.first_at = at
+                self._paths.ask(look for _, look in closer.first.values())
                 return [], BETWEEN_LOOKS_S
             case 3:
                 self._ask(closer, at)
@@ -166,6 +259,26 @@ class Observer:
             case _:
                 self._closer = None
                 return self._judge(closer, at, alive, left), LOOK_S
+
+    def _give_up(self) -> None:
+        """Nobody wants to know any more."""
+        self._closer = None
+        self._ras.end()
+        self._paths.end()
+
+    @property
+    def _uses_nccl(self) -> bool:
+        """Its recorder asks CUDA, which may wait for what another thread does there: it is not asked in every pause."""
+        return any(board.uses_nccl for board in self._boards.values())
+
+    def _ask_for_flights(self) -> None:
+        for board in self._boards.values():
+            board.ask_for_flight()
+
+    def _apart(self, alive: Sequence[RankStarted]) -> bool:
+        """Whether the flight recorders, or a stopped rank, are reason enough for a closer look."""
+        stopped = [event.rank for event in alive if state(event.pid) is ProcessState.STOPPED]
+        return come_apart({rank: board.flight()[1] for rank, board in self._boards.items()}, stopped)
 
     def _ask(self, closer: _Closer, at: MonotonicNs) -> None:
         closer.asked_at = at
@@ -175,41 +288,47 @@ class Observer:
     def _answered(self, alive: Sequence[RankStarted]) -> bool:
         """Whether all have written their stacks that can."""
         boards = [(self._boards.get(event.rank), event.pid) for event in alive]
-        return all(
-            board is None or board.stack() is not None or process(pid).state not in _ANSWERING for board, pid in boards
-        )
+        return all(board is None or board.stack() is not None or state(pid) not in _ANSWERING for board, pid in boards)
 
     def _seen(self, alive: Sequence[RankStarted]) -> dict[Rank, tuple[Stack | None, ProcessLook]]:
         seen = {}
         for event in alive:
             board = self._boards.get(event.rank)
-            seen[event.rank] = (board.stack() if board is not None else None, process(event.pid))
+            seen[event.rank] = (board.stack(), board.process()) if board is not None else (None, process(event.pid))
         return seen
 
     def _judge(
         self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank]
     ) -> list[Event]:
-        second = self._seen(alive)
+        self._paths.end()
+        second = {rank: (stack, completed(look, self.paths)) for rank, (stack, look) in self._seen(alive).items()}
         apart_s = (at - closer.first_at) / _SECOND
-        looks = [_close_look(rank, closer.first.get(rank), seen, apart_s) for rank, seen in second.items()]
+        ranks = {event.pid: event.rank for event in alive}
+        looks = [_close_look(rank, closer.first.get(rank), seen, apart_s, ranks) for rank, seen in second.items()]
         looks = [self._with_more(look, second[look.rank], at) for look in looks]
         world_size = max((event.world_size for event in alive), default=0)
-        stall = explain(looks, left, closer.since, at, world_size=world_size)
+        ras = self._ras.says(at, alive, world_size)
+        stall = explain(looks, left, closer.since, at, world_size=world_size, gpus=self._gpus, ras=ras.missing)
         if stall is None or (self._said is not None and _same(stall, self._said)):
-            return []
+            return list(ras.notes)
+        if closer.early and not stall.certain:
+            return list(ras.notes)
         self._said = stall
-        return [
-            StallSeen(
-                at,
-                stall.cause,
-                stall.hung,
-                stall.said,
-                stall.culprits,
-                stall.waiting,
-                closer.since,
-                stall.quotes,
-            )
-        ]
+        pids, little = {event.rank: event.pid for event in alive}, {look.rank for look in looks if look.says_little}
+        self._native.want({rank: pids[rank] for rank in stall.culprits if rank in little})
+        seen = StallSeen(
+            at,
+            stall.cause,
+            stall.hung,
+            stall.said,
+            stall.culprits,
+            stall.waiting,
+            closer.since,
+            (*stall.quotes, *ras.quotes),
+        )
+        return [*ras.notes, seen]
+
+    # ------------------------------------------------------------------------------ more of each rank
 
     def _with_more(self, look: CloseLook, seen: tuple[Stack | None, ProcessLook], at: MonotonicNs) -> CloseLook:
         """With what its flight recorder says, and for how long it has stood."""
@@ -223,7 +342,15 @@ class Observer:
         if board is None:
             return look
         last, current = board.flight()
-        return replace(look, last=last, current=current, silent=board.is_silent(at))
+        shown = board.look()
+        return replace(
+            look,
+            last=last,
+            current=current,
+            silent=board.is_silent(at),
+            steps=shown.steps,
+            collectives=shown.collectives,
+        )
 
 
 def _close_look(
@@ -231,6 +358,7 @@ def _close_look(
     first: tuple[Stack | None, ProcessLook] | None,
     second: tuple[Stack | None, ProcessLook],
     apart_s: float,
+    ranks: Mapping[int, Rank],
 ) -> CloseLook:
     before = first[1] if first is not None else second[1]
     ran = before.state is ProcessState.RUNNING and second[1].state is ProcessState.SLEEPING
@@ -242,9 +370,10 @@ def _close_look(
         cpu_s=second[1].cpu_s - before.cpu_s,
         io_bytes=second[1].io_bytes - before.io_bytes,
         apart_s=max(apart_s, 0.1),
-        waits_on=second[1].waits_on,
+        waits_on=second[1].waits_on(ranks),
         on_lock=second[1].on_lock and before.on_lock,
         asleep=second[1].asleep,
+        helpers=second[1].helpers,
     )
 
 

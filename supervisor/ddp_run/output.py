@@ -13,6 +13,7 @@ from typing import Any, TextIO, cast, final
 
 from ddp_run import terminal
 from ddp_run.console import Console, Mode, not_shown, prefix_of, shown_by
+from ddp_run.events import Event, NativeFramesSeen, NotEnded, StallEnded, StallSeen, StragglerSeen
 from ddp_run.logs import Tailer
 from ddp_run.loop import Loop
 from ddp_run.option_values import PerRank
@@ -118,6 +119,28 @@ class Output:
         if self._logger is None:
             self.load()
         getattr(self._logger, level)(message, **fields)
+
+    def tell(self, event: Event) -> None:
+        """What of an event people are to hear at once; mostly nothing."""
+        match event:
+            case StallSeen():
+                self.say(f"no progress: {event.said}", level="warning" if event.hung else "info")
+                for quote in event.quotes if not self._json else ():
+                    self.say(f"  {quote}")
+            case StragglerSeen():
+                self.say(
+                    f"rank {event.rank} is slow: in {event.times} of {event.compared} collectives the other ranks "
+                    f"waited for it, {event.waited_s:.2f} s each time (a step takes {event.step_s:.2f} s)"
+                )
+            case NativeFramesSeen():
+                for quote in event.quotes:
+                    self.say(f"  {quote}")
+            case StallEnded():
+                self.say(f"progress again after {event.after_s:.0f} s")
+            case NotEnded():
+                self.say(event.said, level="warning")
+            case _:
+                pass
 
     def show(self, text: str) -> None:
         """Text as it stands, to stderr: the verdict and the last line."""

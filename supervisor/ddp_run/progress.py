@@ -1,203 +1,26 @@
-"""From what the ranks show of themselves to who waits for whom: when to look closer, and what a closer look says. Pure.
+"""From a closer look at ranks that make no progress to who waits for whom. Pure.
 
-A job makes progress while any rank's phase, steps or count of collectives changes. Where none does, `Watch` asks for a
-closer look; two looks at the stacks, a few seconds apart, tell a rank that stands still from one that works. What only
-takes long is said as what it is and never called a hang.
+Two looks at the stacks, a few seconds apart, tell a rank that stands still from one that works. What only takes long is
+said as what it is and never called a hang.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from statistics import median
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from ddp_run.close_look import CloseLook, Collective, GpuUse, ProcessState
 from ddp_run.events import MonotonicNs, Rank
 from ddp_run.lines import rank_list
+from ddp_run.ras_text import Missing
 from ddp_run.stack_text import Doing, Stack
 
-LOOK_S = 1.0
-"""How often boards are read."""
-PATIENCE_S = 15.0
-"""Without progress for this long, or for STEPS_OF_PATIENCE times the usual step, a closer look is taken."""
-STEPS_OF_PATIENCE = 3.0
-BETWEEN_LOOKS_S = 1.6
-"""Time between the two looks at the stacks."""
-AGAIN_S = 30.0
-"""When to look again while nothing changes."""
-PATIENCE_LEFT_S = 5.0
-"""The same once a rank has ended with 0: it does not come back."""
 _SLOW_S = 120.0
 """What may end by itself (saving, data, network, a sleep) may stand this long before it is called a hang."""
-STILL_S = 55.0
-"""And its thread must have stood still, as far as was looked, for the last part of that."""
 _STACK_LINES = 5
-_BUSY = 0.2
-"""CPU seconds per second from which a process counts as working."""
+_MOST_GROUPS = 5
 _SECOND = 1_000_000_000
-_KEPT = 64
-
-
-_ALIKE = frozenset({"all_reduce", "allreduce", "broadcast", "reduce"})
-"""Operations whose tensors have the same shape and type on all ranks; others may differ (scatter, all_to_all)."""
-
-
-class ProcessState(StrEnum):
-    """As in /proc/PID/stat."""
-
-    RUNNING = "R"
-    SLEEPING = "S"
-    DISK = "D"
-    STOPPED = "T"
-    TRACED = "t"
-    GONE = "X"
-
-
-@dataclass(frozen=True, slots=True)
-class RankLook:
-    """What a rank's board shows. `left`: it ended with 0."""
-
-    rank: Rank
-    phase: str | None = None
-    phase_at: int = 0
-    steps: int = 0
-    collectives: int = 0
-    collective_at: int = 0
-    left: bool = False
-
-    @property
-    def progress_at(self) -> int:
-        """When it last did anything that counts, its steps apart: those carry no time."""
-        return max(self.phase_at, self.collective_at)
-
-
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """The last collective that a rank entered, from torch's flight recorder. `group` is the process group's name."""
-
-    group: str
-    number: int
-    operation: str
-    sizes: tuple[tuple[int, ...], ...] = ()
-    types: tuple[str, ...] = ()
-    pending: bool = False
-    """It has not ended."""
-
-    @property
-    def name(self) -> str:
-        """`all_reduce`."""
-        return self.operation.rpartition(":")[2]
-
-    @property
-    def said(self) -> str:
-        """`all_reduce of [4, 8]`."""
-        shown = ", ".join(str(list(size)) for size in self.sizes[:2])
-        return f"{self.name}{f' of {shown}' if shown else ''}"
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """What must be the same on all ranks."""
-        return (self.name, self.sizes, self.types) if self.name in _ALIKE else (self.name,)
-
-
-@dataclass(frozen=True, slots=True)
-class CloseLook:
-    """One rank, looked at twice. CPU in seconds and bytes of input and output between the two."""
-
-    rank: Rank
-    state: ProcessState
-    first: Stack | None = None
-    second: Stack | None = None
-    cpu_s: float = 0.0
-    io_bytes: int = 0
-    apart_s: float = BETWEEN_LOOKS_S
-    last: Mapping[str, Collective] = field(default_factory=dict)
-    """The last collective in each process group."""
-    current: Collective | None = None
-    """The last collective that it entered, where that has not ended."""
-    waits_on: str | None = None
-    """What its main thread waits for in the kernel, where that can be read: `read of /data/x.bin`."""
-    on_lock: bool = False
-    """Its main thread waits for a lock (futex) without a time-out."""
-    asleep: bool = False
-    """Its main thread sleeps for a set time."""
-    still_s: float = 0.0
-    """For how long, over earlier looks, nothing of it has moved."""
-    silent: bool = False
-    """No Python thread of it has run lately: the interpreter's lock is held."""
-
-    @property
-    def stack(self) -> Stack | None:
-        """Where it stands, null where it wrote no stack."""
-        return self.second or self.first
-
-    @property
-    def doing(self) -> Doing | None:
-        """What its main thread does, null without a stack."""
-        if self.stack is None:
-            return None
-        doing = self.stack.doing
-        if doing in (Doing.RUNNING, Doing.BACKWARD) and self.current is not None and not self._moved:
-            return Doing.COLLECTIVE
-        if doing is Doing.BACKWARD and self._computes:
-            return Doing.RUNNING
-        return doing
-
-    @property
-    def works(self) -> bool:
-        """Whether it does anything: takes CPU time, moves bytes, or stands elsewhere than before."""
-        return self._computes or self.io_bytes > 1 << 20 or self._moved
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for other ranks."""
-        return self.doing in (Doing.COLLECTIVE, Doing.MEETING, Doing.BACKWARD)
-
-    @property
-    def patient(self) -> bool:
-        """Whether it is in what is never called a hang."""
-        return self.doing in (Doing.COMPILING, Doing.DEBUGGER)
-
-    @property
-    def stuck(self) -> bool:
-        """Whether it stands, in what does not end by itself as far as can be told.
-
-        At once only in a lock that no time-out opens, with no thread that brings something from outside. All else
-        (a file, a process, the network, a sleep, what cannot be read) is waited for.
-        """
-        if self.works or self.patient or (self.stack is None and self.state is not ProcessState.DISK):
-            return False
-        return self.deadlocked or self.still_s >= STILL_S
-
-    @property
-    def deadlocked(self) -> bool:
-        """Whether its main thread waits for a lock that nobody seems about to open."""
-        if self.stack is None or not self.on_lock or self.state is ProcessState.DISK or self.stack.helped:
-            return False
-        return self.doing is Doing.LOCK or (self.doing is Doing.RUNNING and self.stack.in_users_code)
-
-    @property
-    def _computes(self) -> bool:
-        # On a crowded machine a thread that wants to run gets little time: then its state tells.
-        return self.state is ProcessState.RUNNING or self.cpu_s >= _BUSY * self.apart_s
-
-    @property
-    def _moved(self) -> bool:
-        return self.first is not None and self.second is not None and self.first.frames != self.second.frames
-
-    @property
-    def place(self) -> str | None:
-        """Where in the user's code it stands."""
-        return self.stack.users.place if self.stack and self.stack.users else None
-
-    @property
-    def operation(self) -> str | None:
-        """The collective that it waits in."""
-        named = self.stack.operation if self.stack else None
-        if named is None and self.stack is not None and self.stack.doing is Doing.BACKWARD:
-            return "backward"
-        return named or (self.current.name if self.current is not None else None)
+_POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +29,7 @@ class Stall:
 
     `hung`: nothing that is known to end by itself; else it only takes long. `culprits` are the ranks that the others
     wait for; empty where that cannot be told. `cause` is a name of the catalogue. `patient`: not to be ended for its
-    length: a debugger, a compilation, a job that somebody has stopped.
+    length: a debugger, a compilation, a job that somebody has stopped. `certain`: waiting longer would not change it.
     """
 
     cause: str
@@ -217,74 +40,32 @@ class Stall:
     since: MonotonicNs | None = None
     quotes: tuple[str, ...] = ()
     patient: bool = False
+    certain: bool = False
 
 
-@dataclass
-class Watch:
-    """When to take a closer look. Fed once a second; keeps only what it needs for that."""
-
-    _seen_at: int = 0
-    _steps: dict[Rank, tuple[int, int]] = field(default_factory=dict)
-    _durations: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    _asked_at: int = 0
-    _last_look: int = 0
-    _someone_left: bool = False
-
-    def look(self, at: int, ranks: Sequence[RankLook]) -> bool:
-        """Whether a closer look is due now. `at` in nanoseconds of CLOCK_MONOTONIC."""
-        if self._last_look and at - self._last_look > 10 * LOOK_S * _SECOND:
-            self._seen_at = at  # this machine, or ddp-run, was suspended meanwhile
-        self._last_look = at
-        self._learn(at, ranks)
-        at_work = any(each.phase in ("init", "after-init", "training") for each in ranks)
-        self._someone_left = at_work and any(each.left for each in ranks)
-        stepped = max((seen_at for _steps, seen_at in self._steps.values()), default=0)
-        moved = max((each.progress_at for each in ranks), default=0)
-        moved = max(moved, stepped)
-        if moved > self._seen_at:
-            self._seen_at, self._asked_at = moved, 0
-        if not any(each.phase in ("init", "after-init", "training", "shutdown") for each in ranks):
-            return False
-        if at - self._seen_at < self.patience_s * _SECOND:
-            return False
-        if self._asked_at and at - self._asked_at < AGAIN_S * _SECOND:
-            return False
-        self._asked_at = at
-        return True
-
-    @property
-    def since(self) -> MonotonicNs:
-        """When the last progress was."""
-        return MonotonicNs(self._seen_at)
-
-    @property
-    def patience_s(self) -> float:
-        """Seconds without progress after which a closer look is due."""
-        if self._someone_left:
-            return PATIENCE_LEFT_S
-        usual = median(self._durations) if self._durations else 0.0
-        return max(PATIENCE_S, STEPS_OF_PATIENCE * usual)
-
-    def _learn(self, at: int, ranks: Sequence[RankLook]) -> None:
-        """Steps count from when they are seen; their usual time is that between two looks, shared among them."""
-        for each in ranks:
-            steps, seen_at = self._steps.get(each.rank, (0, 0))
-            if each.steps == steps:
-                continue
-            if each.steps > steps > 0:
-                self._durations.append((at - seen_at) / (each.steps - steps) / _SECOND)
-            self._steps[each.rank] = (each.steps, at)
-
-
-# ---------------------------------------------------------------------------------------- a closer look
+def come_apart(entered: Mapping[Rank, Collective | None], stopped: Sequence[Rank]) -> bool:
+    """Whether ranks that all wait in a collective wait in different ones, or some rank is stopped: worth a closer look
+    before patience ends. `entered`: what each rank of this node is in, null for none."""
+    if stopped:
+        return len(stopped) < len(entered)
+    waits = [(each.group, each.number, each.kind) for each in entered.values() if each is not None]
+    return len(waits) == len(entered) and len(set(waits)) > 1
 
 
 def explain(
-    looks: Sequence[CloseLook], left: Sequence[Rank], since: MonotonicNs, at: MonotonicNs, *, world_size: int = 0
+    looks: Sequence[CloseLook],
+    left: Sequence[Rank],
+    since: MonotonicNs,
+    at: MonotonicNs,
+    *,
+    world_size: int = 0,
+    gpus: Sequence[GpuUse] = (),
+    ras: Missing | None = None,
 ) -> Stall | None:
     """What two looks say. `left`: ranks that ended with 0. Null where nobody waits and nobody is stuck.
 
-    `world_size` above the number of ranks given here: the others are on other nodes.
+    `world_size` above the number of ranks given here: the others are on other nodes. `ras`: whom NCCL shows to be
+    missing, be it there.
     """
     seconds = (at - since) / _SECOND
     looks = sorted((each for each in looks if each.state is not ProcessState.GONE), key=lambda each: each.rank)
@@ -292,7 +73,7 @@ def explain(
     running = [each for each in looks if each not in held]
     waiting = [each for each in running if each.waits]
     others = [each for each in running if not each.waits]
-    scene = _Scene(seconds, waiting, others, held, tuple(left), world_size <= len(looks) + len(left))
+    scene = _Scene(seconds, waiting, others, held, tuple(left), world_size <= len(looks) + len(left), ras)
     if held:
         found: Stall | None = _held(scene)
     elif others:
@@ -301,7 +82,10 @@ def explain(
         found = _left(scene)
     else:
         found = _apart(scene) if waiting else None
-    return None if found is None else _dated(found, since, looks)
+    if found is None:
+        return None
+    sure = found.certain and all(each.waits_for_certain for each in running) and scene.whole
+    return _dated(replace(found, certain=sure), since, looks, gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,12 +97,21 @@ class _Scene:
     left: tuple[Rank, ...]
     whole: bool
     """All ranks of the job are here."""
+    ras: Missing | None = None
 
     def stall(
-        self, hung: bool, said: str, culprits: Sequence[Rank], *, cause: str = "hang", patient: bool = False
+        self,
+        hung: bool,
+        said: str,
+        culprits: Sequence[Rank],
+        *,
+        cause: str = "hang",
+        patient: bool = False,
+        certain: bool = False,
     ) -> Stall:
         waiting = tuple(each.rank for each in self.waiting if each.rank not in culprits)
-        return Stall(cause, hung, f"{said}, {self.seconds:.0f} s", tuple(culprits), waiting, patient=patient)
+        said = f"{said}, {self.seconds:.0f} s"
+        return Stall(cause, hung, said, tuple(culprits), waiting, patient=patient, certain=certain)
 
     @property
     def who_waits(self) -> str:
@@ -335,8 +128,9 @@ def _in(looks: Sequence[CloseLook]) -> str:
     return f" in {' and '.join(operations)}" if operations else ""
 
 
-def _dated(stall: Stall, since: MonotonicNs, looks: Sequence[CloseLook]) -> Stall:
-    """With what the ranks do: each group in a line, the culprits' first and with the end of their stack."""
+def _dated(stall: Stall, since: MonotonicNs, looks: Sequence[CloseLook], gpus: Sequence[GpuUse]) -> Stall:
+    """With what the ranks do: each group in a line, the culprits' first and with the end of their stack; then numbers
+    of theirs and of their GPUs."""
     grouped: dict[str, list[CloseLook]] = {}
     for each in looks:
         grouped.setdefault(_what(each), []).append(each)
@@ -345,7 +139,49 @@ def _dated(stall: Stall, since: MonotonicNs, looks: Sequence[CloseLook]) -> Stal
         quotes.append(f"{_ranks(_of(members))}: {_what(members[0], len(members))}")
         if members[0].rank in stall.culprits and members[0].stack is not None:
             quotes += _end_of(members[0].stack)
-    return replace(stall, since=since, quotes=tuple(quotes))
+    return replace(stall, since=since, quotes=(*quotes, *_numbers(looks), *_busy(gpus)))
+
+
+def _apart_by(looks: Sequence[CloseLook], shown: Callable[[CloseLook], str | None]) -> str:
+    """`rank 1 12, ranks 0,2 13`: what each shows, those alike together; empty where nobody shows anything."""
+    alike: dict[str, list[CloseLook]] = {}
+    for each in looks:
+        word = shown(each)
+        if word is not None:
+            alike.setdefault(word, []).append(each)
+    groups = sorted(alike.items(), key=lambda pair: (len(pair[1]), pair[1][0].rank))
+    words = [f"{_ranks(_of(members))} {word}" for word, members in groups[:_MOST_GROUPS]]
+    return ", ".join(words + ["…"] * (len(groups) > _MOST_GROUPS))
+
+
+def _numbers(looks: Sequence[CloseLook]) -> list[str]:
+    """How far each has come, where they differ, and how much of a core each uses."""
+    lines = []
+    if len({each.steps for each in looks}) > 1:
+        lines.append(f"optimizer steps so far: {_apart_by(looks, lambda each: str(each.steps))}")
+    groups = [group for group in looks[0].last if all(group in each.last for each in looks)] if looks else []
+    if groups and len({each.last[groups[0]].number for each in looks}) > 1:
+
+        def entered(look: CloseLook) -> str:
+            last = look.last[groups[0]]
+            return f"{last.number} ({last.name})"
+
+        lines.append(f"last collective entered: {_apart_by(looks, entered)}")
+    if any(each.second is not None for each in looks):
+        lines.append(f"CPU: {_apart_by(looks, lambda each: f'{10 * round(10 * each.cpu_s / each.apart_s)} %')}")
+    return lines
+
+
+def _busy(gpus: Sequence[GpuUse]) -> list[str]:
+    """`GPU 0 at 100 % (rank 0), GPU 1 at 0 % (rank 1)`."""
+    if not gpus:
+        return []
+    shares = []
+    for number, share in sorted({(each.gpu, each.busy) for each in gpus}):
+        ranks = sorted({each.rank for each in gpus if each.gpu == number})
+        shares.append(f"GPU {number} at {share} % ({_ranks(ranks)})")
+    assumed = "" if all(each.sure for each in gpus) else "; which rank is on which GPU is taken from the local rank"
+    return [", ".join(shares) + assumed]
 
 
 def _end_of(stack: Stack) -> list[str]:
@@ -364,7 +200,8 @@ def _held(scene: _Scene) -> Stall:
     if not scene.waiting and not scene.others:
         return scene.stall(False, f"all ranks are {how}", (), patient=True)
     hung = not traced and not any(each.works for each in scene.others)
-    return scene.stall(hung, f"{_ranks(who)} {_is(who)} {how}{scene.who_waits}", who, patient=traced)
+    said = f"{_ranks(who)} {_is(who)} {how}{scene.who_waits}"
+    return scene.stall(hung, said, who, patient=traced, certain=hung and not scene.others)
 
 
 def _left(scene: _Scene) -> Stall:
@@ -375,15 +212,17 @@ def _left(scene: _Scene) -> Stall:
 
 def _elsewhere(scene: _Scene) -> Stall:
     """Some wait; the others are somewhere else: those are what is waited for."""
+    entered = max(each.collectives for each in scene.waiting)
+    missing = [each for each in scene.others if not each.may_have_entered(entered)]
     hung = all(each.stuck for each in scene.others)
-    if hung and not all(each.deadlocked for each in scene.others):
+    if hung and not (missing and all(each.deadlocked for each in missing)):
         hung = scene.seconds >= _SLOW_S
     unseen = [each for each in scene.others if each.doing is None and each.state is not ProcessState.DISK]
     said = _groups(scene.others) + scene.who_waits
     if scene.left:
         said += f"; {_ranks(scene.left)} ended with exit code 0"
     # A rank that shows nothing of itself may well wait like the rest.
-    culprits = () if unseen else _of(scene.others)
+    culprits = () if unseen else _of(missing)
     return scene.stall(hung, said, culprits, patient=any(each.patient for each in scene.others))
 
 
@@ -433,7 +272,7 @@ def _conjugated(words: str, count: int) -> str:
 
 def _apart(scene: _Scene) -> Stall:
     """All wait for each other: in different collectives, or one has entered fewer."""
-    found = _mismatch(scene) or _behind(scene) or _joining(scene)
+    found = _mismatch(scene) or _behind(scene) or _joining(scene) or _seen_by_nccl(scene)
     if found is not None:
         return found
     if not scene.whole:
@@ -457,13 +296,14 @@ def _mismatch(scene: _Scene) -> Stall | None:
         said = ", ".join(f"{_ranks(_of(members))} entered {_said(members[0])}" for members in sizes)
         clear = len(few) < len(many) and len(sizes) == 2
         said = f"{said}, as collective {number} of the process group"
-        return scene.stall(True, said, _of(few) if clear else (), cause="collective-mismatch")
+        return scene.stall(True, said, _of(few) if clear else (), cause="collective-mismatch", certain=True)
     return None
 
 
 def _said(look: CloseLook) -> str:
     entered = look.current.said if look.current is not None else ""
-    where = f" at {look.place}" if look.place else ""
+    place = look.current.place if look.current is not None and look.current.place else look.place
+    where = f" at {place}" if place else ""
     named = look.stack.operation if look.stack else None
     # The recorder calls gloo's barrier by other names.
     return (named if named and named not in entered and "coalesced" not in named else entered) + where
@@ -485,9 +325,13 @@ def _behind(scene: _Scene) -> Stall | None:
     last = [ranks[rank] for rank in ends]
     waiting = [each for each in scene.waiting if each.rank not in ends]
     if not waiting:
-        return scene.stall(True, f"the ranks wait for each other: {_groups(scene.waiting)}", ())
+        return scene.stall(True, f"the ranks wait for each other: {_groups(scene.waiting)}", (), certain=True)
     said = f"{_groups(last)}; {_ranks(_of(waiting))} {_is(waiting)} ahead and wait{_s(waiting)}{_in(waiting)}"
-    return scene.stall(True, said, ends)
+    # A message of any size may be on its way between two of them; a GPU's wait looks like work.
+    sends = any(each.current is None and each.operation in _POINT_TO_POINT and each.works for each in last)
+    # Nor is a collective of NCCL's that all have entered, alone in front of the others, more than slow.
+    slow = sends or (len(last) == 1 and last[0].current is not None and last[0].current.nccl)
+    return scene.stall(not slow or scene.seconds >= _SLOW_S, said, ends, certain=not slow)
 
 
 def _reachable(rank: Rank, edges: Mapping[Rank, set[Rank]]) -> set[Rank]:
@@ -511,6 +355,19 @@ def _joining(scene: _Scene) -> Stall | None:
     return scene.stall(True, said, _of(few))
 
 
+def _seen_by_nccl(scene: _Scene) -> Stall | None:
+    """NCCL shows who is missing: on another node, or here where torch has recorded nothing that says otherwise."""
+    ras = scene.ras
+    if ras is None:
+        return None
+    waiting = [each for each in scene.waiting if each.rank not in ras.ranks]
+    if not waiting or (len(waiting) < len(scene.waiting) and any(each.last for each in scene.waiting)):
+        return None
+    # What a rank of another node does is not seen here: it may only take long.
+    hung = ras.gone or (scene.whole and scene.seconds >= _SLOW_S)
+    return scene.stall(hung, f"{ras.said}{replace(scene, waiting=waiting).who_waits}", ras.ranks)
+
+
 def _places_apart(scene: _Scene) -> Stall:
     """All wait and nobody has entered less, as far as was recorded."""
     waiting = scene.waiting
@@ -523,6 +380,8 @@ def _places_apart(scene: _Scene) -> Stall:
         where = f" at {waiting[0].place}" if len(places) == 1 and waiting[0].place else ""
         said = f"all ranks wait{_in(waiting)}{where} and none is missing: a slow network or device, or much to do"
         return scene.stall(long, said, ())
+    if all(each.current is not None for each in waiting):  # in different groups, in none of which anybody is missing
+        return scene.stall(scene.seconds >= _SLOW_S, _groups(waiting), ())
     few, *_, many = sorted(places.values(), key=lambda members: (len(members), members[0].rank))
     clear = len(few) < len(many) and len(places) == 2 and not recorded
     return scene.stall(True, _groups(waiting), _of(few) if clear else ())

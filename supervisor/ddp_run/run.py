@@ -22,11 +22,14 @@ from ddp_run.events import (
     CoreDumped,
     Event,
     FinishAttempt,
+    GpuSampled,
     HangTimedOut,
     KernelLogged,
     MemoryCounted,
     MemorySampled,
+    NativeFramesSeen,
     Noted,
+    NotEnded,
     ProgressSampled,
     Rank,
     RankExited,
@@ -42,6 +45,7 @@ from ddp_run.events import (
     SpaceCounted,
     StallEnded,
     StallSeen,
+    StragglerSeen,
     SuspendSelf,
     Target,
     TimerFired,
@@ -133,13 +137,13 @@ class Run:
                 return self._on_signal(event.signum)
             case TimerFired():
                 return self._on_timer(event.name)
-            case RunStarted() | AttemptStarted() | SignalSent() | Noted() | AttemptEnded() | RunEnded():
+            case RunStarted() | AttemptStarted() | SignalSent() | NotEnded() | Noted() | AttemptEnded() | RunEnded():
                 return []
             case HangTimedOut():
                 return self._on_hang(event)
-            case RankPhase() | ProgressSampled() | StallSeen() | StallEnded():
+            case RankPhase() | ProgressSampled() | StragglerSeen() | StallSeen() | NativeFramesSeen() | StallEnded():
                 return []
-            case MemoryCounted() | MemorySampled() | SpaceCounted() | KernelLogged() | CoreDumped():
+            case MemoryCounted() | MemorySampled() | GpuSampled() | SpaceCounted() | KernelLogged() | CoreDumped():
                 return []
             case _:
                 assert_never(event)
@@ -221,10 +225,11 @@ class Run:
         if self._state is not _State.RUNNING:
             return []
         self._state = _State.STOPPING
+        self.grace_s = min(self.grace_s, _GRACE_OF_HUNG_S)
         reason = f"no progress for {event.after_s:.0f} s (--hang-timeout)"
         # The ranks before the agent: the agent would wait for ranks that cannot hear it.
         orders: list[Action] = [SendSignal(Target.RANKS, Signals.SIGTERM, reason)]
-        return [*orders, SetTimer("grace", min(self.grace_s, _GRACE_OF_HUNG_S)), *self._when_all_ended()]
+        return [*orders, SetTimer("grace", self.grace_s), *self._when_all_ended()]
 
     @property
     def is_running(self) -> bool:

@@ -6,6 +6,7 @@ the thread's name in brackets, then `  File "…", line N in f` from the innermo
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from ddp_run.traceback_text import is_library
 _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+)(?: \[[^\]]*\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 _OURS = "/ddp_run/rank/"
+_MONITOR = re.compile(r"/tqdm/_monitor\.py")
+_MOST_NATIVE = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,11 @@ class Stack:
         return any(_doing(frames) in _FROM_OUTSIDE for frames in self.others)
 
     @property
+    def monitors(self) -> int:
+        """How many other threads only look on: progress bars' own."""
+        return sum(any(_MONITOR.search(frame.file) for frame in frames) for frames in self.others)
+
+    @property
     def doing(self) -> Doing:
         """What it does."""
         return _doing(self.frames)
@@ -120,6 +128,25 @@ def dumps(text: str, main_thread: int | None) -> tuple[Stack, ...]:
     if threads:
         found.append(_main(threads, main_thread))
     return tuple(stack for stack in found if stack is not None)
+
+
+def native_frames(text: str, thread: int) -> tuple[str, ...]:
+    """A thread's innermost frames, native ones and the first of Python, of what `py-spy dump --native --json` writes.
+
+    Raises ValueError where the text is none of that, or has no such thread.
+    """
+    try:
+        threads = json.loads(text[text.index("[") :])
+        frames = next(each["frames"] for each in threads if each["os_thread_id"] == thread)
+        found = []
+        for frame in frames:
+            line = f":{frame['line']}" if frame["line"] else ""
+            found.append(f"  {frame['name']} ({frame['short_filename'] or frame['filename']}{line})")
+            if frame["module"] is None:
+                break
+    except (TypeError, KeyError, StopIteration, ValueError) as error:
+        raise ValueError("no native frames") from error
+    return tuple(found if len(found) <= _MOST_NATIVE else [*found[: _MOST_NATIVE - 2], "  …", found[-1]])
 
 
 def is_whole(text: str) -> bool:

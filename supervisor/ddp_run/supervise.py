@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from ddp_run import __version__, launch
-from ddp_run.attempt import Attempt, now
+from ddp_run.attempt import Attempt
 from ddp_run.events import AttemptEnded, AttemptStarted, MemoryCounted, Noted, RunEnded, RunStarted, SignalReceived
 from ddp_run.inbox import Inbox
-from ddp_run.journal import Journal
+from ddp_run.journal import Journal, now
 from ddp_run.logs import RunFolder, Tailer
 from ddp_run.loop import Caught, Loop
 from ddp_run.output import Output
@@ -127,6 +127,8 @@ class _Job:
             attempt = self._waiting or self._start_attempt()
             self._waiting = None
             attempt.stay()
+            # what could not be ended has SIGKILL already, and is no leftover of the next attempt
+            self._keep = frozenset(pid for pid in self._keep | attempt.not_ended if launch.is_alive(pid))
             outcome = self._conclude(attempt)
             if not outcome.decision.free:
                 self._counted += 1
@@ -315,7 +317,7 @@ class _Job:
         self.output.load()
         # now, and not when ranks start or die: the loop must not be away then
         import ddp_run.observer  # noqa: F401
-        from ddp_run import core_dump, diagnose, evidence, memory, retry, space, verdict_file, verdict_text  # noqa: F401
+        from ddp_run import core_dump, diagnose, evidence, leftovers, retry, verdict_file, verdict_text  # noqa: F401
 
     def _count_memory(self) -> None:
         from ddp_run.memory import count_oom_kills

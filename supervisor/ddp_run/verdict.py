@@ -6,14 +6,14 @@ Values only: nothing here opens a file or asks the system. `ddp_run.evidence` ga
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import field
 from enum import StrEnum
 from re import Match, Pattern
 from typing import Literal
 
-from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank, StallSeen
+from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, NotEnded, Rank, StallSeen
 from ddp_run.frozen import frozen
+from ddp_run.resources import GpuLook, MemoryTrend, Space
 
 Outcome = Literal["succeeded", "failed", "hung", "interrupted", "refused"]
 Confidence = Literal["certain", "likely", "unknown"]
@@ -75,84 +75,6 @@ class LogText:
 
 
 @frozen
-class MemoryUse:
-    """Memory in bytes at one moment: `own` is a rank's resident memory, `children` that of the processes below it.
-
-    Pages that processes share count for each of them, so the sum of both can be more than there is.
-    """
-
-    at: MonotonicNs
-    own: int
-    children: int
-    available: int | None = None
-    """What the host could still give."""
-
-
-@frozen
-class MemoryTrend:
-    """What was seen of a rank's memory from its start to its end; `limit` is its cgroup's, else the host's memory."""
-
-    first: MemoryUse
-    last: MemoryUse
-    peak: MemoryUse
-    """The look that saw most, of its own and its children's together."""
-    limit: int | None
-    ended_at: MonotonicNs | None
-    cgroup: bool = False
-    """Whether the limit is that of a memory cgroup."""
-
-    @property
-    def words(self) -> str:
-        """The trend in one line, with how old the last look was when the rank ended."""
-        grown = f"{size(self.first.own)}, then {size(self.last.own)}"
-        ago = "" if self.ended_at is None else f" {max(0.0, (self.ended_at - self.last.at) / 1e9):.1f} s before its end"
-        within = "" if self.limit is None else f", of {size(self.limit)} {'in its cgroup' if self.cgroup else 'here'}"
-        children = f"; its child processes {size(self.last.children)}" if self.last.children else ""
-        return f"resident memory {grown}{ago}{within}{children}"
-
-    @property
-    def nearly_all(self) -> bool:
-        """Whether the last look saw nine tenths of the limit taken by this rank and its children, or gone."""
-        if self.limit is None:
-            return False
-        scarce = not self.cgroup and self.last.available is not None and self.last.available < self.limit / 10
-        return scarce or self.last.own + self.last.children >= 0.9 * self.limit
-
-
-@frozen
-class Space:
-    """Free space of the file system that `path` is on, in bytes and inodes, about when the first rank failed."""
-
-    path: str
-    free: int
-    total: int
-    free_inodes: int = 0
-    total_inodes: int = 0
-
-    @property
-    def nearly_full(self) -> bool:
-        """Less than a twentieth and less than 64 MiB is free, or no inode: who fills it fails a little before 0."""
-        inodes = self.total_inodes > 0 and self.free_inodes == 0
-        return inodes or (self.total > 0 and self.free < min(64 << 20, max(1 << 20, self.total // 20)))
-
-    @property
-    def words(self) -> str:
-        """The space in one line."""
-        inodes = ", no inode is free" if self.total_inodes and not self.free_inodes else ""
-        return f"{self.path}: {size(self.free)} of {size(self.total)} free{inodes}"
-
-
-def size(count: int) -> str:
-    """Bytes in words, binary units."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if unit in ("B", "KiB") or value >= 100 else f"{value:.1f} {unit}"
-
-
-@frozen
 class Death:
     """One rank's failure: everything known of it.
 
@@ -180,23 +102,16 @@ class Death:
     """The last phase that it reported; null where it could not."""
     step: int | None = None
     """Optimizer steps that it had made; null where nobody looked."""
+    call: str | None = None
+    """The call of torch's that it was in when it was looked at last: `torch.cuda.set_device`."""
     nccl: LogText = field(default_factory=lambda: LogText(""))
     """What NCCL wrote into its own file."""
     memory: MemoryTrend | None = None
     """What was seen of its memory, where it was looked at at least once."""
+    gpus: GpuLook | None = None
+    """The GPUs when it was last seen, where somebody looked."""
     core: str | None = None
     """The file of its core dump, or the core_pattern (`|program`) that tells who got the dump; null: no dump seen."""
-
-    @property
-    def core_advice(self) -> tuple[str, ...]:
-        """How to read its core dump, where there is one."""
-        if self.core is None:
-            return ()
-        if self.core.startswith("/"):
-            return (f'gdb -batch -ex bt "$(command -v python)" {shlex.quote(self.core)}',)
-        if "systemd-coredump" in self.core and self.pid is not None:
-            return (f"coredumpctl info {self.pid}",)
-        return (f"the core dump was given to {self.core.lstrip('|').split(' ')[0]} (kernel.core_pattern)",)
 
     @property
     def where(self) -> str:
@@ -284,6 +199,10 @@ class Evidence:
     """What was seen of a job that made no progress up to the end of the attempt."""
     hung_s: float | None = None
     """The job was ended after so many seconds without progress (--hang-timeout)."""
+    not_ended: tuple[NotEnded, ...] = ()
+    """Processes that SIGKILL had not ended when the attempt was over."""
+    survivors: tuple[Death, ...] = ()
+    """Those of them that are ranks; their codes are null."""
     kernel: LogText = field(default_factory=lambda: LogText(""))
     """What the kernel logged while the attempt ran, where that may be read."""
     kernel_pids: bool = False
@@ -440,6 +359,7 @@ class Verdict:
     confidence: Confidence = "unknown"
     phase: Phase | None = None
     step: int | None = None
+    call: str | None = None
     first_failure: FirstFailure | None = None
     evidence: tuple[Quote, ...] = ()
     collateral: tuple[Collateral, ...] = ()

@@ -35,6 +35,7 @@ def as_json(
         "confidence": verdict.confidence,
         "phase": verdict.phase,
         "step": verdict.step,
+        "call": verdict.call,
         "first_failure": _first_failure(verdict.first_failure, wall_at),
         "evidence": [{"source": q.source, "line": q.line, "text": q.text} for q in verdict.evidence],
         "collateral": [

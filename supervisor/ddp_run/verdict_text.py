@@ -190,9 +190,11 @@ def _who(first: FirstFailure, verdict: Verdict, attempt: int, attempts: int) -> 
     if attempts > 1:
         parts.append(f"attempt {attempt + 1}")
     if verdict.step is not None:
-        parts.append(f"step {verdict.step}")
+        parts.append(f"after step {verdict.step}")
     if verdict.phase is not None:
         parts.append(_PHASE[verdict.phase])
+    if verdict.call is not None:
+        parts.append(f"in {verdict.call}")
     return ", ".join(parts)
 
 

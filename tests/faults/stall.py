@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import fcntl
 import http.server
 import os
 import pathlib
@@ -44,14 +45,22 @@ HANGS: dict[str, int | None] = {
     "thread-lock": 1,
     "handle": 1,
     "poll": 1,
+    "mount-save": 1,
+    "mount-read": 1,
+    "mount-open": 1,
+    "mount-map": 1,
+    "vfork": 1,
+    "file-lock": 1,
+    "full-pipe": 1,
 }
 SLOW = ("evaluate", "save", "compile", "download", "debugger", "stopped", "suspended", "data", "pause", "accumulate")
-SLOW += ("late-init", "startup", "wait-for-file")
+SLOW += ("late-init", "startup", "wait-for-file", "timer", "upload")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", required=True, choices=[*HANGS, *SLOW])
+    parser.add_argument("--folder", help="where the kinds of waiting for files find theirs")
     parser.add_argument("--seconds", type=float, default=23.0)
     return parser.parse_args()
 
@@ -238,6 +247,39 @@ class Job:
         while rank == 1 and not os.path.exists("/nowhere/done"):
             time.sleep(0.5)  # poll
 
+    def mount_save(self) -> None:
+        if rank == 1:
+            torch.save(self.model.state_dict(), f"{args.folder}/ckpt.pt")  # mount-save
+
+    def mount_read(self) -> None:
+        if rank == 1:
+            with open(f"{args.folder}/data.bin", "rb") as data:
+                data.read(4096)  # mount-read
+
+    def mount_open(self) -> None:
+        if rank == 1:
+            os.open(f"{args.folder}/data.bin", os.O_RDONLY)  # mount-open
+
+    def mount_map(self) -> None:
+        if rank == 1:
+            torch.from_file(f"{args.folder}/data.bin", size=1024).sum()  # mount-map
+
+    def vfork(self) -> None:
+        if rank == 1 and ctypes.CDLL(None).vfork() == 0:
+            time.sleep(10000)  # vfork
+
+    def file_lock(self) -> None:
+        with open(os.open(f"{args.folder}/lock", os.O_RDWR | os.O_CREAT), "rb") as file:
+            if rank == 1:
+                fcntl.flock(file, fcntl.LOCK_EX)  # file-lock
+
+    def full_pipe(self) -> None:
+        if rank == 1:
+            path = pipe()
+            with open(os.open(path, os.O_RDWR), "wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))  # full-pipe
+
     # -------------------------------------------------------------------------- what only takes long
 
     def evaluate(self) -> None:
@@ -302,6 +344,18 @@ class Job:
         dist.barrier()
 
     late_init = startup = stopped
+
+    def timer(self) -> None:
+        if rank == 0:
+            items = queue.Queue[int]()
+            threading.Timer(args.seconds, items.put, (1,)).start()
+            items.get()
+        dist.barrier()
+
+    def upload(self) -> None:
+        if rank == 0:
+            subprocess.run(["sleep", str(args.seconds)])
+        dist.barrier()
 
     def wait_for_file(self) -> None:
         if rank == 0:

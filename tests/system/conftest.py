@@ -77,12 +77,12 @@ class Outcome:
 class Running:
     """A started `ddp-run`."""
 
-    def __init__(self, words: Sequence[str], cwd: Path, environ: dict[str, str]) -> None:
+    def __init__(self, words: Sequence[str], cwd: Path, environ: dict[str, str], within: Sequence[str] = ()) -> None:
         self.cwd = cwd
         self._stdout, self._stderr = cwd / "console.out", cwd / "console.err"
         with self._stdout.open("wb") as out, self._stderr.open("wb") as err:
             self.process = subprocess.Popen(
-                [str(DDP_RUN), *words], cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+                [*within, str(DDP_RUN), *words], cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=err
             )
 
     @property
@@ -101,6 +101,15 @@ class Running:
             lambda: len(self.events(kind)) >= count and self.events(kind), f"{count} {kind}: {self.console()}"
         )
         return found
+
+    def pids(self, ranks: int) -> list[int]:
+        """Of so many ranks, by rank, once all have started; a rank may be told of twice, with its hello and before."""
+
+        def found() -> dict[int, int]:
+            return {event["rank"]: event["pid"] for event in self.events("RankStarted")}
+
+        by_rank = wait_until(lambda: len(found()) == ranks and found(), f"{ranks} ranks: {self.console()}")
+        return [by_rank[rank] for rank in sorted(by_rank)]
 
     def wait_for_text(self, text: str, count: int = 1) -> None:
         def seen() -> bool:
@@ -143,10 +152,14 @@ class Launcher:
         }
         return kept | {"OMP_NUM_THREADS": "1"} | extra
 
-    def start(self, *words: object, env: dict[str, str] | None = None, cwd: str | None = None) -> Running:
+    def start(
+        self, *words: object, env: dict[str, str] | None = None, cwd: str | None = None, within: Sequence[str] = ()
+    ) -> Running:
+        """`within`: words that become ddp-run, in the same process."""
         folder = self.cwd / (cwd or f"run{len(self.started)}")
         folder.mkdir(exist_ok=True)
-        running = Running([str(word) for word in words], folder, self.environ(env or {}))
+        entered = [*within, "env", f"--chdir={folder}"] if within else ()
+        running = Running([str(word) for word in words], folder, self.environ(env or {}), entered)
         self.started.append(running)
         return running
 

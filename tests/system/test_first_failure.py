@@ -14,17 +14,26 @@ from .conftest import TRAIN, Launcher, wait_until
 
 REPEAT = range(int(os.environ.get("DDP_RUN_REPEAT", "2")))
 
-# Rank 3 leaves first, the others about 5 ms later: all four deaths fall into one poll of the agent.
+# Rank 3 leaves first, the others as soon as it has: all four deaths fall into one poll of the agent.
 RACE = """
 import os, time
-rank = int(os.environ["RANK"])
+rank, run = os.environ["RANK"], os.environ["TORCHELASTIC_RUN_ID"]
 directory = os.environ["RACE_DIR"]
-open(f"{directory}/{rank}.{os.environ['TORCHELASTIC_RUN_ID']}", "w").close()
-while len([name for name in os.listdir(directory) if name.endswith(os.environ["TORCHELASTIC_RUN_ID"])]) < 4:
+with open(f"{directory}/{rank}.part", "w") as file: file.write(str(os.getpid()))
+os.rename(f"{directory}/{rank}.part", f"{directory}/{rank}.{run}")
+while len([name for name in os.listdir(directory) if name.endswith(run)]) < 4:
     time.sleep(0.001)
-start = float(int(time.time()) + 2)
-time.sleep(start - time.time() + (0 if rank == 3 else 0.005))
-os._exit(7 if rank == 3 else 8)
+if rank == "3":
+    time.sleep(0.5)
+    os._exit(7)
+first = open(f"{directory}/3.{run}").read()
+def lives():
+    try:
+        return open(f"/proc/{first}/stat").read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+while lives(): time.sleep(0.001)
+os._exit(8)
 """
 
 

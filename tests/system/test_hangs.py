@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,9 @@ from .conftest import Launcher, Outcome, wait_until
 
 STALL = Path(__file__).parents[1] / "faults" / "stall.py"
 SECONDS_TO_SEE = 20.0
+SOON_S = 12.0
+SOON = ("branch", "batches", "order", "shape", "stop", "leave", "subgroups")
+"""What waiting longer would not change is said before the usual patience ends."""
 STANDING_S = 23.0
 
 
@@ -55,6 +58,17 @@ HANGS = {
     "handle": Hang(said="ranks 0,2 wait in all_reduce"),
     "poll": Hang(hung=False, said="rank 1 sleeps at"),
 }
+WITHOUT_A_RECORDER = HANGS | {
+    "branch": Hang((0,), said="rank 0 waits in barrier"),
+    "batches": Hang(said="rank 1 waits in barrier"),
+    "order": Hang(said="rank 1 waits in broadcast"),
+    "subgroups": Hang((), said="rank 2 waits in backward", has_stack=False),
+    "handle": Hang((), hung=False, said="ranks 0,2 wait for a lock", has_stack=False),
+    # One of the threads without a name may be what opens the lock.
+    **{kind: replace(HANGS[kind], hung=False) for kind in ("lock", "queue", "gil-lock", "thread-lock")},
+}
+"""What can be told where torch neither records gloo's collectives nor names its threads (2.4, 2.5), with the usual
+patience."""
 SLOW = {
     "evaluate": "rank 0 runs at stall.py",
     "save": "rank 0 ",
@@ -69,6 +83,8 @@ SLOW = {
     "late-init": "rank 1 runs at stall.py",
     "startup": None,
     "wait-for-file": "rank 0 sleeps at stall.py",
+    "timer": "rank 0 waits for a lock or a thread at stall.py",
+    "upload": "rank 0 waits for another process at stall.py",
 }
 """What must be said of it (`save` also makes what it saves); null: nothing, empty: anything or nothing."""
 BY_DEFAULT = ("branch", "lock", "spin", "download", "late-init")
@@ -83,6 +99,12 @@ def _start(kind: str, *words: str) -> tuple[str, ...]:
     return ("--nproc-per-node", "3", *words, str(STALL), "--kind", kind, "--seconds", str(STANDING_S))
 
 
+def _gloo_is_recorded() -> bool:
+    from torch._C import _distributed_c10d
+
+    return hasattr(_distributed_c10d, "_dump_fr_trace_json")
+
+
 def _line(kind: str) -> int:
     lines = STALL.read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {kind}"))
@@ -90,20 +112,25 @@ def _line(kind: str) -> int:
 
 @pytest.mark.parametrize("kind", _all(HANGS))
 def test_hang(ddp: Launcher, kind: str) -> None:
-    wanted = HANGS[kind]
+    wanted = (HANGS if _gloo_is_recorded() else WITHOUT_A_RECORDER)[kind]
     outcome = ddp(*_start(kind, "--hang-timeout", "22"))
     verdict = outcome.verdict
     if kind == "shape" and outcome.code != 124:  # gloo aborts the rank that is sent more than it expects
         assert (outcome.code, verdict["cause"]) == (128 + signal.SIGABRT, wanted.cause)
         return
     assert (outcome.code, verdict["outcome"], verdict["cause"]) == (124, "hung", wanted.cause)
-    assert verdict["first_failure"]["rank"] in wanted.ranks
+    if wanted.ranks:
+        assert verdict["first_failure"]["rank"] in wanted.ranks
+    else:
+        assert verdict["first_failure"] is None
     seen = outcome.named("StallSeen")
     for stall in seen:
         assert (stall["cause"], set(stall["culprits"])) == (wanted.cause, set(wanted.ranks))
     first = seen[0]
     assert first["hung"] is wanted.hung
-    assert (first["at"] - first["since"]) / 1e9 <= SECONDS_TO_SEE, os.getloadavg()
+    after_s = (first["at"] - first["since"]) / 1e9
+    soon = kind in SOON and wanted is HANGS[kind]
+    assert after_s <= (SOON_S if soon else SECONDS_TO_SEE), os.getloadavg()
     assert wanted.said in first["said"]
     if wanted.has_stack:
         assert any(f"stall.py:{_line(kind)} in" in quote for quote in first["quotes"])

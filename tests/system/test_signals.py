@@ -82,9 +82,20 @@ def test_ranks_that_stay_are_killed_after_the_grace(ddp: Launcher) -> None:
     running.signal(signal.SIGTERM)
     outcome = running.wait()
     assert outcome.code == 143
+    assert [event["code"] for event in outcome.named("RankExited")] == [-signal.SIGKILL] * 2
+
+
+def test_and_by_ddp_run_itself_where_the_agent_does_not(ddp: Launcher) -> None:
+    running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 3, ddp.script(LISTEN), "by-itself")
+    running.wait_for_text("listening", 2)
+    running.signal(signal.SIGTERM)
+    running.wait_for_text("got SIGTERM", 2)
+    os.kill(running.wait_for("AgentStarted")[0]["pid"], signal.SIGSTOP)
+    outcome = running.wait()
+    assert outcome.code == 143
     kills = [event for event in outcome.named("SignalSent") if event["signum"] == signal.SIGKILL]
-    assert kills
     assert kills[0]["target"] == "job"
+    running.assert_nothing_left()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2])
@@ -125,7 +136,7 @@ def state(pid: int) -> str:
 def test_ctrl_z_stops_the_whole_job_and_fg_continues_it(ddp: Launcher) -> None:
     ticking = "import time\nfor i in range(600): print(i, flush=True); time.sleep(0.1)"
     running = ddp.start("--nproc-per-node", 2, ddp.script(ticking))
-    pids = [event["pid"] for event in running.wait_for("RankStarted", 2)]
+    pids = running.pids(2)
     running.wait_for_text("3\n", 2)
     running.signal(signal.SIGTSTP)
     wait_until(lambda: state(running.process.pid) == "T", "ddp-run to stop")

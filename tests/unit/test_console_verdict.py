@@ -65,7 +65,7 @@ def golden(text: str) -> str:
 FAILED_TEXT = golden(
     """
     error[DDP600]: rank 3 raised ValueError: bad sample
-      --> /home/me/train.py:88 in train_step   rank 3 on node-a, pid 4242, exit code 7, attempt 2, step 1412, during training
+      --> /home/me/train.py:88 in train_step   rank 3 on node-a, pid 4242, exit code 7, attempt 2, after step 1412, during training
        |
     88 |         raise ValueError(sample)
        |         ^

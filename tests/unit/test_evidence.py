@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ddp_run.diagnose import judge
 from ddp_run.events import (
     AgentExited,
     AgentStarted,
     AttemptStarted,
     CoreDumped,
     Event,
+    HangTimedOut,
     KernelLogged,
     LocalRank,
     MemoryCounted,
     MemorySampled,
     MonotonicNs,
+    NativeFramesSeen,
+    NotEnded,
     Rank,
     RankExited,
     RankFailed,
@@ -23,6 +27,7 @@ from ddp_run.events import (
     SignalReceived,
     SignalSent,
     SpaceCounted,
+    StallSeen,
 )
 from ddp_run.evidence import gather
 from ddp_run.log_tail import read_tail
@@ -199,3 +204,23 @@ def test_the_end_of_a_log_has_true_line_numbers(tmp_path: Path) -> None:
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     assert read_tail(tmp_path / "none", "none").lines == ()
     assert gather(tmp_path / "none", [], 0).deaths == ()
+
+
+def test_a_rank_that_could_not_be_ended_is_named_with_what_it_waits_for(tmp_path: Path) -> None:
+    stalled = StallSeen(ns(30), "hang", False, "rank 1 stands", (Rank(1),), (Rank(0),), ns(10), ("rank 1: stands",))
+    left = NotEnded(ns(60), hello(1).pid, Rank(1), 0, "D", "write to /mnt/x (fuse at /mnt)", "echo 1 > /sys/abort")
+    child = NotEnded(ns(60), 99, None, None, "R", None, None)
+    native = [NativeFramesSeen(ns(at), Rank(1), (f"  f (x.so:{at})",)) for at in (5, 40)]
+    events = [*start(), native[0], stalled, native[1], HangTimedOut(ns(50), 40.0), exited(55, 0, -15), left, child]
+    evidence = gather(tmp_path, events, 0)
+    assert [(each.rank, each.code) for each in evidence.survivors] == [(1, None)]
+    verdict = judge(evidence)
+    assert (verdict.outcome, verdict.exit_code, verdict.cause) == ("hung", 124, "hang")
+    assert verdict.first_failure is not None
+    assert (verdict.first_failure.rank, verdict.first_failure.pid) == (1, hello(1).pid)
+    assert [quote.text for quote in verdict.evidence] == ["rank 1: stands", "rank 1, native frames:", "  f (x.so:40)"]
+    assert verdict.evidence[0].source == "attempt_0/rank_1/live_stacks.txt"
+    assert f"rank 1 (process {left.pid}) could not be ended" in verdict.notes[1]
+    assert verdict.notes[1].endswith("(state D): write to /mnt/x (fuse at /mnt)")
+    assert verdict.notes[2] == "process 99 had not ended yet after SIGKILL"
+    assert "echo 1 > /sys/abort   # lets go of them" in verdict.advice

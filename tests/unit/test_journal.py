@@ -11,6 +11,7 @@ from ddp_run.events import (
     AttemptStarted,
     Event,
     ExceptionInfo,
+    GpuSampled,
     MonotonicNs,
     Noted,
     Rank,
@@ -30,6 +31,12 @@ EVENTS: list[Event] = [
     RankExited(MonotonicNs(9), Rank(1), 0, -9),
     SignalSent(MonotonicNs(10), "ranks", 15, (1, 2), "why"),
     Noted(MonotonicNs(11), "line\nbreak"),
+    GpuSampled(
+        MonotonicNs(12),
+        *((0, 1), ("GPU-a", "GPU-b"), (5, 6), (3, 2), (8, 8), (None, 7)),
+        *((41, 42), (0, 0), (5, None), ("python", ""), (Rank(0), None), True),
+        *((Rank(0), Rank(1)), ((1, 0), None)),
+    ),
 ]
 
 

@@ -17,6 +17,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "values": (
         "frozen",
         "events",
+        "resources",
         "verdict",
         "problem",
         "exit_status",
@@ -27,6 +28,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "grammar",
         "config_file",
         "options",
+        "option_checks",
+        "option_sources",
     ),
     "decisions": (
         "run",
@@ -34,11 +37,19 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "retry",
         "diagnose",
         "signs",
+        "advice",
         "progress",
+        "close_look",
+        "stall_watch",
+        "lateness",
         "stack_text",
         "gpu_text",
         "nccl_text",
+        "ras_text",
         "waiting",
+        "spoken_text",
+        "torn_line",
+        "raised",
         "transcript",
         "speakers",
         "launcher_text",
@@ -46,6 +57,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "childfailed",
         "traceback_text",
         "verdict_text",
+        "torch_threads",
+        "attempt_events",
+        "rank_ends",
+        "resource_evidence",
         "rules",
     ),
     "machine": (
@@ -54,15 +69,24 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "launch",
         "net",
         "memory",
+        "gpus",
         "kernel_log",
+        "aside",
         "space",
         "core_dump",
         "inbox",
         "journal",
         "logs",
         "log_tail",
+        "at_rest",
         "boards",
+        "nccl_ras",
+        "process_look",
+        "waited_paths",
+        "native_stack",
         "observer",
+        "surroundings",
+        "leftovers",
         "scan",
         "evidence",
         "console",
@@ -76,7 +100,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "commands": ("commands", "cli"),
 }
 # Code that runs in other processes: nobody imports it, and it imports nothing of the layers.
-ELSEWHERE = ("rank", "agent", "keeper", "training")
+ELSEWHERE = ("rank", "agent", "keeper", "gpu_probe", "training")
 # Of these, what runs where torch is loaded anyway: torch's agent, and scripts that call `ddp_run.training`.
 BESIDE_TORCH = ("agent", "training")
 
@@ -93,6 +117,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "psutil": ("launch", "net"),
     "torch": ("agent.logs_specs", "training"),
     "hyperscan": ("scan",),
+    "pynvml": ("gpu_probe",),
 }
 """The modules that may import each of the libraries that are not Python's own."""
 
@@ -177,6 +202,7 @@ def test_what_runs_elsewhere_stands_alone(module: str) -> None:
     top = module.partition(".")[0]
     assert {name.partition(".")[0] for name in _ours(module)} <= {top}
     allowed = sys.stdlib_module_names | ({"torch"} if top in BESIDE_TORCH else set())
+    allowed |= {library for library, users in OUTSIDE.items() if module in users}
     assert _foreign(module) <= allowed
 
 

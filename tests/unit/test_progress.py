@@ -7,8 +7,10 @@ from itertools import permutations
 
 import pytest
 
+from ddp_run.close_look import CloseLook, Collective, ProcessState
 from ddp_run.events import MonotonicNs, Rank
-from ddp_run.progress import CloseLook, Collective, ProcessState, RankLook, Stall, Watch, explain
+from ddp_run.progress import Stall, come_apart, explain
+from ddp_run.ras_text import Missing
 from ddp_run.stack_text import Frame, Stack
 
 S = 1_000_000_000
@@ -43,12 +45,18 @@ def completed(number: int, group: str = "0") -> Collective:
     return Collective(group, number, "gloo:all_reduce", ((20,),), ("Float",))
 
 
-def judged(*looks: CloseLook, left: tuple[int, ...] = (), seconds: float = 18, world_size: int = 0) -> Stall | None:
+def judged(
+    *looks: CloseLook,
+    left: tuple[int, ...] = (),
+    seconds: float = 18,
+    world_size: int = 0,
+    ras: Missing | None = None,
+) -> Stall | None:
     """The same in whatever order the ranks come."""
     ranks = tuple(Rank(rank) for rank in left)
     orders = list(permutations(looks))[:24]
     found = [
-        explain(order, ranks, MonotonicNs(0), MonotonicNs(round(seconds * S)), world_size=world_size)
+        explain(order, ranks, MonotonicNs(0), MonotonicNs(round(seconds * S)), world_size=world_size, ras=ras)
         for order in orders
     ]
     summaries = {each and (each.cause, each.hung, each.culprits, each.said) for each in found}
@@ -79,6 +87,7 @@ def test_a_rank_in_a_lock_is_hung_and_named_with_its_place_and_stack() -> None:
         f'  File "{LIB}/threading.py", line 324 in wait',
         '  File "/home/user/train.py", line 88 in step',
         "ranks 0,2: wait in backward at train.py:88 in step",
+        "CPU: ranks 0-2 0 %",
     )
 
 
@@ -97,6 +106,7 @@ def test_a_rank_in_a_lock_is_hung_and_named_with_its_place_and_stack() -> None:
         look(1, state=ProcessState.DISK, waits_on="read of /data/x"),
         look(1, QUEUE, on_lock=True, state=ProcessState.DISK),
         replace(look(1, QUEUE, on_lock=True), second=Stack((QUEUE, USER), ((FETCH, USER),))),
+        look(1, QUEUE, on_lock=True, helpers=1),
         replace(look(1, QUEUE, on_lock=True), first=Stack((USER,))),
     ],
     ids=lambda each: "-".join(filter(None, [each.doing and each.doing.name, each.state.name])),
@@ -248,6 +258,16 @@ def test_a_collective_that_is_waited_for_in_the_users_code() -> None:
     assert told(look(1, QUEUE, on_lock=True, last={"0": completed(15)}), *waits) == ("hang", True, (1,))
 
 
+def test_without_a_recorder_a_lock_may_be_the_handle_of_a_collective() -> None:
+    waits = look(2, ALL_REDUCE, collectives=6)
+    handle = look(0, on_lock=True, collectives=6)
+    assert told(handle, look(1, QUEUE, on_lock=True, collectives=5), waits) == ("hang", True, (1,))
+    assert told(handle, look(1, ALL_REDUCE, collectives=6), waits) == ("hang", False, ())
+    # Who has entered fewer is waited for.
+    assert told(replace(handle, collectives=5), look(1, ALL_REDUCE, collectives=6), waits) == ("hang", True, (0,))
+    assert told(replace(handle, last={"0": completed(6)}), waits) == ("hang", True, (0,))
+
+
 def test_without_a_recorder_the_odd_one_of_three_is_named_and_of_two_nobody() -> None:
     assert told(look(0, BARRIER), look(1, ALL_REDUCE), look(2, ALL_REDUCE)) == ("hang", True, (0,))
     assert told(look(0, BARRIER), look(1, ALL_REDUCE)) == ("hang", True, ())
@@ -265,6 +285,76 @@ def test_some_join_the_group_and_others_are_past_that() -> None:
     assert told(look(0, JOIN), look(1, BARRIER), look(2, JOIN)) == ("hang", True, (1,))
 
 
+# ------------------------------------------------------------------------------------------- NCCL
+
+
+def of_nccl(rank: int, number: int, last: int | None = None, operation: str = "all_reduce") -> CloseLook:
+    """Waits for collective `number` and has entered those up to `last`; CUDA waits by taking all the CPU time."""
+    waits = Collective("nccl:0", number, f"nccl:{operation}", ((20,),), ("Float",), pending=True, place="t.py:5 in f")
+    entered = replace(waits, number=last or number)
+    return look(rank, cpu_s=2.0, state=ProcessState.RUNNING, last={"nccl:0": entered}, current=waits)
+
+
+def test_ranks_that_spin_for_the_gpu_wait() -> None:
+    behind = look(1, QUEUE, on_lock=True, last={"nccl:0": completed(15, "nccl:0")})
+    stall = judged(of_nccl(0, 16), behind, of_nccl(2, 16))
+    assert stall is not None
+    assert (stall.hung, stall.culprits) == (True, (1,))
+    assert stall.said.endswith("; ranks 0,2 wait in all_reduce, 18 s")
+
+
+def test_how_far_ranks_have_run_ahead_of_a_collective_says_nothing() -> None:
+    ranks = [of_nccl(0, 16, 18), of_nccl(1, 16, 30), of_nccl(2, 16, 16)]
+    assert told(*ranks) == ("hang", False, ())
+    stall = judged(*ranks, seconds=150)
+    assert stall is not None
+    assert stall.hung
+    assert "none is missing" in stall.said
+
+
+def test_nccls_collectives_are_compared_where_they_stand() -> None:
+    stall = judged(of_nccl(0, 16, 20), of_nccl(1, 16, 17, "broadcast"), of_nccl(2, 16, 20))
+    assert stall is not None
+    assert (stall.cause, stall.culprits) == ("collective-mismatch", (1,))
+    assert "rank 1 entered broadcast of [20] at t.py:5 in f" in stall.said
+
+
+def test_a_rank_alone_in_another_collective_of_nccls_may_only_be_slow_there() -> None:
+    inner = Collective("nccl:1", 3, "nccl:all_reduce", pending=True)
+    behind = look(1, last={"nccl:0": completed(15, "nccl:0"), "nccl:1": inner}, current=inner)
+    assert told(of_nccl(0, 16), behind, of_nccl(2, 16)) == ("hang", False, (1,))
+    assert told(of_nccl(0, 16), behind, of_nccl(2, 16), seconds=150) == ("hang", True, (1,))
+
+
+FAR = Missing((Rank(3),), "rank 3 (process 977 on 10.0.0.2) launched 11 AllReduce where others launched 12")
+
+
+def test_nccl_names_a_rank_of_another_node() -> None:
+    ranks = [of_nccl(0, 16), of_nccl(1, 16)]
+    stall = judged(*ranks, world_size=4, ras=FAR)
+    assert stall is not None
+    assert (stall.cause, stall.hung, stall.culprits, stall.waiting) == ("hang", False, (3,), (0, 1))
+    assert stall.said == f"{FAR.said}; ranks 0-1 wait in all_reduce, 18 s"
+    assert not told(*ranks, seconds=900, world_size=4, ras=FAR)[1]  # it may be evaluating
+    assert told(*ranks, world_size=4, ras=replace(FAR, gone=True)) == ("hang", True, (3,))
+
+
+def test_what_is_seen_here_comes_before_what_nccl_says() -> None:
+    behind = look(1, QUEUE, on_lock=True)
+    assert told(of_nccl(0, 16), behind, world_size=4, ras=FAR) == ("hang", True, (1,))
+    odd = of_nccl(1, 16, operation="broadcast")
+    assert told(of_nccl(0, 16), odd, of_nccl(2, 16), world_size=4, ras=FAR)[0] == "collective-mismatch"
+
+
+def test_of_ranks_that_wait_here_torchs_recorder_knows_more_than_nccl() -> None:
+    ranks = [of_nccl(0, 16), of_nccl(1, 16)]
+    one = Missing((Rank(1),), "rank 1 launched 11 AllReduce where others launched 12")
+    assert told(*ranks, ras=one) == ("hang", False, ())
+    blind = [replace(each, last={}, current=None, first=each.first) for each in (look(0, BARRIER), look(1, BARRIER))]
+    assert told(*blind, ras=one) == ("hang", False, (1,))
+    assert told(*blind, ras=one, seconds=150) == ("hang", True, (1,))
+
+
 # ------------------------------------------------------------------------------------ nobody waits
 
 
@@ -279,51 +369,112 @@ def test_ranks_that_all_sleep_are_described_and_nobody_is_blamed() -> None:
     assert stall.said == "ranks 0-2 sleep at train.py:88 in step, 18 s"
 
 
-# -------------------------------------------------------------------------------------- the watch
+# ----------------------------------------------------------------------- before patience has ended
 
 
-def ranks_at(at_s: float, phase: str = "training", steps: int = 0) -> RankLook:
-    return RankLook(Rank(0), phase, round(at_s * S), steps)
+def circle(*, moved: bool = False) -> list[CloseLook]:
+    inner = {rank: Collective(str(rank), 4, "gloo:all_reduce", pending=True) for rank in (0, 1)}
+    last = {rank: {str(rank): inner[rank], str(1 - rank): completed(3, str(1 - rank))} for rank in (0, 1)}
+    found = [look(rank, ALL_REDUCE, last=last[rank], current=inner[rank]) for rank in (0, 1)]
+    return [replace(each, first=Stack((USER,))) for each in found] if moved else found
 
 
-def fed(watch: Watch, seconds: range, *looks: RankLook) -> list[int]:
-    return [second for second in seconds if watch.look(second * S, looks)]
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [look(1, ALL_REDUCE, **entered(16, size=9)), *(look(rank, ALL_REDUCE, **entered(16)) for rank in (0, 2))],
+        [look(0, BARRIER, **entered(16, "barrier")), look(1, ENGINE, **entered(16))],
+        circle(),
+        [look(1, no_stack=True, state=ProcessState.STOPPED), look(0, ENGINE, **entered(16))],
+    ],
+    ids=["shape", "operation", "circle", "stopped"],
+)
+def test_what_waiting_longer_would_not_change_is_certain(looks: list[CloseLook]) -> None:
+    stall = judged(*looks, seconds=5)
+    assert stall is not None
+    assert (stall.hung, stall.certain) == (True, True)
+    more = judged(*looks, seconds=5, world_size=8)  # other nodes may be what is waited for
+    assert more is None or not more.certain
 
 
-def test_a_look_after_fifteen_seconds_and_every_thirty_after() -> None:
-    assert fed(Watch(), range(100, 200), ranks_at(100)) == [115, 145, 175]
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [look(rank, ALL_REDUCE, **entered(16)) for rank in range(3)],
+        [look(1, QUEUE, on_lock=True), *WAIT],
+        circle(moved=True),
+        [look(0, **entered(16, "broadcast")), look(1, ALL_REDUCE, **entered(16))],  # it may work while the other waits
+        [look(1, SAVE), *(look(rank, ENGINE, **entered(16)) for rank in (0, 2))],
+        [look(0, JOIN), look(1, BARRIER), look(2, JOIN)],
+        [
+            look(1, Frame(ALL_REDUCE.file, 1, "recv"), last={"0": completed(15)}, cpu_s=1.0),
+            look(0, ALL_REDUCE, **entered(16)),
+        ],
+    ],
+    ids=["slow", "lock", "moves", "async", "save", "join", "transfer"],
+)
+def test_what_may_still_change_is_not_certain(looks: list[CloseLook]) -> None:
+    stall = judged(*looks, seconds=5)
+    assert stall is None or not stall.certain
 
 
-def test_no_look_before_anybody_joins_the_group() -> None:
-    assert fed(Watch(), range(100, 300), ranks_at(100, "before-init")) == []
+def test_a_message_that_takes_long_is_no_hang() -> None:
+    transfer = [
+        look(1, Frame(ALL_REDUCE.file, 1, "recv"), last={"0": completed(15)}, cpu_s=1.0),
+        look(0, ALL_REDUCE, **entered(16)),
+    ]
+    assert told(*transfer) == ("hang", False, (1,))
+    assert told(*transfer, seconds=150) == ("hang", True, (1,))
 
 
-def test_long_steps_are_learnt() -> None:
-    watch = Watch()
-    for step in range(1, 6):
-        fed(watch, range(20 * step, 20 * step + 20), ranks_at(1, "training", step))
-    assert watch.patience_s == 60.0
-    assert fed(watch, range(120, 190), ranks_at(1, "training", 5)) == [160]
+def test_groups_that_are_complete_only_take_long() -> None:
+    first = [look(rank, ALL_REDUCE, **entered(4, group="1")) for rank in (0, 1)]
+    second = [look(rank, BARRIER, **entered(7, "barrier", group="2")) for rank in (2, 3)]
+    assert told(*first, *second) == ("hang", False, ())
 
 
-def test_a_machine_that_slept_has_lost_no_progress() -> None:
-    watch = Watch()
-    assert fed(watch, range(100, 110), ranks_at(100)) == []
-    assert fed(watch, range(1000, 1020), ranks_at(100)) == [1015]
+def test_ranks_come_apart_only_where_all_wait_and_not_together() -> None:
+    same = Collective("0", 16, "gloo:all_reduce", ((4,),), ("Float",), pending=True)
+    assert not come_apart({Rank(0): same, Rank(1): same}, ())
+    for other in (replace(same, sizes=((5,),)), replace(same, number=15), replace(same, group="1")):
+        assert come_apart({Rank(0): same, Rank(1): other}, ())
+    assert not come_apart({Rank(0): same, Rank(1): None}, ())
+    assert come_apart({Rank(0): same, Rank(1): None}, [Rank(1)])
+    assert not come_apart({Rank(0): same, Rank(1): same}, [Rank(0), Rank(1)])
+    assert not come_apart({}, ())
 
 
-def test_a_rank_that_has_left_is_reason_to_look_sooner() -> None:
-    left = RankLook(Rank(1), left=True)
-    assert fed(Watch(), range(100, 110), ranks_at(100), left) == [105]
+def test_numbers_are_told_where_they_differ() -> None:
+    last = Collective("0", 15, "gloo:all_reduce")
+    behind = look(1, QUEUE, last={"0": last}, steps=10, cpu_s=0.8)
+    ahead = [look(rank, ENGINE, **entered(16, "broadcast"), steps=11) for rank in (0, 2)]
+    apart = judged(behind, *ahead)
+    assert apart is not None
+    assert apart.quotes[-3:] == (
+        "optimizer steps so far: rank 1 10, ranks 0,2 11",
+        "last collective entered: rank 1 15 (all_reduce), ranks 0,2 16 (broadcast)",
+        "CPU: rank 1 50 %, ranks 0,2 0 %",
+    )
+    together = judged(look(1, QUEUE), *WAIT)
+    assert together is not None
+    assert together.quotes[-1] == "CPU: ranks 0-2 0 %"
+    assert not any("so far" in quote or "entered" in quote for quote in together.quotes)
 
 
-def test_ranks_that_shut_down_are_given_time() -> None:
-    left = RankLook(Rank(1), left=True)
-    assert fed(Watch(), range(100, 120), ranks_at(100, "shutdown"), left) == [115]
+def test_many_ranks_that_all_differ_are_cut_short() -> None:
+    many = [look(rank, cpu_s=0.0, asleep=True, steps=rank) for rank in range(8)]
+    stall = explain(many, (), MonotonicNs(0), MonotonicNs(20 * S))
+    assert stall is not None
+    assert "optimizer steps so far: rank 0 0, rank 1 1, rank 2 2, rank 3 3, rank 4 4, …" in stall.quotes
 
 
-def test_progress_ends_a_stall() -> None:
-    watch = Watch()
-    fed(watch, range(100, 120), ranks_at(100))
-    watch.look(121 * S, [ranks_at(100, steps=1)])
-    assert watch.since == 121 * S
+def test_native_frames_are_wanted_only_of_a_rank_that_stands_and_does_not_say_in_what() -> None:
+    assert look(1).says_little
+    assert look(1, no_stack=True).says_little
+    assert look(1, asleep=True, silent=True).says_little  # Python's own sleep gives the interpreter's lock away
+    assert not look(1, asleep=True).says_little
+    assert not look(1, SAVE).says_little
+    assert not look(1, ALL_REDUCE).says_little
+    assert not look(1, cpu_s=1.5).says_little
+    for state in (ProcessState.DISK, ProcessState.STOPPED, ProcessState.TRACED, ProcessState.RUNNING):
+        assert not look(1, state=state).says_little

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.stack_text import Doing, Frame, Stack, dumps, is_whole
+from ddp_run.stack_text import Doing, Frame, Stack, dumps, is_whole, native_frames
 
 LIB = "/usr/lib/python3.11"
 TORCH = f"{LIB}/site-packages/torch"
@@ -169,3 +170,26 @@ def test_a_dump_that_is_still_being_written_is_not_whole() -> None:
     assert not any(is_whole(whole[:end]) for end in range(len(whole)))
     assert not is_whole(whole + whole[:-1])
     assert is_whole(whole + whole)
+
+
+def _spied(*frames: tuple[str, str | None, int], thread: int = 7) -> str:
+    listed = [
+        {"name": name, "module": module, "short_filename": (module or "train.py").rpartition("/")[2], "line": line}
+        for name, module, line in frames
+    ]
+    return json.dumps([{"os_thread_id": 6, "frames": []}, {"os_thread_id": thread, "frames": listed}])
+
+
+def test_native_frames_reach_the_first_of_python() -> None:
+    frames = (("lock_wait", "/lib/libc.so.6", 0), ("call", "/lib/x.so", 9), ("step", None, 88), ("main", None, 99))
+    seen = ("  lock_wait (libc.so.6)", "  call (x.so:9)", "  step (train.py:88)")
+    assert native_frames(_spied(*frames), 7) == seen
+    assert native_frames("Sampling took long\n" + _spied(*frames), 7) == seen
+    deep = native_frames(_spied(*[("f", "/lib/x.so", 1)] * 50, ("step", None, 88)), 7)
+    assert (len(deep), deep[-2:]) == (12, ("  …", "  step (train.py:88)"))
+
+
+@pytest.mark.parametrize("text", ["", "Error: Permission Denied: Try [sudo]", "[]", "[1]", '[{"os_thread_id": 8}]'])
+def test_what_is_no_answer_of_py_spy(text: str) -> None:
+    with pytest.raises(ValueError, match="no native frames"):
+        native_frames(text, 7)

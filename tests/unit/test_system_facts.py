@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddp_run import core_dump, journal, kernel_log
+from ddp_run.advice import by_core
 from ddp_run.events import (
     CoreDumped,
     Event,
@@ -23,8 +24,9 @@ from ddp_run.events import (
 )
 from ddp_run.kernel_log import KernelLog, text_of
 from ddp_run.loop import reap
+from ddp_run.resources import MemoryTrend, MemoryUse, Space, size
 from ddp_run.space import SpaceQuestion
-from ddp_run.verdict import Death, Evidence, LogText, MemoryTrend, MemoryUse, Space, size
+from ddp_run.verdict import Death, Evidence, LogText
 
 AT = MonotonicNs(7)
 GIB = 1 << 30
@@ -133,8 +135,8 @@ def asked(question: SpaceQuestion, within_s: float = 5.0) -> list[SpaceCounted]:
 def test_space_of_paths_some_of_which_are_not_there(tmp_path: Path) -> None:
     question = SpaceQuestion.ask([str(tmp_path), str(tmp_path / "none"), "/proc"])
     found = asked(question)
-    question.end()
-    os.waitpid(question.pid, 0)
+    question.aside.end()
+    os.waitpid(question.aside.pid, 0)
     assert [each.path for each in found] == [str(tmp_path), "/proc"]
     assert found[0].total == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
     assert 0 < found[0].free <= found[0].total
@@ -147,19 +149,19 @@ def test_a_path_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest
     time.sleep(0.2)
     answers, over = question.answers(AT)
     assert ([each.path for each in answers], over) == ([str(tmp_path)], False)
-    question.end()
-    assert os.waitstatus_to_exitcode(os.waitpid(question.pid, 0)[1]) == -signal.SIGKILL
+    question.aside.end()
+    assert os.waitstatus_to_exitcode(os.waitpid(question.aside.pid, 0)[1]) == -signal.SIGKILL
 
 
 def test_whoever_reaped_it_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     question = SpaceQuestion.ask([str(tmp_path)])
     asked(question)
-    while question.pid not in dict(reap()):
+    while question.aside.pid not in dict(reap()):
         time.sleep(0.005)
-    question.reaped = True
+    question.aside.reaped = True
     killed: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, _signum: killed.append(pid))
-    question.end()
+    question.aside.end()
     assert killed == []
 
 
@@ -223,10 +225,10 @@ def test_a_program_gets_the_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_to_do_with_a_core() -> None:
-    assert Death(Rank(0), pid=5).core_advice == ()
-    assert "'/tmp/my core'" in Death(Rank(0), pid=5, core="/tmp/my core").core_advice[0]
-    assert Death(Rank(0), pid=5, core="|/usr/lib/systemd/systemd-coredump %P").core_advice == ("coredumpctl info 5",)
-    assert "/usr/share/apport/apport " in Death(Rank(0), pid=5, core="|/usr/share/apport/apport -p%p").core_advice[0]
+    assert by_core(Death(Rank(0), pid=5)) == ()
+    assert "'/tmp/my core'" in by_core(Death(Rank(0), pid=5, core="/tmp/my core"))[0]
+    assert by_core(Death(Rank(0), pid=5, core="|/usr/lib/systemd/systemd-coredump %P")) == ("coredumpctl info 5",)
+    assert "/usr/share/apport/apport " in by_core(Death(Rank(0), pid=5, core="|/usr/share/apport/apport -p%p"))[0]
 
 
 # ---------------------------------------------------------------------------------------- memory trend

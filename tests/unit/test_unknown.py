@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ddp_run.events import MonotonicNs, Rank
+from ddp_run.resources import MemoryTrend, MemoryUse
 from ddp_run.rules.unknown import match
-from ddp_run.verdict import Death, Evidence, Finding, LogText, MemoryTrend, MemoryUse
+from ddp_run.verdict import Death, Evidence, Finding, LogText
 
 GIB = 1 << 30
 
@@ -45,3 +46,12 @@ def test_another_signal_shows_the_kernels_line_of_this_process_and_its_core() ->
     assert [quote.text for quote in finding.evidence] == [lines[1]]
     assert "/here/core" in finding.advice[0]
     assert found(death, Evidence(kernel=kernel)).evidence == ()
+
+
+def test_the_phase_points_to_where_to_look() -> None:
+    assert "its variables (ddp-run --ddp-debug …)" in found(Death(Rank(0), code=3, phase="before-init")).advice[0]
+    assert "MASTER_ADDR" in found(Death(Rank(0), code=3, phase="init")).advice[0]
+    wrapping = found(Death(Rank(0), code=3, phase="after-init", call="DistributedDataParallel()")).advice[0]
+    assert wrapping.startswith("it ended after init_process_group, in DistributedDataParallel() and before")
+    assert found(Death(Rank(0), code=3, phase="training")).advice == ()
+    assert found(Death(Rank(0), code=3)).advice == ()

@@ -51,6 +51,7 @@ SIGNS = (
     Sign("No HIP GPUs are available"),
     Sign("No XPU devices are available"),
     Sign("no GPUs found!", re.compile(r"ProcessGroupNCCL is only supported with GPUs, no GPUs found!")),
+    Sign("nccl2 requires at least one CUDA device"),
     Sign("not compiled with CUDA enabled", re.compile(r"Torch not (?:compiled|linked) with CUDA enabled")),
     Sign("not compiled with XPU enabled", re.compile(r"Torch not compiled with XPU enabled")),
     Sign("compiled without CUDA support", re.compile(r"PyTorch was compiled without CUDA support")),

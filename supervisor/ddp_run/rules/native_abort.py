@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import signal
 
+from ddp_run.advice import by_core, by_phase
 from ddp_run.signs import Sign, anywhere
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
@@ -55,5 +56,5 @@ def match(death: Death, run: Evidence) -> Finding | None:
         death.rank,
         f"{death.who} was aborted by native code{said}",
         (hit.quote,) if hit is not None and hit.quote is not None else (),
-        (*advice, *death.core_advice),
+        (*advice, *by_phase(death), *by_core(death)),
     )

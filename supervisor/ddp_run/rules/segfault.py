@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import signal
 
+from ddp_run.advice import by_core, by_phase
 from ddp_run.signs import Sign, anywhere
 from ddp_run.traceback_text import is_library
 from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Quote, Retry, Rule
@@ -63,4 +64,4 @@ def _advice(death: Death, run: Evidence) -> tuple[str, ...]:
     advice = ["echo $TORCH_DISTRIBUTED_DEBUG   # DETAIL crashes DistributedDataParallel over gloo: unset it"]
     if death.stack.lines:
         advice.insert(0, f"cat {run.path(death.stack.source)}   # Python stack at the crash")
-    return (*advice, *death.core_advice)
+    return (*advice, *by_phase(death), *by_core(death))

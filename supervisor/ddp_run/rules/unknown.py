@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import signal
 
+from ddp_run.advice import by_core, by_phase
 from ddp_run.exit_status import in_words
 from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Quote, Retry, Rule
 
@@ -44,8 +45,8 @@ def match(death: Death, run: Evidence) -> Finding | None:
     elif death.code is not None and death.code < 0:
         said = run.kernel_line(death.pid)
         quote += (said,) if said is not None else ()
-        advice = (*death.core_advice, *advice)
-    return Finding(RULE, death.rank, cause, quote, advice, "unknown")
+        advice = (*by_core(death), *advice)
+    return Finding(RULE, death.rank, cause, quote, (*by_phase(death), *advice), "unknown")
 
 
 def match_launch(run: Evidence) -> Finding | None:

@@ -1,0 +1,37 @@
+"""What to do next about a death whose cause is not known for itself."""
+
+from __future__ import annotations
+
+import shlex
+
+from ddp_run.verdict import Death, Phase
+
+_POINTS_TO: dict[Phase, str] = {
+    "before-init": "it ended before init_process_group{}: look at its variables (ddp-run --ddp-debug …), imports and "
+    "data; network and NCCL had not begun",
+    "init": "it ended in init_process_group{}: look at MASTER_ADDR and MASTER_PORT, the network between the hosts and, "
+    "with NCCL, at its log (ddp-run --ddp-debug --nccl-debug info …)",
+    "after-init": "it ended after init_process_group{} and before its first step: look at the device that it chose "
+    "(LOCAL_RANK), what wraps the model, and the first batch",
+    "shutdown": "training was over{}: look at what runs after destroy_process_group and at exit",
+}
+"""What the phase of a death points to, first of all."""
+
+
+def by_phase(death: Death) -> tuple[str, ...]:
+    """What the phase points to, for a death that says nothing else of its cause; no word where it had trained."""
+    where = f", in {death.call}" if death.call is not None else ""
+    if death.phase is None or death.phase not in _POINTS_TO:
+        return ()
+    return (_POINTS_TO[death.phase].format(where),)
+
+
+def by_core(death: Death) -> tuple[str, ...]:
+    """How to read the core dump, where there is one."""
+    if death.core is None:
+        return ()
+    if death.core.startswith("/"):
+        return (f'gdb -batch -ex bt "$(command -v python)" {shlex.quote(death.core)}',)
+    if "systemd-coredump" in death.core and death.pid is not None:
+        return (f"coredumpctl info {death.pid}",)
+    return (f"the core dump was given to {death.core.lstrip('|').split(' ')[0]} (kernel.core_pattern)",)

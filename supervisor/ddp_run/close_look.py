@@ -1,0 +1,209 @@
+"""What a closer look shows of one rank that makes no progress: values, and what they say by themselves. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ddp_run.events import Rank
+from ddp_run.stack_text import Doing, Stack
+
+BETWEEN_LOOKS_S = 1.6
+"""Time between the two looks at the stacks."""
+STILL_S = 55.0
+"""For how long a thread must have stood still, as far as was looked, before it is taken for stuck."""
+_BUSY = 0.2
+"""CPU seconds per second from which a process counts as working."""
+_ALIKE = frozenset({"all_reduce", "allreduce", "broadcast", "reduce"})
+"""Operations whose tensors have the same shape and type on all ranks; others may differ (scatter, all_to_all)."""
+
+
+class ProcessState(StrEnum):
+    """As in /proc/PID/stat."""
+
+    RUNNING = "R"
+    SLEEPING = "S"
+    DISK = "D"
+    STOPPED = "T"
+    TRACED = "t"
+    GONE = "X"
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective that a rank entered, from torch's flight recorder. `group`: `nccl:0`, library and group's name."""
+
+    group: str
+    number: int
+    operation: str
+    sizes: tuple[tuple[int, ...], ...] = ()
+    types: tuple[str, ...] = ()
+    pending: bool = False
+    """It has not ended."""
+    place: str | None = None
+    """Where in the user's code it was entered, where that was recorded."""
+
+    @property
+    def nccl(self) -> bool:
+        """Whether NCCL does it: entered without waiting, done in order."""
+        return self.operation.partition(":")[0].startswith("nccl")
+
+    @property
+    def name(self) -> str:
+        """`all_reduce`."""
+        return self.operation.rpartition(":")[2]
+
+    @property
+    def said(self) -> str:
+        """`all_reduce of [4, 8]`."""
+        shown = ", ".join(str(list(size)) for size in self.sizes[:2])
+        return f"{self.name}{f' of {shown}' if shown else ''}"
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What must be the same on all ranks."""
+        return (self.name, self.sizes, self.types) if self.name in _ALIKE else (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLook:
+    """One rank, looked at twice. CPU in seconds and bytes of input and output between the two."""
+
+    rank: Rank
+    state: ProcessState
+    first: Stack | None = None
+    second: Stack | None = None
+    cpu_s: float = 0.0
+    io_bytes: int = 0
+    apart_s: float = BETWEEN_LOOKS_S
+    last: Mapping[str, Collective] = field(default_factory=dict)
+    """The last collective in each process group."""
+    current: Collective | None = None
+    """The collective that it waits for, where one has not ended."""
+    collectives: int = 0
+    """How many of the default group it has entered, as its board shows."""
+    waits_on: str | None = None
+    """What its main thread waits for in the kernel, where that can be read: `read of /data/x.bin`."""
+    on_lock: bool = False
+    """Its main thread waits for a lock (futex) without a time-out."""
+    asleep: bool = False
+    """Its main thread sleeps for a set time."""
+    helpers: int = 0
+    """Threads of the program that wait for a set time or for something from outside."""
+    still_s: float = 0.0
+    """For how long, over earlier looks, nothing of it has moved."""
+    silent: bool = False
+    """No Python thread of it has run lately: the interpreter's lock is held."""
+    steps: int = 0
+    """Optimizer steps so far."""
+
+    @property
+    def stack(self) -> Stack | None:
+        """Where it stands, null where it wrote no stack."""
+        return self.second or self.first
+
+    @property
+    def doing(self) -> Doing | None:
+        """What its main thread does, null without a stack."""
+        if self.stack is None:
+            return None
+        doing = self.stack.doing
+        if doing in (Doing.RUNNING, Doing.BACKWARD) and self.current is not None and not self._moved:
+            return Doing.COLLECTIVE
+        if doing is Doing.BACKWARD and self._computes:
+            return Doing.RUNNING
+        return doing
+
+    @property
+    def works(self) -> bool:
+        """Whether it does anything: takes CPU time, moves bytes, or stands elsewhere than before."""
+        return (self._computes and not self._spins) or self.io_bytes > 1 << 20 or self._moved
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for other ranks."""
+        return self.doing in (Doing.COLLECTIVE, Doing.MEETING, Doing.BACKWARD)
+
+    @property
+    def waits_for_certain(self) -> bool:
+        """The same, by its stack alone: an operation that is under way may leave the main thread to work."""
+        waiting = self.stack is not None and self.stack.doing in (Doing.COLLECTIVE, Doing.BACKWARD)
+        return waiting and not self._moved and self.current is not None
+
+    @property
+    def patient(self) -> bool:
+        """Whether it is in what is never called a hang."""
+        return self.doing in (Doing.COMPILING, Doing.DEBUGGER)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it stands, in what does not end by itself as far as can be told.
+
+        At once only in a lock that no time-out opens, with no thread that brings something from outside. All else
+        (a file, a process, the network, a sleep, what cannot be read) is waited for.
+        """
+        if self.works or self.patient or (self.stack is None and self.state is not ProcessState.DISK):
+            return False
+        return self.deadlocked or self.still_s >= STILL_S
+
+    @property
+    def deadlocked(self) -> bool:
+        """Whether its main thread waits for a lock that nobody seems about to open."""
+        if self.stack is None or not self.on_lock or self.state is ProcessState.DISK:
+            return False
+        if self.stack.helped or self.helpers > self.stack.monitors:
+            return False
+        return self.doing is Doing.LOCK or (self.doing is Doing.RUNNING and self.stack.in_users_code)
+
+    def may_have_entered(self, number: int) -> bool:
+        """Whether it may wait for the default group's collective of this number by its handle.
+
+        A handle's wait looks like any lock in the program's own code, and older torch does not record gloo.
+        """
+        on_lock = self.doing is Doing.RUNNING and self.on_lock
+        return on_lock and not self.last and 0 < number <= self.collectives
+
+    @property
+    def says_little(self) -> bool:
+        """Whether it stands, and its Python frames do not tell in what: native ones would."""
+        if self.works or self.state is not ProcessState.SLEEPING or (self.asleep and not self.silent):
+            return False
+        return self.doing in (None, Doing.RUNNING)
+
+    @property
+    def _computes(self) -> bool:
+        # On a crowded machine a thread that wants to run gets little time: then its state tells.
+        return self.state is ProcessState.RUNNING or self.cpu_s >= _BUSY * self.apart_s
+
+    @property
+    def _spins(self) -> bool:
+        """Whether its CPU time may be that of waiting: CUDA asks the GPU over and over."""
+        return self.current is not None and self.current.nccl and self.doing is Doing.COLLECTIVE
+
+    @property
+    def _moved(self) -> bool:
+        return self.first is not None and self.second is not None and self.first.frames != self.second.frames
+
+    @property
+    def place(self) -> str | None:
+        """Where in the user's code it stands."""
+        return self.stack.users.place if self.stack and self.stack.users else None
+
+    @property
+    def operation(self) -> str | None:
+        """The collective that it waits in."""
+        named = self.stack.operation if self.stack else None
+        if named is None and self.stack is not None and self.stack.doing is Doing.BACKWARD:
+            return "backward"
+        return named or (self.current.name if self.current is not None else None)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """How busy the GPU of a rank is, in per cent. `sure`: the driver shows the rank there; else its local rank does."""
+
+    rank: Rank
+    gpu: int
+    busy: int
+    sure: bool = True

@@ -1,0 +1,112 @@
+"""Native frames of a rank that stands, from py-spy (the extra `stacks`), in a process of its own.
+
+py-spy holds the process while it looks, by PTRACE_SEIZE: should py-spy be killed meanwhile, the kernel lets the process
+go on. (pystack attaches with SIGSTOP, which would then stay: it is not used.) So a rank that works is not looked at,
+nor one in state D, which cannot be held.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, final
+
+from ddp_run.aside import Aside, Asides
+from ddp_run.events import Event, MonotonicNs, NativeFramesSeen, Noted, Rank
+from ddp_run.stack_text import native_frames
+
+TOOL = "py-spy"
+_WAIT_S = 40.0
+"""Reading the symbols of libtorch takes it seconds, on a busy host many."""
+_MOST = 2
+"""Ranks that are looked at in one stall."""
+
+
+@final
+@dataclass(slots=True)
+class NativeQuestion:
+    """py-spy at work on one process."""
+
+    aside: Aside
+    rank: Rank
+    pid: int
+
+    @classmethod
+    def ask(cls, rank: Rank, pid: int) -> Self:
+        """Start it, if it is installed. Raises OSError."""
+        return cls(Aside.start(lambda fd: _become_tool(pid, fd), _WAIT_S), rank, pid)
+
+
+@final
+class NativeFrames:
+    """Asks for the frames of the ranks that are said to be the culprits: one after the other, each once a stall."""
+
+    def __init__(self, asides: Asides) -> None:
+        self._asides = asides
+        self._question: NativeQuestion | None = None
+        self._wanted: dict[Rank, int] = {}
+        self._asked: set[Rank] = set()
+        self._off = False
+        """It cannot be done here."""
+
+    def want(self, pids: Mapping[Rank, int]) -> None:
+        """Of these ranks; the first of many alike will do."""
+        fresh = [rank for rank in pids if rank not in self._asked]
+        self._wanted = {rank: pids[rank] for rank in fresh[:_MOST]}
+
+    @property
+    def holds_one(self) -> bool:
+        """Whether a rank may be held just now: it looks stopped."""
+        return self._question is not None
+
+    def take(self, at: MonotonicNs) -> list[Event]:
+        """What has come; goes on to the next rank where nobody is asked."""
+        if self._question is None:
+            self._ask()
+            return []
+        said, over = self._question.aside.read()
+        if not over and not self._question.aside.late:
+            return []
+        rank, pid = self._question.rank, self._question.pid
+        self._question.aside.end()
+        self._question = None
+        if over and not said:  # py-spy is not there
+            self._off = True
+            return []
+        try:
+            return [NativeFramesSeen(at, rank, native_frames(said.decode("utf-8", "replace"), pid))]
+        except ValueError:
+            self._off = True
+            why = said.decode("utf-8", "replace").strip().partition("\n")[0][:200] if over else "it took too long"
+            return [Noted(at, f"no native frames of rank {rank} by {TOOL}: {why}")]
+
+    def end(self) -> None:
+        """The ranks that were wanted do not stand any more, or nobody wants to know."""
+        self._wanted.clear()
+        self._asked.clear()
+        if self._question is not None:
+            self._question.aside.end()
+            self._question = None
+
+    def _ask(self) -> None:
+        if self._off or not self._wanted:
+            return
+        rank, pid = self._wanted.popitem()
+        self._asked.add(rank)
+        try:
+            self._question = NativeQuestion.ask(rank, pid)
+        except OSError:
+            return
+        self._asides.add(self._question.aside)
+
+
+def _become_tool(pid: int, fd: int) -> None:
+    """Looked for here and not before: a folder of PATH can be on a dead mount."""
+    os.nice(10)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+    os.execvpe(TOOL, [TOOL, "dump", "--native", "--json", "--pid", str(pid)], {**os.environ, "PATH": path})  # noqa: S606

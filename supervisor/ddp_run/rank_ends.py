@@ -1,0 +1,114 @@
+"""How an attempt's ranks ended, as far as anybody saw it: the kernel, they themselves, the agent. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ddp_run import childfailed
+from ddp_run.attempt_events import AttemptEvents
+from ddp_run.events import MonotonicNs, Rank, RankExited, RankFailed, RankStarted, SignalSent
+from ddp_run.verdict import AgentEnd, SummaryEntry
+
+_AGENT_KILLS_AFTER_NS = 25_000_000_000
+"""The agent's SIGKILL follows its SIGTERM by 30 s (its own default, whatever --shutdown-timeout says)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnds:
+    """How the ranks of the last restart ended, as far as anybody saw it."""
+
+    failed: Mapping[Rank, RankFailed]
+    exited: Mapping[Rank, RankExited]
+    summary: Mapping[Rank, SummaryEntry]
+    sent: tuple[SignalSent, ...]
+    agent: AgentEnd
+    agent_sent: Mapping[int, tuple[int, ...]]
+    first_death: MonotonicNs | None
+
+    @classmethod
+    def of(cls, part: AttemptEvents, agent: AgentEnd, restart: int) -> RankEnds:
+        """What the events of this restart and the agent say."""
+        failed = {e.rank: e for e in part.events if isinstance(e, RankFailed) and e.restart == restart}
+        exited = {e.rank: e for e in part.events if isinstance(e, RankExited) and e.restart == restart}
+        summary = {entry.rank: entry for entry in agent.summary}
+        dead = [e.at for e in exited.values() if e.code or (e.code is None and e.rank in {*summary, *failed})]
+        return cls(
+            failed=failed,
+            exited=exited,
+            summary=summary,
+            sent=tuple(e for e in part.events if isinstance(e, SignalSent)),
+            agent=agent,
+            agent_sent=childfailed.signals_sent(agent.log.lines),
+            first_death=min(dead, default=None),
+        )
+
+    def code(self, start: RankStarted) -> int | None:
+        """Its exit code: the kernel's, else its own word, else the agent's.
+
+        A rank that had failed already and was ended by a signal of ours while it still cleaned up counts with the code
+        of its failure.
+        """
+        exited, failed = self.exited.get(start.rank), self.failed.get(start.rank)
+        if exited is not None and exited.code is not None:
+            overtaken = failed is not None and -exited.code in self._sent_before(start, exited.at)
+            return failed.code if failed is not None and overtaken else exited.code
+        if failed is not None:
+            return failed.code
+        entry = self.summary.get(start.rank)
+        return entry.code if entry is not None and entry.pid in (None, start.pid) else None
+
+    def left(self, start: RankStarted) -> bool:
+        """Whether it ended with 0: seen, or nobody read the code and nothing speaks of a failure."""
+        exited = self.exited.get(start.rank)
+        if exited is None or start.rank in self.failed:
+            return False
+        code = self.code(start)
+        if code is not None:
+            return code == 0
+        return self.agent.code == 0 or (
+            bool(self.summary) and (self.first_death is None or exited.at < self.first_death)
+        )
+
+    def died(self, start: RankStarted) -> bool:
+        """Whether it failed: it said so, it ended and not with 0, or the agent says it did."""
+        known = start.rank in self.failed or start.rank in self.exited or self.code(start) is not None
+        return known and not self.left(start)
+
+    def signals(self, start: RankStarted) -> tuple[int, ...]:
+        """The signals sent to it, by ddp-run or by the agent, before it failed."""
+        failed, exited = self.failed.get(start.rank), self.exited.get(start.rank)
+        stamps = [event.at for event in (failed, exited) if event is not None]
+        return self._sent_before(start, min(stamps, default=None))
+
+    def _sent_before(self, start: RankStarted, at: MonotonicNs | None) -> tuple[int, ...]:
+        ours = [e.signum for e in self.sent if start.pid in e.pids and (at is None or e.at <= at)]
+        return tuple(dict.fromkeys([*ours, *self._agents(start, at)]))
+
+    def _agents(self, start: RankStarted, at: MonotonicNs | None) -> tuple[int, ...]:
+        """What the agent sent: it says so in its log; where it does not, a rank that ended of SIGTERM tells.
+
+        Source: torch/distributed/elastic/multiprocessing/api.py, `_close`: SIGTERM, 30 s later SIGKILL.
+        """
+        named = self.agent_sent.get(start.pid, ())
+        if -(self._end(start) or 0) in named:  # it ended of just that signal, whenever its death was seen
+            return named
+        told_at = min((e.at for e in self.sent if e.target in ("agent", "job")), default=None)
+        causes = [stamp for stamp in (self.first_death, told_at) if stamp is not None]
+        if at is None or not causes or at <= min(causes):
+            return ()
+        if self.agent_sent:
+            return named
+        exited = self.exited.get(start.rank)
+        if exited is not None and exited.code not in (None, -signal.SIGTERM, -signal.SIGKILL):
+            return ()
+        late = at - min(causes) > _AGENT_KILLS_AFTER_NS
+        return (signal.SIGTERM, signal.SIGKILL) if late else (signal.SIGTERM,)
+
+    def _end(self, start: RankStarted) -> int | None:
+        """How its process ended: the kernel's word, else the agent's."""
+        exited, entry = self.exited.get(start.rank), self.summary.get(start.rank)
+        if exited is not None and exited.code is not None:
+            return exited.code
+        return entry.code if entry is not None and entry.pid in (None, start.pid) else None

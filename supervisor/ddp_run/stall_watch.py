@@ -1,0 +1,136 @@
+"""When to look closer at the ranks. Pure.
+
+A job makes progress while any rank's phase, steps or count of collectives changes. Where none does for a while, a
+closer look is due. Before that, ranks that have come apart show in their flight recorders alone: an early look at those
+disturbs nobody.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+
+from ddp_run.events import MonotonicNs, Rank
+
+LOOK_S = 1.0
+"""How often boards are read."""
+PATIENCE_S = 15.0
+"""Without progress for this long, or for STEPS_OF_PATIENCE times the usual step, a closer look is taken."""
+STEPS_OF_PATIENCE = 3.0
+AGAIN_S = 30.0
+"""When to look again while nothing changes."""
+PATIENCE_LEFT_S = 5.0
+"""The same once a rank has ended with 0: it does not come back."""
+EARLY_S = 3.0
+"""Without progress for this long, or STEPS_OF_PATIENCE usual steps, the flight recorders are looked at."""
+_EARLY_AGAIN_S = 10.0
+"""And not again for so long, then twice as long, up to the most: a job may pause at every step."""
+_EARLY_AGAIN_AT_MOST_S = 600.0
+_SECOND = 1_000_000_000
+_KEPT = 64
+
+
+class Due(StrEnum):
+    """What kind of look."""
+
+    EARLY = "early"
+    CLOSER = "closer"
+
+
+@dataclass(frozen=True, slots=True)
+class RankLook:
+    """What a rank's board shows. `left`: it ended with 0."""
+
+    rank: Rank
+    phase: str | None = None
+    phase_at: int = 0
+    steps: int = 0
+    collectives: int = 0
+    collective_at: int = 0
+    left: bool = False
+    call: str = ""
+
+    @property
+    def progress_at(self) -> int:
+        """When it last did anything that counts, its steps apart: those carry no time."""
+        return max(self.phase_at, self.collective_at)
+
+
+@dataclass
+class Watch:
+    """When to take a closer look. Fed once a second; keeps only what it needs for that."""
+
+    _seen_at: int = 0
+    _steps: dict[Rank, tuple[int, int]] = field(default_factory=dict)
+    _durations: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    _asked_at: int = 0
+    _last_look: int = 0
+    _someone_left: bool = False
+    _looked_early: int = 0
+    _early_again_s: float = _EARLY_AGAIN_S
+    _early_not_before: int = 0
+
+    def look(self, at: int, ranks: Sequence[RankLook]) -> Due | None:
+        """Which look is due now, if any. `at` in nanoseconds of CLOCK_MONOTONIC."""
+        if self._last_look and at - self._last_look > 10 * LOOK_S * _SECOND:
+            self._seen_at = at  # this machine, or ddp-run, was suspended meanwhile
+        self._last_look = at
+        self._learn(at, ranks)
+        at_work = any(each.phase in ("init", "after-init", "training") for each in ranks)
+        self._someone_left = at_work and any(each.left for each in ranks)
+        stepped = max((seen_at for _steps, seen_at in self._steps.values()), default=0)
+        moved = max((each.progress_at for each in ranks), default=0)
+        moved = max(moved, stepped)
+        if moved > self._seen_at:
+            self._seen_at, self._asked_at = moved, 0
+        if not any(each.phase in ("init", "after-init", "training", "shutdown") for each in ranks):
+            return None
+        if at - self._seen_at < self.patience_s * _SECOND:
+            return self._early(at, ranks)
+        if self._asked_at and at - self._asked_at < AGAIN_S * _SECOND:
+            return None
+        self._asked_at = at
+        return Due.CLOSER
+
+    @property
+    def since(self) -> MonotonicNs:
+        """When the last progress was."""
+        return MonotonicNs(self._seen_at)
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds without progress after which a closer look is due."""
+        if self._someone_left:
+            return PATIENCE_LEFT_S
+        return max(PATIENCE_S, STEPS_OF_PATIENCE * self.step_s)
+
+    @property
+    def step_s(self) -> float:
+        """The usual time of a step in seconds; 0 where none was seen."""
+        return median(self._durations) if self._durations else 0.0
+
+    def _early(self, at: int, ranks: Sequence[RankLook]) -> Due | None:
+        """Once in a pause, where a process group exists, and ever more seldom."""
+        if self._looked_early == self._seen_at or at < self._early_not_before:
+            return None
+        if not any(each.phase in ("after-init", "training") for each in ranks):
+            return None
+        if at - self._seen_at < max(EARLY_S, STEPS_OF_PATIENCE * self.step_s) * _SECOND:
+            return None
+        self._looked_early = self._seen_at
+        self._early_not_before = at + round(self._early_again_s * _SECOND)
+        self._early_again_s = min(2 * self._early_again_s, _EARLY_AGAIN_AT_MOST_S)
+        return Due.EARLY
+
+    def _learn(self, at: int, ranks: Sequence[RankLook]) -> None:
+        """Steps count from when they are seen; their usual time is that between two looks, shared among them."""
+        for each in ranks:
+            steps, seen_at = self._steps.get(each.rank, (0, 0))
+            if each.steps == steps:
+                continue
+            if each.steps > steps > 0:
+                self._durations.append((at - seen_at) / (each.steps - steps) / _SECOND)
+            self._steps[each.rank] = (each.steps, at)

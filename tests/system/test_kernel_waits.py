@@ -1,0 +1,340 @@
+"""Ranks that wait in the kernel: on a mount that is dead, for a lock, in native code; and how their job is ended.
+
+The file system is a real one (FUSE), in a mount namespace of its own, whose server stops answering: its users are in
+state D, and SIGKILL does not end them. Needs root and /dev/fuse. Most cases are run only when asked for:
+`scripts/test -n 2 -m slow_system tests/system/test_kernel_waits.py`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ddp_run import launch
+from ddp_run.close_look import ProcessState
+from ddp_run.events import Rank
+from ddp_run.native_stack import TOOL, NativeQuestion
+from ddp_run.process_look import KNOWS_CALLS, ProcessLook, process
+from ddp_run.stack_text import native_frames
+from ddp_run.waited_paths import PathQuestion, completed
+
+from .conftest import Launcher, assert_replay_agrees, wait_until
+from .test_hangs import STALL, _line
+
+SERVER = Path(__file__).parents[1] / "faults" / "dead_mount.py"
+HAS_TOOL = shutil.which(TOOL, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") is not None
+needs_calls = pytest.mark.skipif(not KNOWS_CALLS, reason="system calls of this machine are not known")
+needs_tool = pytest.mark.skipif(not HAS_TOOL, reason="py-spy is not installed (the extra `stacks`)")
+slow = pytest.mark.slow_system
+
+
+@dataclass
+class DeadMount:
+    """`within`: words to start a program with that is to see the mount at `folder`."""
+
+    folder: Path
+    server: subprocess.Popen[str]
+
+    @property
+    def within(self) -> tuple[str, ...]:
+        return ("nsenter", f"--mount=/proc/{self.server.pid}/ns/mnt")
+
+    def release(self) -> None:
+        """All that waits for it comes free, with an error."""
+        self.server.kill()
+        self.server.wait()
+
+
+Mounted = Callable[..., DeadMount]
+
+
+@pytest.fixture
+def dead_mount(tmp_path: Path) -> Iterator[Mounted]:
+    if os.getuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("needs root and /dev/fuse")
+    mounts: list[DeadMount] = []
+
+    def start(*silent: str) -> DeadMount:
+        folder = tmp_path / "mnt"
+        folder.mkdir()
+        words = [sys.executable, str(SERVER), str(folder), *silent]
+        server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        mounts.append(DeadMount(folder, server))
+        assert server.stdout is not None
+        if server.stdout.readline() != "mounted\n":
+            assert server.stderr is not None
+            pytest.skip(f"no FUSE mount here: {server.stderr.read().strip().splitlines()[-1]}")
+        return mounts[-1]
+
+    yield start
+    for mount in mounts:
+        mount.release()
+
+
+# ------------------------------------------------------------------------------------- what /proc says
+
+
+@pytest.fixture
+def run_python() -> Iterator[Callable[..., int]]:
+    children: list[subprocess.Popen[bytes]] = []
+
+    def start(program: str, *within: str) -> int:
+        child = subprocess.Popen([*within, sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE)
+        children.append(child)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"\n"
+        return child.pid
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait(10)  # what waits on a dead mount ends only after that: `dead_mount` has to be the later argument
+
+
+def _look(pid: int, wanted: Callable[[ProcessLook], bool]) -> ProcessLook:
+    found: ProcessLook = wait_until(lambda: [look for look in [process(pid)] if wanted(look)], f"a look at {pid}", 20)[
+        0
+    ]
+    question = PathQuestion.ask([found])
+    if question is None:
+        return found
+    wait_until(lambda: question.aside.read()[1], "the path", 10)
+    question.aside.end()
+    os.waitpid(question.aside.pid, 0)
+    return completed(found, question.answers())
+
+
+@needs_calls
+@pytest.mark.parametrize(
+    ("silent", "program", "said"),
+    [
+        ("write", "os.write(os.open('{0}/ckpt.pt', os.O_CREAT | os.O_WRONLY), b'x')", "write to {0}/ckpt.pt"),
+        ("read", "os.read(os.open('{0}/data.bin', 0), 9)", "read of {0}/data.bin"),
+        ("fsync", "os.fsync(os.open('{0}/new', os.O_CREAT | os.O_WRONLY))", "fsync of {0}/new"),
+        ("open", "os.open('{0}/data.bin', 0)", "open of {0}/data.bin"),
+        ("lookup", "os.chdir('{0}'); os.stat('a/b')", "look-up of {0}/a/b"),
+        ("lookup", "os.mkdir('x', dir_fd=os.open('{0}', 0))", "change of {0}/x"),
+    ],
+)
+def test_what_is_waited_for_on_a_dead_mount(
+    run_python: Callable[..., int], dead_mount: Mounted, silent: str, program: str, said: str
+) -> None:
+    mount = dead_mount(silent)
+    pid = run_python(f"import os; print(flush=True); {program.format(mount.folder)}", *mount.within)
+    look = _look(pid, lambda look: look.wait is not None and look.wait.call == said.split(" {")[0])
+    assert look.waits_on() == f"{said.format(mount.folder)} (fuse at {mount.folder})"
+    assert look.wait is not None
+    assert look.wait.mount is not None
+    time.sleep(0.5)  # as in test_a_process_in_the_kernel_is_described_by_its_name
+    os.kill(pid, signal.SIGKILL)
+    killed = _look(pid, lambda look: look.state is ProcessState.DISK and look.waits_on() is not None)
+    assert killed.waits_on() == look.waits_on()
+    abort = look.wait.mount.release
+    assert abort is not None
+    if Path("/sys/fs/fuse/connections").is_dir() and any(Path("/sys/fs/fuse/connections").iterdir()):
+        subprocess.run(["sh", "-c", abort], check=True)
+    else:
+        mount.release()
+    wait_until(lambda: process(pid).state is ProcessState.GONE, "the end of the wait", 10)
+
+
+@needs_calls
+def test_a_close_cannot_say_of_what(run_python: Callable[..., int], dead_mount: Mounted) -> None:
+    mount = dead_mount("flush")
+    program = f"import os; print(flush=True); os.close(os.open('{mount.folder}/data.bin', 0))"
+    assert _look(run_python(program, *mount.within), lambda look: look.wait is not None).waits_on() == "close of a file"
+
+
+@needs_calls
+def test_memory_that_is_mapped_from_a_dead_mount(run_python: Callable[..., int], dead_mount: Mounted) -> None:
+    mount = dead_mount("read")
+    program = f"""
+        import mmap, os
+        memory = mmap.mmap(os.open('{mount.folder}/data.bin', os.O_RDONLY), 4096, prot=mmap.PROT_READ)
+        print(flush=True)
+        memory[0]
+    """
+    pid = run_python(program, *mount.within)
+    wait_until(lambda: Path(f"/proc/{pid}/syscall").read_text().startswith("-1 "), "the access")
+    time.sleep(1)  # as in test_a_process_in_the_kernel_is_described_by_its_name
+    os.kill(pid, signal.SIGKILL)
+    look = _look(pid, lambda look: look.state is ProcessState.DISK and look.waits_on() is not None)
+    assert (look.waits_on() or "").startswith("memory of a mapped file or swap (")
+
+
+def test_a_process_that_waits_for_its_child_to_start(run_python: Callable[..., int]) -> None:
+    pid = run_python(
+        "import ctypes, time; print(flush=True)\nif ctypes.CDLL(None).vfork() == 0: time.sleep(1000)",
+    )
+
+    def waits_for_its_child(look: ProcessLook) -> bool:
+        said = look.waits_on() or ""
+        return look.state is ProcessState.DISK and bool(said) and (said.endswith("sleeps") or not KNOWS_CALLS)
+
+    said = _look(pid, waits_for_its_child).waits_on()
+    child = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+    os.kill(child, signal.SIGKILL)
+    if KNOWS_CALLS:
+        assert said == f"the start of a program (vfork): process {child}, sleeps"
+
+
+@needs_calls
+@pytest.mark.parametrize("call", ["flock", "lockf"])
+def test_who_holds_a_lock(tmp_path: Path, run_python: Callable[..., int], call: str) -> None:
+    path = tmp_path / "lock"
+    with path.open("w") as file:
+        getattr(fcntl, call)(file, fcntl.LOCK_EX)
+        pid = run_python(
+            f"import fcntl; f = open('{path}', 'w'); print(flush=True); fcntl.{call}(f, fcntl.LOCK_EX)",
+        )
+        look = _look(pid, lambda look: look.wait is not None and look.wait.holder is not None)
+    verb = "flock" if call == "flock" else "lock"
+    assert look.waits_on() == f"{verb} of {path}, held by process {os.getpid()}"
+    assert look.waits_on({os.getpid(): Rank(3)}) == f"{verb} of {path}, held by rank 3"
+
+
+def test_a_process_in_the_kernel_is_described_by_its_name(run_python: Callable[..., int], dead_mount: Mounted) -> None:
+    mount = dead_mount("read")
+    pid = run_python(f"import os; print(flush=True); os.read(os.open('{mount.folder}/data.bin', 0), 9)", *mount.within)
+    assert "os.read" in launch.describe(pid)
+    wait_until(lambda: process(pid).wait is not None, "the read")
+    time.sleep(1)  # a question that the file system has not taken yet would be dropped, and the process end
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: process(pid).state is ProcessState.DISK, "state D")
+    assert launch.describe(pid) == f"{pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
+
+
+# ------------------------------------------------------------------------------------------ whole jobs
+
+
+def _start(kind: str, folder: Path, hang_timeout_s: int = 22) -> tuple[str, ...]:
+    options = ("--nproc-per-node", "3", "--hang-timeout", str(hang_timeout_s))
+    return (*options, str(STALL), "--kind", kind, "--folder", str(folder))
+
+
+@pytest.mark.parametrize(
+    ("kind", "silent", "said"),
+    [
+        ("mount-save", "write", "write to {0}/ckpt.pt (fuse at {0})"),
+        pytest.param("mount-read", "read", "read of {0}/data.bin (fuse at {0})", marks=slow),
+        pytest.param("mount-open", "open", "open of {0}/data.bin (fuse at {0})", marks=slow),
+        pytest.param("mount-map", "read", "memory of a mapped file or swap", marks=slow),
+    ],
+)
+@needs_calls
+def test_a_job_on_a_dead_mount_is_named_and_ended(
+    ddp: Launcher, dead_mount: Mounted, kind: str, silent: str, said: str
+) -> None:
+    mount = dead_mount(silent)
+    wanted = said.format(mount.folder)
+    running = ddp.start(*_start(kind, mount.folder), within=mount.within)
+    [stall, *_] = wait_until(lambda: running.events("StallSeen"), "StallSeen", 150)
+    assert stall["culprits"] == [1]
+    assert f"rank 1 waits in the kernel (state D): {wanted}" in stall["said"]
+    assert any(f"stall.py:{_line(kind)} in" in quote for quote in stall["quotes"])
+    running.wait_for("HangTimedOut")
+    began = time.monotonic()
+    outcome = running.wait(30)
+    assert time.monotonic() - began < 15, os.getloadavg()
+    [left] = outcome.named("NotEnded")
+    assert (left["rank"], left["state"]) == (1, "D")
+    assert str(left["waits_on"]).startswith(wanted)
+    verdict = outcome.verdict
+    assert (outcome.code, verdict["outcome"], verdict["first_failure"]["rank"]) == (124, "hung", 1)
+    assert (verdict["first_failure"]["pid"], verdict["phase"]) == (left["pid"], "training")
+    assert f"= note: rank 1 (process {left['pid']}) could not be ended" in outcome.stderr
+    assert f"warning: rank 1 (process {left['pid']}) could not be ended" in outcome.stderr
+    assert_replay_agrees(outcome)
+    assert process(left["pid"]).state is ProcessState.DISK
+    mount.release()
+    running.assert_nothing_left()
+
+
+@slow
+@needs_calls
+def test_a_job_whose_rank_waits_for_a_lock_of_another_process(ddp: Launcher, tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        outcome = ddp(*_start("file-lock", tmp_path))
+    assert outcome.code == 124
+    [stall, *_] = outcome.named("StallSeen")
+    assert stall["culprits"] == [1]
+    assert f"flock of {tmp_path}/lock, held by process {os.getpid()}" in stall["said"]
+
+
+@slow
+@needs_calls
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("full-pipe", "rank 1 stands: write to /"),
+        ("vfork", "rank 1 waits in the kernel (state D): the start of a program (vfork): process "),
+    ],
+)
+def test_other_waits(ddp: Launcher, tmp_path: Path, kind: str, said: str) -> None:
+    outcome = ddp(*_start(kind, tmp_path))
+    assert outcome.code == 124
+    [stall, *_] = outcome.named("StallSeen")
+    assert stall["culprits"] == [1]
+    assert said in stall["said"]
+    assert outcome.named("NotEnded") == []
+
+
+# --------------------------------------------------------------------------------------- native frames
+
+STUCK = """
+    import ctypes
+    def hold():
+        print(flush=True)
+        mutex = (ctypes.c_char * 64)()
+        for _ in range(2):
+            ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+    hold()
+"""
+
+
+def _asked(pid: int) -> bytes:
+    question = NativeQuestion.ask(Rank(0), pid)
+    wait_until(lambda: question.aside.read()[1], "py-spy", 60)
+    said, _ = question.aside.read()
+    question.aside.end()
+    os.waitpid(question.aside.pid, 0)
+    return said
+
+
+@needs_tool
+def test_native_frames(run_python: Callable[..., int]) -> None:
+    pid = run_python(STUCK)
+    wait_until(lambda: process(pid).on_lock, "the lock")
+    frames = native_frames(_asked(pid).decode(), pid)
+    assert any("pthread_mutex_lock (libc" in frame for frame in frames)
+    assert "  hold (" in frames[-1]
+    assert process(pid).state is ProcessState.SLEEPING
+
+
+def test_without_the_tool_nothing_is_said(run_python: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddp_run.native_stack.TOOL", "no-such-tool")
+    assert _asked(run_python(STUCK)) == b""
+
+
+@slow
+@needs_tool
+def test_native_frames_of_the_rank_at_fault(ddp: Launcher, tmp_path: Path) -> None:
+    outcome = ddp(*_start("gil-lock", tmp_path, hang_timeout_s=45))
+    assert outcome.code == 124
+    [seen] = outcome.named("NativeFramesSeen")
+    assert seen["rank"] == 1
+    assert any("pthread_mutex_lock" in frame for frame in seen["frames"])
+    assert outcome.named("StallSeen")[0]["at"] < seen["at"]
+    assert any("pthread_mutex_lock" in quote["text"] for quote in outcome.verdict["evidence"])

@@ -1,0 +1,105 @@
+"""What /proc says of a process: its state, and what it waits for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ddp_run.close_look import ProcessState
+from ddp_run.process_look import KNOWS_CALLS, ProcessLook, process
+
+
+@contextmanager
+def _started(program: str) -> Iterator[int]:
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        try:
+            yield child.pid
+        finally:
+            child.kill()
+
+
+def _seen(pid: int, wanted: Callable[[ProcessLook], bool]) -> ProcessLook:
+    deadline = time.monotonic() + 10
+    while not wanted(look := process(pid)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return look
+
+
+@pytest.mark.skipif(not KNOWS_CALLS, reason="system calls of this machine are not known")
+def test_what_a_process_waits_for(tmp_path: Path) -> None:
+    with _started("import time; print(flush=True); time.sleep(100)") as pid:
+        look = _seen(pid, lambda look: look.asleep)
+        assert (look.state, look.asleep, look.on_lock, look.waits_on()) == (ProcessState.SLEEPING, True, False, None)
+    with _started(
+        "import _thread; lock = _thread.allocate(); print(flush=True); lock.acquire(); lock.acquire()"
+    ) as pid:
+        look = _seen(pid, lambda look: look.on_lock)
+        assert (look.asleep, look.on_lock) == (False, True)
+    with _started("import threading; print(flush=True); threading.Event().wait(100)") as pid:
+        look = _seen(pid, lambda look: look.switches > 0 and look.state is ProcessState.SLEEPING)
+        assert (look.asleep, look.on_lock) == (False, False)  # a time-out opens it
+    os.mkfifo(tmp_path / "pipe")
+    with _started(f"import os; a = os.open('{tmp_path}/pipe', os.O_RDWR); print(flush=True); os.read(a, 1)") as pid:
+        assert _seen(pid, lambda look: look.waits_on() is not None).waits_on() == f"read of {tmp_path}/pipe"
+
+
+_LOCKED = """
+    import threading, time, _thread
+    lock = _thread.allocate(); lock.acquire()
+    {}
+    print(flush=True); lock.acquire()
+"""
+
+
+@pytest.mark.skipif(not KNOWS_CALLS, reason="system calls of this machine are not known")
+@pytest.mark.parametrize(
+    ("begin", "helpers"),
+    [
+        ("", 0),
+        ("threading.Timer(100, lock.release).start()", 1),
+        ("open('/proc/self/comm', 'w').write('pt_main_thread'); threading.Timer(100, lock.release).start()", 1),
+        ("_thread.start_new(lock.acquire, ())", 0),
+    ],
+)
+def test_threads_that_may_bring_what_the_main_one_waits_for(begin: str, helpers: int) -> None:
+    with _started(_LOCKED.format(begin)) as pid:
+        assert _seen(pid, lambda look: look.on_lock and look.helpers == helpers).helpers == helpers
+
+
+@pytest.mark.skipif(not KNOWS_CALLS, reason="system calls of this machine are not known")
+def test_ddp_runs_own_thread_is_no_helper() -> None:
+    with _started(_LOCKED.format("_thread.start_new(time.sleep, (100,))")) as pid:
+        _seen(pid, lambda look: look.on_lock)
+        (thread,) = {int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()} - {pid}
+        assert (process(pid).helpers, process(pid, thread).helpers) == (1, 0)
+
+
+def test_what_children_do_counts() -> None:
+    works = "import time; end = time.monotonic() + 5\nwhile time.monotonic() < end: pass"
+    with _started(
+        f"import subprocess, sys; print(flush=True); subprocess.run([sys.executable, '-c', {works!r}])"
+    ) as pid:
+        first = process(pid)
+        look = _seen(pid, lambda look: look.cpu_s > first.cpu_s + 0.2)
+        assert look.cpu_s > first.cpu_s + 0.2
+        assert look.state is ProcessState.SLEEPING
+
+
+def test_a_process_that_works_is_stopped_and_gone() -> None:
+    with _started("print(flush=True)\nwhile True: pass") as pid:
+        first = process(pid)
+        assert _seen(pid, lambda look: look.cpu_s > first.cpu_s + 0.1).cpu_s > first.cpu_s + 0.1
+        os.kill(pid, signal.SIGSTOP)
+        assert _seen(pid, lambda look: look.state is ProcessState.STOPPED).state is ProcessState.STOPPED
+    assert process(pid) == ProcessLook(ProcessState.GONE)
