@@ -23,6 +23,8 @@ CUDA = "torch.cuda"
 SAMPLE_S = 0.25
 """How often the sampling thread runs: 30 µs, and so long a question waits for it."""
 _REST_NS = 50_000_000
+_LEAVE_TORCH_S = 5.0
+"""Longest that the program's end waits for the sampling thread to come back from torch; it takes microseconds."""
 _LOOKS = 16
 """Steps of a class at which the stack is looked at: one that steps alone and within another does both among so many."""
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -54,6 +56,8 @@ class Hooks:
         self._pause = allocate_lock()
         """Released, it ends the sampling thread."""
         self._pause.acquire()
+        self._in_torch = allocate_lock()
+        """Held while the sampling thread calls torch's C++, which releases the interpreter's lock."""
         self._resting = False
         """No sampling thread until there is a process group: the program has forked."""
         self._without_flight = False
@@ -243,14 +247,21 @@ class Hooks:
         try:
             import atexit
 
-            # A thread that comes back from C++ into an interpreter that is going down ends the process by abort.
             atexit.register(self._stop)
             start_new_thread(self._sample, ())
         except Exception as error:
             self._missed("sampling thread", error)
 
     def _stop(self) -> None:
+        """Keep the sampling thread out of C++ from here on, and see it come out.
+
+        A thread that comes back from C++ into an interpreter that is going down is ended by pthread_exit up to Python
+        3.13, which unwinds through a destructor that must not be left: "terminate called without an active exception".
+        """
+        if self._stopped:  # a forked child, which has no such thread and may have been forked while the lock was held
+            return
         self._stopped = True
+        self._in_torch.acquire(True, _LEAVE_TORCH_S)
 
     def _rest(self) -> None:
         """End the sampling thread before a fork: Python 3.12 and newer warn then of any thread, 3.13 of a new one."""
@@ -285,27 +296,33 @@ class Hooks:
         while not self._stopped:
             now = self._now()
             words[layout.HEARTBEAT] = now
-            if not broken:
-                try:
-                    self._count_collectives(module, now)
-                except Exception as error:
-                    broken = True
-                    self._missed("count of collectives", error)
             if words[layout.STACKS_ASKED] > words[layout.STACKS_ANSWERED]:
                 self._write_stacks(words[layout.STACKS_ASKED])
-            if words[layout.ASKED] > words[layout.ANSWERED]:
-                self._answer(words[layout.ASKED])
+            if not self._in_torch.acquire(False):
+                return
+            try:
+                if not broken:
+                    broken = not self._count_collectives(module, now)
+                if words[layout.ASKED] > words[layout.ANSWERED]:
+                    self._answer(words[layout.ASKED])
+            finally:
+                self._in_torch.release()
             if self._pause.acquire(True, SAMPLE_S):
                 return
 
-    def _count_collectives(self, module: "Any", now: int) -> None:
-        if not module.is_initialized():
-            return
-        count = module._get_default_group()._get_sequence_number_for_group()
-        layout, words = self._layout, self.words
-        if words[layout.COLLECTIVE] != count:
-            words[layout.COLLECTIVE] = count
-            words[layout.COLLECTIVE_AT] = now
+    def _count_collectives(self, module: "Any", now: int) -> bool:
+        """Whether that can be done again."""
+        try:
+            if module.is_initialized():
+                count = module._get_default_group()._get_sequence_number_for_group()
+                layout, words = self._layout, self.words
+                if words[layout.COLLECTIVE] != count:
+                    words[layout.COLLECTIVE] = count
+                    words[layout.COLLECTIVE_AT] = now
+        except Exception as error:
+            self._missed("count of collectives", error)
+            return False
+        return True
 
     def _write_stacks(self, number: int) -> None:
         """All threads' stacks to live_stacks.txt. This thread has the interpreter's lock, so none of them changes."""
