@@ -2,7 +2,8 @@
 
 Speaks FUSE as far as a file can be made, opened, read and written (linux/fuse.h), and keeps silent to the requests
 named SILENT: whoever made one waits in state D, and not even SIGKILL ends that, because the request was taken from the
-kernel and not answered. All of it comes free when this process ends. Says `mounted` on its output. Needs root.
+kernel and not answered. All of it comes free when this process ends. Says `mounted` on its output, and `kept silent` at
+each such request. Needs root.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ def serve(device: int, silent: set[str]) -> None:
         request = os.read(device, (1 << 17) + 4096)
         _length, code, unique, node, *_who = HEADER.unpack(request[: HEADER.size])
         name = NAMES.get(code)
-        if name in silent or name in ("forget", "batch_forget"):
+        if name in ("forget", "batch_forget"):
+            continue
+        if name in silent:
+            print("kept silent", flush=True)
             continue
         said = answer(name, node, request[HEADER.size :], made)
         body, error = (b"", -said) if isinstance(said, int) else (said, 0)

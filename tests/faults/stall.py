@@ -1,7 +1,8 @@
 """A job of three ranks that comes to stand, or only seems to: `stall.py --kind KIND`. Imports nothing of ddp_run.
 
 `HANGS` gives for each kind the rank at fault; it stands at the line marked `# KIND`. `SLOW` are the kinds that go on by
-themselves after `--seconds`, and end with 0.
+themselves after `--seconds`, and end with 0. With `--until FILE` most of them (`TOLD`) go on when that file is there,
+and end when there is FILE.end.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 
 HANGS: dict[str, int | None] = {
     "branch": 0,
@@ -55,6 +57,7 @@ HANGS: dict[str, int | None] = {
 }
 SLOW = ("evaluate", "save", "compile", "download", "debugger", "stopped", "suspended", "data", "pause", "accumulate")
 SLOW += ("late-init", "startup", "wait-for-file", "timer", "upload")
+TOLD = ("evaluate", "save", "compile", "download", "debugger", "data", "accumulate", "late-init", "wait-for-file")
 
 
 def arguments() -> argparse.Namespace:
@@ -62,11 +65,22 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kind", required=True, choices=[*HANGS, *SLOW])
     parser.add_argument("--folder", help="where the kinds of waiting for files find theirs")
     parser.add_argument("--seconds", type=float, default=23.0)
+    parser.add_argument("--until", type=pathlib.Path)
     return parser.parse_args()
 
 
 args = arguments()
 rank = int(os.environ["RANK"])
+
+
+def taking_long() -> Callable[[], bool]:
+    """Whether what begins now still has to take its time."""
+    if args.until and args.kind in TOLD:
+        return lambda: not args.until.exists()
+    end = time.monotonic() + args.seconds
+    return lambda: time.monotonic() < end
+
+
 if args.kind == "startup":
     time.sleep(args.seconds)
 
@@ -77,10 +91,10 @@ from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 
 class Numbers(Dataset[torch.Tensor]):
-    """Four items, of which the third one is slow to come."""
+    """Four items, of which the third one comes only when `slow` says no more."""
 
-    def __init__(self, path: str | None = None, seconds: float = 0.0) -> None:
-        self.path, self.seconds = path, seconds
+    def __init__(self, path: str | None = None, slow: Callable[[], bool] | None = None) -> None:
+        self.path, self.slow = path, slow
 
     def __len__(self) -> int:
         return 4
@@ -89,8 +103,8 @@ class Numbers(Dataset[torch.Tensor]):
         if index == 2 and self.path:
             with open(os.open(self.path, os.O_RDWR), "rb", buffering=0) as pipe:
                 pipe.read(4)  # dataset
-        if index == 2:
-            time.sleep(self.seconds)
+        while index == 2 and self.slow is not None and self.slow():
+            time.sleep(0.5)
         return torch.ones(4)
 
 
@@ -101,10 +115,10 @@ def pipe() -> str:
     return path
 
 
-def burn(seconds: float) -> None:
-    """Works for so long."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+def burn() -> None:
+    """Works all the while."""
+    going_on = taking_long()
+    while going_on():
         torch.ones(64, 64).mm(torch.ones(64, 64))
 
 
@@ -115,7 +129,7 @@ class Job:
         if args.kind == "no-init" and rank == 1:
             threading.Event().wait()  # no-init
         if args.kind == "late-init" and rank == 1:
-            burn(args.seconds)
+            burn()
         dist.init_process_group("gloo")
         self.model = DistributedDataParallel(torch.nn.Linear(4, 4))
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
@@ -130,6 +144,14 @@ class Job:
         for _ in range(steps):
             self.step()
             time.sleep(0.02)
+
+    def train_until_the_end(self) -> None:
+        """All ranks make as many steps."""
+        going_on = torch.ones(1)
+        while going_on.item():
+            self.train()
+            going_on.fill_(float(not args.until.with_suffix(".end").exists()))
+            dist.broadcast(going_on, 0)
 
     # -------------------------------------------------------------------------------- what hangs
 
@@ -175,7 +197,7 @@ class Job:
 
     def worker(self) -> None:
         if rank == 1:
-            for _ in DataLoader(Numbers(seconds=10000), num_workers=1):  # worker
+            for _ in DataLoader(Numbers(slow=lambda: True), num_workers=1):  # worker
                 pass
 
     def dataset(self) -> None:
@@ -284,20 +306,22 @@ class Job:
 
     def evaluate(self) -> None:
         if rank == 0:
-            burn(args.seconds)
+            burn()
         dist.barrier()
 
     def save(self) -> None:
         if rank == 0:
-            end = time.monotonic() + args.seconds
+            going_on = taking_long()
             with tempfile.TemporaryDirectory() as folder:
-                while time.monotonic() < end:
+                while going_on():
                     torch.save({"weights": torch.ones(20_000_000)}, pathlib.Path(folder, "part.pt"))
         dist.barrier()
 
     def compile(self) -> None:
         def backend(graph: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> object:
-            time.sleep(args.seconds + 10 if rank == 0 else 0)  # the others take a while to import the compiler
+            going_on = taking_long()
+            while rank == 0 and going_on():
+                time.sleep(0.5)
             return graph.forward
 
         torch.compile(self.model.module, backend=backend)(torch.ones(2, 4))
@@ -317,7 +341,7 @@ class Job:
             import pty
 
             keyboard, terminal = pty.openpty()
-            threading.Timer(args.seconds, os.write, (keyboard, b"continue\n")).start()
+            threading.Thread(target=type_continue, args=(keyboard,)).start()
             with open(terminal) as typed:
                 pdb.Pdb(stdin=typed, stdout=sys.stdout).set_trace()
         dist.barrier()
@@ -328,17 +352,17 @@ class Job:
     suspended = stopped
 
     def data(self) -> None:
-        for _ in DataLoader(Numbers(seconds=args.seconds if rank == 0 else 0), num_workers=1):
+        for _ in DataLoader(Numbers(slow=taking_long() if rank == 0 else None), num_workers=1):
             self.step()
 
     def pause(self) -> None:
         time.sleep(args.seconds)
 
     def accumulate(self) -> None:
-        end = time.monotonic() + args.seconds
+        going_on = taking_long()
         wide = torch.nn.Linear(512, 512)
         with self.model.no_sync():
-            while time.monotonic() < end:
+            while going_on():
                 wide(torch.ones(512, 512)).sum().backward()
                 self.model(torch.ones(2, 4)).sum().backward()
         dist.barrier()
@@ -359,10 +383,17 @@ class Job:
 
     def wait_for_file(self) -> None:
         if rank == 0:
-            end = time.monotonic() + args.seconds
-            while time.monotonic() < end:
+            going_on = taking_long()
+            while going_on():
                 time.sleep(1.0)
         dist.barrier()
+
+
+def type_continue(keyboard: int) -> None:
+    going_on = taking_long()
+    while going_on():
+        time.sleep(0.5)
+    os.write(keyboard, b"continue\n")
 
 
 class Drip(http.server.BaseHTTPRequestHandler):
@@ -370,10 +401,10 @@ class Drip(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.send_response(200)
-        self.send_header("Content-Length", "24")
         self.end_headers()
-        for _ in range(24):
-            time.sleep(args.seconds / 24)
+        going_on = taking_long()
+        while going_on():
+            time.sleep(0.5)
             self.wfile.write(b".")
 
     def log_message(self, *_args: object) -> None:
@@ -385,6 +416,10 @@ if __name__ == "__main__":
     job.train()
     print("training", flush=True)
     getattr(job, args.kind.replace("-", "_"))()
-    job.train(300 if args.kind in ("stopped", "suspended") else 10)
+    if args.kind in ("stopped", "suspended"):
+        job.train(300) if args.until is None else job.train_until_the_end()
+    job.train()
+    while args.until and not args.until.with_suffix(".end").exists():
+        time.sleep(0.1)
     print("done", flush=True)
     dist.destroy_process_group()

@@ -17,7 +17,8 @@ import pytest
 
 from ddp_run.events import GpuSampled, LocalRank, MonotonicNs, Rank
 from ddp_run.gpus import GpuWatch
-from tests.system.conftest import Launcher, wait_until
+from tests.system.conftest import Launcher
+from tests.waiting import wait_until
 
 pytest.importorskip("pynvml", reason="needs nvidia-ml-py, the extra `gpu`")
 

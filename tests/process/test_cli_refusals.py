@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.waiting import limit
 
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 
@@ -65,7 +66,7 @@ class Refuser:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=limit(120),
         )
         return Answer(done.returncode, done.stdout, done.stderr)
 
@@ -250,7 +251,7 @@ def test_the_last_values_that_are_allowed(refused: Refuser, line: str) -> None:
 
 
 def test_a_master_without_an_address(refused: Refuser) -> None:
-    answer = refused("--master-addr no-such-host.invalid --master-port 29755 train.py")
+    answer = refused("--master-addr no-such-host.invalid --master-port 1 train.py")
     assert answer.codes == ["DDP203"]
     assert answer.marked == "no-such-host.invalid"
 
@@ -279,7 +280,9 @@ def _mounted(line: str, folder: Path, options: str, prepare: str = "true") -> An
         pytest.skip("no unshare(1) on this machine")
     if probe.returncode != 0:
         pytest.skip(f"no mount namespace of our own: {probe.stderr.strip()}")
-    done = subprocess.run([*unshare, "sh", "-c", script], cwd=folder.parent, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*unshare, "sh", "-c", script], cwd=folder.parent, capture_output=True, text=True, timeout=limit(120)
+    )
     return Answer(done.returncode, done.stdout, done.stderr)
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import limit
 
 import ddp_run
 
@@ -27,7 +28,7 @@ def run(*words: str, cwd: Path, text: str | None = None) -> subprocess.Completed
     given = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
     environ = {**os.environ, "NO_COLOR": "1"}
     return subprocess.run(
-        [str(DDP_RUN), *words], cwd=cwd, capture_output=True, text=True, timeout=60, env=environ, **given
+        [str(DDP_RUN), *words], cwd=cwd, capture_output=True, text=True, timeout=limit(120), env=environ, **given
     )
 
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waiting import limit
 
 from ddp_run.boards import last_collectives
 from ddp_run.rank import flight
@@ -29,18 +30,24 @@ REAL = """
     def step():
         dist.all_reduce(torch.ones(3))
     step()
-    time.sleep(1)  # gloo's thread marks it as done
     c10d = sys.modules["torch._C._distributed_c10d"]
     if not hasattr(c10d, "_dump_fr_trace_json"):
         sys.exit(77)
+    while True:  # until gloo's thread has marked it as done
+        recorded = flight._unpickled(c10d._dump_fr_trace(True, True, False))
+        if all(entry["retired"] for entry in recorded["entries"]):
+            break
+        time.sleep(0.01)
     flight.dump({folder!r})
-    print(json.dumps(flight._unpickled(c10d._dump_fr_trace(True, True, False))))
+    print(json.dumps(recorded))
 """
 
 
 def test_real_entries_and_the_users_line_of_them(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(REAL.format(folder=str(tmp_path))))
-    done = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "train.py"], capture_output=True, text=True, timeout=limit(120), cwd=tmp_path
+    )
     if done.returncode == 77:
         pytest.skip("this torch records nothing of gloo")
     assert done.returncode == 0, done.stderr

@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import limit, wait_until
 
 from ddp_run.boards import Board
+from ddp_run.close_look import ProcessState
 from ddp_run.events import Rank
 from ddp_run.launch import RANK_PROGRAM
+from ddp_run.process_look import state
 from ddp_run.rank import board as layout
 from ddp_run.stack_text import Doing, Stack
 from ddp_run.stall_watch import RankLook
@@ -92,11 +95,14 @@ class Ranks:
             yield process, board
         finally:
             process.kill()
-            process.communicate(timeout=20)
+            process.communicate(timeout=limit(120))
 
     def rank(self, program: str, **watch: object) -> Ended:
         process = self.start(program, watch)
-        stdout, stderr = process.communicate(timeout=90)
+        return self.ended(process)
+
+    def ended(self, process: subprocess.Popen[str]) -> Ended:
+        stdout, stderr = process.communicate(timeout=limit(120))
         board = self.board(process.pid)
         return Ended(process.returncode, stdout, stderr, self.messages(), board and board.look())
 
@@ -111,7 +117,7 @@ class Ranks:
 
     def plain(self, program: str) -> tuple[int, str, str]:
         process = self.start(program, None, plain=True)
-        stdout, stderr = process.communicate(timeout=90)
+        stdout, stderr = process.communicate(timeout=limit(120))
         return process.returncode, stdout, stderr
 
 
@@ -129,18 +135,25 @@ def ranks(tmp_path: Path) -> Iterator[Ranks]:
 def test_phases_steps_and_collectives(ranks: Ranks) -> None:
     program = f"""
         {textwrap.indent(ALONE, " " * 8).strip()}
-        import time
-        before = time.monotonic_ns()
+        import os, time
         init("gloo")
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
         for optimizer in (torch.optim.SGD(model.parameters(), 0.1), torch.optim.AdamW(model.parameters())):
             for _ in range(2):
                 model(torch.ones(2)).sum().backward()
                 optimizer.step()
-        time.sleep(1.2)
+        while not os.path.exists("seen"): time.sleep(0.01)
         dist.destroy_process_group()
     """
-    ended = ranks.rank(program)
+    process = ranks.start(program, {})
+
+    def collectives() -> int:
+        board = ranks.board(process.pid)
+        return board.look().collectives if board is not None else 0
+
+    wait_until(lambda: collectives() >= 4, "four collectives")
+    (ranks.folder / "seen").touch()
+    ended = ranks.ended(process)
     assert (ended.code, ended.stdout, ended.stderr) == (0, "", "")
     phases = ended.named("phase")
     assert [message["phase"] for message in phases] == ["init", "after-init", "training", "shutdown"]
@@ -207,6 +220,7 @@ print(threading.active_count(), threading.enumerate()[0].name)
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 backend = c10d._get_default_group()._get_backend(torch.device("cpu"))
 print(threading.active_count(), dist.get_backend(), backend.options._timeout)
+del backend  # see test_backend.py
 try:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 except ValueError as error:
@@ -448,20 +462,18 @@ def test_stacks_and_collectives_on_demand(ranks: Ranks) -> None:
         stuck()
     """
     with ranks.standing(program) as (process, board):
-        for _ in range(2):  # the second answer is not the first one again
-            time.sleep(0.2)
+
+        def stuck() -> bool:
             board.ask_for_stacks()
-            deadline = time.monotonic() + 20
-            while (stack := board.stack()) is None and time.monotonic() < deadline:
-                time.sleep(0.02)
-            assert stack is not None
-            assert stack.doing is Doing.LOCK
-            assert stack.users is not None
-            assert stack.users.function == "stuck"
+            stack = wait_until(board.stack, "the stacks")
+            in_stuck = stack.users is not None and stack.users.function == "stuck"
+            return in_stuck and stack.doing is Doing.LOCK
+
+        wait_until(stuck, "the rank to be stuck")
+        assert stuck(), "the second answer is not the first one again"
         board.ask_for_flight()
-        deadline = time.monotonic() + 20
-        while not (flight := board.flight())[0] and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: ranks.word(layout.ANSWERED) >= 1, "the flight recorder")
+        flight = board.flight()
         if flight[0]:  # torch 2.4 has no such recorder for gloo
             (last,) = flight[0].values()
             assert (last.name, last.number, last.sizes) == ("all_reduce", 3, ((5,),))
@@ -482,13 +494,12 @@ def test_no_thread_of_ours_is_there_when_the_program_forks_before_it_has_a_group
                 os._exit(0)
             os.waitpid(pid, 0)
             return len(before - threads())
-        time.sleep(1)
+        while len(threads()) < 2: time.sleep(0.01)
         with warnings.catch_warnings(record=True) as seen:  # Python 3.12 and newer warn of threads
             warnings.simplefilter("always")
             assert (forked(), forked()) == (1, 0)
         assert not seen, seen[0]
         init("gloo")
-        time.sleep(1)
         warnings.simplefilter("ignore")
         assert forked() == 0
         print("ready", flush=True)
@@ -499,15 +510,20 @@ def test_no_thread_of_ours_is_there_when_the_program_forks_before_it_has_a_group
 
 
 def stack_of(board: Board, *, insist: bool) -> Stack | None:
-    """What a rank writes within 3 s of being asked; `insist`: whether the signal is to be sent for that."""
+    """What a rank writes when it is asked; `insist`: whether the signal is to be sent for that."""
     board.ask_for_stacks()
-    deadline, sent = time.monotonic() + 3, False
     time.sleep(0.6)
-    while board.stack() is None and time.monotonic() < deadline:
-        sent = sent or board.insist_on_stacks()
-        time.sleep(0.1)
+    sent = False
+
+    def answer() -> Stack | None:
+        nonlocal sent
+        if board.stack() is None:
+            sent = board.insist_on_stacks() or sent
+        return board.stack()
+
+    stack = wait_until(answer, "its stacks")
     assert sent is insist
-    return board.stack()
+    return stack
 
 
 RUNS = "all(iter(lambda: True, False))"
@@ -545,9 +561,13 @@ def test_no_signal_is_sent_to_a_rank_that_may_be_running_python(ranks: Ranks, st
     with ranks.standing(program) as (process, board):
         if stopped:
             process.send_signal(signal.SIGSTOP)
-            time.sleep(0.2)
-        for _ in range(3):
-            assert stack_of(board, insist=False) is None
+            wait_until(lambda: state(process.pid) is ProcessState.STOPPED, "the rank to stop")
+        for _ in range(2):
+            board.ask_for_stacks()
+            for _ in range(10):
+                time.sleep(0.1)
+                assert not board.insist_on_stacks()
+            assert board.stack() is None
         assert process.poll() is None
 
 
@@ -565,9 +585,7 @@ def test_a_torch_without_a_recorder_is_noted_once(ranks: Ranks) -> None:
     with ranks.standing(program) as (_, board):
         for asked in (1, 2):
             board.ask_for_flight()
-            deadline = time.monotonic() + 20
-            while ranks.word(layout.ANSWERED) < asked and time.monotonic() < deadline:
-                time.sleep(0.05)
+            wait_until(lambda: ranks.word(layout.ANSWERED) >= asked, f"answer {asked}")  # noqa: B023
             assert ranks.word(layout.ANSWERED) == asked
             assert board.flight() == ({}, None)
         missed = [message["text"] for message in ranks.messages() if message["event"] == "missed"]
@@ -583,6 +601,31 @@ def test_an_interpreter_that_goes_down_outlives_a_late_question(ranks: Ranks) ->
     """
     ended = ranks.rank(program)
     assert (ended.code, ended.stdout, ended.stderr) == (0, "alive\n", "")
+
+
+def test_a_program_that_ends_while_the_thread_of_ddp_run_is_in_torch(ranks: Ranks) -> None:
+    """Coming back into an interpreter that goes down would abort the rank after a training that went well."""
+    program = """
+        import threading, time
+        from datetime import timedelta
+        import torch.distributed as dist
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        entered = threading.Event()
+        class Group:
+            def _get_sequence_number_for_group(self):
+                entered.set()
+                store.wait(["nobody sets it"], timedelta(seconds=1))  # in C++, as the real one
+        class Last:
+            def __del__(self):
+                time.sleep(2)
+        last = Last()
+        dist.distributed_c10d._get_default_group, dist.distributed_c10d.is_initialized = Group, lambda: True
+        assert entered.wait(60)
+        print("done")
+    """
+    ended = ranks.rank(program)
+    assert (ended.code, ended.stdout) == (0, "done\n"), ended.stderr
+    assert "terminate called" not in ended.stderr
 
 
 def test_a_rank_that_runs_another_program_is_sent_nothing(ranks: Ranks) -> None:

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from tests.waiting import limit
 
 from ddp_run.logs import POLL_S, Chunk, RunFolder, Tailer
 
@@ -23,10 +24,10 @@ def tailer(request: pytest.FixtureRequest) -> Iterator[Tailer]:
         yield tailer
 
 
-def wait_for(tailer: Tailer, size: int, deadline_s: float = 30) -> list[Chunk]:
+def wait_for(tailer: Tailer, size: int) -> list[Chunk]:
     """Chunks until `size` bytes have come, woken as the supervisor is."""
     chunks: list[Chunk] = []
-    end = time.monotonic() + deadline_s
+    end = time.monotonic() + limit(60)
     while sum(len(chunk.data) for chunk in chunks) < size and time.monotonic() < end:
         fd, pause = tailer.fileno(), tailer.poll_interval
         select.select([] if fd is None else [fd], [], [], 5 if pause is None else pause)
@@ -131,7 +132,7 @@ def test_the_hole_that_a_truncation_leaves_is_skipped(tmp_path: Path, tailer: Ta
         writer.write(b"before\n")
         tailer.add(0, 0, "stdout", file)
         size = 4096 + 7
-        text_before = text(wait_for(tailer, 7, deadline_s=10))
+        text_before = text(wait_for(tailer, 7))
         assert text_before.endswith(b"before\n")
         assert len(text_before) <= size + (1 << 20)
 

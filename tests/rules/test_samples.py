@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import limit
 
 from ddp_run import journal, transcript
 from ddp_run.diagnose import catalogue, follows_another, judge
@@ -93,5 +94,5 @@ def test_every_cause_has_a_sample() -> None:
 
 def test_the_pages_of_the_causes_are_up_to_date() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "gen_docs"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(120))
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import limit
+
 from .conftest import DDP_RUN
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -37,7 +39,7 @@ def _environment(changes: dict[str, str]) -> dict[str, str]:
 
 
 def _run(words: Sequence[str], cwd: Path, environ: dict[str, str]) -> tuple[int, str]:
-    done = subprocess.run(words, cwd=cwd, env=environ, capture_output=True, timeout=150, check=False)
+    done = subprocess.run(words, cwd=cwd, env=environ, capture_output=True, timeout=limit(150), check=False)
     return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
 
 

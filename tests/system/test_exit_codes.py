@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import pytest
 
-from .conftest import DDP_RUN, TRAIN, Launcher
+from tests.waiting import limit
+
+from .conftest import DDP_RUN, TRAIN, Launcher, by_rank
 
 QUICK = """
 import os, signal, sys, time
@@ -17,7 +20,7 @@ if os.environ["RANK"] == "1":
     if kind == "raise": raise KeyError("missing")
     if kind == "message": sys.exit("cannot go on")
     os.kill(os.getpid(), getattr(signal, kind))
-time.sleep(0 if kind == "exit0" else 60)
+time.sleep(0 if kind == "exit0" else 600)
 """
 CASES = {
     "exit0": 0,
@@ -37,7 +40,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("kind", CASES)
+BY_DEFAULT = ("exit0", "exit42", "exit255", "os-exit7", "raise", "message", "SIGKILL", "SIGSEGV", "SIGTERM")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in BY_DEFAULT else pytest.mark.slow_system) for kind in CASES]
+)
 def test_the_first_failing_ranks_own_code(ddp: Launcher, kind: str) -> None:
     outcome = ddp("--nproc-per-node", 2, ddp.script(QUICK), kind)
     assert outcome.code == CASES[kind]
@@ -48,22 +56,29 @@ def test_the_first_failing_ranks_own_code(ddp: Launcher, kind: str) -> None:
         assert outcome.last_line["rank"] == "1"
 
 
-@pytest.mark.parametrize("kind", ["exit0", "exit42", "SIGKILL"])
+@pytest.mark.parametrize("kind", ["exit0", "exit42"])
 def test_a_shell_with_set_e_sees_it(ddp: Launcher, kind: str) -> None:
     program = ddp.script(QUICK)
     line = f"set -e; {DDP_RUN} --nproc-per-node 2 {program} {kind}; echo went-on"
     shell = subprocess.run(
-        ["bash", "-c", line], cwd=ddp.cwd, env=ddp.environ({}), capture_output=True, text=True, timeout=100
+        ["bash", "-c", line], cwd=ddp.cwd, env=ddp.environ({}), capture_output=True, text=True, timeout=limit(120)
     )
     assert shell.returncode == CASES[kind]
     assert ("went-on" in shell.stdout) == (kind == "exit0")
+
+
+def test_explain_gives_the_same_answer_again(ddp: Launcher) -> None:
+    outcome = ddp("--nproc-per-node", 2, ddp.script(QUICK), "raise")
+    words = [str(DDP_RUN), "explain", "--json", str(outcome.folder)]
+    explained = subprocess.run(words, capture_output=True, text=True, timeout=limit(120), check=True)
+    assert json.loads(explained.stdout) == outcome.verdict
 
 
 def test_success_says_nothing_but_what_the_ranks_said(ddp: Launcher) -> None:
     outcome = ddp("--nproc-per-node", 2, ddp.script("print('hello')"))
     assert outcome.code == 0
     assert outcome.stderr == ""
-    assert outcome.stdout == "[rank0-1]: hello\n"
+    assert by_rank(outcome.stdout) == {0: ["hello"], 1: ["hello"]}
 
 
 def test_success_has_a_last_line_where_it_was_asked_for(ddp: Launcher) -> None:
@@ -82,7 +97,7 @@ def test_an_early_leaver_makes_the_job_fail_with_1(ddp: Launcher) -> None:
 
 def test_a_rendezvous_that_was_lost_is_worth_a_requeue(ddp: Launcher) -> None:
     outcome = ddp(
-        "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29876",
+        "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0",
         "--rdzv-conf=join_timeout=3,timeout=3", ddp.script("pass"),
     )  # fmt: skip
     assert outcome.code == 75

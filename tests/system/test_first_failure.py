@@ -10,23 +10,29 @@ import signal
 
 import pytest
 
-from .conftest import TRAIN, Launcher, wait_until
+from tests.waiting import wait_until
 
-REPEAT = range(int(os.environ.get("DDP_RUN_REPEAT", "2")))
+from .conftest import TRAIN, Launcher
 
-# Rank 3 leaves first, the others as soon as it has: all four deaths fall into one poll of the agent.
+REPEAT = range(int(os.environ.get("DDP_RUN_REPEAT", "1")))
+
+# Rank 3 leaves once the others watch it, the others as soon as it is gone: all four deaths fall into one poll of the
+# agent. Each writes its file whole, under the name that the others look for.
 RACE = """
 import os, time
-rank, run = os.environ["RANK"], os.environ["TORCHELASTIC_RUN_ID"]
-directory = os.environ["RACE_DIR"]
-with open(f"{directory}/{rank}.part", "w") as file: file.write(str(os.getpid()))
-os.rename(f"{directory}/{rank}.part", f"{directory}/{rank}.{run}")
-while len([name for name in os.listdir(directory) if name.endswith(run)]) < 4:
-    time.sleep(0.001)
+rank = os.environ["RANK"]
+def tell(state):
+    with open(f"{rank}.part", "w") as file: file.write(str(os.getpid()))
+    os.rename(f"{rank}.part", f"{rank}.{state}")
+def await_all(state, ranks):
+    while not all(os.path.exists(f"{each}.{state}") for each in ranks): time.sleep(0.001)
 if rank == "3":
-    time.sleep(0.5)
+    tell("here")
+    await_all("watching", (0, 1, 2))
     os._exit(7)
-first = open(f"{directory}/3.{run}").read()
+await_all("here", (3,))
+first = open("3.here").read()
+tell("watching")
 def lives():
     try:
         return open(f"/proc/{first}/stat").read().rpartition(")")[2].split()[0] not in "ZX"
@@ -39,7 +45,7 @@ os._exit(8)
 
 @pytest.mark.parametrize("_repeat", REPEAT)
 def test_four_ranks_that_die_within_milliseconds(ddp: Launcher, _repeat: int) -> None:
-    outcome = ddp("--nproc-per-node", 4, ddp.script(RACE), env={"RACE_DIR": str(ddp.cwd)})
+    outcome = ddp("--nproc-per-node", 4, ddp.script(RACE))
     assert outcome.verdict["first_failure"]["rank"] == 3, outcome.events
     assert outcome.code == 7
 
@@ -71,9 +77,12 @@ def test_without_a_bootstrap_message_the_agents_summary_speaks(ddp: Launcher) ->
 
 
 def test_a_victim_that_ignores_sigterm_is_killed_after_the_grace(ddp: Launcher) -> None:
+    """How long after it: tests/bench/bench_launch.py deaf."""
     deaf = (
         "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "time.sleep(1)\nif os.environ['RANK'] == '1': raise ValueError('fault')\ntime.sleep(300)"
+        "open(os.environ['RANK'], 'w').close()\n"
+        "while not os.path.exists('0'): time.sleep(0.01)\nif os.environ['RANK'] == '1': raise ValueError('fault')\n"
+        "while True: time.sleep(1)"
     )
     outcome = ddp("--nproc-per-node", 2, "--shutdown-timeout", 2, ddp.script(deaf))
     assert outcome.verdict["first_failure"]["rank"] == 1
@@ -82,8 +91,7 @@ def test_a_victim_that_ignores_sigterm_is_killed_after_the_grace(ddp: Launcher) 
     assert collateral["signal"] == "SIGKILL"
     first_death = min(event["at"] for event in outcome.named("RankExited"))
     [end] = outcome.named("RunEnded")
-    # The promise is grace + 1 s; the rest is for a loaded machine. torchrun takes 30 s here.
-    assert 2 <= (end["at"] - first_death) / 1e9 < 2 + 1 + 5
+    assert (end["at"] - first_death) / 1e9 >= 2, "the grace is given"
 
 
 def test_a_rank_that_was_gone_before_its_hello_was_read(ddp: Launcher) -> None:

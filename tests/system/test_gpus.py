@@ -15,11 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from ddp_run.events import GpuSampled, MonotonicNs, Noted, Rank
 from ddp_run.gpus import GpuWatch
+from tests.waiting import limit, wait_until
 
-from .conftest import Launcher, Running, wait_until
+from .conftest import Launcher, Running
 
 pytest.importorskip("pynvml", reason="needs nvidia-ml-py, the extra `gpu`")
 
@@ -36,7 +38,7 @@ RUNS_OUT = (
 if os.environ["RANK"] == "1":
     import torch
     raise torch.OutOfMemoryError(pathlib.Path(os.environ["GO"]).read_text())
-time.sleep(60)
+time.sleep(600)
 """
 )
 
@@ -48,7 +50,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("needs gcc, for a library with NVML's functions")
     folder = tmp_path_factory.mktemp("nvml")
     options = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["gcc", *options, "-o", str(folder / "libnvidia-ml.so.1"), str(SOURCE)], check=True, timeout=60)
+    subprocess.run(
+        ["gcc", *options, "-o", str(folder / "libnvidia-ml.so.1"), str(SOURCE)], check=True, timeout=limit(120)
+    )
     return folder
 
 
@@ -166,16 +170,21 @@ def test_a_child_of_a_rank_is_the_ranks(ddp: Launcher, machine: Machine) -> None
     assert running.wait().code == 0
 
 
+def more(*values: object) -> ParameterSet:
+    """A case that is run only when asked for: `-m slow_system`."""
+    return pytest.param(*values, marks=pytest.mark.slow_system)
+
+
 @pytest.mark.parametrize(
     ("lines", "environ", "said"),
     [
         (["init 9"], {}, ["GPUs are not looked at: NVML says: Driver Not Loaded"]),
         (["crash init"], {}, ["GPUs are not looked at any more: what asks NVML has ended"]),
-        ([], {"LD_LIBRARY_PATH": ""}, ["GPUs are not looked at: NVML says: NVML Shared Library Not Found"]),
-        (["open 0 4"], {}, ["GPU 0 is not looked at: Insufficient Permissions"]),
+        more([], {"LD_LIBRARY_PATH": ""}, ["GPUs are not looked at: NVML says: NVML Shared Library Not Found"]),
+        more(["open 0 4"], {}, ["GPU 0 is not looked at: Insufficient Permissions"]),
         (["mig 0 1"], {}, ["GPU 0 is not looked at: it is split by MIG"]),
-        (["mig 0 0"], {}, []),
-        (["init 9"], {"CUDA_VISIBLE_DEVICES": ""}, []),
+        more(["mig 0 0"], {}, []),
+        more(["init 9"], {"CUDA_VISIBLE_DEVICES": ""}, []),
     ],
     ids=["no driver", "crash", "no library", "no permission", "mig", "mig is off", "hidden"],
 )
@@ -221,7 +230,7 @@ def test_a_gpu_that_is_lost_while_the_job_runs(ddp: Launcher, machine: Machine) 
     assert notes(running) == ["GPU 1 is not looked at: GPU is lost"]
 
 
-@pytest.mark.parametrize("function", ["init", "memory"])
+@pytest.mark.parametrize("function", [pytest.param("init", marks=pytest.mark.slow_system), "memory"])
 def test_nvml_that_never_answers(ddp: Launcher, machine: Machine, function: str) -> None:
     machine.say(f"hang {function}")
     running = ddp.start("--nproc-per-node", 2, ddp.script(RUNS_OUT), env=machine.environ)
@@ -231,8 +240,6 @@ def test_nvml_that_never_answers(ddp: Launcher, machine: Machine, function: str)
     outcome = running.wait()
     assert outcome.verdict["title"] == "rank 1 ran out of GPU memory asking for 2.00 GiB"
     assert not outcome.named("GpuSampled")
-    failed, ended = outcome.named("RankFailed")[0], outcome.named("RunEnded")[0]
-    assert ended["at"] - failed["at"] < 10e9  # the ranks' end and a second, on a machine that has other things to do
     running.assert_nothing_left()
     assert not probes(running)
 
@@ -243,8 +250,8 @@ def test_the_asking_process_ends_with_ddp_run(ddp: Launcher, machine: Machine) -
     running.wait_for("RankStarted")
     (probe,) = wait_until(lambda: probes(running), "the process that asks")
     running.signal(signal.SIGKILL)
-    running.process.wait(10)
-    wait_until(lambda: not Path(f"/proc/{probe}").exists(), "its end", 10)
+    running.process.wait(limit(60))
+    wait_until(lambda: not Path(f"/proc/{probe}").exists(), "its end")
 
 
 def test_a_stall_says_how_busy_the_gpus_are(ddp: Launcher, machine: Machine) -> None:

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +27,9 @@ from ddp_run.native_stack import TOOL, NativeQuestion
 from ddp_run.process_look import KNOWS_CALLS, ProcessLook, process
 from ddp_run.stack_text import native_frames
 from ddp_run.waited_paths import PathQuestion, completed
+from tests.waiting import limit, wait_until
 
-from .conftest import Launcher, assert_replay_agrees, wait_until
+from .conftest import Launcher, assert_replay_agrees
 from .test_hangs import STALL, _line
 
 SERVER = Path(__file__).parents[1] / "faults" / "dead_mount.py"
@@ -45,6 +45,11 @@ class DeadMount:
 
     folder: Path
     server: subprocess.Popen[str]
+
+    def wait_for_request(self) -> None:
+        """Until it has taken a request that it will not answer; one that it has not taken ends with who made it."""
+        assert self.server.stdout is not None
+        assert self.server.stdout.readline() == "kept silent\n"
 
     @property
     def within(self) -> tuple[str, ...]:
@@ -99,17 +104,17 @@ def run_python() -> Iterator[Callable[..., int]]:
     yield start
     for child in children:
         child.kill()
-        child.wait(10)  # what waits on a dead mount ends only after that: `dead_mount` has to be the later argument
+        child.wait(
+            limit(60)
+        )  # where it waits on a dead mount, that has to end first: `dead_mount` is the later argument
 
 
 def _look(pid: int, wanted: Callable[[ProcessLook], bool]) -> ProcessLook:
-    found: ProcessLook = wait_until(lambda: [look for look in [process(pid)] if wanted(look)], f"a look at {pid}", 20)[
-        0
-    ]
+    (found,) = wait_until(lambda: [look for look in [process(pid)] if wanted(look)], f"a look at {pid}")
     question = PathQuestion.ask([found])
     if question is None:
         return found
-    wait_until(lambda: question.aside.read()[1], "the path", 10)
+    wait_until(lambda: question.aside.read()[1], "the path")
     question.aside.end()
     os.waitpid(question.aside.pid, 0)
     return completed(found, question.answers())
@@ -132,11 +137,11 @@ def test_what_is_waited_for_on_a_dead_mount(
 ) -> None:
     mount = dead_mount(silent)
     pid = run_python(f"import os; print(flush=True); {program.format(mount.folder)}", *mount.within)
+    mount.wait_for_request()
     look = _look(pid, lambda look: look.wait is not None and look.wait.call == said.split(" {")[0])
     assert look.waits_on() == f"{said.format(mount.folder)} (fuse at {mount.folder})"
     assert look.wait is not None
     assert look.wait.mount is not None
-    time.sleep(0.5)  # as in test_a_process_in_the_kernel_is_described_by_its_name
     os.kill(pid, signal.SIGKILL)
     killed = _look(pid, lambda look: look.state is ProcessState.DISK and look.waits_on() is not None)
     assert killed.waits_on() == look.waits_on()
@@ -146,14 +151,16 @@ def test_what_is_waited_for_on_a_dead_mount(
         subprocess.run(["sh", "-c", abort], check=True)
     else:
         mount.release()
-    wait_until(lambda: process(pid).state is ProcessState.GONE, "the end of the wait", 10)
+    wait_until(lambda: process(pid).state is ProcessState.GONE, "the end of the wait")
 
 
 @needs_calls
 def test_a_close_cannot_say_of_what(run_python: Callable[..., int], dead_mount: Mounted) -> None:
     mount = dead_mount("flush")
     program = f"import os; print(flush=True); os.close(os.open('{mount.folder}/data.bin', 0))"
-    assert _look(run_python(program, *mount.within), lambda look: look.wait is not None).waits_on() == "close of a file"
+    pid = run_python(program, *mount.within)
+    mount.wait_for_request()
+    assert _look(pid, lambda look: look.wait is not None).waits_on() == "close of a file"
 
 
 @needs_calls
@@ -166,8 +173,8 @@ def test_memory_that_is_mapped_from_a_dead_mount(run_python: Callable[..., int],
         memory[0]
     """
     pid = run_python(program, *mount.within)
+    mount.wait_for_request()
     wait_until(lambda: Path(f"/proc/{pid}/syscall").read_text().startswith("-1 "), "the access")
-    time.sleep(1)  # as in test_a_process_in_the_kernel_is_described_by_its_name
     os.kill(pid, signal.SIGKILL)
     look = _look(pid, lambda look: look.state is ProcessState.DISK and look.waits_on() is not None)
     assert (look.waits_on() or "").startswith("memory of a mapped file or swap (")
@@ -208,8 +215,7 @@ def test_a_process_in_the_kernel_is_described_by_its_name(run_python: Callable[.
     mount = dead_mount("read")
     pid = run_python(f"import os; print(flush=True); os.read(os.open('{mount.folder}/data.bin', 0), 9)", *mount.within)
     assert "os.read" in launch.describe(pid)
-    wait_until(lambda: process(pid).wait is not None, "the read")
-    time.sleep(1)  # a question that the file system has not taken yet would be dropped, and the process end
+    mount.wait_for_request()
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: process(pid).state is ProcessState.DISK, "state D")
     assert launch.describe(pid) == f"{pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
@@ -218,7 +224,7 @@ def test_a_process_in_the_kernel_is_described_by_its_name(run_python: Callable[.
 # ------------------------------------------------------------------------------------------ whole jobs
 
 
-def _start(kind: str, folder: Path, hang_timeout_s: int = 22) -> tuple[str, ...]:
+def _start(kind: str, folder: Path, hang_timeout_s: int = 5) -> tuple[str, ...]:
     options = ("--nproc-per-node", "3", "--hang-timeout", str(hang_timeout_s))
     return (*options, str(STALL), "--kind", kind, "--folder", str(folder))
 
@@ -239,14 +245,11 @@ def test_a_job_on_a_dead_mount_is_named_and_ended(
     mount = dead_mount(silent)
     wanted = said.format(mount.folder)
     running = ddp.start(*_start(kind, mount.folder), within=mount.within)
-    [stall, *_] = wait_until(lambda: running.events("StallSeen"), "StallSeen", 150)
+    [stall, *_] = running.wait_for("StallSeen")
     assert stall["culprits"] == [1]
     assert f"rank 1 waits in the kernel (state D): {wanted}" in stall["said"]
     assert any(f"stall.py:{_line(kind)} in" in quote for quote in stall["quotes"])
-    running.wait_for("HangTimedOut")
-    began = time.monotonic()
-    outcome = running.wait(30)
-    assert time.monotonic() - began < 15, os.getloadavg()
+    outcome = running.wait()
     [left] = outcome.named("NotEnded")
     assert (left["rank"], left["state"]) == (1, "D")
     assert str(left["waits_on"]).startswith(wanted)
@@ -256,7 +259,7 @@ def test_a_job_on_a_dead_mount_is_named_and_ended(
     assert f"= note: rank 1 (process {left['pid']}) could not be ended" in outcome.stderr
     assert f"warning: rank 1 (process {left['pid']}) could not be ended" in outcome.stderr
     assert_replay_agrees(outcome)
-    assert process(left["pid"]).state is ProcessState.DISK
+    assert process(left["pid"]).state is ProcessState.DISK, "nobody waited for it"
     mount.release()
     running.assert_nothing_left()
 
@@ -306,7 +309,7 @@ STUCK = """
 
 def _asked(pid: int) -> bytes:
     question = NativeQuestion.ask(Rank(0), pid)
-    wait_until(lambda: question.aside.read()[1], "py-spy", 60)
+    wait_until(lambda: question.aside.read()[1], "py-spy")
     said, _ = question.aside.read()
     question.aside.end()
     os.waitpid(question.aside.pid, 0)

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import unused_port
+from tests.waiting import limit
+
 from .conftest import Launcher
 
 SHOW = """
@@ -80,7 +83,9 @@ def test_a_variable_that_the_user_set_is_never_changed(ddp: Launcher) -> None:
     assert {name: env[name] for name in mine} == mine
 
 
-@pytest.mark.parametrize("preset", ["off", "warn", "info", "trace"])
+@pytest.mark.parametrize(
+    "preset", [*(pytest.param(each, marks=pytest.mark.slow_system) for each in ("off", "warn", "info")), "trace"]
+)
 def test_no_preset_breaks_a_gloo_job(ddp: Launcher, preset: str) -> None:
     from .conftest import TRAIN
 
@@ -91,7 +96,7 @@ def test_no_preset_breaks_a_gloo_job(ddp: Launcher, preset: str) -> None:
 def test_a_run_of_two_agents_on_one_host(ddp: Launcher) -> None:
     """Two nodes, both here: each `ddp-run` has its own folder and verdict."""
     script = ddp.script(SHOW)
-    words = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", "--master-port=29771"]
+    words = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={unused_port()}"]
     other = ddp.start(*words, "--node-rank=1", script)
     outcome = ddp(*words, "--node-rank=0", script)
     assert outcome.code == 0, outcome.stderr
@@ -124,7 +129,7 @@ def test_a_closed_console_does_not_end_the_run(ddp: Launcher) -> None:
     program = ddp.script("for i in range(100000): print(i)\nopen('finished', 'w').close()")
     shell = subprocess.run(
         ["bash", "-c", f"{DDP_RUN} {program} | head -n 1; exit ${{PIPESTATUS[0]}}"],
-        cwd=ddp.cwd, env=ddp.environ({}), capture_output=True, text=True, timeout=100,
+        cwd=ddp.cwd, env=ddp.environ({}), capture_output=True, text=True, timeout=limit(120),
     )  # fmt: skip
     assert shell.stdout == "[rank0]: 0\n"
     assert shell.returncode == 0, shell.stderr
@@ -180,9 +185,9 @@ def test_an_elastic_job_takes_in_a_second_node(ddp: Launcher) -> None:
     """Its first ranks are ended and started again by the agents: that is no failure."""
     program = ddp.script(
         "import os, time\nprint('world', os.environ['WORLD_SIZE'], flush=True)\n"
-        "if os.environ['WORLD_SIZE'] == '1': time.sleep(300)"
+        "while os.environ['WORLD_SIZE'] == '1': time.sleep(1)"
     )
-    words = ["--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29774", "--rdzv-id=grows"]
+    words = ["--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{unused_port()}", "--rdzv-id=grows"]
     words += ["--rdzv-conf=last_call_timeout=1", "--max-restarts=1", "--shutdown-timeout=3"]
     first = ddp.start(*words, program)
     first.wait_for_text("world 1")

@@ -9,7 +9,9 @@ import time
 
 import pytest
 
-from .conftest import TRAIN, Launcher, Running, carriers, wait_until
+from tests.waiting import limit, wait_until
+
+from .conftest import TRAIN, Launcher, Running, carriers
 
 # Each rank has a child of its own, which outlives it where nobody cares.
 CHILDREN = """
@@ -44,7 +46,8 @@ def test_ranks_and_their_children_end_with_whoever_is_killed(ddp: Launcher, whom
     running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 2, ddp.script(CHILDREN), "stay")
     running.wait_for_text("ready", 2)
     assert running.folder is not None
-    assert len([each for each in carriers(running.folder.name) if "sleep" in each]) == 4
+    run_id = running.folder.name
+    wait_until(lambda: len([each for each in carriers(run_id) if "sleep" in each]) == 4, "four children")
     kill(running, whom)
     running.assert_nothing_left()
     outcome = running.wait()
@@ -52,14 +55,15 @@ def test_ranks_and_their_children_end_with_whoever_is_killed(ddp: Launcher, whom
     assert_journal_is_readable(running)
 
 
-@pytest.mark.parametrize("whom", ["supervisor", "agent", "rank"])
+@pytest.mark.parametrize("whom", ["supervisor", pytest.param("agent", marks=pytest.mark.slow_system), "rank"])
 def test_data_loader_workers_end_too(ddp: Launcher, whom: str) -> None:
     running = ddp.start(
         "--nproc-per-node", 2, "--shutdown-timeout", 2, TRAIN, "--workers", 2, "--steps", 10000, "--step-s", 0.05
     )
     running.wait_for_text("step 2", 2)
     assert running.folder is not None
-    assert len(carriers(running.folder.name)) >= 7  # the agent, two ranks, two workers each
+    run_id = running.folder.name
+    wait_until(lambda: len(carriers(run_id)) >= 7, "the agent, two ranks, two workers each")
     kill(running, whom)
     running.assert_nothing_left()
     running.wait()
@@ -72,7 +76,7 @@ def test_the_supervisor_killed_while_it_starts(ddp: Launcher, moment_s: float) -
     running.wait_for("RunStarted")
     time.sleep(moment_s)
     kill(running, "supervisor")
-    running.process.wait(10)
+    running.process.wait(limit(60))
     running.assert_nothing_left()
 
 
@@ -100,7 +104,7 @@ def test_the_supervisor_killed_while_the_job_winds_down(ddp: Launcher) -> None:
     running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 60, ddp.script(stubborn))
     running.wait_for("RankExited")
     kill(running, "supervisor")
-    running.process.wait(10)
+    running.process.wait(limit(60))
     running.assert_nothing_left()
 
 
@@ -109,8 +113,8 @@ def test_files_of_a_killed_supervisor_hold_everything(ddp: Launcher) -> None:
     running = ddp.start(program)
     running.wait_for_text("\n50\n")
     kill(running, "supervisor")
-    running.process.wait(10)
+    running.process.wait(limit(60))
     running.assert_nothing_left()
     assert running.folder is not None
     lines = (running.folder / "attempt_0/rank_0/stdout.log").read_text().splitlines()
-    wait_until(lambda: lines == [str(i) for i in range(len(lines))], "an unbroken count", 1)
+    assert lines == [str(i) for i in range(len(lines))], "an unbroken count"

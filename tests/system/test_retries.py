@@ -6,6 +6,8 @@ import socket
 
 import pytest
 
+from tests.ports import unused_port
+
 from .conftest import TRAIN, Launcher
 
 # Fails in its first runs, as counted in a file per rank; writes the port it was given.
@@ -31,8 +33,7 @@ def test_a_retry_cures_what_it_can_and_keeps_every_attempt(ddp: Launcher) -> Non
 
 
 def test_ports_differ_between_attempts_where_the_user_fixed_one(ddp: Launcher) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = unused_port()
     outcome = ddp(
         "--nproc-per-node", 2, "--master-port", port, "--max-retries", 2, ddp.script(FLAKY), ddp.cwd / "count", 2
     )
@@ -83,16 +84,26 @@ def test_retry_never(ddp: Launcher) -> None:
     assert outcome.verdict["attempts"] == 1
 
 
-# The program holds the port that the first attempt was given until that attempt is over: only another one can help.
+# Holds the agent, and only it, until the port is stolen: Python imports this module wherever it starts.
+HELD_AGENT = """
+import os, sys, time
+while "torch.distributed.run" in sys.orig_argv and not os.path.exists(os.environ["STOLEN"]): time.sleep(0.01)
+"""
+
+
 def test_a_stolen_port_leads_to_another_one_and_costs_no_retry(ddp: Launcher) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    running = ddp.start("--master-port", port, ddp.script("import os; print(os.environ['MASTER_PORT'])"))
+    """The thief holds it until the run is over: only another one can help."""
+    port, stolen = unused_port(), ddp.cwd / "stolen"
+    (ddp.cwd / "site").mkdir()
+    (ddp.cwd / "site" / "sitecustomize.py").write_text(HELD_AGENT)
+    environ = {"STOLEN": str(stolen), "PYTHONPATH": str(ddp.cwd / "site")}
+    running = ddp.start("--master-port", port, ddp.script("import os; print(os.environ['MASTER_PORT'])"), env=environ)
     running.wait_for("AgentStarted")
     with socket.socket() as thief:
         thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         thief.bind(("0.0.0.0", port))
         thief.listen()
+        stolen.touch()
         outcome = running.wait()
     assert outcome.code == 0, outcome.stderr
     ports = [event["port"] for event in outcome.named("AttemptStarted")]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,8 @@ from typing import Any
 import pytest
 
 from ddp_run import training
+from tests.ports import unused_port
+from tests.waiting import limit
 
 from .conftest import DEADLINE_S, Launcher
 
@@ -102,7 +102,9 @@ again = refused(7)
 # Rank 2 goes on to the next step's collective while the others are done and compare.
 ones = torch.ones(1)
 if here.rank != 2:
-    seen["absent"] = refused(4, timeout_s=1.5)
+    store.set(f"here {here.rank}", "")
+    store.wait(["here 0", "here 1"])
+    seen["absent"] = refused(4, timeout_s=4)
 dist.all_reduce(ones)
 seen["sum"] = float(ones)
 assert again is None
@@ -137,7 +139,7 @@ def test_ranks_with_different_step_counts_are_named_on_every_rank(runner: Runner
         assert absent["absent"] == [2]
         assert [rank, 4] in absent["counts"]
         assert absent["text"].startswith(f"rank {rank} did 4 steps, and rank 2 did not come to the same check within ")
-        assert 1.5 <= absent["took"] < 15
+        assert absent["took"] >= 4
 
 
 _STORE_IN_RANK_0 = """
@@ -157,10 +159,7 @@ except StepCountError as error:
 def test_rank_0_takes_the_store_away_only_after_the_others_have_read(runner: Runner) -> None:
     """As with launchers that leave the store to rank 0, which here ends at once after the check."""
     program = runner.program(_STORE_IN_RANK_0)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = str(taken.getsockname()[1])
-    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port())}
     ranks = [
         subprocess.Popen(
             [sys.executable, program],
@@ -398,7 +397,7 @@ def test_the_module_costs_no_torch() -> None:
     code = (
         "import sys, ddp_run.training; print(*(name for name in sys.modules if name[:4] in ('torc', 'ddp_', 'clic')))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=limit(120))
     assert done.stdout.split() == ["ddp_run", "ddp_run.training"], done.stderr
 
 
@@ -444,10 +443,8 @@ def test_the_minimal_test_under_ddp_run(ddp: Launcher) -> None:
 
 
 def test_the_minimal_test_waits_for_nobody_for_ever(runner: Runner) -> None:
-    started = time.monotonic()
     ended = runner([sys.executable, MINIMAL, "--timeout", "1"], **ALONE, WORLD_SIZE="2")
     assert ended.code == 1
-    assert time.monotonic() - started < 40
     assert _steps(ended.stdout, 0) == ALL[:3]
     assert ended.stderr.startswith("[DDP-TEST] rank 0: FAILED in step 3/6 (process group)\n")
 

@@ -45,7 +45,7 @@ KINDS = {
     "no-optimizer": Loop(None, "after-init"),
     "no-group": Loop(),
 }
-BY_DEFAULT = ("accumulate", "amp-skips", "zero", "no-optimizer")
+BY_DEFAULT = ("amp-skips", "zero")
 
 
 @pytest.mark.parametrize(

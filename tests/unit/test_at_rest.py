@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 
 import pytest
+from tests.waiting import wait_until
 
 from ddp_run.at_rest import ThreadLook, at_rest, threads
 
@@ -52,9 +52,8 @@ def test_the_threads_of_this_process() -> None:
     waits.start()
     try:
         assert waits.native_id is not None
-        deadline = time.monotonic() + 30
-        while not threads(os.getpid())[waits.native_id].asleep and time.monotonic() < deadline:
-            time.sleep(0.01)
+        number = waits.native_id
+        wait_until(lambda: threads(os.getpid())[number].asleep, "the thread to sleep")
         before = threads(os.getpid())
         assert before[waits.native_id].asleep
         assert not before[os.getpid()].asleep

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import limit
 
 from ddp_run import childfailed
 
@@ -53,7 +54,11 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What the installed torch prints for three failures: a code, a signal, a recorded traceback."""
     error_file = tmp_path_factory.mktemp("box") / "error.json"
     done = subprocess.run(
-        [sys.executable, "-c", PRINT_BOX, str(error_file)], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", PRINT_BOX, str(error_file)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=limit(120),
     )
     return done.stdout
 

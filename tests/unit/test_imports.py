@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import limit
 
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 
@@ -57,7 +58,7 @@ def _loaded(folder: Path, *words: str) -> tuple[int, set[str]]:
         env=_environ(folder),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=limit(120),
     )
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     assert len(lines) > 20, done.stderr
@@ -99,7 +100,7 @@ def test_the_road_to_the_agent(tmp_path: Path, options: list[str]) -> None:
         env=_environ(tmp_path),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=limit(120),
     )
     loaded = set(done.stdout.splitlines())
     assert "ddp_run.launch" in loaded, done.stderr

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import limit
 
 from ddp_run.grammar import HelpWanted
 from ddp_run.option_sources import settle
@@ -185,7 +186,12 @@ def _torch_rows() -> tuple[Row, ...]:
 def _ask_torch(lines: list[Line]) -> list[tuple[str, dict[str, Any] | None]]:
     question = json.dumps([(line.argv, line.variables) for line in lines])
     done = subprocess.run(
-        [sys.executable, "-c", _REAL_PARSER], input=question, capture_output=True, text=True, timeout=150, check=True
+        [sys.executable, "-c", _REAL_PARSER],
+        input=question,
+        capture_output=True,
+        text=True,
+        timeout=limit(150),
+        check=True,
     )
     return [(kind, values) for kind, values in json.loads(done.stdout)]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import limit
 
 from ddp_run import diagnose, problem, supervise, verdict_file, verdict_text
 from ddp_run.cli import COMMANDS
@@ -202,7 +203,7 @@ def test_the_folder_of_a_run_is_as_listed(tmp_path: Path) -> None:
         env=environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=limit(120),
     )
     assert done.returncode == 1, done.stderr
     listing = README.partition("### The files of a run\n")[2].split("```")[1]

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 from ddp_run import core_dump, journal, kernel_log
 from ddp_run.advice import by_core
@@ -120,15 +121,16 @@ def test_a_kill_is_found_by_pid_where_pids_are_ours() -> None:
 # --------------------------------------------------------------------------------------------- space
 
 
-def asked(question: SpaceQuestion, within_s: float = 5.0) -> list[SpaceCounted]:
+def asked(question: SpaceQuestion, enough: int | None = None) -> list[SpaceCounted]:
+    """All answers, or the first few."""
     found: list[SpaceCounted] = []
-    deadline = time.monotonic() + within_s
-    over = False
-    while not over and time.monotonic() < deadline:
+
+    def come() -> bool:
         answers, over = question.answers(AT)
-        found += answers
-        time.sleep(0.005)
-    assert over
+        found.extend(answers)
+        return over or len(found) == enough
+
+    wait_until(come, "the answers")
     return found
 
 
@@ -144,11 +146,10 @@ def test_space_of_paths_some_of_which_are_not_there(tmp_path: Path) -> None:
 
 def test_a_path_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.statvfs
-    monkeypatch.setattr(os, "statvfs", lambda path: time.sleep(60) if "dead" in path else real(path))
+    monkeypatch.setattr(os, "statvfs", lambda path: time.sleep(600) if "dead" in path else real(path))
     question = SpaceQuestion.ask([str(tmp_path), "/dead"])
-    time.sleep(0.2)
-    answers, over = question.answers(AT)
-    assert ([each.path for each in answers], over) == ([str(tmp_path)], False)
+    assert [each.path for each in asked(question, enough=1)] == [str(tmp_path)]
+    assert question.answers(AT) == ([], False)
     question.aside.end()
     assert os.waitstatus_to_exitcode(os.waitpid(question.aside.pid, 0)[1]) == -signal.SIGKILL
 
@@ -156,8 +157,7 @@ def test_a_path_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest
 def test_whoever_reaped_it_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     question = SpaceQuestion.ask([str(tmp_path)])
     asked(question)
-    while question.aside.pid not in dict(reap()):
-        time.sleep(0.005)
+    wait_until(lambda: question.aside.pid in dict(reap()), "its end")
     question.aside.reaped = True
     killed: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, _signum: killed.append(pid))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import limit
 
 from ddp_run import traceback_text
 from ddp_run.events import ExceptionInfo
@@ -42,7 +43,9 @@ PREFIXES = ("", "[rank0]: ", "0: ", "[default1]:", "2026-01-02 03:04:05,678 ERRO
 def printed(tmp_path: Path, program: str) -> list[str]:
     """What python writes to stderr for a program in train.py."""
     (tmp_path / "train.py").write_text(program)
-    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=limit(120)
+    )
     assert done.returncode == 1
     return done.stderr.splitlines()
 
