@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ddp_run.preflight import torch_rows
+from tests.ports import unused_port
 from tests.waiting import limit
 
 from .conftest import DDP_RUN
@@ -43,9 +45,15 @@ def _run(words: Sequence[str], cwd: Path, environ: dict[str, str]) -> tuple[int,
     return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
 
 
+def _own_port() -> list[str]:
+    """Up to torch 2.9 all jobs of a host take port 29500 where none is given: other tests' too."""
+    default = next(row.default for row in torch_rows() if row.dest == "master_port")
+    return [] if default is None else [f"--master-port={unused_port()}"]
+
+
 def torchrun(cwd: Path, logs: Path, options: Sequence[str], program: Sequence[str], **environ: str) -> Job:
     """As `torchrun OPTIONS PROGRAM`, with files per rank."""
-    words = [str(TORCHRUN), *options, "--redirects=3", f"--log-dir={logs}", *program]
+    words = [str(TORCHRUN), *_own_port(), *options, "--redirects=3", f"--log-dir={logs}", *program]
     code, log = _run(words, cwd, _environment(environ))
     return Job(code, log, logs)
 
