@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -224,7 +224,8 @@ def ddp(tmp_path: Path) -> Iterator[Launcher]:
             running.process.wait(limit(60))
         if running.folder is not None:
             for carrier in carriers(running.folder.name):
-                os.kill(int(carrier.split()[0]), signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(int(carrier.split()[0]), signal.SIGKILL)
 
 
 @pytest.hookimpl(hookwrapper=True)
