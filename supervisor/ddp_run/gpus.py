@@ -16,6 +16,7 @@ from typing import Any, Self, final
 from ddp_run import aside, launch
 from ddp_run.close_look import GpuUse
 from ddp_run.events import GpuSampled, LocalRank, MonotonicNs, Noted, Rank
+from ddp_run.process_look import in_first_pid_namespace
 
 FIRST_LOOK_S = 1.0
 LOOK_S = 10.0
@@ -38,8 +39,6 @@ _PROGRAM = Path(__file__).parent / "gpu_probe.py"
 _DEVICES = ("/dev/nvidiactl", "/dev/dxg")
 """The driver's device, and that of WSL."""
 _NONE = ("", "-1", "NoDevFiles")
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""include/linux/proc_ns.h, PROC_PID_INIT_INO. In others NVML may give the host's pids, or none."""
 _ANCESTORS = 8
 _PROC = Path("/proc")
 _SECOND = 1_000_000_000
@@ -88,7 +87,7 @@ class GpuWatch:
         os.set_blocking(fd, False)
         os.set_blocking(asking, False)
         watch = cls(process.pid, fd, asking)
-        watch._own_pids = _namespace() == _FIRST_PID_NAMESPACE
+        watch._own_pids = in_first_pid_namespace()  # in others NVML may give the host's pids, or none
         return watch
 
     def ask(self, at: MonotonicNs) -> None:
@@ -282,13 +281,6 @@ def _member(pid: int, by_pid: Mapping[int, Rank]) -> Rank | None:
 def _name(pid: int) -> str:
     try:
         return (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _namespace() -> str:
-    try:
-        return str((_PROC / "self/ns/pid").readlink())
     except OSError:
         return ""
 

@@ -10,18 +10,16 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self, final
 
 from ddp_run.events import KernelLogged, MonotonicNs
+from ddp_run.process_look import in_first_pid_namespace
 
 _KMSG = "/dev/kmsg"
 _RECORD_BYTES = 8192
 _MOST_RECORDS = 50_000
 _MOST_LINES = 200
 _MOST_CHARACTERS = 400
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""include/linux/proc_ns.h, PROC_PID_INIT_INO: the one whose pids the kernel writes into its log."""
 _WORTH = re.compile(
     r"invoked oom-killer|oom-kill:|oom_reaper|oom\.group|out of memory|killed process|page allocation failure"
     r"|segfault at|\btraps: |general protection|trap invalid opcode|trap divide error"
@@ -62,7 +60,7 @@ class KernelLog:
         if not lines:
             return None
         kept = lines if len(lines) <= _MOST_LINES else [*lines[: _MOST_LINES // 2], *lines[-_MOST_LINES // 2 :]]
-        return KernelLogged(at, tuple(kept), len(lines) - len(kept), _in_first_pid_namespace())
+        return KernelLogged(at, tuple(kept), len(lines) - len(kept), in_first_pid_namespace())
 
     def close(self) -> None:
         """Let go of the log."""
@@ -94,10 +92,3 @@ def text_of(record: bytes) -> str | None:
     seconds, microseconds = divmod(int(fields[2]), 1_000_000)
     shown = "".join(char if char.isprintable() else " " for char in text.decode("utf-8", "replace"))
     return f"[{seconds:5d}.{microseconds:06d}] {shown[:_MOST_CHARACTERS]}"
-
-
-def _in_first_pid_namespace() -> bool:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink()) == _FIRST_PID_NAMESPACE
-    except OSError:
-        return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final, Literal, final
 
@@ -162,6 +162,11 @@ def rank_list(ranks: Iterable[int]) -> str:
         else:
             spans.append([rank, rank])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def named_ranks(ranks: Collection[int]) -> str:
+    """`rank 3`, `ranks 0,2,5-7`."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(ranks)}"
 
 
 @final

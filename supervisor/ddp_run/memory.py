@@ -96,7 +96,7 @@ def _hierarchies(mounts: Iterable[str], version: int) -> Iterator[tuple[str, Pat
         wanted = kind == "cgroup2" if version == 2 else kind == "cgroup" and "memory" in others[-1].split(",")
         fields = left.split(" ")
         if wanted and len(fields) > 4:
-            yield _unescaped(fields[3]), Path(_unescaped(fields[4]))
+            yield unescaped(fields[3]), Path(unescaped(fields[4]))
 
 
 def _folders(path: str, mounts: Iterable[tuple[str, Path]]) -> tuple[Path, ...]:
@@ -111,7 +111,8 @@ def _folders(path: str, mounts: Iterable[tuple[str, Path]]) -> tuple[Path, ...]:
     return ()
 
 
-def _unescaped(word: str) -> str:
+def unescaped(word: str) -> str:
+    """A path as it is, of a table of mounts that writes blanks as `\\040`. Source: proc(5), mountinfo."""
     return _OCTAL.sub(lambda found: chr(int(found[1], 8)), word)
 
 

@@ -8,7 +8,6 @@ does, the path that a system call was given, is left to `read_path`, for a proce
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,12 @@ from typing import Self
 
 from ddp_run.close_look import ProcessState
 from ddp_run.events import Rank
-from ddp_run.memory import children
+from ddp_run.memory import children, unescaped
 from ddp_run.torch_threads import NOT_OF_THE_PROGRAM
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_OCTAL = re.compile(r"\\([0-7]{3})")
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""include/linux/proc_ns.h, PROC_PID_INIT_INO."""
 _LONGEST_PATH = 4096
 _PAGE = os.sysconf("SC_PAGESIZE")
 
@@ -41,7 +41,7 @@ class Mount:
         fields = left.split(" ")
         if len(fields) < 5 or not right:
             return None
-        return cls(_unescaped(fields[4]), right.split(" ")[0], fields[2].partition(":")[2])
+        return cls(unescaped(fields[4]), right.split(" ")[0], fields[2].partition(":")[2])
 
     @property
     def said(self) -> str:
@@ -146,6 +146,11 @@ def process(pid: int, sampler: int = 0) -> ProcessLook:
 def state(pid: int) -> ProcessState:
     """What its main thread does now, in the kernel's words."""
     return _state_and_cpu(pid)[0]
+
+
+def in_first_pid_namespace() -> bool:
+    """Whether pids here are the host's: those in the kernel's log, and those that a driver gives."""
+    return _link(os.getpid(), "ns/pid") == _FIRST_PID_NAMESPACE
 
 
 def _state_and_cpu(pid: int) -> tuple[ProcessState, float]:
@@ -400,10 +405,6 @@ def _mounts(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/mountinfo").read_text(errors="replace").splitlines()
     except OSError:
         return []
-
-
-def _unescaped(word: str) -> str:
-    return _OCTAL.sub(lambda found: chr(int(found[1], 8)), word)
 
 
 def _switches(pid: int, thread: int) -> int:

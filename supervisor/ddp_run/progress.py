@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ddp_run.close_look import CloseLook, Collective, GpuUse, ProcessState
 from ddp_run.events import MonotonicNs, Rank
-from ddp_run.lines import rank_list
+from ddp_run.lines import named_ranks
 from ddp_run.ras_text import Missing
 from ddp_run.stack_text import Doing, Stack
 
@@ -118,7 +118,7 @@ class _Scene:
         """`; ranks 0,2 wait in barrier`."""
         if not self.waiting:
             return ""
-        return f"; {_ranks(_of(self.waiting))} wait{_s(self.waiting)}{_in(self.waiting)}"
+        return f"; {named_ranks(_of(self.waiting))} wait{_s(self.waiting)}{_in(self.waiting)}"
 
 
 def _in(looks: Sequence[CloseLook]) -> str:
@@ -136,7 +136,7 @@ def _dated(stall: Stall, since: MonotonicNs, looks: Sequence[CloseLook], gpus: S
         grouped.setdefault(_what(each), []).append(each)
     quotes = []
     for members in sorted(grouped.values(), key=lambda each: (each[0].rank not in stall.culprits, len(each))):
-        quotes.append(f"{_ranks(_of(members))}: {_what(members[0], len(members))}")
+        quotes.append(f"{named_ranks(_of(members))}: {_what(members[0], len(members))}")
         if members[0].rank in stall.culprits and members[0].stack is not None:
             quotes += _end_of(members[0].stack)
     return replace(stall, since=since, quotes=(*quotes, *_numbers(looks), *_busy(gpus)))
@@ -150,7 +150,7 @@ def _apart_by(looks: Sequence[CloseLook], shown: Callable[[CloseLook], str | Non
         if word is not None:
             alike.setdefault(word, []).append(each)
     groups = sorted(alike.items(), key=lambda pair: (len(pair[1]), pair[1][0].rank))
-    words = [f"{_ranks(_of(members))} {word}" for word, members in groups[:_MOST_GROUPS]]
+    words = [f"{named_ranks(_of(members))} {word}" for word, members in groups[:_MOST_GROUPS]]
     return ", ".join(words + ["…"] * (len(groups) > _MOST_GROUPS))
 
 
@@ -179,7 +179,7 @@ def _busy(gpus: Sequence[GpuUse]) -> list[str]:
     shares = []
     for number, share in sorted({(each.gpu, each.busy) for each in gpus}):
         ranks = sorted({each.rank for each in gpus if each.gpu == number})
-        shares.append(f"GPU {number} at {share} % ({_ranks(ranks)})")
+        shares.append(f"GPU {number} at {share} % ({named_ranks(ranks)})")
     assumed = "" if all(each.sure for each in gpus) else "; which rank is on which GPU is taken from the local rank"
     return [", ".join(shares) + assumed]
 
@@ -200,13 +200,13 @@ def _held(scene: _Scene) -> Stall:
     if not scene.waiting and not scene.others:
         return scene.stall(False, f"all ranks are {how}", (), patient=True)
     hung = not traced and not any(each.works for each in scene.others)
-    said = f"{_ranks(who)} {_is(who)} {how}{scene.who_waits}"
+    said = f"{named_ranks(who)} {_is(who)} {how}{scene.who_waits}"
     return scene.stall(hung, said, who, patient=traced, certain=hung and not scene.others)
 
 
 def _left(scene: _Scene) -> Stall:
     """Whoever still runs waits, and a rank has ended."""
-    said = f"{_ranks(scene.left)} ended with exit code 0{scene.who_waits}"
+    said = f"{named_ranks(scene.left)} ended with exit code 0{scene.who_waits}"
     return scene.stall(scene.whole, said, scene.left, cause="peer-died")
 
 
@@ -220,7 +220,7 @@ def _elsewhere(scene: _Scene) -> Stall:
     unseen = [each for each in scene.others if each.doing is None and each.state is not ProcessState.DISK]
     said = _groups(scene.others) + scene.who_waits
     if scene.left:
-        said += f"; {_ranks(scene.left)} ended with exit code 0"
+        said += f"; {named_ranks(scene.left)} ended with exit code 0"
     # A rank that shows nothing of itself may well wait like the rest.
     culprits = () if unseen else _of(missing)
     return scene.stall(hung, said, culprits, patient=any(each.patient for each in scene.others))
@@ -231,7 +231,7 @@ def _groups(looks: Sequence[CloseLook]) -> str:
     grouped: dict[str, list[CloseLook]] = {}
     for each in looks:
         grouped.setdefault(_what(each), []).append(each)
-    return "; ".join(f"{_ranks(_of(members))} {_what(members[0], len(members))}" for members in grouped.values())
+    return "; ".join(f"{named_ranks(_of(members))} {_what(members[0], len(members))}" for members in grouped.values())
 
 
 def _what(look: CloseLook, count: int = 1) -> str:
@@ -276,7 +276,8 @@ def _apart(scene: _Scene) -> Stall:
     if found is not None:
         return found
     if not scene.whole:
-        said = f"{_ranks(_of(scene.waiting))} wait{_s(scene.waiting)}{_in(scene.waiting)}: all of this node, for others"
+        who = named_ranks(_of(scene.waiting))
+        said = f"{who} wait{_s(scene.waiting)}{_in(scene.waiting)}: all of this node, for others"
         return scene.stall(False, said, ())
     return _places_apart(scene)
 
@@ -293,7 +294,7 @@ def _mismatch(scene: _Scene) -> Stall | None:
             continue
         sizes = sorted(kinds.values(), key=lambda members: (len(members), members[0].rank))
         few, many = sizes[0], sizes[-1]
-        said = ", ".join(f"{_ranks(_of(members))} entered {_said(members[0])}" for members in sizes)
+        said = ", ".join(f"{named_ranks(_of(members))} entered {_said(members[0])}" for members in sizes)
         clear = len(few) < len(many) and len(sizes) == 2
         said = f"{said}, as collective {number} of the process group"
         return scene.stall(True, said, _of(few) if clear else (), cause="collective-mismatch", certain=True)
@@ -326,7 +327,7 @@ def _behind(scene: _Scene) -> Stall | None:
     waiting = [each for each in scene.waiting if each.rank not in ends]
     if not waiting:
         return scene.stall(True, f"the ranks wait for each other: {_groups(scene.waiting)}", (), certain=True)
-    said = f"{_groups(last)}; {_ranks(_of(waiting))} {_is(waiting)} ahead and wait{_s(waiting)}{_in(waiting)}"
+    said = f"{_groups(last)}; {named_ranks(_of(waiting))} {_is(waiting)} ahead and wait{_s(waiting)}{_in(waiting)}"
     # A message of any size may be on its way between two of them; a GPU's wait looks like work.
     sends = any(each.current is None and each.operation in _POINT_TO_POINT and each.works for each in last)
     # Nor is a collective of NCCL's that all have entered, alone in front of the others, more than slow.
@@ -395,17 +396,13 @@ def _alone(scene: _Scene) -> Stall | None:
     if not seen:
         return None
     hung = scene.seconds >= _SLOW_S and all(each.stuck and each.deadlocked for each in scene.others)
-    left = f"; {_ranks(scene.left)} ended with exit code 0" if scene.left else ""
+    left = f"; {named_ranks(scene.left)} ended with exit code 0" if scene.left else ""
     patient = any(each.patient for each in scene.others)
     return scene.stall(hung, _groups(scene.others) + left, (), patient=patient)
 
 
 def _of(looks: Sequence[CloseLook]) -> tuple[Rank, ...]:
     return tuple(sorted(each.rank for each in looks))
-
-
-def _ranks(ranks: Sequence[Rank]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(sorted(ranks))}"
 
 
 def _is(many: Sequence[object]) -> str:

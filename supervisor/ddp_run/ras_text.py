@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddp_run.events import Rank
-from ddp_run.lines import rank_list
+from ddp_run.lines import named_ranks
 
 _PROCESS = r"process (?P<pid>\d+) on node (?P<node>\S+)"
 _GROUP = re.compile(r"\s*(?P<group>\d+)\s+\d+\s+\d+\s+[\d-]+\s+(?P<size>\d+)\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*")
@@ -256,7 +256,7 @@ def _absent(report: Report, names: _Names) -> Missing | None:
         else:
             gone = all(process in report.dead for process in known)
         how = "cannot be reached any more" if gone else f"{'does' if len(ranks) == 1 else 'do'} not answer"
-        return Missing(ranks, f"{_ranks(ranks)}{_whose(known)} {how}, as NCCL's RAS says", gone)
+        return Missing(ranks, f"{named_ranks(ranks)}{_whose(known)} {how}, as NCCL's RAS says", gone)
     return None
 
 
@@ -275,7 +275,7 @@ def _behind(each: Communicator, names: _Names) -> Missing | None:
         operations = "operations" if kind == "collective" else kind
         fewest = min(count.launched for count in less)
         whose = _whose([member.process for member in members if member.process is not None])
-        said = f"{_ranks(ranks)}{whose} launched {fewest} {operations} where others launched {most}"
+        said = f"{named_ranks(ranks)}{whose} launched {fewest} {operations} where others launched {most}"
         found = found or Missing(ranks, f"{said}, as NCCL's RAS says")
     return found
 
@@ -286,7 +286,3 @@ def _whose(processes: Sequence[Process]) -> str:
         return f" (process {processes[0].pid} on {processes[0].node})"
     nodes = sorted({each.node for each in processes})
     return f" (on {', '.join(nodes[:4])}{', …' if len(nodes) > 4 else ''})" if nodes else ""
-
-
-def _ranks(ranks: Sequence[Rank]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(ranks)}"

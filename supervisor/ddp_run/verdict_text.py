@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_run.events import ExceptionInfo, Rank
-from ddp_run.lines import neutral, rank_list
+from ddp_run.lines import named_ranks, neutral
 from ddp_run.verdict import Collateral, FirstFailure, Outcome, Quote, Verdict
 
 SourceLine = Callable[[str, int], str | None]
@@ -310,7 +310,7 @@ def _ranks(ranks: Collection[Rank | None]) -> str:
     known = [rank for rank in ranks if rank is not None]
     if not known:
         return "another rank" if len(ranks) == 1 else f"{len(ranks)} other ranks"
-    return f"{'rank' if len(known) == 1 else 'ranks'} {rank_list(known)}"
+    return named_ranks(known)
 
 
 def _helps(advice: tuple[str, ...], paint: Callable[[str, str], str]) -> list[str]:
