@@ -1,8 +1,8 @@
 """A job of three ranks that comes to stand, or only seems to: `stall.py --kind KIND`. Imports nothing of ddp_run.
 
 `HANGS` gives for each kind the rank at fault; it stands at the line marked `# KIND`. `SLOW` are the kinds that go on by
-themselves after `--seconds`, and end with 0. With `--until FILE` most of them (`TOLD`) go on when that file is there,
-and end when there is FILE.end.
+themselves after `--seconds`, and end with 0. With `--until FILE` those that ask `taking_long` go on when that file is
+there, and all end when there is FILE.end.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ HANGS: dict[str, int | None] = {
 }
 SLOW = ("evaluate", "save", "compile", "download", "debugger", "stopped", "suspended", "data", "pause", "accumulate")
 SLOW += ("late-init", "startup", "wait-for-file", "timer", "upload")
-TOLD = ("evaluate", "save", "compile", "download", "debugger", "data", "accumulate", "late-init", "wait-for-file")
 
 
 def arguments() -> argparse.Namespace:
@@ -75,7 +74,7 @@ rank = int(os.environ["RANK"])
 
 def taking_long() -> Callable[[], bool]:
     """Whether what begins now still has to take its time."""
-    if args.until and args.kind in TOLD:
+    if args.until:
         return lambda: not args.until.exists()
     end = time.monotonic() + args.seconds
     return lambda: time.monotonic() < end

@@ -8,13 +8,14 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from ddp_run import explanation
 from tests.waiting import limit, wait_until
@@ -36,6 +37,12 @@ def looked_at(rank, least):
     return False
 """
 """For programs of ranks that are to go on only when ddp-run has looked."""
+
+
+def cases(kinds: Iterable[str], by_default: Container[str]) -> list[ParameterSet]:
+    """Parameters of a test; those that are not run by default need `-m slow_system`."""
+    slow = pytest.mark.slow_system
+    return [pytest.param(kind, marks=() if kind in by_default else slow, id=kind) for kind in kinds]
 
 
 def carriers(run_id: str) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.waiting import limit
 
-from .conftest import DDP_RUN, TRAIN, Launcher, by_rank
+from .conftest import DDP_RUN, TRAIN, Launcher, by_rank, cases
 
 QUICK = """
 import os, signal, sys, time
@@ -43,9 +43,7 @@ CASES = {
 BY_DEFAULT = ("exit0", "exit42", "exit255", "os-exit7", "raise", "message", "SIGKILL", "SIGSEGV", "SIGTERM")
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in BY_DEFAULT else pytest.mark.slow_system) for kind in CASES]
-)
+@pytest.mark.parametrize("kind", cases(CASES, BY_DEFAULT))
 def test_the_first_failing_ranks_own_code(ddp: Launcher, kind: str) -> None:
     outcome = ddp("--nproc-per-node", 2, ddp.script(QUICK), kind)
     assert outcome.code == CASES[kind]

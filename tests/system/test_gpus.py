@@ -21,7 +21,7 @@ from ddp_run.events import GpuSampled, MonotonicNs, Noted, Rank
 from ddp_run.gpus import GpuWatch
 from tests.waiting import limit, wait_until
 
-from .conftest import Launcher, Running
+from .conftest import Launcher, Running, cases
 
 pytest.importorskip("pynvml", reason="needs nvidia-ml-py, the extra `gpu`")
 
@@ -230,7 +230,7 @@ def test_a_gpu_that_is_lost_while_the_job_runs(ddp: Launcher, machine: Machine) 
     assert notes(running) == ["GPU 1 is not looked at: GPU is lost"]
 
 
-@pytest.mark.parametrize("function", [pytest.param("init", marks=pytest.mark.slow_system), "memory"])
+@pytest.mark.parametrize("function", cases(("init", "memory"), ("memory",)))
 def test_nvml_that_never_answers(ddp: Launcher, machine: Machine, function: str) -> None:
     machine.say(f"hang {function}")
     running = ddp.start("--nproc-per-node", 2, ddp.script(RUNS_OUT), env=machine.environ)

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from ddp_run.close_look import ProcessState
+from ddp_run.process_look import state
 from tests.waiting import wait_until
 
-from .conftest import Launcher, Outcome, Running, assert_replay_agrees
+from .conftest import Launcher, Outcome, Running, assert_replay_agrees, cases
 
 STALL = Path(__file__).parents[1] / "faults" / "stall.py"
 STANDING_S = 23.0
@@ -103,11 +105,6 @@ TOLD = (
 BY_DEFAULT = ("branch", "lock", "download")
 
 
-def _all(kinds: object) -> list[object]:
-    slow = pytest.mark.slow_system
-    return [pytest.param(kind, marks=() if kind in BY_DEFAULT else slow, id=str(kind)) for kind in kinds]  # type: ignore[attr-defined]
-
-
 def _start(kind: str, *words: str, options: tuple[str, ...] = ()) -> tuple[str, ...]:
     seconds = STANDING_S if SLOW.get(kind, "") is None else 2 * STANDING_S
     return ("--nproc-per-node", "3", *options, str(STALL), "--kind", kind, "--seconds", str(seconds), *words)
@@ -129,7 +126,7 @@ def _line(kind: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {kind}"))
 
 
-@pytest.mark.parametrize("kind", _all(HANGS))
+@pytest.mark.parametrize("kind", cases(HANGS, BY_DEFAULT))
 def test_hang(ddp: Launcher, kind: str) -> None:
     wanted = (HANGS if _gloo_is_recorded() else WITHOUT_A_RECORDER)[kind]
     outcome = ddp(*_start(kind, options=("--hang-timeout", "5")))
@@ -153,7 +150,7 @@ def test_hang(ddp: Launcher, kind: str) -> None:
         assert any(f'stall.py", line {_line(kind)} in' in quote["text"] for quote in verdict["evidence"])
 
 
-@pytest.mark.parametrize("kind", _all(SLOW))
+@pytest.mark.parametrize("kind", cases(SLOW, BY_DEFAULT))
 def test_what_only_takes_long(ddp: Launcher, kind: str) -> None:
     said = SLOW[kind]
     outcome = _gone_on(ddp, kind)
@@ -192,8 +189,7 @@ def _stop(running: Running, kind: str) -> None:
     """Stop the ranks until that is said, or the whole job for longer than it would take to be said."""
     if kind == "suspended":
         running.signal(signal.SIGTSTP)
-        stat = Path(f"/proc/{running.process.pid}/stat")
-        wait_until(lambda: ") T " in stat.read_text(), "ddp-run to stop itself")
+        wait_until(lambda: state(running.process.pid) is ProcessState.STOPPED, "ddp-run to stop itself")
         time.sleep(STANDING_S)
         running.signal(signal.SIGCONT)
         return

@@ -11,7 +11,7 @@ import pytest
 from tests.ports import unused_port
 from tests.waiting import limit
 
-from .conftest import Launcher
+from .conftest import Launcher, cases
 
 SHOW = """
 import json, os, sys
@@ -83,9 +83,7 @@ def test_a_variable_that_the_user_set_is_never_changed(ddp: Launcher) -> None:
     assert {name: env[name] for name in mine} == mine
 
 
-@pytest.mark.parametrize(
-    "preset", [*(pytest.param(each, marks=pytest.mark.slow_system) for each in ("off", "warn", "info")), "trace"]
-)
+@pytest.mark.parametrize("preset", cases(("off", "warn", "info", "trace"), ("trace",)))
 def test_no_preset_breaks_a_gloo_job(ddp: Launcher, preset: str) -> None:
     from .conftest import TRAIN
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.waiting import limit, wait_until
 
-from .conftest import TRAIN, Launcher, Running, carriers
+from .conftest import TRAIN, Launcher, Running, carriers, cases
 
 # Each rank has a child of its own, which outlives it where nobody cares.
 CHILDREN = """
@@ -55,7 +55,7 @@ def test_ranks_and_their_children_end_with_whoever_is_killed(ddp: Launcher, whom
     assert_journal_is_readable(running)
 
 
-@pytest.mark.parametrize("whom", ["supervisor", pytest.param("agent", marks=pytest.mark.slow_system), "rank"])
+@pytest.mark.parametrize("whom", cases(("supervisor", "agent", "rank"), ("supervisor", "rank")))
 def test_data_loader_workers_end_too(ddp: Launcher, whom: str) -> None:
     running = ddp.start(
         "--nproc-per-node", 2, "--shutdown-timeout", 2, TRAIN, "--workers", 2, "--steps", 10000, "--step-s", 0.05

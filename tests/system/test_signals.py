@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ddp_run.close_look import ProcessState
+from ddp_run.process_look import state
 from tests.waiting import wait_until
 
 from .conftest import Launcher, disposition
@@ -131,10 +133,6 @@ def test_a_signal_before_any_rank_exists(ddp: Launcher) -> None:
     running.assert_nothing_left()
 
 
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
 def test_ctrl_z_stops_the_whole_job_and_fg_continues_it(ddp: Launcher) -> None:
     ticking = "import time\ni = 0\nwhile True: print(i, flush=True); i += 1; time.sleep(0.1)"
     running = ddp.start("--nproc-per-node", 2, ddp.script(ticking))
@@ -142,9 +140,10 @@ def test_ctrl_z_stops_the_whole_job_and_fg_continues_it(ddp: Launcher) -> None:
     running.wait_for_text("3\n", 2)
     running.signal(signal.SIGTSTP)
     # a process that was stopped shows it only when it would have run again
-    wait_until(lambda: {state(pid) for pid in (running.process.pid, *pids)} == {"T"}, "ddp-run and its ranks to stop")
+    job = (running.process.pid, *pids)
+    wait_until(lambda: {state(pid) for pid in job} == {ProcessState.STOPPED}, "ddp-run and its ranks to stop")
     running.signal(signal.SIGCONT)
-    wait_until(lambda: all(state(pid) != "T" for pid in pids), "the ranks to go on")
+    wait_until(lambda: all(state(pid) is not ProcessState.STOPPED for pid in pids), "the ranks to go on")
     assert running.process.poll() is None
     os.kill(running.process.pid, signal.SIGTERM)
     assert running.wait().code == 143

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Launcher
+from .conftest import Launcher, cases
 
 LOOPS = Path(__file__).parents[1] / "faults" / "loops.py"
 TURNS = 5
@@ -48,9 +48,7 @@ KINDS = {
 BY_DEFAULT = ("amp-skips", "zero")
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in BY_DEFAULT else pytest.mark.slow_system) for kind in KINDS]
-)
+@pytest.mark.parametrize("kind", cases(KINDS, BY_DEFAULT))
 def test_step_and_phase_of_a_failure(ddp: Launcher, kind: str) -> None:
     wanted = KINDS[kind]
     outcome = ddp("--nproc-per-node", "2", LOOPS, "--kind", kind, "--turns", TURNS)
