@@ -147,6 +147,11 @@ class Attempt:
         for process in self._ranks.values():
             self._forget(process)
 
+    @property
+    def told_to_stop(self) -> bool:
+        """Whether a stop signal came while it lasted."""
+        return self._stops > 0
+
     # ---------------------------------------------------------------- sources of events
 
     def _turn(self, at_most_s: float | None) -> None:

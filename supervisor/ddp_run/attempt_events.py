@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddp_run.events import AttemptEnded, AttemptStarted, Event, MemoryCounted, RunStarted
+from ddp_run.events import (
+    AgentStarted,
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    MemoryCounted,
+    RunStarted,
+    SignalReceived,
+)
+from ddp_run.run import STOP_SIGNALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,30 @@ def of_attempt(events: Sequence[Event], attempt: int) -> AttemptEvents:
     before = next((e for e in reversed(events[:first]) if isinstance(e, MemoryCounted)), None)
     start = events[here]
     return AttemptEvents(run, start if isinstance(start, AttemptStarted) else None, tuple(events[first:end]), before)
+
+
+def attempts_made(events: Sequence[Event]) -> list[int]:
+    """The numbers of the attempts whose agent started; of all that were begun where none did."""
+    begun: list[int] = []
+    made: list[int] = []
+    for event in events:
+        if isinstance(event, AttemptStarted):
+            begun.append(event.attempt)
+        elif isinstance(event, AgentStarted):
+            made += begun[-1:]
+    return made or begun
+
+
+def stop_before_retry(events: Sequence[Event]) -> int | None:
+    """The signal that ended the run in place of another attempt; null where none was to follow, or none came."""
+    last = next((i for i in range(len(events) - 1, -1, -1) if isinstance(events[i], AttemptStarted)), None)
+    if last is None:
+        return None
+    since = events[last:]
+    if not any(isinstance(event, AttemptEnded) and event.decision == "retry" for event in since):
+        return None
+    stops = (event.signum for event in since if isinstance(event, SignalReceived) and event.signum in STOP_SIGNALS)
+    return next(stops, None)
 
 
 def _is_over(event: Event, attempt: int) -> bool:

@@ -33,6 +33,8 @@ _PENDING_LIMIT: Final = 1 << 20
 _SILENCE_S: Final = 2.0
 _REDRAW_S: Final = 0.1
 _STATE_S: Final = 10.0
+_ASK_S: Final = 0.1
+"""How often a wait for a slow console asks whether to give up."""
 _ERASE: Final = b"\r\x1b[K"
 
 
@@ -324,33 +326,44 @@ class Console:
         *,
         stall_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
+        give_up: Callable[[], bool] = lambda: False,
     ) -> bool:
         """Feed all `batches` (of `Tailer.drain`, when the writers are gone), waiting for room; then `end_attempt`.
 
-        False: the rest was left in the files, after `stall_s` seconds without progress or at `deadline` of `clock`.
+        False: the rest was left in the files, after `stall_s` seconds without progress, at `deadline` of `clock`, or
+        when `give_up`, asked at least every tenth of a second, says so.
         """
         complete = True
         for chunks in batches:
             self.feed(chunks, clock())
-            if not self._flush(_PENDING_LIMIT, deadline, stall_s, clock):
+            if give_up() or not self._flush(_PENDING_LIMIT, deadline, stall_s, clock, give_up):
                 complete = False
                 break
         self.end_attempt(clock())
         return complete
 
-    def finish(self, deadline: float, *, stall_s: float = 1.0, clock: Callable[[], float] = time.monotonic) -> int:
+    def finish(
+        self,
+        deadline: float,
+        *,
+        stall_s: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+        give_up: Callable[[], bool] = lambda: False,
+    ) -> int:
         """Write what waits, until `stall_s` seconds without progress or `deadline` of `clock`; nothing comes after.
 
-        Returns the number of bytes that were given up.
+        Returns the number of bytes that were given up, then or when `give_up` said so.
         """
         self.end_attempt(clock())
-        self._flush(0, deadline, stall_s, clock)
+        self._flush(0, deadline, stall_s, clock, give_up)
         given_up = self.pending
         for outlet in self._outlets():
             outlet.close()
         return given_up
 
-    def _flush(self, room: int, deadline: float, stall_s: float, clock: Callable[[], float]) -> bool:
+    def _flush(
+        self, room: int, deadline: float, stall_s: float, clock: Callable[[], float], give_up: Callable[[], bool]
+    ) -> bool:
         """Write until at most `room` bytes wait; False where that took too long."""
         moved_at = clock()
         while self.pending > room:
@@ -358,13 +371,13 @@ class Console:
             if sum(outlet.pump() for outlet in self._outlets()):
                 moved_at = now
             limit = min(deadline, moved_at + stall_s)
-            if now >= limit:
+            if now >= limit or give_up():
                 return self.pending <= room
             poll = select.poll()
             for fd in self.writable_fds:
                 poll.register(fd, select.POLLOUT)
             if self.pending > room:
-                poll.poll(max(0.0, limit - now) * 1000)
+                poll.poll(min(max(0.0, limit - now), _ASK_S) * 1000)
         return True
 
     # ------------------------------------------------------------------------------------------ lines

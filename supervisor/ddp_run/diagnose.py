@@ -120,6 +120,14 @@ def judge(evidence: Evidence, causes: Sequence[Cause] | None = None) -> Verdict:
     return replace(verdict, notes=notes, advice=(*verdict.advice, *release))
 
 
+def stopped_before_retry(verdict: Verdict, signum: int) -> Verdict:
+    """The run's verdict where a signal came in place of another attempt; `verdict` is the last attempt's."""
+    name = in_words(-signum)
+    title = f"stopped by {name} before the next attempt" + (f"; before that, {verdict.title}" if verdict.title else "")
+    stopped = replace(verdict, outcome="interrupted", exit_code=128 + signum, title=title, advice=())
+    return replace(stopped, retry=Retry(helps=False, reason=f"it was told to stop by {name}"))
+
+
 def follows_another(exception: ExceptionInfo) -> bool:
     """Whether the catalogue takes this exception for a consequence of another rank's failure."""
     death = Death(rank=None, code=1, exception=exception)

@@ -36,6 +36,7 @@ from ddp_run.events import (
 )
 from ddp_run.log_tail import read_tail
 from ddp_run.rank_ends import RankEnds
+from ddp_run.run import STOP_SIGNALS
 from ddp_run.verdict import (
     AgentEnd,
     Death,
@@ -45,7 +46,6 @@ from ddp_run.verdict import (
     Phase,
 )
 
-_STOPPING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _AGENT_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d+)")
 _NOISE = re.compile(r"^\s*$|^\[?(?:rank\d+\]:)?\[?[WE]\d* |resource_tracker|Warning|^\s+warnings\.warn")
 _LAST_WORDS = 5
@@ -61,7 +61,7 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
     deaths = [_death(folder, part, start, ends) for start in started.values() if ends.died(start)]
     deaths += _without_hello(folder, part, attempt, agent, started)
     leavers = [_leaver(folder, part, start, ends) for start in started.values() if ends.left(start)]
-    stop = next((e for e in part.events if isinstance(e, SignalReceived) and e.signum in _STOPPING), None)
+    stop = next((e for e in part.events if isinstance(e, SignalReceived) and e.signum in STOP_SIGNALS), None)
     not_ended = tuple(e for e in part.events if isinstance(e, NotEnded))
     alive = [start for start in started.values() if any(start.pid == e.pid for e in not_ended)]
     host_kills, cgroup_kills = resource_evidence.oom_kills(part)

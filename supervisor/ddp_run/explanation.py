@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddp_run import diagnose, evidence, journal, scan, transcript, verdict_file, verdict_text
-from ddp_run.events import AttemptEnded, AttemptStarted, Event, Rank, RunStarted
+from ddp_run import diagnose, journal, judging, retry, scan, transcript, verdict_file, verdict_text
+from ddp_run.attempt_events import attempts_made, stop_before_retry
+from ddp_run.events import AttemptEnded, Event, Rank, RunStarted
 from ddp_run.signs import words
 from ddp_run.spoken_text import Log
 from ddp_run.verdict import LogText, Verdict
@@ -84,10 +85,10 @@ def print_answer(answer: Answer, *, as_json: bool, width: int, colour: bool) -> 
 def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
     """The verdict of a run's last attempt, and its journal. Raises OSError; ValueError where there was no attempt."""
     events = tuple(journal.read(folder / "events.jsonl"))
-    started = [event.attempt for event in events if isinstance(event, AttemptStarted)]
-    if not started:
+    made = attempts_made(events)
+    if not made:
         raise ValueError(f"{folder / 'events.jsonl'} tells of no attempt")
-    return diagnose.judge(evidence.gather(folder, events, started[-1])), events
+    return judging.final(judging.judged(folder, events, made[-1]), events), events
 
 
 def _of_run(folder: Path) -> Answer:
@@ -95,16 +96,19 @@ def _of_run(folder: Path) -> Answer:
         verdict, events = replay(folder)
     except (OSError, ValueError) as error:
         raise NotReadable(f"{folder} is not the folder of a run: {error}") from error
-    attempts = sum(isinstance(event, AttemptStarted) for event in events)
+    attempts = len(attempts_made(events))
     run = next((event for event in events if isinstance(event, RunStarted)), None)
     reasons = [event.reason for event in events if isinstance(event, AttemptEnded)]
+    stop = stop_before_retry(events)
+    if stop is not None:
+        reasons.append(retry.stopped(stop).reason)
     document = verdict_file.as_json(
         verdict,
         run_id=run.run_id if run else None,
         attempts=attempts,
         folder=str(folder),
         decision="stop",
-        decision_reason=reasons[-1] if reasons else "ddp-run did not live to decide",
+        decision_reason=reasons[-1] if reasons else retry.UNDECIDED,
         wall_at=journal.clock(events),
     )
     return Answer(verdict, folder, attempts, f"not retried: {reasons[-1]}" if reasons else None, document)
@@ -116,18 +120,17 @@ def _of_run(folder: Path) -> Answer:
 def _of_logs(read: Sequence[tuple[Log, str | None]]) -> Answer:
     verdict = _judged([log for log, _left_out in read])
     verdict = replace(verdict, notes=(*verdict.notes, *(left_out for _log, left_out in read if left_out)))
-    retry = verdict.retry
-    helps = retry is not None and retry.helps
+    helps = verdict.retry is not None and verdict.retry.helps
     document = verdict_file.as_json(
         verdict,
         run_id=None,
         attempts=None,
         folder=None,
         decision="retry" if helps else "stop",
-        decision_reason=retry.reason if retry else None,
+        decision_reason=verdict.retry.reason if verdict.retry else None,
         wall_at=lambda _stamp: None,
     )
-    advice = None if retry is None else f"a retry {'can help' if helps else 'does not help'}: {retry.reason}"
+    advice = f"a retry {'can help' if helps else 'does not help'}: {verdict.retry.reason}" if verdict.retry else None
     return Answer(verdict, None, None, advice, document)
 
 

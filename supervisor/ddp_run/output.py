@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO, cast, final
 
@@ -82,9 +82,13 @@ class Output:
             waits.append(tailer.poll_interval)
         return min(waits, default=None)
 
-    def drain(self, tailer: Tailer, folder: Path) -> None:
-        """An attempt's ranks have ended: show what is left of their output, as long as the console takes it."""
-        self.console.drain(tailer.drain(_TAIL_BUDGET), time.monotonic() + _DRAIN_S, stall_s=_STALL_S)
+    def drain(self, tailer: Tailer, folder: Path, *, give_up: Callable[[], bool]) -> None:
+        """An attempt's ranks have ended: show what is left of their output, as long as the console takes it.
+
+        `give_up` is asked all the time: true leaves the rest in the files.
+        """
+        deadline = time.monotonic() + _DRAIN_S
+        self.console.drain(tailer.drain(_TAIL_BUDGET), deadline, stall_s=_STALL_S, give_up=give_up)
         left = tailer.left()
         if left:
             self.show(not_shown(left, str(folder)))
@@ -146,9 +150,9 @@ class Output:
         """Text as it stands, to stderr: the verdict and the last line."""
         self.console.say(text.rstrip("\n"), time.monotonic())
 
-    def finish(self) -> int:
-        """Write what waits, as long as it moves. Returns the bytes that were given up."""
-        return self.console.finish(time.monotonic() + _DRAIN_S, stall_s=_STALL_S)
+    def finish(self, *, give_up: Callable[[], bool]) -> int:
+        """Write what waits, as long as it moves and nobody gives up. Returns the bytes that were given up."""
+        return self.console.finish(time.monotonic() + _DRAIN_S, stall_s=_STALL_S, give_up=give_up)
 
     @property
     def json(self) -> bool:

@@ -1,17 +1,13 @@
-"""Whether there is another attempt, and after how long. Pure; the waits are tenacity's."""
+"""Whether there is another attempt. Pure; how long it is waited for: `ddp_run.backoff`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential, wait_random
-
+from ddp_run.exit_status import in_words
 from ddp_run.verdict import Verdict
 
-_BACK_OFF = wait_exponential(multiplier=1, min=1, max=60) + wait_random(0, 0.5)
-"""1, 2, 4 … 60 s, and up to half a second more, so that several jobs of a host do not come back together."""
 _SAME_ENDS = 3
 """Attempts that end alike without getting further before the next one is not made."""
 _PORT_ROUNDS = 5
@@ -70,6 +66,16 @@ def decide(
     return Decision(True, verdict.retry.reason if verdict.retry is not None else "the cause is not known")
 
 
+def stopped(signum: int) -> Decision:
+    """No other attempt: a signal told the run to stop before it began."""
+    return Decision(False, f"ddp-run was told to stop by {in_words(-signum)} before the next attempt")
+
+
+def not_started(number: int, error: OSError) -> Decision:
+    """No other attempt: the system would not start it. `number` counts from 1."""
+    return Decision(False, f"attempt {number} could not be started: {error}")
+
+
 def _failed_to_initialise(verdict: Verdict) -> bool:
     """A communicator that could not be made, or no device for the backend; NCCL makes one at the first collective."""
     return verdict.cause == "nccl-init" or (
@@ -97,33 +103,10 @@ def _port_stolen(verdict: Verdict, port: int | None) -> bool:
     return verdict.cause == "port-in-use" and port is not None and cured
 
 
+UNDECIDED = "ddp-run did not live to decide"
+"""What a verdict says of a retry until that is decided."""
 _END_REASONS = {"succeeded": "the job succeeded", "interrupted": "ddp-run was told to stop"}
 
 
 def _with_catalogue(reason: str, verdict: Verdict) -> str:
     return f"{reason}; {verdict.retry.reason}" if verdict.retry is not None else reason
-
-
-def attempts(
-    max_retries: int,
-    again: Callable[[Any], bool],
-    sleep: Callable[[float], None],
-    before_sleep: Callable[[Any, float], None],
-) -> Retrying:
-    """tenacity's loop over attempts: at most `max_retries` + 1, with back-off; gives the last attempt's outcome.
-
-    `sleep` is the caller's own, so that signals are handled between attempts.
-    """
-
-    def announce(state: RetryCallState) -> None:
-        if state.outcome is not None and state.next_action is not None:
-            before_sleep(state.outcome.result(), state.next_action.sleep)
-
-    return Retrying(
-        sleep=sleep,
-        stop=stop_after_attempt(max_retries + 1),
-        wait=_BACK_OFF,
-        retry=retry_if_result(again),
-        before_sleep=announce,
-        retry_error_callback=lambda state: state.outcome.result() if state.outcome is not None else None,
-    )

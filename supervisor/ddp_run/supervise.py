@@ -24,7 +24,7 @@ from ddp_run.events import AttemptEnded, AttemptStarted, MemoryCounted, Noted, R
 from ddp_run.inbox import Inbox
 from ddp_run.journal import Journal, now
 from ddp_run.logs import RunFolder, Tailer
-from ddp_run.loop import Caught, Loop
+from ddp_run.loop import Caught, Loop, reap
 from ddp_run.output import Output
 from ddp_run.plan import (
     LaunchPlan,
@@ -40,6 +40,7 @@ from ddp_run.run import HANDLED_SIGNALS, STOP_SIGNALS, Run
 
 if TYPE_CHECKING:
     from ddp_run.retry import Decision
+    from ddp_run.tell import Teller
     from ddp_run.verdict import Verdict
 
 _INTERNAL_ERROR = 70
@@ -64,7 +65,7 @@ def supervise(plan: LaunchPlan, argv: Sequence[str], environ: Mapping[str, str],
             import traceback
 
             traceback.print_exc()
-            return _INTERNAL_ERROR
+            return _INTERNAL_ERROR if job.known_status is None else job.known_status
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,13 @@ class _Job:
     _used_ports: set[int] = field(default_factory=set)
     _port: int | None = None
     _keep: frozenset[int] = frozenset()
-    _stopped: bool = False
+    _told_to_stop: bool = False
     _waiting: Attempt | None = None
+    _last: _Outcome | None = None
+    """Of the attempt before."""
     _verdicts: list[Verdict] = field(default_factory=list)
+    _shown_until: Attempt | None = None
+    """An attempt whose output may not have been shown to its end."""
     _backend: str | None = None
     """The process-group backend of the next attempt, where it is another than the program's."""
 
@@ -106,16 +111,21 @@ class _Job:
         self._waiting = self._start_attempt()
         self._start_keeper()
         self._after_spawn()
-        from ddp_run import retry
+        from ddp_run import backoff
 
-        retrying = retry.attempts(
+        retrying = backoff.attempts(
             self.plan.options.max_retries,
-            again=lambda outcome: outcome.decision.retry and not self._stopped,
+            again=lambda outcome: outcome.decision.retry and not self._told_to_stop,
             sleep=self._pause,
             before_sleep=self._announce_retry,
         )
         outcome: _Outcome = retrying(self._attempt)
         return self._end(outcome)
+
+    @property
+    def known_status(self) -> int | None:
+        """The exit code that the last attempt judged calls for; null before the first."""
+        return self._verdicts[-1].status if self._verdicts else None
 
     # ------------------------------------------------------------------ attempts
 
@@ -124,15 +134,26 @@ class _Job:
         from ddp_run import verdict_text
 
         while True:
-            attempt = self._waiting or self._start_attempt()
+            self._serve(0)
+            if self._last is not None and self._told_to_stop:
+                return self._last
+            try:
+                attempt = self._waiting or self._start_attempt()
+            except OSError as error:
+                if self._last is None:
+                    raise
+                return self._not_started(self._last, error)
             self._waiting = None
             attempt.stay()
+            self._told_to_stop |= attempt.told_to_stop
             # what could not be ended has SIGKILL already, and is no leftover of the next attempt
             self._keep = frozenset(pid for pid in self._keep | attempt.not_ended if launch.is_alive(pid))
-            outcome = self._conclude(attempt)
+            outcome = self._last = self._conclude(attempt)
+            self._shown_until = attempt
             if not outcome.decision.free:
                 self._counted += 1
                 return outcome
+            self._catch_up()
             if outcome.decision.backend is not None:
                 self._backend = outcome.decision.backend
                 self.output.show(verdict_text.attempt_line(outcome.verdict))
@@ -143,7 +164,6 @@ class _Job:
 
     def _start_attempt(self) -> Attempt:
         number = self._attempts
-        self._attempts += 1
         folder = self.folder.attempt_folder(number)
         self._port, override = self._choose_port(number)
         argv = agent_argv(self.plan, folder=folder, rank_program=launch.RANK_PROGRAM, port=override)
@@ -165,8 +185,17 @@ class _Job:
             hang_timeout_s=options.hang_timeout_s,
         )
         attempt.start(argv, self._agent_environ(number))
+        self._attempts += 1
         self._count_memory()
         return attempt
+
+    def _not_started(self, last: _Outcome, error: OSError) -> _Outcome:
+        """The run ends as its last attempt did: there is no other."""
+        from ddp_run import retry
+
+        decision = retry.not_started(self._attempts + 1, error)
+        self._record_end(self._attempts, last.verdict, decision)
+        return _Outcome(last.verdict, decision)
 
     def _choose_port(self, number: int) -> tuple[int | None, int | None]:
         """The attempt's master port (null: torch takes a free one), and the one to put in the user's place."""
@@ -217,15 +246,14 @@ class _Job:
         }
 
     def _conclude(self, attempt: Attempt) -> _Outcome:
-        from ddp_run import diagnose, evidence, retry
+        from ddp_run import judging, retry
 
         self._count_memory()
-        self.output.drain(attempt.tailer, self.folder.path)
-        for note in attempt.tailer.take_notes():
-            self.journal.record(Noted(now(), note))
-        attempt.tailer.close()
-        verdict = diagnose.judge(evidence.gather(self.folder.path, self.journal.events, attempt.number))
         options = self.plan.options
+        run = self.folder.path, self.journal.events, attempt.number
+        if self._counted >= options.max_retries:  # there is an answer, should nobody let us read the logs
+            self._teller().write(judging.judged_by_events(*run), retry.UNDECIDED)
+        verdict = judging.judged(*run, limit_s=judging.LIMIT_S)
         decision = retry.decide(
             verdict,
             policy=options.retry,
@@ -237,19 +265,31 @@ class _Job:
             fallback=options.fallback_backend if self._backend is None else None,
         )
         self._verdicts.append(verdict)
-        word = "retry" if decision.retry else "stop"
-        self.journal.record(
-            AttemptEnded(
-                now(), attempt.number, verdict.outcome or "failed", verdict.cause, verdict.status, word, decision.reason
-            )
-        )
+        self._record_end(attempt.number, verdict, decision)
         return _Outcome(verdict, decision)
 
+    def _record_end(self, number: int, verdict: Verdict, decision: Decision) -> None:
+        outcome, word = verdict.outcome or "failed", "retry" if decision.retry else "stop"
+        self.journal.record(AttemptEnded(now(), number, outcome, verdict.cause, verdict.status, word, decision.reason))
+
     # ------------------------------------------------------------ between attempts
+
+    def _catch_up(self) -> None:
+        """Let the console show what is left of the last attempt's output; a signal to stop ends the wait for it."""
+        attempt, self._shown_until = self._shown_until, None
+        if attempt is None:
+            return
+        self.output.drain(attempt.tailer, self.folder.path, give_up=self._served_stop)
+        for note in attempt.tailer.take_notes():
+            self.journal.record(Noted(now(), note))
+        attempt.tailer.close()
 
     def _announce_retry(self, outcome: _Outcome, delay_s: float) -> None:
         from ddp_run import verdict_text
 
+        self._catch_up()
+        if self._told_to_stop:
+            return
         attempts = self.plan.options.max_retries + 1
         if self.output.json:
             verdict, reason = outcome.verdict, outcome.decision.reason
@@ -266,16 +306,30 @@ class _Job:
 
     def _pause(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while (remaining := deadline - time.monotonic()) > 0 and not self._stopped:
-            for wakeup in self.loop.wait(remaining):
-                match wakeup:
-                    case Caught(signal.SIGTSTP):
-                        os.kill(os.getpid(), signal.SIGSTOP)
-                    case Caught(signum):
-                        self.journal.record(SignalReceived(now(), signum))
-                        self._stopped = self._stopped or signum in STOP_SIGNALS
-                    case _:
-                        pass
+        while (remaining := deadline - time.monotonic()) > 0 and not self._told_to_stop:
+            self._serve(remaining)
+
+    def _serve(self, at_most_s: float) -> None:
+        """What the loop has, while there is no attempt."""
+        for wakeup in self.loop.wait(at_most_s):
+            match wakeup:
+                case Caught(signal.SIGTSTP):
+                    self.output.console.suspend()
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                case Caught(signal.SIGCHLD):
+                    reap()
+                case Caught(signum) if signum in HANDLED_SIGNALS:
+                    self.journal.record(SignalReceived(now(), signum))
+                    self._told_to_stop |= signum in STOP_SIGNALS
+                case _:
+                    pass
+
+    def _served_stop(self) -> bool:
+        """Whether a signal to stop has come just now."""
+        told, self._told_to_stop = self._told_to_stop, False
+        self._serve(0)
+        came, self._told_to_stop = self._told_to_stop, self._told_to_stop or told
+        return came
 
     # ------------------------------------------------------------------ beginning and end
 
@@ -317,7 +371,7 @@ class _Job:
         self.output.load()
         # now, and not when ranks start or die: the loop must not be away then
         import ddp_run.observer  # noqa: F401
-        from ddp_run import core_dump, diagnose, evidence, leftovers, retry, verdict_file, verdict_text  # noqa: F401
+        from ddp_run import backoff, core_dump, judging, leftovers, retry, tell  # noqa: F401
 
     def _count_memory(self) -> None:
         from ddp_run.memory import count_oom_kills
@@ -325,45 +379,24 @@ class _Job:
         self.journal.record(MemoryCounted(now(), *count_oom_kills()))
 
     def _end(self, outcome: _Outcome) -> int:
-        from ddp_run import journal, verdict_file
+        """The answer first, in verdict.json; then the console catches up and shows it."""
+        from ddp_run import judging, retry
+        from ddp_run.attempt_events import stop_before_retry
 
-        verdict = outcome.verdict
+        stop = stop_before_retry(self.journal.events)
+        verdict = judging.final(outcome.verdict, self.journal.events)
+        reason = outcome.decision.reason if stop is None else retry.stopped(stop).reason
+        self._verdicts.append(verdict)
+        teller = self._teller()
+        document = teller.write(verdict, reason)
+        self._catch_up()
         self.journal.record(RunEnded(now(), verdict.status))
-        document = verdict_file.as_json(
-            verdict,
-            run_id=self.folder.run_id,
-            attempts=self._attempts,
-            folder=str(self.folder.path),
-            decision="stop",
-            decision_reason=outcome.decision.reason,
-            wall_at=journal.clock(self.journal.events),
-        )
-        try:
-            verdict_file.write(self.folder.verdict, document)
-        except OSError as error:
-            self.output.say(f"verdict.json not written: {error}")
-        self._show_verdict(outcome, document)
+        teller.show(verdict, reason, document)
+        self.output.finish(give_up=self._served_stop)
         return verdict.status
 
-    def _show_verdict(self, outcome: _Outcome, document: Mapping[str, object]) -> None:
-        from ddp_run import verdict_text
+    def _teller(self) -> Teller:
+        from ddp_run.tell import Teller
 
-        verdict = outcome.verdict
-        failed = verdict.outcome != "succeeded"
-        if self.output.json:
-            self.output.say("verdict", level="error" if failed else "info", **document)
-        elif failed:
-            self.output.show(
-                verdict_text.verdict_block(
-                    verdict,
-                    colour=self.output.colour,
-                    width=self.output.width,
-                    folder=self.folder.path,
-                    attempt=self._attempts - 1,
-                    attempts=self._attempts,
-                    decision=f"not retried: {outcome.decision.reason}",
-                )
-            )
-        if failed or self.output.json or self.environ.get("DDP_RUN_VERDICT_LINE") == "1":
-            self.output.show(verdict_text.verdict_line(verdict, attempts=self._attempts, folder=self.folder.path))
-        self.output.finish()
+        line = self.environ.get("DDP_RUN_VERDICT_LINE") == "1"
+        return Teller(self.folder, self.journal.events, self.output, self._attempts, line_always=line)

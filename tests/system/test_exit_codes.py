@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.waiting import limit
+from tests.waiting import limit, wait_until
 
 from .conftest import DDP_RUN, TRAIN, Launcher, by_rank, cases
 
@@ -52,6 +52,55 @@ def test_the_first_failing_ranks_own_code(ddp: Launcher, kind: str) -> None:
         assert outcome.verdict["first_failure"]["rank"] == 1
         assert outcome.last_line["exit"] == str(CASES[kind])
         assert outcome.last_line["rank"] == "1"
+
+
+WROTE = 8 << 20
+# Fails after it has written more than a slow reader takes in a minute.
+TALKATIVE = f"""
+import os, sys
+sys.stdout.write(("x" * 99 + "\\n") * {WROTE // 100}); sys.stdout.flush()
+os._exit(7)
+"""
+
+
+def test_the_verdict_does_not_wait_for_the_console(ddp: Launcher) -> None:
+    words = [str(DDP_RUN), str(ddp.script(TALKATIVE))]
+    shown = 0
+    with subprocess.Popen(
+        words, cwd=ddp.cwd, env=ddp.environ({}), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+    ) as running:
+        assert running.stdout is not None
+        verdict = ddp.cwd / "ddp-run-logs" / "latest" / "verdict.json"
+
+        def written() -> bool:
+            nonlocal shown
+            assert running.stdout is not None
+            shown += len(running.stdout.read(4096))
+            return verdict.exists()
+
+        wait_until(written, "verdict.json")
+        assert json.loads(verdict.read_text())["exit_code"] == 7
+        assert running.poll() is None, "the console is behind"
+        running.terminate()
+        for data in iter(lambda: running.stdout.read(1 << 20), b""):  # type: ignore[union-attr]
+            shown += len(data)
+        assert running.wait(limit(60)) == 7
+    assert shown < WROTE
+
+
+# What a program can write that looks like the text a verdict is made of.
+ODD_TEXT = f"""
+import os, sys
+print('Traceback (most recent call last):\\n  File "train.py", line {"9" * 5000}, in <module>', file=sys.stderr)
+print('ValueError: bad\\ngot signal: {"9" * 5000}', file=sys.stderr, flush=True)
+os._exit(7)
+"""
+
+
+def test_odd_text_of_a_rank_does_not_change_its_code(ddp: Launcher) -> None:
+    outcome = ddp(ddp.script(ODD_TEXT))
+    assert outcome.code == 7
+    assert outcome.verdict["first_failure"]["rank"] == 0
 
 
 @pytest.mark.parametrize("kind", ["exit0", "exit42"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 
 import pytest
 
 from tests.ports import unused_port
 
-from .conftest import TRAIN, Launcher
+from .conftest import TRAIN, Launcher, assert_replay_agrees
 
 # Fails in its first runs, as counted in a file per rank; writes the port it was given.
 FLAKY = """
@@ -124,10 +125,51 @@ def test_the_agents_own_restarts_work(ddp: Launcher) -> None:
     assert "rank 0 done" in (outcome.folder / "attempt_0/restart_1/rank_0/stdout.log").read_text()
 
 
-def test_a_stop_signal_between_attempts_ends_the_run(ddp: Launcher) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_between_attempts_starts_no_other(ddp: Launcher, signum: signal.Signals) -> None:
     running = ddp.start("--max-retries", 50, ddp.script(FLAKY), ddp.cwd / "count", 99)
-    running.wait_for("AttemptEnded", 2)
-    running.signal(15)
+    running.wait_for("AttemptEnded")
+    running.signal(signum)
     outcome = running.wait()
-    assert outcome.code in (137, 143)
     running.assert_nothing_left()
+    assert outcome.code == 128 + signum
+    assert len(outcome.named("AttemptStarted")) == 1
+    assert outcome.verdict["outcome"] == "interrupted"
+    assert outcome.verdict["first_failure"]["signal"] == "SIGKILL"  # what the attempt before had failed of
+    assert [event["signum"] for event in outcome.named("SignalReceived")] == [signum]
+    assert_replay_agrees(outcome)
+
+
+# Rank 1 fails; rank 0 hears that it is to end, and takes long.
+SLOW_TO_END = """
+import os, signal, sys, time
+if os.environ["RANK"] == "1": os.kill(os.getpid(), signal.SIGKILL)
+def slow(*_):
+    print("asked", flush=True)
+    time.sleep(600)
+signal.signal(signal.SIGTERM, slow)
+time.sleep(600)
+"""
+
+
+def test_a_retry_that_cannot_start_keeps_the_verdict(ddp: Launcher) -> None:
+    """Another attempt's folder cannot be made where a file has its name."""
+    in_the_way = "import os\nopen(f'ddp-run-logs/{os.environ[\"DDP_RUN_ID\"]}/attempt_1', 'w')\nos.kill(os.getpid(), 9)"
+    outcome = ddp("--max-retries", 3, ddp.script(in_the_way))
+    assert outcome.code == 137
+    assert outcome.verdict["first_failure"]["rank"] == 0
+    assert outcome.verdict["attempts"] == 1
+    assert "attempt 2 could not be started" in outcome.verdict["retry"]["reason"]
+    assert "Traceback" not in outcome.stderr
+
+
+def test_a_stop_signal_while_an_attempt_fails_starts_no_other(ddp: Launcher) -> None:
+    running = ddp.start("--nproc-per-node", 2, "--max-retries", 5, ddp.script(SLOW_TO_END))
+    running.wait_for_text("asked")
+    running.signal(signal.SIGTERM)
+    outcome = running.wait()
+    running.assert_nothing_left()
+    assert outcome.code == 143
+    assert len(outcome.named("AttemptStarted")) == 1
+    assert outcome.verdict["first_failure"]["rank"] == 1
+    assert_replay_agrees(outcome)

@@ -35,6 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "run",
         "plan",
         "retry",
+        "backoff",
         "diagnose",
         "signs",
         "advice",
@@ -96,7 +97,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "script_check",
         "preflight",
     ),
-    "supervision": ("attempt", "supervise", "explanation"),
+    "supervision": ("judging", "tell", "attempt", "supervise", "explanation"),
     "commands": ("commands", "cli"),
 }
 # Code that runs in other processes: nobody imports it, and it imports nothing of the layers.
@@ -113,7 +114,7 @@ IMPURE_CALLS = frozenset({"open", "print", "input", "exec"})
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "click": ("commands",),
     "structlog": ("output",),
-    "tenacity": ("retry", "net"),
+    "tenacity": ("backoff", "net"),
     "psutil": ("launch", "net"),
     "torch": ("agent.logs_specs", "training"),
     "hyperscan": ("scan",),

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_run.retry import Decision, attempts, decide
+from ddp_run.backoff import attempts
+from ddp_run.retry import Decision, decide
 from ddp_run.verdict import Outcome, Phase, Retry, Verdict
 
 

@@ -1,0 +1,73 @@
+"""What a run tells at its end: verdict.json, the block for people, the line for scripts.
+
+The exit code is known by then; a file that cannot be written or a text that cannot be shown must not change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from ddp_run import verdict_file, verdict_text
+from ddp_run.events import Event
+from ddp_run.journal import clock
+from ddp_run.logs import RunFolder
+from ddp_run.output import Output
+from ddp_run.verdict import Verdict
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Teller:
+    """Tells of a run of so many attempts. `line_always`: the line for scripts is shown of a success as well."""
+
+    folder: RunFolder
+    events: Sequence[Event]
+    output: Output
+    attempts: int
+    line_always: bool = False
+
+    def write(self, verdict: Verdict, reason: str) -> Mapping[str, object]:
+        """Write verdict.json; gives its object, empty where it cannot be written. `reason`: why there is no retry."""
+        try:
+            document = verdict_file.as_json(
+                verdict,
+                run_id=self.folder.run_id,
+                attempts=self.attempts,
+                folder=str(self.folder.path),
+                decision="stop",
+                decision_reason=reason,
+                wall_at=clock(self.events),
+            )
+            verdict_file.write(self.folder.verdict, document)
+        except Exception as error:
+            self.output.say(f"verdict.json cannot be written: {error}")
+            return {}
+        return document
+
+    def show(self, verdict: Verdict, reason: str, document: Mapping[str, object]) -> None:
+        """Show it on the console; `document` is what `write` gave."""
+        try:
+            self._show(verdict, reason, document)
+        except Exception as error:
+            self.output.show(f"ddp-run: the verdict cannot be shown ({type(error).__name__}): {self.folder.verdict}")
+
+    def _show(self, verdict: Verdict, reason: str, document: Mapping[str, object]) -> None:
+        failed = verdict.outcome != "succeeded"
+        if self.output.json:
+            self.output.say("verdict", level="error" if failed else "info", **document)
+        elif failed:
+            self.output.show(
+                verdict_text.verdict_block(
+                    verdict,
+                    colour=self.output.colour,
+                    width=self.output.width,
+                    folder=self.folder.path,
+                    attempt=self.attempts - 1,
+                    attempts=self.attempts,
+                    decision=f"not retried: {reason}",
+                )
+            )
+        if failed or self.output.json or self.line_always:
+            self.output.show(verdict_text.verdict_line(verdict, attempts=self.attempts, folder=self.folder.path))
