@@ -37,6 +37,7 @@ from ddp_run.events import (
     SignalSent,
     SuspendSelf,
     Target,
+    TellUnfinished,
     TimerFired,
 )
 from ddp_run.inbox import Inbox
@@ -409,6 +410,8 @@ class Attempt:
                 self.loop.set_timer(name, after_s)
             case AwaitReport():
                 self._look_for_report()
+            case TellUnfinished(failed, kill_in_s):
+                self.output.tell_unfinished(failed, kill_in_s)
             case SuspendSelf():
                 self._suspend()
             case FinishAttempt():

@@ -150,11 +150,16 @@ class _Court:
         run = self.run
         if self._succeeded():
             return Verdict("succeeded", 0, confidence="certain")
-        if run.hung_s is not None:
-            return self._hung(run.hung_s)
         judged = [self._judge_death(death) for death in _by_order(run.deaths)]
         own = [item for item in judged if item.reason is None]
         first = own[0] if own else None
+        if run.hung_s is not None:
+            if first is None or not self._failed_before_hang(first):
+                return self._hung(run.hung_s)
+            self.notes.append(
+                f"{first.death.who} failed and its process did not exit; the job was ended after "
+                f"{run.hung_s:.0f} s without progress (--hang-timeout)"
+            )
         if run.stop_signal is not None and (first is None or not self._failed_before_stop(first)):
             return self._interrupted(judged)
         if first is not None:
@@ -183,6 +188,11 @@ class _Court:
         )
         return not told and (self.run.stop_at is None or death.order < self.run.stop_at)
 
+    def _failed_before_hang(self, first: _Judged) -> bool:
+        """Whether its program had failed before the job was ended: the others waited for a process that only stayed."""
+        failed_at = first.death.failed_at
+        return failed_at is not None and self.run.hung_at is not None and failed_at < self.run.hung_at
+
     def _interrupted(self, judged: Sequence[_Judged]) -> Verdict:
         stop = self.run.stop_signal or 0
         by = in_words(-stop)
@@ -204,11 +214,13 @@ class _Court:
         death = first.death
         others = [item for item in judged if item.death.rank != death.rank]
         gone = tuple(_collateral(item.death, _reason(item, first)) for item in others)
-        code = None if self.run.logs_only and death.code is None else shell_code(death.code) or 1
-        first_failure = _first_failure(death)
+        first_failure, own_code = _first_failure(death), death.code
         if first.finding.culprit is not None:
             first_failure = self._culprit(first.finding.culprit, death)
             gone = tuple(each for each in gone if each.rank != first.finding.culprit)
+            # where the culprit has no code of its own, the job ends with that of the rank that tells of it
+            own_code = death.code if first_failure.exit_code is None else first_failure.exit_code
+        code = None if self.run.logs_only and own_code is None else shell_code(own_code) or 1
         verdict = Verdict("failed", code, first_failure=first_failure, collateral=gone)
         self._cross_check(death)
         verdict = replace(verdict, phase=death.phase, step=death.step, call=death.call)

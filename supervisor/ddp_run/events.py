@@ -482,6 +482,14 @@ class AwaitReport:
 
 
 @frozen
+class TellUnfinished:
+    """Say that this rank's program has failed and its process goes on; it is killed `kill_in_s` seconds from now."""
+
+    failed: RankFailed
+    kill_in_s: float
+
+
+@frozen
 class SuspendSelf:
     """Stop the whole job and then ddp-run itself (Ctrl-Z); continue the job when ddp-run is continued."""
 
@@ -491,4 +499,4 @@ class FinishAttempt:
     """Nothing is left to wait for: end leftovers, gather, judge."""
 
 
-Action = SendSignal | SetTimer | AwaitReport | SuspendSelf | FinishAttempt
+Action = SendSignal | SetTimer | AwaitReport | TellUnfinished | SuspendSelf | FinishAttempt

@@ -65,6 +65,7 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
     not_ended = tuple(e for e in part.events if isinstance(e, NotEnded))
     alive = [start for start in started.values() if any(start.pid == e.pid for e in not_ended)]
     host_kills, cgroup_kills = resource_evidence.oom_kills(part)
+    hung = next((e for e in part.events if isinstance(e, HangTimedOut)), None)
     logged = next((e for e in reversed(part.events) if isinstance(e, KernelLogged)), None)
     return Evidence(
         attempt=attempt,
@@ -89,7 +90,8 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
         stall=_stall(part),
         not_ended=not_ended,
         survivors=tuple(_death(folder, part, start, ends) for start in alive if not ends.died(start)),
-        hung_s=next((e.after_s for e in part.events if isinstance(e, HangTimedOut)), None),
+        hung_s=hung.after_s if hung is not None else None,
+        hung_at=hung.at if hung is not None else None,
     )
 
 

@@ -13,7 +13,8 @@ from typing import Any, TextIO, cast, final
 
 from ddp_run import terminal
 from ddp_run.console import Console, Mode, not_shown, prefix_of, shown_by
-from ddp_run.events import Event, NativeFramesSeen, NotEnded, StallEnded, StallSeen, StragglerSeen
+from ddp_run.events import Event, NativeFramesSeen, NotEnded, RankFailed, StallEnded, StallSeen, StragglerSeen
+from ddp_run.lines import neutral
 from ddp_run.logs import Tailer
 from ddp_run.loop import Loop
 from ddp_run.option_values import PerRank
@@ -145,6 +146,14 @@ class Output:
                 self.say(event.said, level="warning")
             case _:
                 pass
+
+    def tell_unfinished(self, failed: RankFailed, kill_in_s: float) -> None:
+        """A rank's program failed a while ago, and its process is still there."""
+        raised = failed.exception
+        why = f"exit code {failed.code}" if raised is None else f"{raised.type}: {raised.message}"
+        where = "" if raised is None else raised.where
+        left = f"its process has not exited yet and is killed in {kill_in_s:.0f} s"
+        self.say(neutral(f"rank {failed.rank} failed with {why[:400]}{where}; {left}"), level="warning")
 
     def show(self, text: str) -> None:
         """Text as it stands, to stderr: the verdict and the last line."""

@@ -48,6 +48,7 @@ from ddp_run.events import (
     StragglerSeen,
     SuspendSelf,
     Target,
+    TellUnfinished,
     TimerFired,
 )
 
@@ -63,6 +64,8 @@ _AGENT_WINDS_UP_S = 0.3
 _GIVE_UP_S = 0.3
 # An agent whose ranks have all ended has nothing to do but to say so; on a loaded host that can take it seconds.
 _AGENT_AFTER_RANKS_S = 5.0
+_UNFINISHED_S = 2.0
+"""How long a rank whose program has failed may take to end before people are told; its peers wait for it meanwhile."""
 _GRACE_OF_HUNG_S = 5.0
 """A rank that hangs mostly cannot hear SIGTERM either."""
 
@@ -89,8 +92,8 @@ class _Member:
     of: int = 0
     """How many ranks started with it on this node."""
     alive: bool = True
-    program_failed: bool = False
-    """The rank itself reported that its program failed."""
+    program_failed: RankFailed | None = None
+    """The rank's own report that its program failed."""
     failed: bool = False
     """It ended, and not well."""
     known: bool = False
@@ -158,8 +161,10 @@ class Run:
             return []
         member = self._ranks.get(event.rank)
         if member is not None and member.restart == event.restart:
-            member.program_failed = True
-        return [SetTimer(f"teardown {event.rank} {event.restart}", self.grace_s)]
+            member.program_failed = event
+        whose = f"{event.rank} {event.restart}"
+        told = [SetTimer(f"unfinished {whose}", _UNFINISHED_S)] if self.grace_s > _UNFINISHED_S else []
+        return [*told, SetTimer(f"teardown {whose}", self.grace_s)]
 
     def _on_rank_exited(self, event: RankExited) -> list[Action]:
         member = self._ranks.get(event.rank)
@@ -168,7 +173,7 @@ class Run:
         member.alive = False
         member.known = event.code is not None
         # An unread code alone must not end a job: the agent knows it and will act.
-        member.failed = member.program_failed if event.code is None else event.code != 0
+        member.failed = member.program_failed is not None if event.code is None else event.code != 0
         if self._state is _State.RUNNING and member.failed:
             if self.restarts is None or event.restart < self.restarts:
                 return [SetTimer(f"survivors {event.restart}", self.grace_s)]
@@ -251,6 +256,8 @@ class Run:
                 return self._kill("its ranks have ended and it has not")
             case "give-up":
                 return self._finish()
+            case "unfinished":
+                return self._tell_unfinished(Rank(int(numbers[0])), int(numbers[1]))
             case "teardown":
                 return self._kill_unfinished(Rank(int(numbers[0])), int(numbers[1]))
             case "survivors":
@@ -263,6 +270,12 @@ class Run:
             return []
         self._state = _State.KILLING
         return [SendSignal(Target.JOB, Signals.SIGKILL, reason), SetTimer("give-up", _GIVE_UP_S)]
+
+    def _tell_unfinished(self, rank: Rank, restart: int) -> list[Action]:
+        member = self._ranks.get(rank)
+        if member is None or not member.alive or member.restart != restart or member.program_failed is None:
+            return []
+        return [TellUnfinished(member.program_failed, self.grace_s - _UNFINISHED_S)]
 
     def _kill_unfinished(self, rank: Rank, restart: int) -> list[Action]:
         member = self._ranks.get(rank)

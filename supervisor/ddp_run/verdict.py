@@ -199,6 +199,7 @@ class Evidence:
     """What was seen of a job that made no progress up to the end of the attempt."""
     hung_s: float | None = None
     """The job was ended after so many seconds without progress (--hang-timeout)."""
+    hung_at: MonotonicNs | None = None
     not_ended: tuple[NotEnded, ...] = ()
     """Processes that SIGKILL had not ended when the attempt was over."""
     survivors: tuple[Death, ...] = ()

@@ -67,6 +67,18 @@ def test_a_rank_stuck_in_its_own_teardown_is_ended_and_named(ddp: Launcher) -> N
     assert outcome.code == 1
 
 
+def test_a_rank_that_failed_and_stays_is_no_hang(ddp: Launcher) -> None:
+    """Its peer waits for it, and --hang-timeout comes before the grace is over."""
+    outcome = ddp("--nproc-per-node", 2, "--hang-timeout", 5, TRAIN, "--fault", "stuck-teardown")
+    assert outcome.named("HangTimedOut")
+    first = outcome.verdict["first_failure"]
+    assert (first["rank"], first["exit_code"], outcome.code) == (1, 1, 1)
+    assert first["exception"]["message"] == "fault, then a thread that stays"
+    assert outcome.verdict["outcome"] == "failed"
+    told = outcome.stderr.index("rank 1 failed with ValueError: fault, then a thread that stays (train.py:")
+    assert told < outcome.stderr.index("error[")
+
+
 def test_without_a_bootstrap_message_the_agents_summary_speaks(ddp: Launcher) -> None:
     program = ddp.script(
         "import os, sys, time\ntime.sleep(1)\nif os.environ['RANK'] == '1': sys.exit(9)\ntime.sleep(60)"

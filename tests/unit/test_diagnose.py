@@ -116,6 +116,23 @@ def test_a_rank_that_left_early_with_0_is_named() -> None:
     assert not verdict.retry.helps
 
 
+def test_a_rank_that_another_one_names_counts_with_its_own_code() -> None:
+    """The reporter's code is not the culprit's; it stands in only where the culprit has none."""
+    rule = Rule("DDP599", "named", "Named", Area.COLLECTIVE, Retry(True, ""), "0.1")
+
+    def names_rank_1(death: Death, _run: Evidence) -> Finding | None:
+        return Finding(rule, death.rank, "rank 0 waited for rank 1", culprit=Rank(1)) if death.rank == 0 else None
+
+    causes = [*catalogue(), Cause(rule, match=names_rank_1)]
+    reporter = death(0, 1, 100, raised="RuntimeError", message="rank 1 is missing")
+    verdict = judge(run(reporter, death(1, 9, 200)), causes)
+    assert verdict.first_failure is not None
+    assert (verdict.first_failure.rank, verdict.first_failure.exit_code, verdict.exit_code) == (1, 9, 9)
+    verdict = judge(run(reporter, death(1, -15, 200, sent=(15,))), causes)
+    assert verdict.first_failure is not None
+    assert (verdict.first_failure.rank, verdict.first_failure.exit_code, verdict.exit_code) == (1, None, 1)
+
+
 def test_a_rank_that_ended_with_0_is_not_blamed_for_another_error() -> None:
     evidence = run(death(0, 1, 500, raised="ValueError", message="bad"), leavers=(leaver(1, 400),))
     assert named(evidence) == ("python-exception", 0, 1)

@@ -26,6 +26,7 @@ from ddp_run.events import (
     SignalReceived,
     SuspendSelf,
     Target,
+    TellUnfinished,
     TimerFired,
 )
 from ddp_run.run import Run
@@ -142,10 +143,18 @@ def test_an_unread_exit_code_after_a_reported_failure_is_a_failure() -> None:
 
 def test_a_rank_stuck_in_its_own_teardown_is_ended_after_the_grace() -> None:
     run = running()
-    assert feed(run, failed(1)) == [SetTimer("teardown 1 0", GRACE)]
+    assert SetTimer("teardown 1 0", GRACE) in feed(run, failed(1))
     [order] = feed(run, fired("teardown 1 0"))
     assert isinstance(order, SendSignal)
     assert (order.target, order.signum, order.ranks) == (Target.RANKS, signal.SIGKILL, (Rank(1),))
+
+
+def test_a_rank_stuck_in_its_own_teardown_is_told_of_before() -> None:
+    run = running()
+    assert SetTimer("unfinished 1 0", 2.0) in feed(run, failed(1))
+    assert feed(run, fired("unfinished 1 0")) == [TellUnfinished(failed(1), GRACE - 2.0)]
+    feed(run, exited(1, 1))
+    assert feed(run, fired("unfinished 1 0")) == []
 
 
 def test_a_rank_that_ended_in_time_is_not_signalled_again() -> None:
