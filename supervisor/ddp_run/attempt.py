@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 _LOOK_FOR_RANKS_S = 2.0
 """How often to look for ranks among the agent's children, for those that cannot say hello."""
+_LOOK_FOR_DEATHS_S = 0.05
+"""How often to look at ranks whose death nothing reports. A zombie shows its exit code until the agent reaps it."""
 _LOOK_FOR_REPORT_S = 0.02
 _LOAD_CATALOGUE_S = 3.0
 """When the rules begin to be loaded: CPU that the ranks' start should not have to share, and that a host which runs out
@@ -171,6 +173,8 @@ class Attempt:
                     self._emit(SignalReceived(now(), signum))
                 case RanOut("look-for-ranks"):
                     self._look_for_ranks()
+                case RanOut("look-for-deaths"):
+                    self._look_for_deaths()
                 case RanOut("load-catalogue"):
                     self._load_a_rule()
                 case RanOut("look-for-report"):
@@ -213,13 +217,14 @@ class Attempt:
                     self._watch_rank(event)
                 return
             self._forget(known)
+            self.tailer.retire(event.rank)
         pidfd, gone = None, False
         try:
             pidfd = os.pidfd_open(event.pid)
         except ProcessLookupError:  # it said hello, ended and was reaped before we came to read
             gone = True
-        except OSError:  # the kernel is older than 5.3
-            pass
+        except OSError:  # the kernel is older than 5.3, or there are no descriptors left
+            self.loop.set_timer("look-for-deaths", _LOOK_FOR_DEATHS_S)
         process = self._ranks[event.rank] = _RankProcess(event, pidfd)
         if pidfd is not None:
             self.loop.watch(pidfd, ("rank", process))
@@ -237,7 +242,7 @@ class Attempt:
             return
         process.alive = False
         dumped = None
-        if code is None and process.pidfd is not None:
+        if code is None:
             status = launch.read_exit_status(process.event.pid, process.pidfd)
             if status is not None:
                 code, dumped = os.waitstatus_to_exitcode(status), os.WCOREDUMP(status)
@@ -294,6 +299,15 @@ class Attempt:
         for pid, environ in found:
             if all(process.event.pid != pid for process in self._ranks.values()):
                 self._on_rank_start(_silent_rank(pid, environ, self.number))
+
+    def _look_for_deaths(self) -> None:
+        self._read_inbox()
+        silent = [process for process in self._ranks.values() if process.alive and process.pidfd is None]
+        for process in silent:
+            if not launch.is_alive(process.event.pid):
+                self._on_rank_end(process)
+        if any(process.alive for process in silent):
+            self.loop.set_timer("look-for-deaths", _LOOK_FOR_DEATHS_S)
 
     def _complete(self) -> bool:
         """Whether all ranks of the latest start are known."""

@@ -110,14 +110,14 @@ def kill_everything_below() -> None:
         time.sleep(0.02)
 
 
-def read_exit_status(pid: int, pidfd: int) -> int | None:
+def read_exit_status(pid: int, pidfd: int | None) -> int | None:
     """Wait status of a process that ended and is not our child, as wait(2) gives it; null where unreadable.
 
     While its parent has not reaped it, /proc/PID/stat shows the wait status in its last field (proc(5), field 52);
     afterwards the kernel (6.15 and newer) still tells through the pidfd (linux/pidfd.h, PIDFD_GET_INFO).
     """
     status = _zombie_status(pid)
-    return _pidfd_status(pidfd) if status is None else status
+    return _pidfd_status(pidfd) if status is None and pidfd is not None else status
 
 
 def _zombie_status(pid: int) -> int | None:

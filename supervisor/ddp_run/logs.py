@@ -152,6 +152,7 @@ class _Tail:
         "offset",
         "path",
         "rank",
+        "retired",
         "stream",
         "suspect",
         "watch",
@@ -169,6 +170,8 @@ class _Tail:
         self.fresh = True
         self.suspect = False
         """Another file may stand at the path."""
+        self.retired = False
+        """To be closed at the end of what it has now."""
 
     def open(self) -> bool:
         """Open the file at the path; False where there is none yet."""
@@ -250,6 +253,12 @@ class Tailer:
         self._tails.append(tail)
         if not self._follow(tail):
             self._missing.append(tail)
+
+    def retire(self, rank: int) -> None:
+        """Read this rank's files to their present ends and close them: it starts again, with others."""
+        for tail in self._tails:
+            tail.retired |= tail.rank == rank
+        self._mark([tail for tail in self._tails if tail.retired])
 
     def read(self, budget: int = 1 << 20) -> list[Chunk]:
         """What the files have more, at most `budget` bytes, every file in its turn."""
@@ -355,12 +364,22 @@ class Tailer:
         return chunks
 
     def _at_end(self, tail: _Tail) -> None:
+        if tail.retired:
+            self._drop(tail)
+            return
         if os.fstat(tail.fd).st_size < tail.offset:
             self._notes.append(f"{tail.path} was truncated; shown again from its start")
             tail.offset, tail.fresh = 0, True
             self._mark((tail,))
         elif tail.suspect:
             self._check_identity(tail)
+
+    def _drop(self, tail: _Tail) -> None:
+        tail.close()
+        if self._inotify is not None and self._watched.pop(tail.watch, None) is not None:
+            self._inotify.forget(tail.watch)
+        for kept in (self._tails, self._missing, self._polled):
+            kept[:] = [other for other in kept if other is not tail]
 
     def _check_identity(self, tail: _Tail) -> None:
         tail.suspect = False

@@ -208,6 +208,20 @@ def test_reading_opens_no_descriptor_that_children_inherit_and_leaks_none(tmp_pa
     assert open_fds() <= before | {max(before) + 1}
 
 
+def test_files_of_a_rank_that_starts_again_are_read_to_their_end_and_closed(tmp_path: Path, tailer: Tailer) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for restart in range(20):
+        path = tmp_path / f"restart_{restart}.log"
+        tailer.add(0, 0, "stdout", path)
+        path.write_bytes(b"x" * 1000)
+        tailer.retire(0)
+        if restart % 2:  # else it has to wait for the next read
+            assert len(text(wait_for(tailer, 1000))) >= 1000
+    tailer.read()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert tailer.left() == 0
+
+
 def test_memory_stays_bounded_while_nobody_reads(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as file:
         file.truncate(4 << 30)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +67,20 @@ def test_a_rank_stuck_in_its_own_teardown_is_ended_and_named(ddp: Launcher) -> N
     assert first["rank"] == 1
     assert first["exception"]["message"] == "fault, then a thread that stays"
     assert outcome.code == 1
+
+
+def test_deaths_are_seen_without_pidfds(ddp: Launcher) -> None:
+    """An old kernel, or no descriptors left."""
+    program = ddp.script(
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(2), os._exit(0)))\n"
+        "if os.environ['RANK'] == '1': time.sleep(1); os._exit(9)\n"
+        "time.sleep(600)"
+    )
+    within = (sys.executable, str(Path(__file__).parent / "programs" / "without_pidfd.py"))
+    outcome = ddp.start("--nproc-per-node", 2, program, within=within).wait()
+    assert (outcome.code, outcome.verdict["first_failure"]["rank"]) == (9, 1)
+    assert [event["rank"] for event in outcome.named("RankExited")] == [1, 0]
 
 
 def test_a_rank_that_failed_and_stays_is_no_hang(ddp: Launcher) -> None:
