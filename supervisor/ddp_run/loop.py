@@ -1,16 +1,17 @@
 """One loop, one thread: descriptors, signals and timers become values in the order the kernel saw them.
 
-Knows nothing of ranks. Signal handlers do nothing but wake the loop; a signal arrives as its number on a descriptor.
+Knows nothing of ranks. A signal arrives as its number on a descriptor; handlers only note that it came, for what finds
+the descriptor full.
 Descriptors come back in the order in which they became ready (epoll keeps its ready list in that order), which is
 what orders two deaths that happen between two turns of the loop.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import selectors
 import signal
-import socket
 import time
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -42,37 +43,40 @@ class RanOut:
 Wakeup = Ready | Caught | RanOut
 
 
-def _wake(_signum: int, _frame: FrameType | None) -> None:
-    """Nothing: the wakeup descriptor has the number already, and work in a handler could interrupt anything."""
-
-
 @final
 class Loop:
-    """Owns the handlers of `signals` between `with` and its end; ignored signals (nohup) stay ignored."""
+    """Owns the handlers of `signals` between `with` and its end; ignored signals (nohup) stay ignored.
+
+    Not so SIGCHLD: a parent's way with its own children would keep from us how ours end.
+    """
 
     def __init__(self, signals: Iterable[int]) -> None:
         self._selector = selectors.DefaultSelector()
         self._timers: dict[str, float] = {}
-        self._waker, self._woken = socket.socketpair()
-        self._waker.setblocking(False)
-        self._woken.setblocking(False)
+        # a pipe holds 65,536 signals; of a socket's buffer each takes 768 bytes
+        self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._room = fcntl.fcntl(self._woken, fcntl.F_GETPIPE_SZ)
         self._selector.register(self._woken, selectors.EVENT_READ, None)
+        self._noted: dict[int, None] = {}
+        """Signals since they were last asked for."""
         self._old_handlers = {}
         for signum in signals:
-            if signal.getsignal(signum) is not signal.SIG_IGN:
-                self._old_handlers[signum] = signal.signal(signum, _wake)
-        self._old_wakeup = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+            if signum == signal.SIGCHLD or signal.getsignal(signum) is not signal.SIG_IGN:
+                self._old_handlers[signum] = signal.signal(signum, self._note)
+        self._old_wakeup = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        self._old_mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._old_mask)
         signal.set_wakeup_fd(self._old_wakeup)
         for signum, handler in self._old_handlers.items():
             signal.signal(signum, handler)
         self._selector.close()
-        self._waker.close()
-        self._woken.close()
+        os.close(self._waker)
+        os.close(self._woken)
 
     def watch(self, fd: int, key: Hashable, *, write: bool = False) -> None:
         """Report `Ready(key)` when `fd` can be read (`write`: written). Watching it again changes key or direction."""
@@ -115,7 +119,7 @@ class Loop:
         timeout = max(0.0, min(deadlines) - now) if deadlines else None
         woken: list[Wakeup] = []
         for selected, _events in self._selector.select(timeout):
-            if selected.fileobj is self._woken:
+            if selected.fd == self._woken:
                 woken[:0] = self._signals()
             else:
                 woken.append(Ready(selected.data))
@@ -126,12 +130,19 @@ class Loop:
                 woken.append(RanOut(name))
         return woken
 
+    def _note(self, signum: int, _frame: FrameType | None) -> None:
+        self._noted[signum] = None
+
     def _signals(self) -> list[Wakeup]:
         try:
-            numbers = self._woken.recv(4096)
+            numbers = os.read(self._woken, self._room)
         except BlockingIOError:
             return []
-        return [Caught(number) for number in numbers]
+        noted, self._noted = self._noted, {}
+        if len(numbers) < self._room:
+            return [Caught(number) for number in numbers]
+        # it was full: what came then has no byte, and of one kind one is enough
+        return [Caught(number) for number in dict.fromkeys((*numbers, *noted))]
 
 
 def reap() -> list[tuple[int, int]]:
