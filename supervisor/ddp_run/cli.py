@@ -14,13 +14,14 @@ from typing import NoReturn
 
 from ddp_run import __version__
 from ddp_run.problem import Problem, Refused, render
-from ddp_run.terminal import colour, columns
+from ddp_run.terminal import colour, columns, open_what_is_closed
 
 COMMANDS = ("explain", "rules")
 
 
 def main() -> NoReturn:
     """Entry point of `ddp-run`: exits with the code that the README promises."""
+    open_what_is_closed()
     code = 2
     try:
         code = _run(sys.argv[1:])

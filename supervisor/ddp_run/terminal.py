@@ -1,9 +1,29 @@
-"""What text of ddp-run's own may use of a terminal."""
+"""Standard input and output: that they are there, and what text of ddp-run's own may use of a terminal."""
 
 from __future__ import annotations
 
 import os
+import sys
 from typing import IO
+
+
+def open_what_is_closed() -> None:
+    """/dev/null on each of the descriptors 0 to 2 that is closed (`>&-`, as daemons start others).
+
+    Else a file that is opened later is one of them: ranks' lines would go into the journal. Raises OSError.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+            os.set_inheritable(opened, True)
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(0, closefd=False)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
 
 
 def columns() -> int:

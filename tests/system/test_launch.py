@@ -50,6 +50,21 @@ def test_the_ways_to_name_a_program(ddp: Launcher, words: list[str]) -> None:
         assert env["WORLD_SIZE"] == "2"
 
 
+@pytest.mark.parametrize("closed", cases(("0", "1", "2", "0 1", "0 2", "1 2", "0 1 2"), ("1", "0 1 2")))
+def test_closed_descriptors(ddp: Launcher, closed: str) -> None:
+    program = (
+        "import os, sys\nprint('a line')\nprint('another', file=sys.stderr)\nsys.exit(7 * int(os.environ['RANK']))"
+    )
+    shell = f'exec "$0" "$@" {" ".join(f"{fd}>&-" for fd in closed.split())}'
+    outcome = ddp.start("--nproc-per-node", 2, ddp.script(program), within=["sh", "-c", shell]).wait()
+    assert outcome.code == 7
+    assert outcome.verdict["first_failure"]["rank"] == 1
+    assert outcome.named("RunEnded"), "each line is an event"
+    assert outcome.folder is not None
+    assert (outcome.folder / "attempt_0/rank_0/stdout.log").read_text() == "a line\n"
+    assert ("a line" in outcome.stdout) == ("1" not in closed)
+
+
 def test_files_of_the_working_directory_do_not_replace_pythons_own(ddp: Launcher) -> None:
     """As under torchrun, whose agent does not look there."""
     work = ddp.cwd / "work"
