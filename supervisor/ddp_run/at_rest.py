@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_run import kernel_text
 from ddp_run.torch_threads import WITHOUT_PYTHON
 
 _TRIES = 20
@@ -30,7 +31,7 @@ def threads(pid: int) -> dict[int, ThreadLook]:
     found = {}
     try:
         for entry in Path(f"/proc/{pid}/task").iterdir():
-            fields = dict(line.split(":\t", 1) for line in (entry / "status").read_text().splitlines() if ":\t" in line)
+            fields = dict(line.split(":\t", 1) for line in kernel_text.lines(entry / "status") if ":\t" in line)
             if not WITHOUT_PYTHON.match(fields["Name"]):
                 state = fields["State"][0]
                 switches = int(fields["voluntary_ctxt_switches"]) + int(fields["nonvoluntary_ctxt_switches"])

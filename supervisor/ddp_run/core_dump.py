@@ -11,6 +11,7 @@ import re
 import time
 from pathlib import Path
 
+from ddp_run import kernel_text
 from ddp_run.events import CoreDumped, MonotonicNs, RankStarted
 
 _PATTERN = Path("/proc/sys/kernel/core_pattern")
@@ -59,6 +60,6 @@ def _known(specifier: str, pid: int) -> str:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text().strip()
+        return kernel_text.read(path).strip()
     except OSError:
         return None

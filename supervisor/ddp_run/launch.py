@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ddp_run import kernel_text
+
 RANK_PROGRAM = Path(__file__).parent / "rank" / "__main__.py"
 """What the agent starts instead of the user's script; it runs that script."""
 _KEEPER = Path(__file__).parent / "keeper.py"
@@ -174,10 +176,10 @@ def catches(pid: int, signum: int) -> bool:
 def _in_masks(pid: int, signum: int, names: tuple[str, ...]) -> bool:
     """Whether a signal is in one of these masks of a process (proc(5)); not where it is gone."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = kernel_text.lines(Path(f"/proc/{pid}/status"))
     except OSError:
         return False
-    masks = (line.split()[1] for line in status.splitlines() if line.startswith(names))
+    masks = (line.split()[1] for line in status if line.startswith(names))
     return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
+from ddp_run import kernel_text
 from ddp_run.events import MemorySampled, MonotonicNs, Rank
 
 SHM = "/dev/shm"  # noqa: S108  # not a temporary file: where shared memory lies
@@ -64,13 +65,14 @@ class Cgroup:
 def own_cgroup(proc: Path = _PROC) -> Cgroup | None:
     """This process' memory cgroup: v1's hierarchy where the memory controller is in one, else v2's."""
     try:
-        entries = (proc / "self/cgroup").read_text().splitlines()
-        mounts = (proc / "self/mountinfo").read_text().splitlines()
+        entries = kernel_text.lines(proc / "self/cgroup")
+        mounts = kernel_text.lines(proc / "self/mountinfo")
     except OSError:
         return None
     paths: dict[int, str] = {}
     for entry in entries:
-        number, controllers, path = entry.split(":", 2)
+        number, _, rest = entry.partition(":")
+        controllers, _, path = rest.partition(":")
         if "memory" in controllers.split(","):
             paths[1] = path
         elif number == "0" and not controllers:
@@ -92,8 +94,10 @@ def _hierarchies(mounts: Iterable[str], version: int) -> Iterator[tuple[str, Pat
     """(which cgroup is mounted, where) of each mount of that version's memory hierarchy. Source: proc(5), mountinfo."""
     for line in mounts:
         left, _, right = line.partition(" - ")
-        kind, *others = right.split(" ")
-        wanted = kind == "cgroup2" if version == 2 else kind == "cgroup" and "memory" in others[-1].split(",")
+        kind = right.partition(" ")[0]
+        wanted = (
+            kind == "cgroup2" if version == 2 else kind == "cgroup" and "memory" in right.rpartition(" ")[2].split(",")
+        )
         fields = left.split(" ")
         if wanted and len(fields) > 4:
             yield unescaped(fields[3]), Path(unescaped(fields[4]))
@@ -206,7 +210,7 @@ def children(pid: int, proc: Path = _PROC, depth: int = 3) -> Iterator[int]:
 def _host_memory(proc: Path) -> tuple[int | None, int | None]:
     """(available, total) in bytes."""
     try:
-        text = (proc / "meminfo").read_text()
+        text = kernel_text.read(proc / "meminfo")
     except OSError:
         return None, None
     found = {name: int(size) << 10 for name, size in re.findall(r"^(MemAvailable|MemTotal):\s*(\d+) kB", text, re.M)}
@@ -216,7 +220,7 @@ def _host_memory(proc: Path) -> tuple[int | None, int | None]:
 def _is_tmpfs(proc: Path, point: str) -> bool:
     """Whether a tmpfs is mounted there: asking it for its space cannot wait for another machine."""
     try:
-        mounts = (proc / "self/mountinfo").read_text().splitlines()
+        mounts = kernel_text.lines(proc / "self/mountinfo")
     except OSError:
         return False
     kinds = [line.partition(" - ")[2].split(" ")[0] for line in mounts if line.split(" ")[4:5] == [point]]
@@ -233,7 +237,7 @@ def _shm_space() -> tuple[int | None, int | None]:
 
 def _number(path: Path) -> int | None:
     try:
-        text = path.read_text().strip()
+        text = kernel_text.read(path).strip()
     except OSError:
         return None
     return int(text) if text.isdigit() else None
@@ -241,7 +245,7 @@ def _number(path: Path) -> int | None:
 
 def _counter(path: Path, name: str) -> int | None:
     try:
-        lines = path.read_text().splitlines()
+        lines = kernel_text.lines(path)
     except OSError:
         return None
     for line in lines:

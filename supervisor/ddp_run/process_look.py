@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
+from ddp_run import kernel_text
 from ddp_run.close_look import ProcessState
 from ddp_run.events import Rank
 from ddp_run.memory import children, unescaped
@@ -175,7 +176,7 @@ def _other_threads(pid: int, sampler: int = 0) -> list[int]:
         if thread in (pid, sampler):
             continue
         try:
-            name = Path(f"/proc/{pid}/task/{thread}/comm").read_text()
+            name = kernel_text.read(Path(f"/proc/{pid}/task/{thread}/comm"))
         except OSError:
             continue
         if not NOT_OF_THE_PROGRAM.match(name):
@@ -257,7 +258,7 @@ def _call(pid: int, thread: int) -> tuple[str | None, list[int]]:
     Needs the right to trace the process, which its ancestor has by default (ptrace_scope 1).
     """
     try:
-        words = Path(f"/proc/{pid}/task/{thread}/syscall").read_text().split()
+        words = kernel_text.read(Path(f"/proc/{pid}/task/{thread}/syscall")).split()
         return _NAMES.get(int(words[0])), [int(word, 16) for word in words[1:7]]
     except (OSError, ValueError, IndexError):
         return None, []
@@ -302,8 +303,8 @@ def _folder(pid: int, descriptor: int) -> str | None:
 def _mount_of(pid: int, descriptor: int) -> Mount | None:
     """The mount that an open file is on, by its number in fdinfo. Null for what is on none (pipes)."""
     try:
-        info = Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text()
-        number = next(line.split()[1] for line in info.splitlines() if line.startswith("mnt_id:"))
+        info = kernel_text.lines(Path(f"/proc/{pid}/fdinfo/{descriptor}"))
+        number = next(line.split()[1] for line in info if line.startswith("mnt_id:"))
     except (OSError, StopIteration, IndexError):
         return None
     return next((Mount.of_line(line) for line in _mounts(pid) if line.startswith(f"{number} ")), None)
@@ -361,7 +362,7 @@ def read_path(memory: int, address: int) -> str | None:
 def _holder(pid: int) -> int | None:
     """Who holds the lock that a process waits for: /proc/locks lists each lock, then who waits for it, marked `->`."""
     try:
-        lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        lines = [line.split() for line in kernel_text.lines(Path("/proc/locks"))]
     except OSError:
         return None
     held: dict[str, str] = {}
@@ -402,14 +403,14 @@ def _link(pid: int, name: str) -> str | None:
 
 def _mounts(pid: int) -> list[str]:
     try:
-        return Path(f"/proc/{pid}/mountinfo").read_text(errors="replace").splitlines()
+        return kernel_text.lines(Path(f"/proc/{pid}/mountinfo"))
     except OSError:
         return []
 
 
 def _switches(pid: int, thread: int) -> int:
     try:
-        lines = Path(f"/proc/{pid}/task/{thread}/status").read_text().splitlines()
+        lines = kernel_text.lines(Path(f"/proc/{pid}/task/{thread}/status"))
         return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
     except (OSError, ValueError, IndexError, StopIteration):
         return 0
@@ -418,7 +419,7 @@ def _switches(pid: int, thread: int) -> int:
 def _io(pid: int) -> int:
     """Bytes that its system calls have read and written, files and sockets alike."""
     try:
-        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+        lines = kernel_text.lines(Path(f"/proc/{pid}/io"))
     except OSError:
         return 0
     values = dict(line.split(": ") for line in lines if ": " in line)
@@ -427,7 +428,7 @@ def _io(pid: int) -> int:
 
 def _wchan(pid: int) -> str | None:
     try:
-        name = Path(f"/proc/{pid}/wchan").read_text().strip()
+        name = kernel_text.read(Path(f"/proc/{pid}/wchan")).strip()
     except OSError:
         return None
     return name if name not in ("", "0") else None

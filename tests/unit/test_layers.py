@@ -66,6 +66,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "machine": (
         "terminal",
+        "kernel_text",
         "loop",
         "launch",
         "net",

@@ -81,6 +81,21 @@ def test_a_cgroup_that_is_not_mounted_here(tmp_path: Path, path: str, root: str)
     assert own_cgroup(proc(tmp_path, f"0::{path}\n", line)) is None
 
 
+def test_mount_points_are_bytes(tmp_path: Path) -> None:
+    odd = os.fsencode(tmp_path) + b"/caf\xe9\xc2\x85\x0c"
+    mount = Path(os.fsdecode(odd))
+    group(mount, events="oom_kill 1\n", max=64 << 20, current=60 << 20)
+    folder = proc(tmp_path, "0::/\n", "")
+    lines = b"712 700 0:29 / " + odd + b" ro - cgroup2 cgroup rw\n24 23 0:22 / /dev/shm rw - tmpfs tmpfs rw\n"
+    (folder / "self" / "mountinfo").write_bytes(lines)
+    found = own_cgroup(folder)
+    assert found is not None
+    assert (found.oom_kills(), found.tightest()) == (1, (60 << 20, 64 << 20))
+    sample = Sampler(folder).look(MonotonicNs(1), {})
+    assert sample is not None
+    assert sample.shm_total is not None
+
+
 def test_without_proc(tmp_path: Path) -> None:
     assert own_cgroup(tmp_path) is None
     sampler = Sampler(tmp_path)

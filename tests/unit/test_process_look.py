@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import wait_until
 
+from ddp_run import at_rest, launch
 from ddp_run.close_look import ProcessState
 from ddp_run.process_look import KNOWS_CALLS, ProcessLook, process
 
@@ -100,3 +101,28 @@ def test_a_process_that_works_is_stopped_and_gone() -> None:
         os.kill(pid, signal.SIGSTOP)
         _seen(pid, lambda look: look.state is ProcessState.STOPPED)
     assert process(pid) == ProcessLook(ProcessState.GONE)
+
+
+_NAMED = """
+import ctypes, signal, threading, time
+signal.signal(signal.SIGUSR1, lambda *_: None)
+named = threading.Event()
+def thread():
+    ctypes.CDLL(None).prctl(15, bytes.fromhex("c3a9c3"), 0, 0, 0)
+    named.set()
+    while True: time.sleep(0.01)
+threading.Thread(target=thread, daemon=True).start()
+named.wait()
+ctypes.CDLL(None).prctl(15, bytes.fromhex("c3a9c3"), 0, 0, 0)
+print(flush=True)
+while True: time.sleep(0.01)
+"""
+
+
+def test_names_cut_within_a_character_are_names() -> None:
+    """The kernel cuts names after 15 bytes (prctl(2), PR_SET_NAME), and setproctitle's users write what they like."""
+    with _started(_NAMED) as pid:
+        assert launch.outlives(pid, signal.SIGUSR1)
+        assert not launch.outlives(pid, signal.SIGUSR2)
+        assert len(at_rest.threads(pid)) == 2
+        _seen(pid, lambda look: look.switches > 0)
