@@ -155,6 +155,7 @@ class _Tail:
         "retired",
         "stream",
         "suspect",
+        "unreadable",
         "watch",
     )
 
@@ -172,22 +173,33 @@ class _Tail:
         """Another file may stand at the path."""
         self.retired = False
         """To be closed at the end of what it has now."""
+        self.unreadable = False
+        """It could not be read when that was tried last."""
 
     def open(self) -> bool:
-        """Open the file at the path; False where there is none yet."""
+        """Open the file at the path, to go on where it was read to; False where there is none yet."""
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             return False
+        try:
+            status = os.fstat(fd)
+        except OSError:
+            os.close(fd)
+            return False
         self.close()
-        status = os.fstat(fd)
-        self.fd, self.offset, self.fresh, self.suspect = fd, 0, True, False
-        self.identity = (status.st_dev, status.st_ino)
+        self.fd, self.suspect = fd, False
+        identity = (status.st_dev, status.st_ino)
+        if identity != self.identity:
+            self.identity, self.offset, self.fresh = identity, 0, True
         return True
 
     def close(self) -> None:
         if self.fd >= 0:
-            os.close(self.fd)
+            try:
+                os.close(self.fd)
+            except OSError:  # the descriptor is free all the same: close(2)
+                pass
         self.fd = -1
 
     def read(self, size: int) -> bytes:
@@ -350,9 +362,8 @@ class Tailer:
             try:
                 data = tail.read(size)
             except OSError as error:
-                self._notes.append(f"{tail.path} cannot be read: {error.strerror}")
-                tail.suspect = True
-                data = b""
+                self._lose(tail, error)
+                continue
             if data:
                 budget -= len(data)
                 chunks.append(Chunk(tail.rank, tail.local_rank, tail.stream, data, tail.fresh))
@@ -363,11 +374,27 @@ class Tailer:
                 self._at_end(tail)
         return chunks
 
+    def _lose(self, tail: _Tail, error: OSError) -> None:
+        """Open it again, at once or when it can be: a file server has come back, say, and knows its handles no more."""
+        first, tail.unreadable = not tail.unreadable, True
+        if first:
+            self._notes.append(f"{tail.path} cannot be read: {error.strerror}")
+        tail.close()
+        self._polled = [other for other in self._polled if other is not tail]
+        if not (first and self._follow(tail)) and tail not in self._missing:
+            self._missing.append(tail)
+
     def _at_end(self, tail: _Tail) -> None:
         if tail.retired:
             self._drop(tail)
             return
-        if os.fstat(tail.fd).st_size < tail.offset:
+        try:
+            length = os.fstat(tail.fd).st_size
+        except OSError as error:
+            self._lose(tail, error)
+            return
+        tail.unreadable = False
+        if length < tail.offset:
             self._notes.append(f"{tail.path} was truncated; shown again from its start")
             tail.offset, tail.fresh = 0, True
             self._mark((tail,))

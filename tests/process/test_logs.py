@@ -234,3 +234,33 @@ def test_memory_stays_bounded_while_nobody_reads(tmp_path: Path) -> None:
         for _ in range(10):
             assert len(text(tailer.read(1 << 20))) == 1 << 20
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 << 10
+
+
+def test_a_handle_that_goes_stale_is_told_of_once_and_the_file_goes_on(tmp_path: Path, tailer: Tailer) -> None:
+    """As when a file server comes back (ESTALE): every call on the descriptor fails, and the path is another's turn."""
+    file = tmp_path / "log"
+    file.write_bytes(b"one ")
+    tailer.add(0, 0, "stdout", file)
+    assert text(wait_for(tailer, 4)) == b"one "
+    before = set(os.listdir("/proc/self/fd"))
+    with file.open("ab", buffering=0) as writer:
+        for more in (b"two ", b"three "):
+            os.close(tailer._tails[0].fd)
+            writer.write(more)
+            chunks = wait_for(tailer, len(more))
+            assert text(chunks) == more
+            assert not any(chunk.fresh for chunk in chunks)
+            assert len(tailer.take_notes()) == 1
+        os.close(tailer._tails[0].fd)
+        writer.write(b"four")
+    assert text([chunk for chunks in tailer.drain() for chunk in chunks]) == b"four"
+    assert len(set(os.listdir("/proc/self/fd")) - before) <= 1
+
+
+def test_what_cannot_be_read_is_told_of_once(tmp_path: Path, tailer: Tailer) -> None:
+    (tmp_path / "log").mkdir()
+    tailer.add(0, 0, "stdout", tmp_path / "log")
+    for _ in range(5):
+        time.sleep(2 * POLL_S)
+        assert tailer.read() == []
+    assert [note.endswith("Is a directory") for note in tailer.take_notes()] == [True]
