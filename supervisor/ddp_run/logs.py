@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from ddp_run.lines import Stream
 
 POLL_S: Final = 0.05
+_REST_S: Final = 1.0
+"""The longest pause between two looks at a file that nothing tells about: a look can be a question to a server."""
 _CHUNK: Final = 96 << 10
 """Below malloc's threshold for mapping memory anew: half the CPU of larger pieces."""
 
@@ -140,6 +143,11 @@ class Chunk:
     fresh: bool = False
 
 
+def pause_s(quiet_s: float) -> float:
+    """Seconds until the next look at such a file, which has not grown for `quiet_s`: a line is seldom a tenth late."""
+    return min(_REST_S, max(POLL_S, quiet_s / 10))
+
+
 @final
 class _Tail:
     """One file and how far it was read."""
@@ -147,8 +155,10 @@ class _Tail:
     __slots__ = (
         "fd",
         "fresh",
+        "grew_at",
         "identity",
         "local_rank",
+        "look_at",
         "offset",
         "path",
         "rank",
@@ -175,6 +185,8 @@ class _Tail:
         """To be closed at the end of what it has now."""
         self.unreadable = False
         """It could not be read when that was tried last."""
+        self.grew_at = self.look_at = time.monotonic()
+        """When it grew last, and when it is to be looked at where nothing tells about it."""
 
     def open(self) -> bool:
         """Open the file at the path, to go on where it was read to; False where there is none yet."""
@@ -257,7 +269,8 @@ class Tailer:
         """Seconds after which to call `read` though nothing is ready; 0: bytes are known to be left; null: never."""
         if self._ready:
             return 0.0
-        return POLL_S if self._missing or self._polled else None
+        due = min((tail.look_at for tail in (*self._missing, *self._polled)), default=None)
+        return None if due is None else max(0.0, due - time.monotonic())
 
     def add(self, rank: int, local_rank: int, stream: Stream, path: Path) -> None:
         """Follow a file from its first byte on; it need not exist yet."""
@@ -275,12 +288,12 @@ class Tailer:
     def read(self, budget: int = 1 << 20) -> list[Chunk]:
         """What the files have more, at most `budget` bytes, every file in its turn."""
         self._hear()
-        self._look()
+        self._look(time.monotonic())
         return self._take(budget)
 
     def drain(self, budget: int = 1 << 20) -> Iterator[list[Chunk]]:
         """Everything up to the present ends, in pieces of at most `budget` bytes, for when the writers are gone."""
-        self._look()
+        self._look(None)
         self._mark(self._tails)
         while self._ready:
             yield self._take(budget)
@@ -342,14 +355,19 @@ class Tailer:
                 tail.suspect |= bool(mask & ~_IN_MODIFY)
                 self._mark((tail,))
 
-    def _look(self) -> None:
-        """At the files that nothing tells about."""
-        self._missing = [tail for tail in self._missing if not self._follow(tail)]
-        for tail in self._polled:
+    def _look(self, at: float | None) -> None:
+        """At the files that nothing tells about: those that are due, or all."""
+        due = [tail for tail in (*self._missing, *self._polled) if at is None or tail.look_at <= at]
+        for tail in due:
+            if at is not None:
+                tail.look_at = at + pause_s(at - tail.grew_at)
             tail.suspect = True
-        self._mark(tail for tail in self._polled if tail.fd >= 0)
+            if tail not in self._missing:
+                self._mark((tail,))
+            elif self._follow(tail):
+                self._missing.remove(tail)
 
-    def _mark(self, tails: Iterator[_Tail] | list[_Tail] | tuple[_Tail, ...]) -> None:
+    def _mark(self, tails: list[_Tail] | tuple[_Tail, ...]) -> None:
         for tail in tails:
             if tail not in self._ready and tail.fd >= 0:
                 self._ready.append(tail)
@@ -366,6 +384,8 @@ class Tailer:
                 continue
             if data:
                 budget -= len(data)
+                tail.grew_at = time.monotonic()
+                tail.look_at = min(tail.look_at, tail.grew_at + POLL_S)
                 chunks.append(Chunk(tail.rank, tail.local_rank, tail.stream, data, tail.fresh))
                 tail.fresh = False
             if len(data) == size:
