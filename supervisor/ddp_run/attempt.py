@@ -89,6 +89,7 @@ class Attempt:
     places: tuple[str, ...] = ()
     """Paths whose free space is of interest after a death."""
     keep: frozenset[int] = frozenset()
+    keeper: launch.Keeper | None = None
     hang_timeout_s: float | None = None
     """End the job after so long without progress, where a closer look has shown who waits or stands still."""
     _rules: Iterator[str] | None = None
@@ -271,7 +272,7 @@ class Attempt:
             if pid == self._agent:
                 self._on_agent_end(code)
                 continue
-            if self._asides.reaped(pid):
+            if self._asides.reaped(pid) or (self.keeper is not None and self.keeper.reaped(pid)):
                 continue
             self._surroundings.reaped(pid)
             for process in self._ranks.values():
@@ -406,7 +407,8 @@ class Attempt:
 
     def _not_the_jobs(self) -> Set[int]:
         """Pids below us that are not the job's."""
-        return {*self.keep, *self._asides.pids, *self._surroundings.pids} - set(self._living().values())
+        keeper = {self.keeper.pid} if self.keeper is not None and self.keeper.pid is not None else set()
+        return {*self.keep, *keeper, *self._asides.pids, *self._surroundings.pids} - set(self._living().values())
 
     # ------------------------------------------------------------------- actions
 

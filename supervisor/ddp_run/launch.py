@@ -12,12 +12,16 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import final
 
 from ddp_run import kernel_text
 
 RANK_PROGRAM = Path(__file__).parent / "rank" / "__main__.py"
 """What the agent starts instead of the user's script; it runs that script."""
 _KEEPER = Path(__file__).parent / "keeper.py"
+
+_MOST_KEEPERS = 5
+_ENDED = (b"Z", b"X")
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -67,18 +71,6 @@ def start_agent(argv: Sequence[str], environ: Mapping[str, str], log: Path) -> s
         )
 
 
-def start_keeper(run_id: str, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the process that ends the job's processes should ddp-run itself be killed. See `ddp_run.keeper`."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_KEEPER), run_id, str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        start_new_session=True,
-    )
-
-
 def start_probe(program: Path) -> subprocess.Popen[bytes]:
     """Start a program that answers questions on its standard input, and ends with this process. Raises OSError.
 
@@ -96,20 +88,78 @@ def start_probe(program: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def dismiss_keeper(keeper: subprocess.Popen[bytes]) -> None:
-    """Tell the keeper that this run ends regularly, and see it go."""
-    try:
-        keeper.communicate(b"q", timeout=1)
-    except (OSError, subprocess.TimeoutExpired):
-        keeper.kill()
+@final
+class Keeper:
+    """The process that ends the job's processes should ddp-run itself be killed: `ddp_run/keeper.py`."""
 
+    def __init__(self, run_id: str, folder: Path) -> None:
+        """`folder`: of ddp-run's socket."""
+        self._words = [sys.executable, "-I", "-S", str(_KEEPER), run_id, str(folder)]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starts = 0
 
-def kill_everything_below() -> None:
-    """SIGKILL for all descendants, as a last resort."""
-    for _ in range(20):
-        if not send_signal(descendants(), signal.SIGKILL):
+    @property
+    def pid(self) -> int | None:
+        """Null while there is none."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Raises OSError."""
+        self._starts += 1
+        self._process = subprocess.Popen(
+            self._words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def reaped(self, pid: int) -> bool:
+        """A child was waited for; whether it was this one. Somebody has killed it then, and it is started again."""
+        if self._process is None or pid != self._process.pid:
+            return False
+        self._let_go(self._process)
+        self._process = None
+        if self._starts < _MOST_KEEPERS:
+            try:
+                self.start()
+            except OSError:
+                pass
+        return True
+
+    def dismiss(self) -> None:
+        """This run ends: see the keeper go where nothing is left of the job. Else it does its work when we are gone."""
+        if self._process is None or _below(but={self._process.pid}) != []:
             return
+        try:
+            self._process.communicate(b"q", timeout=1)
+        except (OSError, subprocess.TimeoutExpired):
+            self._process.kill()
+
+    @staticmethod
+    def _let_go(process: subprocess.Popen[bytes]) -> None:
+        process.returncode = -signal.SIGKILL
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def kill_everything_below() -> bool:
+    """SIGKILL for all descendants, as a last resort; whether nothing is left, as far as that can be seen.
+
+    Raises nothing: it needs one descriptor, and takes that of standard input.
+    """
+    try:
+        os.close(0)
+    except OSError:
+        pass
+    for _ in range(20):
+        left = _below()
+        if not left:
+            return left is not None
+        send_signal(left, signal.SIGKILL)
         time.sleep(0.02)
+    return False
 
 
 def read_exit_status(pid: int, pidfd: int | None) -> int | None:
@@ -123,14 +173,36 @@ def read_exit_status(pid: int, pidfd: int | None) -> int | None:
 
 
 def _zombie_status(pid: int) -> int | None:
+    fields = _stat(pid)
+    if fields is None or fields[0] not in _ENDED:
+        return None
+    status = int(fields[49])
+    return status if status or _may_trace(pid) else None
+
+
+def _may_trace(pid: int) -> bool:
+    """Whether the kernel would show an exit code: to others than who may trace the process it shows 0.
+
+    The same right is asked for the process' namespaces (fs/proc/array.c, fs/proc/namespaces.c); a rank may have become
+    another user.
+    """
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
+        Path(f"/proc/{pid}/ns/user").readlink()
+    except PermissionError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """/proc/PID/stat (proc(5)) from the third field, the state, on; null where it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    fields = text.rpartition(b")")[2].split()
-    if not fields or fields[0] not in (b"Z", b"X"):
-        return None
-    return int(fields[49])
+    return fields if len(fields) > 49 else None
 
 
 def _pidfd_status(pidfd: int) -> int | None:
@@ -144,12 +216,17 @@ def _pidfd_status(pidfd: int) -> int | None:
 
 
 def send_signal(pids: Iterable[int], signum: int) -> tuple[int, ...]:
-    """Signal each process; those that are gone (or not ours to signal) are passed over. Returns the reached."""
+    """Signal each process; those that are gone (or not ours to signal) are passed over. Returns the reached.
+
+    Numbers below 2 mean other things than one process (kill(2)): groups, everybody, the first process.
+    """
     reached = []
     for pid in pids:
+        if pid <= 1 or pid == os.getpid():
+            continue
         try:
             os.kill(pid, signum)
-        except (ProcessLookupError, PermissionError):
+        except (ProcessLookupError, PermissionError, OverflowError):
             continue
         reached.append(pid)
     return tuple(reached)
@@ -157,10 +234,16 @@ def send_signal(pids: Iterable[int], signum: int) -> tuple[int, ...]:
 
 def is_alive(pid: int) -> bool:
     """Whether a process exists and is not a zombie."""
+    fields = _stat(pid)
+    if fields is not None:
+        return fields[0] not in _ENDED
     try:
-        return _zombie_status(pid) is None and Path(f"/proc/{pid}").exists()
-    except OSError:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
         return False
+    except PermissionError:
+        pass
+    return True
 
 
 def outlives(pid: int, signum: int) -> bool:
@@ -184,18 +267,30 @@ def _in_masks(pid: int, signum: int, names: tuple[str, ...]) -> bool:
 
 
 def descendants(*, but: Iterable[int] = ()) -> list[int]:
-    """Pids of all that live below this process (as subreaper: the whole job), without `but` and zombies."""
-    import psutil
+    """Pids of all that live below this process (as subreaper: the whole job), without `but` and zombies.
 
-    left_out = set(but)
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if process.pid not in left_out and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-        except psutil.NoSuchProcess:
-            continue
-    return found
+    None where /proc cannot be read.
+    """
+    return _below(but) or []
+
+
+def _below(but: Iterable[int] = ()) -> list[int] | None:
+    """As `descendants`; null where /proc cannot be read."""
+    try:
+        pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    except OSError:
+        return None
+    looks = {pid: fields for pid in pids if (fields := _stat(pid)) is not None}
+    if os.getpid() not in looks:
+        return None
+    children: dict[int, list[int]] = {}
+    for pid, fields in looks.items():
+        children.setdefault(int(fields[1]), []).append(pid)
+    found = [os.getpid()]
+    for pid in found:
+        found += children.get(pid, ())
+    left_out = {os.getpid(), *but}
+    return [pid for pid in found if pid not in left_out and looks[pid][0] not in _ENDED]
 
 
 def describe(pid: int) -> str:
@@ -215,18 +310,30 @@ def describe(pid: int) -> str:
 
 def find_ranks(agent: int) -> list[tuple[int, dict[str, str]]]:
     """The agent's children that have a rank: (pid, environment). For ranks that cannot say hello themselves."""
-    import psutil
-
     found = []
-    try:
-        children = psutil.Process(agent).children()
-    except psutil.Error:
-        return []
-    for child in children:
-        try:
-            environ = child.environ()
-        except (psutil.Error, OSError):
-            continue
+    for child in _children(agent):
+        fields = _stat(child)
+        # reading the environment of what waits in the kernel can wait for the same
+        environ = _environ(child) if fields is not None and fields[0] != b"D" else {}
         if environ.get("RANK", "").isdigit() and environ.get("TORCHELASTIC_RESTART_COUNT", "").isdigit():
-            found.append((child.pid, environ))
+            found.append((child, environ))
     return found
+
+
+def _children(parent: int) -> list[int]:
+    """Of all its threads; by a look at every process where the kernel keeps no such list (CONFIG_PROC_CHILDREN)."""
+    found: list[int] = []
+    try:
+        for thread in Path(f"/proc/{parent}/task").iterdir():
+            found += map(int, (thread / "children").read_bytes().split())
+    except OSError:
+        return [pid for pid in descendants() if (fields := _stat(pid)) is not None and int(fields[1]) == parent]
+    return found
+
+
+def _environ(pid: int) -> dict[str, str]:
+    try:
+        entries = kernel_text.read(Path(f"/proc/{pid}/environ")).split("\0")
+    except OSError:
+        return {}
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)

@@ -94,6 +94,7 @@ class _Job:
     _ports_lost: int = 0
     _used_ports: set[int] = field(default_factory=set)
     _port: int | None = None
+    keeper: launch.Keeper = field(init=False)
     _keep: frozenset[int] = frozenset()
     _told_to_stop: bool = False
     _waiting: Attempt | None = None
@@ -107,6 +108,8 @@ class _Job:
 
     def run(self) -> int:
         self.output = Output(self.plan.options, self.environ, self.loop)
+        self.keeper = launch.Keeper(self.folder.run_id, self.inbox.folder)
+        self.stack.callback(self.keeper.dismiss)
         self.journal.record(self._run_started())
         self._waiting = self._start_attempt()
         self._start_keeper()
@@ -182,6 +185,7 @@ class _Job:
             tailer=tailer,
             places=self._places(),
             keep=self._keep,
+            keeper=self.keeper,
             hang_timeout_s=options.hang_timeout_s,
         )
         attempt.start(argv, self._agent_environ(number))
@@ -352,14 +356,9 @@ class _Job:
 
     def _start_keeper(self) -> None:
         try:
-            keeper = launch.start_keeper(self.folder.run_id, self.inbox.folder)
+            self.keeper.start()
         except OSError as error:
             self.journal.record(Noted(now(), f"no keeper: {error}"))
-            return
-        self._keep = frozenset({keeper.pid})
-        if self._waiting is not None:
-            self._waiting.keep = self._keep
-        self.stack.callback(launch.dismiss_keeper, keeper)
 
     def _after_spawn(self) -> None:
         """What may wait until the agent runs: the plan's file, and what the user should know."""

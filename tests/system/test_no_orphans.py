@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +80,36 @@ def test_the_supervisor_killed_while_it_starts(ddp: Launcher, moment_s: float) -
     kill(running, "supervisor")
     running.process.wait(limit(60))
     running.assert_nothing_left()
+
+
+def test_a_keeper_that_is_killed_is_replaced(ddp: Launcher) -> None:
+    running = ddp.start("--nproc-per-node", 1, ddp.script(CHILDREN), "stay")
+    running.wait_for_text("ready")
+
+    def keepers() -> list[int]:
+        found = []
+        for pid in Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split():
+            with suppress(OSError):
+                found += [int(pid)] if b"keeper.py" in Path(f"/proc/{pid}/cmdline").read_bytes() else []
+        return found
+
+    (first,) = wait_until(keepers, "the keeper")
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: [pid for pid in keepers() if pid != first], "another keeper")
+    kill(running, "supervisor")
+    running.process.wait(limit(60))
+    running.assert_nothing_left()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can take /proc away")
+def test_without_proc_a_job_ends_as_ever(ddp: Launcher) -> None:
+    within = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$0" "$@"']
+    program = "import os, sys; print('a line'); sys.exit(3 * int(os.environ['RANK']))"
+    running = ddp.start("--nproc-per-node", 2, ddp.script(program), within=within)
+    outcome = running.wait()
+    running.assert_nothing_left()
+    assert outcome.code == 3, outcome.stderr
+    assert outcome.verdict["first_failure"]["rank"] == 1
 
 
 def test_the_agent_killed_while_it_starts(ddp: Launcher) -> None:

@@ -116,7 +116,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "click": ("commands",),
     "structlog": ("output",),
     "tenacity": ("backoff", "net"),
-    "psutil": ("launch", "net"),
+    "psutil": ("net",),
     "torch": ("agent.logs_specs", "training"),
     "hyperscan": ("scan",),
     "pynvml": ("gpu_probe",),

@@ -1,0 +1,134 @@
+"""The last resort, with real processes: what ends them where hardly anything works any more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from tests.waiting import limit, wait_until
+
+from ddp_run import launch
+
+TREE = """
+import os, resource, signal, subprocess, sys, time
+from pathlib import Path
+from ddp_run import launch
+
+def alive():
+    return [pid for pid in pids if launch.is_alive(pid)]
+
+daemon = "import os, time; os.fork() and os._exit(0); os.setsid(); print(os.getpid(), flush=True); time.sleep(300)"
+launch.become_subreaper()
+one = subprocess.Popen(["sleep", "300"])
+other = subprocess.Popen([sys.executable, "-c", daemon], stdout=subprocess.PIPE, env={})
+pids = [one.pid, int(other.stdout.readline())]
+other.wait()
+assert alive() == pids
+"""
+"""A child, and a daemon that no environment and no session tells of."""
+
+
+def run(program: str, *within: str) -> str:
+    done = subprocess.run(
+        [*within, sys.executable, "-c", TREE + textwrap.dedent(program)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=limit(60),
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_last_resort_needs_no_free_descriptor() -> None:
+    program = """
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        highest = max(map(int, os.listdir("/proc/self/fd")))
+        taken = [os.dup(2) for _ in range(highest)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1, before[1]))
+        try:
+            while True: taken.append(os.dup(2))
+        except OSError:
+            pass
+        nothing_left = launch.kill_everything_below()
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        print(nothing_left, alive())
+    """
+    assert run(program) == "True []\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can take /proc away")
+def test_without_proc_the_last_resort_says_that_it_does_not_know() -> None:
+    program = """
+        subprocess.run(["mount", "-t", "tmpfs", "none", "/proc"], check=True)
+        print(launch.kill_everything_below(), launch.descendants(), launch.find_ranks(one.pid), alive() == pids)
+        for pid in pids: os.kill(pid, signal.SIGKILL)
+    """
+    assert run(program, "unshare", "--mount") == "False [] [] True\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_an_exit_code_that_may_not_be_read_is_not_taken_for_0() -> None:
+    """/proc shows 0 to whoever may not trace the process (proc(5), exit_code)."""
+    program = """
+        for pid in pids: os.kill(pid, signal.SIGKILL)
+        def ended(code):
+            pid = os.fork() or os._exit(code)
+            while launch.is_alive(pid): time.sleep(0.01)
+            return pid, os.pidfd_open(pid)
+        failed, well = ended(3), ended(0)
+        print(launch.read_exit_status(*failed), launch.read_exit_status(*well))
+        os.setresuid(65534, 65534, 65534)
+        print(launch.read_exit_status(*failed), launch.read_exit_status(*well), launch.is_alive(failed[0]))
+    """
+    assert run(program) == "768 0\nNone None False\n"
+
+
+@pytest.mark.parametrize("pid", [0, 1, -1, -os.getpid(), os.getpid(), 1 << 31, 1 << 80])
+def test_numbers_that_are_no_process_of_the_job_get_no_signal(pid: int) -> None:
+    assert launch.send_signal([pid], 0) == ()
+
+
+KEEPER = """
+for pid in pids: os.kill(pid, signal.SIGKILL)
+while alive(): time.sleep(0.01)
+quiet = subprocess.DEVNULL
+keeper = launch.Keeper("{run}", Path("{folder}"))
+keeper.start()
+carrier = subprocess.Popen(["sleep", "300"], env={{"DDP_RUN_ID": "{run}"}}, stdout=quiet, stderr=quiet)
+print(carrier.pid)
+"""
+
+
+@pytest.mark.parametrize("how", ["dismissed too early", "replaced"])
+def test_the_keeper_ends_what_is_left(tmp_path: Path, how: str) -> None:
+    program = {
+        "dismissed too early": "keeper.dismiss()",
+        "replaced": """
+            first = keeper.pid
+            os.kill(first, signal.SIGKILL)
+            assert os.waitpid(first, 0)[0] == first
+            assert keeper.reaped(first) and keeper.pid not in (None, first)
+        """,
+    }[how]
+    folder = tmp_path / "socket"
+    folder.mkdir()
+    told = KEEPER.format(run=tmp_path.name, folder=folder) + textwrap.dedent(program)
+    carrier = int(run(told))
+    wait_until(lambda: not launch.is_alive(carrier), "the carrier's end")
+    wait_until(lambda: not folder.exists(), "the folder's end")
+
+
+def test_the_keeper_is_dismissed_where_nothing_is_left(tmp_path: Path) -> None:
+    program = """
+        carrier.kill()
+        while launch.is_alive(carrier.pid): time.sleep(0.01)
+        keeper.dismiss()
+        assert not launch.is_alive(keeper.pid)
+    """
+    run(KEEPER.format(run=tmp_path.name, folder=tmp_path) + textwrap.dedent(program))
+    assert tmp_path.exists()
