@@ -347,7 +347,9 @@ class Attempt:
         if self._observer is None:
             from ddp_run.observer import Observer
 
-            self._observer = Observer(self.inbox.folder, self.run_folder, self.folder, self._environ, self._asides)
+            self._observer = Observer(
+                self.inbox.board_folders, self.run_folder, self.folder, self._environ, self._asides
+            )
             self.loop.set_timer("look-at-ranks", 1.0)
         self._observer.forget(event.rank)
 

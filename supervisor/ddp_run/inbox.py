@@ -21,6 +21,7 @@ _MOST = 256 * 1024
 Said = RankStarted | RankFailed | RankPhase | Noted
 """What a rank can say."""
 _NAME = "events.sock"
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _LONGEST_PATH = 107
 """Bytes of a Unix socket's path (unix(7)); a scheduler's TMPDIR alone can be longer."""
 
@@ -41,6 +42,18 @@ def _private_folder() -> Path:
     raise failure
 
 
+def _board_folder(name: str) -> tuple[Path, ...]:
+    """A folder of this name for the ranks' boards in shared memory, where it can be had.
+
+    The socket is not put there: systemd's RemoveIPC clears it at its user's last logout, and a mapped board stays.
+    """
+    try:
+        (_SHARED_MEMORY / name).mkdir(mode=0o700)
+    except OSError:
+        return ()
+    return (_SHARED_MEMORY / name,)
+
+
 @final
 class Inbox:
     """Receives; `fileno()` can be read when there is something."""
@@ -52,18 +65,21 @@ class Inbox:
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * _MOST)
         self._socket.bind(str(self.path))
+        self.board_folders = (*_board_folder(self.folder.name), self.folder)
+        """Where a rank may put its board (`rank/board.py`): the first that gives room. All are removed at the end."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
         self._socket.close()
-        try:
-            for file in self.folder.iterdir():  # the socket, and the ranks' boards
-                file.unlink()
-            self.folder.rmdir()
-        except OSError:  # somebody cleaned up temporary files meanwhile
-            pass
+        for folder in self.board_folders:
+            try:
+                for file in folder.iterdir():  # the socket, and the ranks' boards
+                    file.unlink()
+                folder.rmdir()
+            except OSError:  # somebody cleaned up temporary files meanwhile
+                pass
 
     def fileno(self) -> int:
         """Descriptor for a loop."""

@@ -1,9 +1,9 @@
-"""Ends a job's processes when ddp-run itself was killed. Runs alone: `python -I -S keeper.py RUN_ID FOLDER`.
+"""Ends a job's processes when ddp-run itself was killed. Runs alone: `python -I -S keeper.py RUN_ID FOLDER…`.
 
 Its standard input is a pipe whose other end only ddp-run holds. `q` on it means a regular end. End of file without
 that means that ddp-run died, with -9 or by the out-of-memory killer: then every process that carries this run's id in
 its environment gets SIGKILL. (The agent, the ranks and their forked workers have PDEATHSIG besides; programs that they
-started have not.) FOLDER, that of ddp-run's socket, is removed then.
+started have not.) The folders, of ddp-run's socket and of the ranks' boards, are removed then.
 """
 
 import os
@@ -31,19 +31,20 @@ def carriers(mark: bytes) -> list[int]:
     return found
 
 
-def main(run_id: str, folder: Path) -> None:
+def main(run_id: str, folders: list[Path]) -> None:
     """Wait for the end of the pipe, then end what is left."""
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
     if os.read(0, 1) == b"q":
         return
     end_carriers(b"DDP_RUN_ID=" + run_id.encode())
-    try:
-        for entry in folder.iterdir():
-            entry.unlink()
-        folder.rmdir()
-    except OSError:
-        pass
+    for folder in folders:
+        try:
+            for entry in folder.iterdir():
+                entry.unlink()
+            folder.rmdir()
+        except OSError:
+            pass
 
 
 def end_carriers(mark: bytes) -> None:
@@ -61,4 +62,4 @@ def end_carriers(mark: bytes) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], [Path(word) for word in sys.argv[2:]])

@@ -92,9 +92,9 @@ def start_probe(program: Path) -> subprocess.Popen[bytes]:
 class Keeper:
     """The process that ends the job's processes should ddp-run itself be killed: `ddp_run/keeper.py`."""
 
-    def __init__(self, run_id: str, folder: Path) -> None:
+    def __init__(self, run_id: str, folders: Sequence[Path]) -> None:
         """`folder`: of ddp-run's socket."""
-        self._words = [sys.executable, "-I", "-S", str(_KEEPER), run_id, str(folder)]
+        self._words = [sys.executable, "-I", "-S", str(_KEEPER), run_id, *map(str, folders)]
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = 0
 

@@ -87,14 +87,14 @@ class _Still:
 class Observer:
     """One start of the ranks of this node.
 
-    `boards`: the folder that holds their boards; `folder`: the attempt's; `environ`: the agent's, which the ranks get
+    `boards`: folders that may hold their boards; `folder`: the attempt's; `environ`: the agent's, which the ranks get
     (reading theirs takes a lock that a rank may hold for ever); `asides`: knows what is started here.
     """
 
     def __init__(
-        self, boards: Path, run_folder: Path, folder: Path, environ: Mapping[str, str], asides: Asides
+        self, boards: Sequence[Path], run_folder: Path, folder: Path, environ: Mapping[str, str], asides: Asides
     ) -> None:
-        self._boards_folder = boards
+        self._board_folders = boards
         self._run_folder = run_folder
         self._boards: dict[Rank, Board] = {}
         self._watch = Watch()
@@ -190,9 +190,11 @@ class Observer:
         for event in alive:
             if event.rank not in self._boards:
                 folder = self._run_folder / event.folder
-                board = Board.open(self._boards_folder, event.restart, event.rank, event.pid, folder)
-                if board is not None:
-                    self._boards[event.rank] = board
+                for place in self._board_folders:
+                    board = Board.open(place, event.restart, event.rank, event.pid, folder)
+                    if board is not None:
+                        self._boards[event.rank] = board
+                        break
 
     def _sample(self, at: MonotonicNs) -> list[Event]:
         if at - self._sampled_at < _SAMPLE_S * _SECOND:

@@ -108,7 +108,7 @@ class _Job:
 
     def run(self) -> int:
         self.output = Output(self.plan.options, self.environ, self.loop)
-        self.keeper = launch.Keeper(self.folder.run_id, self.inbox.folder)
+        self.keeper = launch.Keeper(self.folder.run_id, self.inbox.board_folders)
         self.stack.callback(self.keeper.dismiss)
         self.journal.record(self._run_started())
         self._waiting = self._start_attempt()
@@ -321,7 +321,8 @@ class _Job:
                     self.output.console.suspend()
                     os.kill(os.getpid(), signal.SIGSTOP)
                 case Caught(signal.SIGCHLD):
-                    reap()
+                    for pid, _code in reap():
+                        self.keeper.reaped(pid)
                 case Caught(signum) if signum in HANDLED_SIGNALS:
                     self.journal.record(SignalReceived(now(), signum))
                     self._told_to_stop |= signum in STOP_SIGNALS

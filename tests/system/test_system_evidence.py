@@ -217,3 +217,19 @@ def test_a_crash_is_shown_with_the_kernels_line(ddp: Launcher) -> None:
     assert line is not None
     assert "segfault at 0" in line.text
     assert {"source": "kernel", "line": None, "text": line.text} in outcome.verdict["evidence"]
+
+
+@mounts
+@pytest.mark.parametrize("shared_memory", ["full", "roomy"])
+def test_a_full_temporary_folder_ends_no_rank(ddp: Launcher, shared_memory: str) -> None:
+    full = "mount -t tmpfs -o size=4k tmpfs {0} && head -c 4096 /dev/zero > {0}/taken"
+    mounted = f"mkdir tmp && export TMPDIR=$PWD/tmp && {full.format('tmp')}"
+    if shared_memory == "full":
+        mounted += f" && {full.format('/dev/shm')}"
+    outcome = with_mounts(
+        ddp, mounted, "--nproc-per-node", 2, ddp.script("import os; print('rank', os.environ['RANK'])")
+    )
+    assert (outcome.code, sorted(outcome.stdout.split())) == (0, ["0", "1", "[rank0]:", "[rank1]:", "rank", "rank"])
+    unseen = [event["text"] for event in outcome.named("Noted") if "cannot be observed" in event["text"]]
+    assert len(unseen) == (2 if shared_memory == "full" else 0)
+    assert all("No space left" in text for text in unseen)

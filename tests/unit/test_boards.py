@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import ddp_run
 from ddp_run import boards
 from ddp_run.boards import Board, last_collectives, times_entered
 from ddp_run.events import Rank
+from ddp_run.rank import board as layout
 
 SOURCE = Path(ddp_run.__file__).parent / "rank" / "board.py"
 
@@ -40,6 +42,7 @@ def test_the_layout_is_that_of_the_ranks() -> None:
     assert theirs.pop("CALLS") == boards.CALLS
     theirs.pop("TYPE_CHECKING")
     theirs.pop("HIGHEST_LOW")
+    theirs.pop("SHARED_MEMORY")
     assert theirs == {name: index for index, name in enumerate(boards.WORDS)}
 
 
@@ -65,6 +68,19 @@ def test_what_is_no_board_of_this_process_is_not_read(tmp_path: Path) -> None:
     assert _board(tmp_path, os.getpid(), VERSION_WORD=99) is None
     (tmp_path / "board_0_3").write_bytes(b"")
     assert Board.open(tmp_path, 0, Rank(3), os.getpid(), tmp_path) is None
+
+
+@pytest.mark.parametrize(("mode", "used"), [(0o700, True), (0o755, False)])
+def test_a_board_is_in_shared_memory_if_its_folder_there_is_private(tmp_path: Path, mode: int, used: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="ddp-run-test-", dir="/dev/shm") as shared:
+        os.chmod(shared, mode)
+        folder = tmp_path / Path(shared).name
+        folder.mkdir()
+        layout.open_board(str(folder), 0, 3).release()
+        assert (Path(shared, "board_0_3").exists(), (folder / "board_0_3").exists()) == (used, not used)
+        board = Board.open(Path(shared) if used else folder, 0, Rank(3), os.getpid(), folder)
+        assert board is not None
+        board.close()
 
 
 @pytest.mark.parametrize("number", [0, signal.SIGTERM, signal.SIGKILL, 9999, -1])

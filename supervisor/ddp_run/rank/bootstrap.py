@@ -307,12 +307,19 @@ def watch(boot: Boot) -> None:
     if boot.watch.get("backend"):  # for programs that ask for it themselves, as ddp_run.training does
         os.environ.setdefault("DDP_BACKEND", boot.watch["backend"])
     layout = load("board")
-    words = layout.open_board(os.path.dirname(boot.socket), boot.restart, boot.rank)
+    failure = None
+    try:
+        words = layout.open_board(os.path.dirname(boot.socket), boot.restart, boot.rank)
+    except Exception as error:  # then it says its phases, which take no room
+        words, failure = layout.unseen_board(), error
     try:
         _stacks_on_demand(boot, layout, words)
     except Exception:
         pass
-    load("hooks").Hooks(boot, layout, words, boot.watch, load, _encode).install()
+    hooks = load("hooks").Hooks(boot, layout, words, boot.watch, load, _encode)
+    if failure is not None:
+        hooks.missed("board", failure)
+    hooks.install()
 
 
 def _stacks_on_demand(boot: Boot, layout: "Any", words: "Any") -> None:

@@ -74,12 +74,12 @@ class Hooks:
             PARALLEL: lambda module: self._during(module.DistributedDataParallel, "__init__", 2),
             CUDA: lambda module: self._during(module, "set_device", 1),
         }
-        sys.meta_path.insert(0, _AfterImport(targets, self._missed))
+        sys.meta_path.insert(0, _AfterImport(targets, self.missed))
         os.register_at_fork(before=self._rest, after_in_child=self._in_child)
 
     def _in_child(self) -> None:
         """A forked child is another process: what it does is not the rank's progress."""
-        self.words = memoryview(bytearray(8 * 16)).cast("q")
+        self.words = memoryview(bytearray(self._layout.SIZE)).cast("q")
         self._stopped = True
 
     # ------------------------------------------------------------------------------------------ phases
@@ -101,7 +101,8 @@ class Hooks:
         except Exception:
             pass
 
-    def _missed(self, name: str, error: BaseException) -> None:
+    def missed(self, name: str, error: BaseException) -> None:
+        """Say that something cannot be observed."""
         self._send({"event": "missed", "at": self._now(), "text": "%s: %s: %s" % (name, type(error).__name__, error)})
 
     # ------------------------------------------------------------------------------------------- torch
@@ -166,7 +167,7 @@ class Hooks:
 
                 kwargs = dict(kwargs, timeout=timedelta(seconds=self._timeout_s))
         except Exception as error:
-            self._missed("init_process_group", error)
+            self.missed("init_process_group", error)
         return args, kwargs
 
     def _on_optimizer(self, module: "ModuleType") -> None:
@@ -237,7 +238,7 @@ class Hooks:
                 "nccl" in config and ("gloo" not in config or module.is_nccl_available())
             )
         except Exception as error:
-            self._missed("backend", error)
+            self.missed("backend", error)
 
     def _start_sampling(self, module: "ModuleType") -> None:
         """A thread that is no Thread object: the program's count of its threads stays as it is."""
@@ -250,7 +251,7 @@ class Hooks:
             atexit.register(self._stop)
             start_new_thread(self._sample, ())
         except Exception as error:
-            self._missed("sampling thread", error)
+            self.missed("sampling thread", error)
 
     def _stop(self) -> None:
         """Keep the sampling thread out of C++ from here on, and see it come out.
@@ -284,7 +285,7 @@ class Hooks:
             if not self._samples():
                 start_new_thread(self._sample, ())
         except Exception as error:
-            self._missed("sampling thread", error)
+            self.missed("sampling thread", error)
 
     def _samples(self) -> bool:
         return os.path.exists("/proc/self/task/%d" % self.words[self._layout.SAMPLER])
@@ -320,7 +321,7 @@ class Hooks:
                     words[layout.COLLECTIVE] = count
                     words[layout.COLLECTIVE_AT] = now
         except Exception as error:
-            self._missed("count of collectives", error)
+            self.missed("count of collectives", error)
             return False
         return True
 
@@ -333,7 +334,7 @@ class Hooks:
             finally:
                 os.close(file)
         except Exception as error:
-            self._missed("stacks", error)
+            self.missed("stacks", error)
         self.words[self._layout.STACKS_ANSWERED] = number
 
     def _answer(self, number: int) -> None:
@@ -342,7 +343,7 @@ class Hooks:
             self._load("flight").dump(self._boot.folder)
         except Exception as error:
             if not self._without_flight:
-                self._missed("flight recorder", error)
+                self.missed("flight recorder", error)
             self._without_flight = True
         self.words[self._layout.ANSWERED] = number
 
@@ -396,7 +397,7 @@ class _AfterImport:
         self, targets: "dict[str, Callable[[ModuleType], None]]", missed: "Callable[[str, BaseException], None]"
     ) -> None:
         self._targets = targets
-        self._missed = missed
+        self.missed = missed
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         """The spec that the other finders give, its loader prepared; None for all other modules."""
@@ -430,7 +431,7 @@ class _AfterImport:
                 try:
                     look(module)
                 except Exception as error:
-                    self._missed(name, error)
+                    self.missed(name, error)
 
         try:
             loader.exec_module = exec_module
