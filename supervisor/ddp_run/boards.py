@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from ddp_run.at_rest import ThreadLook, at_rest, threads
 from ddp_run.close_look import Collective
 from ddp_run.events import Rank
 from ddp_run.lateness import Entered
-from ddp_run.launch import catches
-from ddp_run.process_look import ProcessLook, process
+from ddp_run.launch import catches, send_to_thread
+from ddp_run.process_look import ProcessLook, goes_on, process
 from ddp_run.stack_text import Frame, Stack, dumps, is_whole
 from ddp_run.stall_watch import RankLook
 
@@ -100,18 +99,23 @@ class Board:
     def insist_on_stacks(self) -> bool:
         """The same by a signal, half a second later, where its sampling thread has not come and nobody runs Python.
 
-        Whether the signal was sent.
+        It is sent to the sampling thread: a handler ends many system calls early (signal(7): sleep, poll, epoll_wait,
+        semop, even with SA_RESTART), and what C code of the program makes of that is not known. Where there is no such
+        thread, the main one gets it in a call that goes on by itself. Whether the signal was sent.
         """
         asked, number = self._asked, self._word("STACKS_READY")
         if asked is None or self._word("HEARTBEAT") != asked.beat or self.stack() is not None:
             return False
         if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not catches(self.pid, number):
             return False
-        if not at_rest(asked.threads, threads(self.pid), self._word("SAMPLER")):
+        now, thread = threads(self.pid), self._word("SAMPLER")
+        if not at_rest(asked.threads, now, thread):
             return False
-        try:
-            os.kill(self.pid, number)
-        except OSError:
+        if thread not in now:
+            if not goes_on(self.pid):
+                return False
+            thread = self.pid
+        if not send_to_thread(self.pid, thread, number):
             return False
         self._asked = None
         return True

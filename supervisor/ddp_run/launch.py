@@ -23,6 +23,8 @@ _KEEPER = Path(__file__).parent / "keeper.py"
 _MOST_KEEPERS = 5
 _ENDED = (b"Z", b"X")
 
+_TGKILL = {"x86_64": 234, "aarch64": 131, "riscv64": 131, "loongarch64": 131, "ppc64le": 250, "s390x": 241}
+"""Its number (Linux, asm/unistd.h): the C library has a name for it only since glibc 2.30."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 # linux/pidfd.h: struct pidfd_info as of its first version (64 bytes), its ioctl and the flag for the exit code.
@@ -93,7 +95,7 @@ class Keeper:
     """The process that ends the job's processes should ddp-run itself be killed: `ddp_run/keeper.py`."""
 
     def __init__(self, run_id: str, folders: Sequence[Path]) -> None:
-        """`folder`: of ddp-run's socket."""
+        """`folders`: of ddp-run's socket and of the ranks' boards; removed at the end."""
         self._words = [sys.executable, "-I", "-S", str(_KEEPER), run_id, *map(str, folders)]
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = 0
@@ -230,6 +232,12 @@ def send_signal(pids: Iterable[int], signum: int) -> tuple[int, ...]:
             continue
         reached.append(pid)
     return tuple(reached)
+
+
+def send_to_thread(pid: int, thread: int, signum: int) -> bool:
+    """Signal one thread of a process (tgkill(2)): no call of another thread ends early. Whether that was done."""
+    number = _TGKILL.get(os.uname().machine)
+    return number is not None and ctypes.CDLL(None).syscall(number, pid, thread, signum) == 0
 
 
 def is_alive(pid: int) -> bool:

@@ -149,6 +149,15 @@ def state(pid: int) -> ProcessState:
     return _state_and_cpu(pid)[0]
 
 
+def goes_on(pid: int) -> bool:
+    """Whether the system call that its main thread is in goes on by itself after a signal's handler (signal(7)).
+
+    With SA_RESTART, as faulthandler asks for it: not a sleep, nor what has a time-out.
+    """
+    name, arguments = _call(pid, pid)
+    return name in ("read", "write", "lock") or _is_lock(name, arguments)
+
+
 def in_first_pid_namespace() -> bool:
     """Whether pids here are the host's: those in the kernel's log, and those that a driver gives."""
     return _link(os.getpid(), "ns/pid") == _FIRST_PID_NAMESPACE

@@ -97,7 +97,7 @@ KEEPER = """
 for pid in pids: os.kill(pid, signal.SIGKILL)
 while alive(): time.sleep(0.01)
 quiet = subprocess.DEVNULL
-keeper = launch.Keeper("{run}", Path("{folder}"))
+keeper = launch.Keeper("{run}", [Path("{folder}")])
 keeper.start()
 carrier = subprocess.Popen(["sleep", "300"], env={{"DDP_RUN_ID": "{run}"}}, stdout=quiet, stderr=quiet)
 print(carrier.pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -73,6 +74,7 @@ class Ranks:
             cwd=self.folder,
             env=environment,
             text=True,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -539,9 +541,8 @@ RUNS = "all(iter(lambda: True, False))"
             True,
         ),
         ("import torch.distributed; {}; re.match('(a*)*b', 'a' * 40)", True),
-        ("{}; time.sleep(60)", True),
     ],
-    ids=["runs Python", "sleeps with the lock", "works with the lock", "sleeps before it imports torch"],
+    ids=["runs Python", "sleeps with the lock", "works with the lock"],
 )
 def test_stacks_of_a_rank_that(ranks: Ranks, what: str, insist: bool) -> None:
     program = "import ctypes, os, re, time; " + what.format("print('ready', flush=True)")
@@ -553,6 +554,41 @@ def test_stacks_of_a_rank_that(ranks: Ranks, what: str, insist: bool) -> None:
             assert stack.users is not None
             assert stack.users.file.endswith("prog.py")
         assert process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("first", "call", "insist"),
+    [
+        ("import torch.distributed", "ctypes.PyDLL(None).sleep(60)", True),
+        ("import torch.distributed", "ctypes.PyDLL(None).poll(None, 0, -1)", True),
+        ("pass", "ctypes.CDLL(None).sleep(60)", False),
+        (
+            "e = select.epoll()",
+            "ctypes.CDLL(None).epoll_wait(e.fileno(), ctypes.create_string_buffer(12), 1, -1)",
+            False,
+        ),
+        ("pass", "input()", True),
+    ],
+    ids=[
+        "sleep with the lock",
+        "poll with the lock",
+        "sleep without torch",
+        "epoll without torch",
+        "read without torch",
+    ],
+)
+def test_a_look_ends_no_call_of_c_early(ranks: Ranks, first: str, call: str, insist: bool) -> None:
+    program = f"import ctypes, select; {first}; print('ready', flush=True); {call}; print('went on', flush=True)"
+    with ranks.standing(program) as (process, board):
+        wait_until(lambda: state(process.pid) is ProcessState.SLEEPING, "the call")
+        if insist:
+            assert stack_of(board, insist=True) is not None
+        else:
+            board.ask_for_stacks()
+            time.sleep(0.6)
+            assert not any(board.insist_on_stacks() for _ in range(3))
+        assert process.stdout is not None
+        assert not select.select([process.stdout], [], [], 0.3)[0]
 
 
 @pytest.mark.parametrize("stopped", [True, False])

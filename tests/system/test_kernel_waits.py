@@ -232,8 +232,8 @@ def _start(kind: str, folder: Path, hang_timeout_s: int = 5) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("kind", "silent", "said", "wait"),
     [
-        # FUSE waits in state S until a signal comes: here the one for stacks, since torch.save holds the lock meanwhile
-        ("mount-save", "write", "waits in the kernel (state D): {wait}", "write to {0}/ckpt.pt (fuse at {0})"),
+        # torch.save holds the interpreter's lock; FUSE waits in state S until a signal comes, and none does
+        ("mount-save", "write", "is saving: {wait}", "write to {0}/ckpt.pt (fuse at {0})"),
         pytest.param("mount-read", "read", "stands: {wait}", "read of {0}/data.bin (fuse at {0})", marks=slow),
         pytest.param("mount-open", "open", "stands: {wait}", "open of {0}/data.bin (fuse at {0})", marks=slow),
         pytest.param("mount-map", "read", "stands at stall.py", "memory of a mapped file or swap", marks=slow),

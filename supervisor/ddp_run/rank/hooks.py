@@ -291,6 +291,12 @@ class Hooks:
         return os.path.exists("/proc/self/task/%d" % self.words[self._layout.SAMPLER])
 
     def _sample(self) -> None:
+        try:
+            self._look_and_answer()
+        finally:
+            self.words[self._layout.SAMPLER] = 0  # the kernel may give its number to a thread of the program
+
+    def _look_and_answer(self) -> None:
         layout, words, module = self._layout, self.words, self._c10d
         broken = False
         words[layout.SAMPLER] = get_native_id()
