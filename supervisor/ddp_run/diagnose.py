@@ -18,6 +18,7 @@ from typing import TypeVar
 from ddp_run import rules
 from ddp_run.events import ExceptionInfo, MonotonicNs, Rank
 from ddp_run.exit_status import in_words, shell_code, signal_name
+from ddp_run.first_end import first_end, how_close
 from ddp_run.signs import Sign
 from ddp_run.verdict import (
     Area,
@@ -145,6 +146,8 @@ class _Court:
     run: Evidence
     causes: tuple[Cause, ...]
     notes: list[str]
+    close: bool = False
+    """Another rank may have failed before the one that is named."""
 
     def verdict(self) -> Verdict:
         run = self.run
@@ -152,7 +155,7 @@ class _Court:
             return Verdict("succeeded", 0, confidence="certain")
         judged = [self._judge_death(death) for death in _by_order(run.deaths)]
         own = [item for item in judged if item.reason is None]
-        first = own[0] if own else None
+        first = self._first(own) if own else None
         if run.hung_s is not None:
             if first is None or not self._failed_before_hang(first):
                 return self._hung(run.hung_s)
@@ -224,7 +227,18 @@ class _Court:
         verdict = Verdict("failed", code, first_failure=first_failure, collateral=gone)
         self._cross_check(death)
         verdict = replace(verdict, phase=death.phase, step=death.step, call=death.call)
-        return self._as_sure_as_the_order(_with_finding(verdict, first.finding), judged)
+        verdict = self._as_sure_as_the_order(_with_finding(verdict, first.finding), judged)
+        return replace(verdict, confidence="likely") if self.close and verdict.confidence == "certain" else verdict
+
+    def _first(self, own: Sequence[_Judged]) -> _Judged:
+        """The first of those that failed by themselves; what differs from it and may have come before it is noted."""
+        index, rivals = first_end([item.death for item in own])
+        first = own[index]
+        unlike = [own[rival] for rival in rivals if _kind(own[rival]) != _kind(first)]
+        if unlike:
+            self.close = True
+            self.notes.append(how_close([first.death, *(item.death for item in unlike)]))
+        return first
 
     def _first_to_blame(self, first: _Judged, judged: Sequence[_Judged]) -> _Judged:
         """Rank 2 blames rank 0, and that blames rank 1: what rank 0 says counts."""
@@ -463,6 +477,10 @@ def _by_order(deaths: Iterable[Death]) -> list[Death]:
 
 def _type(death: Death) -> str | None:
     return death.exception.type if death.exception is not None else None
+
+
+def _kind(item: _Judged) -> tuple[str, str | None, int | None]:
+    return item.finding.rule.name, _type(item.death), item.death.code
 
 
 def _is_stop(death: Death) -> bool:

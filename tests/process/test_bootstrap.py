@@ -202,7 +202,7 @@ FAILURES = {
         4,
         "2",
     ),
-    "os._exit": Failure("import os\nos._exit(7)\n", None),
+    "os._exit": Failure("import os\nos._exit(7)\n", 7),
     "success": Failure("print('fine')\n", None),
     "SIGSEGV": Failure("import os\nos.kill(os.getpid(), 11)\nimport time; time.sleep(90)\n", None),
     "SIGKILL": Failure("import os\nos.kill(os.getpid(), 9)\nimport time; time.sleep(90)\n", None),
@@ -273,6 +273,31 @@ def test_it_ends_as_under_plain_python_and_says_how(ranks: Ranks, name: str) -> 
     assert (exception["type"], exception["line"]) == (failure.kind, failure.line)
     assert exception["message"] == failure.message or failure.message is None
     assert str(RANK_PROGRAM.parent) not in exception["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        ("os._exit(7)", 7, [(7, None)]),
+        ("os._exit(status=-1)", 255, [(255, None)]),
+        ("os._exit(0)", 0, []),
+        ("os._exit(256)", 0, []),
+        ("if os.fork() == 0: os._exit(7)\nprint(os.wait()[1])", 0, []),
+        ("threading.Thread(target=os._exit, args=(5,)).start(); time.sleep(60)", 5, [(5, None)]),
+        ("sys.excepthook = lambda *_: os._exit(9)\nraise ValueError", 9, [(1, "ValueError")]),
+        ("os._exit('x')", 1, [(1, "TypeError")]),
+        ("import pickle; assert pickle.loads(pickle.dumps(os._exit)) is os._exit", 0, []),
+    ],
+)
+def test_an_end_without_an_exception_is_stamped(
+    ranks: Ranks, program: str, code: int, said: list[tuple[int, str | None]]
+) -> None:
+    script = ranks.write("prog.py", f"import os, sys, threading, time\n{program}\n")
+    plain, rank = ranks.plain(script), ranks.rank("script", script)
+    assert (rank.code, rank.stdout, rank.stderr) == (plain.code, plain.stdout, plain.stderr)
+    assert rank.code == code
+    told = [message for message in rank.messages if message["event"] == "failed"]
+    assert [(message["code"], message["exception"] and message["exception"]["type"]) for message in told] == said
 
 
 def test_the_reported_traceback_is_the_printed_one(ranks: Ranks) -> None:

@@ -37,6 +37,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "retry",
         "backoff",
         "diagnose",
+        "first_end",
         "signs",
         "advice",
         "progress",

@@ -80,6 +80,10 @@ class Boot:
             "exception": exception,
         }
 
+    def say_exit(self, at: int, code: int) -> None:
+        """The same of a program that asks the kernel for its end."""
+        self.try_to_send(_encode(self.failed(at, code, None)))
+
     def send(self, message: bytes) -> None:
         """One datagram to ddp-run, waiting at most SEND_TIMEOUT_S for room. Raises OSError."""
         if not self.socket:
