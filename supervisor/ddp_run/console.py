@@ -28,6 +28,8 @@ Prefix = Callable[[int, int], str]
 
 _BIT: Final[Mapping[Stream, int]] = {"stdout": 1, "stderr": 2}
 _FLOOD: Final = 64 << 10
+_FLOOD_LINES: Final = 4096
+"""To compare one takes 10 to 20 µs: the loop must not be away when ranks die."""
 _MAX_WAITING_LINES: Final = 512
 _PENDING_LIMIT: Final = 1 << 20
 _SILENCE_S: Final = 2.0
@@ -268,9 +270,10 @@ class Console:
         return min(times, default=None)
 
     def feed(self, chunks: Iterable[Chunk], now: float) -> None:
-        """Show what has come. Past 64 KiB at once, lines are not compared between ranks."""
+        """Show what has come. Past 64 KiB or 4096 lines at once, they are not compared between ranks."""
         chunks = list(chunks)
         flood = sum(len(chunk.data) for chunk in chunks) > _FLOOD
+        flood = flood or sum(chunk.data.count(b"\n") for chunk in chunks) > _FLOOD_LINES
         for chunk in chunks:
             source = self._source(chunk)
             if not source.shown:

@@ -52,6 +52,15 @@ def screen(tmp_path: Path) -> Iterator[Screen]:
         os.close(fd)
 
 
+@pytest.mark.parametrize(("lines", "shown"), [(800, "[rank0-1]: \n"), (5000, "[rank0]: \n")])
+def test_many_short_lines_at_once_are_not_compared(screen: Screen, lines: int, shown: str) -> None:
+    console = screen.console(ranks=2)
+    console.feed([out(rank, "\n" * (lines // 2)) for rank in (0, 1)], 0)
+    console.end_attempt(1)
+    assert screen.out.startswith(shown)
+    assert len(screen.out.splitlines()) == (lines // 2 if "-" in shown else lines)
+
+
 def test_streams_go_to_their_own_descriptor_with_a_prefix(screen: Screen) -> None:
     console = screen.console(ranks=1)
     console.feed([out(0, "hello\n"), out(0, "oops\n", "stderr")], 0)
