@@ -49,6 +49,7 @@ from ddp_run.run import STOP_SIGNALS, Run
 
 if TYPE_CHECKING:
     from ddp_run.close_look import GpuUse
+    from ddp_run.log_tail import GrowingLog
     from ddp_run.observer import Observer
     from ddp_run.surroundings import Surroundings
 
@@ -111,6 +112,7 @@ class Attempt:
     """Pids that have had SIGKILL from us."""
     not_ended: frozenset[int] = frozenset()
     """Pids that were still there when the attempt was over."""
+    _agent_log: GrowingLog | None = None
     _looked_around: int | None = None
     """The last restart at whose first death the system was looked at; -1: the agent's death."""
 
@@ -331,10 +333,13 @@ class Attempt:
     def _look_for_report(self) -> None:
         if self._agent is None:
             return
-        from ddp_run import childfailed, log_tail
+        from ddp_run import childfailed
+        from ddp_run.log_tail import GrowingLog
 
-        log = log_tail.read_tail(self.folder / "agent.log", "agent.log")
-        if childfailed.is_complete(log.lines):
+        if self._agent_log is None:
+            self._agent_log = GrowingLog(self.folder / "agent.log", "agent.log")
+        log = self._agent_log.more()
+        if log is not None and childfailed.is_complete(log.lines):
             self._emit(AgentReported(now()))
         else:
             self.loop.set_timer("look-for-report", _LOOK_FOR_REPORT_S)
@@ -427,6 +432,7 @@ class Attempt:
             case SetTimer(name, after_s):
                 self.loop.set_timer(name, after_s)
             case AwaitReport():
+                self._agent_log = None
                 self._look_for_report()
             case TellUnfinished(failed, kill_in_s):
                 self.output.tell_unfinished(failed, kill_in_s)

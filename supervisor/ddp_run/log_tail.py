@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, final
 
 from ddp_run.verdict import LogText
 
@@ -31,6 +31,26 @@ def read_tail(path: Path, source: str, limit: int = TAIL_BYTES) -> LogText:
     if lines[-1] == "":
         lines.pop()
     return LogText(source, tuple(_last_state(line) for line in lines), number)
+
+
+@final
+class GrowingLog:
+    """The end of a log that is looked at again and again: read only when it has grown."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        self._path, self._source = path, source
+        self._size = 0
+
+    def more(self) -> LogText | None:
+        """As `read_tail`; null where nothing has come since, or the file cannot be read."""
+        try:
+            size = self._path.stat().st_size
+        except OSError:
+            return None
+        if size == self._size:
+            return None
+        self._size = size
+        return read_tail(self._path, self._source)
 
 
 def _start(log: BinaryIO, size: int, limit: int) -> tuple[int, int | None]:

@@ -30,7 +30,7 @@ from ddp_run.events import (
     StallSeen,
 )
 from ddp_run.evidence import gather
-from ddp_run.log_tail import read_tail
+from ddp_run.log_tail import GrowingLog, read_tail
 
 SUMMARY = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 Root Cause (first observed failure):
@@ -203,6 +203,22 @@ def test_the_end_of_a_log_has_true_line_numbers(tmp_path: Path) -> None:
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     assert read_tail(tmp_path / "none", "none").lines == ()
+
+
+def test_a_growing_log_is_read_only_when_it_has_grown(tmp_path: Path) -> None:
+    path = tmp_path / "agent.log"
+    log = GrowingLog(path, "agent.log")
+    assert log.more() is None
+    path.write_text("one\n")
+    found = log.more()
+    assert found is not None
+    assert found.lines == ("one",)
+    assert log.more() is None
+    with path.open("a") as file:
+        file.write("two\n")
+    found = log.more()
+    assert found is not None
+    assert found.lines == ("one", "two")
     assert gather(tmp_path / "none", [], 0).deaths == ()
 
 
