@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ddp_run.option_table import Row, TableUnreadable, all_rows, help_text_of, read_torch_table, rows_of_actions
 from ddp_run.options import Options, Setting, Source
-from ddp_run.plan import log_dir
+from ddp_run.plan import dist_timeout_s, log_dir
 from ddp_run.problem import Problem, Refused
 from ddp_run.script_check import check_script
 
@@ -66,6 +66,7 @@ def check(
     problems = [*check_script(options, environ, cwd)]
     options, found, warnings = _check_log_folder(options, cwd)
     problems += found
+    warnings += _without_effect(options, environ)
     if options.preflight == "off":
         return Checked(options, tuple(problems), tuple(warnings))
     found, more = _check_devices(options, environ)
@@ -76,6 +77,23 @@ def check(
         return Checked(options, tuple(problems), tuple(warnings))
     options, found, more, master = _check_master(options, say or _say)
     return Checked(options, tuple(found), (*warnings, *more), master)
+
+
+def _without_effect(options: Options, environ: Mapping[str, str]) -> list[str]:
+    """What was asked for and needs the hooks in torch, where a rank is a program of its own."""
+    if not options.no_python:
+        return []
+    asked = {
+        "--hang-timeout": options.hang_timeout_s is not None,
+        "--backend": options.backend is not None,
+        "--fallback-backend": options.fallback_backend is not None,
+        "--ddp-debug": options.ddp_debug,
+        "TORCH_DIST_TIMEOUT": dist_timeout_s(environ) is not None,
+    }
+    named = [name for name, given in asked.items() if given]
+    have = "has" if len(named) == 1 else "have"
+    why = "ddp-run does not look into the program"
+    return [f"{', '.join(named)} {have} no effect with --no-python: {why}"] if named else []
 
 
 def _say(line: str) -> None:

@@ -47,6 +47,26 @@ def test_a_good_line_passes(rows: tuple[Row, ...], folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "variables", "named"),
+    [
+        ("--no-python --hang-timeout 60 sh -c true", {}, "--hang-timeout has"),
+        ("--no-python --backend gloo --ddp-debug sh", {}, "--backend, --ddp-debug have"),
+        ("--no-python sh", {"TORCH_DIST_TIMEOUT": "5"}, "TORCH_DIST_TIMEOUT has"),
+        ("--no-python --preflight off --fallback-backend gloo sh", {}, "--fallback-backend has"),
+        ("--no-python sh", {}, None),
+        ("--hang-timeout 60 --backend gloo --ddp-debug train.py", {"TORCH_DIST_TIMEOUT": "5"}, None),
+    ],
+)
+def test_what_has_no_effect_in_a_program_that_is_not_looked_into(
+    rows: tuple[Row, ...], folder: Path, line: str, variables: dict[str, str], named: str | None
+) -> None:
+    checked = _check(rows, folder, line, **variables)
+    assert checked.problems == ()
+    said = f"{named} no effect with --no-python: ddp-run does not look into the program"
+    assert checked.warnings == (() if named is None else (said,))
+
+
+@pytest.mark.parametrize(
     ("line", "fixed"),
     [
         ("--nproc-per-node 2 python train.py --lr 1", "ddp-run --nproc-per-node 2 train.py --lr 1"),

@@ -102,6 +102,7 @@ def test_without_a_bootstrap_message_the_agents_summary_speaks(ddp: Launcher) ->
     outcome = ddp("--nproc-per-node", 2, "--no-python", "sh", "-c", f"exec python3 -I {program}")
     assert outcome.code == 9
     assert outcome.verdict["first_failure"]["rank"] == 1
+    assert (outcome.verdict["phase"], outcome.verdict["step"]) == (None, None), "nobody looked"
 
 
 def test_a_victim_that_ignores_sigterm_is_killed_after_the_grace(ddp: Launcher) -> None:

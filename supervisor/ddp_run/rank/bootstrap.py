@@ -196,6 +196,8 @@ def _target(descriptor: int) -> "str | None":
 
 def set_up(boot: Boot, mode: str) -> None:
     """All steps, in the order of their worth should the process be ended in between."""
+    if mode == "exec":  # what another program does is not seen
+        boot.watch = None
     for step in (die_with_agent, put_back, say_hello):
         try:
             step(boot)
