@@ -242,15 +242,25 @@ def _with_logs(folder: Path, rank_folder: str, death: Death) -> Death:
     def read(name: str) -> LogText:
         return read_tail(folder / rank_folder / name, f"{rank_folder}/{name}")
 
-    stderr = read("stderr.log")
+    stderr, stdout = read("stderr.log"), read("stdout.log")
     exception = death.exception or _error_file(folder / rank_folder / "error.json")
     return replace(
         death,
         stderr=stderr,
-        stdout=read("stdout.log"),
+        stdout=stdout,
         stack=read("stacks.txt"),
+        nccl=_nccl(read("nccl.log"), stdout),
         exception=_cause_of_exit(death.code, exception, stderr),
     )
+
+
+def _nccl(own: LogText, stdout: LogText) -> LogText:
+    """What NCCL wrote: into its own file, else to stdout, where it writes when the user has set NCCL_DEBUG."""
+    if own.lines:
+        return own
+    said = [index for index, line in enumerate(stdout.lines) if "NCCL WARN " in line or "NCCL INFO " in line]
+    numbers = tuple(stdout.number(index) or 0 for index in said) if stdout.first_line is not None else None
+    return LogText(stdout.source, tuple(stdout.lines[index] for index in said), None, numbers)
 
 
 def _cause_of_exit(code: int | None, exception: ExceptionInfo | None, stderr: LogText) -> ExceptionInfo | None:

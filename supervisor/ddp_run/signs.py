@@ -19,6 +19,7 @@ from ddp_run.verdict import Confidence, Death, Finding, LogText, Quote, Retry, R
 
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals that come of what a process does itself; another may have come long after any line."""
+_NCCL_ERRORS = ("NCCL error", "NCCL Error", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError")
 ENDING = 400
 """Lines before a rank's end in which its last words are looked for."""
 
@@ -110,7 +111,9 @@ def in_last_words(death: Death, signs: Sequence[Sign], lines: int = ENDING) -> H
     """The sign in the rank's last lines, the last of them first; certain only where a crash ended the rank there."""
     sure: Confidence = "certain" if -(death.code or 0) in _CRASHES else "likely"
     plain = [sign for sign in signs if not sign.types]
-    return _last(death.stderr.ending(lines), plain, sure) or _last(death.stack, plain, sure)
+    ending = death.stderr.ending(lines)
+    hit = _last(ending, plain, sure) or _last(death.stack, plain, sure)
+    return hit or (_last(death.nccl.ending(lines), plain, sure) if _speaks_of_nccl(ending) else None)
 
 
 def anywhere(log: LogText, signs: Sequence[Sign]) -> Hit | None:
@@ -129,6 +132,12 @@ def every(log: LogText, sign: Sign) -> list[Hit]:
 def words(signs: Iterable[Sign]) -> Collection[str]:
     """All literals, each once."""
     return sorted({sign.words for sign in signs})
+
+
+def _speaks_of_nccl(log: LogText) -> bool:
+    """Whether the log tells of an error of NCCL's, so that what NCCL wrote elsewhere belongs to it."""
+    text = _joined(log.lines)
+    return any(words in text for words in _NCCL_ERRORS)
 
 
 def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence) -> Hit | None:
