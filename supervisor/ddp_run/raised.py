@@ -19,6 +19,7 @@ _LAUNCHER = re.compile(r"accelerate/commands/|deepspeed/launcher/|torch/multipro
 _SPAWNED = re.compile(r"-- Process (?P<rank>\d+) terminated with the following error:")
 _EMPTY = re.compile(
     r"\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d+|\s*={3,}|\s*-{3,}|\[?[WI]\d{4} |wandb: |srun: |slurmstepd: "
+    r"|\w+: (?:fallthrough )?registered at /"  # torch's list of backends, 60 lines, below "Could not run 'aten::…'"
 )
 _NOISE_WORDS = ("resource_tracker", "Warning", "%|")
 _NOISE = re.compile(r"resource_tracker|Warning\b|%\|")

@@ -7,8 +7,11 @@ built for the CPU.
 `Found no NVIDIA driver on your system`, `No CUDA GPUs are available`, `Torch not compiled with CUDA enabled`,
 `ProcessGroupNCCL is only supported with GPUs, no GPUs found!`, `Distributed package doesn't have NCCL built in`,
 `no CUDA-capable device is detected`, `No HIP GPUs are available`, `No XPU devices are available`, `NVML: Driver Not
-Loaded`. A driver that is there but too old is [driver-mismatch](driver-mismatch.md); a GPU index that is too high is
-[invalid-device](invalid-device.md); error 802 is [fabric-manager](fabric-manager.md).
+Loaded`; a CPU build also says `module 'torch._C' has no attribute '_cuda_setDevice'`, `Tried to instantiate dummy base
+class Event` and `torch.cuda.Stream requires CUDA support`; loaders without a driver say `libcuda.so.1: cannot open
+shared object file`, Triton `0 active drivers`. A driver that is there but too old is
+[driver-mismatch](driver-mismatch.md); a GPU index that is too high is [invalid-device](invalid-device.md); error 802 is
+[fabric-manager](fabric-manager.md).
 ## What to do
 - `nvidia-smi` (`rocm-smi`, `xpu-smi discovery`) on that host: does the driver see the GPUs?
 - `python -c "import torch; print(torch.__version__, torch.version.cuda, torch.version.hip)"`: a version without CUDA
@@ -24,7 +27,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.gpu_text import ended_by_gpu, vendor
-from ddp_run.signs import Hit, Sign, anywhere
+from ddp_run.signs import Hit, Sign, anywhere, in_exception
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -34,7 +37,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="a host without a usable GPU has none on the next attempt"),
     since="0.1",
-    beats=("nccl-init", "native-abort"),
+    beats=("nccl-init", "native-abort", "import-error", "version-mismatch", "compile-failure"),
 )
 _RAISED = frozenset({"RuntimeError", "AssertionError", "ValueError", "OSError", "MisconfigurationException"})
 _COUNT = re.compile(
@@ -44,6 +47,30 @@ _COUNT = re.compile(
 
 _DEMANDED = (Sign("mixed precision requires a GPU"), Sign("bf16/gpu. You need to assign use_cpu"))
 """Said of a program that runs on the CPU, wanted or not."""
+_NO_PART = Sign(
+    "torch._C' has no attribute '_",
+    re.compile(r"module 'torch\._C' has no attribute '(?P<part>_(?:cuda|nccl|xpu|xccl|[Cc]ud|CUDA|Cuda|Xpu|XPU)\w*)'"),
+    frozenset({"AttributeError"}),
+)
+"""torch's Python files ask its library for what only the builds for a GPU have."""
+_NO_NAME = Sign(
+    "' from 'torch._C'",
+    re.compile(r"cannot import name '(?P<part>_(?:cuda|nccl|xpu)_\w+)' from 'torch\._C'"),
+    frozenset({"ImportError"}),
+)
+_DUMMY = Sign(
+    "instantiate dummy base class ",
+    re.compile(r"Tried to instantiate dummy base class (?P<part>Stream|Event|CUDAGraph|_?(?:Cuda|CUDA|Xpu|XPU)\w+)"),
+)
+_NO_KERNELS = Sign(
+    "Could not run 'aten::empty",
+    re.compile(r"Could not run 'aten::empty\w*\.\w+' with arguments from the 'CUDA' backend"),
+)
+_BUILT_WITHOUT = (_NO_PART, _NO_NAME, _DUMMY)
+_LIBRARY = (Sign("libcuda.so.1: cannot open shared object file"), Sign("libcuda.so cannot found"))
+"""The driver's own library, which no package brings: loaders, and Triton."""
+_NONE = Sign("'NoneType' object has no attribute '", types=frozenset({"AttributeError"}))
+_ASKED_FOR_ONE = re.compile(r"current_accelerator\([^)]*\)\.\w+\s*$", re.MULTILINE)
 _AGENTS = Sign("ValueError: Cuda is not available.")
 SIGNS = (
     Sign("Found no NVIDIA driver on your system"),
@@ -54,6 +81,7 @@ SIGNS = (
     Sign("nccl2 requires at least one CUDA device"),
     Sign("not compiled with CUDA enabled", re.compile(r"Torch not (?:compiled|linked) with CUDA enabled")),
     Sign("not compiled with XPU enabled", re.compile(r"Torch not compiled with XPU enabled")),
+    Sign("not compiled with CUDA support!", re.compile(r"PyTorch not compiled with CUDA support!")),
     Sign("compiled without CUDA support", re.compile(r"PyTorch was compiled without CUDA support")),
     Sign("compiled without XPU support", re.compile(r"PyTorch was compiled without XPU support")),
     Sign("doesn't have NCCL built in", re.compile(r"Distributed package doesn't have NCCL built in")),
@@ -73,6 +101,17 @@ SIGNS = (
     Sign("No supported gpu backend found", types=_RAISED),
     Sign("since the accelerator is not available", types=_RAISED),
     Sign("Cannot access accelerator device when none is available"),
+    Sign("requires CUDA support", re.compile(r"torch\.cuda\.\w+ requires CUDA support")),
+    Sign("without ATen_cuda library"),
+    Sign("Are you sure you have a CUDA build?"),
+    Sign("pin_memory=True requires a CUDA or other accelerator backend"),
+    Sign("Need to provide pin_memory allocator to use pin memory"),
+    Sign("allocated_bytes.all.current", types=frozenset({"KeyError"})),  # torch.cuda.memory_summary()
+    Sign("0 active drivers ([])"),
+    Sign("Failed to infer device type", types=_RAISED),
+    *_LIBRARY,
+    *_BUILT_WITHOUT,
+    _NO_KERNELS,
     *_DEMANDED,
     _AGENTS,
 )
@@ -80,15 +119,22 @@ SIGNS = (
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """What ended the rank says that there is no GPU for it."""
-    hit = ended_by_gpu(death, SIGNS)
+    hit = ended_by_gpu(death, SIGNS) or _none_there(death)
     if hit is None:
         return None
     said = hit.match.string
     why = _why(hit)
     name = {"HIP": "AMD GPU", "XPU": "Intel GPU"}.get(vendor(hit.match[0]), "GPU")
     cause = f"{death.who} has no usable {name}: {why}{death.where}"
-    sure: Confidence = "likely" if hit.sign in _DEMANDED else hit.confidence
+    sure: Confidence = "likely" if hit.sign in (*_DEMANDED, _NO_KERNELS, _NO_NAME, _NONE) else hit.confidence
     return hit.finding(RULE, death, cause, _advice(why, vendor(said)), confidence=sure)
+
+
+def _none_there(death: Death) -> Hit | None:
+    """`torch.accelerator.current_accelerator()` gives None, and the program asks that for its type."""
+    hit = in_exception(death, (_NONE,))
+    asked = hit is not None and hit.exception is not None and _ASKED_FOR_ONE.search(hit.exception.traceback)
+    return hit if asked else None
 
 
 def match_launch(run: Evidence) -> Finding | None:
@@ -104,6 +150,12 @@ def match_launch(run: Evidence) -> Finding | None:
 
 def _why(hit: Hit) -> str:
     words = hit.sign.words
+    if hit.sign in _BUILT_WITHOUT or "ATen_cuda" in words or words.startswith(("requires CUDA", "Are you sure you")):
+        part = (hit["part"] or "").lower()
+        missing = "XPU" if part.startswith(("_xpu", "_xccl")) else "NCCL" if part.startswith("_nccl") else "CUDA"
+        return f"this torch is built without {missing}"
+    if hit.sign in _LIBRARY:
+        return "the NVIDIA driver's library (libcuda.so.1) is not here"
     if words.startswith(("not compiled", "compiled without", "doesn't have")):
         what = re.search(r"NCCL|XCCL|CUDA|XPU", words)
         return f"this torch is built without {what[0] if what else 'it'}"
