@@ -100,7 +100,7 @@ def _code(word: str) -> int:
 
 
 _HOW = r"(?P<how>Killed|Segmentation fault|Aborted|Bus error|Terminated|Hangup|Floating point exception|Out Of Memory)"
-_SHELL = r"(?:^(?=\w+(?:\s*$|\s{2,}))|: line \d+: +\d+ |\[\d+\]\S* +)"
+_SHELL = r"(?:^(?=\w+(?:\s*$|\s{2,}))|: line \d+: +\d+ |(?:^|\s)\[\d+\][+\-]? +)"
 """bash: the word alone, `run.sh: line 3: 4711 Killed …`, `[1]+  Killed …`."""
 _FORMS: tuple[tuple[str, re.Pattern[str], _Read], ...] = (
     (

@@ -26,7 +26,7 @@ WORDS = (
     *("Traceback (most recent call last)", "Root Cause", "failed (exitcode:", "closing signal", "got signal:"),
     *("death signal", "terminate called", "Fatal Python error", "terminated with the following error", "Failures:"),
     *("srun: error:", "slurmstepd: error", "exited on signal", "crashed with exit code", "exits with return code"),
-    *("core dumped", "oom-kill:", "Out of memory: Killed process"),
+    *("core dumped", "oom-kill:", "illed process "),
 )
 """Literals by which this finds how ranks ended, for a scanner of large logs."""
 _REFUSED = re.compile(r"(?:torchrun|run\.py|launch\.py|accelerate|deepspeed)\b.*: error: ")
@@ -34,7 +34,7 @@ _TORN_LINES = 60
 _OFTEN = 40
 """Nameless lines of one form behind a rank's exception that somebody else must have written."""
 _TORN = re.compile(r"(?:Error|Exception)\b|Error[A-Z]")
-_KERNEL = ("NVRM: ", "Out of memory: Killed process", "oom-kill:", "oom_reaper", "segfault at ", "kernel: ")
+_KERNEL = ("NVRM: ", "ut of memory: ", "Killed process ", "oom-kill:", "oom_reaper", "segfault at ", "kernel: ")
 
 
 def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:

@@ -47,6 +47,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "stack_text",
         "gpu_text",
         "nccl_text",
+        "oom_text",
         "ras_text",
         "waiting",
         "spoken_text",

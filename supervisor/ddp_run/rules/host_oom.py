@@ -4,9 +4,10 @@
 The kernel's out-of-memory killer ended the rank, or an allocation of CPU memory was refused.
 ## How to recognise it
 SIGKILL, and someone who says that it was for memory: the kernel's log (`Out of memory: Killed process 123 (python)`),
-its count of kills in the job's memory cgroup, SLURM (`Detected 1 oom_kill event`, `task 3: Out Of Memory`), Kubernetes
-(`OOMKilled`); or `MemoryError`, `std::bad_alloc`, `DefaultCPUAllocator: can't allocate memory`, `Unable to allocate …
-for an array`, `[Errno 12] Cannot allocate memory`. A SIGKILL alone proves nothing.
+its count of kills in the job's memory cgroup (`oom_kill 1` in `memory.events`), SLURM (`Detected 1 oom_kill event`,
+`task 3: Out Of Memory`), Kubernetes (`OOMKilled`), systemd, PBS or LSF; in a pasted log these may stand anywhere. Or
+`MemoryError`, `std::bad_alloc`, `DefaultCPUAllocator: can't allocate memory`, `Unable to allocate … for an array`,
+`[Errno 12] Cannot allocate memory`. A SIGKILL alone proves nothing.
 ## What to do
 Give the job more memory, or use less: fewer DataLoader workers, smaller prefetch, memory-mapped data, one copy of the
 data set per node in place of one per rank.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import re
 import signal
 
+from ddp_run import oom_text
 from ddp_run.signs import Hit, Sign, anywhere, ended_by
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Quote, Retry, Rule
 
@@ -27,7 +29,7 @@ RULE = Rule(
     area=Area.MEMORY,
     retry=Retry(helps=False, reason="the same job needs the same memory again"),
     since="0.1",
-    beats=("native-abort",),
+    beats=("native-abort", "preempted-sigterm"),
 )
 _MEMORY_ERRORS = frozenset({"MemoryError", "_ArrayMemoryError", "ArrowMemoryError"})
 _BYTES = "DefaultCPUAllocator: "
@@ -45,21 +47,8 @@ _REFUSED = (
     Sign("Cannot allocate memory", re.compile(r"(?<!error )Cannot allocate memory")),
     Sign("MemoryError", re.compile(r"MemoryError\b"), _MEMORY_ERRORS),
 )
-_KERNEL = (
-    Sign(
-        "ut of memory: Killed process ", re.compile(r"ut of memory: Killed process (?P<pid>\d+) \((?P<program>[^)]*)\)")
-    ),
-    Sign("ut of memory: Kill process ", re.compile(r"ut of memory: Kill process (?P<pid>\d+) \((?P<program>[^)]*)\)")),
-)
-_SCHEDULER = (
-    Sign("oom_kill event", re.compile(r"Detected \d+ oom_kill events? in")),
-    Sign("oom-kill event", re.compile(r"Detected \d+ oom-kill event(?:\(s\)|s)? in")),
-    Sign("killed by the cgroup out-of-memory handler"),
-    Sign("exceeded memory limit", re.compile(r"(?:Step|Job) \S+ exceeded memory limit \([^)]*\), being killed")),
-    Sign("OOMKilled", re.compile(r"\bOOMKilled\b")),
-)
 _TASK = Sign(": Out Of Memory", re.compile(r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory"))
-SIGNS: tuple[Sign, ...] = (*_REFUSED, *_KERNEL, *_SCHEDULER, _TASK)
+SIGNS: tuple[Sign, ...] = (*_REFUSED, *oom_text.SIGNS, _TASK)
 _DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</torch_")
 _ADVICE = ("free -h; dmesg -T | grep -i 'killed process'", "try fewer DataLoader workers (num_workers) first")
 
@@ -84,7 +73,7 @@ def match_launch(run: Evidence) -> Finding | None:
 
 
 def _killed(death: Death, run: Evidence) -> Finding | None:
-    return _named_by_the_kernel(death, run) or _counted(death, run) or _told_by_the_scheduler(death, run)
+    return _named_by_the_kernel(death, run) or _counted(death, run) or _told(death, run)
 
 
 def _trend(death: Death) -> tuple[Quote, ...]:
@@ -93,21 +82,11 @@ def _trend(death: Death) -> tuple[Quote, ...]:
 
 def _named_by_the_kernel(death: Death, run: Evidence) -> Finding | None:
     """The kernel's own line; its number of the process is another than ours where ours is a container's."""
-    line = _in_a_log(death, run) if run.logs_only else run.killed_for_memory(death.pid)
+    line = oom_text.named(run.kernel, death.pid) if run.logs_only else run.killed_for_memory(death.pid)
     if line is None:
         return None
     cause = f"the kernel killed {death.who} (pid {death.pid}): out of memory"
     return Finding(RULE, death.rank, cause, (line, *_trend(death)), _ADVICE)
-
-
-def _in_a_log(death: Death, run: Evidence) -> Quote | None:
-    """The kernel's line where somebody put it into the job's log."""
-    for index in range(len(run.kernel.lines) - 1, -1, -1):
-        for sign in _KERNEL:
-            found = sign.search(run.kernel.lines[index])
-            if found is not None and death.pid is not None and int(found["pid"]) == death.pid:
-                return run.kernel.quote(index)
-    return None
 
 
 def _counted(death: Death, run: Evidence) -> Finding | None:
@@ -122,22 +101,22 @@ def _counted(death: Death, run: Evidence) -> Finding | None:
     return Finding(RULE, death.rank, cause, (count, *_trend(death)), _ADVICE, sure)
 
 
-def _told_by_the_scheduler(death: Death, run: Evidence) -> Finding | None:
-    """SLURM and Kubernetes say that there was such a kill in the job or container, srun which task's."""
+def _told(death: Death, run: Evidence) -> Finding | None:
+    """Somebody says, or counted, that there was such a kill in the job, container or host; srun says which task's."""
     task = anywhere(run.agent.log, (_TASK,))
-    told = task or anywhere(run.agent.log, _SCHEDULER)
-    if told is None and not run.spared_for_memory(death.pid):
-        told = anywhere(run.kernel, _KERNEL)
-    if told is None or told.quote is None:
+    kernel = () if run.spared_for_memory(death.pid) else (run.kernel,)
+    quote = task.quote if task is not None else oom_text.told((run.agent.log, *kernel))
+    if quote is None:
         return None
     sure: Confidence = "certain" if task is not None else "likely"
-    cause = f"{death.who} was killed by SIGKILL, and its job ran out of memory: {told.text[:120]}"
+    said = quote.text.strip()
+    cause = f"{death.who} was killed by SIGKILL, and its job ran out of memory: {said[:120]}"
     advice = (
         "sacct -j $SLURM_JOB_ID -o JobID,MaxRSS,ReqMem,State,NodeList   # what it used, and what it may",
         _ADVICE[1],
     )
-    shown = advice if "slurm" in told.text or "srun" in told.text else _ADVICE
-    return Finding(RULE, death.rank, cause, (told.quote,), shown, sure)
+    shown = advice if "slurm" in said or "srun" in said else _ADVICE
+    return Finding(RULE, death.rank, cause, (quote,), shown, sure)
 
 
 def _said(hit: Hit) -> str:
