@@ -206,9 +206,14 @@ def _shared_out(deaths: list[Death], nobodys: Sequence[Raised], is_consequence: 
             given[death.rank] = causes[-1].info
         elif causes and position < len(causes):
             given[death.rank] = causes[position].info
-        elif others:
+        elif others and _may_follow(death):
             given[death.rank] = others[-1].info
     return [replace(d, exception=given[d.rank]) if d.rank in given and d in lacking else d for d in deaths]
+
+
+def _may_follow(death: Death) -> bool:
+    """Whether it can be the one that raised for another's failure: not where it aborted without a word of its own."""
+    return death.code != -signal.SIGABRT or any(NATIVE.search(line) for line in death.stderr.lines)
 
 
 def _kind(info: ExceptionInfo) -> tuple[str, str | None, int | None]:

@@ -14,6 +14,7 @@ number of steps: give each the same number of batches (`DistributedSampler(drop_
 from __future__ import annotations
 
 import re
+import signal
 
 from ddp_run.signs import Sign, in_last_words
 from ddp_run.traceback_text import line_of
@@ -46,6 +47,7 @@ SIGNS: tuple[Sign, ...] = (
 _STORE_LOST = re.compile(r"^(?:Connection (?:reset|closed) by peer|Broken pipe|Connection was likely closed)")
 _TORCHS = frozenset({"RuntimeError", "DistNetworkError", "DistBackendError", "DistStoreError", "DistError"})
 _ENDING = 60
+_ABORTS = re.compile(r"terminate called|what\(\): |[Ww]atchdog|[Tt]erminating the process|Check failed")
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
@@ -58,8 +60,18 @@ def match(death: Death, run: Evidence) -> Finding | None:
         if name not in _TORCHS or not lost:
             return None
         return Finding(RULE, death.rank, _cause(death), (quote,) if quote else (), exception=raised)
-    hit = in_last_words(death, SIGNS, _ENDING)
+    hit = in_last_words(death, SIGNS, _ENDING) if _may_follow(death) else None
     return hit.finding(RULE, death, _cause(death), confidence="certain") if hit is not None else None
+
+
+def _may_follow(death: Death) -> bool:
+    """Whether its end can come of a lost peer: who aborts for that says so, as an exception that nobody caught.
+
+    Without such a word it aborted by itself, and who lost a connection are its peers, whose lines stand in one log.
+    """
+    if death.code != -signal.SIGABRT:
+        return True
+    return any(_ABORTS.search(line) for line in death.stderr.ending(_ENDING).lines)
 
 
 def _says_lost(text: str) -> bool:
