@@ -16,6 +16,7 @@ from functools import cache
 from typing import TypeVar
 
 from ddp_run import rules
+from ddp_run.crash_text import crash_of
 from ddp_run.events import ExceptionInfo, MonotonicNs, Rank
 from ddp_run.exit_status import in_words, shell_code, signal_name
 from ddp_run.first_end import first_end, how_close
@@ -528,6 +529,7 @@ def _with_finding(verdict: Verdict, finding: Finding) -> Verdict:
 
 
 def _first_failure(death: Death) -> FirstFailure:
+    crash = crash_of(death) if death.exception is None else None
     return FirstFailure(
         rank=death.rank,
         local_rank=death.local_rank,
@@ -537,7 +539,7 @@ def _first_failure(death: Death) -> FirstFailure:
         exit_code=death.code,
         signal=signal_name(death.code),
         at=None if death.order == _UNORDERED else MonotonicNs(death.order),
-        exception=death.exception,
+        exception=death.exception if crash is None else crash.exception,
         log=death.stderr.source or None,
     )
 

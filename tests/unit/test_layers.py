@@ -45,6 +45,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "stall_watch",
         "lateness",
         "stack_text",
+        "crash_text",
         "gpu_text",
         "nccl_text",
         "oom_text",

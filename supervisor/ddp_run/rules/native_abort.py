@@ -16,6 +16,7 @@ import re
 import signal
 
 from ddp_run.advice import by_core, by_phase
+from ddp_run.crash_text import crash_of
 from ddp_run.signs import Sign, anywhere
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
@@ -48,13 +49,17 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if death.code != -signal.SIGABRT:
         return None
     ending = death.stderr.ending(300)
-    hit = anywhere(ending, _WHAT) or anywhere(ending, _LAST_WORDS) or anywhere(death.stack, _LAST_WORDS)
+    hit = anywhere(ending, _WHAT) or anywhere(ending, _LAST_WORDS)
+    crash = crash_of(death)
     said = f": {(hit['what'] or '').strip()[:160]}" if hit else ""
+    said = crash.where + (said if hit and crash.what not in said else "") if crash is not None else said
+    quotes = [hit.quote] if hit is not None and hit.quote is not None else []
+    quotes += [quote for quote in (crash.quotes if crash is not None else ()) if quote not in quotes]
     advice = (f"cat {run.path(death.stack.source)}   # Python stack at the abort",) if death.stack.lines else ()
     return Finding(
         RULE,
         death.rank,
         f"{death.who} was aborted by native code{said}",
-        (hit.quote,) if hit is not None and hit.quote is not None else (),
+        tuple(quotes),
         (*advice, *by_phase(death), *by_core(death)),
     )

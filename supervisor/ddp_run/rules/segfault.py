@@ -13,13 +13,12 @@ and repeat with `num_workers=0` and without compiled extensions to find the one 
 
 from __future__ import annotations
 
-import re
 import signal
 
 from ddp_run.advice import by_core, by_phase
+from ddp_run.crash_text import crash_of
 from ddp_run.signs import Sign, anywhere
-from ddp_run.traceback_text import is_library
-from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Quote, Retry, Rule
+from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
     code="DDP610",
@@ -36,28 +35,19 @@ _CAUGHT = (
     Sign("Segmentation fault (core dumped)"),
 )
 SIGNS: tuple[Sign, ...] = (_FATAL, *_CAUGHT)
-_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """Ended by SIGSEGV."""
     if death.code != -signal.SIGSEGV:
         return None
-    frame = _frame(death.stack) or _frame(death.stderr.ending(200))
-    fatal = anywhere(death.stack, (_FATAL,)) or anywhere(death.stderr, (_FATAL,)) or anywhere(death.stderr, _CAUGHT)
+    crash = crash_of(death)
+    caught = anywhere(death.stderr, (_FATAL, *_CAUGHT)) if crash is None else None
     said = run.kernel_line(death.pid)
-    shown = (fatal.quote if fatal is not None else None, frame[0] if frame is not None else None, said)
+    shown = (*(crash.quotes if crash is not None else ()), caught.quote if caught is not None else None, said)
     quotes = tuple(quote for quote in shown if quote is not None)
-    where = ""
-    if frame is not None:
-        where = f" in {frame[1]['function']} ({frame[1]['file'].rpartition('/')[2]}:{frame[1]['line']})"
+    where = crash.where if crash is not None else ""
     return Finding(RULE, death.rank, f"{death.who} crashed in native code{where}", quotes, _advice(death, run))
-
-
-def _frame(log: LogText) -> tuple[Quote, re.Match[str]] | None:
-    """The innermost frame of the user's own code, or the innermost of all."""
-    hits = [(log.quote(index), hit) for index, line in enumerate(log.lines) if (hit := _FRAME.search(line))]
-    return next((each for each in hits if not is_library(each[1]["file"])), hits[0] if hits else None)
 
 
 def _advice(death: Death, run: Evidence) -> tuple[str, ...]:

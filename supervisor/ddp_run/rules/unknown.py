@@ -15,6 +15,7 @@ from __future__ import annotations
 import signal
 
 from ddp_run.advice import by_core, by_phase
+from ddp_run.crash_text import crash_of
 from ddp_run.exit_status import in_words
 from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Quote, Retry, Rule
 
@@ -37,7 +38,10 @@ def match(death: Death, run: Evidence) -> Finding | None:
     cause = f"{death.who} ended with {in_words(death.code)} without a word"
     if death.code is not None and death.code < 0:
         cause = f"{death.who} was ended by {in_words(death.code)}, and nothing says by whom"
-    quote = _last_line(death.stderr)
+    crash = crash_of(death)
+    if crash is not None:
+        cause = f"{death.who} was ended by {in_words(death.code)}{crash.where}"
+    quote = _last_line(death.stderr) if crash is None else crash.quotes
     advice = _read(death, run)
     if death.code == -signal.SIGKILL:
         quote += _memory(death)

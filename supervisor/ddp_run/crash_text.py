@@ -1,0 +1,75 @@
+"""The Python line at which a rank crashed, as faulthandler shows it: in the rank's own file, or in a pasted log. Pure.
+
+Form (CPython, Modules/faulthandler.c and Python/traceback.c): `Fatal Python error: Segmentation fault`, then each
+thread with its frames, the innermost first. `Current thread` is the one that crashed; where it runs no Python code it
+is not shown, and the others' frames say nothing of the crash.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.events import ExceptionInfo
+from ddp_run.frozen import frozen
+from ddp_run.traceback_text import is_library
+from ddp_run.verdict import Death, LogText, Quote
+
+_FATAL_WORDS = "Fatal Python error: "
+_FATAL = re.compile(r"Fatal Python error: (?P<what>[^\n]*?)\s*$")
+_FRAME = re.compile(r'^(?:\S{1,40}: ?)?\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+?)\s*$')
+_IN_STDERR = 200
+"""Lines before a rank's end in which faulthandler's words are looked for where it has no file of its own."""
+
+
+@frozen
+class Crash:
+    """Where a rank crashed. `quotes`: faulthandler's word, then the frame."""
+
+    what: str
+    file: str | None
+    line: int | None
+    function: str | None
+    quotes: tuple[Quote, ...]
+
+    @property
+    def where(self) -> str:
+        """` in step (train.py:12)`, to stand behind what happened; empty where no frame is known."""
+        return f" in {self.function} ({self.file.rpartition('/')[2]}:{self.line})" if self.file else ""
+
+    @property
+    def exception(self) -> ExceptionInfo:
+        """The same in the form in which a verdict names what ended a rank."""
+        return ExceptionInfo("Fatal Python error", self.what, self.file, self.line, self.function)
+
+
+def crash_of(death: Death) -> Crash | None:
+    """Where a rank that a signal ended crashed; null where faulthandler did not write."""
+    if (death.code or 0) >= 0:
+        return None
+    return _read(death.stack) or _read(death.stderr.ending(_IN_STDERR))
+
+
+def _read(log: LogText) -> Crash | None:
+    fatal = next((k for k in range(len(log.lines) - 1, -1, -1) if _FATAL_WORDS in log.lines[k]), None)
+    said = _FATAL.search(log.lines[fatal]) if fatal is not None else None
+    if fatal is None or said is None:
+        return None
+    frames = _frames(log, fatal)
+    chosen = next((each for each in frames if not is_library(each[1]["file"])), frames[0] if frames else None)
+    if chosen is None:
+        return Crash(said["what"], None, None, None, (log.quote(fatal),))
+    index, frame = chosen
+    quotes = (log.quote(fatal), log.quote(index))
+    return Crash(said["what"], frame["file"], int(frame["line"]), frame["function"], quotes)
+
+
+def _frames(log: LogText, fatal: int) -> list[tuple[int, re.Match[str]]]:
+    """The frames of the thread that crashed, the innermost first, with their indexes."""
+    start = next((k for k in range(fatal, len(log.lines)) if "Current thread 0x" in log.lines[k]), len(log.lines))
+    frames: list[tuple[int, re.Match[str]]] = []
+    for index in range(start + 1, len(log.lines)):
+        frame = _FRAME.search(log.lines[index])
+        if frame is None:
+            break
+        frames.append((index, frame))
+    return frames
