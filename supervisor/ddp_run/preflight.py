@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from ddp_run.option_table import Row, TableUnreadable, all_rows, help_text_of, read_torch_table, rows_of_actions
 from ddp_run.options import Options, Setting, Source
@@ -62,21 +63,42 @@ def check(
     *,
     say: Callable[[str], None] | None = None,
 ) -> Checked:
-    """Look at this machine. `say` gets a line while a name is waited for (default: stderr)."""
-    problems = [*check_script(options, environ, cwd)]
-    options, found, warnings = _check_log_folder(options, cwd)
+    """Look at this machine. `say` gets a line while a name is waited for (default: stderr).
+
+    A check that itself fails is a warning: it must not keep a job from starting.
+    """
+    warnings: list[str] = []
+    problems = list(_tried("the script", lambda: check_script(options, environ, cwd), (), warnings))
+    options, found, more = _tried(
+        "the log folder", lambda: _check_log_folder(options, cwd), (options, [], []), warnings
+    )
     problems += found
+    warnings += more
     warnings += _without_effect(options, environ)
     if options.preflight == "off":
         return Checked(options, tuple(problems), tuple(warnings))
-    found, more = _check_devices(options, environ)
+    found, more = _tried("the devices", lambda: _check_devices(options, environ), ([], []), warnings)
     problems += found
     warnings += more
     # A name may take a minute to appear: what is wrong anyway is told at once.
     if problems:
         return Checked(options, tuple(problems), tuple(warnings))
-    options, found, more, master = _check_master(options, say or _say)
+    options, found, more, master = _tried(
+        "the master", lambda: _check_master(options, say or _say), (options, [], [], None), warnings
+    )
     return Checked(options, tuple(found), (*warnings, *more), master)
+
+
+_T = TypeVar("_T")
+
+
+def _tried(what: str, check: Callable[[], _T], unknown: Any, warnings: list[str]) -> _T:
+    """The check's answer; `unknown` (of the same form), and a warning, where the check itself fails."""
+    try:
+        return check()
+    except Exception as error:
+        warnings.append(f"check of {what} skipped: {type(error).__name__}: {error}")
+        return cast(_T, unknown)
 
 
 def _without_effect(options: Options, environ: Mapping[str, str]) -> list[str]:

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -171,7 +171,7 @@ def _missing_part(name: str, cwd: Path) -> str | None:
             return _missing_main(known, spec)
         if locations is None:
             return f"{known} is not a package"
-        following = PathFinder.find_spec(f"{known}.{parts[index]}", list(locations))
+        following = _find_in(locations, parts[index])
         if following is None and _changes_its_path(spec):
             return None
         spec = following
@@ -182,9 +182,15 @@ def _missing_main(name: str, spec: ModuleSpec) -> str | None:
     locations = spec.submodule_search_locations
     if locations is None or _changes_its_path(spec):
         return None
-    if PathFinder.find_spec(f"{name}.__main__", list(locations)) is None:
+    if _find_in(locations, "__main__") is None:
         return f"{name} is a package without __main__"
     return None
+
+
+def _find_in(locations: Iterable[str], name: str) -> ModuleSpec | None:
+    """A submodule. It is looked for by its last name alone, as finders do: a package without `__init__.py` that is
+    known by its full name asks for its parent in `sys.modules`, and nothing is imported here."""
+    return PathFinder.find_spec(name, list(locations))
 
 
 def _find_module(name: str, cwd: Path) -> ModuleSpec | None:
@@ -197,6 +203,8 @@ def _find_module(name: str, cwd: Path) -> ModuleSpec | None:
 
 def _changes_its_path(spec: ModuleSpec) -> bool:
     """Whether a package may find submodules in places that only its own code knows."""
+    if spec.loader is None:  # a folder without __init__.py has no code
+        return False
     if spec.origin is None or not spec.origin.endswith(".py"):
         return True
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ddp_run import preflight
 from ddp_run.net import free_port
 from ddp_run.option_sources import parse
 from ddp_run.option_table import Row
@@ -130,6 +131,32 @@ def test_modules_are_found_without_importing_their_package(rows: tuple[Row, ...]
     assert _only(_check(rows, folder, "-m no_such_module_here")).code == "DDP102"
     (folder / package / "__init__.py").write_text("__path__.append('/elsewhere')")
     assert _check(rows, folder, f"-m {package}.mian").problems == ()
+
+
+def test_folders_without_init_are_packages_too(rows: tuple[Row, ...], folder: Path) -> None:
+    (folder / "outer" / "inner").mkdir(parents=True)
+    (folder / "outer" / "inner" / "job.py").write_text("")
+    assert _check(rows, folder, "-m outer.inner.job").problems == ()
+    missing = _only(_check(rows, folder, "-m outer.inner.jab x"))
+    assert missing.helps == ("ddp-run -m outer.inner.job x",)
+    assert _only(_check(rows, folder, "-m outer.iner.job")).code == "DDP102"
+    assert "package without __main__" in _only(_check(rows, folder, "-m outer.inner")).label
+    (folder / "outer" / "inner" / "__main__.py").write_text("")
+    assert _check(rows, folder, "-m outer.inner").problems == ()
+
+
+def test_a_check_that_fails_ends_no_launch(
+    rows: tuple[Row, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_args: object) -> None:
+        raise KeyError("outer")
+
+    for name in ("check_script", "_check_log_folder", "_check_devices", "_check_master"):
+        monkeypatch.setattr(preflight, name, broken)
+    checked = _check(rows, folder, "train.py")
+    assert checked.problems == ()
+    assert len(checked.warnings) == 4
+    assert "check of the script skipped: KeyError: 'outer'" in checked.warnings[0]
 
 
 def test_a_file_with_dash_m(rows: tuple[Row, ...], folder: Path) -> None:
