@@ -16,7 +16,7 @@ _AGENT_MODULE = "torch.distributed.run"
 _POLL_S = "0.03"
 """The agent's poll of its ranks (torchrun's default: 0.1 s): it costs a waitpid per rank and notices ends sooner."""
 # What becomes of these is ddp-run's business (files, console, bootstrap); their values reach the agent changed.
-_TAKEN_OVER = frozenset({"log-dir", "redirects", "local-ranks-filter", "module", "logs-specs"})
+_TAKEN_OVER = frozenset({"log-dir", "redirects", "local-ranks-filter", "module", "no-python", "logs-specs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,9 @@ def _port_argument(options: Options, port: int) -> str:
 def _rank_words(plan: LaunchPlan, rank_program: Path) -> list[str]:
     options = plan.options
     users = [options.script, *options.script_args]
-    if options.no_python:
-        return [plan.python, "-I", "-S", "-u", str(rank_program), "exec", *users]
+    if options.no_python and not options.run_path:
+        # As an option: what PET_NO_PYTHON said is taken from the agent (see `restore`).
+        return ["--no-python", plan.python, "-I", "-S", "-u", str(rank_program), "exec", *users]
     mode = "run-path" if options.run_path else "module" if options.module else "script"
     return [str(rank_program), mode, *users]
 

@@ -83,6 +83,8 @@ def test_pet_variables_work_as_under_torchrun(ddp: Launcher) -> None:
     env = shown(outcome.folder, 1)["env"]
     assert isinstance(env, dict)
     assert env["PET_MODULE"] == "1", "ranks see the user's value"
+    outcome = ddp("sh", "-c", "echo $PET_NO_PYTHON", env={"PET_NO_PYTHON": "1"})
+    assert (outcome.code, outcome.stdout) == (0, "[rank0]: 1\n"), outcome.stderr
 
 
 def test_a_variable_that_the_user_set_is_never_changed(ddp: Launcher) -> None:

@@ -75,7 +75,7 @@ def test_one_node_takes_a_free_port_whatever_torchs_default(rows: tuple[Row, ...
         (("--run-path", "train.py"), ["/rank/__main__.py", "run-path", "train.py"]),
         (
             ("--no-python", "bash", "x.sh"),
-            [sys.executable, "-I", "-S", "-u", "/rank/__main__.py", "exec", "bash", "x.sh"],
+            ["--no-python", sys.executable, "-I", "-S", "-u", "/rank/__main__.py", "exec", "bash", "x.sh"],
         ),
     ],
 )
