@@ -133,17 +133,11 @@ def bad_value(row: Row, setting: Setting, reason: str) -> Problem:
         shown = row.key
     elif setting.word is None and (setting.text or "").startswith("tcp://"):
         notes = ("likely Kubernetes' variable for a service called master, not meant for this job",)
-    return Problem("DDP101", f"{shown}: {reason}", setting.word, label, _place(setting), notes, helps)
-
-
-def _place(setting: Setting) -> str | None:
-    if setting.source in (Source.PET, Source.VARIABLE):
-        return f"environment variable {setting.origin}"
-    return setting.origin if setting.source is Source.CONFIG else None
+    return Problem("DDP101", f"{shown}: {reason}", setting.word, label, setting.place, notes, helps)
 
 
 def _about(
     options: Options, dest: str, title: str, *, notes: tuple[str, ...] = (), helps: tuple[str, ...] = ()
 ) -> Problem:
     setting = options.settings[dest]
-    return Problem("DDP101", title, setting.word, "", _place(setting), notes, helps)
+    return Problem("DDP101", title, setting.word, "", setting.place, notes, helps)

@@ -38,6 +38,13 @@ class Setting:
     text: str | None = None
     word: int | None = None
 
+    @property
+    def place(self) -> str | None:
+        """Where a value stands that is not on the command line, for a message; null for a default."""
+        if self.source in (Source.PET, Source.VARIABLE):
+            return f"environment variable {self.origin}"
+        return self.origin if self.source is Source.CONFIG else None
+
 
 @dataclass(frozen=True, slots=True)
 class Options:

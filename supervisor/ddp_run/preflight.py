@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 from ddp_run.option_table import Row, TableUnreadable, all_rows, help_text_of, read_torch_table, rows_of_actions
 from ddp_run.options import Options, Setting, Source
 from ddp_run.plan import dist_timeout_s, log_dir
+from ddp_run.plug_ins import check_plug_ins
 from ddp_run.problem import Problem, Refused
 from ddp_run.script_check import check_script
 
@@ -69,6 +70,8 @@ def check(
     """
     warnings: list[str] = []
     problems = list(_tried("the script", lambda: check_script(options, environ, cwd), (), warnings))
+    torch_run = find_torch_run([entry for entry in sys.path if entry])
+    problems += _tried("plug-ins", lambda: check_plug_ins(options, torch_run), [], warnings)
     options, found, more = _tried(
         "the log folder", lambda: _check_log_folder(options, cwd), (options, [], []), warnings
     )
@@ -358,7 +361,4 @@ def _port_taken(options: Options, port: int) -> Problem:
 
 
 def _origin(setting: Setting) -> str | None:
-    if setting.word is not None:
-        return None
-    named = setting.source in (Source.PET, Source.VARIABLE)
-    return f"environment variable {setting.origin}" if named else setting.origin
+    return None if setting.word is not None else setting.place or setting.origin

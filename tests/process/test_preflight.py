@@ -171,6 +171,33 @@ def test_no_python(rows: tuple[Row, ...], folder: Path) -> None:
     assert _only(_check(rows, folder, "bash run.sh")).helps == ("ddp-run --no-python bash run.sh",)
 
 
+@pytest.mark.parametrize(
+    ("line", "title", "help"),
+    [
+        ("--rdzv-backend nccl", "unknown rendezvous backend nccl", "leave --rdzv-backend out, or --rdzv-backend=c10d"),
+        ("--rdzv-backend=cd10 --rdzv-endpoint=h:1", "unknown rendezvous backend cd10", "--rdzv-backend=c10d"),
+        ("--logs-specs ddp-rum", "unknown logs specs ddp-rum", "--logs-specs=ddp-run"),
+        ("--logs-specs mine --preflight off", "unknown logs specs mine", "leave --logs-specs out"),
+    ],
+)
+def test_a_plug_in_that_is_not_installed(rows: tuple[Row, ...], folder: Path, line: str, title: str, help: str) -> None:
+    problem = _only(_check(rows, folder, f"{line} train.py"))
+    assert (problem.code, problem.title, problem.helps) == ("DDP101", title, (help,))
+    assert problem.word is not None
+
+
+def test_plug_ins_that_are_installed(rows: tuple[Row, ...], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("etcd", "etcd-v2", "c10d", "static"):
+        assert _check(rows, folder, f"--rdzv-backend={name} --rdzv-endpoint=127.0.0.1:1 train.py").problems == ()
+    assert _check(rows, folder, "--standalone --rdzv-backend=nccl train.py").problems == ()
+    info = folder / "site" / "mine-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Name: mine\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[torchrun.handlers]\nmine = mine:handler\n[torchrun.logs_specs]\nx = m:X\n")
+    monkeypatch.syspath_prepend(str(folder / "site"))
+    assert _check(rows, folder, "--rdzv-backend=mine --logs-specs=x train.py").problems == ()
+
+
 def test_a_port_that_is_taken_names_its_holder(rows: tuple[Row, ...], folder: Path) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))

@@ -99,6 +99,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "plan_file",
         "verdict_file",
         "script_check",
+        "plug_ins",
         "preflight",
     ),
     "supervision": ("judging", "tell", "attempt", "supervise", "explanation"),
