@@ -13,7 +13,7 @@ from ddp_run import option_values as values
 from ddp_run.config_file import ConfigFile, read_config
 from ddp_run.grammar import Given, Words, read_words
 from ddp_run.option_checks import bad_value, check_one, check_together, check_values
-from ddp_run.option_table import Owner, Row, all_rows
+from ddp_run.option_table import PLAIN_VARIABLES, Owner, Row, all_rows
 from ddp_run.options import Options, Setting, Source
 from ddp_run.problem import Problem, Refused
 
@@ -192,7 +192,8 @@ def _add_plain_variables(
 
     Such names are exported for other purposes too: a rendezvous that was chosen otherwise ignores them, and one node
     needs no port, so that a broken MASTER_PORT is no reason to refuse it there (Kubernetes gives every pod
-    MASTER_PORT=tcp://… where a service is called "master").
+    MASTER_PORT=tcp://… where a service is called "master"). NNODES alone, without a master, makes no job of several
+    nodes: each of them would wait at its own address for the others.
     """
     result = dict(settings)
     problems: list[Problem] = []
@@ -207,18 +208,29 @@ def _add_plain_variables(
         alone = _one_node(result)
         if row.dest != "nproc_per_node" and (own_rendezvous or (alone and row.dest == "node_rank")):
             continue
+        if row.dest == "nnodes" and not _names_a_master(result, environ):
+            if text not in ("1", "1:1"):
+                notes.append(f"ignoring {row.variable}={text}: no master address was given (--master-addr)")
+            continue
         raw = Setting(True, Source.VARIABLE, row.variable, text)
         try:
             setting = _converted(row, raw)
             check_one(row.dest, setting.value)
         except ValueError as error:
             if alone and row.dest == "master_port":
-                notes.append(f"{row.variable}={text} not used: {error}")
+                notes.append(f"ignoring {row.variable}={text}: {error}")
             else:
                 problems.append(bad_value(row, raw, str(error)))
-        else:
-            result[row.dest] = setting
+            continue
+        if row.dest == "nnodes" and values.read_nnodes(text)[1] > 1:
+            notes.append(f"{text} nodes, from the variable {row.variable}")
+        result[row.dest] = setting
     return result, problems, tuple(notes)
+
+
+def _names_a_master(settings: Mapping[str, Setting], environ: Mapping[str, str]) -> bool:
+    given = settings.get("master_addr")
+    return bool(environ.get(PLAIN_VARIABLES["master_addr"]) or (given and given.source is not Source.DEFAULT))
 
 
 def _has_own_rendezvous(settings: Mapping[str, Setting]) -> bool:

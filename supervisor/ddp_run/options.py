@@ -86,7 +86,7 @@ class Options:
         rows = {row.dest: row for row in self.rows}
         dropped = [self.settings[dest].origin for dest in dests]
         settings = {**self.settings, **{dest: Setting(rows[dest].default) for dest in dests}}
-        note = f"{' and '.join(dropped)} not used: {reason}"
+        note = f"ignoring {' and '.join(dropped)}: {reason}"
         return replace(self, settings=settings, notes=(*self.notes, note))
 
     # ---------------------------------------------------------------------------------- torchrun's

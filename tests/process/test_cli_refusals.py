@@ -174,7 +174,6 @@ def test_what_was_meant(refused: Refuser, line: str, help: str) -> None:
         ("PET_MAX_RESTARTS", "many", "'many' is not a whole number"),
         ("PET_STANDALONE", "yes", "'yes' is neither 0 nor 1"),
         ("NPROC_PER_NODE", "none", "'none' is neither a number"),
-        ("NNODES", "-2", "at least 1 node"),
         ("MAX_RETRIES", "x", "'x' is not a whole number"),
         ("DDP_RUN_CONSOLE", "loud", "'loud' is none of"),
         ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon", "soon is not a whole number of seconds"),

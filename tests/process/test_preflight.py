@@ -215,7 +215,7 @@ def test_a_port_that_is_taken_names_its_holder(rows: tuple[Row, ...], folder: Pa
         exported = _check(rows, folder, "train.py", MASTER_PORT=str(port))
         assert exported.problems == ()
         assert exported.options.master_port is None
-        assert "MASTER_PORT not used" in exported.options.notes[0]
+        assert "ignoring MASTER_PORT" in exported.options.notes[0]
 
 
 def test_the_master_becomes_an_address(rows: tuple[Row, ...], folder: Path) -> None:

@@ -151,9 +151,21 @@ def test_a_node_rank_of_other_jobs_does_not_matter_to_one_node(parsed: Parse) ->
     assert parsed("--master-port 29511 x.py", NODE_RANK="3").node_rank == 0
 
 
+@pytest.mark.parametrize("variables", [{}, {"MASTER_PORT": "29511", "NODE_RANK": "1"}], ids=["alone", "port"])
+def test_a_number_of_nodes_without_a_master_is_not_this_jobs(parsed: Parse, variables: dict[str, str]) -> None:
+    options = parsed("x.py", NNODES="2", **variables)
+    assert (options.max_nodes, options.node_rank) == (1, 0)
+    assert options.notes == ("ignoring NNODES=2: no master address was given (--master-addr)",)
+    assert parsed("--master-addr=127.0.0.1 x.py", NNODES="2", **variables).max_nodes == 2
+    assert parsed("x.py", NNODES="-2", **variables).max_nodes == 1
+    assert _only(parsed, "--master-addr=127.0.0.1 x.py", NNODES="-2").origin == "environment variable NNODES"
+    assert parsed("x.py", NNODES="1").notes == ()
+
+
 def test_variables_lead_to_several_nodes(parsed: Parse) -> None:
     options = parsed("x.py", NNODES="2", NODE_RANK="1", MASTER_ADDR="node-a", MASTER_PORT="29511")
     assert options.master == ("node-a", 29511)
+    assert options.notes == ("2 nodes, from the variable NNODES",)
     assert set(options.torch_arguments()) == {
         "--nnodes=2",
         "--node-rank=1",
