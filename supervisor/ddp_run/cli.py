@@ -70,6 +70,7 @@ def launch(words: tuple[str, ...]) -> int:
     from ddp_run.grammar import HelpWanted
     from ddp_run.option_sources import parse
 
+    _take_stop_signals()
     environ = dict(os.environ)
     try:
         options = parse(words, environ, torch_rows=preflight.torch_rows(), read_file=_read_file)
@@ -90,6 +91,18 @@ def launch(words: tuple[str, ...]) -> int:
     from ddp_run.supervise import supervise
 
     return supervise(plan, ("ddp-run", *words), environ, (*checked.options.notes, *checked.warnings))
+
+
+def _take_stop_signals() -> None:
+    """INT, TERM and QUIT end a job also where whoever started it ignores them, as torchrun has it.
+
+    A shell script ignores INT and QUIT in what it starts with `&`. An ignored HUP stays so, which is what nohup is for.
+    """
+    import signal
+
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
 
 
 def _read_file(path: str) -> str:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 
 from tests.system.agent_job import PROGRAMS, PYTHON, TORCHRUN, ddp_run, torchrun, without_addresses
 from tests.waiting import limit
+
+from .conftest import disposition
 
 # One job differs from the next in these; TORCHELASTIC_ERROR_FILE names a file in another folder.
 OF_EACH_JOB = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
@@ -109,6 +112,26 @@ def _assert_only_known_differences(form: str, ours: dict[str, Any], theirs: dict
             assert seen["environment"].pop(name)
     assert _signals_but_fatal(ours) == _signals_but_fatal(theirs)
     assert ours == theirs
+
+
+def test_signals_that_were_ignored_are_what_they_are_under_torchrun(tmp_path: Path) -> None:
+    """Whoever starts the job may ignore some: a shell script those of what runs in its background, nohup SIGHUP."""
+    (tmp_path / "prog.py").write_text(
+        "import pathlib, sys\npathlib.Path(sys.argv[1]).write_text(open('/proc/self/status').read())\n"
+    )
+    with ExitStack() as stack:
+        for signum in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1):
+            stack.enter_context(disposition(signum, signal.SIG_IGN))
+        assert torchrun(tmp_path, tmp_path / "t", [], ["prog.py", "theirs"]).code == 0
+        assert ddp_run(tmp_path, tmp_path / "d", [], ["prog.py", "ours"]).code == 0
+    theirs, ours = (_masks((tmp_path / name).read_text()) for name in ("theirs", "ours"))
+    added = 1 << signal.SIGRTMIN + 5 - 1
+    assert ours["SigIgn"] & ~added == theirs["SigIgn"]
+    assert ours["SigBlk"] == theirs["SigBlk"]
+
+
+def _masks(status: str) -> dict[str, int]:
+    return {name: int(mask, 16) for name, mask in re.findall(r"^(Sig(?:Ign|Blk)):\s*(\w+)$", status, re.MULTILINE)}
 
 
 def _signals_but_fatal(seen: dict[str, Any]) -> dict[str, int]:

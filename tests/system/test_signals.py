@@ -149,6 +149,17 @@ def test_ctrl_z_stops_the_whole_job_and_fg_continues_it(ddp: Launcher) -> None:
     assert running.wait().code == 143
 
 
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
+def test_a_stop_signal_that_was_ignored_is_taken(ddp: Launcher, signum: signal.Signals) -> None:
+    """A shell script ignores INT and QUIT in what it starts with `&`."""
+    with disposition(signum, signal.SIG_IGN):
+        running = ddp.start(ddp.script(LISTEN), "0")
+    running.wait_for_text("listening")
+    running.signal(signum)
+    assert running.wait().code == 128 + signum
+    running.assert_nothing_left()
+
+
 def test_nohup_is_respected(ddp: Launcher) -> None:
     with disposition(signal.SIGHUP, signal.SIG_IGN):  # what nohup does
         running = ddp.start(ddp.script(LISTEN), "0")
