@@ -86,6 +86,8 @@ def launch(words: tuple[str, ...]) -> int:
     if options.dry_run:
         from ddp_run import plan_file
 
+        for warning in (*checked.options.notes, *checked.warnings):
+            sys.stderr.write(f"ddp-run: warning: {warning}\n")
         sys.stdout.write(plan_file.as_text(plan, ("ddp-run", *words)))
         return 0
     from ddp_run.supervise import supervise

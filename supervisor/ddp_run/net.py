@@ -56,19 +56,20 @@ def resolve(
     deadline_s: float,
     *,
     several_nodes: bool = False,
+    loopback_allowed: bool = False,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Resolved:
     """The IP address of a master: IPv4 where it has one; an address passes unchanged.
 
     While DNS is not ready it is asked again until `deadline_s` seconds have passed, and `say` gets a line each time;
     with several nodes that includes a name that does not exist, for at most 60 s. A name that leads to this host
-    alone (127.0.1.1, docker0) is refused for several nodes; "localhost" and addresses mean what they say, as two nodes
-    on one host need them. Raises `Unresolvable`.
+    alone (127.0.1.1, docker0) is refused for several nodes unless `loopback_allowed`; "localhost" and addresses mean
+    what they say, as two nodes on one host need them. Raises `Unresolvable`.
     """
     literal = _literal(name)
     found = [literal] if literal else _look_up_patiently(name, port, deadline_s, several_nodes, say)
     best = min(found, key=lambda each: each.family != socket.AF_INET)
-    if several_nodes and literal is None and name != "localhost":
+    if several_nodes and literal is None and name != "localhost" and not loopback_allowed:
         _refuse_private(name, best)
     return best
 
@@ -169,7 +170,7 @@ def _bounded(call: Callable[[], _T], limit_s: float) -> _T:
 def _refuse_private(name: str, found: Resolved) -> None:
     if ipaddress.ip_address(found.ip.partition("%")[0]).is_loopback:
         raise Unresolvable(
-            f"{name} is {found.ip}, which every node takes for itself",
+            f"{name} resolves to loopback ({found.ip})",
             (
                 f"take the line of {name} with {found.ip} out of /etc/hosts (Debian writes 127.0.1.1 there)",
                 "give an address of node 0 that the others reach: hostname -I",

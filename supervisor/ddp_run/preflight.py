@@ -23,6 +23,8 @@ from ddp_run.script_check import check_script
 _ONE_NODE_S = 5.0
 _SEVERAL_NODES_S = 120.0
 """How long DNS may take to be ready: pods and instances of one job start minutes apart."""
+_DRY_RUN_S = 1.0
+"""A plan is shown at once: on a login node the job's names may mean nothing."""
 _LEAST_FREE_BYTES = 1 << 20
 
 _PRINT_ACTIONS = """
@@ -282,20 +284,27 @@ def _any_gpu_device() -> bool:
 
 def _check_master(options: Options, say: Callable[[str], None]) -> tuple[Options, list[Problem], list[str], str | None]:
     """The master's address, and whether its port is free where this host is the master."""
-    if not options.is_static:
+    c10d = options.rdzv_backend == "c10d" and not options.standalone and bool(options.rdzv_endpoint)
+    if not options.is_static and not c10d:
         return options, [], [], None
     from ddp_run import net
 
     options = _drop_foreign_variables(options, net.is_local, net.port_is_free)
-    if not options.is_static or options.master is None:
+    if not (options.is_static or c10d) or options.master is None:
         return options, [], [], None
     host, port = options.master
     several = options.max_nodes > 1
-    deadline_s = _SEVERAL_NODES_S if several else _ONE_NODE_S
+    deadline_s = _DRY_RUN_S if options.dry_run else _SEVERAL_NODES_S if several else _ONE_NODE_S
+    quiet = say if not options.dry_run else lambda _line: None
     try:
-        found = net.resolve(host, port or 0, deadline_s, several_nodes=several, say=say)
+        # Each c10d agent asks whether the host is its own, so a name of this host may be a loopback address there.
+        found = net.resolve(host, port or 0, deadline_s, several_nodes=several, loopback_allowed=c10d, say=quiet)
     except net.Unresolvable as error:
+        if options.dry_run:
+            return options, [], [f"the master, {host}, does not resolve here: {error.reason}"], None
         return options, [_about_host(options, error.reason, error.helps)], [], None
+    if c10d:
+        return options, [], [], None
     master = None if options.rdzv_endpoint or "master_addr" not in options.given else found.ip
     local = net.is_local(found.ip)
     if port and local and options.node_rank == 0 and not net.port_is_free(port, found.ip):

@@ -65,7 +65,7 @@ def test_a_name_of_loopback_is_refused_for_several_nodes() -> None:
         pytest.skip("this host's name has no address")
     if not own.ip.startswith("127."):
         pytest.skip("this host's name is not on loopback")
-    with pytest.raises(net.Unresolvable, match="takes for itself"):
+    with pytest.raises(net.Unresolvable, match="resolves to loopback"):
         net.resolve(socket.gethostname(), 29500, 5, several_nodes=True)
     assert net.resolve("localhost", 29500, 5, several_nodes=True).ip == "127.0.0.1"
 
