@@ -54,20 +54,20 @@ def _as_text(row: Row, value: object) -> str | bool:
         case False, _, bool():
             return value
         case False, _, _:
-            raise TypeError("true or false is wanted")
+            raise TypeError("expected true or false")
         case True, "int", int() if not isinstance(value, bool):
             return str(value)
         case True, "int", _:
-            raise TypeError("a whole number is wanted")
+            raise TypeError("expected an integer")
         case True, "float", int() | float() if not isinstance(value, bool):
             return str(value)
         case True, "float", _:
-            raise TypeError("a number is wanted")
+            raise TypeError("expected a number")
         case True, _, str():
             return value
         case True, _, int() if not isinstance(value, bool):
             return str(value)
-    raise TypeError("a text is wanted")
+    raise TypeError("expected a string")
 
 
 def _shown(value: object) -> str:

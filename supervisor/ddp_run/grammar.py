@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ddp_run.option_table import Owner, Row
+from ddp_run.other_launchers import foreign_option, move_behind_script, translate_options
 from ddp_run.problem import Problem, nearest
 
 
@@ -223,7 +224,8 @@ def _grammar_problem(stopped: _Stopped, argv: Sequence[str], cursor: int) -> Pro
         return Problem("DDP101", f"ambiguous abbreviation {argv[word]}", word, label, helps=(" or ".join(names),))
     if stopped.kind == "valueless":
         name = next((flag for flag in stopped.flags if flag.startswith("--")), "this option")
-        return Problem("DDP101", f"{name} needs a value", word, "a value must follow", helps=(f"{name}=VALUE",))
+        both = (f"{name}=VALUE", "is the variable behind it empty?")
+        return Problem("DDP101", f"{name} needs a value", word, "expected a value behind it", helps=both)
     if stopped.kind == "answered":
         (name,) = stopped.flags
         helps = (f"torchrun {name} {stopped.text}",)
@@ -234,16 +236,47 @@ def _grammar_problem(stopped: _Stopped, argv: Sequence[str], cursor: int) -> Pro
 
 
 def _unknown_problems(argv: Sequence[str], unknown: Sequence[str], rows: Sequence[Row]) -> tuple[Problem, ...]:
-    names = [row.name for row in rows]
-    problems = []
+    places: list[tuple[str, int]] = []
     start = 0
     for text in unknown:
         word = argv.index(text, start) if text in argv[start:] else start
         start = word + 1
-        close = nearest(text.split("=", 1)[0].replace("_", "-"), names)
-        helps = (f"did you mean {' or '.join(close)}?",) if close else ("ddp-run --help lists all options",)
-        title = f"unknown option {text.split('=', 1)[0]}"
-        problems.append(
-            Problem("DDP101", title, word, "not an option of ddp-run or of this torch's torchrun", helps=helps)
-        )
+        places.append((text, word))
+    foreign = next(((text, word) for text, word in places if foreign_option(text)), None)
+    if foreign is not None:
+        return (_foreign_problem(*foreign, argv, rows),)
+    names = {row.name.lstrip("-"): row.name for row in rows}
+    problems: list[Problem] = []
+    for text, word in places:
+        name = text.partition("=")[0]
+        close = [names[each] for each in nearest(name.lstrip("-").replace("_", "-"), names)]
+        title = f"unknown option {name}"
+        moved = move_behind_script(argv, [each for each, _ in places], rows)
+        if close:
+            notes = ("options of the script stand behind it",) if moved else ()
+            helps: tuple[str, ...] = (f"did you mean {' or '.join(close)}?",)
+            problems.append(Problem("DDP101", title, word, _UNKNOWN, notes=notes, helps=helps))
+            continue
+        if moved is None or any(problem.label == _SCRIPTS for problem in problems):
+            helps = ("ddp-run --help lists all options",) if moved is None else ()
+            problems.append(Problem("DDP101", title, word, _UNKNOWN, helps=helps))
+        else:
+            notes = ("options of the script stand behind it",)
+            problems.append(Problem("DDP101", title, word, _SCRIPTS, notes=notes, helps=(moved,)))
+    if len(problems) > 1 and problems[0].label == _SCRIPTS and all(not each.helps for each in problems[1:]):
+        return tuple(problems[:1])
     return tuple(problems)
+
+
+_UNKNOWN = "not an option of ddp-run or of this torch's torchrun"
+_SCRIPTS = "not an option of ddp-run or of this torch's torchrun; one of the script?"
+
+
+def _foreign_problem(text: str, word: int, argv: Sequence[str], rows: Sequence[Row]) -> Problem:
+    found = translate_options(argv, rows)
+    name = text.partition("=")[0]
+    notes = found.notes
+    if name.replace("_", "-") == "--use-env":
+        notes = ("it is always on here, as under torchrun: ranks find LOCAL_RANK in their environment",)
+    title = f"{name} is an option of {foreign_option(text)}"
+    return Problem("DDP101", title, word, "not an option here", notes=notes, helps=(found.command,))

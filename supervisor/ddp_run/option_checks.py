@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from ddp_run import option_values as values
 from ddp_run.option_table import Row
 from ddp_run.options import Options, Setting, Source
 from ddp_run.problem import Problem, nearest
+from ddp_run.shell_slips import slip_in
 
 _CHECKS: Mapping[str, Callable[..., object]] = {
     "nnodes": values.read_nnodes,
     "nproc_per_node": values.read_nproc,
+    "master_addr": values.read_host,
     "master_port": values.read_port,
     "rdzv_endpoint": values.read_endpoint,
     "rdzv_conf": values.read_rdzv_conf,
@@ -57,7 +60,7 @@ def check_values(options: Options) -> list[Problem]:
     return problems
 
 
-_RENDEZVOUS = ("master_port", "rdzv_endpoint")
+_RENDEZVOUS = ("master_addr", "master_port", "rdzv_endpoint")
 
 
 def _counts(options: Options, dest: str) -> bool:
@@ -66,6 +69,8 @@ def _counts(options: Options, dest: str) -> bool:
         return False
     if dest == "rdzv_endpoint":
         return options.rdzv_backend in ("static", "c10d")
+    if dest == "master_addr" and not options.is_static:
+        return False
     return options.rdzv_backend == "static" and not options.rdzv_endpoint
 
 
@@ -124,16 +129,38 @@ def bad_value(row: Row, setting: Setting, reason: str) -> Problem:
     """The problem of an option whose value cannot be used."""
     shown = row.name if setting.source is Source.OPTION else setting.origin.rpartition("/")[2]
     helps: tuple[str, ...] = _HELPS.get(row.dest, ())
-    if row.choices and setting.text:
-        close = nearest(setting.text, row.choices, 1)
-        helps = tuple(f"{row.name}={name}" for name in close)
-    label = "" if setting.word is None else "this value"
+    text = setting.text or ""
+    slip = slip_in(text)
     notes: tuple[str, ...] = ()
+    if row.choices and text:
+        helps = tuple(f"{row.name}={name}" for name in nearest(text, row.choices, 1))
+    elif setting.text is not None and not text.strip():
+        reason = "the value is empty"
+        notes = ("is a variable unset? those of a scheduler (SLURM_NNODES, …) are set only inside its job",)
+    elif slip is not None:
+        notes, helps = (f"{text!r} has {slip.says}",), (slip.help,)
+    elif row.dest in ("master_addr", "rdzv_endpoint"):
+        helps = _address_helps(row, text)
+    label = "" if setting.word is None else "this value"
     if setting.source is Source.CONFIG:
         shown = row.key
-    elif setting.word is None and (setting.text or "").startswith("tcp://"):
+    elif setting.word is None and text.startswith("tcp://"):
         notes = ("likely Kubernetes' variable for a service called master, not meant for this job",)
     return Problem("DDP101", f"{shown}: {reason}", setting.word, label, setting.place, notes, helps)
+
+
+def _address_helps(row: Row, text: str) -> tuple[str, ...]:
+    """The option with the host, and the port, that a URL or the like holds."""
+    found = re.fullmatch(r"\s*(?:\w+://)?(?P<host>\[[^\]]*\]|[^/:\s\[\]]*)(?::(?P<port>\d*))?(?:/.*)?\s*", text)
+    host = found["host"] if found and found["host"] else "10.0.0.1"
+    port = found["port"] if found else None
+    try:
+        values.read_host(host)
+    except ValueError:
+        host = "10.0.0.1"
+    if row.dest == "rdzv_endpoint":
+        return (f"{row.name}={host}:{port or 29500}",)
+    return (f"{row.name}={host}" + (f" --master-port={port}" if port else ""),)
 
 
 def _about(

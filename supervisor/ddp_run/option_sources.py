@@ -35,6 +35,9 @@ def parse(
     """
     rows = all_rows(torch_rows)
     words, settings, problems = _settle(argv, environ, rows, read_file)
+    swallowed = next((each for each in words.given if _took_the_script(each, argv, words)), None)
+    if swallowed is not None:
+        raise Refused((_script_as_value(swallowed),), tuple(argv))
     settings, found, notes = _add_plain_variables(rows, settings, environ)
     problems += found
     grace_s, found = _grace(settings, environ)
@@ -87,12 +90,32 @@ def _settle(
     return words, settings, [*problems, *config.problems, *found]
 
 
+def _took_the_script(given: Given, argv: Sequence[str], words: Words) -> bool:
+    """Whether the option's value is a script: what stood between them, a variable, was empty."""
+    if given.text is None or argv[given.word] != given.text or not given.text.endswith((".py", ".sh")):
+        return False
+    if words.script is None:
+        return True
+    try:
+        check_one(given.row.dest, values.convert(given.text, given.row.type))
+    except ValueError:
+        return True
+    return False
+
+
+def _script_as_value(given: Given) -> Problem:
+    title = f"{given.row.name} took the script {given.text} as its value"
+    notes = (f"is the variable behind {given.row.name} empty?",)
+    helps = (f'{given.row.name}="$NAME" shows an empty variable as what it is',)
+    return Problem("DDP101", title, given.word, "the script", notes=notes, helps=helps)
+
+
 def _no_script(words: int) -> Problem:
     return Problem(
         "DDP101",
         "the script is missing",
         words,
-        "a script must stand here",
+        "expected the training script here",
         helps=("ddp-run --nproc-per-node=2 train.py", "ddp-run --help"),
     )
 
@@ -161,7 +184,7 @@ def _converted(row: Row, raw: Setting) -> Setting:
     value = values.convert(text, row.type)
     # The agent's parser does not check choices in a PET_ variable either.
     if row.choices and raw.source is not Source.PET and str(value) not in row.choices:
-        raise ValueError(f"{text!r} is none of {', '.join(row.choices)}")
+        raise ValueError(f"invalid choice {text!r} (choose from {', '.join(row.choices)})")
     return replace(raw, value=value)
 
 
@@ -217,7 +240,7 @@ def _add_plain_variables(
             setting = _converted(row, raw)
             check_one(row.dest, setting.value)
         except ValueError as error:
-            if alone and row.dest == "master_port":
+            if alone and row.dest in ("master_addr", "master_port"):
                 notes.append(f"ignoring {row.variable}={text}: {error}")
             else:
                 problems.append(bad_value(row, raw, str(error)))
@@ -259,5 +282,5 @@ def _grace(settings: Mapping[str, Setting], environ: Mapping[str, str]) -> tuple
     try:
         return float(values.read_count(int(text))), []
     except ValueError:
-        title = f"{_GRACE_VARIABLE}={text} is not a whole number of seconds"
+        title = f"{_GRACE_VARIABLE}={text} is not an integer number of seconds"
         return _DEFAULT_GRACE_S, [Problem("DDP101", title, origin=f"environment variable {_GRACE_VARIABLE}")]

@@ -43,7 +43,7 @@ def convert(text: str, type: str) -> int | float | str:
         try:
             return int(text)
         except ValueError:
-            raise ValueError(f"{text!r} is not a whole number") from None
+            raise ValueError(f"{text!r} is not an integer") from None
     if type == "float":
         try:
             return float(text)
@@ -96,8 +96,39 @@ def read_port(port: int) -> int:
     return port
 
 
+def read_host(text: str) -> str:
+    """A host name or an IP address, alone; IPv6 with or without brackets. Only its form is looked at, DNS is not asked.
+
+    What cannot be a name would be looked up for a minute, as a pod's name may appear later.
+    """
+    if "://" in text:
+        raise ValueError(f"{text!r} is a URL; expected a host name or an address alone")
+    if text != text.strip():
+        raise ValueError(f"{text!r} has a blank at its beginning or end")
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if re.fullmatch(r"[^:\[\]]+:\d*", bare) or re.fullmatch(r"\[.*\]:\d*", bare):
+        raise ValueError(f"{text!r} has a port; expected a host name or an address alone")
+    if re.fullmatch(r"[\d.]+", bare) and bare.count(".") == 3 and not _is_address(bare):
+        raise ValueError(f"{text!r} is not an IPv4 address: four numbers of 0 to 255")
+    if not (_is_address(bare) or re.fullmatch(r"[\w.-]+", bare)):
+        raise ValueError(f"{text!r} is neither a host name nor an address")
+    return bare
+
+
+def _is_address(text: str) -> bool:
+    import ipaddress
+
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def read_endpoint(text: str) -> tuple[str, int | None]:
     """Host and port of `HOST[:PORT]` or `[IPV6][:PORT]`, by torch's own rule; the host without brackets."""
+    if "://" in text:
+        raise ValueError(f"{text!r} is a URL; expected HOST:PORT")
     text = text.strip()
     if text.startswith("[") and text.endswith("]"):
         host, colon, port = text, "", ""
@@ -105,10 +136,16 @@ def read_endpoint(text: str) -> tuple[str, int | None]:
         host, colon, port = text.rpartition(":")
         host, port = (host, port) if colon else (text, "")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if colon and not host:
+        raise ValueError(f"{text!r} has no host before its port: is a variable empty?")
+    if colon and not port:
+        raise ValueError(f"{text!r} has no port behind its colon: is a variable empty?")
     if colon and not (port.isdigit() and int(port) <= 65535):
         raise ValueError(f"{port!r} is not a port: 0 to 65535")
     if not re.fullmatch(r"[\w.:-]+", host):
         raise ValueError(f"{host!r} is neither a host name nor an address")
+    if re.fullmatch(r"[\d.]+", host) and host.count(".") == 3:
+        read_host(host)
     return host, int(port) if colon else None
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from ddp_run.likely_mistakes import likely_mistakes
 from ddp_run.option_table import Row, TableUnreadable, all_rows, help_text_of, read_torch_table, rows_of_actions
 from ddp_run.options import Options, Setting, Source
 from ddp_run.plan import dist_timeout_s, log_dir
@@ -82,6 +83,7 @@ def check(
     warnings += _without_effect(options, environ)
     if options.preflight == "off":
         return Checked(options, tuple(problems), tuple(warnings))
+    warnings += _tried("the words", lambda: likely_mistakes(options, environ), [], warnings)
     found, more = _tried("the devices", lambda: _check_devices(options, environ), ([], []), warnings)
     problems += found
     warnings += more

@@ -12,11 +12,19 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ddp_run.options import Options
+from ddp_run.other_launchers import (
+    OTHERS,
+    PER_NODE,
+    PYTHON,
+    SAME_WORDS,
+    TORCHRUN_MODULES,
+    translate_launcher,
+    without_python,
+)
 from ddp_run.problem import Problem, nearest
+from ddp_run.shell_slips import slip_in
 
-_PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?")
-_LAUNCHERS = ("torchrun", "ddp-run")
-_LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_SHELLS = re.compile(rb"#!\s*\S*/(?:env\s+)?(?:ba|z|k|da|a)?sh\b")
 
 
 def check_script(options: Options, environ: Mapping[str, str], cwd: Path) -> tuple[Problem, ...]:
@@ -36,7 +44,7 @@ def check_script(options: Options, environ: Mapping[str, str], cwd: Path) -> tup
 def _script_problem(options: Options, environ: Mapping[str, str], cwd: Path) -> Problem | None:
     script = options.script
     path = cwd / script
-    if _is_interpreter(script, path) or (not path.exists() and Path(script).name in _LAUNCHERS):
+    if _is_interpreter(script, path) or (not path.exists() and Path(script).name in (*SAME_WORDS, *OTHERS, *PER_NODE)):
         return _launcher_misused(options)
     if script == "-":
         return None
@@ -49,11 +57,31 @@ def _script_problem(options: Options, environ: Mapping[str, str], cwd: Path) -> 
         return Problem(
             "DDP904", title, options.script_word, "no permission", helps=(f"chmod u+r {shlex.quote(script)}",)
         )
+    return _shell_script(options, path) if path.is_file() else None
+
+
+def _shell_script(options: Options, path: Path) -> Problem | None:
+    """A file that says it is for a shell, and that Python cannot compile: some are both."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(1 << 20) if path.suffix == ".sh" or _SHELLS.match(file.peek(100)) else None
+        if text is None:
+            return None
+        compile(text, path, "exec")
+    except (SyntaxError, ValueError):
+        program = options.script if "/" in options.script else f"./{options.script}"
+        how = [program] if os.access(path, os.X_OK) else ["bash", options.script]
+        helps = (_command(options.argv[: options.script_word], "--no-python", *how, *options.script_args),)
+        notes = ("every rank would run it; a script that itself calls ddp-run is started without ddp-run",)
+        title = f"{options.script} is a shell script"
+        return Problem("DDP102", title, options.script_word, "python cannot run it", notes=notes, helps=helps)
+    except OSError:
+        pass
     return None
 
 
 def _is_interpreter(script: str, path: Path) -> bool:
-    if not _PYTHON.fullmatch(Path(script).name):
+    if not PYTHON.fullmatch(Path(script).name):
         return False
     return not path.exists() or _is_machine_code(path)
 
@@ -68,50 +96,64 @@ def _is_machine_code(path: Path) -> bool:
 
 def _launcher_misused(options: Options) -> Problem:
     word = options.script_word
-    rest = _without_launcher([options.script, *options.script_args])
+    words = [options.script, *options.script_args]
+    name = Path(options.script).name
+    if name in (*OTHERS, *PER_NODE):
+        found = translate_launcher([name, *options.script_args], options.argv[:word], options.rows)
+        title = f"{name} is a launcher itself"
+        place = "it starts ddp-run, once per node" if name in PER_NODE else "ddp-run takes its place"
+        return Problem("DDP101", title, word, _EXPECTED, notes=(place, *found.notes), helps=(found.command,))
     return Problem(
         "DDP101",
         f"{options.script} is not a training script",
         word,
-        "the script itself must stand here",
+        _EXPECTED,
         notes=("ddp-run starts Python by itself, once per rank",),
-        helps=(_command(options.argv[:word], *rest),),
+        helps=(_command(options.argv[:word], *without_python(words)),),
     )
 
 
-def _without_launcher(words: Sequence[str]) -> list[str]:
-    """`python -u train.py x` without what ddp-run does itself; `-m` stays."""
-    rest = list(words)
-    while rest and (_PYTHON.fullmatch(Path(rest[0]).name) or Path(rest[0]).name in _LAUNCHERS):
-        is_python = Path(rest.pop(0)).name not in _LAUNCHERS
-        while is_python and rest and rest[0] != "-m" and re.fullmatch(r"-[bBdEiIOPqsSuv]+", rest[0]):
-            rest.pop(0)
-        if is_python and rest[:1] == ["-m"] and rest[1:2] and rest[1] in _LAUNCHER_MODULES:
-            del rest[:2]
-    return rest
+_EXPECTED = "expected the training script here"
 
 
 def _script_missing(options: Options, environ: Mapping[str, str], cwd: Path) -> Problem:
     script, word = options.script, options.script_word
     path = cwd / script
+    slip = slip_in(script)
+    if not script:
+        empty = ("is a variable unset?",)
+        return Problem("DDP102", "the script is an empty word", word, _EXPECTED, notes=empty)
+    if slip is not None:
+        title = f"script {script!r} does not exist"
+        cure = _expanded(script, environ, cwd) or slip.help
+        return Problem("DDP102", title, word, "no such file", notes=(f"it has {slip.says}",), helps=(cure,))
     notes: tuple[str, ...] = ()
-    helps = [_command(options.argv[:word], name, *options.script_args) for name in _similar_files(script, path)]
+    before = options.argv[:word]
+    helps = tuple(_command(before, name, *options.script_args) for name in _similar_files(script, path))
     if not path.parent.is_dir():
         notes = (f"there is no folder {path.parent}",)
     elif not helps and "/" not in script and _which(script, environ):
         notes = (f"{script} is a program, not a Python script",)
-        helps = [_command(options.argv[:word], "--no-python", script, *options.script_args)]
-    elif not helps and "/" not in script and not script.endswith(".py") and _find_module(script, cwd) is not None:
+        helps = (_command(before, "--no-python", script, *options.script_args),)
+    elif not helps and "/" not in script and not script.endswith(".py") and _missing_part(script, cwd) is None:
         notes = (f"{script} is a module",)
-        helps = [_command(options.argv[:word], "-m", script, *options.script_args)]
+        helps = (_command(before, "-m", script, *options.script_args),)
     return Problem(
         "DDP102",
-        f"script {script or repr(script)} does not exist",
+        f"script {script} does not exist",
         word,
         f"no such file in {path.parent}" if path.parent.is_dir() else "no such file",
         notes=notes,
-        helps=tuple(helps),
+        helps=helps,
     )
+
+
+def _expanded(script: str, environ: Mapping[str, str], cwd: Path) -> str | None:
+    """The script's path with `~` and variables in the place of their names, if that is there."""
+    text = re.sub(r"\$\{?(\w+)\}?", lambda found: environ.get(found[1], found[0]), script)
+    home = environ.get("HOME", "")
+    text = home + text[1:] if text.startswith("~/") and home else text
+    return f"type {shlex.quote(text)}" if text != script and (cwd / text).exists() else None
 
 
 def _similar_files(script: str, path: Path) -> list[str]:
@@ -137,6 +179,8 @@ def _module_problem(options: Options, environ: Mapping[str, str], cwd: Path) -> 
     if environ.get("PYTHON_EXEC", sys.executable) != sys.executable:
         # Another interpreter has other modules.
         return None
+    if name in TORCHRUN_MODULES:
+        return _launcher_module(options)
     missing = _missing_part(name, cwd)
     if missing is None:
         return None
@@ -145,7 +189,21 @@ def _module_problem(options: Options, environ: Mapping[str, str], cwd: Path) -> 
         if name.endswith(".py") and "/" not in name:
             helps.append(_command(options.argv[:word], name[:-3], *options.script_args))
         return Problem("DDP102", f"-m takes a module, and {name} is a file", word, "a file's name", helps=tuple(helps))
-    return Problem("DDP102", f"module {name} does not exist", word, missing, helps=_similar_modules(options, cwd))
+    if name.endswith(".py") and _missing_part(name[:-3], cwd) is None:
+        helps = [_command(options.argv[:word], name[:-3], *options.script_args)]
+        return Problem(
+            "DDP102", f"module {name} does not exist", word, "a module's name has no .py", helps=tuple(helps)
+        )
+    title = f"module {name} does not exist"
+    if "without __main__" in missing:
+        title = f"package {name} has no __main__.py"
+    return Problem("DDP102", title, word, missing, helps=_similar_modules(options, cwd))
+
+
+def _launcher_module(options: Options) -> Problem:
+    helps = (_command(_without_module_flag(options), *options.script_args),)
+    title = f"{options.script} is a launcher itself"
+    return Problem("DDP101", title, options.script_word, _EXPECTED, notes=("ddp-run takes its place",), helps=helps)
 
 
 def _without_module_flag(options: Options) -> list[str]:
@@ -214,15 +272,24 @@ def _changes_its_path(spec: ModuleSpec) -> bool:
 
 
 def _similar_modules(options: Options, cwd: Path) -> tuple[str, ...]:
-    stem = options.script.rpartition(".")[2]
-    folder = cwd.joinpath(*options.script.split(".")[:-1])
-    try:
-        names = [each.stem for each in folder.iterdir() if each.suffix == ".py" or (each / "__main__.py").exists()]
-    except OSError:
-        return ()
-    prefix = options.script[: len(options.script) - len(stem)]
+    """Modules of the same folder with a name alike; of a package that cannot be run those in it, likely ones first."""
     words = options.argv[: options.script_word]
+    inside = cwd.joinpath(*options.script.split("."))
+    if inside.is_dir():
+        names = sorted(_runnable_in(inside), key=lambda name: (name not in ("train", "main", "run", "cli"), name))
+        return tuple(_command(words, f"{options.script}.{name}", *options.script_args) for name in names[:3])
+    stem = options.script.rpartition(".")[2]
+    prefix = options.script[: len(options.script) - len(stem)]
+    names = _runnable_in(cwd.joinpath(*options.script.split(".")[:-1]))
     return tuple(_command(words, prefix + name, *options.script_args) for name in nearest(stem, names))
+
+
+def _runnable_in(folder: Path) -> list[str]:
+    try:
+        found = [each for each in folder.iterdir() if each.suffix == ".py" or (each / "__main__.py").exists()]
+    except OSError:
+        return []
+    return [each.stem for each in found if not each.stem.startswith("__")]
 
 
 # --------------------------------------------------------------------------------------------- programs

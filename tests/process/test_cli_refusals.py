@@ -93,9 +93,9 @@ def refused(tmp_path: Path) -> Refuser:
         ("--nproc-per-node -1 train.py", "-1", "--nproc-per-node: at least 1 rank"),
         ("--nproc_per_node=two train.py", "--nproc_per_node=two", "'two' is neither a number nor one of auto, cpu"),
         ("--nproc-per-node 2.5 train.py", "2.5", "'2.5' is neither a number"),
-        ("--nproc-per-node '' train.py", "''", "'' is neither a number"),
-        ("--redirects '' train.py", "''", "'' is neither 0, 1"),
-        ("--nnodes '' train.py", "''", "'' is neither a number of nodes"),
+        ("--nproc-per-node '' train.py", "''", "the value is empty"),
+        ("--redirects '' train.py", "''", "the value is empty"),
+        ("--nnodes '' train.py", "''", "the value is empty"),
         ("--nnodes 0 train.py", "0", "--nnodes: at least 1 node"),
         ("--nnodes 3:2 train.py", "3:2", "the minimum, 3, is above the maximum, 2"),
         ("--nnodes 1:2:3 train.py", "1:2:3", "neither a number of nodes nor MIN:MAX"),
@@ -103,9 +103,9 @@ def refused(tmp_path: Path) -> Refuser:
         ("--standalone --nnodes 2 train.py", "2", "--standalone is one node"),
         ("--master-port 65536 train.py", "65536", "65536 is not a port: 0 to 65535"),
         ("--master-port -1 train.py", "-1", "-1 is not a port: 0 to 65535"),
-        ("--master-port http train.py", "http", "'http' is not a whole number"),
+        ("--master-port http train.py", "http", "'http' is not an integer"),
         ("--rdzv-backend c10d --rdzv-endpoint host:99999 train.py", "host:99999", "'99999' is not a port"),
-        ("--max-restarts x train.py", "x", "'x' is not a whole number"),
+        ("--max-restarts x train.py", "x", "'x' is not an integer"),
         ("--max-restarts -1 train.py", "-1", "-1 is negative"),
         ("--max-retries -1 train.py", "-1", "-1 is negative"),
         ("--redirects 7 train.py", "7", "'7' is neither 0, 1 (stdout), 2 (stderr), 3 (both)"),
@@ -113,8 +113,8 @@ def refused(tmp_path: Path) -> Refuser:
         ("--monitor-interval nan train.py", "nan", "nan is not a number of seconds"),
         ("--start-method thread --run-path train.py", "thread", "thread"),
         ("--rdzv-conf timeout train.py", "timeout", "'timeout' is not KEY=VALUE"),
-        ("--console loud train.py", "loud", "'loud' is none of all, rank0, failed, none"),
-        ("--nccl-debug=verbose train.py", "--nccl-debug=verbose", "is none of off, warn, info, trace"),
+        ("--console loud train.py", "loud", "invalid choice 'loud' (choose from all, rank0, failed, none)"),
+        ("--nccl-debug=verbose train.py", "--nccl-debug=verbose", "(choose from off, warn, info, trace)"),
         ("-m --no-python train.py", "-m", "-m and --no-python exclude each other"),
         ("--nproc-per-nodes=2 train.py", "--nproc-per-nodes=2", "unknown option --nproc-per-nodes"),
         ("--max-retires 1 train.py", "--max-retires", "unknown option --max-retires"),
@@ -171,12 +171,12 @@ def test_what_was_meant(refused: Refuser, line: str, help: str) -> None:
         ("PET_NNODES", "zwei", "'zwei' is neither a number of nodes nor MIN:MAX"),
         ("PET_NPROC_PER_NODE", "0", "at least 1 rank"),
         ("PET_MASTER_PORT", "65536", "65536 is not a port"),
-        ("PET_MAX_RESTARTS", "many", "'many' is not a whole number"),
+        ("PET_MAX_RESTARTS", "many", "'many' is not an integer"),
         ("PET_STANDALONE", "yes", "'yes' is neither 0 nor 1"),
         ("NPROC_PER_NODE", "none", "'none' is neither a number"),
-        ("MAX_RETRIES", "x", "'x' is not a whole number"),
-        ("DDP_RUN_CONSOLE", "loud", "'loud' is none of"),
-        ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon", "soon is not a whole number of seconds"),
+        ("MAX_RETRIES", "x", "'x' is not an integer"),
+        ("DDP_RUN_CONSOLE", "loud", "invalid choice 'loud'"),
+        ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon", "soon is not an integer number of seconds"),
     ],
 )
 def test_a_variable_that_is_wrong(refused: Refuser, variable: str, text: str, reason: str) -> None:
@@ -203,7 +203,7 @@ def test_all_wrong_keys_of_a_preset_at_once(refused: Refuser) -> None:
     for line, text in (
         (1, "unknown key nproc-per-nod"),
         (2, "unknown key max-retires"),
-        (4, "console: 'loud' is none of all, rank0, failed, none"),
+        (4, "console: invalid choice 'loud' (choose from all, rank0, failed, none)"),
         (5, "unknown key backend_"),
         (6, "master-port: 99999 is not a port"),
     ):
@@ -249,10 +249,16 @@ def test_the_last_values_that_are_allowed(refused: Refuser, line: str) -> None:
     assert not (refused.folder / "started").exists()
 
 
-def test_a_master_without_an_address(refused: Refuser) -> None:
-    answer = refused("--master-addr no-such-host.invalid --master-port 1 train.py")
-    assert answer.codes == ["DDP203"]
-    assert answer.marked == "no-such-host.invalid"
+@pytest.mark.parametrize(
+    ("line", "marked"),
+    [
+        ("--master-addr no-such-host.invalid --master-port 1 train.py", "no-such-host.invalid"),
+        ("--rdzv-backend c10d --rdzv-endpoint no-such-host.invalid:1 train.py", "no-such-host.invalid:1"),
+    ],
+)
+def test_a_master_without_an_address(refused: Refuser, line: str, marked: str) -> None:
+    answer = refused(line)
+    assert (answer.codes, answer.marked) == (["DDP203"], marked)
 
 
 def test_a_log_folder_below_a_file(refused: Refuser) -> None:
