@@ -17,6 +17,7 @@ launcher (ddp-run), not by `python`.
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 
 from ddp_run.signs import Hit, Sign, ended_by
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
@@ -47,7 +48,7 @@ _CUDA_ONLY = (
 _ONE_EACH = Sign("Tensors must be on distinct GPU devices", re.compile(r"Tensors must be on distinct GPU devices"))
 _UNKNOWN = (
     Sign("Unknown c10d backend type", re.compile(r"Unknown c10d backend type (?P<backend>[\w.]+)")),
-    Sign("Unknown backend", re.compile(r"Unknown backend:? '?(?P<backend>[\w.]+)")),
+    Sign("Unknown backend", re.compile(r"Unknown backend(?: type|:)? '?(?P<backend>[\w.]+)")),
     Sign("Invalid backend: ", re.compile(r"Invalid backend: '?(?P<backend>[\w.]+)")),
     Sign("Distributed package doesn't have ", re.compile(r"package doesn't have (?!NCCL)(?P<backend>\w+) built in")),
 )
@@ -101,7 +102,9 @@ def _told(hit: Hit) -> tuple[str, tuple[str, ...]]:
             f'{find}"cpu:gloo,cuda:nccl" takes both kinds of tensor',
         )
     if hit.sign in _UNKNOWN:
+        near = get_close_matches((hit["backend"] or "").lower(), ("nccl", "gloo", "mpi", "ucc", "xccl"), 1)
         return f"asked for a backend that this torch does not have: {hit['backend']}", (
+            *(f"is {name} meant? init_process_group({name!r}), or --backend={name}" for name in near),
             "python -c 'import torch.distributed as d; print(d.is_nccl_available(), d.is_gloo_available())'",
         )
     if hit.sign is _ENVIRONMENT:
