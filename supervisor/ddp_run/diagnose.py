@@ -276,7 +276,9 @@ class _Court:
         finding = self._best(specific) or (lost[0].finding if lost else self._best(findings))
         phase: Phase | None = None if self.run.started or self.run.deaths else "launch"
         usage = finding is not None and finding.rule.area is Area.LAUNCH
-        verdict = Verdict("failed", USAGE if usage else LOST, collateral=gone, phase=phase)
+        # A scheduler that requeues a job for its exit code 75 would do so for ever where no retry can help.
+        worth_a_try = finding is None or (finding.retry or finding.rule.retry).helps
+        verdict = Verdict("failed", USAGE if usage else LOST if worth_a_try else 1, collateral=gone, phase=phase)
         return verdict if finding is None else _with_finding(verdict, finding)
 
     def _from_text_without_deaths(self) -> Verdict:

@@ -239,6 +239,17 @@ def test_a_signal_that_reached_the_ranks_before_ddp_run() -> None:
         (AgentEnd(2, log("usage: torchrun", "torchrun: error: unrecognized arguments: --x")), "syntax-or-usage", 2),
         (AgentEnd(1, log("DistNetworkError: port: 29500, code: -98, name: EADDRINUSE")), "port-in-use", 75),
         (AgentEnd(1, log("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError")), "rendezvous-timeout", 75),
+        (
+            AgentEnd(
+                1,
+                log(
+                    "The IPv6 network addresses of (n1, 29500) cannot be retrieved (gai error: -2 - Name not known).",
+                    "The client socket has timed out after 60000ms while trying to connect to (n1, 29500).",
+                ),
+            ),
+            "rendezvous-dns",
+            1,
+        ),
         (AgentEnd(-9, log()), "unknown", 75),
     ],
 )
