@@ -1,45 +1,219 @@
-"""Secrets out of what ddp-run writes itself. Pure.
+"""Secrets out of what ddp-run writes and shows itself. Pure.
 
-A name says that its value is a secret; some values say so themselves. The ranks' own output is theirs and untouched.
+A name says that its value is a secret (`--api-key X`, `"token": "X"`), or the value says so by its form. Doubt is
+settled by who would be hurt: a name that means a secret hides anything, one that may mean one hides what looks made up
+by a machine. What the ranks write is theirs and untouched.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar, cast
 
-REDACTED = "[redacted]"
+from ddp_run.secret_forms import REDACTED, without_forms
+from ddp_run.secret_names import HINTS, Grade, grade_of, hides, is_secret
+from ddp_run.secret_urls import without_users
 
-_NAMES = re.compile(r"(?i)(?:secret|token|pass(?:w|phrase)|credential|(?:api|access|private)[-_]?key|auth(?!or))")
-_VALUES = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|AKIA[0-9A-Z]{16}|xox[abp]-[\w-]{10,})"
-    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
-)
+__all__ = ["REDACTED", "is_secret", "redact", "redact_lines", "redact_mapping", "redact_value", "redact_words"]
+
+_T = TypeVar("_T")
 
 
-def is_secret(name: str) -> bool:
-    """Whether a variable or option of this name holds a secret."""
-    return _NAMES.search(name) is not None
+# ------------------------------------------------------------------------------------------------- text
 
 
 def redact(text: str) -> str:
-    """The text without tokens of known forms and passwords in URLs."""
-    return _VALUES.sub(REDACTED, text)
+    """The text without secrets. It has as many lines as before; where nothing is hidden it is unchanged."""
+    if "\x1b[" in text:  # colours may stand within a token
+        plain = re.sub(r"\x1b\[[\d;:]*m", "", text)
+        cleaned = _redact(plain)
+        return text if cleaned == plain else cleaned
+    return _redact(text)
+
+
+def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    """Lines of one text: a private key goes over many."""
+    cleaned = tuple(redact("\n".join(lines)).split("\n")) if lines else ()
+    return cleaned if len(cleaned) == len(lines) else tuple(map(redact, lines))
+
+
+def _redact(text: str) -> str:
+    lowered = text.lower()
+    if "://" in text and "@" in text:
+        text = without_users(text)
+    text = without_forms(text)
+    return _without_named(text) if any(hint in lowered for hint in HINTS) else text
+
+
+_HINT = "(?ai)secret|token|pass|pwd|cred|key|auth|cookie|signature|session|dsn|connection|jwt"
+_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+_LONGEST = 48
+"""Characters of a name on either side of a hint."""
+_LOOKED_AT = 128
+"""Characters of a value that tell what it is."""
+_EQUALS = r"""(?a)\\*["']?\]?[ \t]{0,4}(?::=|=>|==?|:)[ \t]{0,4}"""
+_QUOTE = r"""(?a)[bBrRuUfF]{0,2}(\\*["'])"""
+_SCHEME = r"(?ai)(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey|AWS4-HMAC-SHA256)[ \t]{1,4}(?=[^\s\"'])"
+_BARE = r"""(?a)(?:[^\s"'<>,;&)\]}]|[,;&)\]}](?![\s"'\\]|\Z|[\w.\-]{1,40}["']?[=:]))+"""
+
+
+def _without_named(text: str) -> str:
+    """Without the values of names that say so: `name=value`, `"name": "value"`, `Name: value`, `--name value`."""
+    hint = re.compile(_HINT)
+    done: list[str] = []
+    at = told = 0  # what has been looked at, and what has been taken over
+    while (found := hint.search(text, at)) is not None:
+        start, end = _around(text, found.start(), found.end(), told)
+        at = end
+        grade = grade_of(_full_name(text, start, end))
+        if grade is Grade.NOTHING:
+            continue
+        value = _value_at(text, start, end, grade)
+        if value is None:
+            continue
+        first, last, bare = value
+        at = max(at, first)
+        closed = bare and text[last : last + 1] in (")", "]")
+        if hides(grade, text[first : last + closed], bare=bare):
+            done += [text[told:first], REDACTED]
+            at = told = last
+    return "".join([*done, text[told:]])
+
+
+def _around(text: str, start: int, end: int, least: int) -> tuple[int, int]:
+    """The name that a hint stands in."""
+    least, most = max(least, start - _LONGEST), min(len(text), end + _LONGEST)
+    while start > least and text[start - 1] in _NAME_CHARS:
+        start -= 1
+    while end < most and text[end] in _NAME_CHARS:
+        end += 1
+    return start, end
+
+
+def _full_name(text: str, start: int, end: int) -> str:
+    """With the word before it where it takes two: `API key`, `access token`."""
+    before = re.search(
+        r"(?ai)\b(?:api|access|secret|private|account|auth|bearer|wandb)[ ]\Z", text[max(0, start - 10) : start]
+    )
+    return f"{before[0]}{text[start:end]}" if before is not None else text[start:end]
+
+
+def _value_at(text: str, start: int, end: int, grade: Grade) -> tuple[int, int, bool] | None:
+    """Where the value of a name begins and ends, and whether it stands without quotes; null where there is none."""
+    equals = re.compile(_EQUALS).match(text, end)
+    first = equals.end() if equals is not None else _after_blanks(text, start, end, grade)
+    if first is None:
+        return None
+    scheme = re.compile(_SCHEME).match(text, first)
+    if scheme is not None:
+        first = scheme.end()
+    quote = re.compile(_QUOTE).match(text, first)
+    if quote is not None:
+        scheme = re.compile(_SCHEME).match(text, quote.end())
+        last = _closing(text, quote.end(), quote[1])
+        return scheme.end() if scheme is not None else quote.end(), last, False
+    if grade is Grade.SURE and text[start:end].lower().endswith(("cookie", "cookies")) and ":" in text[end:first]:
+        return first, _closing(text, first, ""), False
+    # a sure one is hidden to its end, however long; of another the beginning tells
+    bare = re.compile(_BARE).match(text, first, len(text) if grade is Grade.SURE else first + _LOOKED_AT)
+    if (
+        bare is not None
+        and bare.end() == first + _LOOKED_AT
+        and grade is not Grade.SURE
+        and hides(grade, bare[0], bare=True)
+    ):
+        bare = re.compile(_BARE).match(text, first)
+    return (first, bare.end(), True) if bare is not None else None
+
+
+def _after_blanks(text: str, start: int, end: int, grade: Grade) -> int | None:
+    """A value that nothing but blanks divide from its name: after an option, or in quotes after a sure name."""
+    first = end
+    while first < len(text) and text[first] in " \t" and first - end < 8:
+        first += 1
+    if first == end or first == len(text):
+        return None
+    if text[start] == "-":
+        return None if _is_option(text[first : first + 40].split(maxsplit=1)[0]) else first
+    return first if grade is Grade.SURE and text[first] in "\"'" else None
+
+
+def _closing(text: str, start: int, quote: str) -> int:
+    """Where the quotation ends; with its line where nothing closes it."""
+    ends = re.compile(rf"{re.escape(quote)}|\n" if quote else r"\n")
+    found = ends.search(text, start)
+    while found is not None and len(quote) == 1 and _is_escaped(text, found.start(), start):
+        found = ends.search(text, found.end())
+    return len(text) if found is None else found.start()
+
+
+def _is_escaped(text: str, at: int, start: int) -> bool:
+    return text[at] != "\n" and at > start and text[at - 1] == "\\" and (at - start < 2 or text[at - 2] != "\\")
+
+
+# ------------------------------------------------------------------------------------ words and values
 
 
 def redact_words(words: Sequence[str]) -> tuple[str, ...]:
-    """A command line without secrets: `--api-key X`, `--api-key=X`, `API_KEY=X`, and tokens of known forms."""
+    """A command line without secrets: `--api-key X`, `--api-key=X`, `API_KEY=X`, `-p X`, `--header 'Name: X'`."""
     result: list[str] = []
-    hide_next = False
-    for word in words:
-        name, equals, _value = word.partition("=")
-        if hide_next and not word.startswith("-"):
-            result.append(REDACTED)
-            hide_next = False
-        elif equals and is_secret(name):
-            result.append(f"{name}={REDACTED}")
-            hide_next = False
-        else:
-            result.append(redact(word))
-            hide_next = word.startswith("-") and not equals and is_secret(word)
+    for index, word in enumerate(words):
+        before = words[index - 1] if index else ""
+        result.append(_redact_word(word, before))
     return tuple(result)
+
+
+def _redact_word(word: str, before: str) -> str:
+    grade = _asks_for(before)
+    if grade is not Grade.NOTHING and not (before.startswith("-") and _is_option(word)):
+        scheme = re.match(_SCHEME, word)
+        if hides(grade, word, bare=False):
+            return f"{scheme[0] if scheme is not None else ''}{REDACTED}"
+    if before in ("-u", "--user") and ":" in word and "://" not in word:
+        return f"{word.partition(':')[0]}:{REDACTED}"
+    name, equals, value = word.partition("=")
+    named = equals and re.fullmatch(r"[\w.+~\-\[\]/@]+", name) and not name.startswith("/")
+    if named and hides(grade_of(name), value, bare=False):
+        return f"{name}={REDACTED}"
+    return redact(word)
+
+
+def _asks_for(word: str) -> Grade:
+    """What a word of a command line says of the next."""
+    if word in ("-p", "login"):
+        return Grade.LIKELY
+    return grade_of(word) if word.startswith("-") and "=" not in word else Grade.NOTHING
+
+
+def _is_option(word: str) -> bool:
+    """Looks like an option's name, not like a value that begins with a dash."""
+    return re.fullmatch(r"-[A-Za-z]|--[a-z]+(?:[\-_.][a-z]+)*(?:=.*)?", word, re.DOTALL) is not None
+
+
+def redact_mapping(values: Mapping[str, str]) -> dict[str, str]:
+    """An environment without secrets."""
+    return {
+        name: REDACTED if hides(grade_of(name), value, bare=False) else redact(value) for name, value in values.items()
+    }
+
+
+def redact_value(value: _T) -> _T:
+    """The same value with redacted texts, however deep: an event, a verdict, an exception."""
+    return cast(_T, _redacted(value))
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, tuple | list):
+        texts = value and all(isinstance(each, str) for each in value)
+        return type(value)(redact_lines(value) if texts else map(_redacted, value))
+    if isinstance(value, dict):
+        return {key: _redacted(each) for key, each in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        old = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
+        changed = {name: new for name, each in old.items() if (new := _redacted(each)) != each}
+        return replace(value, **changed) if changed else value
+    return value

@@ -1,10 +1,23 @@
-"""What must not reach files that ddp-run writes itself."""
+"""What must not reach files that ddp-run writes itself, and what must stay readable there."""
 
 from __future__ import annotations
 
-import pytest
+import json
+import time
+from pathlib import Path
 
-from ddp_run.redaction import REDACTED, is_secret, redact, redact_words
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.planted_secrets import AS_WORDS, BY_FORM, IN_TEXT, KEY_LINES, PRIVATE_KEY
+
+from ddp_run.events import ExceptionInfo, MonotonicNs, Rank, RankFailed
+from ddp_run.redaction import REDACTED, is_secret, redact, redact_lines, redact_mapping, redact_value, redact_words
+
+SAMPLES = Path(__file__).resolve().parents[1] / "rules"
+
+
+# ------------------------------------------------------------------------------------------ what is hidden
 
 
 @pytest.mark.parametrize("name", ["WANDB_API_KEY", "HF_TOKEN", "--password", "aws_secret_access_key", "authToken"])
@@ -12,9 +25,58 @@ def test_names_of_secrets(name: str) -> None:
     assert is_secret(name)
 
 
-@pytest.mark.parametrize("name", ["MASTER_ADDR", "--lr", "NCCL_DEBUG", "keyboard", "--monkey", "--author"])
+@pytest.mark.parametrize(
+    "name",
+    ["MASTER_ADDR", "--lr", "NCCL_DEBUG", "keyboard", "--monkey", "--author", "--tokenizer", "--max-tokens",
+     "pad_token", "pad_token_id", "--use-token", "password_file", "KeyError", "num_tokens", "TOKENIZERS_PARALLELISM"],
+)  # fmt: skip
 def test_names_of_other_things(name: str) -> None:
     assert not is_secret(name)
+
+
+@pytest.mark.parametrize("kind", BY_FORM)
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{}",
+        "it failed for {}.",
+        "x={}",
+        '"{}"',
+        "('{}',)",
+        "got {}: refused",
+        "\x1b[31m{}\x1b[0m",
+        "https://host/a?b={}",
+    ],
+)
+def test_values_that_show_what_they_are(kind: str, around: str) -> None:
+    secret = BY_FORM[kind]
+    cleaned = redact(around.replace("{}", secret))
+    assert secret not in cleaned
+    assert REDACTED in cleaned
+
+
+@pytest.mark.parametrize("kind", IN_TEXT)
+@pytest.mark.parametrize("around", ["{}", "it failed with {}", "first: 1\n  {} \nlast"])
+def test_what_a_name_gives_away(kind: str, around: str) -> None:
+    text, secret = IN_TEXT[kind]
+    cleaned = redact(around.replace("{}", text))
+    assert not any(part in cleaned for part in secret.split() if len(part) > 4), cleaned
+    assert REDACTED in cleaned
+
+
+@pytest.mark.parametrize("kind", IN_TEXT)
+def test_a_word_of_a_command_line(kind: str) -> None:
+    text, secret = IN_TEXT[kind]
+    (_script, cleaned) = redact_words(["train.py", text])
+    assert secret not in cleaned
+
+
+@pytest.mark.parametrize("kind", AS_WORDS)
+def test_the_word_after_an_option(kind: str) -> None:
+    words, secret = AS_WORDS[kind]
+    cleaned = redact_words(["train.py", *words, "--lr", "0.1"])
+    assert secret not in " ".join(cleaned)
+    assert (cleaned[0], cleaned[1], cleaned[-2:]) == ("train.py", words[0], ("--lr", "0.1"))
 
 
 def test_words_after_and_within_an_option() -> None:
@@ -25,7 +87,159 @@ def test_words_after_and_within_an_option() -> None:
     )  # fmt: skip
 
 
-def test_values_that_say_what_they_are() -> None:
-    assert redact("hf_" + "a" * 34) == REDACTED
+def test_an_environment() -> None:
+    given = {"DB_PASSWORD": "x", "PWD": "/home/me", "NCCL_DEBUG": "WARN", "PROXY": "http://me:secret@proxy:3128"}
+    assert redact_mapping(given) == {
+        "DB_PASSWORD": REDACTED,
+        "PWD": "/home/me",
+        "NCCL_DEBUG": "WARN",
+        "PROXY": f"http://{REDACTED}@proxy:3128",
+    }
+
+
+def test_users_of_urls() -> None:
     assert redact("https://me:pass@host/path") == f"https://{REDACTED}@host/path"
-    assert redact("https://host/path?x=1") == "https://host/path?x=1"
+    assert redact("redis://:p@ss/w@cache:6379/0") == f"redis://{REDACTED}@cache:6379/0"
+    assert redact("a=http://u:p@h.io/x?next=https://v:q@h.io") == f"a=http://{REDACTED}@h.io"
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: ", "2026-01-01T00:00:00 node-a | "])
+def test_a_private_key(prefix: str) -> None:
+    lines = ["before", *PRIVATE_KEY.split("\n"), "after the key"]
+    lines = [prefix + line for line in lines]
+    for shown in (lines, lines[: len(lines) // 2], lines[len(lines) // 2 :]):
+        cleaned = redact_lines(shown)
+        assert len(cleaned) == len(shown)
+        assert not any(key in line for key in KEY_LINES for line in cleaned)
+    assert redact_lines(lines)[:2] == tuple(lines[:2])
+    assert redact_lines(lines)[-2:] == tuple(lines[-2:])
+    assert redact_lines(lines[5:8])[1] != lines[6]
+
+
+def test_a_private_key_in_json() -> None:
+    text = json.dumps({"type": "service_account", "key": PRIVATE_KEY, "client_email": "a@b.iam"})
+    cleaned = redact(text)
+    assert not any(key in cleaned for key in KEY_LINES)
+    assert "client_email" in cleaned
+
+
+def test_a_token_that_was_cut() -> None:
+    assert redact("refused: hf_AbCdEfG") == f"refused: {REDACTED}"
+    assert redact("refused: ghp_AbCd1f… (300 characters)") == f"refused: {REDACTED}… (300 characters)"
+
+
+def test_values_of_events() -> None:
+    text, secret = IN_TEXT["password"]
+    raised = ExceptionInfo("ValueError", text, "train.py", 3, "main", f"Traceback\nValueError: {text}")
+    cleaned = redact_value(RankFailed(MonotonicNs(1), Rank(1), 0, 1, raised))
+    assert isinstance(cleaned, RankFailed)
+    assert secret not in repr(cleaned)
+    assert (cleaned.exception and cleaned.exception.file, cleaned.rank) == ("train.py", 1)
+
+
+# ---------------------------------------------------------------------------------------- what stays
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'layers.10.attn.k_proj.weight'",
+        "Missing key(s) in state_dict: \"model.embed_tokens.weight\", \"lm_head.weight\".",
+        "Unexpected key: layers.0.mlp.experts.3.w1, shape (14336, 4096)",
+        "max_tokens=4096 num_tokens: 12345678901 tokens/s: 1.2e5 pad_token_id=0 eos_token='</s>' pad_token=<pad>",
+        "SyntaxError: Unexpected token: }, line 3; unknown token: banana",
+        "--tokenizer meta-llama/Llama-3.1-8B-Instruct --lr 3e-4 --seed 1234567 --key-padding-mask",
+        "commit 3f786850e387550fdab836ed7e6dc881de23001b of main (run 20261121-081500-a1b2)",
+        "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "integrity sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=",
+        "/home/me/.cache/huggingface/hub/models--gpt2/snapshots/607a30d783dfa663caf39e06633721c8d4cfbd0f/x.safetensors",
+        "/data/Runs/ResNet50v2-ImageNet2012-BS1024-LR01/Checkpoint_Epoch90/Model.pt",
+        "git+https://github.com/org/repo@v1.2.3#egg=x ssh://git@github.com/o/r abfss://data@acct.dfs.core.windows.net/x",
+        "http://localhost:29500/a@b tcp://10.0.0.1:29500 https://medium.com/@me/post s3://bucket/a@2x.png",
+        "/root/.triton/cache/7QJHMVWGVTPWJRRVVTRUVUXPMYSKZXMWMBNTWQZJOPPSXUZ3M3YQ/kernel.so",
+        "NCCL_SOCKET_IFNAME=eth0 TORCH_NCCL_ASYNC_ERROR_HANDLING=1 TOKENIZERS_PARALLELISM=false PWD=/home/me/work",
+        "uuid 123e4567-e89b-12d3-a456-426614174000, GPU-8f6b2d9e-1c3a-4f5b-9d7e-2a1b3c4d5e6f",
+        "_ZN3c106detail14torchCheckFailEPKcS2_jRKSs (0x7f3c5a2b1c40 in libc10.so)",
+        "    token = os.environ[\"HF_TOKEN\"]",
+        "    client = OpenAI(api_key=settings.openai_api_key, password=get_password(), token=token)",
+        "def login(password: str, token: Optional[str] = None) -> None:",
+        "out = attn(query, key=key, value=value, key_padding_mask=mask)",
+        "PermissionError: [Errno 13] Permission denied: '/data/secrets/hf_token'",
+        "FileNotFoundError: password_file=/run/secrets/db not found; --token-file=/etc/token",
+        "sk-learn-pipeline-2024-baseline-with-a-long-name task-runner-disk-cleanup hf_hub_download hf_transfer",
+        "signature: aten::add(Tensor input, Tensor other, *, Scalar alpha=1) -> Tensor",
+        "RuntimeError: forward pass: 3 of 4, bypass=True, passed: 17, keys: 12, session=train01",
+        "error: bearer authentication is not supported; author: me; authors=a,b",
+        "loss 2.3451 lr 3.00e-04 grad_norm 1.2345 tokens 1048576 step 1200/50000 [00:12<01:33, 8.3it/s]",
+        "torch.Size([32, 2048, 4096]) bf16 cuda:3 rank3/8 --nproc-per-node=8 -p 29500:29500",
+        "DistributedDataParallelTestCaseForHighPrecisionModelsWithGradients",
+    ],
+)  # fmt: skip
+def test_what_people_need_to_read_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--lr", "3e-4", "--seed", "1234", "--tokenizer", "gpt2", "--model=meta-llama/Llama-2-7b-hf", "-p", "8080"),
+        ("-p", "/data/x", "--key", "loss", "--image-key", "jpg_0001", "--text-key=caption", "--pad-token", "<pad>"),
+        ("trainer.devices=8", "model.key_dim=64", "data.tokenizer=gpt2", "+logger.version=2026-01-01_run-12ab34"),
+        ("--resume", "/ckpt/step-1000/model-00001-of-00008.safetensors", "--commit", "3f786850e387550fdab836ed7e6dc88"),
+    ],
+)
+def test_command_lines_stay(words: tuple[str, ...]) -> None:
+    assert redact_words(words) == words
+
+
+def test_what_real_logs_lose() -> None:
+    """Of the logs of the catalogue's samples, which hold no secrets but the made-up ones that are about secrets."""
+    changed: list[str] = []
+    lines = 0
+    for path in sorted(SAMPLES.rglob("*")):
+        if path.is_file() and path.suffix in (".log", ".txt", ".json", ".jsonl"):
+            for line in path.read_text(errors="replace").splitlines():
+                lines += 1
+                if redact(line) != line:
+                    changed.append(f"{path.relative_to(SAMPLES)}: {redact(line)[:300]}")
+    assert lines > 2000
+    assert not changed, "\n".join(changed)
+
+
+# ------------------------------------------------------------------------------------------ how it does so
+
+_PIECES = st.sampled_from(
+    ["token", "key", "=", ": ", '"', "'", "\\", "\n", " ", "://", "@", "/", "a", "9", "Z", ",", "--password", "hf_",
+     "x", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "AbCd12", "Bearer ", "eyJ", ".", "sig=", "é",
+     "\x1b[1m", "]", "api ", "(", REDACTED]
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.lists(_PIECES, max_size=40).map("".join))
+def test_twice_is_once_and_lines_stay(text: str) -> None:
+    once = redact(text)
+    assert redact(once) == once
+    assert once.count("\n") == text.count("\n")
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["eyJ", "key", "token=", "x_key=", "x_key=!", "token: ", "://", "://u:p", "://u@", "password='", 'token": \\"', "a",
+     "hf_", "SG.", "sk-", "sk-Aa1", "AKIA", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "Aa0", "-", "=",
+     "Bearer ", "Cookie: ", "api key ", "--pass ", "@a.", "\x1b[", "github_pat_", "xoxb-", "password=,", "token=a,"]
+)  # fmt: skip
+def test_hostile_text_costs_in_proportion(piece: str) -> None:
+    """Four times the text may not cost sixteen times as much. The least of several tries, and much slack."""
+
+    def cost(length: int) -> float:
+        text = "@" + piece * (length // len(piece)) + "@"
+        least = float("inf")
+        for _ in range(3):
+            began = time.process_time()
+            redact(text)
+            least = min(least, time.process_time() - began)
+        return least
+
+    small, large = cost(8_000), cost(64_000)
+    assert large < 30 * small + 0.05

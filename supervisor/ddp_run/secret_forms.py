@@ -1,0 +1,175 @@
+"""Secrets that show by their form what they are: tokens with their maker's prefix, keys in PEM, random base64. Pure.
+
+Sources: the makers' own documents on the form of their tokens. Each pattern is compiled when a text holds its literal:
+ordinary text costs a search for some fifty words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+
+REDACTED = "[redacted]"
+
+
+def _run(prefix: str, alphabet: str, least: int) -> tuple[str, str]:
+    """`least` characters or more behind a literal prefix; four where the text ends there: it may have been cut."""
+    cut = rf"(?=[a-z]*[A-Z\d]){alphabet}{{4,}}(?=…|\Z)"
+    return prefix, rf"{re.escape(prefix)}(?:{alphabet}{{{least},}}|{cut})"
+
+
+_ALNUM, _WORD, _URL_SAFE = "[A-Za-z0-9]", r"[A-Za-z0-9_]", r"[A-Za-z0-9_\-]"
+
+# The literal, and the pattern of the whole.
+_FORMS: tuple[tuple[str, str], ...] = (
+    _run("hf_", _ALNUM, 16),  # Hugging Face
+    _run("api_org_", _ALNUM, 16),
+    _run("wandb_v1_", _WORD, 16),  # Weights & Biases; the older form is 40 hexadecimal digits, as a commit's
+    *(_run(f"sk-{kind}-", _URL_SAFE, 12) for kind in ("ant", "proj", "svcacct", "admin", "or", "lf")),
+    *(_run(f"gh{kind}_", _ALNUM, 20) for kind in "pousr"),  # GitHub
+    _run("github_pat_", _WORD, 20),
+    *(_run(f"gl{kind}-", r"[A-Za-z0-9_.\-]", 16) for kind in ("pat", "dt", "rt", "ptt", "soat", "cbt", "ft", "agent")),
+    *(_run(f"xox{kind}-", r"[A-Za-z0-9.\-]", 10) for kind in "abceoprs"),  # Slack
+    _run("xoxe.", r"[A-Za-z0-9.\-]", 10),
+    _run("xapp-", r"[A-Za-z0-9\-]", 10),
+    ("hooks.slack.com/", r"(?<=hooks\.slack\.com/)[A-Za-z]+/[A-Za-z0-9_/\-]{8,}"),
+    ("discord", r"(?<=/api/webhooks/)\d+/[A-Za-z0-9_\-]{16,}"),
+    ("webhook.office.com/", r"(?<=webhook\.office\.com/)\S{16,}"),
+    ("api.telegram.org/", r"(?<=api\.telegram\.org/)bot\d+:[A-Za-z0-9_\-]{20,}"),
+    *((kind, rf"(?<![A-Za-z0-9]){kind}[A-Z0-9]{{16,}}(?![a-z])") for kind in ("AKIA", "ASIA", "ABIA", "ACCA")),  # AWS
+    _run("AIza", _URL_SAFE, 30),  # Google
+    _run("ya29.", _URL_SAFE, 16),
+    _run("GOCSPX-", _URL_SAFE, 16),
+    ("1//0", r"(?<![\w/])1//0[A-Za-z0-9_\-]{20,}"),
+    ("sig=", r"(?<=[?&;]sig=)[^&\s\"'<>]+"),  # Azure: a shared access signature
+    _run("npm_", _ALNUM, 30),
+    _run("pypi-", _URL_SAFE, 30),
+    ("eyJ", r"(?<![A-Za-z0-9_\-])eyJ[A-Za-z0-9_\-]{8,}(?:\.[A-Za-z0-9_\-]{8,}){1,4}\.?"),  # JSON Web Tokens
+    *(_run(f"{kind}_{mode}_", _ALNUM, 10) for kind in ("sk", "rk") for mode in ("live", "test")),  # Stripe
+    _run("whsec_", r"[A-Za-z0-9+/=]", 16),
+    ("SG.", r"SG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,}"),  # SendGrid
+    _run("dckr_pat_", _URL_SAFE, 16),
+    _run("nvapi-", _URL_SAFE, 16),
+    ("dapi", r"(?<![A-Za-z0-9])dapi[0-9a-f]{32}"),  # Databricks
+    _run("hvs.", _URL_SAFE, 16),  # HashiCorp's Vault
+    _run("gsk_", _ALNUM, 20),
+    _run("xai-", _ALNUM, 20),
+    _run("pplx-", _ALNUM, 20),
+    _run("r8_", _ALNUM, 20),
+    _run("dop_v1_", _ALNUM, 20),
+    _run("shpat_", _ALNUM, 20),
+    _run("lin_api_", _ALNUM, 20),
+    _run("ATATT", r"[A-Za-z0-9_=\-]", 20),
+    _run("tskey-", _URL_SAFE, 10),
+    ("AGE-SECRET-KEY-", r"AGE-SECRET-KEY-[A-Z0-9]{10,}"),
+)
+_KEY_MARK = r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_compiled = cache(re.compile)
+
+
+def without_forms(text: str) -> str:
+    """The text with every secret of a known form replaced; the number of its lines stays."""
+    if "PRIVATE KEY" in text:
+        text = _without_keys(text)
+    for literal, pattern in _FORMS:
+        if literal in text:
+            text = _compiled(pattern).sub(REDACTED, text)
+    if "sk-" in text:
+        text = _compiled(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_\-]{20,}").sub(_if(_is_openais), text)
+    if "earer" in text:
+        pattern = r"(?<=[Bb]earer )[ ]{0,4}[A-Za-z0-9._~+/=\-]{8,}"
+        text = _compiled(pattern).sub(_if(lambda found: bool(re.search(r"\d|.{24}", found[0]))), text)
+    if len(text) >= 40:
+        text = _compiled(r"(?<![A-Za-z0-9+/_.\-])[A-Za-z0-9+/]{40,88}={0,2}(?![A-Za-z0-9+/=_\-])").sub(
+            _if(_is_random), text
+        )
+    return text
+
+
+def _if(known: Callable[[re.Match[str]], bool]) -> Callable[[re.Match[str]], str]:
+    return lambda found: REDACTED if known(found) else found[0]
+
+
+def _is_openais(found: re.Match[str]) -> bool:
+    """What follows `sk-` is random: not the name of a run."""
+    rest = found[0][3:]
+    mixed = re.search(r"\d", rest) and re.search(r"[a-z]", rest) and re.search(r"[A-Z]", rest)
+    return mixed is not None or _compiled(r"[0-9a-f]{32,}").fullmatch(rest) is not None
+
+
+_KEY_LENGTHS = {40: 0, 44: 1, 64: 0, 76: 0, 84: 0, 88: 2}
+"""Length to signs `=` at the end: AWS's secret keys, Azure's, and the lines of a key in PEM."""
+
+
+def _is_random(found: re.Match[str]) -> bool:
+    """Base64 of random bytes by its length and by how often its characters change their kind: no path, no hash."""
+    text = found[0]
+    if _KEY_LENGTHS.get(len(text)) != len(text) - len(text.rstrip("=")):
+        return False
+    before = found.string[max(0, found.start() - 7) : found.start()].lower()
+    if before.startswith("sha") and not before[-1].isalnum():
+        return False
+    if {_kind(char) for char in text} < set("aA0"):
+        return False
+    numbers = len(re.findall(r"\d+", text))
+    return changes(text) >= (0.22 if numbers >= 3 else 0.35) * len(text)
+
+
+def changes(text: str) -> int:
+    """How often letters, capitals and digits follow each other in a text; a capital before letters is none."""
+    kinds = [kind for char in text if (kind := _kind(char)) != "-"]
+    return sum(one != two and (one, two) != ("A", "a") for one, two in pairwise(kinds))
+
+
+def _kind(char: str) -> str:
+    return "0" if char.isdigit() else "A" if char.isupper() else "a" if char.isalpha() else "-"
+
+
+def _without_keys(text: str) -> str:
+    """Private keys in PEM, each line of theirs; also of a key that is cut at its start or at its end."""
+    done: list[str] = []
+    at, inside = 0, False
+    for mark in _compiled(_KEY_MARK).finditer(text):
+        between, ends = text[at : mark.start()], mark[1] == "END"
+        if inside and ends:
+            *lines, last = between.split("\n")  # what stands before the mark in its own line may be a launcher's
+            lines = [*map(_without_last_word, lines), last if last[-1:].isspace() else _without_last_word(last)]
+            between = "\n".join(lines)
+        else:
+            between = _without_key_lines(between, after_begin=inside, before_end=ends)
+        done += [between, mark[0]]
+        at, inside = mark.end(), not ends
+    done.append(_without_key_lines(text[at:], after_begin=inside, before_end=False))
+    return "".join(done)
+
+
+def _without_key_lines(text: str, *, after_begin: bool, before_end: bool) -> str:
+    """The text without the lines of a key at its start, or at its end."""
+    lines = text.split("\n")
+    if after_begin:
+        lines[0] = _without_last_word(lines[0])
+        for index in _while_base64(lines, range(1, len(lines))):
+            lines[index] = _without_last_word(lines[index])
+    if before_end:
+        lines[-1] = lines[-1] if lines[-1][-1:].isspace() else _without_last_word(lines[-1])
+        for index in _while_base64(lines, range(len(lines) - 2, -1, -1)):
+            lines[index] = _without_last_word(lines[index])
+    return "\n".join(lines)
+
+
+def _while_base64(lines: Sequence[str], indices: Iterable[int]) -> Iterator[int]:
+    word = _compiled(r"[A-Za-z0-9+/=]{16,}")
+    for index in indices:
+        words = lines[index].rsplit(None, 1)
+        if not words or word.fullmatch(words[-1]) is None:
+            return
+        yield index
+
+
+def _without_last_word(line: str) -> str:
+    """The rest of a line may be what a launcher or a collector puts before it."""
+    shown = line.rstrip()
+    start = max(shown.rfind(" "), shown.rfind("\t")) + 1
+    return line[:start] + REDACTED + line[len(shown) :] if shown else line
