@@ -108,7 +108,7 @@ def catalogue() -> tuple[Cause, ...]:
 def judge(evidence: Evidence, causes: Sequence[Cause] | None = None) -> Verdict:
     """The verdict for one attempt, by the given causes or the whole catalogue. Never raises for a broken rule."""
     known, notes = load() if causes is None else (tuple(causes), ())
-    court = _Court(evidence, known, list(notes))
+    court = _Court(evidence.without_secrets(), known, list(notes))
     verdict = court.verdict()
     stall = evidence.stall
     before = (
@@ -119,7 +119,7 @@ def judge(evidence: Evidence, causes: Sequence[Cause] | None = None) -> Verdict:
     left = tuple(each.said for each in evidence.not_ended)
     release = dict.fromkeys(f"{each.release}   # lets go of them" for each in evidence.not_ended if each.release)
     notes = (*verdict.notes, *before, *left, *court.notes)
-    return replace(verdict, notes=notes, advice=(*verdict.advice, *release))
+    return replace(verdict, notes=notes, advice=(*verdict.advice, *release)).without_secrets()
 
 
 def stopped_before_retry(verdict: Verdict, signum: int) -> Verdict:

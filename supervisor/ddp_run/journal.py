@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from ddp_run import events
 from ddp_run.events import Event, ExceptionInfo, MonotonicNs, RunStarted
+from ddp_run.redaction import redact_value
 
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(events.Event)}
 
@@ -47,7 +48,8 @@ class Journal:
         self.broken: OSError | None = None
 
     def record(self, event: Event) -> None:
-        """Append one event, whole line at once."""
+        """Append one event, whole line at once, without secrets: what is kept and what a replay reads are the same."""
+        event = redact_value(event)
         if isinstance(event, RunStarted):
             self._offset = event.wall_ns - event.at
         self.events.append(event)

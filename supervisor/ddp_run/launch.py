@@ -302,7 +302,7 @@ def _below(but: Iterable[int] = ()) -> list[int] | None:
 
 
 def describe(pid: int) -> str:
-    """Pid and command line of a process, for a note; its name alone where it waits in the kernel.
+    """Pid and command line of a process without its secrets, for a note; its name alone where it waits in the kernel.
 
     Reading a command line can wait for what the process waits for (a lock of its memory, held at a dead mount).
     """
@@ -313,7 +313,10 @@ def describe(pid: int) -> str:
         words = [name] if in_kernel else Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return str(pid)
-    return f"{pid} ({b' '.join(words).decode(errors='replace').strip()[:120]})"
+    from ddp_run.redaction import redact_words
+
+    shown = " ".join(redact_words([word.decode(errors="replace") for word in words])).strip()
+    return f"{pid} ({shown[:120]})"
 
 
 def find_ranks(agent: int) -> list[tuple[int, dict[str, str]]]:

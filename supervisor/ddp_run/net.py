@@ -259,6 +259,8 @@ def port_holder(port: int) -> Holder | None:
     """Who listens on a TCP port of this host; null where nobody does. Other users' processes have no pid."""
     import psutil
 
+    from ddp_run.redaction import redact_words
+
     try:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.Error, OSError):
@@ -273,6 +275,6 @@ def port_holder(port: int) -> Holder | None:
         return Holder(None, None)
     try:
         process = psutil.Process(pid)
-        return Holder(pid, process.name(), " ".join(process.cmdline()))
+        return Holder(pid, process.name(), " ".join(redact_words(process.cmdline())))
     except psutil.Error:
         return Holder(pid, None)

@@ -19,6 +19,7 @@ from ddp_run.logs import Tailer
 from ddp_run.loop import Loop
 from ddp_run.option_values import PerRank
 from ddp_run.options import Options
+from ddp_run.redaction import redact
 
 STDOUT, STDERR = 1, 2
 _STALL_S = 0.5
@@ -123,7 +124,7 @@ class Output:
         """One message of ddp-run's own; `fields` are shown in JSON only."""
         if self._logger is None:
             self.load()
-        getattr(self._logger, level)(message, **fields)
+        getattr(self._logger, level)(redact(message), **fields)
 
     def tell(self, event: Event) -> None:
         """What of an event people are to hear at once; mostly nothing."""

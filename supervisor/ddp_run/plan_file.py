@@ -13,7 +13,7 @@ from typing import Any
 from ddp_run import __version__
 from ddp_run.launch import RANK_PROGRAM
 from ddp_run.plan import LaunchPlan, agent_argv, log_dir
-from ddp_run.redaction import redact, redact_words
+from ddp_run.redaction import redact, redact_lines, redact_mapping, redact_words
 
 
 def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None) -> dict[str, Any]:
@@ -25,11 +25,12 @@ def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None) -> dict[s
     }
     if plan.master is not None:
         settings["master_addr"]["resolved"] = plan.master
-    environment = {each.name: {"value": redact(each.value), "origin": each.origin} for each in plan.environment}
+    values = redact_mapping({each.name: each.value for each in plan.environment})
+    environment = {each.name: {"value": values[each.name], "origin": each.origin} for each in plan.environment}
     return {
         "run_id": run_id,
         "command": list(redact_words(argv)),
-        "script": options.script,
+        "script": redact(options.script),
         "script_args": list(redact_words(options.script_args)),
         "options": settings,
         "environment": environment,
@@ -45,8 +46,8 @@ def _plain(value: object) -> object:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return str(value)
+        return list(redact_lines([str(each) for each in value]))
+    return redact(str(value))
 
 
 def torch_version() -> str | None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddp_run.events import ExceptionInfo
+from ddp_run.redaction import REDACTED
 from ddp_run.verdict import LogText, Quote
 
 _HEADER = re.compile(r"(?P<before>.*?)(?P<group>Exception Group )?Traceback \(most recent call last\):\s*$")
@@ -93,7 +94,7 @@ def line_of(log: LogText, exception: ExceptionInfo) -> Quote | None:
     Else the last that begins with its type: a SyntaxError's message is printed without the place that `str` adds.
     """
     name = exception.type.rpartition(".")[2]
-    message = exception.message.partition("\n")[0].strip()
+    message = exception.message.partition("\n")[0].partition(REDACTED)[0].strip()  # the log has what was hidden
     alone = re.compile(rf"(?<!\w){re.escape(name)}(?::|$)")
     named = [index for index in range(len(log.lines) - 1, -1, -1) if name in log.lines[index]]
     exact = next((index for index in named if message in log.lines[index]), None)

@@ -6,13 +6,14 @@ Values only: nothing here opens a file or asks the system. `ddp_run.evidence` ga
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import field, replace
 from enum import StrEnum
 from re import Match, Pattern
 from typing import Literal
 
 from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, NotEnded, Rank, StallSeen
 from ddp_run.frozen import frozen
+from ddp_run.redaction import redact_lines, redact_value
 from ddp_run.resources import GpuLook, MemoryTrend, Space
 
 Outcome = Literal["succeeded", "failed", "hung", "interrupted", "refused"]
@@ -220,6 +221,12 @@ class Evidence:
     logs_only: bool = False
     """Read from logs of any launcher: no journal tells how the job ended."""
 
+    def without_secrets(self) -> Evidence:
+        """With exceptions that are redacted before a rule cuts anything out of them."""
+        return replace(
+            self, deaths=tuple(replace(each, exception=redact_value(each.exception)) for each in self.deaths)
+        )
+
     def path(self, source: str) -> str:
         """A log's address as it can be pasted: absolute where the run's folder is known."""
         return source if self.folder is None else f"{self.folder}/{source}"
@@ -368,6 +375,12 @@ class Verdict:
     retry: Retry | None = None
     """The catalogue's view: whether another attempt can help. What was decided is in the journal and verdict.json."""
     notes: tuple[str, ...] = ()
+
+    def without_secrets(self) -> Verdict:
+        """Redacted; the quotations as one text, as a private key goes over many lines."""
+        texts = redact_lines([quote.text for quote in self.evidence])
+        quotes = tuple(replace(quote, text=text) for quote, text in zip(self.evidence, texts, strict=True))
+        return redact_value(replace(self, evidence=quotes))
 
     @property
     def status(self) -> int:

@@ -13,6 +13,7 @@ from typing import Final
 
 from ddp_run.events import ExceptionInfo, Rank
 from ddp_run.lines import named_ranks, neutral
+from ddp_run.redaction import redact
 from ddp_run.verdict import Collateral, FirstFailure, Outcome, Quote, Verdict
 
 SourceLine = Callable[[str, int], str | None]
@@ -209,7 +210,7 @@ _PHASE: Final = {
 
 
 def _excerpt(number: int, code: str, width: int, paint: Callable[[str, str], str]) -> list[str]:
-    text = neutral(code.rstrip("\r\n").expandtabs(4)).rstrip()
+    text = neutral(redact(code.rstrip("\r\n").expandtabs(4))).rstrip()
     indent = len(text) - len(text.lstrip())
     text = _cut(text, max(40, min(_MAX_QUOTE, width - 8)))
     margin = " " * max(3, len(str(number)) + 1)
