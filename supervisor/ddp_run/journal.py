@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from ddp_run import events
 from ddp_run.events import Event, ExceptionInfo, MonotonicNs, RunStarted
+from ddp_run.private_files import open_private
 from ddp_run.redaction import redact_value
 
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(events.Event)}
@@ -42,7 +43,7 @@ class Journal:
     """Appends events to a file, and keeps them. Failing to write is a note for the console, never an error."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = open_private(path, os.O_WRONLY | os.O_APPEND)
         self._offset = 0
         self.events: list[Event] = []
         self.broken: OSError | None = None

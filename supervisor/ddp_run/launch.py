@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import final
 
 from ddp_run import kernel_text
+from ddp_run.private_files import open_private
 
 RANK_PROGRAM = Path(__file__).parent / "rank" / "__main__.py"
 """What the agent starts instead of the user's script; it runs that script."""
@@ -62,7 +63,7 @@ def start_agent(argv: Sequence[str], environ: Mapping[str, str], log: Path) -> s
 
     Nobody may wait for it but `ddp_run.loop.reap`, which would otherwise race for its exit code.
     """
-    with log.open("ab", buffering=0) as output:
+    with open(open_private(log, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as output:
         return subprocess.Popen(
             argv,
             env=environ,

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, final
 
+from ddp_run import private_files
+
 if TYPE_CHECKING:
     import ctypes
     from datetime import datetime
@@ -63,20 +65,26 @@ class RunFolder:
     """Why the link `latest` could not be set, where it could not: no reason to stop a run."""
 
     @classmethod
-    def create(cls, log_dir: Path, now: datetime) -> Self:
+    def create(cls, log_dir: Path, now: datetime, *, trusted: bool = True) -> Self:
         """Make a new folder, readable by its owner alone, and point `latest` at it.
 
-        `now` gives the local time in its name. Raises OSError that carries the path.
+        `now` gives the local time in its name. Without `trusted`, `log_dir` may not be somebody else's in a place like
+        /tmp. Raises OSError that carries the path.
         """
-        log_dir = log_dir.absolute()
-        log_dir.mkdir(parents=True, exist_ok=True)
-        while True:
-            path = log_dir / f"{now:%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
-            try:
-                path.mkdir(mode=0o700)
-            except FileExistsError:
-                continue
-            return cls(path, _point_latest(path))
+        log_dir = log_dir.parent.resolve() / log_dir.name
+        alone = not trusted and private_files.is_shared(log_dir.parent)
+        private_files.make_folders(log_dir, 0o700 if alone else 0o775)
+        held = private_files.open_folder(log_dir, trusted=trusted)
+        try:
+            while True:
+                name = f"{now:%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
+                try:
+                    os.mkdir(name, 0o700, dir_fd=held)
+                except FileExistsError:
+                    continue
+                return cls(log_dir.resolve() / name, _point_latest(log_dir, name, held))
+        finally:
+            os.close(held)
 
     @property
     def run_id(self) -> str:
@@ -117,17 +125,17 @@ class RunFolder:
         return self.attempt(number) / f"rank_{rank}"
 
 
-def _point_latest(path: Path) -> str | None:
-    latest, new = path.parent / "latest", path.parent / f".latest-{path.name}"
+def _point_latest(log_dir: Path, name: str, held: int) -> str | None:
+    new = f".latest-{name}"
     try:
-        new.symlink_to(path.name)
+        os.symlink(name, new, dir_fd=held)
         try:
-            new.replace(latest)
+            os.replace(new, "latest", src_dir_fd=held, dst_dir_fd=held)
         except OSError:
-            new.unlink()
+            os.unlink(new, dir_fd=held)
             raise
     except OSError as error:
-        return f"the link {latest} was not set: {error.strerror}"
+        return f"the link {log_dir / 'latest'} was not set: {error.strerror}"
     return None
 
 

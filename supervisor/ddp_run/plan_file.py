@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shlex
 import socket
@@ -13,6 +14,7 @@ from typing import Any
 from ddp_run import __version__
 from ddp_run.launch import RANK_PROGRAM
 from ddp_run.plan import LaunchPlan, agent_argv, log_dir
+from ddp_run.private_files import open_private
 from ddp_run.redaction import redact, redact_lines, redact_mapping, redact_words
 
 
@@ -70,7 +72,8 @@ def torch_version() -> str | None:
 def write(path: Path, plan: LaunchPlan, argv: Sequence[str], run_id: str) -> None:
     """Write plan.json. A disk that is full is the journal's to report, so a failure is passed over here."""
     try:
-        path.write_text(json.dumps(as_data(plan, argv, run_id), indent=2) + "\n")
+        with open(open_private(path, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as file:
+            file.write(json.dumps(as_data(plan, argv, run_id), indent=2) + "\n")
     except OSError:
         pass
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from ddp_run import private_files
 from ddp_run.likely_mistakes import likely_mistakes
 from ddp_run.option_table import Row, TableUnreadable, all_rows, help_text_of, read_torch_table, rows_of_actions
 from ddp_run.options import Options, Setting, Source
@@ -192,18 +193,20 @@ def help_text(width: int) -> str:
 def _check_log_folder(options: Options, cwd: Path) -> tuple[Options, list[Problem], list[str]]:
     folder = cwd / log_dir(options)
     problem = _folder_problem(options, folder)
-    if problem is None:
+    planted = options.log_dir is None and private_files.is_planted(folder)
+    if problem is None and not planted:
         return options, [], []
     if options.log_dir is not None:
-        return options, [problem], []
+        return options, [problem] if problem is not None else [], []
     # torchrun runs in a folder that cannot be written to, so ddp-run does too.
     import tempfile
 
-    other = str(Path(tempfile.gettempdir()) / f"ddp-run-logs-{os.getuid()}")
+    other = str(private_files.fallback(Path(tempfile.gettempdir())))
+    why = f"{folder} belongs to another user" if planted else f"{folder.parent} takes no files"
     moved = Setting(other, Source.DEFAULT, "default, as the working directory takes no files")
     options = replace(options, settings={**options.settings, "log_dir": moved})
     problem = _folder_problem(options, Path(other))
-    return options, [problem] if problem else [], [f"logs go to {other}: {folder.parent} takes no files"]
+    return options, [problem] if problem else [], [f"logs go to {other}: {why}"]
 
 
 def _folder_problem(options: Options, folder: Path) -> Problem | None:

@@ -51,7 +51,8 @@ def supervise(plan: LaunchPlan, argv: Sequence[str], environ: Mapping[str, str],
     """Run the job; returns the exit code for ddp-run. Raises OSError where its folder or sockets cannot be made."""
     launch.become_subreaper()
     with ExitStack() as stack:
-        folder = RunFolder.create(log_dir(plan.options).resolve(), datetime.now())
+        trusted = "log_dir" in plan.options.given
+        folder = RunFolder.create(log_dir(plan.options), datetime.now(), trusted=trusted)
         journal = Journal(folder.events)
         stack.callback(journal.close)
         loop = stack.enter_context(Loop(HANDLED_SIGNALS))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_run.events import MonotonicNs
+from ddp_run.private_files import open_private
 from ddp_run.verdict import FirstFailure, Verdict
 
 
@@ -52,7 +53,8 @@ def write(path: Path, content: dict[str, Any]) -> None:
     """Write the file whole or not at all. Raises OSError where the folder is full or read-only."""
     unfinished = path.with_name(path.name + ".tmp")
     try:
-        with unfinished.open("w", encoding="utf-8", errors="backslashreplace") as file:
+        opened = open_private(unfinished, os.O_WRONLY | os.O_TRUNC)
+        with open(opened, "w", encoding="utf-8", errors="backslashreplace") as file:
             json.dump(content, file, indent=2, ensure_ascii=False)
             file.write("\n")
             file.flush()

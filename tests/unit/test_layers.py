@@ -76,6 +76,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "machine": (
         "terminal",
         "kernel_text",
+        "private_files",
         "loop",
         "launch",
         "net",
