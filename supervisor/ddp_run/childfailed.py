@@ -20,19 +20,19 @@ from ddp_run.verdict import SummaryEntry
 
 _ROOT = re.compile(r"\bRoot Cause(?: \(first observed failure\))?:\s*$")
 _OTHERS = re.compile(r"\b(?:Other )?Failures:\s*$")
-_BORDER = re.compile(r"(?:={10,}|\*{10,}|-{10,})\s*$")
+_BORDER = re.compile(r"(?:={10}|\*{10}|-{10})\s*$")
 _START = re.compile(r"\[\d+\]:\s*$")
 _FIELD = re.compile(r"(?<![\w.])(time|host|rank|exitcode|error_file|traceback|msg)\s*: ?(.*)$")
-_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
-_CODE = re.compile(r"(-?\d+) \(pid: (\d+)\)")
-_TERM = re.compile(r"Sending process (\d+) closing signal (?:Signals\.)?(SIG\w+)")
-_KILL = re.compile(r"Unable to shutdown process (\d+) via \S+ forcefully exiting via (?:Signals\.)?(SIG\w+)")
+_RANK = re.compile(r"(\d{1,9}) \(local_rank: (\d{1,9})\)")
+_CODE = re.compile(r"(-?\d{1,9}) \(pid: (\d{1,9})\)")
+_TERM = re.compile(r"Sending process (\d{1,9}) closing signal (?:Signals\.)?(SIG\w+)")
+_KILL = re.compile(r"Unable to shutdown process (\d{1,9}) via \S+ forcefully exiting via (?:Signals\.)?(SIG\w+)")
 _MOST_LINES = 4096
 _ONE_END_S = 60
 _STOPPED = re.compile(
-    r"SignalException: Process \d+ got signal: (\d+)|Received (?:Signals\.)?(SIG\w+|\d+) death signal"
+    r"SignalException: Process \d+ got signal: (\d{1,3})\b|Received (?:Signals\.)?(SIG\w+|\d{1,3}) death signal"
 )
-_OBSERVED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
+_OBSERVED = re.compile(r"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,9}) \(pid: (\d{1,9})\)")
 
 
 @dataclass

@@ -15,8 +15,10 @@ from ddp_run.traceback_text import is_library
 from ddp_run.verdict import Death, LogText, Quote
 
 _FATAL_WORDS = "Fatal Python error: "
-_FATAL = re.compile(r"Fatal Python error: (?P<what>[^\n]*?)\s*$")
-_FRAME = re.compile(r'^(?:\S{1,40}: ?)?\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+?)\s*$')
+_FATAL = re.compile(r"Fatal Python error: (?P<what>[^\n]{0,400})")
+_FRAME = re.compile(
+    r'^(?:\S{1,40}: ?)?\s{0,40}File "(?P<file>[^"]{1,4096})", line (?P<line>\d{1,9}) in (?P<function>\S{1,400})\s{0,9}$'
+)
 _IN_STDERR = 200
 """Lines before a rank's end in which faulthandler's words are looked for where it has no file of its own."""
 
@@ -57,10 +59,10 @@ def _read(log: LogText) -> Crash | None:
     frames = _frames(log, fatal)
     chosen = next((each for each in frames if not is_library(each[1]["file"])), frames[0] if frames else None)
     if chosen is None:
-        return Crash(said["what"], None, None, None, (log.quote(fatal),))
+        return Crash(said["what"].rstrip(), None, None, None, (log.quote(fatal),))
     index, frame = chosen
     quotes = (log.quote(fatal), log.quote(index))
-    return Crash(said["what"], frame["file"], int(frame["line"]), frame["function"], quotes)
+    return Crash(said["what"].rstrip(), frame["file"], int(frame["line"]), frame["function"], quotes)
 
 
 def _frames(log: LogText, fatal: int) -> list[tuple[int, re.Match[str]]]:

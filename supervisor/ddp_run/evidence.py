@@ -46,7 +46,7 @@ from ddp_run.verdict import (
     Phase,
 )
 
-_AGENT_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d+)")
+_AGENT_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d{1,3})\b")
 _NOISE = re.compile(r"^\s*$|^\[?(?:rank\d+\]:)?\[?[WE]\d* |resource_tracker|Warning|^\s+warnings\.warn")
 _LAST_WORDS = 5
 

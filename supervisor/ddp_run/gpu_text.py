@@ -21,7 +21,7 @@ _OF_A_GPU = re.compile(
 _VERY_LAST = 12
 _UNHANDLED = re.compile(r"unhandled (?:cuda|system) error|ncclUnhandledCudaError|ncclSystemError|ncclInternalError")
 _REMOTE = re.compile(r"ncclRemoteError|remote process exited")
-_BY = re.compile(r"[\w.\-]+:(?P<pid>\d+):\d+ \[\d+\] ")
+_BY = re.compile(r"[\w.\-]:(?P<pid>\d{1,9}):\d{1,9} \[\d{1,9}\] ")
 _NO_GPU = re.compile(r"no GPUs found!|No CUDA GPUs are available|Unexpected error from cudaGetDeviceCount")
 """What torch says where it counts no GPU: why, it said in a warning before."""
 _PROGRAMS_NO_GPU = re.compile(

@@ -26,7 +26,7 @@ _WORTH = re.compile(
     r"|NVRM|\bXid\b|amdgpu|\bi915\b|\bxe \w|nvidia"
     r"|\bmce: |machine check|\bEDAC\b|memory failure|hardware error"
     r"|I/O error|read-only|EXT4-fs|XFS \(|BTRFS|No space left"
-    r"|\bnfs: |blocked for more than|soft lockup|hard LOCKUP|rcu.*stall"
+    r"|\bnfs: |blocked for more than|soft lockup|hard LOCKUP|rcu.{0,80}stall"
     r"|mlx5|infiniband|link is down",
     re.IGNORECASE,
 )

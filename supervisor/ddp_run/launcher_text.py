@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 from ddp_run.events import Rank
 
-_MPI_NAME = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[\w.\-]+@\d+),(\d+)\]")
-_MPI_CODE = re.compile(r"Exit code: +(\d+)")
+_MPI_NAME = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[\w.\-]+@\d+),(\d{1,9})\]")
+_MPI_CODE = re.compile(r"Exit code: +(\d{1,9})\b")
+_TASKS = re.compile(r"(?<![\d\-])(\d{1,9})(?:-(\d{1,9}))?(?![\d\-])")
+_MOST_TASKS = 4096
 _WORDS = {
     "killed": signal.SIGKILL,
     "segmentation fault": signal.SIGSEGV,
@@ -73,9 +75,8 @@ def _srun(hit: re.Match[str]) -> Iterable[tuple[Rank | None, int, str | None]]:
     code = int(hit["code"]) if hit["code"] else _code(hit["how"])
     code = code - 256 if code in (247, 241, 250, 245) else code  # a negative code of Python's, cut to 8 bits
     code = 128 - code if 128 < code < 160 else code
-    for part in hit["tasks"].split(","):
-        first, _, last = part.partition("-")
-        for task in range(int(first), min(int(last or first), int(first) + 4096) + 1):
+    for first, last in _TASKS.findall(hit["tasks"]):
+        for task in range(int(first), min(int(last or first), int(first) + _MOST_TASKS) + 1):
             yield Rank(task), code, hit["host"]
 
 
@@ -100,36 +101,43 @@ def _code(word: str) -> int:
 
 
 _HOW = r"(?P<how>Killed|Segmentation fault|Aborted|Bus error|Terminated|Hangup|Floating point exception|Out Of Memory)"
-_SHELL = r"(?:^(?=\w+(?:\s*$|\s{2,}))|: line \d+: +\d+ |(?:^|\s)\[\d+\][+\-]? +)"
+_SHELL = r"(?:^(?=\w+(?:\s*$|\s{2,}))|: line \d{1,9}: +\d{1,9} |(?:^|\s)\[\d{1,9}\][+\-]? +)"
 """bash: the word alone, `run.sh: line 3: 4711 Killed …`, `[1]+  Killed …`."""
 _FORMS: tuple[tuple[str, re.Pattern[str], _Read], ...] = (
     (
         "srun: error:",
         re.compile(
             r"srun: error: (?P<host>[\w.\-]+): tasks? (?P<tasks>\d[\d,\-]*): "
-            rf"(?:{_HOW}|Exited with exit code (?P<code>\d+))"
+            rf"(?:{_HOW}|Exited with exit code (?P<code>\d{{1,9}})\b)"
         ),
         _srun,
     ),
     (
         "exited on signal",
         re.compile(
-            r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.\-]+) exited on signal (?P<signal>\d+)"
+            r"process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>[\w.\-]+) exited on signal"
+            r" (?P<signal>\d{1,3})\b"
         ),
         _numbered,
     ),
     (
         "terminated with",
-        re.compile(r"process (?P<rank>\d+) terminated with (?:exit code (?P<code>\d+)|signal (?P<signal>SIG\w+))"),
+        re.compile(
+            r"process (?P<rank>\d{1,9}) terminated with (?:exit code (?P<code>\d{1,9})\b|signal (?P<signal>SIG\w+))"
+        ),
         _numbered,
     ),
     (
         "Process rank",
-        re.compile(r"Process rank (?P<rank>\d+) exited with (?:exit )?code (?P<code>-?\d+)"),
+        re.compile(r"Process rank (?P<rank>\d{1,9}) exited with (?:exit )?code (?P<code>-?\d{1,9})\b"),
         _numbered,
     ),
-    ("crashed with exit code", re.compile(r"[Rr]ank (?P<rank>\d+) crashed with exit code (?P<code>-?\d+)"), _numbered),
-    ("return code =", re.compile(r"exits with return code = (?P<code>-?\d+)(?P<how>)"), _nameless),
+    (
+        "crashed with exit code",
+        re.compile(r"[Rr]ank (?P<rank>\d{1,9}) crashed with exit code (?P<code>-?\d{1,9})\b"),
+        _numbered,
+    ),
+    ("return code =", re.compile(r"exits with return code = (?P<code>-?\d{1,9})\b(?P<how>)"), _nameless),
     ("core dumped", re.compile(rf"(?:^|[\s:]){_HOW} +\(core dumped\)(?P<code>)"), _nameless),
     ("Killed", re.compile(_SHELL + r"(?P<how>Killed)(?P<code>)(?:\s|$)"), _nameless),
     ("Terminated", re.compile(_SHELL + r"(?P<how>Terminated)(?P<code>)(?:\s|$)"), _nameless),

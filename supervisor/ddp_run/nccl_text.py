@@ -38,11 +38,13 @@ _PHRASES = {
     "remote process exited": "ncclRemoteError",
 }
 _PHRASE = re.compile(
-    r"NCCL (?:error in: [^,]*,|error:|Error \d+:) *(?P<phrase>" + "|".join(_PHRASES) + r")", re.IGNORECASE
+    r"NCCL (?:error in: [^,]{0,300},|error:|Error \d+:) *(?P<phrase>" + "|".join(_PHRASES) + r")", re.IGNORECASE
 )
 _VERSION = re.compile(r"NCCL version (?P<version>[\d.]+)")
 _LAST_ERROR = re.compile(r"Last error:[ \t]*(?P<said>[^\n]*)(?:\n(?P<next>[^\n]*))?")
-_WARNED = re.compile(r"(?:[\w.\-]+:(?P<pid>\d+):\d+ \[-?\d+\] )?[^\[]*NCCL WARN (?P<said>.+)")
+_WARN = "NCCL WARN "
+_WARNER = re.compile(r"[\w.\-]:(?P<pid>\d{1,9}):\d+ \[-?\d+\] [^\[]{0,300}$")
+"""What stands before a warning: the process that gives it."""
 _SPEAKER = re.compile(r"^(?:\[[A-Za-z_]*\d+\]:\s*)+")
 _LEFT = re.compile(r"[Cc]onnection (?:closed|reset) by (?:remote )?peer|Broken pipe")
 _NETWORK = re.compile(
@@ -137,10 +139,12 @@ def _last_error(text: str) -> str | None:
 def _warning(death: Death) -> tuple[str, Quote] | None:
     """NCCL's last warning: this process' own, where its pid is known and stands before one."""
     said = [
-        (hit["pid"], hit["said"].strip(), log.quote(index))
+        (hit["pid"] if (hit := _WARNER.search(before)) is not None else None, words.strip(), log.quote(index))
         for log in (death.nccl, death.stderr)
         for index, line in enumerate(log.lines)
-        if "NCCL WARN " in line and (hit := _WARNED.search(line)) is not None
+        if _WARN in line
+        for before, _, words in (line.partition(_WARN),)
+        if words
     ]
     own = [each for each in said if death.pid is not None and each[0] == str(death.pid)]
     telling = [each for each in own or said if not _LEFT.search(each[1])] or own or said

@@ -14,11 +14,17 @@ from ddp_run.signs import Sign, every
 from ddp_run.verdict import LogText, Quote
 
 _NAMED = (
-    Sign("illed process ", re.compile(r"\bKilled process (?P<pid>\d+),? \((?P<program>[^)]*)\)")),
-    Sign("reaped process ", re.compile(r"oom_reaper: reaped process (?P<pid>\d+) \((?P<program>[^)]*)\)")),
-    Sign("oom-kill:constraint=", re.compile(r"oom-kill:constraint=\S*?,task=(?P<program>[^,]*),pid=(?P<pid>\d+)")),
+    Sign("illed process ", re.compile(r"\bKilled process (?P<pid>\d{1,9}),? \((?P<program>[^)]{0,64})\)")),
+    Sign("reaped process ", re.compile(r"oom_reaper: reaped process (?P<pid>\d{1,9}) \((?P<program>[^)]{0,64})\)")),
+    Sign(
+        "oom-kill:constraint=",
+        re.compile(r"oom-kill:constraint=\S{0,400}?,task=(?P<program>[^,]{0,64}),pid=(?P<pid>\d{1,9})"),
+    ),
     # before Linux 5.1: the process that was chosen; the one that was killed is named in a line of its own
-    Sign("ut of memory: Kill process ", re.compile(r"ut of memory: Kill process (?P<pid>\d+) \((?P<program>[^)]*)\)")),
+    Sign(
+        "ut of memory: Kill process ",
+        re.compile(r"ut of memory: Kill process (?P<pid>\d{1,9}) \((?P<program>[^)]{0,64})\)"),
+    ),
 )
 """Who was killed; the kernel's numbers of processes are other ones than a container's."""
 _COUNTS = (
@@ -41,9 +47,12 @@ _TOLD = (
     Sign("oom_kill event", re.compile(r"Detected \d+ oom_kill events? in")),
     Sign("oom-kill event", re.compile(r"Detected \d+ oom-kill event(?:\(s\)|s)? in")),
     Sign("killed by the cgroup out-of-memory handler"),
-    Sign("exceeded memory limit", re.compile(r"(?:Step|Job) \S+ exceeded memory limit \([^)]*\), being killed")),
+    Sign(
+        "exceeded memory limit",
+        re.compile(r"(?:Step|Job) \S{1,100} exceeded memory limit \([^)]{0,100}\), being killed"),
+    ),
     Sign("OOMKilled", re.compile(r"\bOOMKilled\b(?!\"?\s*[:=]\s*[\"']?[Ff]alse)")),
-    Sign("PBS: job killed: ", re.compile(r"PBS: job killed: v?mem \d+\w* exceeded limit")),
+    Sign("PBS: job killed: ", re.compile(r"PBS: job killed: v?mem \d{1,18}\w{0,9} exceeded limit")),
     Sign("TERM_MEMLIMIT"),
     Sign("OUT_OF_MEMORY", re.compile(r"(?<![\w.])OUT_OF_MEMORY\b")),
     Sign("earlyoom[", re.compile(r"earlyoom\[\d+\]: sending SIG(?:KILL|TERM) to process")),

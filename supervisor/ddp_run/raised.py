@@ -16,15 +16,15 @@ from ddp_run.traceback_text import Printed
 _AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"})
 _AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")
 _LAUNCHER = re.compile(r"accelerate/commands/|deepspeed/launcher/|torch/multiprocessing/spawn\.py")
-_SPAWNED = re.compile(r"-- Process (?P<rank>\d+) terminated with the following error:")
+_SPAWNED = re.compile(r"-- Process (?P<rank>\d{1,9}) terminated with the following error:")
 _EMPTY = re.compile(
-    r"\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d+|\s*={3,}|\s*-{3,}|\[?[WI]\d{4} |wandb: |srun: |slurmstepd: "
-    r"|\w+: (?:fallthrough )?registered at /"  # torch's list of backends, 60 lines, below "Could not run 'aten::…'"
+    r"^(?:\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d|\s*={3}|\s*-{3}|\[?[WI]\d{4} |wandb: |srun: |slurmstepd: "
+    r"|\w+: (?:fallthrough )?registered at /)"  # torch's list of backends, 60 lines, below "Could not run 'aten::…'"
 )
 _NOISE_WORDS = ("resource_tracker", "Warning", "%|")
 _NOISE = re.compile(r"resource_tracker|Warning\b|%\|")
 NATIVE = re.compile(
-    r"terminate called|what\(\): |Fatal Python error: |Assertion .* failed|double free or corruption|free\(\): "
+    r"terminate called|what\(\): |Fatal Python error: |Assertion .{0,400} failed|double free or corruption|free\(\): "
     r"|stack smashing|Watchdog caught collective|Process group watchdog thread terminated"
 )
 _NATIVE_WORDS = (
@@ -39,7 +39,9 @@ _NATIVE_WORDS = (
     ),
     *("Watchdog caught collective", "Process group watchdog"),
 )
-_SELF = re.compile(r"which did not receive grad for rank (\d+)|^\[Rank (\d+)\]: |^Rank (\d+) successfully reached")
+_SELF = re.compile(
+    r"which did not receive grad for rank (\d{1,9})\b|^\[Rank (\d{1,9})\]: |^Rank (\d{1,9}) successfully reached"
+)
 """Messages of torch in which a rank names itself (reducer.cpp, ProcessGroupGloo.cpp)."""
 LAST_WORDS = 12
 """What an uncaught exception ends a text with: at most so many lines with news follow it."""
@@ -52,7 +54,7 @@ _BEFORE = 60
 _DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _ORPHAN = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit))(?:: (?P<message>.*))?$")
 _FRAME = '  File "'
-PLACE = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>[\w<>]+))?')
+PLACE = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d{1,9})\b(?:, in (?P<function>[\w<>]+))?')
 
 
 @dataclass(frozen=True, slots=True)

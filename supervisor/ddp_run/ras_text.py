@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from ddp_run.events import Rank
 from ddp_run.lines import named_ranks
 
-_PROCESS = r"process (?P<pid>\d+) on node (?P<node>\S+)"
-_GROUP = re.compile(r"\s*(?P<group>\d+)\s+\d+\s+\d+\s+[\d-]+\s+(?P<size>\d+)\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*")
-_TOTALS = re.compile(r"\s*\d+(?:\s+\d+\s+\d+)?\s+(?P<processes>\d+)\s+\d+\s*")
-_COMMUNICATOR = re.compile(r"#(?P<group>\d+)-\d+ \([0-9a-f]+\) (?P<what>INCOMPLETE|MISMATCH|ERROR)")
+_PROCESS = r"process (?P<pid>\d{1,9}) on node (?P<node>\S+)"
+_GROUP = re.compile(r"^\s*(?P<group>\d{1,9})\s+\d+\s+\d+\s+[\d-]+\s+(?P<size>\d{1,9})\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*")
+_TOTALS = re.compile(r"^\s*\d+(?:\s+\d+\s+\d+)?\s+(?P<processes>\d{1,9})\s+\d+\s*")
+_COMMUNICATOR = re.compile(r"#(?P<group>\d{1,9})-\d+ \([0-9a-f]+\) (?P<what>INCOMPLETE|MISMATCH|ERROR)")
 _LOST = re.compile(r"  P" + _PROCESS[1:] + r" managing GPU")
-_ABSENT = re.compile(r"  Missing communicator data from (?P<count>\d+) rank")
+_ABSENT = re.compile(r"  Missing communicator data from (?P<count>\d{1,9}) rank")
 _ABSENT_RANKS = re.compile(r"  The missing ranks?: (?P<ranks>[\d, ]+)")
 _KIND = re.compile(r"  Communicator ranks have different (?P<kind>\w+|collective) operation counts")
 _SEVERAL = re.compile(
-    r"  (?P<ranks>\d+) ranks have (?:launched up to operation (?P<count>\d+)|not launched any operations)"
+    r"  (?P<ranks>\d{1,9}) ranks have (?:launched up to operation (?P<count>\d{1,20})\b|not launched any operations)"
 )
 _ONE = re.compile(
-    r"  Rank (?P<rank>\d+) has (?:launched up to operation (?P<count>\d+)|not launched any operations)"
-    rf"(?: -- GPU .*?managed by {_PROCESS})?"
+    r"  Rank (?P<rank>\d{1,9}) has (?:launched up to operation (?P<count>\d{1,20})\b|not launched any operations)"
+    rf"(?: -- GPU .{{0,200}}?managed by {_PROCESS})?"
 )
-_MEMBER = re.compile(rf"  Rank (?P<rank>\d+) -- (?:GPU .*?managed by {_PROCESS}|\[)")
+_MEMBER = re.compile(rf"  Rank (?P<rank>\d{{1,9}}) -- (?:GPU .{{0,200}}?managed by {_PROCESS}|\[)")
 _MOST_QUOTES = 12
 
 
@@ -174,7 +174,7 @@ class _Reader:
                 if (said := _ABSENT.match(line)) is not None:
                     ranks = int(said["count"])
                 elif (said := _ABSENT_RANKS.match(line)) is not None:
-                    absent += [Member(int(number), None) for number in re.findall(r"\d+", said["ranks"])]
+                    absent += [Member(int(number), None) for number in re.findall(r"\b\d{1,9}\b", said["ranks"])]
                 elif (said := _MEMBER.match(line)) is not None:
                     absent.append(_member(said))
             elif what == "MISMATCH":

@@ -24,7 +24,7 @@ from ddp_run.other_launchers import (
 from ddp_run.problem import Problem, nearest
 from ddp_run.shell_slips import slip_in
 
-_SHELLS = re.compile(rb"#!\s*\S*/(?:env\s+)?(?:ba|z|k|da|a)?sh\b")
+_SHELLS = re.compile(rb"#!\s{0,9}[^\s#]{0,200}/(?:env\s{1,9})?(?:ba|z|k|da|a)?sh\b")
 
 
 def check_script(options: Options, environ: Mapping[str, str], cwd: Path) -> tuple[Problem, ...]:

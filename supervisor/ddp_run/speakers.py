@@ -21,16 +21,16 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _RUNTIME = re.compile(
     r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? )?(?:std(?:out|err) [FP] )?"
 )
-_RANKS = re.compile(r"\[(?:[A-Za-z_]+?)(?P<ranks>\d+(?:[-,]\d+)*)\]: ?")
-_NAMED = re.compile(r"\[?\(?(?:[Ll]ocal[_ ])?(?:rank|Rank|RANK)[ :=_#]{0,2}(?P<ranks>\d+)[\])]?:?(?=[\s\]:|]|$)")
-_MPI = re.compile(r"\[[\w.@\-]+,(?P<ranks>\d+)\]<std(?:out|err)>:?")
-_MPI_SPACED = re.compile(r"\[[\w.@\-]+,(?P<ranks>\d+)\]<std(?:out|err)>:? ")
+_RANKS = re.compile(r"\[(?:[A-Za-z_]+?)(?P<ranks>\d{1,9}(?:[-,]\d{1,9})*)\]: ?")
+_NAMED = re.compile(r"\[?\(?(?:[Ll]ocal[_ ])?(?:rank|Rank|RANK)[ :=_#]{0,2}(?P<ranks>\d{1,9})[\])]?:?(?=[\s\]:|]|$)")
+_MPI = re.compile(r"\[[\w.@\-]{1,255},(?P<ranks>\d{1,9})\]<std(?:out|err)>:?")
+_MPI_SPACED = re.compile(r"\[[\w.@\-]{1,255},(?P<ranks>\d{1,9})\]<std(?:out|err)>:? ")
 """Open MPI up to 4, and from 5 on (PRRTE)."""
-_TORCH_INSIDE = re.compile(r"\[rank(?P<ranks>\d+)\]:")
-_WATCHDOG = re.compile(r"\[(?:PG [^\]]*?)?Rank (?P<ranks>\d+)\]")
+_TORCH_INSIDE = re.compile(r"\[rank(?P<ranks>\d{1,9})\]:")
+_WATCHDOG = re.compile(r"\[(?:PG [^\]]{0,200}?)?Rank (?P<ranks>\d{1,9})\]")
 _TASK = re.compile(r"\s{0,4}(?P<task>\d{1,6}): ")
-_POD = re.compile(r"\[pod/(?P<pod>[\w.\-]+)(?:/[\w.\-]+)?\] ")
-_SERVICE = re.compile(r"(?P<pod>[a-z][\w.\-]*?[-_](?P<number>\d+)) +\| ?")
+_POD = re.compile(r"\[pod/(?P<pod>[\w.\-]{1,255})(?:/[\w.\-]{1,255})?\] ")
+_SERVICE = re.compile(r"(?P<pod>[a-z][\w.\-]{0,100}?[-_](?P<number>\d{1,9})) +\| ?")
 _AGENT = re.compile(
     r"(?:[WEIDF]\d{4} [\d:.]+ .*?torch/distributed/|(?:WARNING|ERROR|INFO|DEBUG):torch\.distributed\."
     r"|\] torch\.distributed\.(?=\S+: \[(?:WARNING|ERROR|INFO)\]))(?:run|launch|launcher|elastic|rendezvous)\b"
@@ -43,13 +43,14 @@ _FRAME = '  File "'
 _STAMP = re.compile(
     r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? (?:std(?:out|err) [FP] )?"
 )
-_HOST = re.compile(r"(?P<pod>[a-zA-Z][\w.\-]*): ")
+_HOST = re.compile(r"(?P<pod>[a-zA-Z][\w.\-]{0,255}): ")
 _NUMBERS = re.compile(r"\d+")
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _WITHOUT = ("srun: ", "slurmstepd: ", "mpirun")
 """Launchers that put something before others' lines and nothing before their own."""
 _NO_WRAPPER = re.compile(r"\[[A-Za-z_]+\d+(?:[-,]\d+)*\]|\]<std|torch[./]|kernel: ")
 """A rank's name, and what tells who else wrote a line: the agent, the kernel."""
-_TO_A_GAP = re.compile(r"[\w.\-/]*$")
+_TO_A_GAP = re.compile(r"(?<![\w.\-/])[\w.\-/]+$")
 _FEW = 8
 _NEARLY_ALL = 0.9
 _SAMPLE = 64
@@ -116,7 +117,7 @@ def unfolded(line: str) -> list[str]:
 
 
 def _speaker(line: str, place: str | None, tasks: bool) -> Spoken:
-    task = Rank(int(place)) if place is not None and place.isdigit() else None
+    task = Rank(int(place)) if place is not None and _NUMBER.fullmatch(place) else None
     if line[:1] not in " \t|" or tasks:
         place, task, start = _placed(line, place, task, tasks)
         line = line[start:]  # what follows is what the process, or torchrun for it, wrote

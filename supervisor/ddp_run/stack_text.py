@@ -14,8 +14,8 @@ from enum import StrEnum
 
 from ddp_run.traceback_text import is_library
 
-_THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+)(?: \[[^\]]*\])? \(most recent call first\):")
-_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
+_THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]{1,16})(?: \[[^\]]{0,200}\])? \(most recent call first\):")
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)')
 _OURS = "/ddp_run/rank/"
 _MONITOR = re.compile(r"/tqdm/_monitor\.py")
 _MOST_NATIVE = 12
@@ -210,7 +210,8 @@ _BY_MEANS_OF: tuple[tuple[Doing, re.Pattern[str]], ...] = (
     (
         Doing.FETCHING,
         re.compile(
-            r"/(?:urllib3?|requests|httpx|httpcore|aiohttp|botocore|boto3|s3transfer|s3fs|gcsfs|fsspec|huggingface_hub)/"
+            r"/(?:urllib3?|requests|httpx|httpcore|aiohttp|botocore|boto3|s3transfer|s3fs|gcsfs|fsspec|huggingface_hub)"
+            r"/"
             r"|/http/client\.py|/(?:socket|ssl|ftplib)\.py|/google/(?:cloud|auth|resumable_media)/|/azure/|/paramiko/"
         ),
     ),

@@ -16,16 +16,16 @@ from ddp_run.events import ExceptionInfo
 from ddp_run.redaction import REDACTED
 from ddp_run.verdict import LogText, Quote
 
-_HEADER = re.compile(r"(?P<before>.*?)(?P<group>Exception Group )?Traceback \(most recent call last\):\s*$")
-_FRAME = re.compile(r'(?:  |> )File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?\s*$')
-_BOX = re.compile(r"(?P<before>.*?)(?:╭|\+)[─-]+ Traceback \(most recent call last\) [─-]+(?:╮|\+)\s*$")
-_BOX_ROW = re.compile(r"[│|] (?P<said>.*?)\s*[│|]\s*$")
+_HEADER = re.compile(r"(?P<group>Exception Group )?Traceback \(most recent call last\):\s*$")
+_FRAME = re.compile(r'^(?:  |> )File "(?P<file>.+)", line (?P<line>\d{1,9})(?:, in (?P<function>.+))?\s*$')
+_BOX = re.compile(r"(?:╭|\+)[─-]+ Traceback \(most recent call last\) [─-]+(?:╮|\+)\s*$")
 _BOX_END = re.compile(r"(?:╰|\+)[─-]+(?:╯|\+)\s*$")
-_BOX_FRAME = re.compile(r"(?P<file>\S.*):(?P<line>\d+) in (?P<function>\S+)$")
+_BOX_FRAME = re.compile(r"^(?P<file>\S.*):(?P<line>\d{1,9}) in (?P<function>\S+)$")
 _BOX_LINES = 4000
-_BARE_FRAME = re.compile(r'(?P<before>.*?)  File "(?P<file>[^"]+)", line (?P<line>\d+)\s*$')
+_PATH_CHARS = 4096
+_BARE_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d{1,9})\s*$')
 _NAME = r"[^\W\d][\w.<>]*"
-_EXCEPTION = re.compile(rf"(?P<type>{_NAME})(?:: ?(?P<message>.*))?$")
+_EXCEPTION = re.compile(rf"^(?P<type>{_NAME})(?:: ?(?P<message>.*))?$")
 _SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError)(?::|$)")
 _CHAIN = re.compile(
     r"(?:During handling of the above exception, another exception occurred"
@@ -34,8 +34,8 @@ _CHAIN = re.compile(
 _IGNORED = re.compile(r"Exception ignored in|--- Logging error ---")
 _IN_THREAD = re.compile(r"Exception in thread ")
 _OTHER_SPEAKER = re.compile(
-    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
-    r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: "
+    r"^(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
+    r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: )"
 )
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/(?:rank/|training\.py)")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -133,18 +133,18 @@ def before_exit(text: str) -> ExceptionInfo | None:
 
 
 def _at(lines: Sequence[str], index: int) -> Printed | None:
-    header = _HEADER.match(lines[index]) if "Traceback (most" in lines[index] else None
+    header = _HEADER.search(lines[index]) if "Traceback (most" in lines[index] else None
     if header is not None:
         return _traceback(lines, index, header)
-    box = _BOX.match(lines[index]) if "Traceback (most" in lines[index] else None
+    box = _BOX.search(lines[index]) if "Traceback (most" in lines[index] else None
     if box is not None:
-        return _boxed(lines, index, box["before"])
-    bare = _BARE_FRAME.match(lines[index]) if 'File "' in lines[index] else None
-    return _syntax_error(lines, index, bare["before"]) if bare is not None else None
+        return _boxed(lines, index, _before(box))
+    bare = _BARE_FRAME.search(lines[index]) if 'File "' in lines[index] else None
+    return _syntax_error(lines, index, _before(bare)) if bare is not None else None
 
 
 def _traceback(lines: Sequence[str], start: int, header: re.Match[str]) -> Printed | None:
-    prefix = _Prefix.of(header["before"], lines[start + 1 : start + 4])
+    prefix = _Prefix.of(_before(header), lines[start + 1 : start + 4])
     frames, index = _frames(lines, start + 1, prefix)
     shown = prefix.strip(lines[index]) if index < len(lines) else None
     said = _EXCEPTION.match(shown) if shown is not None else None
@@ -175,14 +175,23 @@ def _boxed(lines: Sequence[str], start: int, before: str) -> Printed | None:
             continue
         if _BOX_END.match(text):
             return _below_box(lines, start, index + 1, prefix, frames)
-        row = _BOX_ROW.match(text)
-        said = row["said"] if row is not None else ""
+        said = _row(text)
         frame = _BOX_FRAME.match(path + said)
         if frame is not None:
             frames.append(_Frame(frame["file"], int(frame["line"]), frame["function"]))
         path = path + said if said[:1] in "/<~" or path else ""  # a long path goes on in the next row
-        path = "" if frame is not None or not said else path
+        path = "" if frame is not None or not said or len(path) > _PATH_CHARS else path
     return None
+
+
+def _row(text: str) -> str:
+    """What stands between the sides of a box; empty where the line has none."""
+    text = text.rstrip()
+    return text[2:-1].rstrip() if text[:2] in ("│ ", "| ") and text[-1:] in ("│", "|") and len(text) > 2 else ""
+
+
+def _before(hit: re.Match[str]) -> str:
+    return hit.string[: hit.start()]
 
 
 def _below_box(lines: Sequence[str], start: int, index: int, prefix: _Prefix, frames: list[_Frame]) -> Printed | None:
@@ -225,7 +234,7 @@ def _message(lines: Sequence[str], index: int, prefix: _Prefix, first: str) -> t
     end = index + 1
     for position in range(end, min(len(lines), index + _MESSAGE_LINES)):
         text = prefix.strip(lines[position])
-        if text is None or not text.strip() or _HEADER.match(text) or _ends_message(text):
+        if text is None or not text.strip() or _HEADER.search(text) or _ends_message(text):
             break
         if _goes_on(text, [prefix.strip(line) for line in lines[position + 1 : position + 3]]):
             break
@@ -243,7 +252,7 @@ def _goes_on(text: str, following: Sequence[str | None]) -> bool:
 
 
 def _ends_message(text: str) -> bool:
-    return _OTHER_SPEAKER.match(text) is not None or _BARE_FRAME.match(text) is not None
+    return _OTHER_SPEAKER.match(text) is not None or _BARE_FRAME.search(text) is not None
 
 
 def _worker_frames(lines: Sequence[str], index: int, end: int, prefix: _Prefix) -> tuple[list[_Frame], int]:

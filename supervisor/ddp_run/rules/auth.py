@@ -41,7 +41,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign("Cannot access gated repo for url", re.compile(rf"Cannot access gated repo for url {_URL}")),
     Sign("GatedRepoError", types=frozenset({"GatedRepoError"})),
     Sign(_NOT_FOUND, re.compile(rf"Repository Not Found for url: {_URL}|{_NOT_FOUND}")),
-    Sign("Token is required (", re.compile(r"Token is required \([^)]*\), but no token found")),
+    Sign("Token is required (", re.compile(r"Token is required \([^)]{0,200}\), but no token found")),
     Sign("LocalTokenNotFoundError", types=frozenset({"LocalTokenNotFoundError"})),
     Sign("Invalid username or password"),
     Sign("Invalid user token."),

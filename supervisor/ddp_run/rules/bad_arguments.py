@@ -26,7 +26,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same arguments are refused on the next attempt"),
     since="0.1",
 )
-_ARGPARSE = Sign(": error: ", re.compile(r"(?P<program>[\w.\-/]+(?: \w+)?): error: (?P<what>.+)"))
+_ARGPARSE = Sign(": error: ", re.compile(r"(?<![\w.\-/])(?P<program>[\w.\-/]+(?: \w+)?): error: (?P<what>.+)"))
 _CLICK = tuple(
     Sign(f"Error: {words}", re.compile(rf"^\W*Error: (?P<what>{words}.+)"))
     for words in ("No such option", "Missing ", "Invalid value", "Got unexpected")

@@ -51,7 +51,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign("unexpected EOF. The file might be corrupted"),
     Sign("storage has wrong byte size: expected"),
     Sign("storage has wrong size: expected"),
-    Sign(_OPERAND, re.compile(r"Unsupported operand (?P<operand>\d+)\b")),
+    Sign(_OPERAND, re.compile(r"Unsupported operand (?P<operand>\d{1,9})\b")),
     Sign(_CUT, re.compile(r"\[Errno 22\] Invalid argument$"), frozenset({"OSError"})),
     Sign(_SAFETENSORS, re.compile(r"Error while deserializing header: (?P<what>[^\n]{0,120})")),
     Sign(_LFS),

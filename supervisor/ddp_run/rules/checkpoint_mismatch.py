@@ -62,11 +62,13 @@ _DIRECTLY = 10
 """Lines between such a warning and a traceback that has to do with it."""
 _PARTS = re.compile(
     r"(?:optimizers?|optim|model|net|weights|schedulers?|lr_schedulers?|scaler|ema|model_ema)(?:_states?)?(?:_dicts?)?"
-    r"|state_dict|epoch|global_step|iteration|step|args|teacher|student|generator|discriminator|pytorch-lightning_version"
+    r"|state_dict|epoch|global_step|iteration|step|args|teacher|student|generator|discriminator|pytorch-lightning_versio"
+    r"n"
 )
 _FROM_CHECKPOINT = re.compile(
-    r"(?:^|[^\w.])(?:\w+\.)*(?:ck|\w*(?:ckpt|check_?point|state_?dict|snapshot|resume|loaded|pretrained)\w*|states?)"
-    r"(?:\[[^\]]*\])*\[(?P<quote>['\"])(?P<key>[^'\"]+)(?P=quote)\]",
+    r"(?:^|[^\w.])(?:\w+\.)*(?:ck|(?=\w*(?:ckpt|check_?point|state_?dict|snapshot|resume|loaded|pretrained))\w++|states?"
+    r")"
+    r"(?:\[[^\]]{0,80}\]){0,8}\[(?P<quote>['\"])(?P<key>[^'\"]+)(?P=quote)\]",
     re.IGNORECASE,
 )
 _LOADING = re.compile(r"\btorch\.load\(|\.load_state_dict\(")

@@ -50,14 +50,13 @@ _COMMAND = Sign(
     "returned non-zero exit status",
     re.compile(
         r"Command '\[?'?(?P<command>(?:[^', ]*/)?(?:[\w\-]+-)?"
-        r"(?:ninja|nvcc|g?cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ptxas)(?:-[\w.]+)?)(?=[', ])[^\n]*?"
-        r" returned non-zero exit status"
+        r"(?:ninja|nvcc|g?cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ptxas)(?:-[\w.]+)?)(?=[', ])"
     ),
     frozenset({"CalledProcessError"}),
 )
 _NOT_BUILT = Sign(
     "/torch_extensions/",
-    re.compile(r"/torch_extensions/\S+\.so: cannot open shared object file"),
+    re.compile(r"/torch_extensions/\S{1,300}\.so: cannot open shared object file"),
     frozenset({"ImportError", "OSError"}),
 )
 SIGNS = (
@@ -82,7 +81,7 @@ SIGNS = (
     Sign("nvrtc: error", re.compile(r"nvrtc: error[^\n]{0,100}")),
     Sign("HIPRTC_ERROR_COMPILATION"),
     Sign("PTXASError", types=frozenset({"PTXASError"})),
-    Sign("CompilationError", re.compile(r"triton\S*CompilationError"), frozenset({"CompilationError"})),
+    Sign("CompilationError", re.compile(r"triton\S{0,100}CompilationError"), frozenset({"CompilationError"})),
     Sign("CppCompileError", types=frozenset({"CppCompileError"})),
     Sign("CUDACompileError", types=frozenset({"CUDACompileError"})),
     Sign("InductorError", types=frozenset({"InductorError"})),

@@ -55,13 +55,13 @@ RULE = Rule(
         "cuda-unavailable",
     ),
 )
-_SIZE = r"[\d.]+ (?:bytes|[KMGT]iB)"
+_SIZE = r"\d{1,20}(?:\.\d{1,20})? (?:bytes|[KMGT]iB)"
 _ASKED = re.compile(rf"(?:(?:CUDA|HIP|XPU) o|\bO)ut of memory\. Tried to allocate (?P<asked>{_SIZE})?")
-_GPU = re.compile(r"GPU (?P<gpu>\d+)(?: has|;)")
+_GPU = re.compile(r"GPU (?P<gpu>\d{1,9})(?: has|;)")
 _TOTAL = re.compile(rf"total capac?i?ty of (?P<new>{_SIZE})|; (?P<old>{_SIZE}) total capacity")
 _FREE = re.compile(rf"of which (?P<new>{_SIZE}) is free|; (?P<old>{_SIZE}) free")
 _OWN = re.compile(rf"this process has (?P<new>{_SIZE}) memory in use")
-_OTHER = re.compile(rf"Process (?P<pid>\d+) has (?P<size>{_SIZE}) memory in use")
+_OTHER = re.compile(rf"Process (?P<pid>\d{{1,9}}) has (?P<size>{_SIZE}) memory in use")
 _USED = re.compile(rf"Of the allocated memory (?P<new>{_SIZE}) is allocated by PyTorch|; (?P<old>{_SIZE}) already")
 _IDLE = re.compile(rf"and (?P<new>{_SIZE}) is reserved by PyTorch but unallocated")
 _ALLOWED = re.compile(rf"(?P<new>{_SIZE}) allowed;")

@@ -41,7 +41,7 @@ RULE = Rule(
 )
 _RAISED = frozenset({"RuntimeError", "AssertionError", "ValueError", "OSError", "MisconfigurationException"})
 _COUNT = re.compile(
-    r"Unexpected error from (?:cuda|hip)GetDeviceCount\(\)[\s\S]*?Error (?!(?:2|46|802|803|804|80[5-9]|810):)"
+    r"Unexpected error from (?:cuda|hip)GetDeviceCount\(\)[\s\S]{0,400}?Error (?!(?:2|46|802|803|804|80[5-9]|810):)"
     r"(?P<number>\d+): (?P<text>[^\n(]+)"
 )
 
@@ -93,7 +93,7 @@ SIGNS = (
     Sign("CUDA unknown error - this may be due to an incorrectly set up environment"),
     Sign("Cannot find any available ROCm", re.compile(r"Cannot find any available ROCm devices?")),
     Sign("Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False"),
-    Sign("Driver Not Loaded", re.compile(r"(?:NVML|pynvml\S*|NVMLError\w*)[^\n]*Driver Not Loaded")),
+    Sign("Driver Not Loaded", re.compile(r"(?:NVML|pynvml)[^\n]{0,200}Driver Not Loaded")),
     Sign("NVMLError_LibraryNotFound"),
     Sign("CUDA is not available", types=_RAISED),
     Sign("CUDA not available", types=_RAISED),

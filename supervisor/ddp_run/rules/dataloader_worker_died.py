@@ -103,7 +103,7 @@ def _left_its_batch(death: Death) -> Finding | None:
 def _killed_for_memory(hit: Hit, run: Evidence) -> tuple[str, list[Quote]]:
     """What the kernel says of its out-of-memory killer: that it ended this worker, or that it ended somebody."""
     kills = run.cgroup_oom_kills or run.host_oom_kills or 0
-    pids = [int(pid) for pid in (hit["pids"] or "").split(", ") if pid.isdigit()]
+    pids = [int(pid) for pid in (hit["pids"] or "").split(", ") if pid.isdigit() and len(pid) < 10]
     named = next((line for line in map(run.killed_for_memory, pids) if line is not None), None)
     if named is not None:
         return ", by the kernel's out-of-memory killer", [named]

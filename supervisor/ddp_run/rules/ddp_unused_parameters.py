@@ -33,8 +33,8 @@ RULE = Rule(
     beats=("native-abort",),
 )
 SIGNS = (Sign("Expected to have finished reduction in the prior iteration"),)
-_NAMES = re.compile(r"Parameters which did not receive grad for rank (?P<rank>\d+): (?P<names>[^\n]+)")
-_INDICES = re.compile(r"Parameter indices which did not receive grad for rank (?P<rank>\d+): (?P<numbers>[\d \t]+)")
+_NAMES = re.compile(r"Parameters which did not receive grad for rank (?P<rank>\d{1,9}): (?P<names>[^\n]+)")
+_INDICES = re.compile(r"Parameter indices which did not receive grad for rank (?P<rank>\d{1,9}): (?P<numbers>[\d \t]+)")
 _STATIC = "training graph has changed in this iteration"
 _SHOWN = 4
 

@@ -51,12 +51,14 @@ RULE = Rule(
     ),
 )
 _KERNELS = re.compile(
-    r"(?P<file>[\w./\-+]+):(?P<line>\d+): (?P<kernel>[^\n]*?)"
-    r"(?:block: \[[\d, ]+\], ?thread: \[[\d, ]+\]|global id: \[[\d, ]+\], ?local id: \[[\d, ]+\]):? "
-    r"Assertion [`'](?P<check>[^\n]+?)[`'] failed"
+    r"(?<![\w./\-+])(?P<file>[\w./\-+]+):(?P<line>\d+): (?P<kernel>[^\n]{0,600}?)"
+    r"(?:block: \[[\d, ]{1,60}\], ?thread: \[[\d, ]{1,60}\]|global id: \[[\d, ]{1,60}\], ?local id:"
+    r" \[[\d, ]{1,60}\]):? "
+    r"Assertion [`'](?P<check>[^\n]{1,300}?)[`'] failed"
 )
 _ROCMS = re.compile(
-    r"(?P<file>[\w./\-+]+):(?P<line>\d+): (?P<kernel>[^\n]*?): ?Device-side assertion [`'](?P<check>[^\n]+?)' failed"
+    r"(?<![\w./\-+])(?P<file>[\w./\-+]+):(?P<line>\d+): (?P<kernel>[^\n]{0,600}?): ?"
+    r"Device-side assertion [`'](?P<check>[^\n]{1,300}?)' failed"
 )
 _SAID = (
     Sign("device-side assert triggered"),

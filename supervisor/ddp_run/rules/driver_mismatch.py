@@ -37,7 +37,7 @@ RULE = Rule(
 )
 _TOO_OLD = Sign(
     "The NVIDIA driver on your system is too old",
-    re.compile(r"The NVIDIA driver on your system is too old(?: \(found version (?P<found>\d+)\))?"),
+    re.compile(r"The NVIDIA driver on your system is too old(?: \(found version (?P<found>\d{1,9})\))?"),
 )
 _LIBRARY = Sign("Driver/library version mismatch")
 _NVML = Sign("RM has detected an NVML/RM version mismatch")

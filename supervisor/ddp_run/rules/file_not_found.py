@@ -28,7 +28,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="what is missing now is missing on the next attempt too"),
     since="0.1",
 )
-_QUOTED = r"(?P<quote>['\"])(?P<path>.+?)(?P=quote)"
+_QUOTED = r"(?P<quote>['\"])(?P<path>.{1,1000}?)(?P=quote)"
 _WITH_PATH = rf"(?:[^\n]*?(?:: |name = |at |file ){_QUOTED})?"
 _IN_WORKER = r"(?!: Caught \w+ in )"
 SIGNS: tuple[Sign, ...] = (
@@ -54,18 +54,21 @@ SIGNS: tuple[Sign, ...] = (
     Sign("Incorrect path_or_model_id", re.compile(rf"Incorrect path_or_model_id: {_QUOTED}")),
     Sign(
         "is not a local folder and is not a valid model identifier",
-        re.compile(r"(?P<path>[^\s:]+) is not a local folder and is not a valid model identifier"),
+        re.compile(r"(?<![^\s:])(?P<path>[^\s:]+) is not a local folder and is not a valid model identifier"),
     ),
     Sign(
         "does not appear to have a file named",
-        re.compile(r"(?P<path>[^\s:]+) does not appear to have a file named (?P<file>[^\s,]*[^\s,.])"),
+        re.compile(r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have a file named (?P<file>[^\s,]*[^\s,.])"),
     ),
     Sign(
         "does not appear to have files named",
-        re.compile(r"(?P<path>[^\s:]+) does not appear to have files named (?P<file>\(?[^)\n]*\)?)"),
+        re.compile(r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have files named (?P<file>\(?[^)\n]*\)?)"),
     ),
     Sign("Entry Not Found for url", re.compile(r"Entry Not Found for url: (?P<path>[^\s?]+[^\s?.])")),
-    Sign("doesn't exist on the Hub or cannot be accessed", re.compile(rf"Dataset {_QUOTED} doesn't exist on the Hub")),
+    Sign(
+        "doesn't exist on the Hub or cannot be accessed",
+        re.compile(r"Dataset (?P<quote>['\"])(?P<path>[^'\"]{1,300})(?P=quote) doesn't exist on the Hub"),
+    ),
     # Libraries in Rust (tokenizers, safetensors), C++ (torch's file adapter) and HDF5 raise classes of their own.
     Sign("No such file or directory (os error 2)", re.compile(r"No such file or directory \(os error 2\)")),
     Sign(
@@ -80,7 +83,8 @@ SIGNS: tuple[Sign, ...] = (
 _HUB = ("Repo id must be", "Incorrect path_or", "is not a local folder", "doesn't exist on the Hub")
 _STARTED = re.compile(r'subprocess\.py", line \d+, in _execute_child')
 _COMPILERS = re.compile(
-    r"(?:^|/)(?:nvcc|ninja|hipcc|icpx|ptxas|ccache|ld|make|cmake|(?:[\w.\-]*-)?(?:gcc|g\+\+|cc|c\+\+|clang(?:\+\+)?)(?:-\d+)?)$"
+    r"(?:^|/)(?:nvcc|ninja|hipcc|icpx|ptxas|ccache|ld|make|cmake|(?:[\w.\-]*-)?(?:gcc|g\+\+|cc|c\+\+|clang(?:\+\+)?)(?:-\d+)?)"
+    r"$"
 )
 _SHARED_MEMORY = re.compile(r"^/dev/shm(?:/|$)|^/torch_\d+|^/psm_")
 

@@ -37,7 +37,8 @@ _MESH = Sign("Gloo connectFullMesh failed", re.compile(r"Gloo connectFullMesh fa
 _CONNECT = Sign(
     "gloo/transport/tcp/",
     re.compile(
-        r"gloo/transport/tcp/\S+\] (?P<said>(?:connect \[?|Connect timeout |timed out connecting: )(?P<address>\S*).*)"
+        r"gloo/transport/tcp/\S{1,200}\] (?P<said>(?:connect \[?|Connect timeout |timed out"
+        r" connecting: )(?P<address>\S*).*)"
     ),
 )
 SIGNS = (_ADDRESS, _INTERFACE, _NO_INTERFACE, _NO_ADDRESS, _MESH, _CONNECT)

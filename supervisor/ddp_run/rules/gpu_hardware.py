@@ -70,15 +70,15 @@ _SURVIVED = frozenset({63, 64, 74, 92})
 _ONLY_BESIDE = frozenset({63, 64, 92})
 """Those that count only beside what ended the rank: they record that memory was retired, now or at the next reset."""
 XID = re.compile(
-    r"NVRM: Xid \(PCI:(?P<pci>[0-9A-Fa-f:.]+)\): (?P<number>\d+)"
-    r"(?:, pid='?(?P<pid>\d+))?(?:[^\n]*?name=(?P<name>[\w.\-/]+))?"
+    r"NVRM: Xid \(PCI:(?P<pci>[0-9A-Fa-f:.]+)\): (?P<number>\d{1,9})\b"
+    r"(?:, pid='?(?P<pid>\d+))?(?:[^\n]{0,200}?name=(?P<name>[\w.\-/]+))?"
 )
 _XID = Sign("NVRM: Xid", XID)
 _BUS = Sign("has fallen off the bus")
 _LIKELY = (
     Sign(
         "HW Exception by GPU node",
-        re.compile(r"HW Exception by GPU node-(?P<gpu>\d+)[^\n]*?reason ?: ?(?P<why>[\w ]+)"),
+        re.compile(r"HW Exception by GPU node-(?P<gpu>\d{1,9})[^\n]{0,200}?reason ?: ?(?P<why>[\w ]+)"),
     ),
     Sign("RESULT_ERROR_DEVICE_LOST", re.compile(r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST")),
     Sign("PI_ERROR_DEVICE_LOST"),

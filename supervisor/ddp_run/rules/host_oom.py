@@ -37,12 +37,12 @@ _REFUSED = (
     Sign(
         _BYTES,
         re.compile(
-            r"DefaultCPUAllocator: (?:can't allocate|not enough) memory(?:: you tried to allocate (?P<bytes>\d+))?"
+            r"DefaultCPUAllocator: (?:can't allocate|not enough) memory(?:: you tried to allocate (?P<bytes>\d{1,20}))?"
         ),
     ),
     Sign("Unable to allocate ", re.compile(r"Unable to allocate (?P<size>[\d.]+ [KMGTPE]iB) for an array")),
-    Sign("malloc of size ", re.compile(r"(?:re|m)alloc of size (?P<bytes>\d+) failed")),
-    Sign("memory allocation of ", re.compile(r"memory allocation of (?P<bytes>\d+) bytes failed")),
+    Sign("malloc of size ", re.compile(r"(?:re|m)alloc of size (?P<bytes>\d{1,20}) failed")),
+    Sign("memory allocation of ", re.compile(r"memory allocation of (?P<bytes>\d{1,20}) bytes failed")),
     Sign("std::bad_alloc"),
     Sign("Cannot allocate memory", re.compile(r"(?<!error )Cannot allocate memory")),
     Sign("MemoryError", re.compile(r"MemoryError\b"), _MEMORY_ERRORS),

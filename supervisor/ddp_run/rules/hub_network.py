@@ -40,11 +40,14 @@ _CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
 _RESET = frozenset({"ConnectionError", "ProtocolError", "ChunkedEncodingError", "IncompleteRead", "RemoteDisconnected"})
 _HTTPX = frozenset({"ConnectError", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout", "ReadError"})
 SIGNS: tuple[Sign, ...] = (
-    Sign(_CERTIFICATE, re.compile(rf"host='(?P<host>[\w.\-]+)'[^\n]*{_CERTIFICATE}|{_CERTIFICATE}[^\n]{{0,120}}")),
+    Sign(
+        _CERTIFICATE,
+        re.compile(rf"host='(?P<host>[\w.\-]+)'[^\n]{{0,1000}}{_CERTIFICATE}|{_CERTIFICATE}[^\n]{{0,120}}"),
+    ),
     # requests and urllib3
     Sign(
         "Max retries exceeded with url",
-        re.compile(r"(?:host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)[^\n]*?)?Max retries exceeded with url"),
+        re.compile(r"(?:host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)[^\n]{0,40}?)?Max retries exceeded with url"),
     ),
     Sign(
         "Read timed out.",
@@ -58,7 +61,7 @@ SIGNS: tuple[Sign, ...] = (
         "<urlopen error ",
         re.compile(
             r"<urlopen error (?P<why>(?:\[Errno (?!2\]|20\]|21\]|13\])-?\d+\]|timed out"
-            r"|\[SSL|_ssl|EOF|Remote|retrieval)[^>]*)>"
+            r"|\[SSL|_ssl|EOF|Remote|retrieval)[^>]{0,300})>"
         ),
     ),
     Sign("HTTP Error ", re.compile(rf"HTTP Error (?:{_STATUS}|403: rate limit exceeded)[^\n]{{0,80}}")),
@@ -80,7 +83,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign("LocalEntryNotFoundError", types=frozenset({"LocalEntryNotFoundError"})),
     Sign("An error happened while trying to locate the file on the Hub"),
     Sign(_OFFLINE),
-    Sign(_OFFLINE_MODE, re.compile(rf"Cannot (?:reach|access) {_URL}[^\n]*{_OFFLINE_MODE}|{_OFFLINE_MODE}")),
+    Sign(_OFFLINE_MODE, re.compile(rf"Cannot (?:reach|access) {_URL}[^\n]{{0,300}}{_OFFLINE_MODE}|{_OFFLINE_MODE}")),
     Sign("Couldn't reach ", re.compile(r"Couldn't reach (?P<what>'[^'\n]+' on the Hub|https?://[^\s?]+)[^\n]{0,80}")),
     Sign("CAS service error"),
     Sign("An error occurred while downloading using `hf_transfer`"),

@@ -45,7 +45,7 @@ RULE = Rule(
 )
 _ROCM = Sign(
     "Memory access fault by GPU node",
-    re.compile(r"Memory access fault by GPU node-(?P<gpu>\d+).* on address (?P<address>0x[0-9a-fA-F]+)"),
+    re.compile(r"Memory access fault by GPU node-(?P<gpu>\d+).{0,200} on address (?P<address>0x[0-9a-fA-F]+)"),
 )
 _INTEL = Sign("Segmentation fault from GPU at", re.compile(r"Segmentation fault from GPU at (?P<address>0x[0-9a-f]+)"))
 SIGNS = (
@@ -65,7 +65,7 @@ SIGNS = (
     _ROCM,
     _INTEL,
 )
-_PAGE_FAULT = (Sign("NVRM: Xid", re.compile(r"NVRM: Xid \([^)]*\): (?:13|31), [^\n]*")),)
+_PAGE_FAULT = (Sign("NVRM: Xid", re.compile(r"NVRM: Xid \([^)]{0,60}\): (?:13|31), [^\n]*")),)
 
 
 def match(death: Death, run: Evidence) -> Finding | None:

@@ -30,11 +30,13 @@ SIGNS: tuple[Sign, ...] = (
     Sign("ModuleNotFoundError", types=frozenset({"ModuleNotFoundError"})),
     Sign("ImportError", types=frozenset({"ImportError"})),
     *(
-        Sign(words, re.compile(rf"(?P<library>\S+\.so[\w.]*): {words}"), _LIBRARY)
+        Sign(words, re.compile(rf"(?<!\S)(?P<library>\S{{1,400}}\.so[\w.]{{0,40}}): {words}"), _LIBRARY)
         for words in ("cannot open shared object file", "undefined symbol")
     ),
 )
-_NAMED = re.compile(r"(?P<library>\S+\.so[\w.]*): (?:cannot open shared object file|undefined symbol)")
+_NAMED = re.compile(
+    r"(?<!\S)(?P<library>\S{1,400}\.so[\w.]{0,40}): (?:cannot open shared object file|undefined symbol)"
+)
 _MODULE = re.compile(r"No module named '(?P<module>[\w.]+)'")
 
 

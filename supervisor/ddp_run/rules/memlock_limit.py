@@ -41,7 +41,7 @@ _LIMIT = (
     Sign("RLIMIT_MEMLOCK is", re.compile(r"RLIMIT_MEMLOCK is (?P<limit>\d+) bytes")),
     Sign(
         "Please set max locked memory",
-        re.compile(r"Please set max locked memory \(ulimit -l\)[^\n]*current: (?P<limit>[\w ]+)"),
+        re.compile(r"Please set max locked memory \(ulimit -l\)[^\n]{0,200}current: (?P<limit>[\w ]+)"),
     ),
     Sign("trying to allocate some locked memory"),
 )

@@ -47,7 +47,9 @@ _STOPPING = tuple(
     )
     for words in ("stopping training", "topping the training", "borting training", "xiting training")
 )
-_DISTRIBUTION = re.compile(r"to satisfy the constraint [\s\S]*?found invalid values:[\s\S]*?\b(?:nan|inf)\b")
+_DISTRIBUTION = re.compile(
+    r"to satisfy the constraint [\s\S]{0,200}?found invalid values:[\s\S]{0,1500}?\b(?:nan|inf)\b"
+)
 SIGNS: tuple[Sign, ...] = (
     Sign("The total norm of order ", re.compile(r"The total norm of order \S+ for gradients[^\n]{0,40} is non-finite")),
     Sign(

@@ -37,9 +37,9 @@ _LAST_WORDS = (
             *("corrupted size", "corrupted double-linked", "Fatal Python error: "),
         )
     ),
-    Sign("Assertion `", re.compile(r"(?P<what>.*Assertion `.*failed.*)")),
-    Sign("Assertion failed", re.compile(r"(?P<what>.*Assertion failed.*)")),
-    Sign("detected ***: terminated", re.compile(r"(?P<what>\*\*\* .* detected \*\*\*: terminated)")),
+    Sign("Assertion `", re.compile(r"^(?P<what>(?>.*?Assertion `).*failed.*)")),
+    Sign("Assertion failed", re.compile(r"^(?P<what>.*Assertion failed.*)")),
+    Sign("detected ***: terminated", re.compile(r"(?P<what>\*\*\* .{1,80} detected \*\*\*: terminated)")),
 )
 SIGNS: tuple[Sign, ...] = (*_WHAT, *_LAST_WORDS)
 

@@ -38,8 +38,9 @@ _UNIQUE_ID = (
     Sign(
         "is setting up NCCL communicator and retrieving ncclUniqueId",
         re.compile(
-            r"\[(?P<rank>\d+)\] is setting up NCCL communicator and retrieving ncclUniqueId from \[(?P<root>\d+)\]"
-            r"[\s\S]*?got error: (?P<error>[^\n]*)"
+            r"\[(?P<rank>\d{1,9})\] is setting up NCCL communicator and retrieving ncclUniqueId from"
+            r" \[(?P<root>\d{1,9})\]"
+            r"[\s\S]{0,400}?got error: (?P<error>[^\n]*)"
         ),
     ),
 )

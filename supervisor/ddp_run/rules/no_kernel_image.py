@@ -36,12 +36,12 @@ RULE = Rule(
 _WARNED = Sign(
     "is not compatible with the current PyTorch installation",
     re.compile(
-        r"(?P<gpu>[^\n]{2,60}?) with (?:CUDA|HIP|XPU)? ?capability (?P<arch>sm_\w+)"
+        r"(?m:^)(?P<gpu>[^\n]{2,160}?) with (?:CUDA|HIP|XPU)? ?capability (?P<arch>sm_\w+)"
         r" is not compatible with the current PyTorch installation"
     ),
 )
 _ROCBLAS = Sign(
-    "rocBLAS error: Cannot read", re.compile(r"rocBLAS error: Cannot read \S+[^\n]* for GPU arch ?: (?P<arch>\w+)")
+    "rocBLAS error: Cannot read", re.compile(r"rocBLAS error: Cannot read \S[^\n]{0,300} for GPU arch ?: (?P<arch>\w+)")
 )
 _FUNCTION = Sign("invalid device function", re.compile(r"(?P<runtime>CUDA|HIP) error: invalid device function"))
 SIGNS = (
@@ -50,7 +50,7 @@ SIGNS = (
         "device kernel image is invalid", re.compile(r"(?:CUDA|HIP) (?:driver )?error: device kernel image is invalid")
     ),
     Sign("Unable to find code object for all current devices"),
-    Sign("_STATUS_ARCH_MISMATCH", re.compile(r"\w+_STATUS_ARCH_MISMATCH\w*")),
+    Sign("_STATUS_ARCH_MISMATCH", re.compile(r"\b\w+_STATUS_ARCH_MISMATCH\w*")),
     Sign("PI_ERROR_INVALID_BINARY"),
     Sign("UR_RESULT_ERROR_INVALID_BINARY"),
     _FUNCTION,
@@ -88,7 +88,8 @@ def _advice(hit: Hit, arch: str | None, torchs: bool) -> tuple[str, ...]:
     if torchs:
         return (
             'python -c "import torch; print(torch.__version__, torch.cuda.get_arch_list())"   # what this torch has',
-            f"python -m pip install --upgrade torch   # to one that has {arch}: https://pytorch.org/get-started/locally/",
+            f"python -m pip install --upgrade torch   # to one that has {arch}:"
+            f" https://pytorch.org/get-started/locally/",
         )
     digits = re.fullmatch(r"sm_(\d+)(\d)", arch or "")
     build = f"{digits[1]}.{digits[2]}" if digits else "9.0"

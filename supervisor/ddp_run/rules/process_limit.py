@@ -35,7 +35,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign("libgomp: Thread creation failed", re.compile(rf"libgomp: Thread creation failed: {_AGAIN}")),
     Sign(
         "pthread_create failed for thread",
-        re.compile(rf"OpenBLAS.*pthread_create failed for thread \d+ of \d+: {_AGAIN}"),
+        re.compile(rf"OpenBLAS.{{0,200}}pthread_create failed for thread \d+ of \d+: {_AGAIN}"),
     ),
     Sign("System unable to allocate necessary resources for OMP thread"),
     Sign(_AGAIN, re.compile(rf"what\(\):\s+(?:thread constructor failed: )?{_AGAIN}")),

@@ -35,7 +35,7 @@ RULE = Rule(
 _CONNECT = Sign(
     "he client socket has ",
     re.compile(
-        r"he client socket has (?:timed out after (?P<after>\d+ ?m?s) while trying to connect to "
+        r"he client socket has (?:timed out after (?P<after>\d{1,20} ?m?s) while trying to connect to "
         r"|failed to connect to any network address of )"
         r"(?:\((?P<host>[^,()]+), (?P<port>\d+)\)|(?P<address>[\w.\-]+:\d+))"
     ),
@@ -53,9 +53,11 @@ _BARRIER = Sign(
         r"(?:num_workers_joined|worker_count)=(?P<joined>\d+), timeout=(?P<timeout>[\d:.]+)"
     ),
 )
-_KEYS = Sign("wait timeout after ", re.compile(r"wait timeout after (?P<ms>\d+)ms, keys: (?P<keys>\S+)"))
-_KEY = Sign("Timeout waiting for key: ", re.compile(r"Timeout waiting for key: (?P<keys>\S+) after (?P<ms>\d+) ms"))
-_OLD = Sign("connect() timed out. Original timeout was ", re.compile(r"Original timeout was (?P<ms>\d+) ms"))
+_KEYS = Sign("wait timeout after ", re.compile(r"wait timeout after (?P<ms>\d{1,20})ms, keys: (?P<keys>\S+)"))
+_KEY = Sign(
+    "Timeout waiting for key: ", re.compile(r"Timeout waiting for key: (?P<keys>\S+) after (?P<ms>\d{1,20}) ms")
+)
+_OLD = Sign("connect() timed out. Original timeout was ", re.compile(r"Original timeout was (?P<ms>\d{1,20}) ms"))
 _SOCKET = Sign("Socket Timeout", re.compile(r"(?:Error|Exception): Socket Timeout\s*$"))
 _AGENT = (
     Sign("RendezvousTimeoutError"),
@@ -67,7 +69,8 @@ _AWAY = re.compile(r"Connection (?:reset|closed) by peer|Broken pipe|[Ff]ailed t
 _IN_RANK = (_CONNECT, _CLIENTS, _BARRIER, _KEYS, _KEY, _OLD)
 SIGNS = (*_IN_RANK, _SOCKET, *_AGENT)
 _MEETING = re.compile(
-    r"init_process_group|_new_process_group_helper|_store_based_barrier|rendezvous|_create_c10d_store|new_group|TCPStore"
+    r"init_process_group|_new_process_group_helper|_store_based_barrier|rendezvous|_create_c10d_store|new_group|TCPStor"
+    r"e"
     r"|ProcessGroupGloo\("
 )
 _GLOO_KEY = re.compile(r"/(?:cpu|gloo)//?\d+/(?P<rank>\d+)$")

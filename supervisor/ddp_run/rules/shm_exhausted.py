@@ -54,7 +54,7 @@ _TORCHS = (
     Sign("unable to write to file </torch_", re.compile(r"unable to write to file <(?P<file>/torch_\w+)>[^\n]*")),
     Sign(
         "unable to allocate shared memory(shm)",
-        re.compile(rf"unable to allocate shared memory\(shm\) for file <(?P<file>[^>]+)>: {_FULL}"),
+        re.compile(rf"unable to allocate shared memory\(shm\) for file <(?P<file>[^>]{{1,300}})>: {_FULL}"),
     ),
     Sign("unable to resize file </torch_", re.compile(r"unable to resize file <(?P<file>/torch_\w+)>[^\n]*")),
     Sign(

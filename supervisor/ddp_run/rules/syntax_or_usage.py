@@ -38,7 +38,7 @@ _REFUSED = tuple(
 )
 # What torch/distributed/run.py and the rendezvous' parameters raise for a value that they cannot read.
 _BAD_VALUE = tuple(
-    Sign(words, re.compile(rf"(?:ValueError|RuntimeError): (?P<what>.*{re.escape(words)}.*)"))
+    Sign(words, re.compile(rf"(?:ValueError|RuntimeError): (?P<what>.{{0,300}}{re.escape(words)}.*)"))
     for words in (
         "Unsupported nproc_per_node value",
         'is not in "MIN:MAX" format',

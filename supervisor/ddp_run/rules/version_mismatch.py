@@ -42,36 +42,42 @@ SIGNS: tuple[Sign, ...] = (
     Sign(
         "is required for a normal functioning of this module",
         re.compile(
-            r"(?P<need>\S+) is required for a normal functioning of this module, but found (?P<have>[^\s]*[^\s.])"
+            r"(?<!\S)(?P<need>\S+) is required for a normal functioning of this module, but found"
+            r" (?P<have>[^\s]*[^\s.])"
         ),
     ),
     Sign(
         ", but found ",
         re.compile(
-            r"requires? (?P<need>[\w\-.\[\]]+ ?(?:version )?[<>=!~]=?[^\n]*?),? but found (?P<have>[^\s]*[^\s.])"
+            r"requires? (?P<need>[\w\-.\[\]]{1,100} ?(?:version )?[<>=!~]=?[^\n]{0,200}?),? but found"
+            r" (?P<have>[^\s]*[^\s.])"
         ),
         _IMPORT,
     ),
     Sign(
         ", but you have ",
         re.compile(
-            r"requires? (?P<need>[\w\-.\[\]]+ ?(?:version )?[<>=!~]=?[^\n]*?),? but you have (?P<have>[^\n]*[^\n.])"
+            r"requires? (?P<need>[\w\-.\[\]]{1,100} ?(?:version )?[<>=!~]=?[^\n]{0,200}?),? but you"
+            r" have (?P<have>[^\n]*[^\n.])"
         ),
         _IMPORT,
     ),
     Sign(
         "Requires Flash-Attention version ",
-        re.compile(r"Requires (?P<need>Flash-Attention version [^\n]*?) but got (?P<have>\S*[^\s.])"),
+        re.compile(r"Requires (?P<need>Flash-Attention version [^\n]{0,100}?) but got (?P<have>\S*[^\s.])"),
     ),
     Sign(
-        "VersionConflict", re.compile(r"VersionConflict: \((?P<have>[^\n]+?), Requirement\.parse\('(?P<need>[^']+)'\)")
+        "VersionConflict",
+        re.compile(r"VersionConflict: \((?P<have>[^\n]{1,200}?), Requirement\.parse\('(?P<need>[^']+)'\)"),
     ),
     Sign("VersionConflict", types=frozenset({"VersionConflict", "ContextualVersionConflict"})),
     Sign(
         "distribution was not found and is required by",
         re.compile(r"The '(?P<need>[^']+)' distribution was not found and is required by (?P<by>[^\n]*)"),
     ),
-    Sign(_SYMBOL, re.compile(r"(?P<library>[^\s:]+\.so[\w.]*): undefined symbol: (?P<symbol>\w+)")),
+    Sign(
+        _SYMBOL, re.compile(r"(?<![^\s:])(?P<library>[^\s:]{1,400}\.so[\w.]{0,40}): undefined symbol: (?P<symbol>\w+)")
+    ),
     Sign("operator torchvision::", re.compile(r"operator (?P<operator>torchvision::\w+) does not exist")),
     Sign("Couldn't load custom C++ ops"),
     Sign("partially initialized module 'torchvision' has no attribute"),
@@ -94,7 +100,8 @@ SIGNS: tuple[Sign, ...] = (
     Sign(
         "' not found (required by ",
         re.compile(
-            r"version [`'](?P<need>(?:GLIBCXX|GLIBC|CXXABI|GOMP|GCC)_[\d.]+)' not found \(required by (?P<by>[^)]+)\)"
+            r"version [`'](?P<need>(?:GLIBCXX|GLIBC|CXXABI|GOMP|GCC)_[\d.]+)' not found \(required by"
+            r" (?P<by>[^)]{1,400})\)"
         ),
     ),
     Sign("Loading a dataset cached in a", re.compile(r"Loading a dataset cached in a \w+ is not supported")),
@@ -114,9 +121,11 @@ SIGNS: tuple[Sign, ...] = (
     ),
 )
 _REMOVED_FROM_NUMPY = re.compile(  # in 1.24 and in 2.0
-    r"object0?|float_?|int0?|bool8?|complex_?|str0?|long|unicode_?|string_|typeDict|uint0|bytes0|void0|Inf|Infinity|NaN|NAN"
+    r"object0?|float_?|int0?|bool8?|complex_?|str0?|long|unicode_?|string_|typeDict|uint0|bytes0|void0|Inf|Infinity|NaN|NA"
+    r"N"
     r"|PINF|NINF|PZERO|NZERO|infty|cast|asfarray|row_stack|in1d|trapz|product|cumproduct|alltrue|sometrue|round_"
-    r"|find_common_type|issctype|maximum_sctype|obj2sctype|sctype2char|issubclass_|set_string_function|lookfor|safe_eval"
+    r"|find_common_type|issctype|maximum_sctype|obj2sctype|sctype2char|issubclass_|set_string_function|lookfor|safe_eva"
+    r"l"
     r"|msort|mat|disp|byte_bounds|source|who|compat|recfromcsv|recfromtxt|DataSource|sctypes|nbytes|geterrobj|seterrobj"
     r"|asscalar|rank|longfloat|singlecomplex|clongfloat|longcomplex|cfloat|deprecate"
 )
