@@ -1,18 +1,22 @@
 """What ranks say of themselves: one JSON datagram each on a Unix socket in a folder that only this user can enter.
 
-A rank that cannot send (socket gone, queue full) goes on without: nothing here may hold up training.
+A rank that cannot send (socket gone, queue full) goes on without: nothing here may hold up training. Every process of
+the job can send, so all of it is looked at here, once: what comes out of here is what it says it is.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import socket
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, final
 
 from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Noted, Rank, RankFailed, RankPhase, RankStarted
+from ddp_run.journal import now
 
 _MOST = 256 * 1024
 """Bytes of the largest message; longer ones are cut by the rank before it sends."""
@@ -24,6 +28,12 @@ _NAME = "events.sock"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _LONGEST_PATH = 107
 """Bytes of a Unix socket's path (unix(7)); a scheduler's TMPDIR alone can be longer."""
+_CREDENTIALS = struct.Struct("iII")
+"""struct ucred of unix(7): pid, uid, gid."""
+_AT_ONCE = 256
+"""Messages; more than the kernel keeps for us (net.unix.max_dgram_qlen), so all that had come are among them."""
+_FOLDER = re.compile(r"attempt_\d{1,9}(/restart_\d{1,9})?/rank_\d{1,9}")
+_MANY = 1 << 31
 
 
 def _private_folder() -> Path:
@@ -64,6 +74,7 @@ class Inbox:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * _MOST)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.bind(str(self.path))
         self.board_folders = (*_board_folder(self.folder.name), self.folder)
         """Where a rank may put its board (`rank/board.py`): the first that gives room. All are removed at the end."""
@@ -86,59 +97,121 @@ class Inbox:
         return self._socket.fileno()
 
     def read(self) -> list[Said]:
-        """All messages that have arrived; those that are not of our form are dropped."""
+        """The messages that had arrived; those that are not of our form are dropped."""
         events: list[Said] = []
-        while True:
+        for _ in range(_AT_ONCE):
             try:
-                message = self._socket.recv(_MOST)
-            except BlockingIOError:
-                return events
-            event = _event(message)
+                message, ancillary, _flags, _sender = self._socket.recvmsg(_MOST, socket.CMSG_SPACE(_CREDENTIALS.size))
+            except OSError:  # BlockingIOError: that was all
+                break
+            event = _event(message, _sender_of(ancillary))
             if event is not None:
                 events.append(event)
+        return events
 
 
-def _event(message: bytes) -> Said | None:
+def _sender_of(ancillary: list[tuple[int, int, bytes]]) -> int:
+    """The pid of the process that sent a message, as the kernel has it and as it is called here; 0: not known."""
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) == _CREDENTIALS.size:
+            return int(_CREDENTIALS.unpack(data)[0])
+    return 0
+
+
+@final
+class _Fields:
+    """A message's fields; all methods raise ValueError for what cannot be."""
+
+    def __init__(self, given: object) -> None:
+        if not isinstance(given, Mapping):
+            raise ValueError("not an object")
+        self._given: Mapping[str, Any] = given
+
+    def number(self, name: str, least: int = 0, below: int = _MANY) -> int:
+        value = self._given.get(name)
+        if type(value) is not int or not least <= value < below:
+            raise ValueError(name)
+        return value
+
+    def at(self) -> MonotonicNs:
+        """When it was; what is to come (a clock of another time namespace) is now."""
+        return MonotonicNs(min(self.number("at", below=1 << 63), now()))
+
+    def rank(self) -> Rank:
+        return Rank(self.number("rank"))
+
+    def text(self, name: str) -> str:
+        value = self._given.get(name)
+        if not isinstance(value, str):
+            raise ValueError(name)
+        return value
+
+    def optional(self, name: str) -> Any:
+        return self._given.get(name)
+
+
+def _event(message: bytes, sender: int) -> Said | None:
     try:
-        fields = json.loads(message.decode("utf-8", "replace"))
-        match fields["event"]:
+        fields = _Fields(json.loads(message.decode("utf-8", "replace")))
+        match fields.text("event"):
             case "started":
-                return _started(fields)
+                return _started(fields, sender)
             case "failed":
-                return _failed(fields)
-            case "phase":
-                at, rank = MonotonicNs(int(fields["at"])), Rank(int(fields["rank"]))
-                return RankPhase(at, rank, int(fields["restart"]), str(fields["phase"]))
-            case "missed":
-                return Noted(
-                    MonotonicNs(int(fields["at"])), f"rank {fields['rank']} cannot be observed: {fields['text']}"
+                return RankFailed(
+                    at=fields.at(),
+                    rank=fields.rank(),
+                    restart=fields.number("restart"),
+                    code=fields.number("code", -255, 256),
+                    exception=_exception(fields.optional("exception")),
                 )
+            case "phase":
+                return RankPhase(fields.at(), fields.rank(), fields.number("restart"), _phase(fields.text("phase")))
+            case "missed":
+                return Noted(fields.at(), f"rank {fields.rank()} cannot be observed: {fields.text('text')}")
             case _:
                 return None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError):
         return None
 
 
-def _started(fields: Mapping[str, Any]) -> RankStarted:
+def _started(fields: _Fields, sender: int) -> RankStarted:
+    """Its pid is the sender's: signals go there."""
+    folder = fields.text("folder")
+    if sender <= 1 or not _FOLDER.fullmatch(folder):
+        raise ValueError(folder)
     return RankStarted(
-        at=MonotonicNs(int(fields["at"])),
-        rank=Rank(int(fields["rank"])),
-        local_rank=LocalRank(int(fields["local_rank"])),
-        restart=int(fields["restart"]),
-        pid=int(fields["pid"]),
-        world_size=int(fields["world_size"]),
-        local_world_size=int(fields["local_world_size"]),
-        folder=str(fields["folder"]),
-        watched=bool(fields.get("watched")),
+        at=fields.at(),
+        rank=fields.rank(),
+        local_rank=LocalRank(fields.number("local_rank")),
+        restart=fields.number("restart"),
+        pid=sender,
+        world_size=fields.number("world_size"),
+        local_world_size=fields.number("local_world_size"),
+        folder=folder,
+        watched=bool(fields.optional("watched")),
     )
 
 
-def _failed(fields: Mapping[str, Any]) -> RankFailed:
-    exception = fields["exception"]
-    return RankFailed(
-        at=MonotonicNs(int(fields["at"])),
-        rank=Rank(int(fields["rank"])),
-        restart=int(fields["restart"]),
-        code=int(fields["code"]),
-        exception=None if exception is None else ExceptionInfo(**exception),
+def _phase(name: str) -> str:
+    from ddp_run.boards import PHASES
+
+    if name not in PHASES:
+        raise ValueError(name)
+    return name
+
+
+def _exception(given: object) -> ExceptionInfo | None:
+    if given is None:
+        return None
+    fields = _Fields(given)
+    file, function, traceback = (
+        fields.text(name) if fields.optional(name) is not None else None for name in ("file", "function", "traceback")
+    )
+    return ExceptionInfo(
+        type=fields.text("type"),
+        message=fields.text("message"),
+        file=None if file is None or "\0" in file else file,
+        line=fields.number("line") if fields.optional("line") is not None else None,
+        function=function,
+        traceback=traceback or "",
     )

@@ -88,9 +88,8 @@ def test_an_exit_code_that_may_not_be_read_is_not_taken_for_0() -> None:
     assert run(program) == "768 0\nNone None False\n"
 
 
-@pytest.mark.parametrize("pid", [0, 1, -1, -os.getpid(), os.getpid(), 1 << 31, 1 << 80])
-def test_numbers_that_are_no_process_of_the_job_get_no_signal(pid: int) -> None:
-    assert launch.send_signal([pid], 0) == ()
+def test_numbers_that_are_no_process_of_the_job_get_no_signal() -> None:
+    assert launch.send_signal([0, 1, -1, -os.getpid(), os.getpid(), 1 << 31, 1 << 80], 0) == ()
 
 
 KEEPER = """

@@ -1,0 +1,136 @@
+"""What ranks send is input: anybody below ddp-run can write to the socket. Real datagrams."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.waiting import limit
+
+from ddp_run.events import ExceptionInfo, MonotonicNs, Noted, Rank, RankFailed, RankPhase, RankStarted
+from ddp_run.inbox import Inbox
+
+AT = time.monotonic_ns()
+HELLO: dict[str, Any] = {
+    "event": "started",
+    "at": AT,
+    "rank": 3,
+    "local_rank": 1,
+    "restart": 0,
+    "pid": os.getpid(),
+    "world_size": 4,
+    "local_world_size": 2,
+    "folder": "attempt_0/restart_1/rank_3",
+    "watched": 1,
+    "stdout": None,
+}
+RAISED: dict[str, Any] = {"type": "ValueError", "message": "no", "file": "/a.py", "line": 3, "function": "f"}
+FAILED: dict[str, Any] = {"event": "failed", "at": AT, "rank": 3, "restart": 0, "code": 1, "exception": RAISED}
+PHASE: dict[str, Any] = {"event": "phase", "at": AT, "rank": 3, "restart": 0, "phase": "training"}
+MISSED: dict[str, Any] = {"event": "missed", "at": AT, "rank": 3, "text": "hook: OSError: no"}
+
+
+@pytest.fixture
+def inbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inbox]:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with Inbox() as inbox:
+        yield inbox
+
+
+def send(inbox: Inbox, message: bytes | dict[str, Any]) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.connect(str(inbox.path))
+        channel.send(message if isinstance(message, bytes) else json.dumps(message).encode())
+
+
+def test_what_ranks_say(inbox: Inbox) -> None:
+    for message in (HELLO, FAILED, FAILED | {"exception": None}, PHASE, MISSED):
+        send(inbox, message)
+    failed = RankFailed(MonotonicNs(AT), Rank(3), 0, 1, ExceptionInfo("ValueError", "no", "/a.py", 3, "f"))
+    started, *others = inbox.read()
+    assert isinstance(started, RankStarted)
+    assert (started.rank, started.pid, started.folder) == (3, os.getpid(), "attempt_0/restart_1/rank_3")
+    assert others[0] == failed
+    assert isinstance(others[1], RankFailed)
+    assert others[1].exception is None
+    assert others[2] == RankPhase(MonotonicNs(AT), Rank(3), 0, "training")
+    assert others[3] == Noted(MonotonicNs(AT), "rank 3 cannot be observed: hook: OSError: no")
+
+
+BROKEN: list[bytes | dict[str, Any]] = [
+    b"",
+    b"\xff\xfe",
+    b"[]",
+    b"null",
+    b'"started"',
+    b"[" * 100_000,
+    b'{"event":' * 20_000,
+    b'{"event": ["started"]}',
+    json.dumps(HELLO).replace(str(AT), "1e999").encode(),
+    json.dumps(HELLO).replace(str(AT), "NaN").encode(),
+    json.dumps(HELLO).replace(str(AT), "9" * 5000).encode(),
+    HELLO | {"at": -1},
+    HELLO | {"at": "1"},
+    HELLO | {"at": True},
+    HELLO | {"rank": -1},
+    HELLO | {"rank": 1 << 40},
+    HELLO | {"rank": 1.5},
+    HELLO | {"restart": -1},
+    HELLO | {"world_size": 1 << 40},
+    HELLO | {"folder": "attempt_0/rank_0\0"},
+    HELLO | {"folder": "attempt_0/../../x/rank_0"},
+    HELLO | {"folder": "/etc"},
+    HELLO | {"folder": ""},
+    FAILED | {"code": 1 << 40},
+    FAILED | {"code": None},
+    FAILED | {"exception": []},
+    FAILED | {"exception": RAISED | {"type": None}},
+    FAILED | {"exception": RAISED | {"line": 1e999}},
+    FAILED | {"exception": RAISED | {"line": -3}},
+    FAILED | {"exception": RAISED | {"file": ["/a.py"]}},
+    PHASE | {"phase": "asleep"},
+    PHASE | {"phase": 3},
+    MISSED | {"text": None},
+    MISSED | {"rank": "3"},
+]
+
+
+@pytest.mark.parametrize("message", BROKEN, ids=map(str, range(len(BROKEN))))
+def test_what_is_not_of_our_form_is_dropped(inbox: Inbox, message: bytes | dict[str, Any]) -> None:
+    send(inbox, message)
+    send(inbox, PHASE)
+    assert [type(event) for event in inbox.read()] == [RankPhase]
+
+
+def test_a_file_that_cannot_be_is_not_known(inbox: Inbox) -> None:
+    send(inbox, FAILED | {"exception": RAISED | {"file": "/a\0.py"}})
+    (event,) = inbox.read()
+    assert isinstance(event, RankFailed)
+    assert event.exception == ExceptionInfo("ValueError", "no", None, 3, "f")
+
+
+def test_a_time_to_come_is_now(inbox: Inbox) -> None:
+    send(inbox, PHASE | {"at": 1 << 62})
+    (event,) = inbox.read()
+    assert AT <= event.at <= time.monotonic_ns()
+
+
+@pytest.mark.parametrize("claimed", [1, 0, -1, os.getpid(), 1 << 40], ids=["first", "group", "all", "another", "none"])
+def test_who_says_hello_is_the_kernels_word(inbox: Inbox, claimed: int) -> None:
+    """A wrong pid would get the signals that are meant for a rank; one of another pid namespace is wrong here."""
+    program = "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.connect(sys.argv[1]); "
+    program += "s.send(sys.argv[2].encode())"
+    hello = json.dumps(HELLO | {"pid": claimed})
+    with subprocess.Popen([sys.executable, "-c", program, str(inbox.path), hello]) as sender:
+        assert sender.wait(limit(60)) == 0
+        (event,) = inbox.read()
+        assert isinstance(event, RankStarted)
+        assert event.pid == sender.pid
