@@ -172,7 +172,9 @@ class Attempt:
                     self._reap()
                 case Caught(signum):
                     self._read_inbox()  # a rank that has said hello by now is to have it too
-                    self._stops += signum in STOP_SIGNALS
+                    if signum in STOP_SIGNALS:
+                        self._stops += 1
+                        self._note_progress()
                     self._emit(SignalReceived(now(), signum))
                 case RanOut("look-for-ranks"):
                     self._look_for_ranks()

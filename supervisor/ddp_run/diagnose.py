@@ -204,6 +204,7 @@ class _Court:
         retry = Retry(helps=False, reason=f"it was told to stop by {by}")
         code = self._interrupted_code(stop)
         verdict = Verdict("interrupted", code, confidence="certain", collateral=gone, retry=retry)
+        verdict = replace(verdict, phase=self.run.stop_phase, step=self.run.stop_step)
         finding = self._best(self._ask(lambda cause: cause.match_stop, lambda ask: ask(self.run)))
         return verdict if finding is None else _with_finding(verdict, replace(finding, retry=retry))
 

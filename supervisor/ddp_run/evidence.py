@@ -23,6 +23,7 @@ from ddp_run.events import (
     ExceptionInfo,
     HangTimedOut,
     KernelLogged,
+    MonotonicNs,
     NativeFramesSeen,
     NotEnded,
     ProgressSampled,
@@ -64,6 +65,7 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
     stop = next((e for e in part.events if isinstance(e, SignalReceived) and e.signum in STOP_SIGNALS), None)
     not_ended = tuple(e for e in part.events if isinstance(e, NotEnded))
     alive = [start for start in started.values() if any(start.pid == e.pid for e in not_ended)]
+    stop_phase, stop_step = (None, None) if stop is None else _reached(part, list(started.values()), stop.at)
     host_kills, cgroup_kills = resource_evidence.oom_kills(part)
     hung = next((e for e in part.events if isinstance(e, HangTimedOut)), None)
     logged = next((e for e in reversed(part.events) if isinstance(e, KernelLogged)), None)
@@ -77,6 +79,8 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
         agent=agent,
         stop_signal=stop.signum if stop else _agent_stop_signal(agent.log),
         stop_at=stop.at if stop else None,
+        stop_phase=stop_phase,
+        stop_step=stop_step,
         host_oom_kills=host_kills,
         cgroup_oom_kills=cgroup_kills,
         kernel=LogText("kernel", logged.lines if logged else (), None),
@@ -179,6 +183,17 @@ def _phase(part: AttemptEvents, start: RankStarted) -> Phase | None:
     ]
     phase = told[-1] if told else "before-init"
     return cast(Phase, phase) if start.watched and phase in get_args(Phase) else None
+
+
+def _reached(part: AttemptEvents, ranks: Sequence[RankStarted], at: MonotonicNs) -> tuple[Phase | None, int | None]:
+    """The phase and the optimizer steps that all these ranks had reached by then."""
+    before = replace(part, events=tuple(e for e in part.events if e.at <= at))
+    phases = [_phase(before, start) for start in ranks]
+    steps = [_step(before, start) for start in ranks]
+    seen = [phase for phase in phases if phase is not None]
+    made = [step for step in steps if step is not None]
+    phase = min(seen, key=get_args(Phase).index) if seen and len(seen) == len(phases) else None
+    return phase, min(made) if made and len(made) == len(steps) else None
 
 
 def _step(part: AttemptEvents, start: RankStarted) -> int | None:

@@ -192,6 +192,10 @@ class Evidence:
     stop_signal: int | None = None
     """The first signal that told ddp-run to stop, where one did."""
     stop_at: MonotonicNs | None = None
+    stop_phase: Phase | None = None
+    """The phase that all ranks of this node had reached when the signal came, and the optimizer steps that each had
+    made; null where that was not seen."""
+    stop_step: int | None = None
     host_oom_kills: int | None = None
     """Kills by the kernel's out-of-memory killer during this attempt, on the host."""
     cgroup_oom_kills: int | None = None

@@ -133,7 +133,14 @@ def _headline(verdict: Verdict, attempts: int, paint: Callable[[str, str], str])
     code = f"[{verdict.code}]" if verdict.code else ""
     title = neutral(verdict.title or _plain_title(verdict, attempts))
     likely = " (likely)" if verdict.confidence == "likely" and "likely" not in title else ""
-    return f"{paint(word, word + code)}: {title}{likely}"
+    return f"{paint(word, word + code)}: {title}{_stopped_in(verdict)}{likely}"
+
+
+def _stopped_in(verdict: Verdict) -> str:
+    """` during training, after step 1840`, of a job that was told to stop."""
+    if verdict.outcome != "interrupted" or verdict.phase is None:
+        return ""
+    return f" {_PHASE[verdict.phase]}" + (f", after step {verdict.step}" if verdict.step is not None else "")
 
 
 def _plain_title(verdict: Verdict, attempts: int) -> str:

@@ -126,6 +126,8 @@ def test_a_signal_without_python_code() -> None:
 
 
 def test_interrupted_and_succeeded_have_their_own_words() -> None:
+    stopped = Verdict("interrupted", 143, phase="training", step=1840)
+    assert block(stopped) == "interrupted: the job was stopped from outside during training, after step 1840"
     assert block(Verdict("interrupted", 130, "user-interrupt", "DDP901")) == (
         "interrupted[DDP901]: the job was stopped from outside"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ddp_run.diagnose import judge
@@ -19,9 +20,11 @@ from ddp_run.events import (
     MonotonicNs,
     NativeFramesSeen,
     NotEnded,
+    ProgressSampled,
     Rank,
     RankExited,
     RankFailed,
+    RankPhase,
     RankStarted,
     RunStarted,
     SignalReceived,
@@ -96,6 +99,29 @@ def test_a_code_that_nobody_could_read_comes_from_the_agent(tmp_path: Path) -> N
     evidence = gather(tmp_path, [*start(), exited(10, 0, None), exited(20, 1, None), AgentExited(ns(40), 1)], 0)
     assert [(d.rank, d.code) for d in evidence.deaths] == [(1, -11)]
     assert [leaver.rank for leaver in evidence.leavers] == [0]
+
+
+def phase(at: int, rank: int, name: str) -> RankPhase:
+    return RankPhase(ns(at), Rank(rank), 0, name)
+
+
+def sampled(at: int, *steps: int) -> ProgressSampled:
+    ranks = tuple(Rank(rank) for rank in range(len(steps)))
+    return ProgressSampled(ns(at), ranks, ("training",) * len(steps), steps, steps)
+
+
+def test_where_the_ranks_were_when_the_job_was_told_to_stop(tmp_path: Path) -> None:
+    watched = [replace(hello(rank), watched=True) for rank in (0, 1)]
+    phases: list[Event] = [phase(10, 0, "training"), phase(11, 1, "training")]
+    stop: list[Event] = [sampled(30, 1841, 1840), SignalReceived(ns(31), 15)]
+    ends: list[Event] = [phase(40, 0, "shutdown"), sampled(45, 1900, 1900), exited(50, 0, 0), exited(51, 1, -15)]
+    events: list[Event] = [*start()[:3], *watched, *phases, *stop, *ends]
+    verdict = judge(gather(tmp_path, events, 0))
+    assert (verdict.outcome, verdict.phase, verdict.step) == ("interrupted", "training", 1840)
+    behind = judge(gather(tmp_path, [each for each in events if each != phases[1]], 0))
+    assert (behind.phase, behind.step) == ("before-init", 1840)
+    unseen = judge(gather(tmp_path, [*start(), *stop[1:], *ends], 0))
+    assert (unseen.outcome, unseen.phase, unseen.step) == ("interrupted", None, None)
 
 
 def test_only_the_last_restart_counts(tmp_path: Path) -> None:
