@@ -13,6 +13,8 @@ BETWEEN_LOOKS_S = 1.6
 """Time between the two looks at the stacks."""
 STILL_S = 55.0
 """For how long a thread must have stood still, as far as was looked, before it is taken for stuck."""
+INPUT = "input"
+"""What it waits for in the kernel, where that is a line from its standard input or a terminal."""
 _BUSY = 0.2
 """CPU seconds per second from which a process counts as working."""
 _ALIKE = frozenset({"all_reduce", "allreduce", "broadcast", "reduce"})

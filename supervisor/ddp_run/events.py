@@ -326,6 +326,11 @@ class StallSeen:
     since: MonotonicNs
     quotes: tuple[str, ...]
 
+    @property
+    def told(self) -> str:
+        """As people are told: what only takes long is no hang."""
+        return f"{'no progress' if self.hung else 'waiting'}: {self.said}"
+
 
 @frozen
 class NativeFramesSeen:

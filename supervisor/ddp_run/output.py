@@ -130,7 +130,7 @@ class Output:
         """What of an event people are to hear at once; mostly nothing."""
         match event:
             case StallSeen():
-                self.say(f"no progress: {event.said}", level="warning" if event.hung else "info")
+                self.say(event.told, level="warning" if event.hung else "info")
                 for quote in event.quotes if not self._json else ():
                     self.say(f"  {quote}")
             case StragglerSeen():

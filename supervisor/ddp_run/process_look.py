@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Self
 
 from ddp_run import kernel_text
-from ddp_run.close_look import ProcessState
+from ddp_run.close_look import INPUT, ProcessState
 from ddp_run.events import Rank
 from ddp_run.memory import children, unescaped
 from ddp_run.torch_threads import NOT_OF_THE_PROGRAM
@@ -88,6 +88,8 @@ class KernelWait:
 
     def said(self, ranks: Mapping[int, Rank]) -> str:
         """`write to /mnt/x/ckpt.pt (fuse at /mnt/x)`; `ranks`: which pids are ranks."""
+        if self.call == INPUT:
+            return INPUT
         mount = f" ({self.mount.said})" if self.mount is not None and self.mount.point != "/" else ""
         holder = ""
         if self.holder is not None:
@@ -257,6 +259,7 @@ KNOWS_CALLS = bool(_NAMES)
 _OF_DESCRIPTOR = {"read": "read of", "write": "write to", "fsync": "fsync of", "lock": "flock of", "close": "close of"}
 _OF_DESCRIPTOR |= {"list": "listing of", "size": "change of size of", "status": "status of", "fcntl": "lock of"}
 _OF_PATH = {"open": "open of", "stat": "look-up of", "change": "change of", "start": "start of"}
+_TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 _LOCKS = (7, 38)
 """F_SETLKW and F_OFD_SETLKW (linux/fcntl.h)."""
 
@@ -297,7 +300,12 @@ def _wait(pid: int, name: str | None, arguments: list[int]) -> KernelWait | None
 
 def _of_descriptor(pid: int, name: str, descriptor: int) -> KernelWait | None:
     path = _link(pid, f"fd/{descriptor}")
-    if path is None or not path.startswith("/"):
+    if path is None:
+        return None
+    piped = descriptor == 0 and path.startswith(("pipe:", "socket:"))
+    if name == "read" and (piped or path.startswith(_TERMINALS)):
+        return KernelWait(INPUT)
+    if not path.startswith("/"):
         return None
     holder = _holder(pid) if name in ("lock", "fcntl") else None
     return KernelWait(_OF_DESCRIPTOR[name], path, mount=_mount_of(pid, descriptor), holder=holder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddp_run.close_look import CloseLook, Collective, GpuUse, ProcessState
+from ddp_run.close_look import INPUT, CloseLook, Collective, GpuUse, ProcessState
 from ddp_run.events import MonotonicNs, Rank
 from ddp_run.lines import named_ranks
 from ddp_run.ras_text import Missing
@@ -113,12 +113,12 @@ class _Scene:
         said = f"{said}, {self.seconds:.0f} s"
         return Stall(cause, hung, said, tuple(culprits), waiting, patient=patient, certain=certain)
 
-    @property
-    def who_waits(self) -> str:
-        """`; ranks 0,2 wait in barrier`."""
+    def who_waits(self, culprits: Sequence[Rank]) -> str:
+        """`; ranks 0,2 wait for it in barrier`, where it is known for whom."""
         if not self.waiting:
             return ""
-        return f"; {named_ranks(_of(self.waiting))} wait{_s(self.waiting)}{_in(self.waiting)}"
+        whom = "" if not culprits else " for it" if len(culprits) == 1 else " for them"
+        return f"; {named_ranks(_of(self.waiting))} wait{_s(self.waiting)}{whom}{_in(self.waiting)}"
 
 
 def _in(looks: Sequence[CloseLook]) -> str:
@@ -200,13 +200,13 @@ def _held(scene: _Scene) -> Stall:
     if not scene.waiting and not scene.others:
         return scene.stall(False, f"all ranks are {how}", (), patient=True)
     hung = not traced and not any(each.works for each in scene.others)
-    said = f"{named_ranks(who)} {_is(who)} {how}{scene.who_waits}"
+    said = f"{named_ranks(who)} {_is(who)} {how}{scene.who_waits(who)}"
     return scene.stall(hung, said, who, patient=traced, certain=hung and not scene.others)
 
 
 def _left(scene: _Scene) -> Stall:
     """Whoever still runs waits, and a rank has ended."""
-    said = f"{named_ranks(scene.left)} ended with exit code 0{scene.who_waits}"
+    said = f"{named_ranks(scene.left)} ended with exit code 0{scene.who_waits(scene.left)}"
     return scene.stall(scene.whole, said, scene.left, cause="peer-died")
 
 
@@ -218,11 +218,12 @@ def _elsewhere(scene: _Scene) -> Stall:
     if hung and not (missing and all(each.deadlocked for each in missing)):
         hung = scene.seconds >= _SLOW_S
     unseen = [each for each in scene.others if each.doing is None and each.state is not ProcessState.DISK]
-    said = _groups(scene.others) + scene.who_waits
-    if scene.left:
-        said += f"; {named_ranks(scene.left)} ended with exit code 0"
     # A rank that shows nothing of itself may well wait like the rest.
     culprits = () if unseen else _of(missing)
+    # Those that are named first, alone, are whom "it" means.
+    said = _groups(scene.others) + scene.who_waits(culprits if len(culprits) == len(scene.others) else ())
+    if scene.left:
+        said += f"; {named_ranks(scene.left)} ended with exit code 0"
     return scene.stall(hung, said, culprits, patient=any(each.patient for each in scene.others))
 
 
@@ -249,6 +250,10 @@ def _does(look: CloseLook) -> str:
     if look.state is ProcessState.DISK and not look.works:
         return f"waits in the kernel (state D){on}"
     doing = look.doing
+    if look.waits_on == INPUT and doing in (None, Doing.RUNNING):
+        return "waits for input"
+    if doing is None and not look.works:
+        return f"stands{on}" if look.waits_on else "sleeps" if look.asleep else "shows no stack"
     if doing is None:
         return "shows no stack"
     if doing is Doing.COLLECTIVE and look.operation:
@@ -261,7 +266,7 @@ def _does(look: CloseLook) -> str:
     return doing + holds + ("" if look.works or doing in (Doing.LOCK, Doing.DEBUGGER) else on)
 
 
-_PLURAL = {"waits": "wait", "is": "are", "runs": "run", "stands": "stand", "sleeps": "sleep", "shows": "show"}
+_PLURAL = {"waits": "wait", "is": "are", "works": "work", "stands": "stand", "sleeps": "sleep", "shows": "show"}
 
 
 def _conjugated(words: str, count: int) -> str:
@@ -366,7 +371,7 @@ def _seen_by_nccl(scene: _Scene) -> Stall | None:
         return None
     # What a rank of another node does is not seen here: it may only take long.
     hung = ras.gone or (scene.whole and scene.seconds >= _SLOW_S)
-    return scene.stall(hung, f"{ras.said}{replace(scene, waiting=waiting).who_waits}", ras.ranks)
+    return scene.stall(hung, f"{ras.said}{replace(scene, waiting=waiting).who_waits(ras.ranks)}", ras.ranks)
 
 
 def _places_apart(scene: _Scene) -> Stall:

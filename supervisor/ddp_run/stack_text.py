@@ -61,7 +61,7 @@ class Doing(StrEnum):
     LOCK = "waits for a lock or a thread"
     PROCESS = "waits for another process"
     ENDING = "is shutting down"
-    RUNNING = "runs"
+    RUNNING = "works"
 
 
 @dataclass(frozen=True, slots=True)

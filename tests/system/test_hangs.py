@@ -39,7 +39,7 @@ class Hang:
 HANGS = {
     "branch": Hang((0,), "collective-mismatch", said="rank 0 entered barrier"),
     "batches": Hang(cause="collective-mismatch", said="rank 1 entered barrier"),
-    "spin": Hang(hung=False, said="rank 1 runs at"),
+    "spin": Hang(hung=False, said="rank 1 works at"),
     "lock": Hang(said="rank 1 waits for a lock"),
     "queue": Hang(said="rank 1 waits for a lock or a thread"),
     "c-sleep": Hang(hung=False, said="rank 1 sleeps at"),
@@ -57,7 +57,7 @@ HANGS = {
     "process": Hang(hung=False, said="rank 1 waits for another process at"),
     "recv": Hang(said="rank 1 waits in recv"),
     "thread-lock": Hang(said="rank 1 waits for a lock"),
-    "handle": Hang(said="ranks 0,2 wait in all_reduce"),
+    "handle": Hang(said="ranks 0,2 wait for it in all_reduce"),
     "poll": Hang(hung=False, said="rank 1 sleeps at"),
 }
 WITHOUT_A_RECORDER = HANGS | {
@@ -72,7 +72,7 @@ WITHOUT_A_RECORDER = HANGS | {
 """What can be told where torch neither records gloo's collectives nor names its threads (2.4, 2.5), with the usual
 patience."""
 SLOW = {
-    "evaluate": "rank 0 runs at stall.py",
+    "evaluate": "rank 0 works at stall.py",
     "save": "rank 0 ",
     "compile": "rank 0 is compiling at stall.py",
     "download": "rank 0 is fetching from the network at stall.py",
@@ -82,7 +82,7 @@ SLOW = {
     "data": "rank 0 waits for data at stall.py",
     "pause": "ranks 0-2 sleep at stall.py",
     "accumulate": "",
-    "late-init": "rank 1 runs at stall.py",
+    "late-init": "rank 1 works at stall.py",
     "startup": None,
     "wait-for-file": "rank 0 sleeps at stall.py",
     "timer": "rank 0 waits for a lock or a thread at stall.py",

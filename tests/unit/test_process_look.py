@@ -48,6 +48,10 @@ def test_what_a_process_waits_for(tmp_path: Path) -> None:
     with _started("import threading; print(flush=True); threading.Event().wait(100)") as pid:
         look = _seen(pid, lambda look: look.switches > 0 and look.state is ProcessState.SLEEPING)
         assert (look.asleep, look.on_lock) == (False, False)  # a time-out opens it
+    with _started("import os; a, b = os.openpty(); print(flush=True); os.read(b, 1)") as pid:
+        assert _seen(pid, lambda look: look.waits_on() is not None).waits_on() == "input"
+    with _started("import os; a, b = os.pipe(); os.dup2(a, 0); print(flush=True); input()") as pid:
+        assert _seen(pid, lambda look: look.waits_on() is not None).waits_on() == "input"
     os.mkfifo(tmp_path / "pipe")
     with _started(f"import os; a = os.open('{tmp_path}/pipe', os.O_RDWR); print(flush=True); os.read(a, 1)") as pid:
         assert _seen(pid, lambda look: look.waits_on() is not None).waits_on() == f"read of {tmp_path}/pipe"

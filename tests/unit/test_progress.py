@@ -7,8 +7,8 @@ from itertools import permutations
 
 import pytest
 
-from ddp_run.close_look import CloseLook, Collective, ProcessState
-from ddp_run.events import MonotonicNs, Rank
+from ddp_run.close_look import INPUT, CloseLook, Collective, ProcessState
+from ddp_run.events import MonotonicNs, Rank, StallSeen
 from ddp_run.progress import Stall, come_apart, explain
 from ddp_run.ras_text import Missing
 from ddp_run.stack_text import Frame, Stack
@@ -80,7 +80,7 @@ def test_a_rank_in_a_lock_is_hung_and_named_with_its_place_and_stack() -> None:
     assert stall is not None
     assert (stall.cause, stall.hung, stall.culprits, set(stall.waiting)) == ("hang", True, (1,), {0, 2})
     assert stall.said == (
-        "rank 1 waits for a lock or a thread at train.py:88 in step; ranks 0,2 wait in backward, 18 s"
+        "rank 1 waits for a lock or a thread at train.py:88 in step; ranks 0,2 wait for it in backward, 18 s"
     )
     assert stall.quotes == (
         "rank 1: waits for a lock or a thread at train.py:88 in step",
@@ -89,6 +89,25 @@ def test_a_rank_in_a_lock_is_hung_and_named_with_its_place_and_stack() -> None:
         "ranks 0,2: wait in backward at train.py:88 in step",
         "CPU: ranks 0-2 0 %",
     )
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "said"),
+    [
+        (look(1, cpu_s=2.0), "waiting: rank 1 works at train.py:88 in step; ranks 0,2 wait for it in backward, 18 s"),
+        (look(1, QUEUE, on_lock=True), "no progress: rank 1 waits for a lock or a thread at train.py:88 in step; "),
+        (look(1, waits_on=INPUT), "waiting: rank 1 waits for input at train.py:88 in step; "),
+        (look(1, no_stack=True, waits_on=INPUT), "waiting: rank 1 waits for input; "),
+        (look(1, no_stack=True, waits_on="read of /x"), "waiting: rank 1 stands: read of /x; "),
+        (look(1, no_stack=True, asleep=True), "waiting: rank 1 sleeps; "),
+        (look(1, no_stack=True), "waiting: rank 1 shows no stack; "),
+    ],
+)
+def test_what_is_said_of_a_rank_that_the_others_wait_for(elsewhere: CloseLook, said: str) -> None:
+    stall = judged(elsewhere, *WAIT)
+    assert stall is not None
+    seen = StallSeen(MonotonicNs(1), stall.cause, stall.hung, stall.said, (), (), MonotonicNs(0), ())
+    assert seen.told.startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -140,14 +159,14 @@ def test_a_compilation_and_a_debugger_are_waited_for_without_end(frames: tuple[F
 def test_an_endless_loop_is_named_but_it_may_be_an_evaluation() -> None:
     stall = judged(look(1, cpu_s=2.0), *WAIT, seconds=600)
     assert stall is not None
-    assert stall.said == "rank 1 runs at train.py:88 in step; ranks 0,2 wait in backward, 600 s"
+    assert stall.said == "rank 1 works at train.py:88 in step; ranks 0,2 wait for it in backward, 600 s"
     assert not stall.hung
 
 
 def test_a_rank_that_wants_to_run_on_a_crowded_machine_works() -> None:
     stall = judged(look(1, state=ProcessState.RUNNING, still_s=300.0), *WAIT, seconds=600)
     assert stall is not None
-    assert "rank 1 runs at" in stall.said
+    assert "rank 1 works at" in stall.said
     assert not stall.hung
 
 
@@ -300,7 +319,7 @@ def test_ranks_that_spin_for_the_gpu_wait() -> None:
     stall = judged(of_nccl(0, 16), behind, of_nccl(2, 16))
     assert stall is not None
     assert (stall.hung, stall.culprits) == (True, (1,))
-    assert stall.said.endswith("; ranks 0,2 wait in all_reduce, 18 s")
+    assert stall.said.endswith("; ranks 0,2 wait for it in all_reduce, 18 s")
 
 
 def test_how_far_ranks_have_run_ahead_of_a_collective_says_nothing() -> None:
@@ -334,7 +353,7 @@ def test_nccl_names_a_rank_of_another_node() -> None:
     stall = judged(*ranks, world_size=4, ras=FAR)
     assert stall is not None
     assert (stall.cause, stall.hung, stall.culprits, stall.waiting) == ("hang", False, (3,), (0, 1))
-    assert stall.said == f"{FAR.said}; ranks 0-1 wait in all_reduce, 18 s"
+    assert stall.said == f"{FAR.said}; ranks 0-1 wait for it in all_reduce, 18 s"
     assert not told(*ranks, seconds=900, world_size=4, ras=FAR)[1]  # it may be evaluating
     assert told(*ranks, world_size=4, ras=replace(FAR, gone=True)) == ("hang", True, (3,))
 
