@@ -24,6 +24,16 @@ from ddp_run.verdict import LogText, Verdict
 
 CORPUS = Path(__file__).parent / "corpus" / "failures.jsonl"
 
+PART_OF = {
+    "duplicate-gpu": "nccl-init",
+    "local-rank-argument": "bad-arguments",
+    "peer-access": "nccl-init",
+    "store-reused": "rendezvous-timeout",
+    "terminal-closed": "preempted-sigterm",
+    "triton-resources": "compile-failure",
+}
+"""Causes that the catalogue has told apart since the labels were written, and what they are labelled as."""
+
 
 @dataclass(frozen=True)
 class Explained:
@@ -100,7 +110,7 @@ def test_what_is_said_is_in_the_log(each: Explained) -> None:
 
 
 def _right(each: Explained) -> bool:
-    return bool(each.verdict.cause == each.label["cause"])
+    return each.label["cause"] in (each.verdict.cause, PART_OF.get(each.verdict.cause or ""))
 
 
 def _right_rank(each: Explained) -> bool:

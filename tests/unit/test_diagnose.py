@@ -197,12 +197,19 @@ def test_a_sigkill_of_our_own_is_not_out_of_memory() -> None:
     assert named(evidence) == ("unknown", 1, 5)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_stopped_by_a_signal(number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "cause"),
+    [
+        (signal.SIGINT, "user-interrupt"),
+        (signal.SIGTERM, "preempted-sigterm"),
+        (signal.SIGHUP, "terminal-closed"),
+    ],
+)
+def test_stopped_by_a_signal(number: int, cause: str) -> None:
     evidence = run(death(0, -number, 50, sent=(number,)), leavers=(leaver(1, 60),), stop_signal=number, stop_at=40)
     verdict = judge(evidence)
     assert (verdict.outcome, verdict.exit_code, verdict.first_failure) == ("interrupted", 128 + number, None)
-    assert verdict.cause == ("user-interrupt" if number == signal.SIGINT else "preempted-sigterm")
+    assert verdict.cause == cause
     assert verdict.retry is not None
     assert not verdict.retry.helps
 

@@ -7,8 +7,7 @@ Exit code 2, `usage: …` and `SCRIPT: error: …` as the last words of the rank
 raises `ValueError: Some specified arguments are not used by the HfArgumentParser`.
 ## What to do
 Correct the argument that is named. What belongs to the launcher stands before the script, what belongs to the script
-behind it. Scripts written for the old `torch.distributed.launch` may insist on `--local_rank`, which it gave them:
-read `int(os.environ["LOCAL_RANK"])` instead, which every launcher sets.
+behind it. An option `--local-rank` of the launcher's is [local-rank-argument](local-rank-argument.md).
 """
 
 from __future__ import annotations
@@ -36,11 +35,6 @@ _TRANSFORMERS = Sign(
     re.compile(r"(?P<what>Some specified arguments are not used by the HfArgumentParser: [^\n]*)"),
 )
 SIGNS: tuple[Sign, ...] = (_ARGPARSE, *_CLICK, _TRANSFORMERS)
-_OLD_LAUNCHERS = re.compile(r"--local[_-]rank\b")
-_READ_IT = (
-    'int(os.environ["LOCAL_RANK"]) in the script, in place of --local_rank: torch.distributed.launch gave the option, '
-    "torchrun and ddp-run set the variable"
-)
 _USAGE = re.compile(r"[Uu]sage: ")
 _ENDING = 200
 
@@ -58,6 +52,4 @@ def match(death: Death, run: Evidence) -> Finding | None:
         return None
     script = run.script or "the script"
     advice = (f"python {run.script} --help",) if run.script and run.script.endswith(".py") else ()
-    if _OLD_LAUNCHERS.search(hit["what"] or ""):
-        advice = (_READ_IT, *advice)
     return Finding(RULE, death.rank, f"{script} refused its arguments: {hit['what']}", (hit.quote,), advice)

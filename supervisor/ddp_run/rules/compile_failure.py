@@ -5,13 +5,13 @@ Code that is compiled while the job runs did not compile: by `torch.compile` (Dy
 C++/CUDA extension built at import by ninja and nvcc (DeepSpeed's ops, `torch.utils.cpp_extension.load`).
 ## How to recognise it
 `torch._dynamo.exc.BackendCompilerFailed`, `torch._inductor.exc.InductorError`, `CppCompileError`,
-`triton.compiler.errors.CompilationError`, `OutOfResources: out of resource: shared memory`, `Failed to find C
-compiler`, `Error building extension '…'`, `Command '['ninja', '-v']' returned non-zero exit status 1`, `CUDA_HOME
-environment variable is not set`, `nvcc fatal`. The reason is in the lines before: the first `error:` of the compiler.
+`triton.compiler.errors.CompilationError`, `Failed to find C compiler`, `Error building extension '…'`, `Command
+'['ninja', '-v']' returned non-zero exit status 1`, `CUDA_HOME environment variable is not set`, `nvcc fatal`. The
+reason is in the lines before: the first `error:` of the compiler.
 ## What to do
 - No compiler, or no headers: `apt-get install build-essential python3-dev`, or set `CC`; for CUDA extensions also nvcc
   (`CUDA_HOME=/usr/local/cuda`) of torch's own CUDA version.
-- Triton's `out of resource: shared memory`: fewer `num_stages`, or smaller blocks.
+- Triton's `out of resource` is [triton-resources](triton-resources.md).
 - To confirm that only the compiler is at fault: `TORCH_COMPILE_DISABLE=1`. `TORCH_LOGS="+dynamo,+inductor"` tells more.
 - All ranks build into one folder: build once before the launch, or give each node its own `TORCH_EXTENSIONS_DIR`. A
   lock left by a killed build makes the next one wait forever: remove `~/.cache/torch_extensions`.
@@ -35,10 +35,6 @@ RULE = Rule(
     beats=("native-abort", "import-error"),
 )
 _MISSING = Sign("Failed to find C compiler")
-_RESOURCES = Sign(
-    "out of resource: ",
-    re.compile(r"out of resource: (?P<what>[\w ]+), Required: (?P<required>\d+), Hardware limit: (?P<limit>\d+)"),
-)
 _EXTENSION = Sign("Error building extension", re.compile(r"Error building extension '(?P<name>[^']+)'"))
 _HOME = Sign("CUDA_HOME environment variable is not set")
 _VERSION = Sign(
@@ -61,7 +57,6 @@ _NOT_BUILT = Sign(
 )
 SIGNS = (
     _MISSING,
-    _RESOURCES,
     _EXTENSION,
     _HOME,
     _VERSION,
@@ -97,7 +92,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     hit = ended_by_gpu(death, SIGNS)
     if hit is None:
         return None
-    error = _compilers_error(death) if hit.sign not in (_MISSING, _RESOURCES, _HOME, _VERSION, _TRITON) else None
+    error = _compilers_error(death) if hit.sign not in (_MISSING, _HOME, _VERSION, _TRITON) else None
     cause = f"{death.who} {_what(hit)}"
     if error is not None:
         cause += f": {error.text.strip()[:160]}"
@@ -108,8 +103,6 @@ def match(death: Death, run: Evidence) -> Finding | None:
 def _what(hit: Hit) -> str:
     if hit.sign is _MISSING:
         return "has no C compiler, which Triton needs at run time"
-    if hit.sign is _RESOURCES:
-        return f"has a kernel that needs {hit['required']} bytes of {hit['what']}, more than the GPU's {hit['limit']}"
     if hit.sign is _EXTENSION:
         return f"could not build the extension '{hit['name']}'"
     if hit.sign is _HOME:
@@ -145,8 +138,6 @@ def _advice(hit: Hit, error: Quote | None) -> tuple[str, ...]:
         return ("sudo apt-get install -y build-essential   # or export CC=/path/to/gcc",)
     if "Python.h" in said:
         return ("sudo apt-get install -y python3-dev   # Python.h",)
-    if hit.sign is _RESOURCES:
-        return ("lower num_stages or the block sizes of this kernel (num_stages=1 needs the least shared memory)",)
     if hit.sign in (_HOME, _VERSION) or "nvcc" in said:
         return (
             'nvcc --version; python -c "import torch; print(torch.version.cuda)"   # should be the same CUDA',

@@ -97,7 +97,7 @@ SIGNS = (
     Sign("UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
     Sign("PI_ERROR_OUT_OF_RESOURCES"),
     *_IN_NCCL,
-    Sign("OutOfMemoryError", types=frozenset({"OutOfMemoryError"})),
+    Sign("OutOfMemoryError", re.compile(r"(?<!ray\.exceptions\.)OutOfMemoryError"), frozenset({"OutOfMemoryError"})),
 )
 
 

@@ -44,6 +44,7 @@ _REFUSED = (
     Sign("malloc of size ", re.compile(r"(?:re|m)alloc of size (?P<bytes>\d{1,20}) failed")),
     Sign("memory allocation of ", re.compile(r"memory allocation of (?P<bytes>\d{1,20}) bytes failed")),
     Sign("std::bad_alloc"),
+    Sign("due to the node running low on memory"),  # Ray's memory monitor
     Sign("Cannot allocate memory", re.compile(r"(?<!error )Cannot allocate memory")),
     Sign("MemoryError", re.compile(r"MemoryError\b"), _MEMORY_ERRORS),
 )

@@ -1,18 +1,17 @@
 """NCCL refused to set up a communicator.
 
 ## What happened
-The ranks met, but NCCL could not make a communicator of them: two ranks on one GPU, different versions of NCCL, wrong
-arguments or settings, a CUDA call that failed inside NCCL, or a rank that never came to the set-up.
+The ranks met, but NCCL could not make a communicator of them: different versions of NCCL, wrong arguments or settings,
+a CUDA call that failed inside NCCL, or a rank that never came to the set-up.
 ## How to recognise it
 `NCCL error in: …ProcessGroupNCCL.cpp:…` with `ncclInvalidUsage`, `ncclInvalidArgument`, `ncclInternalError` or
-`ncclUnhandledCudaError`; the line below `Last error:` (NCCL 2.13 and later) or the `NCCL WARN` line is the real reason,
-as in `Duplicate GPU detected : rank 0 and rank 4 both on CUDA device 7000`. `is setting up NCCL communicator and
-retrieving ncclUniqueId from [0] … got error: wait timeout` means that rank 0 did not begin the same collective in time.
-`ncclSystemError` and reasons about sockets or InfiniBand are nccl-network; `ncclRemoteError` is a consequence.
+`ncclUnhandledCudaError`; the line below `Last error:` (NCCL 2.13 and later) or the `NCCL WARN` line is the real reason.
+Two ranks on one GPU are [duplicate-gpu](duplicate-gpu.md). `is setting up NCCL communicator and retrieving ncclUniqueId
+from [0] … got error: wait timeout` means that rank 0 did not begin the same collective in time. `ncclSystemError` and
+reasons about sockets or InfiniBand are nccl-network; `ncclRemoteError` is a consequence.
 ## What to do
-For a duplicate GPU, call `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before `init_process_group`, and start
-no more ranks per node than it has GPUs. For different versions, install the same torch on all nodes. If NCCL gives no
-reason, run once with `NCCL_DEBUG=INFO`: the first `NCCL WARN` line tells it.
+For different versions, install the same torch on all nodes. If NCCL gives no reason, run once with `NCCL_DEBUG=INFO`:
+the first `NCCL WARN` line tells it.
 """
 
 from __future__ import annotations
@@ -46,13 +45,9 @@ _UNIQUE_ID = (
 )
 SIGNS = (*ERRORS, *REASONS, *_UNIQUE_ID)
 _CODES = frozenset({"ncclInvalidUsage", "ncclInvalidArgument", "ncclInternalError", "ncclUnhandledCudaError"})
-_DUPLICATE = re.compile(
-    r"Duplicate GPU detected ?: ranks? (?P<one>\d+) and (?:rank )?(?P<other>\d+) both on CUDA device (?P<device>\w+)"
-    r"|Multiple Ranks are using the same GPU"
-)
 _VERSIONS = re.compile(r"[Mm]ismatched NCCL version|mismatch in (?:info|rank count) from procs|Message truncated")
 _FOR_SURE = re.compile(
-    r"Duplicate GPU|same GPU/Partition|Mismatched NCCL version|Invali[dg] (?:config|rank|device|NCCL_)"
+    r"same GPU/Partition|Mismatched NCCL version|Invali[dg] (?:config|rank|device|NCCL_)"
     r"|has already checked in|improper usage of ncclCommInitRank|NCCL_CONFIG_INITIALIZER"
 )
 _WAITED = re.compile(r"wait timeout|Socket Timeout|[Tt]imed out|Timeout waiting")
@@ -91,11 +86,6 @@ def match(death: Death, run: Evidence) -> Finding | None:
 def _advice(error: NcclError) -> tuple[str, ...]:
     said = error.reason or ""
     debug = "export NCCL_DEBUG=INFO   # the first NCCL WARN line of the next run tells why"
-    if _DUPLICATE.search(said):
-        return (
-            "nvidia-smi -L; echo CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES   # as many GPUs as ranks on this host?",
-            "grep -rn 'set_device' --include='*.py' .   # torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) first",
-        )
     if _VERSIONS.search(said):
         return (
             "python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version())'   # the same on every node?",

@@ -3,9 +3,10 @@
 ## What happened
 A scheduler, a container runtime, a cloud's preemption or a person asked the job, or one rank, to end.
 ## How to recognise it
-SIGTERM (or SIGHUP, SIGQUIT) that neither ddp-run nor torch's agent had sent: 143 in a shell for SIGTERM. SLURM says
-why: `CANCELLED AT … DUE TO TIME LIMIT`, `DUE TO PREEMPTION`; so do LSF (`TERM_RUNLIMIT`) and PBS (`walltime … exceeded
-limit`). Older torch raises `SignalException: Process … got signal: 15` in its agent.
+SIGTERM (or SIGQUIT) that neither ddp-run nor torch's agent had sent: 143 in a shell for SIGTERM. SLURM says why:
+`CANCELLED AT … DUE TO TIME LIMIT`, `DUE TO PREEMPTION`; so do LSF (`TERM_RUNLIMIT`) and PBS (`walltime … exceeded
+limit`). Older torch raises `SignalException: Process … got signal: 15` in its agent. SIGHUP without such a word is
+[terminal-closed](terminal-closed.md).
 ## What to do
 Look in the scheduler's log for a time limit or a preemption (`scontrol show job`, `kubectl describe pod`), and save a
 checkpoint on SIGTERM. A job that was preempted can be queued again as it is.
@@ -46,7 +47,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign("death signal, shutting down workers"),
 )
 _TELLING = (*(-int(number) for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGQUIT)), None)
-_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_ENDING = (signal.SIGTERM, signal.SIGQUIT)
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
@@ -62,9 +63,9 @@ def match(death: Death, run: Evidence) -> Finding | None:
 
 def match_stop(run: Evidence) -> Finding | None:
     """The job was told to stop."""
-    if run.stop_signal is None or run.stop_signal not in _ENDING:
-        return None
     told = _told(run)
+    if run.stop_signal not in _ENDING and (told is None or run.stop_signal != signal.SIGHUP):
+        return None
     why = f": {told['what']}" if told is not None else ""
     cause = f"the job was told to stop by {in_words(-run.stop_signal)}{why}"
     quotes = (told.quote,) if told is not None and told.quote is not None else ()
