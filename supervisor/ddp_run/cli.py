@@ -42,22 +42,42 @@ def main() -> NoReturn:
 
 
 def _run(words: Sequence[str]) -> int:
-    if list(words) == ["--version"]:
+    if list(words) in (["--version"], ["-V"]) or (list(words) == ["version"] and not _is_program("version")):
         sys.stdout.write(f"ddp-run {__version__}\n")
         return 0
+    if list(words) == ["help"] and not _is_program("help"):
+        return _help(whole=False)
+    if len(words) == 2 and words[0] == "help" and words[1] in COMMANDS and not _is_program("help"):
+        words = [words[1], "--help"]
     if not words or words[0] not in COMMANDS:
         return launch(tuple(words))
-    if Path(words[0]).exists():
+    if _is_program(words[0]):
         raise Refused((_ambiguous(words[0]),), tuple(words))
     from ddp_run import commands
 
     return commands.run(list(words))
 
 
+def _is_program(word: str) -> bool:
+    """Whether Python could run it: a file, or a folder with a `__main__`."""
+    path = Path(word)
+    return path.is_file() or any((path / name).is_file() for name in ("__main__.py", "__main__.pyc"))
+
+
+def _help(*, whole: bool) -> int:
+    from ddp_run import preflight
+    from ddp_run.help_text import short_help, whole_help
+    from ddp_run.option_table import all_rows
+
+    rows = all_rows(preflight.torch_rows())
+    sys.stdout.write(whole_help(rows, columns()) if whole else short_help(rows, columns()))
+    return 0
+
+
 def _ambiguous(word: str) -> Problem:
     return Problem(
         "DDP101",
-        f"`{word}` is a command of ddp-run and a file in this folder",
+        f"`{word}` is a command of ddp-run and a program in this folder",
         word=0,
         label="which one is meant?",
         helps=(f"ddp-run ./{word}   (the script)", f"run `ddp-run {word}` in another folder   (the command)"),
@@ -74,9 +94,8 @@ def launch(words: tuple[str, ...]) -> int:
     environ = dict(os.environ)
     try:
         options = parse(words, environ, torch_rows=preflight.torch_rows(), read_file=_read_file)
-    except HelpWanted:
-        sys.stdout.write(preflight.help_text(columns()))
-        return 0
+    except HelpWanted as wanted:
+        return _help(whole=wanted.whole)
     checked = preflight.check(options, environ, Path.cwd())
     if checked.problems:
         raise Refused(checked.problems, words, checked.exit_code)

@@ -17,7 +17,11 @@ from ddp_run.problem import Problem, nearest
 
 
 class HelpWanted(Exception):
-    """`-h` or `--help` stands before the script."""
+    """`-h` or `--help` stands before the script. `whole`: the long one, which lists every option."""
+
+    def __init__(self, whole: bool = True) -> None:
+        super().__init__()
+        self.whole = whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +110,8 @@ class _Take(argparse.Action):
 
 
 class _Help(argparse.Action):
-    def __call__(self, *_args: Any, **_words: Any) -> NoReturn:
-        raise HelpWanted
+    def __call__(self, *args: Any, **_words: Any) -> NoReturn:
+        raise HelpWanted(whole=args[-1] != "-h")
 
 
 class _Ambiguous(argparse.Action):

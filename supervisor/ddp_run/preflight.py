@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from ddp_run import private_files
 from ddp_run.likely_mistakes import likely_mistakes
-from ddp_run.option_table import Row, TableUnreadable, all_rows, help_text_of, read_torch_table, rows_of_actions
+from ddp_run.option_table import Row, TableUnreadable, read_torch_table, rows_of_actions
 from ddp_run.options import Options, Setting, Source
 from ddp_run.plan import dist_timeout_s, log_dir
 from ddp_run.plug_ins import check_plug_ins
@@ -180,11 +180,6 @@ def ask_torch_parser(python: str) -> tuple[Row, ...]:
         notes = tuple(str(text).strip().splitlines()[-1:])
         problem = Problem("DDP601", "the installed torch's options cannot be read", origin=python, notes=notes)
         raise Refused((problem,)) from error
-
-
-def help_text(width: int) -> str:
-    """The text of `--help` for the installed torch, `width` columns wide."""
-    return help_text_of(all_rows(torch_rows()), width)
 
 
 # ------------------------------------------------------------------------------------------- log folder

@@ -28,6 +28,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "lines",
         "option_values",
         "option_table",
+        "help_text",
         "shell_slips",
         "other_launchers",
         "grammar",

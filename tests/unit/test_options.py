@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from ddp_run.help_text import options_table_markdown, short_help, whole_help
 from ddp_run.option_sources import parse
 from ddp_run.option_table import (
     OWN_ROWS,
     Row,
     TableUnreadable,
     all_rows,
-    help_text_of,
-    options_table_markdown,
     rows_of_actions,
 )
 from ddp_run.option_table import read_torch_table as read_table
@@ -388,14 +387,22 @@ def test_an_unknown_form_of_the_source_is_not_guessed(source: str) -> None:
 
 def test_help_and_readme_table_name_every_option(rows: tuple[Row, ...]) -> None:
     table = all_rows(rows)
-    text, markdown = help_text_of(table, 90), options_table_markdown(table)
+    text, markdown = whole_help(table, 90), options_table_markdown(table)
     for row in table:
-        assert (f"  {row.name}" in text or f", {row.name}" in text) is not row.prints_and_exits
+        assert (f"\n  {row.name}" in text or f", {row.name}" in text) is not row.prints_and_exits
         assert f"`{row.name}" in markdown
-    assert text.index("--max-retries") < text.index("--nnodes")
+    assert text.index("\n  --max-retries") < text.index("\n  --nnodes")
     assert max(map(len, text.splitlines())) <= 90
     assert len(markdown.splitlines()) == len(table) + 2
     assert {row.dest for row in OWN_ROWS} <= {row.dest for row in table}
+
+
+def test_the_short_help_is_a_screen_with_examples_and_commands(rows: tuple[Row, ...]) -> None:
+    for text in (short_help(all_rows(rows), 90), whole_help(all_rows(rows), 90)):
+        assert text.count("\n  ddp-run --") == 3
+        for word in ("ddp-run explain", "ddp-run rules", "--version", "Folder of all runs"):
+            assert word in text
+    assert len(short_help(all_rows(rows), 90).splitlines()) < 50
 
 
 # --------------------------------------------------------------------------------------------- rendering

@@ -1,0 +1,95 @@
+"""The texts of `-h` (short, with examples) and `--help` (every option), and the README's table of options. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from ddp_run.option_table import Owner, Row
+
+_HEAD = """\
+Usage: ddp-run [OPTIONS] SCRIPT [ARGS...]
+       ddp-run COMMAND ...
+
+Type ddp-run where you type torchrun: the same options, the same script. When the job
+fails, it says which rank failed first, why and where, and exits with that rank's code.
+
+Examples:
+  ddp-run --nproc-per-node 4 train.py --lr 1e-3     four ranks on this machine
+  ddp-run --nproc-per-node gpu -m pkg.train         one rank per GPU; a module
+  ddp-run --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --nproc-per-node 8 train.py
+                                                    the first of two nodes
+
+Commands:
+  ddp-run explain [PATH...]   the verdict of a run that is over, or of any launcher's log
+  ddp-run rules [WORD...]     causes of failures: all, one, or those that a word finds
+  ddp-run version             also -V and --version
+"""
+_COMMON = ("nproc_per_node", "max_retries", "hang_timeout", "console", "log_dir", "config", "dry_run")
+_OWN_MEANING = {
+    "log_dir": "Folder of all runs, each in a folder of its own there (ddp-run-logs).",
+    "redirects": "Streams that the console does not show: 1 stdout, 2 stderr, 3 both, 0:1,1:2 by local rank. "
+    "The files hold everything either way.",
+    "tee": "Streams that the console shows though --redirects hides them; values as there.",
+}
+"""What ddp-run makes of options of torchrun's that are about files and console."""
+
+
+def short_help(rows: Sequence[Row], width: int) -> str:
+    """What `-h` prints, `width` columns wide."""
+    by_dest = {row.dest: row for row in rows}
+    common = _entries((by_dest[dest] for dest in _COMMON if dest in by_dest), width)
+    return f"{_HEAD}\nOften used:\n{common}\n  --help                    All options, those of torchrun included.\n"
+
+
+def whole_help(rows: Sequence[Row], width: int) -> str:
+    """What `--help` prints: ddp-run's own options first, then torchrun's."""
+    own = _entries((row for row in rows if row.owner is Owner.DDP_RUN), width)
+    torchs = _entries((row for row in rows if row.owner is Owner.TORCH), width)
+    return f"{_HEAD}\nddp-run's own options:\n{own}\n\ntorchrun's, as the installed torch has them:\n{torchs}\n"
+
+
+def _entries(rows: Iterable[Row], width: int) -> str:
+    return "\n".join(_help_entry(row, width) for row in rows if not row.prints_and_exits)
+
+
+def _help_entry(row: Row, width: int) -> str:
+    indent = 28
+    flags = ", ".join([flag for flag in row.flags if not flag.startswith("--")] + [row.name])
+    head = f"  {flags} {_placeholder(row)}".rstrip()
+    meaning = " ".join(_OWN_MEANING.get(row.dest, row.help).split())
+    text = f"{meaning} [{_variables(row, ', ')}{_shown_default(row)}]".replace(" []", "")
+    body = textwrap.wrap(text, max(20, width - indent), break_on_hyphens=False) or [""]
+    if len(head) >= indent - 1:
+        return "\n".join([head, *(" " * indent + line for line in body)])
+    return "\n".join([head.ljust(indent) + body[0], *(" " * indent + line for line in body[1:])])
+
+
+def _placeholder(row: Row) -> str:
+    if not row.takes_value:
+        return ""
+    if row.choices:
+        return "{" + ",".join(row.choices) + "}"
+    return row.metavar or {"int": "N", "float": "NUMBER"}.get(row.type, "TEXT")
+
+
+def _variables(row: Row, between: str) -> str:
+    return between.join(name for name in (row.pet, row.variable) if name)
+
+
+def _shown_default(row: Row) -> str:
+    if row.default in (None, "", False, []):
+        return ""
+    return f"{'; ' if _variables(row, '') else ''}default {row.default}"
+
+
+def options_table_markdown(rows: Sequence[Row]) -> str:
+    """A Markdown table of the rows, as the README has it."""
+    lines = ["| option | variable | default | meaning |", "| --- | --- | --- | --- |"]
+    for row in rows:
+        option = f"`{row.name} {_placeholder(row)}`".replace(" `", "`").replace("|", "\\|")
+        variables = ", ".join(f"`{name}`" for name in (row.pet, row.variable) if name)
+        default = "" if row.default in (None, "", []) else "off" if row.default is False else str(row.default)
+        meaning = " ".join(row.help.split()).replace("|", "\\|")
+        lines.append(f"| {option} | {variables} | {default} | {meaning} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,64 @@
+"""Which words are commands, and what help says; through the real command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.waiting import limit
+
+import ddp_run
+
+DDP_RUN = Path(sys.executable).with_name("ddp-run")
+
+
+def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDP_", "COLUMNS"))}
+    return subprocess.run(
+        [str(DDP_RUN), *words], cwd=cwd, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=limit(120), check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("word", ["--version", "-V", "version"])
+def test_the_version(tmp_path: Path, word: str) -> None:
+    done = run(tmp_path, word)
+    assert (done.returncode, done.stdout) == (0, f"ddp-run {ddp_run.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "whole"),
+    [(["-h"], False), (["help"], False), (["--help"], True), (["--standalone", "-h"], False), (["--he"], True)],
+    ids=str,
+)
+def test_help_is_short_or_whole(tmp_path: Path, words: list[str], whole: bool) -> None:
+    done = run(tmp_path, *words)
+    assert done.returncode == 0
+    assert "\nExamples:\n" in done.stdout
+    assert ("--local-ranks-filter" in done.stdout) is whole
+
+
+def test_help_of_a_command(tmp_path: Path) -> None:
+    assert run(tmp_path, "help", "explain").stdout == run(tmp_path, "explain", "--help").stdout
+
+
+@pytest.mark.parametrize("word", ["rules", "version", "help"])
+def test_a_folder_of_that_name_hides_no_command(tmp_path: Path, word: str) -> None:
+    (tmp_path / word).mkdir()
+    done = run(tmp_path, word)
+    assert (done.returncode, done.stderr) == (0, "")
+    (tmp_path / word / "__main__.py").touch()
+    if word == "rules":
+        done = run(tmp_path, word)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "`rules` is a command of ddp-run and a program in this folder" in done.stderr
+
+
+@pytest.mark.parametrize("word", ["help", "version"])
+def test_a_script_of_that_name_is_run_as_torchrun_would(tmp_path: Path, word: str) -> None:
+    (tmp_path / word).write_text("raise SystemExit(7)")
+    assert run(tmp_path, "--dry-run", word).returncode == 0
+    assert "raise SystemExit" in run(tmp_path, word).stderr
