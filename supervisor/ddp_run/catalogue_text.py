@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ddp_run.diagnose import Cause
 
@@ -29,6 +31,69 @@ def page(cause: Cause) -> str:
     if rule.beats:
         facts.append("Wins over: " + ", ".join(f"[{name}]({name}.md)" for name in rule.beats) + ".")
     return "\n".join([f"# {title.removesuffix('.')}", "", *facts, "", body.strip("\n"), ""])
+
+
+def plain_page(cause: Cause, width: int) -> str:
+    """One cause's page for a terminal: no links or headings of Markdown, paragraphs as wide as the terminal."""
+    rule = cause.rule
+    title, _, body = cause.text.strip().partition("\n")
+    helps = "can help" if rule.retry.helps else "does not help"
+    lines = [title.removesuffix("."), f"{rule.code}, {rule.name}; a retry {helps}: {rule.retry.reason}"]
+    if rule.consequence:
+        lines.append("A rank that shows only this followed another's failure.")
+    return "\n".join(["\n".join(textwrap.fill(line, width) for line in lines), *_plain(body, width), ""])
+
+
+def _plain(body: str, width: int) -> Iterator[str]:
+    """The blocks of a page: headings without their marks, links as their text, what stands in columns as it is."""
+    text = _LINK.sub(r"\1", body)
+    for heading, lines in _sections(text):
+        yield f"\n{heading}"
+        for block in "\n".join(lines).strip("\n").split("\n\n"):
+            yield from _blocks(block, width)
+
+
+def _sections(text: str) -> Iterator[tuple[str, list[str]]]:
+    heading, lines = "", list[str]()
+    for line in text.split("\n"):
+        if line.startswith("## "):
+            if heading:
+                yield heading, lines
+            heading, lines = line.removeprefix("## "), []
+        else:
+            lines.append(line)
+    yield heading, lines
+
+
+def _blocks(block: str, width: int) -> Iterator[str]:
+    """A paragraph, or the points of a list, each filled; code and tables stay as they are."""
+    if block.lstrip().startswith(("|", "```")) or "```" in block or block.startswith("    "):
+        yield textwrap.indent(block, "  ")
+        return
+    for point in re.split(r"\n(?=(?:\d+\.|-) )", block):
+        hanging = "     " if re.match(r"\d+\. ", point) else "    " if point.startswith("- ") else "  "
+        yield textwrap.fill(
+            " ".join(point.split()),
+            width,
+            initial_indent="  ",
+            subsequent_indent=hanging,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+_LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
+
+
+def search(causes: Iterable[Cause], words: Sequence[str]) -> list[Cause]:
+    """Causes that hold all the words, in their names and titles; where none does so, anywhere in their pages."""
+    wanted = [word.lower() for word in words]
+
+    def found(text: Callable[[Cause], str]) -> list[Cause]:
+        return [each for each in listed if all(word in text(each).lower() for word in wanted)]
+
+    listed = list(causes)
+    return found(lambda each: f"{each.rule.name} {each.rule.title}") or found(lambda each: each.text)
 
 
 def index(causes: Iterable[Cause]) -> str:

@@ -6,10 +6,14 @@ import json
 import os
 import stat
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from ddp_run.terminal import colour, columns
+
+if TYPE_CHECKING:
+    from ddp_run.verdict import Rule
 
 NEWEST = "ddp-run-logs/latest"
 
@@ -44,28 +48,43 @@ def explain(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> 
 
 
 @commands.command()
-@click.argument("cause", required=False)
+@click.argument("words", nargs=-1, metavar="[WORD…]")
 @click.option("--json", "as_json", is_flag=True, help="The answer as JSON.")
-def rules(cause: str | None, as_json: bool) -> int:
-    """The catalogue of causes: all of them, or all that is known of one. CAUSE is a name or a code."""
-    from difflib import get_close_matches
+def rules(words: tuple[str, ...], as_json: bool) -> int:
+    """The catalogue of causes.
 
+    All of them; all that is known of one, by its name or code; or those whose names, titles or pages hold the words.
+    """
     from ddp_run import catalogue_text, diagnose
 
     causes = diagnose.catalogue()
-    if cause is not None:
-        wanted = {name: each for each in causes for name in (each.rule.name, each.rule.code.lower())}
-        found = wanted.get(cause.lower())
-        if found is None:
-            near = get_close_matches(cause.lower(), wanted, n=1)
-            raise click.UsageError(f"no cause {cause!r}" + (f"; is {near[0]!r} meant?" if near else ""))
-        causes = (found,)
+    one = next((each for each in causes if words[:1] and words[0].lower() in _names(each.rule)), None)
+    if one is not None and len(words) == 1:
+        text = json.dumps(catalogue_text.as_json(one), indent=2) + "\n" if as_json else ""
+        click.echo(text or catalogue_text.plain_page(one, columns()), nl=False)
+        return 0
+    found = catalogue_text.search(causes, words)
+    if not found:
+        raise click.UsageError(_no_cause(words, [name for each in causes for name in _names(each.rule)]))
     if as_json:
-        rows = [catalogue_text.as_json(each) for each in causes]
-        click.echo(json.dumps(rows if cause is None else rows[0], indent=2))
+        click.echo(json.dumps([catalogue_text.as_json(each) for each in found], indent=2))
+    elif len(found) == 1:
+        click.echo(catalogue_text.plain_page(found[0], columns()), nl=False)
     else:
-        click.echo(catalogue_text.listing(causes) if cause is None else catalogue_text.page(causes[0]), nl=False)
+        click.echo(catalogue_text.listing(found), nl=False)
     return 0
+
+
+def _names(rule: Rule) -> tuple[str, str]:
+    return rule.name, rule.code.lower()
+
+
+def _no_cause(words: tuple[str, ...], names: list[str]) -> str:
+    from difflib import get_close_matches
+
+    text = " ".join(words)
+    near = get_close_matches(text.lower(), names, n=1)
+    return f"no cause {text!r}" + (f"; did you mean {near[0]!r}?" if near else "; ddp-run rules lists all")
 
 
 def _is_fed() -> bool:

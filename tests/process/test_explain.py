@@ -105,12 +105,27 @@ def test_rules(tmp_path: Path) -> None:
     assert any(line.split()[:2] == ["DDP401", "host-oom"] for line in listed.stdout.splitlines())
     by_name, by_code = run("rules", "host-oom", cwd=tmp_path), run("rules", "DDP401", cwd=tmp_path)
     assert by_name.stdout == by_code.stdout
-    assert "## What to do" in by_name.stdout
+    assert "\nWhat to do\n" in by_name.stdout
     names = [row["name"] for row in json.loads(run("rules", "--json", cwd=tmp_path).stdout)]
     assert "segfault" in names
     wrong = run("rules", "host-om", cwd=tmp_path)
     assert wrong.returncode == 2
-    assert "is 'host-oom' meant?" in wrong.stderr
+    assert "did you mean 'host-oom'?" in wrong.stderr
+
+
+def test_rules_are_found_by_words_and_read_on_a_terminal(tmp_path: Path) -> None:
+    def names(*words: str) -> set[str]:
+        done = run("rules", *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return {line.split()[1] for line in done.stdout.splitlines()}
+
+    assert {"host-oom", "cuda-oom"} <= names("oom")
+    assert "cuda-unavailable" in names("CUDA")
+    assert "hang" not in names("oom")
+    text = run("rules", "cuda-oom", cwd=tmp_path).stdout
+    for mark in ("](", "#", "Wins over"):
+        assert mark not in text
+    assert run("rules", "cublas_status_alloc_failed", cwd=tmp_path).stdout.startswith("A GPU's memory ran out\n")
 
 
 def test_from_python() -> None:
