@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -32,15 +33,22 @@ def commands() -> None:
 def explain(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> int:
     """The verdict for what is over.
 
-    PATH is a run's folder, log files of any launcher, folders of them, or - for standard input. Without one: standard
-    input where that is a pipe or a file, else the newest run here.
+    PATH is a run's folder, those of a job's nodes, a folder of runs (the newest counts), log files of any launcher,
+    folders of them, or - for standard input. Without one: standard input where that is a pipe or a file, else the
+    newest run here.
     """
     from ddp_run import explanation
+    from ddp_run.runs_meant import runs_meant
 
     if not paths:
         paths = (explanation.STANDARD_INPUT,) if _is_fed() else (NEWEST,)
+        if paths == (NEWEST,) and not Path(NEWEST).exists():
+            raise click.ClickException(f"no run here ({NEWEST}): name a run's folder or a log, or pipe a log in")
+    meant = runs_meant(paths)
+    if meant.note is not None:
+        click.echo(f"ddp-run: {meant.note}", err=True)
     try:
-        answer = explanation.explain(paths, rank_from_filename=rank_from_filename)
+        answer = explanation.explain(meant.paths, rank_from_filename=rank_from_filename)
     except explanation.NotReadable as error:
         raise click.ClickException(str(error)) from error
     explanation.print_answer(answer, as_json=as_json, width=columns(), colour=colour(sys.stdout))

@@ -15,6 +15,7 @@ from pathlib import Path
 from ddp_run import diagnose, journal, judging, retry, scan, transcript, verdict_file, verdict_text
 from ddp_run.attempt_events import attempts_made, stop_before_retry
 from ddp_run.events import AttemptEnded, Event, Rank, RunStarted
+from ddp_run.runs_meant import is_run, last_attempt
 from ddp_run.signs import words
 from ddp_run.spoken_text import Log
 from ddp_run.verdict import LogText, Verdict
@@ -47,15 +48,18 @@ def explain_text(text: str) -> Verdict:
 
 
 def explain(paths: Sequence[str], *, rank_from_filename: bool) -> Answer:
-    """The verdict for one run's folder, for log files or folders of them, or for standard input (`-`).
+    """The verdict for one run's folder, for those of a job's nodes together, for log files or folders of them, or for
+    standard input (`-`).
 
     Raises NotReadable, naming the path.
     """
-    folders = [Path(path) for path in paths if path != STANDARD_INPUT and (Path(path) / "events.jsonl").is_file()]
+    folders = [path for path in paths if path != STANDARD_INPUT and is_run(path)]
     if len(folders) == 1 and len(paths) == 1:
-        return _of_run(folders[0].resolve())
+        return _of_run(Path(folders[0]).resolve())
+    if folders and len(folders) < len(paths):
+        raise NotReadable(f"{folders[0]} is a run's folder: explain it without logs of another origin")
     if folders:
-        raise NotReadable(f"{folders[0]} is a run's folder: explain it alone")
+        paths = [last_attempt(path) for path in folders]
     return _of_logs(_logs(paths, rank_from_filename))
 
 

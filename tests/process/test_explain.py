@@ -12,6 +12,8 @@ import pytest
 from tests.waiting import limit
 
 import ddp_run
+from ddp_run import journal
+from ddp_run.events import AttemptStarted, Event, LocalRank, MonotonicNs, Rank, RankExited, RankStarted, RunStarted
 
 DDP_RUN = Path(sys.executable).parent / "ddp-run"
 SAMPLES = Path(__file__).resolve().parents[1] / "rules" / "samples"
@@ -79,8 +81,8 @@ def test_a_log_without_a_failure(tmp_path: Path) -> None:
     [
         (("gone.log",), "gone.log cannot be read: No such file or directory"),
         (("empty",), "empty holds neither a run's events.jsonl nor logs"),
-        ((), "ddp-run-logs/latest cannot be read"),
-        (("run", "a.log"), "run is a run's folder: explain it alone"),
+        ((), "no run here (ddp-run-logs/latest): name a run's folder or a log"),
+        (("run", "a.log"), "run is a run's folder: explain it without logs of another origin"),
     ],
 )
 def test_what_cannot_be_read(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
@@ -91,6 +93,47 @@ def test_what_cannot_be_read(tmp_path: Path, words: tuple[str, ...], message: st
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def _a_run(folder: Path, rank: int, minute: int, *, failed: bool, nodes: int = 1) -> None:
+    """A run of one rank, as ddp-run leaves it; of two nodes the one that is called as its rank."""
+    files = folder / "attempt_0" / f"rank_{rank}"
+    files.mkdir(parents=True)
+    text = TRACEBACK if failed else "RuntimeError: Connection closed by peer [127.0.0.1]:4242\n"
+    (files / "stderr.log").write_text(text)
+    (files / "stdout.log").touch()
+    start = minute * 60 * 10**9
+    at = MonotonicNs(10**9)
+    events: list[Event] = [
+        RunStarted(at, start, folder.name, f"h{rank}", rank, nodes, ("ddp-run", "t.py"), 0, "never", 30, 0, "0.1"),
+        AttemptStarted(at, 0, ("python",), None),
+        RankStarted(at, Rank(rank), LocalRank(0), 0, 1, nodes, 1, f"attempt_0/rank_{rank}"),
+        RankExited(MonotonicNs(2 * 10**9), Rank(rank), 0, 1),
+    ]
+    (folder / "events.jsonl").write_text(
+        "".join(journal.encode(each, "2026-11-22T00:00:00Z") + "\n" for each in events)
+    )
+
+
+def test_the_newest_of_several_runs(tmp_path: Path) -> None:
+    for minute, failed in ((1, False), (100, True), (50, False)):
+        _a_run(tmp_path / "logs" / f"r{minute}", 0, minute, failed=failed)
+    (tmp_path / "logs" / "latest").symlink_to("r1")
+    done = run("explain", "logs", "--json", cwd=tmp_path)
+    verdict = json.loads(done.stdout)
+    assert (verdict["run_id"], verdict["cause"]) == ("r100", "python-exception")
+    assert done.stderr == "ddp-run: r100: the newest of 3 runs in logs\n"
+    again = run("explain", "logs/r100/events.jsonl", "--json", cwd=tmp_path)
+    assert (again.stdout, again.stderr) == (done.stdout, "")
+
+
+@pytest.mark.parametrize("words", [("logs",), ("logs/a", "logs/b"), ("logs/b/events.jsonl", "logs/a")], ids=str)
+def test_the_nodes_of_a_job_are_explained_together(tmp_path: Path, words: tuple[str, ...]) -> None:
+    _a_run(tmp_path / "logs" / "old", 0, 10, failed=False, nodes=2)
+    _a_run(tmp_path / "logs" / "a", 0, 100, failed=False, nodes=2)
+    _a_run(tmp_path / "logs" / "b", 1, 101, failed=True, nodes=2)
+    verdict = json.loads(run("explain", "--json", *words, cwd=tmp_path).stdout)
+    assert (verdict["cause"], verdict["first_failure"]["rank"]) == ("python-exception", 1)
 
 
 def test_escape_codes_of_a_log_do_not_reach_the_terminal(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "core_dump",
         "inbox",
         "journal",
+        "runs_meant",
         "logs",
         "log_tail",
         "at_rest",
