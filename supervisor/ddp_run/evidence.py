@@ -36,6 +36,7 @@ from ddp_run.events import (
     StallSeen,
 )
 from ddp_run.log_tail import read_tail
+from ddp_run.private_files import open_file
 from ddp_run.rank_ends import RankEnds
 from ddp_run.run import STOP_SIGNALS
 from ddp_run.verdict import (
@@ -50,6 +51,7 @@ from ddp_run.verdict import (
 _AGENT_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d{1,3})\b")
 _NOISE = re.compile(r"^\s*$|^\[?(?:rank\d+\]:)?\[?[WE]\d* |resource_tracker|Warning|^\s+warnings\.warn")
 _LAST_WORDS = 5
+_LONGEST_ERROR_FILE = 16 << 20
 
 
 def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
@@ -290,9 +292,10 @@ def _cause_of_exit(code: int | None, exception: ExceptionInfo | None, stderr: Lo
 def _error_file(path: Path) -> ExceptionInfo | None:
     """What torch's `@record` wrote: {"message": {"message": …, "extraInfo": {"py_callstack": …}}}."""
     try:
-        content = json.loads(path.read_bytes())
+        with open_file(path) as file:
+            content = json.loads(file.read(_LONGEST_ERROR_FILE))
         callstack = content["message"]["extraInfo"]["py_callstack"]
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     return traceback_text.from_text(callstack) if isinstance(callstack, str) else None
 

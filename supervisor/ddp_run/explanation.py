@@ -88,11 +88,13 @@ def print_answer(answer: Answer, *, as_json: bool, width: int, colour: bool) -> 
 
 def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
     """The verdict of a run's last attempt, and its journal. Raises OSError; ValueError where there was no attempt."""
-    events = tuple(journal.read(folder / "events.jsonl"))
+    recorded = journal.load(folder / "events.jsonl")
+    events = recorded.events
     made = attempts_made(events)
     if not made:
         raise ValueError(f"{folder / 'events.jsonl'} tells of no attempt")
-    return judging.final(judging.judged(folder, events, made[-1]), events), events
+    verdict = judging.final(judging.judged(folder, events, made[-1]), events)
+    return replace(verdict, notes=(*verdict.notes, *recorded.notes)), events
 
 
 def _of_run(folder: Path) -> Answer:
@@ -113,7 +115,7 @@ def _of_run(folder: Path) -> Answer:
         folder=str(folder),
         decision="stop",
         decision_reason=reasons[-1] if reasons else retry.UNDECIDED,
-        wall_at=journal.clock(events),
+        wall_at=journal.clock(events) if run else lambda _stamp: None,
     )
     return Answer(verdict, folder, attempts, f"not retried: {reasons[-1]}" if reasons else None, document)
 

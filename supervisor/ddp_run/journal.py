@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
 
-from ddp_run import events
-from ddp_run.events import Event, ExceptionInfo, MonotonicNs, RunStarted
-from ddp_run.private_files import open_private
+from ddp_run.events import Event, MonotonicNs, RunStarted
+from ddp_run.private_files import open_file, open_private
 from ddp_run.redaction import redact_value
 
-_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(events.Event)}
+_LONGEST_LINE = 16 << 20
 
 
 def now() -> MonotonicNs:
@@ -75,35 +75,57 @@ def decode(line: str) -> Event | None:
 
     Raises ValueError where the line is not one of a journal (a line cut by a full disk, say).
     """
+    from ddp_run.event_fields import event_of
+
     try:
-        fields = json.loads(line)
-        kind = _TYPES.get(fields.pop("event"))
-        fields.pop("time", None)
-        if kind is None:
-            return None
-        event: Event = kind(**{name: _value(value) for name, value in fields.items()})
-    except (TypeError, AttributeError, KeyError) as error:
-        raise ValueError(f"not an event: {line[:200]}") from error
-    return event
+        return event_of(json.loads(line))
+    except (RecursionError, OverflowError) as error:
+        raise ValueError("not an event") from error
 
 
-def _value(value: Any) -> Any:
-    match value:
-        case list():
-            return tuple(map(_value, value))
-        case dict():
-            return ExceptionInfo(**value)
-        case _:
-            return value
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a journal's file holds: its events in order, and the numbers of the lines that are none, from 1."""
+
+    events: tuple[Event, ...]
+    damaged: tuple[int, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What people should know of it."""
+        if not self.damaged:
+            return ()
+        first, more = self.damaged[0], len(self.damaged) - 1
+        if not more:
+            return (f"events.jsonl: line {first} is damaged and was left out",)
+        return (f"events.jsonl: line {first} and {more} more are damaged and were left out",)
+
+
+def load(path: Path) -> Recorded:
+    """Read a journal, whoever wrote it. A last line without its end (the writer was killed) is no damage.
+
+    Raises OSError, also where it is no file, or has lines without an end.
+    """
+    found: list[Event] = []
+    damaged: list[int] = []
+    with open_file(path) as file:
+        for number in itertools.count(1):
+            line = file.readline(_LONGEST_LINE)
+            if not line:
+                break
+            try:
+                event = decode(line.decode("utf-8", "replace"))
+            except ValueError:
+                if line.endswith(b"\n"):
+                    damaged.append(number)
+                elif len(line) == _LONGEST_LINE:
+                    raise OSError(errno.EFBIG, f"line {number} is longer than any event", str(path)) from None
+                continue
+            if event is not None:
+                found.append(event)
+    return Recorded(tuple(found), tuple(damaged))
 
 
 def read(path: Path) -> Iterator[Event]:
-    """The events of a journal, in order. A broken last line (its writer was killed) is left out."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                event = decode(line)
-            except ValueError:
-                continue
-            if event is not None:
-                yield event
+    """The events of a journal, in order."""
+    yield from load(path).events

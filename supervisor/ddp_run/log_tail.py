@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO, final
 
+from ddp_run.private_files import open_file
 from ddp_run.verdict import LogText
 
 TAIL_BYTES = 4 << 20
@@ -20,7 +21,7 @@ def read_tail(path: Path, source: str, limit: int = TAIL_BYTES) -> LogText:
     Of a line that a progress bar wrote over with carriage returns, the last state is kept.
     """
     try:
-        with path.open("rb") as log:
+        with open_file(path) as log:
             size = log.seek(0, 2)
             start, number = _start(log, size, limit)
             log.seek(start)

@@ -6,11 +6,21 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 
 def open_private(path: Path, flags: int) -> int:
     """Open a file that only its owner may read and write where it is new. Follows no link; raises OSError."""
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file to read, or a link to one; never waits, as the opening of a pipe does. Raises OSError."""
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "not a file", str(path))
+    return open(opened, "rb")
 
 
 def make_folders(folder: Path, mode: int = 0o775) -> None:

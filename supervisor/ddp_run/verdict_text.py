@@ -41,7 +41,7 @@ _UNSAFE: Final = re.compile(r"[^!-$&-~\u00a1-\u1fff\u2070-\u2fff\u3001-\ud7ff\ue
 
 
 def source_line(file: str, line: int) -> str | None:
-    """Line `line` (from 1) of a text file on disk; null where there is none to read."""
+    """Line `line` (from 1) of a Python program on disk; null where there is none to read."""
     if line < 1:
         return None
     try:
@@ -49,6 +49,10 @@ def source_line(file: str, line: int) -> str | None:
         if not path.is_file():
             return None
         with path.open(encoding="utf-8", errors="replace") as lines:
+            first = lines.readline(200)
+            if not (file.endswith((".py", ".pyx", ".pyw")) or (first.startswith("#!") and "python" in first)):
+                return None  # whoever wrote a log or a journal may name any file
+            lines.seek(0)
             return next(islice(lines, line - 1, line), None)
     except (OSError, ValueError):
         return None
@@ -334,6 +338,7 @@ def _value(value: object) -> str:
         return "-"
 
     def encoded(match: re.Match[str]) -> str:
-        return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogateescape"))
+        errors = "surrogateescape" if "\udc80" <= match[0] <= "\udcff" else "backslashreplace"
+        return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", errors))
 
     return _UNSAFE.sub(encoded, str(value))

@@ -17,6 +17,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "values": (
         "frozen",
         "events",
+        "event_fields",
         "resources",
         "verdict",
         "problem",
