@@ -284,7 +284,7 @@ class Console:
             source.fed_at = now
             if block:
                 self._show(source, block, now, flood)
-            if source.lines.held > MAX_HELD:
+            if source.lines.held > MAX_HELD // len(self._sources):
                 self._end_line(source, now)
         self.tick(now)
 

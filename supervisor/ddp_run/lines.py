@@ -15,7 +15,7 @@ from typing import Final, Literal, final
 Stream = Literal["stdout", "stderr"]
 
 MAX_HELD: Final = 16 << 20
-"""Bytes of one unfinished line that are kept waiting for its newline."""
+"""Bytes of unfinished lines that are kept waiting for their newlines, of all ranks together."""
 
 _CURSOR_UP: Final = b"\x1b[A"
 _PLAIN: Final = b"\t\n" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
@@ -36,56 +36,56 @@ _RESETS: Final = ("\x1b[m", _RESET)
 class LineBuffer:
     """Cuts one stream of one rank into whole lines; holds the unfinished one."""
 
-    __slots__ = ("_parts", "held", "progress")
+    __slots__ = ("_held", "progress")
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self.held = 0
-        """Bytes of the unfinished line."""
+        self._held = bytearray()
         self.progress = False
         """The unfinished line has been rewritten by a carriage return: a progress bar."""
 
+    @property
+    def held(self) -> int:
+        """Bytes of the unfinished line."""
+        return len(self._held)
+
     def take(self, data: bytes) -> bytes:
         """The lines that `data` completes, each with its newline; may be empty."""
-        if b"\x1b" in data or (self._parts and data[:1] == b"\n"):
+        if b"\x1b" in data or (self._held and data[:1] == b"\n"):
             data = self._without_nested_bars(data)
         end = data.rfind(b"\n") + 1
         if not end:
             self._hold(data)
             return b""
-        block = b"".join((*self._parts, memoryview(data)[:end])) if self._parts else data[:end]
-        self._parts, self.held, self.progress = [], 0, False
+        block = b"".join((self._held, memoryview(data)[:end])) if self._held else data[:end]
+        self._held, self.progress = bytearray(), False
         if end < len(data):
             self._hold(data[end:])
         return block
 
     def rest(self) -> bytes:
         """The unfinished line, which is then forgotten."""
-        rest = b"".join(self._parts)
-        self._parts, self.held, self.progress = [], 0, False
+        rest = bytes(self._held)
+        self._held, self.progress = bytearray(), False
         return rest
 
     def state(self) -> bytes:
         """What a progress bar shows now; empty where there is none or it has been wiped."""
         if not self.progress:
             return b""
-        states = b"".join(self._parts).rsplit(b"\r", 2)
-        return (states[-1] or states[-2]).strip()
+        states = self._held.rsplit(b"\r", 2)
+        return bytes(states[-1] or states[-2]).strip()
 
     def _hold(self, data: bytes) -> None:
-        self._parts.append(data)
-        self.held += len(data)
+        self._held += data
         if b"\r" in data:
             # Only the last state and the one before it can still be seen: older ones would pile up without end.
-            kept = b"\r".join(b"".join(self._parts).rsplit(b"\r", 2)[-2:])
-            self._parts, self.held, self.progress = [kept], len(kept), True
+            self._held, self.progress = bytearray(b"\r").join(self._held.rsplit(b"\r", 2)[-2:]), True
 
     def _without_nested_bars(self, data: bytes) -> bytes:
         """Tqdm draws an inner bar as newline, bar, cursor up: up and newline cancel out to a carriage return."""
         ups = 0
-        while self._parts and data[ups : ups + 1] == b"\n" and self._parts[-1].endswith(_CURSOR_UP):
-            self._parts[-1] = self._parts[-1][: -len(_CURSOR_UP)]
-            self.held -= len(_CURSOR_UP)
+        while data[ups : ups + 1] == b"\n" and self._held.endswith(_CURSOR_UP):
+            del self._held[-len(_CURSOR_UP) :]
             ups += 1
         if ups:
             data = b"\r" + data[ups:]

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddp_run.console import Console, Prefix, prefix_of, shown_by
-from ddp_run.lines import Stream
+from ddp_run.lines import MAX_HELD, Stream
 from ddp_run.logs import Chunk
 
 
@@ -96,6 +96,14 @@ def test_unfinished_line_waits_for_its_end(screen: Screen) -> None:
     console.feed([out(0, "lo\n")], 11)
     assert screen.out == "[rank0]: hello\n"
     assert console.deadline is None
+
+
+def test_unfinished_lines_of_many_ranks_share_one_room(screen: Screen) -> None:
+    console = screen.console(ranks=64)
+    for _ in range(8):
+        for rank in range(64):
+            console.feed([out(rank, b"x" * (96 << 10))], 0)
+        assert sum(source.lines.held for source in console._sources.values()) <= MAX_HELD
 
 
 def test_unfinished_line_is_shown_after_silence_and_at_the_end(screen: Screen) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -73,6 +74,19 @@ def test_a_long_line_in_small_pieces_takes_linear_time() -> None:
     small = min(seconds(5_000) for _ in range(3))
     large = seconds(50_000)
     assert large < 40 * small + 0.5
+
+
+def test_a_line_in_tiny_pieces_takes_no_more_memory_than_its_bytes() -> None:
+    buffer = LineBuffer()
+    tracemalloc.start()
+    try:
+        for _ in range(200_000):
+            buffer.take(b"xyz"[:2])
+            buffer.take(b"z1")
+        assert buffer.held == 800_000
+        assert tracemalloc.get_traced_memory()[1] < 4 * buffer.held
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
