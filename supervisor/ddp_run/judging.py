@@ -96,8 +96,8 @@ def _limit(seconds: float | None) -> Iterator[None]:
         raise _TooLong
 
     before = signal.signal(signal.SIGALRM, raise_too_long)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -42,13 +41,11 @@ def events(folder: str = FOLDER, code: int = 7) -> list[Event]:
     ]
 
 
-def test_a_file_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
-    (tmp_path / FOLDER).mkdir(parents=True)
-    os.mkfifo(tmp_path / FOLDER / "stacks.txt")  # who opens it waits for a writer
-    verdict = judging.judged(tmp_path, events(), 0, limit_s=0.2)
+def test_judging_that_takes_too_long_leaves_rank_and_code(tmp_path: Path) -> None:
+    verdict = judging.judged(tmp_path, events(), 0, limit_s=1e-6)
     assert verdict.first_failure is not None
     assert (verdict.outcome, verdict.first_failure.rank, verdict.exit_code) == ("failed", 1, 7)
-    assert verdict.notes[-1].startswith("the logs could not be judged (they took more than 0.2 s)")
+    assert verdict.notes[-1].startswith("the logs could not be judged (they took more than 1e-06 s)")
 
 
 def test_judging_that_breaks_leaves_rank_and_code(tmp_path: Path) -> None:
