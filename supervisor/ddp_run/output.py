@@ -154,7 +154,7 @@ class Output:
         why = f"exit code {failed.code}" if raised is None else f"{raised.type}: {raised.message}"
         where = "" if raised is None else raised.where
         left = f"its process has not exited yet and is killed in {kill_in_s:.0f} s"
-        self.say(neutral(f"rank {failed.rank} failed with {why[:400]}{where}; {left}"), level="warning")
+        self.say(neutral(f"rank {failed.rank} failed with {why[:200]}{where}; {left}"), level="warning")
 
     def show(self, text: str) -> None:
         """Text as it stands, to stderr: the verdict and the last line."""

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,8 @@ def main() -> int:
     parser.add_argument("--keep", type=Path)
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
+    for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_DFL)  # in a script's background, or under nohup, they come ignored
     chosen = [job for job in JOBS if not asked.names or any(name in job.name for name in asked.names)]
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="faults-"))
     rounds = [(job, folder / f"{job.name}-{number}") for job in chosen for number in range(job.repeat)]

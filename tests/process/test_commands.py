@@ -61,4 +61,4 @@ def test_a_folder_of_that_name_hides_no_command(tmp_path: Path, word: str) -> No
 def test_a_script_of_that_name_is_run_as_torchrun_would(tmp_path: Path, word: str) -> None:
     (tmp_path / word).write_text("raise SystemExit(7)")
     assert run(tmp_path, "--dry-run", word).returncode == 0
-    assert "raise SystemExit" in run(tmp_path, word).stderr
+    assert f"called sys.exit in {word}:1: 7" in run(tmp_path, word).stderr

@@ -34,7 +34,7 @@ class Engine:
 
     def step(self, batch):
         self.optimizer.zero_grad()
-        (self.weight * batch).sum().backward()
+        (self.weight * batch).sum().backward()  # <- body
         dist.all_reduce(self.weight.grad)
         self.optimizer.step()
 
@@ -50,7 +50,7 @@ def main():
     with Engine() as engine:
         for number, batch in enumerate(batches(6)):
             if FAULT == "body" and HERE and number == 3:
-                engine.step(torch.randn(9))  # <- body
+                engine.step(torch.randn(9))
             if FAULT == "code" and HERE and number == 3:
                 raise SystemExit(42)  # <- code
             if FAULT == "suppressed" and HERE and number == 3:
