@@ -117,6 +117,16 @@ def kill(pid: int) -> None:
         pass
 
 
+def reap(pid: int, within_s: float = 1.0) -> None:
+    """Wait for one that was ended before there is a loop that reaps; what not even SIGKILL ends is left to that."""
+    deadline = time.monotonic() + within_s
+    try:
+        while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+            time.sleep(0.001)
+    except ChildProcessError:  # nobody is to know how children end here (SIGCHLD is ignored)
+        pass
+
+
 def _child(work: Callable[[int], None], fd: int, keep: tuple[int, ...], ends_after_s: int) -> NoReturn:
     try:
         signal.set_wakeup_fd(-1)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import json
+import os
+import select
 import socket
-import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from ddp_run.aside import Aside, reap
 
 _T = TypeVar("_T")
 
@@ -137,7 +141,11 @@ def _look_up(name: str, port: int, limit_s: float, missing_is_final: bool) -> li
         raise Unresolvable(f"{name} has no address: {reason}", _ask_yourself(name)) from error
     except UnicodeError as error:
         raise Unresolvable(f"{name} is not a host name") from error
-    usable = [Resolved(str(address[0]), family) for family, _, _, _, address in answers if family in _FAMILIES]
+    usable = [
+        Resolved(str(address[0]), socket.AddressFamily(family))
+        for family, _, _, _, address in answers
+        if family in _FAMILIES
+    ]
     if not usable:
         raise Unresolvable(f"{name} has neither an IPv4 nor an IPv6 address")
     return usable
@@ -146,25 +154,44 @@ def _look_up(name: str, port: int, limit_s: float, missing_is_final: bool) -> li
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
-def _bounded(call: Callable[[], _T], limit_s: float) -> _T:
-    """The call's result; a look-up that hangs is left behind in a daemon thread, since libc cannot be interrupted."""
-    results: list[_T] = []
-    errors: list[Exception] = []
+def _bounded(call: Callable[[], object], limit_s: float) -> Any:
+    """The call's result, as JSON has it; libc cannot be interrupted in a look-up, so a process of its own makes it.
 
-    def run() -> None:
-        try:
-            results.append(call())
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True, name="look-up")
-    thread.start()
-    thread.join(limit_s)
-    if errors:
-        raise errors[0]
-    if not results:
+    Not a thread: the agent is started with work between fork and exec, when no other thread may hold a lock.
+    """
+    aside = Aside.start(lambda fd: _answer(call, fd), limit_s)
+    said, over = aside.read()
+    while not over and not aside.late:
+        select.select([aside.fd], [], [], max(0.0, aside.deadline - time.monotonic()))
+        said, over = aside.read()
+    aside.end()
+    reap(aside.pid)
+    if not over or not said:
         raise _NotReady(f"no answer in {limit_s:.0f} s")
-    return results[0]
+    kind, value = json.loads(said)
+    match kind:
+        case "gaierror":
+            raise socket.gaierror(*value)
+        case "unicode":
+            raise UnicodeError(value)
+        case "os":
+            raise OSError(*value)
+        case _:
+            return value
+
+
+def _answer(call: Callable[[], object], fd: int) -> None:
+    try:
+        told: tuple[str, object] = ("result", call())
+    except socket.gaierror as error:
+        told = ("gaierror", (error.errno, error.strerror))
+    except OSError as error:
+        told = ("os", (error.errno, error.strerror))
+    except UnicodeError as error:
+        told = ("unicode", str(error))
+    said = json.dumps(told).encode()
+    while said:
+        said = said[os.write(fd, said) :]
 
 
 def _refuse_private(name: str, found: Resolved) -> None:

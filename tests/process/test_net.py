@@ -6,7 +6,9 @@ import os
 import socket
 import subprocess
 import sys
-import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.ports import unused_port
@@ -70,11 +72,27 @@ def test_a_name_of_loopback_is_refused_for_several_nodes() -> None:
     assert net.resolve("localhost", 29500, 5, several_nodes=True).ip == "127.0.0.1"
 
 
-def test_a_lookup_that_hangs_is_left_behind() -> None:
-    release = threading.Event()
+def test_a_lookup_that_hangs_leaves_no_thread_and_no_process() -> None:
+    """The agent is started with a function between fork and exec: no other thread may hold a lock then."""
+    own = Path("/proc/self/task")
+    threads, children = len(list(own.iterdir())), [(each / "children").read_text() for each in own.iterdir()]
     with pytest.raises(net._NotReady, match="no answer"):
-        net._bounded(release.wait, 0.2)
-    release.set()
+        net._bounded(lambda: time.sleep(60), 0.2)
+    assert len(list(own.iterdir())) == threads
+    assert [(each / "children").read_text() for each in own.iterdir()] == children
+
+
+def test_what_a_lookup_raises_is_raised_here() -> None:
+    def look_up(name: str) -> Callable[[], object]:
+        return lambda: socket.getaddrinfo(name, 1)
+
+    with pytest.raises(socket.gaierror) as caught:
+        net._bounded(look_up("no-such-host.invalid"), 30)
+    assert caught.value.errno in (socket.EAI_NONAME, socket.EAI_AGAIN)
+    assert caught.value.strerror
+    with pytest.raises(UnicodeError):
+        net._bounded(look_up("a..b"), 30)
+    assert net._bounded(lambda: [1, "x"], 30) == [1, "x"]
 
 
 def test_local_addresses() -> None:
