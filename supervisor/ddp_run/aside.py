@@ -75,13 +75,21 @@ class Asides:
 
     def __init__(self) -> None:
         self._by_pid: dict[int, Aside] = {}
+        self._killed: set[int] = set()
 
     def add(self, aside: Aside) -> None:
         """It was started just now."""
         self._by_pid[aside.pid] = aside
 
+    def killed(self, pid: int) -> None:
+        """Another process of ddp-run's own had SIGKILL; one that waits in the kernel stays until that lets go."""
+        self._killed.add(pid)
+
     def reaped(self, pid: int) -> bool:
         """A child was waited for; whether it was one of these."""
+        if pid in self._killed:
+            self._killed.remove(pid)
+            return True
         aside = self._by_pid.pop(pid, None)
         if aside is None:
             return False
@@ -91,7 +99,7 @@ class Asides:
     @property
     def pids(self) -> Set[int]:
         """They are below ddp-run, and not the job's."""
-        return self._by_pid.keys()
+        return self._by_pid.keys() | self._killed
 
 
 def take(fd: int) -> tuple[bytes, bool]:

@@ -497,7 +497,7 @@ class Attempt:
         ranks = {each.event.pid: each.event for each in self._ranks.values() if each.alive}
         # a rank whose main thread has ended and another one not is listed as a zombie
         left = {*leftovers.pids(), *ranks}
-        self.not_ended = frozenset({*left, *self._asides.pids})
+        self.not_ended = frozenset({*left, *self._asides.pids, *self._surroundings.pids})
         for event in not_ended(left, ranks, self._observer.paths if self._observer is not None else {}):
             self._emit(event)
 

@@ -17,7 +17,8 @@ from ddp_run.waited_paths import completed
 _LEFTOVERS_S = 5.0
 """Most that leftovers of ranks get between SIGTERM and SIGKILL."""
 _REAP_S = 0.5
-_TURN_S = 0.02
+_TURN_S, _LONGEST_TURN_S = 0.02, 0.32
+"""Between two looks at all processes, longer each time; who ends is our child by then, and wakes us."""
 
 
 @final
@@ -50,6 +51,7 @@ class Leftovers:
     def _end_all(self, signum: int, within_s: float, *, but: Set[int] = frozenset()) -> None:
         deadline = time.monotonic() + within_s
         signalled: set[int] = set()
+        turn_s = _TURN_S
         while left := launch.descendants(but=self.others() | but):
             fresh = [pid for pid in left if pid not in signalled]
             if fresh:
@@ -59,8 +61,9 @@ class Leftovers:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return
-            if self.serve(min(remaining, _TURN_S)) and signum != signal.SIGKILL:
+            if self.serve(min(remaining, turn_s)) and signum != signal.SIGKILL:
                 return
+            turn_s = min(2 * turn_s, _LONGEST_TURN_S)
 
 
 def not_ended(

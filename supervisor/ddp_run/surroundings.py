@@ -184,6 +184,8 @@ class Surroundings:
         self._loop.cancel_timer("look-at-gpus")
         self._loop.unwatch(self._gpus.fd)
         self._gpus.end()
+        if not self._gpus.reaped:
+            self._asides.killed(self._gpus.pid)
         self._gpus = None
         if why:
             self._emit(Noted(now(), why))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from tests.waiting import wait_until
 
-from ddp_run import core_dump, journal, kernel_log
+from ddp_run import core_dump, journal, kernel_log, launch
 from ddp_run.advice import by_core
+from ddp_run.aside import Asides
 from ddp_run.events import (
     CoreDumped,
     Event,
@@ -23,10 +26,13 @@ from ddp_run.events import (
     RankStarted,
     SpaceCounted,
 )
+from ddp_run.gpus import GpuWatch
 from ddp_run.kernel_log import KernelLog, text_of
-from ddp_run.loop import reap
+from ddp_run.leftovers import Leftovers
+from ddp_run.loop import Loop, reap
 from ddp_run.resources import MemoryTrend, MemoryUse, Space, size
 from ddp_run.space import SpaceQuestion
+from ddp_run.surroundings import Surroundings
 from ddp_run.verdict import Death, Evidence, LogText
 
 AT = MonotonicNs(7)
@@ -154,6 +160,29 @@ def test_a_path_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest
     assert os.waitstatus_to_exitcode(os.waitpid(question.aside.pid, 0)[1]) == -signal.SIGKILL
 
 
+def test_what_does_not_end_is_looked_for_less_and_less_often() -> None:
+    """Each look reads all of /proc, while ranks' last lines wait to be shown."""
+    looks: list[int] = []
+    program = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
+    with (
+        Loop([signal.SIGCHLD]) as loop,
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as deaf,
+    ):
+        assert deaf.stdout is not None
+        deaf.stdout.readline()
+        others = {pid for pid in launch.descendants() if pid != deaf.pid}
+        events: list[Event] = []
+
+        def serve(at_most_s: float) -> bool:
+            looks.append(1)
+            loop.wait(at_most_s)
+            return False
+
+        Leftovers(events.append, serve, lambda: others).end(1.0, set())
+    assert deaf.returncode == -signal.SIGKILL
+    assert len(looks) < 15
+
+
 def test_whoever_reaped_it_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     question = SpaceQuestion.ask([str(tmp_path)])
     asked(question)
@@ -163,6 +192,21 @@ def test_whoever_reaped_it_is_believed(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "kill", lambda pid, _signum: killed.append(pid))
     question.aside.end()
     assert killed == []
+
+
+def test_what_asks_nvml_is_ddp_runs_own_until_it_is_reaped() -> None:
+    """A driver that hangs keeps it from ending; taken for a leftover of the job, it cost 5.5 s and was called one."""
+    asides, said = Asides(), list[Event]()
+    with Loop([]) as loop:
+        around = Surroundings(loop, said.append, environ={}, places=(), started=dict, living=dict, asides=asides)
+        around._gpus = GpuWatch.start()
+        (pid,) = around.pids
+        around._stop_looking_at_gpus("no answer")
+        assert asides.pids == {pid}
+        wait_until(lambda: pid in dict(reap()), "its end")
+        assert asides.reaped(pid)
+        assert not asides.pids
+        around.close()
 
 
 @pytest.mark.parametrize(
