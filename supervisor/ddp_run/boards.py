@@ -31,6 +31,8 @@ PHASES = ("before-init", "init", "after-init", "training", "shutdown")
 CALLS = ("", "torch.cuda.set_device", "DistributedDataParallel()")
 _AT = {name: index for index, name in enumerate(WORDS)}
 _MOST_STACKS = 1 << 20
+_MOST_KEPT = 4 << 20
+"""Bytes of the stacks of many looks; then the file begins anew."""
 SILENT_S = 5.0
 """The sampling thread runs four times a second."""
 
@@ -89,8 +91,12 @@ class Board:
 
     def ask_for_stacks(self) -> None:
         """Have the rank write its stacks, as soon as its sampling thread runs."""
+        file = self._folder / "live_stacks.txt"
         try:
-            self._stacks_from = (self._folder / "live_stacks.txt").stat().st_size
+            self._stacks_from = file.stat().st_size
+            if self._stacks_from > _MOST_KEPT:  # all who write there append
+                os.truncate(file, 0)
+                self._stacks_from = 0
         except OSError:
             self._stacks_from = 0
         self._asked = _Asked(self._word("HEARTBEAT"), threads(self.pid))

@@ -103,6 +103,21 @@ def test_no_signal_is_sent_to_a_process_that_does_not_handle_it(tmp_path: Path) 
         sleeps.kill()
 
 
+def test_stacks_of_a_stall_of_days_fill_no_disk(tmp_path: Path) -> None:
+    board = _board(tmp_path, os.getpid())
+    assert board is not None
+    stacks, most = tmp_path / "live_stacks.txt", 4 << 20
+    sizes = []
+    for _ in range(100):
+        board.ask_for_stacks()
+        with stacks.open("ab") as file:  # as the rank and faulthandler write: at the end, wherever that is by then
+            file.write(b"x" * (100 << 10))
+        sizes.append(stacks.stat().st_size)
+    assert max(sizes) <= most + (100 << 10)
+    assert sizes[30] == 31 * (100 << 10)
+    board.close()
+
+
 def test_a_rank_is_silent_once_its_sampling_thread_has_stopped_coming(tmp_path: Path) -> None:
     for beat, at, silent in ((0, 10**12, False), (10**12, 10**12 + 2 * 10**9, False), (10**12, 2 * 10**12, True)):
         board = _board(tmp_path, os.getpid(), HEARTBEAT=beat)
