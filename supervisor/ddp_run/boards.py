@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -10,11 +10,13 @@ import json
 import os
 import re
 import socket
+import stat
 import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, final
 
+from ddp_run import kernel_text
 from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Noted, Rank, RankFailed, RankPhase, RankStarted
 from ddp_run.journal import now
 
@@ -24,8 +26,11 @@ _MOST = 256 * 1024
 
 Said = RankStarted | RankFailed | RankPhase | Noted
 """What a rank can say."""
-_NAME = "events.sock"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+_NAME, _HOST = "events.sock", "host"
+_OURS = re.compile(r"events\.sock|host|board_\d+_\d+")
+"""Files of such a folder."""
+_MOST_CLEARED = 64
 _LONGEST_PATH = 107
 """Bytes of a Unix socket's path (unix(7)); a scheduler's TMPDIR alone can be longer."""
 _CREDENTIALS = struct.Struct("iII")
@@ -36,10 +41,14 @@ _FOLDER = re.compile(r"attempt_\d{1,9}(/restart_\d{1,9})?/rank_\d{1,9}")
 _MANY = 1 << 31
 
 
+def _places() -> tuple[str, ...]:
+    return (os.environ.get("TMPDIR") or "/tmp", "/tmp", "/dev/shm")  # noqa: S108  # a folder is ours alone by its mode
+
+
 def _private_folder() -> Path:
     """A new folder for this user alone, with a path short enough. Raises OSError where there is no place for one."""
     failure = OSError("no place for a socket")
-    for place in (os.environ.get("TMPDIR") or "/tmp", "/tmp", "/dev/shm"):  # noqa: S108  # ours alone by its mode
+    for place in _places():
         folder = Path(place) / f"ddp-run-{os.getuid()}-{os.urandom(4).hex()}"
         if len(os.fsencode(folder / _NAME)) > _LONGEST_PATH:
             continue
@@ -64,6 +73,71 @@ def _board_folder(name: str) -> tuple[Path, ...]:
     return (_SHARED_MEMORY / name,)
 
 
+def _this_host() -> str | None:
+    """This start of this machine's kernel, which its containers share; null where it cannot be known."""
+    try:
+        return kernel_text.read(Path("/proc/sys/kernel/random/boot_id")).strip() or None
+    except OSError:
+        return None
+
+
+def clear_stale() -> None:
+    """Remove what runs of this user left that were killed, and their keepers with them.
+
+    Only what is certainly such a folder (its name, owner, mode and files) and certainly nobody's any more: made on this
+    host, as others may share the file system, and no process has its socket.
+    """
+    host = _this_host()
+    name = re.compile(rf"ddp-run-{os.getuid()}-[0-9a-f]{{8}}")
+    for place in dict.fromkeys(_places()) if host is not None else ():
+        try:
+            with os.scandir(place) as entries:
+                found = [Path(entry.path) for entry in entries if name.fullmatch(entry.name)]
+        except OSError:
+            continue
+        for folder in found[:_MOST_CLEARED]:
+            try:
+                _clear(folder, host)
+            except OSError:
+                continue
+
+
+def _clear(folder: Path, host: str | None) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(handle)
+        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:
+            return
+        names = os.listdir(handle)  # noqa: PTH208  # of what was looked at, whatever stands at the path
+        if not {_NAME, _HOST} <= set(names) or not all(_OURS.fullmatch(each) for each in names):
+            return
+        if any(stat.S_ISDIR(os.stat(each, dir_fd=handle, follow_symlinks=False).st_mode) for each in names):
+            return
+        marked = os.open(_HOST, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=handle)
+        with open(marked, errors="replace") as file:
+            if file.read(100).strip() != host or _has_owner(folder / _NAME):
+                return
+        for each in names:
+            os.unlink(each, dir_fd=handle)
+    finally:
+        os.close(handle)
+    folder.rmdir()
+    boards = _SHARED_MEMORY / folder.name
+    if boards.is_dir() and not boards.is_symlink():
+        for board in boards.glob("board_*"):
+            board.unlink()
+        boards.rmdir()
+
+
+def _has_owner(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        try:
+            channel.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True
+
+
 @final
 class Inbox:
     """Receives; `fileno()` can be read when there is something."""
@@ -71,6 +145,11 @@ class Inbox:
     def __init__(self) -> None:
         self.folder = _private_folder()
         self.path = self.folder / _NAME
+        if (host := _this_host()) is not None:
+            try:
+                (self.folder / _HOST).write_text(host + "\n")
+            except OSError:  # full: then nobody else clears it
+                pass
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * _MOST)
@@ -86,7 +165,7 @@ class Inbox:
         self._socket.close()
         for folder in self.board_folders:
             try:
-                for file in folder.iterdir():  # the socket, and the ranks' boards
+                for file in folder.iterdir():  # the socket, its host's name, and the ranks' boards
                     file.unlink()
                 folder.rmdir()
             except OSError:  # somebody cleaned up temporary files meanwhile

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, final
 from ddp_run import __version__, launch
 from ddp_run.attempt import Attempt
 from ddp_run.events import AttemptEnded, AttemptStarted, MemoryCounted, Noted, RunEnded, RunStarted, SignalReceived
-from ddp_run.inbox import Inbox
+from ddp_run.inbox import Inbox, clear_stale
 from ddp_run.journal import Journal, now
 from ddp_run.logs import RunFolder, Tailer
 from ddp_run.loop import Caught, Loop, reap
@@ -370,6 +370,7 @@ class _Job:
         for warning in self.warnings:
             self.output.say(warning, level="warning")
         self.output.load()
+        clear_stale()
         # now, and not when ranks start or die: the loop must not be away then
         import ddp_run.observer  # noqa: F401
         from ddp_run import backoff, core_dump, judging, leftovers, retry, tell  # noqa: F401

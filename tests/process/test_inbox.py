@@ -16,7 +16,7 @@ import pytest
 from tests.waiting import limit
 
 from ddp_run.events import ExceptionInfo, MonotonicNs, Noted, Rank, RankFailed, RankPhase, RankStarted
-from ddp_run.inbox import Inbox
+from ddp_run.inbox import Inbox, clear_stale
 
 AT = time.monotonic_ns()
 HELLO: dict[str, Any] = {
@@ -134,3 +134,59 @@ def test_who_says_hello_is_the_kernels_word(inbox: Inbox, claimed: int) -> None:
         (event,) = inbox.read()
         assert isinstance(event, RankStarted)
         assert event.pid == sender.pid
+
+
+KILLED = """
+import os
+from pathlib import Path
+from ddp_run.inbox import Inbox, clear_stale
+inbox = Inbox()
+for folder in inbox.board_folders:
+    (folder / "board_0_3").write_bytes(bytes(4096))
+print(inbox.folder)
+os.kill(os.getpid(), 9)
+"""
+
+
+def folder_of_a_killed_run() -> Path:
+    """TMPDIR is the test's own."""
+    done = subprocess.run([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, timeout=limit(60))
+    return Path(done.stdout.decode().strip())
+
+
+def test_folders_of_killed_runs_are_cleared(inbox: Inbox) -> None:
+    dead = [folder_of_a_killed_run() for _ in range(2)]
+    assert all(folder.is_dir() for folder in dead)
+    clear_stale()
+    assert not any(folder.exists() for folder in dead)
+    assert not any((Path("/dev/shm") / folder.name).exists() for folder in dead)
+    send(inbox, PHASE)
+    assert len(inbox.read()) == 1, "a living one stays"
+
+
+@pytest.mark.parametrize("how", ["mode", "name", "link", "file", "host", "owner", "unmarked", "folder"])
+def test_what_may_be_somebody_elses_is_left_alone(inbox: Inbox, tmp_path: Path, how: str) -> None:
+    folder = folder_of_a_killed_run()
+    match how:
+        case "mode":
+            folder.chmod(0o755)
+        case "name":
+            folder = folder.rename(folder.with_name(folder.name + "0"))
+        case "link":
+            moved = folder.rename(tmp_path / "moved")
+            folder.symlink_to(moved)
+        case "file":
+            (folder / "weights.pt").write_text("")
+        case "host":
+            (folder / "host").write_text("another machine's, on a shared file system\n")
+        case "owner" if os.getuid() == 0:
+            os.chown(folder, 65534, 65534)
+        case "owner":
+            pytest.skip("only root can give a folder away")
+        case "unmarked":
+            (folder / "host").unlink()
+        case _:
+            (folder / "board_1_1").mkdir()
+    before = sorted(folder.iterdir())
+    clear_stale()
+    assert sorted(folder.iterdir()) == before
