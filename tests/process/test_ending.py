@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -131,3 +132,38 @@ def test_the_keeper_is_dismissed_where_nothing_is_left(tmp_path: Path) -> None:
     """
     run(KEEPER.format(run=tmp_path.name, folder=tmp_path) + textwrap.dedent(program))
     assert tmp_path.exists()
+
+
+HIDDEN = """
+import os, subprocess, sys, time
+from pathlib import Path
+from ddp_run import launch
+from ddp_run.process_look import process
+
+def started(words):
+    return subprocess.Popen(words, stdout=subprocess.PIPE, env={})
+
+launch.become_subreaper()
+keeper = launch.Keeper(sys.argv[1], Path(sys.argv[2]))
+keeper.start()
+daemon = "import os, time; os.fork() and os._exit(0); os.setsid(); print(os.getpid(), flush=True); time.sleep(300)"
+child = "import subprocess, time; p = subprocess.Popen(['sleep', '300'], env={})\\n"
+child += "print(p.pid, flush=True); time.sleep(300)"
+pids = [int(started([sys.executable, "-c", program]).stdout.readline()) for program in (daemon, child)]
+print(*pids, flush=True)
+before = process(keeper.pid).switches
+while process(keeper.pid).switches < before + 3: time.sleep(0.05)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_the_keeper_finds_what_hides_from_it(tmp_path: Path) -> None:
+    """A daemon (two forks, a session of its own), and a child's child, each without any environment."""
+    words = [sys.executable, "-c", HIDDEN, tmp_path.name, str(tmp_path / "none")]
+    done = subprocess.run(words, stdout=subprocess.PIPE, timeout=limit(60))
+    pids = [int(word) for word in done.stdout.split()]
+    assert len(pids) == 2
+    try:
+        wait_until(lambda: not any(map(launch.is_alive, pids)), "their end", 20)
+    finally:
+        launch.send_signal(pids, signal.SIGKILL)
