@@ -261,6 +261,9 @@ def _with_logs(folder: Path, rank_folder: str, death: Death) -> Death:
 
     stderr, stdout = read("stderr.log"), read("stdout.log")
     exception = death.exception or _error_file(folder / rank_folder / "error.json")
+    raised_in_child = traceback_text.of_child(exception) if exception is not None else None
+    if raised_in_child is not None:  # its phase is not known
+        exception, death = raised_in_child, replace(death, phase=None, step=None, call=None)
     return replace(
         death,
         stderr=stderr,

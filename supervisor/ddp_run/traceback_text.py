@@ -132,6 +132,16 @@ def before_exit(text: str) -> ExceptionInfo | None:
     return from_text("\n".join(lines[: chain[-1]])) if chain else None
 
 
+def of_child(exception: ExceptionInfo) -> ExceptionInfo | None:
+    """What a child raised that torch.multiprocessing.spawn tells of; null where the exception is none of its.
+
+    Source: torch/multiprocessing/spawn.py, ProcessContext.join: the child's traceback is the message.
+    """
+    if exception.type.rpartition(".")[2] != "ProcessRaisedException":
+        return None
+    return from_text(exception.message)
+
+
 def _at(lines: Sequence[str], index: int) -> Printed | None:
     header = _HEADER.search(lines[index]) if "Traceback (most" in lines[index] else None
     if header is not None:

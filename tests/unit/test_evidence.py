@@ -12,6 +12,7 @@ from ddp_run.events import (
     AttemptStarted,
     CoreDumped,
     Event,
+    ExceptionInfo,
     HangTimedOut,
     KernelLogged,
     LocalRank,
@@ -99,6 +100,34 @@ def test_a_code_that_nobody_could_read_comes_from_the_agent(tmp_path: Path) -> N
     evidence = gather(tmp_path, [*start(), exited(10, 0, None), exited(20, 1, None), AgentExited(ns(40), 1)], 0)
     assert [(d.rank, d.code) for d in evidence.deaths] == [(1, -11)]
     assert [leaver.rank for leaver in evidence.leavers] == [0]
+
+
+SPAWNED = """
+
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/torch/multiprocessing/spawn.py", line 87, in _wrap
+    fn(i, *args)
+  File "/home/user/train.py", line 4, in worker
+    raise ValueError("bad sample")
+ValueError: bad sample
+"""
+
+
+def test_what_a_spawned_child_raised_is_the_ranks_exception(tmp_path: Path) -> None:
+    kind = "torch.multiprocessing.spawn.ProcessRaisedException"
+    info = ExceptionInfo(kind, SPAWNED, "/home/user/train.py", 9, "<module>", f"Traceback …\n{kind}: {SPAWNED}")
+    watched = replace(hello(1), watched=True)
+    events = [*start()[:4], watched, RankFailed(ns(10), Rank(1), 0, 1, info), exited(20, 1, 1), exited(30, 0, -15)]
+    death = gather(tmp_path, events, 0).deaths[0]
+    assert death.exception is not None
+    assert (death.exception.type, death.exception.message) == ("ValueError", "bad sample")
+    assert (death.exception.file, death.exception.line, death.exception.function) == (
+        "/home/user/train.py",
+        4,
+        "worker",
+    )
+    assert death.phase is None, "the child's is not known"
 
 
 def phase(at: int, rank: int, name: str) -> RankPhase:
