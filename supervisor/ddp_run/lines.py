@@ -18,6 +18,8 @@ MAX_HELD: Final = 16 << 20
 """Bytes of unfinished lines that are kept waiting for their newlines, of all ranks together."""
 
 _CURSOR_UP: Final = b"\x1b[A"
+_REDRAWN: Final = re.compile(rb"\r\x1b\[2K((?:\x1b\[1A\x1b\[2K)++)")
+_UP_A_LINE: Final = b"\x1b[1A"
 _PLAIN: Final = b"\t\n" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
 _C1: Final = re.compile(rb"\xc2[\x80-\x9f]")
 # Possessive repeats: a 5 MB line of broken sequences must stay linear.
@@ -51,7 +53,7 @@ class LineBuffer:
     def take(self, data: bytes) -> bytes:
         """The lines that `data` completes, each with its newline; may be empty."""
         if b"\x1b" in data or (self._held and data[:1] == b"\n"):
-            data = self._without_nested_bars(data)
+            data = _without_stacked_bars(self._without_nested_bars(data))
         end = data.rfind(b"\n") + 1
         if not end:
             self._hold(data)
@@ -92,6 +94,23 @@ class LineBuffer:
         while _CURSOR_UP + b"\n" in data:
             data = data.replace(_CURSOR_UP + b"\n", b"\r")
         return data
+
+
+def _without_stacked_bars(data: bytes) -> bytes:
+    """Rich draws bars below each other anew by going up line by line (rich/live_render.py, position_cursor): one state.
+
+    What it prints meanwhile stands above them.
+    """
+    pieces = _REDRAWN.split(data)
+    if len(pieces) == 1:
+        return data
+    drawn = [pieces[0]]
+    for ups, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        count = ups.count(_UP_A_LINE)
+        parts = text.split(b"\n", count) if text.endswith(b"\n") else text.rsplit(b"\n", count)
+        above, newline, bars = b"  ".join(parts).rpartition(b"\n")
+        drawn.append(b"\r" + above + newline + (b"\r" if newline and bars else b"") + bars)
+    return b"".join(drawn)
 
 
 def readable(block: bytes, *, colour: bool) -> bytes:

@@ -144,7 +144,7 @@ def started(words):
     return subprocess.Popen(words, stdout=subprocess.PIPE, env={})
 
 launch.become_subreaper()
-keeper = launch.Keeper(sys.argv[1], Path(sys.argv[2]))
+keeper = launch.Keeper(sys.argv[1], [Path(sys.argv[2])])
 keeper.start()
 daemon = "import os, time; os.fork() and os._exit(0); os.setsid(); print(os.getpid(), flush=True); time.sleep(300)"
 child = "import subprocess, time; p = subprocess.Popen(['sleep', '300'], env={})\\n"

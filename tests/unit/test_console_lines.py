@@ -61,6 +61,25 @@ def test_nested_bars_of_tqdm_leave_one_line_of_the_outer(cut: int) -> None:
     assert readable(block, colour=False) == b"outer 1/2\nouter 2/2\n"
 
 
+UP = b"\r\x1b[2K\x1b[1A\x1b[2K"
+
+
+def test_bars_of_rich_that_stand_below_each_other_are_one_state() -> None:
+    buffer = LineBuffer()
+    assert buffer.take(b"\x1b[?25l\r\x1b[2Kepoch 0%\nval 0%") == b"\x1b[?25l\r\x1b[2Kepoch 0%\n"
+    assert buffer.take(UP + b"epoch 1%\nval 0%") == b""
+    assert buffer.state() == b"epoch 1%  val 0%"
+    assert buffer.take(UP + b"epoch 2%\nval 1%" + UP + b"epoch 3%\nval 2%") == b""
+    assert buffer.state() == b"epoch 3%  val 2%"
+    above = buffer.take(UP + b"hello\nepoch 3%\nval 2%")
+    assert readable(above, colour=False) == b"hello\n"
+    assert buffer.state() == b"epoch 3%  val 2%"
+    assert (
+        readable(buffer.take(UP + b"epoch 9%\nval 9%\n\x1b[?25hafter\n"), colour=False) == b"epoch 9%  val 9%\nafter\n"
+    )
+    assert buffer.held == 0
+
+
 def test_a_long_line_in_small_pieces_takes_linear_time() -> None:
     def seconds(pieces: int) -> float:
         buffer = LineBuffer()
