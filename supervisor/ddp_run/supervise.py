@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from ddp_run import __version__, launch
+from ddp_run import __version__, launch, terminal
 from ddp_run.attempt import Attempt
 from ddp_run.events import AttemptEnded, AttemptStarted, MemoryCounted, Noted, RunEnded, RunStarted, SignalReceived
 from ddp_run.inbox import Inbox, clear_stale
@@ -234,12 +234,18 @@ class _Job:
                 "attempt": number,
                 "socket": str(self.inbox.path),
                 "nccl_debug": self.plan.nccl_log,
-                "restore": dict(self.plan.restore),
+                "restore": {**self._terminal(), **self.plan.restore},
                 "watch": self._watch(),
                 "logs_specs": self.plan.options.logs_specs,
             }
         )
         return environ
+
+    def _terminal(self) -> dict[str, str]:
+        """Variables by which ranks draw what only a terminal can show."""
+        options = self.plan.options
+        shown = options.console in ("all", "rank0")
+        return terminal.variables_for_ranks(self.environ, options.nproc_count or 0) if shown else {}
 
     def _watch(self) -> dict[str, object]:
         """What is hooked into torch inside the ranks."""

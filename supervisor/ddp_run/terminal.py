@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import IO
+
+_LEAST_COLUMNS = 40
 
 
 def open_what_is_closed() -> None:
@@ -36,6 +39,27 @@ def columns() -> int:
         except OSError:
             width = 100
     return min(120, width)
+
+
+def variables_for_ranks(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
+    """What tells a rank's libraries that the console, for `ranks` ranks of this node, shows their lines on a terminal.
+
+    A rank's own stdout is a file. rich, and lightning's bars by it, draw live bars then only with these two (rich 15,
+    Console.is_terminal and is_interactive); what the user set about it stays. COLUMNS leaves room for the prefix. Not
+    FORCE_COLOR: Python 3.13 colours tracebacks by it, in the files too.
+    """
+    if not (os.isatty(1) and os.isatty(2)) or environ.get("TERM", "dumb") in ("dumb", "unknown"):
+        return {}
+    asked = {} if environ.keys() & {"TTY_COMPATIBLE", "TTY_INTERACTIVE"} else {"TTY_COMPATIBLE": "1"}
+    asked |= {"TTY_INTERACTIVE": "1"} if asked else {}
+    prefix = "[rank0]: " if ranks == 1 else f"[rank0-{max(ranks, 2) - 1}]: "
+    try:
+        room = os.get_terminal_size(2).columns - len(prefix)
+    except OSError:
+        room = 0
+    if room >= _LEAST_COLUMNS and "COLUMNS" not in environ:
+        asked["COLUMNS"] = str(room)
+    return asked
 
 
 def colour(stream: IO[str]) -> bool:
