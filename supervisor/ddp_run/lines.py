@@ -20,6 +20,7 @@ MAX_HELD: Final = 16 << 20
 _CURSOR_UP: Final = b"\x1b[A"
 _REDRAWN: Final = re.compile(rb"\r\x1b\[2K((?:\x1b\[1A\x1b\[2K)++)")
 _UP_A_LINE: Final = b"\x1b[1A"
+_CURSOR_SHOWN: Final = b"\x1b[?25h"
 _PLAIN: Final = b"\t\n" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
 _C1: Final = re.compile(rb"\xc2[\x80-\x9f]")
 # Possessive repeats: a 5 MB line of broken sequences must stay linear.
@@ -105,11 +106,12 @@ def _without_stacked_bars(data: bytes) -> bytes:
     if len(pieces) == 1:
         return data
     drawn = [pieces[0]]
-    for ups, text in zip(pieces[1::2], pieces[2::2], strict=True):
+    for ups, piece in zip(pieces[1::2], pieces[2::2], strict=True):
         count = ups.count(_UP_A_LINE)
+        text, at_end, after = piece.partition(_CURSOR_SHOWN)
         parts = text.split(b"\n", count) if text.endswith(b"\n") else text.rsplit(b"\n", count)
         above, newline, bars = b"  ".join(parts).rpartition(b"\n")
-        drawn.append(b"\r" + above + newline + (b"\r" if newline and bars else b"") + bars)
+        drawn.append(b"\r" + above + newline + (b"\r" if newline and bars else b"") + bars + at_end + after)
     return b"".join(drawn)
 
 

@@ -78,6 +78,8 @@ def test_bars_of_rich_that_stand_below_each_other_are_one_state() -> None:
         readable(buffer.take(UP + b"epoch 9%\nval 9%\n\x1b[?25hafter\n"), colour=False) == b"epoch 9%  val 9%\nafter\n"
     )
     assert buffer.held == 0
+    assert readable(buffer.take(UP + b"epoch 9%\nval 9%\n\x1b[?25hafter"), colour=False) == b"epoch 9%  val 9%\n"
+    assert readable(buffer.take(b" all\n"), colour=False) == b"after all\n"
 
 
 def test_a_long_line_in_small_pieces_takes_linear_time() -> None:
