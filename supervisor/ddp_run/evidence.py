@@ -171,7 +171,8 @@ def _death(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnds
         memory=resource_evidence.memory(part, start, exited.at if exited else None),
         gpus=resource_evidence.gpus(part, start, ends),
         core=resource_evidence.core(part, start),
-        phase=_phase(part, start),
+        # What atexit handlers do afterwards is not where it failed.
+        phase=_phase(_until(part, failed.at) if failed else part, start),
         step=_step(part, start),
         call=_call(part, start),
     )
@@ -189,13 +190,17 @@ def _phase(part: AttemptEvents, start: RankStarted) -> Phase | None:
 
 def _reached(part: AttemptEvents, ranks: Sequence[RankStarted], at: MonotonicNs) -> tuple[Phase | None, int | None]:
     """The phase and the optimizer steps that all these ranks had reached by then."""
-    before = replace(part, events=tuple(e for e in part.events if e.at <= at))
+    before = _until(part, at)
     phases = [_phase(before, start) for start in ranks]
     steps = [_step(before, start) for start in ranks]
     seen = [phase for phase in phases if phase is not None]
     made = [step for step in steps if step is not None]
     phase = min(seen, key=get_args(Phase).index) if seen and len(seen) == len(phases) else None
     return phase, min(made) if made and len(made) == len(steps) else None
+
+
+def _until(part: AttemptEvents, at: MonotonicNs) -> AttemptEvents:
+    return replace(part, events=tuple(e for e in part.events if e.at <= at))
 
 
 def _step(part: AttemptEvents, start: RankStarted) -> int | None:

@@ -134,6 +134,12 @@ def phase(at: int, rank: int, name: str) -> RankPhase:
     return RankPhase(ns(at), Rank(rank), 0, name)
 
 
+def test_what_is_cleaned_up_after_a_failure_is_no_phase_of_it(tmp_path: Path) -> None:
+    watched = replace(hello(1), watched=True)
+    events = [*start()[:4], watched, phase(10, 1, "training"), failed(20, 1, 1), phase(21, 1, "shutdown")]
+    assert gather(tmp_path, [*events, exited(30, 1, 1)], 0).deaths[0].phase == "training"
+
+
 def sampled(at: int, *steps: int) -> ProgressSampled:
     ranks = tuple(Rank(rank) for rank in range(len(steps)))
     return ProgressSampled(ns(at), ranks, ("training",) * len(steps), steps, steps)
