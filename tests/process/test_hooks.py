@@ -360,7 +360,8 @@ def test_a_clean_up_on_the_way_of_an_exception_is_no_phase(ranks: Ranks) -> None
             dist.destroy_process_group()
     """
     assert [message["phase"] for message in ranks.rank(program.format("1 / 0")).named("phase")][-1] == "after-init"
-    assert [message["phase"] for message in ranks.rank(program.format("pass")).named("phase")][-1] == "shutdown"
+    for ends_well in ("pass", "raise SystemExit"):
+        assert [message["phase"] for message in ranks.rank(program.format(ends_well)).named("phase")][-1] == "shutdown"
 
 
 def test_the_call_that_a_rank_ended_in(ranks: Ranks) -> None:

@@ -138,7 +138,9 @@ class Hooks:
         def destroy_process_group(*args: "Any", **kwargs: "Any") -> "Any":
             whole = not args and kwargs.get("group") is None
             # On the way of an exception out of the program it failed where that was raised, not here.
-            if whole and not hooks._stopped and sys.exc_info()[0] is None:
+            error = sys.exc_info()[1]
+            well = error is None or (isinstance(error, SystemExit) and not error.code)
+            if whole and not hooks._stopped and well:
                 hooks.phase(4)
                 if hooks._debug:
                     hooks._lines.say("DEBUG", "destroy_process_group")
