@@ -37,6 +37,8 @@ _REDRAW_S: Final = 0.1
 _STATE_S: Final = 10.0
 _ASK_S: Final = 0.1
 """How often a wait for a slow console asks whether to give up."""
+_LEFT_S: Final = 30.0
+"""A bar that has not moved for so long gives way to one that does."""
 _ERASE: Final = b"\r\x1b[K"
 
 
@@ -429,10 +431,12 @@ class Console:
     # ------------------------------------------------------------------------------------------ progress bars
 
     def _first_state(self) -> tuple[_Source, bytes] | None:
-        for key in sorted(key for key, source in self._sources.items() if source.lines.progress):
-            state = readable(self._sources[key].lines.state(), colour=False).strip()
+        bars = {key: source for key, source in self._sources.items() if source.lines.progress}
+        newest = max((source.fed_at for source in bars.values()), default=0.0)
+        for key in sorted(key for key, source in bars.items() if source.fed_at >= newest - _LEFT_S):
+            state = readable(bars[key].lines.state(), colour=False).strip()
             if state:
-                return self._sources[key], state
+                return bars[key], state
         return None
 
     def _show_state(self, now: float) -> None:

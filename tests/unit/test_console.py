@@ -61,6 +61,16 @@ def test_many_short_lines_at_once_are_not_compared(screen: Screen, lines: int, s
     assert len(screen.out.splitlines()) == (lines // 2 if "-" in shown else lines)
 
 
+def test_a_bar_that_nobody_moves_any_more_hides_no_other(screen: Screen) -> None:
+    console = screen.console(ranks=2)
+    console.feed([out(0, "\rold 3%", "stderr"), out(1, "\rnew 0%", "stderr")], 0)
+    for second in range(60):
+        console.feed([out(1, f"\rnew {second}%", "stderr")], second)
+    shown = screen.err.splitlines()
+    assert shown[0] == "[rank0]: old 3%"
+    assert shown[-1].startswith("[rank1]: new ")
+
+
 def test_streams_go_to_their_own_descriptor_with_a_prefix(screen: Screen) -> None:
     console = screen.console(ranks=1)
     console.feed([out(0, "hello\n"), out(0, "oops\n", "stderr")], 0)
