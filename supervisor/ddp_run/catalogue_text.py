@@ -82,7 +82,7 @@ def _blocks(block: str, width: int) -> Iterator[str]:
         )
 
 
-_LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
+_LINK = re.compile(r"\[([^\]]{1,200})\]\([^)]{1,300}\)")
 
 
 def search(causes: Iterable[Cause], words: Sequence[str]) -> list[Cause]:

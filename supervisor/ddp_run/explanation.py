@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddp_run import diagnose, journal, judging, retry, scan, transcript, verdict_file, verdict_text
+from ddp_run import cut_log, diagnose, journal, judging, retry, scan, transcript, verdict_file, verdict_text
 from ddp_run.attempt_events import attempts_made, stop_before_retry
 from ddp_run.events import AttemptEnded, Event, Rank, RunStarted
 from ddp_run.runs_meant import is_run, last_attempt
@@ -44,7 +44,13 @@ class NotReadable(Exception):
 
 def explain_text(text: str) -> Verdict:
     """The verdict for a pasted log."""
-    return _judged([Log(LogText("log", tuple(text.split("\n"))))])
+    return explain_logs([Log(LogText("log", tuple(text.split("\n"))))])
+
+
+def explain_logs(logs: Sequence[Log]) -> Verdict:
+    """The verdict for logs that are read already: the strict reading's, else what a cut log still shows."""
+    strict = diagnose.judge(transcript.read(logs, diagnose.follows_another))
+    return cut_log.read(logs, strict)
 
 
 def explain(paths: Sequence[str], *, rank_from_filename: bool) -> Answer:
@@ -124,7 +130,7 @@ def _of_run(folder: Path) -> Answer:
 
 
 def _of_logs(read: Sequence[tuple[Log, str | None]]) -> Answer:
-    verdict = _judged([log for log, _left_out in read])
+    verdict = explain_logs([log for log, _left_out in read])
     verdict = replace(verdict, notes=(*verdict.notes, *(left_out for _log, left_out in read if left_out)))
     helps = verdict.retry is not None and verdict.retry.helps
     document = verdict_file.as_json(
@@ -138,10 +144,6 @@ def _of_logs(read: Sequence[tuple[Log, str | None]]) -> Answer:
     )
     advice = f"a retry {'can help' if helps else 'does not help'}: {verdict.retry.reason}" if verdict.retry else None
     return Answer(verdict, None, None, advice, document)
-
-
-def _judged(logs: Sequence[Log]) -> Verdict:
-    return diagnose.judge(transcript.read(logs, diagnose.follows_another))
 
 
 def _logs(paths: Sequence[str], rank_from_filename: bool) -> list[tuple[Log, str | None]]:

@@ -16,6 +16,11 @@ from ddp_run.traceback_text import Printed
 _AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"})
 _AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")
 _LAUNCHER = re.compile(r"accelerate/commands/|deepspeed/launcher/|torch/multiprocessing/spawn\.py")
+_LAUNCHERS_WORDS = re.compile(
+    r"Unsupported nproc_per_node value|See root cause above|See stack trace[^.]{0,20} for the root cause"
+    r"|Engine (?:core|process) (?:initialization )?failed"
+)
+"""What torchrun says of its own options, and vLLM's servers last of an engine whose own exception stands above."""
 _SPAWNED = re.compile(r"-- Process (?P<rank>\d{1,9}) terminated with the following error:")
 _EMPTY = re.compile(
     r"^(?:\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d|\s*={3}|\s*-{3}|\[?[WI]\d{4} |wandb: |srun: |slurmstepd: "
@@ -51,6 +56,7 @@ _REPEATED = 5
 """Lines of known forms, and of one form, after which a program is taken to have gone on."""
 _BEFORE = 60
 """How far above a torn exception's last line its frames may stand."""
+_BAR = re.compile(r"\|[^|]*\|")
 _DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _ORPHAN = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit))(?:: (?P<message>.*))?$")
 _FRAME = '  File "'
@@ -90,7 +96,10 @@ def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
         for printed in shown:
             taken.update(indexes[printed.start : printed.end])
             if not printed.final or _is_launchers(printed.info):
-                launchers.update(indexes[printed.start : printed.index + 1] if printed.final else ())
+                over = bool(_LAUNCHERS_WORDS.search(printed.info.message)) and went_on.after(
+                    printed.start, printed.index, printed.end
+                )
+                launchers.update(indexes[printed.start : printed.index + 1] if printed.final and not over else ())
                 continue
             where = indexes[printed.index]
             ranks = spoken.by[where].ranks or _spawned(lines, printed) or _named(printed.info)
@@ -104,9 +113,17 @@ def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
     return [found[index] for index in sorted(found)], launchers
 
 
+def all_of(spoken: SpokenText) -> list[Raised]:
+    """Every exception that stands there, torn ones and such as a program may have survived too; launchers' are not."""
+    found, _launchers = find(spoken)
+    taken = {index for each in found for index in each.lines}
+    said = [index for index, each in enumerate(spoken.by) if not each.agent]
+    return sorted([*found, *_orphans(spoken, said, taken)], key=lambda each: each.index)
+
+
 def _is_launchers(info: ExceptionInfo) -> bool:
     name = info.type.rpartition(".")[2]
-    if name in _AGENTS:
+    if name in _AGENTS or _LAUNCHERS_WORDS.search(info.message):
         return True
     if name == "CalledProcessError" and _LAUNCHER.search(info.traceback):
         return True
@@ -152,7 +169,8 @@ class WentOn:
                 again[forms[k]].append(k)
         self._again = again
         often = (at[-_REPEATED] for form, at in again.items() if len(at) >= _REPEATED and "0" in form)
-        self._often_after = max(often, default=-1)
+        bars = sorted({_BAR.sub("", line): k for k, line in enumerate(lines) if "%|" in line}.values())
+        self._often_after = max([*often, *bars[-_REPEATED : 1 - _REPEATED]], default=-1)
 
     @classmethod
     def of(cls, lines: Sequence[str]) -> WentOn:
@@ -208,6 +226,8 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
             place["function"] if place else None,
             line,
         )
+        if _is_launchers(info):
+            continue
         ranks = spoken.by[index].ranks or _named(info)
         final = not went_on.after(0, position, position + 1)
         found.append(Raised(info, index, ranks, final, frozenset((index,))))

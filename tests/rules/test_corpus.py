@@ -17,8 +17,7 @@ from zlib import crc32
 
 import pytest
 
-from ddp_run import transcript
-from ddp_run.diagnose import follows_another, judge
+from ddp_run.explanation import explain_logs
 from ddp_run.spoken_text import Log
 from ddp_run.verdict import LogText, Verdict
 
@@ -61,7 +60,7 @@ def explained() -> tuple[Explained, ...]:
     for line in CORPUS.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         log = LogText("log", tuple(record["log"].splitlines()))
-        verdict = judge(transcript.read([Log(log)], follows_another))
+        verdict = explain_logs([Log(log)])
         found.append(Explained(record["id"], record["label"], verdict))
     return tuple(found)
 

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run import transcript
-from ddp_run.diagnose import follows_another, judge
-from ddp_run.spoken_text import Log
-from ddp_run.verdict import LogText, Verdict
+from ddp_run import explain
+from ddp_run.verdict import Verdict
 
 HEALTHY = Path(__file__).parent / "healthy"
 NAMES = sorted(path.stem for path in HEALTHY.glob("*.txt"))
@@ -32,8 +30,8 @@ def _steps(name: str) -> list[int]:
     return [index for index, line in enumerate(_lines(name)) if "step" in line and "loss" in line]
 
 
-def _verdict(name: str, lines: tuple[str, ...]) -> Verdict:
-    return judge(transcript.read([Log(LogText(f"{name}.txt", lines))], follows_another))
+def _verdict(lines: tuple[str, ...]) -> Verdict:
+    return explain("\n".join(lines))
 
 
 def test_there_are_enough() -> None:
@@ -43,7 +41,7 @@ def test_there_are_enough() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_alarm(name: str) -> None:
-    verdict = _verdict(name, _lines(name))
+    verdict = _verdict(_lines(name))
     assert verdict.outcome in (None, "succeeded"), f"{verdict.code} {verdict.cause}: {verdict.title}"
     assert verdict.cause is None
 
@@ -54,13 +52,13 @@ def test_no_alarm_in_what_was_written_until_then(name: str) -> None:
     lines = _lines(name)
     # Cut right after a traceback, a log of a program that caught it looks like one of a program that did not.
     steps = [step for step in _steps(name) if not any("Traceback" in line for line in lines[max(0, step - 16) : step])]
-    verdict = _verdict(name, lines[: steps[len(steps) // 2] + 1])
+    verdict = _verdict(lines[: steps[len(steps) // 2] + 1])
     assert verdict.outcome in (None, "succeeded"), f"{verdict.code} {verdict.cause}: {verdict.title}"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_failure_after_it_is_seen(name: str) -> None:
     """What makes these logs pass must not be that nothing is looked for."""
-    verdict = _verdict(name, (*_lines(name), *END_OF_ANOTHER.split("\n")))
+    verdict = _verdict((*_lines(name), *END_OF_ANOTHER.split("\n")))
     assert verdict.outcome == "failed"
     assert "sentinel 41" in " ".join([verdict.title or "", *(quote.text for quote in verdict.evidence)])

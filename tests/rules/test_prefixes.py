@@ -17,9 +17,8 @@ from zlib import crc32
 
 import pytest
 
-from ddp_run import transcript
-from ddp_run.diagnose import follows_another, judge
 from ddp_run.events import Rank
+from ddp_run.explanation import explain_logs
 from ddp_run.speakers import assign
 from ddp_run.spoken_text import Log
 from ddp_run.verdict import LogText, Verdict
@@ -80,7 +79,7 @@ def plain(record_id: str) -> Answer:
 
 def explained(*files: Lines) -> Answer:
     logs = [Log(LogText(f"log{number}", tuple(lines))) for number, lines in enumerate(files)]
-    return Answer.of(judge(transcript.read(logs, follows_another)))
+    return Answer.of(explain_logs(logs))
 
 
 # --------------------------------------------------------------------------------------------- how logs are handed over
@@ -230,10 +229,7 @@ def in_files(record: Record) -> list[Log]:
 def test_files_of_ranks() -> None:
     chosen = [record for record in records() if record.names_ranks]
     assert len(chosen) > 30
-    found = [
-        (record.id, plain(record.id), Answer.of(judge(transcript.read(in_files(record), follows_another))))
-        for record in chosen
-    ]
+    found = [(record.id, plain(record.id), Answer.of(explain_logs(in_files(record)))) for record in chosen]
     assert not [each for each in found if each[1] != each[2]]
 
 

@@ -26,6 +26,13 @@ RULE = Rule(
     since="0.1",
 )
 _ARGPARSE = Sign(": error: ", re.compile(r"(?<![\w.\-/])(?P<program>[\w.\-/]+(?: \w+)?): error: (?P<what>.+)"))
+_ARGPARSES_OWN = Sign(
+    ": error: ",
+    re.compile(
+        r"(?<![\w.\-/])(?P<program>[\w.\-/]+): error: (?P<what>(?:argument \S{1,100}: (?:invalid|expected)"
+        r"|unrecognized arguments: |the following arguments are required: )[^\n]+)"
+    ),
+)
 _CLICK = tuple(
     Sign(f"Error: {words}", re.compile(rf"^\W*Error: (?P<what>{words}.+)"))
     for words in ("No such option", "Missing ", "Invalid value", "Got unexpected")
@@ -45,9 +52,12 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if refused is not None:
         return refused.finding(RULE, death, f"{run.script or 'the script'} refused its arguments: {refused['what']}")
     ending = death.stderr.ending(_ENDING)
-    if death.code != 2 or ending.last(_USAGE) is None:
+    if death.code is None and death.exception is None:  # a piece of a log that shows no end
+        hit = anywhere(ending, (_ARGPARSES_OWN,))
+    elif death.code != 2 or ending.last(_USAGE) is None:
         return None
-    hit = anywhere(ending, (_ARGPARSE,)) or anywhere(ending, _CLICK)
+    else:
+        hit = anywhere(ending, (_ARGPARSE,)) or anywhere(ending, _CLICK)
     if hit is None or hit.quote is None:
         return None
     script = run.script or "the script"

@@ -1,0 +1,230 @@
+"""What a log that is cut still shows: a tolerant reading, where the strict one finds no failure or no cause. Pure.
+
+People paste the piece that they take for the failure: it begins or ends within a traceback, holds the warning and not
+the exception, shows one rank of eight, and no word of how anything ended. What stands behind the last sign of progress
+is then asked as if it were a rank's last words. The answer is never more than likely, and what is not shown stays null.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+
+from ddp_run import oom_text, raised, torn_frames
+from ddp_run.diagnose import catalogue
+from ddp_run.events import ExceptionInfo, Rank
+from ddp_run.frozen import frozen
+from ddp_run.signs import words
+from ddp_run.spoken_text import Log, SpokenText
+from ddp_run.verdict import AgentEnd, Death, Evidence, Finding, FirstFailure, LogText, Verdict
+
+NOTE = "the log is cut: it does not show how the job ended; this is the strongest sign in it"
+_MOST_LINES = 4000
+"""Lines at a log's end that are looked at: this is for what people paste."""
+_MOST_EXCEPTIONS = 40
+_MOST_LINES_ASKED = 200
+_BEFORE, _AFTER = 3, 9
+"""Lines around one with a sign's words that are shown to the rules."""
+_ABORTS = re.compile(r"terminate called|Fatal Python error: Aborted|double free|free\(\): |stack smashing")
+_PROGRESS = 3
+"""Lines of one form, numbers aside, that a program writes as it goes on."""
+_BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
+_TROUBLE = re.compile(
+    r"[Ee]rror|ERROR|[Ee]xception|[Ff]ailed|FAILED|Traceback|File \"|NCCL (?:INFO|WARN)|gloo|[Tt]imed? ?out|[Kk]illed"
+    r"|[Aa]bort|frame #|[Ww]aiting|registered at|Process group|\^\^|Thread 0x"
+)
+"""What lines of progress do not say, though several ranks may write it in one form."""
+_RAYS = "ray-actor-died"
+"""What Ray's driver says of every worker that ended; why, stands above if anywhere."""
+_WENT_WELL = re.compile(r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|[Ss]uccess\w*|[Ss]aved)\b")
+_UNSURE = ("python-exception", "unknown")
+
+
+@frozen
+class _Sign:
+    """One finding, where it stands, and whose words it is."""
+
+    finding: Finding
+    index: int
+    rank: Rank | None
+    exception: ExceptionInfo | None = None
+
+    @property
+    def strength(self) -> tuple[bool, bool, int, int]:
+        """For ordering, the strongest first: a cause, of an exception, surely meant, the earliest."""
+        rule = self.finding.rule
+        sure = ("certain", "likely", "unknown").index(self.finding.confidence)
+        return rule.consequence, rule.name in _UNSURE, sure, self.index
+
+
+def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
+    """The strict reading's verdict; where that knows no cause, with the cause that the text shows all the same."""
+    if not _lacks_a_cause(strict):
+        return strict
+    spoken = _ending(SpokenText.of_logs(logs))
+    behind = _behind_progress(spoken)
+    found = min(_signs(spoken, behind), key=lambda sign: sign.strength, default=None)
+    if found is None or (strict.outcome is not None and found.finding.rule.consequence):
+        return strict
+    if strict.cause in (None, "unknown"):
+        return _with(strict, found)
+    if found.finding.rule.name in _UNSURE:
+        return strict
+    return _with(replace(strict, first_failure=None, collateral=()), found)  # who only noticed did not fail first
+
+
+def _lacks_a_cause(strict: Verdict) -> bool:
+    if strict.outcome is None or strict.cause == _RAYS:
+        return True
+    first = strict.first_failure
+    silent = first is None or first.exit_code is None or first.exit_code > 0
+    return strict.outcome == "failed" and strict.cause in (None, "unknown") and silent
+
+
+def _with(strict: Verdict, found: _Sign) -> Verdict:
+    finding = found.finding
+    first = strict.first_failure
+    rank = None if finding.rule.consequence else found.rank  # who lost a peer did not fail first
+    if first is None and (rank is not None or found.exception is not None):
+        first = FirstFailure(rank, exception=found.exception)
+    elif first is not None and first.exception is None and rank in (None, first.rank):
+        first = replace(first, exception=found.exception)
+    return replace(
+        strict,
+        cause=finding.rule.name,
+        code=finding.rule.code,
+        title=finding.cause,
+        confidence="likely",
+        first_failure=first,
+        evidence=finding.evidence,
+        advice=finding.advice,
+        retry=finding.retry or finding.rule.retry,
+        notes=(*strict.notes, NOTE),
+    )
+
+
+# ------------------------------------------------------------------------------------------- where to look
+
+
+def _ending(spoken: SpokenText) -> SpokenText:
+    cut = max(0, len(spoken.lines) - _MOST_LINES)
+    return SpokenText(spoken.lines[cut:], spoken.by[cut:], spoken.sources[cut:]) if cut else spoken
+
+
+def _words(spoken: SpokenText, index: int) -> str:
+    return spoken.lines[index][spoken.by[index].start :]
+
+
+def _behind_progress(spoken: SpokenText) -> int:
+    """The index behind the last line of those that a program writes again and again as it goes on."""
+    said = [_words(spoken, index) for index in range(len(spoken.lines))]
+    present = _present("\n".join(said))
+    texts: dict[str, set[str]] = {}
+    forms: dict[int, str] = {}
+    last = 0
+    for index, line in enumerate(said):
+        if _BAR.search(line):
+            last = index + 1
+        elif line[:1].strip() and not _TROUBLE.search(line) and not any(word in line for word in present):
+            form = forms[index] = raised.form_of(line)
+            texts.setdefault(form, set()).add(line)  # what all ranks write alike once is no progress
+    often = [index for index, form in forms.items() if len(texts[form]) >= _PROGRESS]
+    return max([last, *(index + 1 for index in often)])
+
+
+def _present(text: str) -> list[str]:
+    """The words of rules' signs that the text holds."""
+    return [word for word in sign_words() if word in text]
+
+
+# ------------------------------------------------------------------------------------------------- signs
+
+
+def _signs(spoken: SpokenText, behind: int) -> Iterator[_Sign]:
+    """What the rules find behind the last progress: exceptions, whole and torn, then lines, then frames alone."""
+    everything = spoken.text(range(len(spoken.lines)))
+    exceptions = [each for each in raised.all_of(spoken) if each.index >= behind][-_MOST_EXCEPTIONS:]
+    for each in exceptions:
+        own = spoken.text(sorted(each.lines))
+        death = Death(rank=_alone(each.ranks), exception=each.info, stderr=own)
+        yield from (_Sign(found, each.index, death.rank, each.info) for found in _asked(death, everything))
+    inside = {index for each in exceptions for index in each.lines}
+    others = [index for index in range(behind, len(spoken.lines)) if index not in inside]
+    well = any(_WENT_WELL.search(spoken.lines[index]) for index in others)
+    for sign in _lines(spoken, others, everything):
+        if not (well and sign.finding.rule.consequence):  # the first rank to end takes the store and its sockets along
+            yield sign
+    if not exceptions:
+        yield from _frames(spoken, others, everything)
+
+
+def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> Iterator[_Sign]:
+    """What single lines show that hold the words of a sign, with the lines around them."""
+    present = _present("\n".join(spoken.lines[index] for index in indexes))
+    telling = [k for k, index in enumerate(indexes) if any(word in spoken.lines[index] for word in present)]
+    for k in telling[-_MOST_LINES_ASKED:]:
+        index = indexes[k]
+        if spoken.by[index].agent:
+            continue
+        rank = _alone(spoken.by[index].ranks)
+        window = spoken.text(indexes[max(0, k - _BEFORE) : k + _AFTER])
+        for code in _codes(spoken.lines[index]):
+            death = Death(rank=rank, code=code, stderr=window)
+            for found in _asked(death, everything):
+                if found.rule.name not in _UNSURE:
+                    yield _Sign(found, index, rank)
+
+
+def _codes(line: str) -> Iterator[int | None]:
+    """The ends that a line may be about, besides one that nobody knows."""
+    yield None
+    if any(sign.search(line) for sign in oom_text.SIGNS):
+        yield -signal.SIGKILL
+    if "Segmentation fault" in line:
+        yield -signal.SIGSEGV
+    if _ABORTS.search(line):
+        yield -signal.SIGABRT
+
+
+def _frames(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> Iterator[_Sign]:
+    """A traceback whose last line is missing: the exception that it raises, else whose frames they are."""
+    torn = torn_frames.read(spoken.text(indexes))
+    if torn is None:
+        return
+    info, index = torn.exception, indexes[-1]
+    if info.type:
+        death = Death(rank=None, exception=info, stderr=spoken.text(indexes))
+        yield from (_Sign(found, index, None, info) for found in _asked(death, everything))
+    name = torn.cause or "python-exception"
+    rule = next((cause.rule for cause in catalogue() if cause.rule.name == name), None)
+    if rule is not None:
+        where = f"{info.file.rpartition('/')[2]}:{info.line}" if info.file else "its last line"
+        cause = f"a rank ended in a traceback that is cut off, in {where}"
+        yield _Sign(Finding(rule, None, cause, (torn.quote,), confidence="unknown"), index, None)
+
+
+def _alone(ranks: Sequence[Rank]) -> Rank | None:
+    return ranks[0] if len(ranks) == 1 else None
+
+
+@cache
+def sign_words() -> tuple[str, ...]:
+    """What any rule looks for."""
+    return tuple(words(sign for cause in catalogue() for sign in cause.signs))
+
+
+def _asked(death: Death, everything: LogText) -> list[Finding]:
+    """What the catalogue's rules say of it, without what others of them win over; a broken rule says nothing."""
+    run = Evidence(deaths=(death,), agent=AgentEnd(log=everything), logs_only=True)
+    found: list[Finding] = []
+    for cause in catalogue():
+        if cause.match is not None and cause.rule.name != "unknown":
+            with suppress(Exception):  # the strict reading tells of a broken rule
+                finding = cause.match(death, run)
+                found += [] if finding is None else [finding]
+    beaten = {name for finding in found for name in finding.rule.beats}
+    return [finding for finding in found if finding.rule.name not in beaten] or found

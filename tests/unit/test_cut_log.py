@@ -1,0 +1,152 @@
+"""A piece of a log, as people paste it: what it shows is found and called likely; what it does not show stays null."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp_run import explain
+from ddp_run.cut_log import NOTE
+
+STEPS = "\n".join(f"step {number} loss {5 / (number + 1):.4f}" for number in range(12))
+HUB = """Traceback (most recent call last):
+  File "/home/me/train.py", line 12, in <module>
+    model = AutoModel.from_pretrained("org/model")
+  File "/env/lib/python3.11/site-packages/huggingface_hub/utils/_http.py", line 409, in hf_raise_for_status
+    response.raise_for_status()
+  File "/env/lib/python3.11/site-packages/requests/models.py", line 1026, in raise_for_status"""
+GATED = """  File "/env/lib/python3.11/site-packages/transformers/utils/hub.py", line 403, in cached_file
+    resolved_file = hf_hub_download(
+  File "/env/lib/python3.11/site-packages/huggingface_hub/utils/_http.py", line 426, in hf_raise_for_status
+    raise _format(GatedRepoError, message, response) from e"""
+COMPILER = """    return f(*args)
+  File "/env/lib/python3.11/site-packages/torch/_inductor/codecache.py", line 2013, in result
+    return self.result_fn()
+  File "/env/lib/python3.11/site-packages/triton/runtime/jit.py", line 390, in run"""
+WANDB = """Traceback (most recent call last):
+  File "/home/me/train.py", line 5, in <module>
+    wandb.init(project="x")
+  File "/env/lib/python3.11/site-packages/wandb/sdk/wandb_init.py", line 1170, in init
+    handle = backend.interface.deliver_run(run)"""
+NO_CUDA = """  File "/home/me/train.py", line 7, in main
+    model.cuda()
+  File "/env/lib/python3.11/site-packages/torch/cuda/__init__.py", line 293, in _lazy_init
+    raise AssertionError("Torch not compiled with CUDA enabled")"""
+OWN = """Traceback (most recent call last):
+  File "/home/me/train.py", line 30, in main
+    check(batch)
+  File "/home/me/train.py", line 22, in check
+    raise ValueError(f"bad batch {number}")"""
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (HUB, "auth"),
+        (GATED, "auth"),
+        (COMPILER, "compile-failure"),
+        (WANDB, "hub-network"),
+        (NO_CUDA, "cuda-unavailable"),
+        (OWN, "python-exception"),
+    ],
+)
+def test_a_traceback_without_its_last_line(text: str, cause: str) -> None:
+    found = explain(f"{STEPS}\n{text}\n")
+    assert (found.cause, found.confidence, found.exit_code) == (cause, "likely", None)
+    assert NOTE in found.notes or found.outcome == "failed"
+
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB"
+ACCELERATE = """Traceback (most recent call last):
+  File "/env/bin/accelerate", line 8, in <module>
+    sys.exit(main())
+  File "/env/lib/python3.10/site-packages/accelerate/commands/launch.py", line 769, in simple_launcher
+    raise subprocess.CalledProcessError(returncode=process.returncode, cmd=cmd)
+subprocess.CalledProcessError: Command '['/env/bin/python', 'train.py']' returned non-zero exit status 1."""
+SPAWN = """Traceback (most recent call last):
+  File "/home/me/train.py", line 90, in <module>
+    mp.spawn(main, nprocs=2)
+  File "/env/lib/python3.10/site-packages/torch/multiprocessing/spawn.py", line 140, in join
+    raise ProcessRaisedException(msg, error_index, failed_process.pid)
+torch.multiprocessing.spawn.ProcessRaisedException"""
+RAY = """ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.
+The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker
+unexpectedly exits. (1) The process is killed by SIGKILL by OOM killer due to high memory usage."""
+VLLM = """(APIServer pid=1) Traceback (most recent call last):
+(APIServer pid=1)   File "/usr/local/bin/vllm", line 8, in <module>
+(APIServer pid=1)     sys.exit(main())
+(APIServer pid=1)   File "/env/lib/python3.12/site-packages/vllm/v1/engine/utils.py", line 729, in wait
+(APIServer pid=1)     raise RuntimeError("Engine core initialization failed. "
+(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"""
+DEEPSPEED = "[2026-11-22 10:00:00,000] [ERROR] [launch.py:325:sigkill_handler] ['python', 'train.py'] exits with return"
+MPIRUN = "mpirun noticed that process rank 1 with PID 0 on node node-a exited"
+
+
+@pytest.mark.parametrize("last", [ACCELERATE, SPAWN, RAY, VLLM, DEEPSPEED, MPIRUN])
+@pytest.mark.parametrize(
+    "above",
+    [
+        OOM,
+        f"(EngineCore_DP0 pid=27) ERROR 11-22 10:00:01 [core.py:708] {OOM}",
+        f"(WorkerDict pid=2710) {OOM} [repeated 3x across cluster]",
+        f"[1,4]<stderr>:{OOM}",
+        f"2026-11-22 10:00:01,100 - trainer - ERROR - {OOM}",
+    ],
+)
+def test_what_a_launcher_says_last_is_no_cause(above: str, last: str) -> None:
+    found = explain(f"{above}\n{last}\n")
+    assert found.cause == "cuda-oom"
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("[rank3]: torch.distributed.DistNetworkError: The client socket has timed out after 60000ms", None),
+        ("RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled system error", "nccl-network"),
+        ("[ 712.3] Memory cgroup out of memory: Killed process 31 (python3) total-vm:9kB", "host-oom"),
+        ("train.py: error: unrecognized arguments: --lr 3", "bad-arguments"),
+        ("node-a:71:93 [0] init.cc:943 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
+         "duplicate-gpu"),
+        ("/bin/sh: 1: train.py: Permission denied", None),
+    ],
+)  # fmt: skip
+def test_a_line_alone(line: str, cause: str | None) -> None:
+    found = explain(line)
+    assert cause in (None, found.cause)
+    assert found.confidence != "certain" or found.outcome is not None
+
+
+def test_the_rank_that_a_line_names() -> None:
+    first = explain(f"[rank2]:[E logging.cc:1] {OOM}").first_failure
+    assert first is not None
+    assert (first.rank, first.exit_code) == (2, None)
+
+
+def test_a_rank_without_words_does_not_hide_anothers_exception() -> None:
+    box = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+[0]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 71)
+"""
+    raised = f'[rank0]: Traceback (most recent call last):\n[rank0]:   File "a.py", line 3, in f\n[rank0]: {OOM}'
+    assert explain(f"{STEPS}\n{raised}\n{box}").cause == "cuda-oom"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        STEPS,
+        "\n".join(f"Epoch 1:  {number}%|###    | {number}/100 [00:01<00:02, 1.00it/s]" for number in range(10, 20)),
+        "\n".join(f"{{'loss': {number / 7:.4f}, 'epoch': 0.{number}}}" for number in range(10, 20)),
+    ],
+)
+@pytest.mark.parametrize("before", [OOM, HUB, COMPILER, RAY, "oom_kill 3", VLLM])
+def test_what_a_job_went_on_after_is_no_alarm(before: str, after: str) -> None:
+    found = explain(f"{STEPS}\n{before}\n{after}\n")
+    assert found.cause is None
+
+
+def test_a_store_that_went_after_the_end_is_no_alarm() -> None:
+    lost = "[rank1]:[W1122 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=6): failed to recv, got 0 bytes"
+    assert explain(f"{STEPS}\n{lost}\n").cause == "store-lost"
+    assert explain(f"{STEPS}\nTraining finished in 20 s\n{lost}\n").cause is None
