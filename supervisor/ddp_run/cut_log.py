@@ -25,8 +25,9 @@ from ddp_run.verdict import AgentEnd, Death, Evidence, Finding, FirstFailure, Lo
 NOTE = "the log is cut: it does not show how the job ended; this is the strongest sign in it"
 _MOST_LINES = 4000
 """Lines at a log's end that are looked at: this is for what people paste."""
+_MOST_LOGS = 64
 _MOST_EXCEPTIONS = 40
-_MOST_LINES_ASKED = 200
+_MOST_LINES_ASKED = 60
 _BEFORE, _AFTER = 3, 9
 """Lines around one with a sign's words that are shown to the rules."""
 _ABORTS = re.compile(r"terminate called|Fatal Python error: Aborted|double free|free\(\): |stack smashing")
@@ -65,7 +66,7 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
     """The strict reading's verdict; where that knows no cause, with the cause that the text shows all the same."""
     if not _lacks_a_cause(strict):
         return strict
-    spoken = _ending(SpokenText.of_logs(logs))
+    spoken = SpokenText.of_logs([replace(log, text=log.text.ending(_MOST_LINES)) for log in logs[:_MOST_LOGS]])
     behind = _behind_progress(spoken)
     found = min(_signs(spoken, behind), key=lambda sign: sign.strength, default=None)
     if found is None or (strict.outcome is not None and found.finding.rule.consequence):
@@ -108,11 +109,6 @@ def _with(strict: Verdict, found: _Sign) -> Verdict:
 
 
 # ------------------------------------------------------------------------------------------- where to look
-
-
-def _ending(spoken: SpokenText) -> SpokenText:
-    cut = max(0, len(spoken.lines) - _MOST_LINES)
-    return SpokenText(spoken.lines[cut:], spoken.by[cut:], spoken.sources[cut:]) if cut else spoken
 
 
 def _words(spoken: SpokenText, index: int) -> str:
@@ -166,7 +162,8 @@ def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> I
     """What single lines show that hold the words of a sign, with the lines around them."""
     present = _present("\n".join(spoken.lines[index] for index in indexes))
     telling = [k for k, index in enumerate(indexes) if any(word in spoken.lines[index] for word in present)]
-    for k in telling[-_MOST_LINES_ASKED:]:
+    once = {raised.form_of(spoken.lines[indexes[k]]): k for k in reversed(telling)}  # eight ranks say the same
+    for k in sorted(once.values())[-_MOST_LINES_ASKED:]:
         index = indexes[k]
         if spoken.by[index].agent:
             continue

@@ -17,6 +17,7 @@ Read the log of rank 0 and of the first node's agent: what ended there first is 
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from ddp_run.signs import Sign
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
@@ -45,8 +46,8 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if not run.logs_only or death.code is not None or death.exception is not None:
         return None
     log = run.agent.log
-    said = [index for index in range(len(log.lines)) if not _FRAMES.match(log.lines[index])][-_LAST:]
-    for index in reversed(said):
+    said = (index for index in range(len(log.lines) - 1, -1, -1) if not _FRAMES.match(log.lines[index]))
+    for index in islice(said, _LAST):
         if any(sign.search(log.lines[index]) for sign in SIGNS):
             cause = f"{death.who} lost the job's store: the process that keeps it (of the first node) ended first"
             return Finding(RULE, death.rank, cause, (log.quote(index),), _ADVICE, "likely")
