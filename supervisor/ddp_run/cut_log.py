@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cache
 
 from ddp_run import oom_text, raised, torn_frames
-from ddp_run.diagnose import catalogue
+from ddp_run.diagnose import catalogue, judge
 from ddp_run.events import ExceptionInfo, Rank
 from ddp_run.frozen import frozen
 from ddp_run.signs import words
@@ -39,6 +39,10 @@ _TROUBLE = re.compile(
     r"|[Aa]bort|frame #|[Ww]aiting|registered at|Process group|\^\^|Thread 0x"
 )
 """What lines of progress do not say, though several ranks may write it in one form."""
+_ROOT = re.compile(
+    r"Root Cause[^\n]{0,40}\s{0,40}[^\n]{0,40}?\brank[ :]{1,10}(?P<rank>\d{1,7})\b[^\n]{0,60}\s{0,40}[^\n]{0,60}?"
+    r"\bexitcode[ :]{1,10}(?P<code>-?\d{1,3})\b"
+)
 _RAYS = "ray-actor-died"
 """What Ray's driver says of every worker that ended; why, stands above if anywhere."""
 _WENT_WELL = re.compile(r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|[Ss]uccess\w*|[Ss]aved)\b")
@@ -66,6 +70,10 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
     """The strict reading's verdict; where that knows no cause, with the cause that the text shows all the same."""
     if not _lacks_a_cause(strict):
         return strict
+    if strict.outcome is None:
+        strict = _shortened(logs) or strict
+        if not _lacks_a_cause(strict):
+            return strict
     spoken = SpokenText.of_logs([replace(log, text=log.text.ending(_MOST_LINES)) for log in logs[:_MOST_LOGS]])
     behind = _behind_progress(spoken)
     found = min(_signs(spoken, behind), key=lambda sign: sign.strength, default=None)
@@ -76,6 +84,19 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
     if found.finding.rule.name in _UNSURE:
         return strict
     return _with(replace(strict, first_failure=None, collateral=()), found)  # who only noticed did not fail first
+
+
+def _shortened(logs: Sequence[Log]) -> Verdict | None:
+    """The verdict where somebody has made torch's summary shorter: `Root Cause [0]: rank 1 exitcode: -6 (SIGABRT)`."""
+    for log in logs:
+        text = log.text.ending(_MOST_LINES)
+        hit = _ROOT.search("\n".join(text.lines))
+        if hit is not None and int(hit["code"]):
+            death = Death(Rank(int(hit["rank"])), code=int(hit["code"]), stderr=text)
+            verdict = judge(Evidence(deaths=(death,), agent=AgentEnd(log=text), started=1, logs_only=True))
+            sure = "likely" if verdict.confidence == "certain" else verdict.confidence
+            return replace(verdict, confidence=sure)
+    return None
 
 
 def _lacks_a_cause(strict: Verdict) -> bool:
@@ -172,7 +193,7 @@ def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> I
         for code in _codes(spoken.lines[index]):
             death = Death(rank=rank, code=code, stderr=window)
             for found in _asked(death, everything):
-                if found.rule.name not in _UNSURE:
+                if found.rule.name not in _UNSURE and found.evidence:
                     yield _Sign(found, index, rank)
 
 

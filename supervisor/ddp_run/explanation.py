@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddp_run import cut_log, diagnose, journal, judging, retry, scan, transcript, verdict_file, verdict_text
+from ddp_run import cut_log, diagnose, journal, judging, retry, scan, transcript, verdict_file, verdict_text, wrapped
 from ddp_run.attempt_events import attempts_made, stop_before_retry
 from ddp_run.events import AttemptEnded, Event, Rank, RunStarted
 from ddp_run.runs_meant import is_run, last_attempt
@@ -25,6 +25,7 @@ _LOGS = (".log", ".txt", ".out", ".err", ".stderr", ".stdout")
 _RANK = re.compile(r"(?:rank|worker|trainer|task|proc)[_.\- ]?(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 _MOST_FILES = 1024
+_VAGUE = (None, "unknown", "python-exception", "peer-died")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,18 @@ def explain_text(text: str) -> Verdict:
 
 
 def explain_logs(logs: Sequence[Log]) -> Verdict:
-    """The verdict for logs that are read already: the strict reading's, else what a cut log still shows."""
+    """The verdict for logs that are read already: the strict reading's, else what a cut or wrapped log still shows."""
+    found = _read(logs)
+    if found.cause not in _VAGUE:
+        return found
+    for joined in wrapped.joined(logs):
+        again = _read(joined)
+        if again.cause not in _VAGUE:
+            return replace(again, confidence="likely", notes=(*again.notes, wrapped.NOTE))
+    return found
+
+
+def _read(logs: Sequence[Log]) -> Verdict:
     strict = diagnose.judge(transcript.read(logs, diagnose.follows_another))
     return cut_log.read(logs, strict)
 

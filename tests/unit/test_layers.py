@@ -65,6 +65,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "raised",
         "torn_frames",
         "transcript",
+        "wrapped",
         "speakers",
         "launcher_text",
         "catalogue_text",

@@ -1,0 +1,76 @@
+"""Joins lines that a terminal, a mail or a web form has wrapped, and takes off what quotes them. Pure.
+
+Nothing marks such a break, and whole lines can look alike: this is for texts in which single lines show no cause.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from ddp_run.spoken_text import Log
+from ddp_run.verdict import LogText
+
+NOTE = "lines were joined that look wrapped"
+_MOST_LINES = 1000
+_NARROWEST, _WIDEST = 40, 250
+"""Columns at which people's terminals, mails and forms wrap."""
+_QUOTE = re.compile(r"\s{0,3}(?:[>|] ?)+")
+_MOSTLY = 0.8
+_BEGINS = re.compile(
+    r"\s*$|\s*File \"|Traceback|\[\w+\d+\]:|[\[(]?\d{4}-\d\d-\d\d|\[?[EWIF]\d{4} |[=*-]{5,}|\(\w+ pid=\d|step |Epoch"
+)
+"""What stands at the beginning of a line of its own."""
+
+
+def joined(logs: Sequence[Log]) -> Iterator[list[Log]]:
+    """The logs with lines joined as a terminal cuts them, then as words are filled; nothing where none look wrapped."""
+    if sum(len(log.text.lines) for log in logs) > _MOST_LINES:
+        return
+    plain = [replace(log, text=_unquoted(log.text)) for log in logs]
+    for follows in (_cut, _filled):
+        found = [replace(log, text=_joined(log.text, follows)) for log in plain]
+        if any(len(new.text.lines) < len(old.text.lines) for new, old in zip(found, plain, strict=True)):
+            yield found
+
+
+def _unquoted(text: LogText) -> LogText:
+    said = [line for line in text.lines if line.strip()]
+    quoted = sum(1 for line in said if _QUOTE.match(line))
+    if not said or quoted < _MOSTLY * len(said):
+        return text
+    return replace(text, lines=tuple(_QUOTE.sub("", line, count=1) for line in text.lines))
+
+
+def _joined(text: LogText, follows: Callable[[str, str, int], str | None]) -> LogText:
+    width = max((len(line) for line in text.lines), default=0)
+    if not _NARROWEST <= width <= _WIDEST:
+        return text
+    lines: list[str] = []
+    numbers: list[int] = []
+    last = ""
+    for index, line in enumerate(text.lines):
+        between = follows(last, line, width) if lines else None
+        if between is None:
+            lines.append(line)
+            numbers.append(text.number(index) or 0)
+        else:
+            lines[-1] += between + line.lstrip()
+        last = line
+    return LogText(text.source, tuple(lines), numbers[0] if numbers else None, tuple(numbers))
+
+
+def _cut(line: str, following: str, width: int) -> str | None:
+    """What stood between two lines that a terminal cut at its last column; null where it did not."""
+    if not following.strip():
+        return None
+    return "" if len(line) == width else " " if len(line) == width - 1 else None
+
+
+def _filled(line: str, following: str, width: int) -> str | None:
+    """The same where words were filled: the next one would not have fitted."""
+    if not line.strip() or _BEGINS.match(following):
+        return None
+    word = following.split(None, 1)[0]
+    return " " if len(line.rstrip()) + 1 + len(word) > width else None

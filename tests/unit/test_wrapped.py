@@ -1,0 +1,66 @@
+"""Lines that a terminal, a mail or a web form has wrapped: joined where single ones give nothing."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from ddp_run import explain
+
+STEPS = "\n".join(f"step {number} loss {5 / (number + 1):.4f}" for number in range(12))
+WATCHDOG = (
+    "[rank1]:[E1122 10:00:00.303797152 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout:"
+    " WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=20, NumelOut=20, Timeout(ms)=600000) ran for 600026 milliseconds "
+    "before timing out."
+)
+BARRIER = (
+    "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:1 "
+    "(world_size=4, worker_count=8, timeout=0:30:00)"
+)
+SHARED = (
+    "RuntimeError: unable to allocate shared memory(shm) for file </torch_7_2_0>: No space left on device (28) while "
+    "the batch was handed over"
+)
+
+
+def hard(text: str, width: int) -> str:
+    """As a terminal cuts: at the column, wherever that is."""
+    return "\n".join(text[start : start + width] for start in range(0, len(text), width))
+
+
+def filled(text: str, width: int) -> str:
+    """As a mail or a web form does: between words."""
+    return "\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False))
+
+
+def quoted(text: str, width: int) -> str:
+    return "\n".join(f"> {line}" for line in filled(text, width).split("\n"))
+
+
+@pytest.mark.parametrize("width", [48, 60, 72, 80])
+@pytest.mark.parametrize("wrap", [hard, filled, quoted])
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (WATCHDOG, "nccl-timeout-hang"),
+        (BARRIER, "store-reused"),
+        (SHARED, "shm-exhausted"),
+    ],
+)
+def test_a_wrapped_line(text: str, cause: str, wrap: object, width: int) -> None:
+    assert callable(wrap)
+    assert explain(f"{wrap(text, width)}\n").cause == cause
+
+
+@pytest.mark.parametrize("joined", [" ", "\n", "   \n  "])
+def test_a_shortened_summary(joined: str) -> None:
+    found = explain(f"{STEPS}\nRoot Cause{joined}[0]: rank 1{joined}exitcode: -6 (SIGABRT)\n")
+    first = found.first_failure
+    assert (found.outcome, found.cause) == ("failed", "native-abort")
+    assert (first and first.rank, first and first.exit_code) == (1, -6)
+
+
+def test_whole_lines_are_not_joined() -> None:
+    for text in (STEPS, "CUDA out\nof memory is what we feared, but\nall went well", "a\nb\nc"):
+        assert explain(text).cause is None
