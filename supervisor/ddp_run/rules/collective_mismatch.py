@@ -6,7 +6,9 @@ At the same point, two ranks ran different operations, or the same one with tens
 `Detected mismatch between collectives on ranks. Rank 0 is running collective: …, but Rank 1 is running collective: …`
 (with `TORCH_DISTRIBUTED_DEBUG=DETAIL`). Without it: Gloo's `op.preamble.length <= op.nbytes. 20 vs 16` and `Received
 data size doesn't match expected size`, NCCL's `collective mismatch error, local size … remote size …` and `message
-truncated : receiving … bytes instead of …`. More often NCCL only hangs: then see nccl-timeout-hang.
+truncated : receiving … bytes instead of …`. An object collective (`broadcast_object_list`, `all_gather_object`) that
+meets another one takes its data for a size: it asks for exabytes, for a `negative dimension`, or unpickles what is no
+pickle. More often NCCL only hangs: then see nccl-timeout-hang.
 ## What to do
 Compare the two lines of user code that the ranks' tracebacks show. Usual reasons: an `if` on the rank or on data around
 a collective, a last batch of another size, parameters in another order. Gather sizes first (`all_gather_object`, or pad
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.signs import Hit, Sign, anywhere, ended_by
+from ddp_run.signs import Hit, Sign, anywhere, ended_by, in_exception
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -27,7 +29,10 @@ RULE = Rule(
     area=Area.COLLECTIVE,
     retry=Retry(helps=False, reason="the ranks would call the same different collectives again"),
     since="0.1",
-    beats=("peer-died", "native-abort", "nccl-init", "nccl-network", "gloo-timeout-hang"),
+    beats=(
+        *("peer-died", "native-abort", "nccl-init", "nccl-network", "gloo-timeout-hang"),
+        *("host-oom", "checkpoint-corrupt"),
+    ),
 )
 _PRINT = (
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}seq>\d+), ?)?OpType=(?P<{0}op>\w+)"
@@ -61,7 +66,21 @@ _NCCL = (
         re.compile(r"message truncated : receiving (?P<got>\d+) bytes instead of (?P<wanted>\d+)"),
     ),
 )
-SIGNS = (_DETECTED, *_GLOO, *_NCCL)
+_GARBLED = (
+    Sign(
+        "DefaultCPUAllocator: ",
+        re.compile(r"DefaultCPUAllocator: [^\n]{0,40}memory: you tried to allocate (?P<got>\d{13,20}) bytes"),
+    ),
+    Sign("negative dimension", re.compile(r"negative dimension (?P<got>-\d+)")),
+    Sign("UnpicklingError", types=frozenset({"UnpicklingError"})),
+    Sign("EOFError", types=frozenset({"EOFError"})),
+)
+"""What comes of taking a peer's data for the size, or the bytes, of an object."""
+_OBJECTS = re.compile(
+    r"distributed_c10d\.py\", line \d+, in (?:_tensor_to_object|(?:broadcast|recv|scatter|send)_object_list"
+    r"|(?:all_)?gather_object)"
+)
+SIGNS = (_DETECTED, *_GLOO, *_NCCL, *_GARBLED)
 _ADVICE = (
     "export TORCH_DISTRIBUTED_DEBUG=DETAIL   # torch then compares every collective (not with Gloo and DDP together)",
     "grep -rnE 'drop_last|get_rank\\(\\)' --include='*.py' .   # a shorter last batch, or an if on the rank?",
@@ -74,11 +93,20 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if hit is None and (death.exception is None or "NCCL" in death.exception.message):
         hit = anywhere(death.nccl, _NCCL) or anywhere(death.stderr, _NCCL)
     if hit is None:
-        return None
+        return _garbled(death)
     if hit.sign is _DETECTED:
         return _detected(hit, death)
     sizes = f": {hit['got']} bytes where it expects {hit['wanted']}" if hit["got"] else ""
     cause = f"{death.who} was sent data of another size by a peer{sizes}; the ranks likely call different collectives"
+    return hit.finding(RULE, death, cause, _ADVICE, confidence="likely")
+
+
+def _garbled(death: Death) -> Finding | None:
+    """An object collective that read a size that no object has, or bytes that are none: it met another collective."""
+    hit = in_exception(death, _GARBLED)
+    if hit is None or hit.exception is None or not _OBJECTS.search(hit.exception.traceback):
+        return None
+    cause = f"{death.who} took a peer's data for an object{death.where}; the ranks likely call different collectives"
     return hit.finding(RULE, death, cause, _ADVICE, confidence="likely")
 
 

@@ -5,8 +5,8 @@ Something could not be written because the disk, or this user's share of it, is 
 ## How to recognise it
 `[Errno 28] No space left on device`, `[Errno 122] Disk quota exceeded`, `database or disk is full` (SQLite).
 `torch.save` on a full disk often hides the reason: `PytorchStreamWriter failed writing file data/0: file write
-failed`, then `unexpected pos 640 vs 570` from `inline_container.cc`, with or without an abort. A full `/dev/shm` is
-another cause (`shm-exhausted`).
+failed`, then `unexpected pos 640 vs 570` from `inline_container.cc`, with or without an abort; NumPy says `8388608
+requested and 2097152 written`. A full `/dev/shm` is another cause (`shm-exhausted`).
 ## What to do
 `df -h PATH` and `df -i PATH` (a disk can also run out of inodes); for quotas `quota -s` or `lfs quota -h -u $USER
 PATH`. Delete old checkpoints, and delete the one that was being written: it is cut short. Caches grow unseen in
@@ -47,6 +47,8 @@ _FULL = (
 _TORN = (
     Sign(_WRITER, re.compile(r"PytorchStreamWriter failed writing (?:file|central directory)[^\n]{0,80}")),
     Sign("basic_ios::clear: iostream error"),  # torch 2.13 in place of `file write failed`
+    Sign("requested and ", re.compile(r"\d+ requested and \d+ written")),  # numpy's tofile and save
+    Sign("Could not write all requested bytes"),
     Sign(_POSITION, re.compile(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+")),
 )
 SIGNS: tuple[Sign, ...] = (*_FULL, *_TORN)
@@ -65,7 +67,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     hit = ended_by(death, _TORN)
     if hit is None:
         return None
-    cause = f"{death.who} could not write all of a file with torch.save: the disk is most likely full"
+    cause = f"{death.who} could not write all of a file{death.where}: the disk is most likely full"
     sure: Confidence = "likely"
     return hit.finding(RULE, death, cause, _advice(hit, run), confidence=sure)
 

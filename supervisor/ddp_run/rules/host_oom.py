@@ -51,6 +51,9 @@ _REFUSED = (
 _TASK = Sign(": Out Of Memory", re.compile(r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory"))
 SIGNS: tuple[Sign, ...] = (*_REFUSED, *oom_text.SIGNS, _TASK)
 _DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</torch_")
+_NO_HOST_HAS = 1 << 50
+"""Bytes: who asks for more has computed a shape or read a length wrongly."""
+_LENGTH = ("print the shape and the length of what is allocated there: one of them is wrong",)
 _ADVICE = ("free -h; dmesg -T | grep -i 'killed process'", "try fewer DataLoader workers (num_workers) first")
 
 
@@ -63,7 +66,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     hit = ended_by(death, _REFUSED)
     if hit is None or _DEVICE.search(_said(hit)):
         return None
-    return hit.finding(RULE, death, _cause(death, hit), _ADVICE)
+    return hit.finding(RULE, death, _cause(death, hit), _LENGTH if _is_absurd(hit) else _ADVICE)
 
 
 def match_launch(run: Evidence) -> Finding | None:
@@ -124,10 +127,15 @@ def _said(hit: Hit) -> str:
     return hit.text if hit.exception is None else hit.exception.message
 
 
+def _is_absurd(hit: Hit) -> bool:
+    return int(hit["bytes"] or 0) >= _NO_HOST_HAS
+
+
 def _cause(death: Death, hit: Hit) -> str:
     """What was refused, in the words of who refused it."""
     if hit["bytes"]:
-        return f"{death.who} was refused {_size(int(hit['bytes']))} of memory"
+        more = ", more than any host has: a wrong shape or length" if _is_absurd(hit) else ""
+        return f"{death.who} was refused {_size(int(hit['bytes']))} of memory{more}{death.where}"
     if hit["size"]:
         return f"{death.who} was refused {hit['size']} of memory for an array"
     raised = hit.exception

@@ -7,7 +7,8 @@ A package was built for, or asks for, another version of torch, CUDA, NumPy, Pyt
 extension, `operator torchvision::nms does not exist`, `A module that was compiled using NumPy 1.x cannot be run in
 NumPy 2`, `numpy.dtype size changed, may indicate binary incompatibility`, `module 'numpy' has no attribute 'float'`,
 `version 'GLIBCXX_3.4.29' not found`, `were compiled with different CUDA`. `Weights only load failed … Unsupported
-global` is torch 2.6 and later, which no longer unpickles every class by default. A package that is not there is
+global` is torch 2.6 and later, which no longer unpickles every class by default. `No module named 'torch._six'`: the
+package is there, in a release without that part. A package that is not there is
 `import-error`.
 ## What to do
 Install the pair that belongs together (torch and torchvision are released in pairs), or build the extension again for
@@ -37,6 +38,19 @@ _SYMBOL = "undefined symbol: "
 _GLOBAL = "Weights only load failed"
 _NUMPY_NAME = "module 'numpy' has no attribute"
 _PAIR = "were compiled with different CUDA"
+_LIBRARIES = (
+    r"torch|torchvision|torchtext|torchaudio|pytorch_lightning|lightning|lightning_fabric|transformers|numpy|scipy|sklearn"
+    r"|keras|tensorflow|huggingface_hub|datasets|diffusers|peft|accelerate|timm|mmcv|mmengine|detectron2|triton|pandas"
+)
+_DROPPED = Sign(
+    "No module named '",
+    # Python names the first part that is missing: of a name with a dot the package itself is there
+    re.compile(
+        rf"No module named '(?P<dropped>(?:{_LIBRARIES})\.[\w.]+|distutils|imp|asyncore|asynchat|cgi|pipes)'"
+        r"(?!; '[\w.]+' is not a package)"
+    ),
+    frozenset({"ModuleNotFoundError"}),
+)
 _LIBRARY_NAME = "' has no attribute '"
 SIGNS: tuple[Sign, ...] = (
     Sign(
@@ -80,6 +94,7 @@ SIGNS: tuple[Sign, ...] = (
     ),
     Sign("operator torchvision::", re.compile(r"operator (?P<operator>torchvision::\w+) does not exist")),
     Sign("Couldn't load custom C++ ops"),
+    _DROPPED,
     Sign("partially initialized module 'torchvision' has no attribute"),
     Sign(_PAIR, re.compile(rf"PyTorch and \w+ {_PAIR}[^\n]*")),
     Sign(
@@ -173,6 +188,10 @@ def _cause(death: Death, hit: Hit) -> str:
     if hit["library"]:
         library = hit["library"].rpartition("/")[2]
         return f"{death.who} cannot load {library}{where}: it was most likely built for another version of torch"
+    if hit["dropped"]:
+        whose, _, part = hit["dropped"].partition(".")
+        whose = whose if part else "Python"
+        return f"{death.who} found no module {hit['dropped']}{where}: the installed release of {whose} has none"
     if hit["operator"]:
         return f"{death.who} found no {hit['operator']}{where}: torch and torchvision do not fit each other"
     if hit["global"]:

@@ -1,0 +1,62 @@
+"""Causes that show in words which do not name them: short writes, modules that a release dropped, garbled sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp_run import explain
+
+C10D = "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+IN_OBJECTS = f"""Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    dist.broadcast_object_list(box, 0)
+  File "{C10D}", line 4039, in broadcast_object_list
+    object_tensor = torch.empty(sum(object_sizes_tensor).item())
+{{said}}"""
+READING = f"""Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    dist.all_gather_object(boxes, box)
+  File "{C10D}", line 3435, in _tensor_to_object
+    return _unpickler(io.BytesIO(buf)).load()
+{{said}}"""
+PLAIN = """Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    save(model)
+{said}"""
+REFUSED = (
+    "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "cause"),
+    [
+        # all three provoked with gloo and torch 2.13: the other rank was in a broadcast of a tensor
+        (IN_OBJECTS, f"{REFUSED} to allocate 4614613358185178726 bytes. Error code 12", "collective-mismatch"),
+        (IN_OBJECTS, "RuntimeError: Trying to create tensor with negative dimension -3: [-3]", "collective-mismatch"),
+        (READING, "_pickle.UnpicklingError: invalid load key, '\\x00'.", "collective-mismatch"),
+        (READING, "EOFError: Ran out of input", "collective-mismatch"),
+        (IN_OBJECTS, f"{REFUSED} to allocate 4614613358 bytes. Error code 12 (Cannot allocate memory)", "host-oom"),
+        (PLAIN, f"{REFUSED} to allocate 4614613358185178726 bytes. Error code 12", "host-oom"),
+        (PLAIN, "_pickle.UnpicklingError: invalid load key, '\\x00'.", "checkpoint-corrupt"),
+        # numpy's tofile and save, numpy/core/src/multiarray/convert.c
+        (PLAIN, "OSError: 8388608 requested and 2097152 written", "disk-full"),
+        (PLAIN, "OSError: Could not write all requested bytes", "disk-full"),
+        (PLAIN, "RuntimeError: [enforce fail at inline_container.cc:595] . unexpected pos 640 vs 570", "disk-full"),
+        (PLAIN, "ModuleNotFoundError: No module named 'torch._six'", "version-mismatch"),
+        (PLAIN, "ModuleNotFoundError: No module named 'pytorch_lightning.metrics'", "version-mismatch"),
+        (PLAIN, "ModuleNotFoundError: No module named 'distutils'", "version-mismatch"),
+        (PLAIN, "ModuleNotFoundError: No module named 'imp'", "version-mismatch"),
+        (PLAIN, "ModuleNotFoundError: No module named 'torch'", "import-error"),
+        (PLAIN, "ModuleNotFoundError: No module named 'models.unet'", "import-error"),
+        (PLAIN, "ModuleNotFoundError: No module named 'torch.nn'; 'torch' is not a package", "import-error"),
+    ],
+)
+def test_cause(text: str, said: str, cause: str) -> None:
+    assert explain(text.format(said=said)).cause == cause
+
+
+def test_an_absurd_size_is_called_so() -> None:
+    found = explain(PLAIN.format(said=f"{REFUSED} to allocate 4614613358185178726 bytes. Error code 12"))
+    assert "more than any host has" in (found.title or "")
+    assert any("shape" in advice for advice in found.advice)
