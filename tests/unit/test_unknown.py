@@ -55,3 +55,9 @@ def test_the_phase_points_to_where_to_look() -> None:
     assert wrapping.startswith("it ended after init_process_group, in DistributedDataParallel() and before")
     assert found(Death(Rank(0), code=3, phase="training")).advice == ()
     assert found(Death(Rank(0), code=3)).advice == ()
+
+
+def test_a_sigkill_quotes_no_line_that_has_nothing_to_do_with_it() -> None:
+    warned = LogText("attempt_0/rank_3/stderr.log", ("/env/torch/utils.py:3: UserWarning: slow", "  warnings.warn("))
+    assert found(Death(Rank(3), code=-9, stderr=warned)).evidence == ()
+    assert found(Death(Rank(3), code=7, stderr=warned)).evidence != ()

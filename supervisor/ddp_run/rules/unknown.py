@@ -44,7 +44,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     quote = _last_line(death.stderr) if crash is None else crash.quotes
     advice = _read(death, run)
     if death.code == -signal.SIGKILL:
-        quote += _memory(death)
+        quote = _memory(death)  # its last line has nothing to do with a signal that no program sees coming
         advice = (*_scarce(death), *_KILLED)
     elif death.code is not None and death.code < 0:
         said = run.kernel_line(death.pid)
