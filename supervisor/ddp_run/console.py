@@ -19,8 +19,9 @@ from typing import Final, Literal, final
 
 from ddp_run.lines import MAX_HELD, Collapser, Group, LineBuffer, Stream, neutral, rank_list, readable
 from ddp_run.logs import Chunk
+from ddp_run.raw_lines import RawLines
 
-Mode = Literal["all", "rank0", "failed", "none"]
+Mode = Literal["all", "rank0", "failed", "none", "raw"]
 Shown = Callable[[int, int, Stream], bool]
 """Whether (rank, local rank, stream) is for the console."""
 Prefix = Callable[[int, int], str]
@@ -70,11 +71,11 @@ def shown_by(
 
 
 def prefix_of(template: str | None, role: str = "default") -> Prefix | None:
-    """Prefixes by torchrun's TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; null where it is not set or empty.
+    """Prefixes by torchrun's TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, none at all where it is empty; null: not set.
 
     Its names are those that torch.distributed.elastic.agent.server.local_elastic_agent fills in.
     """
-    if not template:
+    if template is None:
         return None
     text = Template(template)
 
@@ -216,16 +217,23 @@ class Console:
         shown: Shown | None = None,
         prefix: Prefix | None = None,
         colour: bool = False,
+        force_colour: bool = False,
         collapse: bool = True,
+        raw: bool = False,
         width: int | None = None,
         stdout_tty: bool | None = None,
         stderr_tty: bool | None = None,
     ) -> None:
-        """`ranks`: how many are shown, as far as known. `width`: columns, null: the terminal's own at any time."""
+        """`ranks`: how many are shown, as far as known. `width`: columns, null: the terminal's own at any time.
+
+        `force_colour`: ranks' colours pass also where there is no terminal. `raw`: all that they write passes.
+        """
         self.ranks = ranks
         self._shown: Shown = shown or shown_by("all")
         self._prefix = prefix
         self._colour = colour
+        self._force_colour = force_colour
+        self._raw = RawLines() if raw else None
         self._width = width
         self._collapse = collapse and prefix is None
         self._err = Outlet(stderr_fd, tty=stderr_tty)
@@ -264,6 +272,8 @@ class Console:
         times = [source.fed_at + _SILENCE_S for source in self._sources.values() if self._is_partial(source)]
         if self._collapser.deadline is not None:
             times.append(self._collapser.deadline)
+        if self._raw is not None and self._raw.deadline is not None:
+            times.append(self._raw.deadline)
         live = self._live_outlet()
         if live is None:
             times.extend(() if self._state_at is None else (self._state_at,))
@@ -279,6 +289,9 @@ class Console:
         for chunk in chunks:
             source = self._source(chunk)
             if not source.shown:
+                continue
+            if self._raw is not None:
+                self._batch.append((chunk.stream, self._raw.take(chunk.rank, chunk.stream, chunk.data, now)))
                 continue
             if chunk.fresh:
                 self._end_line(source, now)
@@ -296,6 +309,8 @@ class Console:
             if self._is_partial(source) and now >= source.fed_at + _SILENCE_S:
                 self._end_line(source, now)
         self._emit_groups(self._collapser.due(now, self._shown_ranks()))
+        if self._raw is not None:
+            self._batch += self._raw.due(now)
         if self._live_outlet() is None:
             self._show_state(now)
         self._settle(now)
@@ -314,6 +329,8 @@ class Console:
             self._end_line(source, now)
         self._sources.clear()
         self._seen.clear()
+        if self._raw is not None:
+            self._batch += self._raw.rest()
         self._emit_groups(self._collapser.all())
         self._state_at = None
         self._settle(now)
@@ -404,7 +421,7 @@ class Console:
 
     def _show(self, source: _Source, block: bytes, now: float, flood: bool) -> None:
         """Show whole lines of one rank; `block` ends with a newline."""
-        block = readable(block, colour=self._colour and self._outlet(source.stream).tty)
+        block = readable(block, colour=self._colour and (self._force_colour or self._outlet(source.stream).tty))
         if flood or not self._collapse or self._shown_ranks() < 2:
             self._emit_groups(self._collapser.all())
             for piece in _prefixed(block, source.prefix, own=self._prefix is None):

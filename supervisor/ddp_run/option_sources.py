@@ -42,7 +42,8 @@ def parse(
     problems += found
     grace_s, found = _grace(settings, environ)
     problems += found
-    template = settings.get("log_line_prefix_template", Setting(None)).value or environ.get(_PREFIX_VARIABLE)
+    given = settings.get("log_line_prefix_template", Setting(None))
+    template = environ.get(_PREFIX_VARIABLE) if given.source is Source.DEFAULT else given.value
     options = Options(
         tuple(argv),
         rows,

@@ -150,8 +150,9 @@ OWN_ROWS: tuple[Row, ...] = (
     ),
     _own(
         "console",
-        "Which ranks' lines reach the console; the files always hold everything.",
-        choices=("all", "rank0", "failed", "none"),
+        "Which ranks' lines reach the console: failed shows the last lines of ranks that failed, when they have; raw"
+        " shows all as they were written, with no prefix. The files always hold everything.",
+        choices=("all", "rank0", "failed", "none", "raw"),
         default="all",
         variable="DDP_RUN_CONSOLE",
     ),

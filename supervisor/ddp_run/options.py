@@ -60,7 +60,7 @@ class Options:
     grace_s: float
     """Seconds between the signal to stop and SIGKILL."""
     prefix_template: str | None = None
-    """torchrun's own template of the console's line prefix, where the user set one."""
+    """torchrun's own template of the console's line prefix, where the user set one; empty: no prefix."""
     notes: tuple[str, ...] = ()
     """What was given and is not used, with the reason."""
 
@@ -251,7 +251,7 @@ class Options:
 
     @property
     def console(self) -> str:
-        """all, rank0, failed or none."""
+        """all, rank0, failed, none or raw."""
         return self._text("console", "all")
 
     @property

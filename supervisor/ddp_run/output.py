@@ -49,6 +49,8 @@ class Output:
             ),
             prefix=prefix_of(options.prefix_template, options.role),
             colour=not environ.get("NO_COLOR"),
+            force_colour=terminal.colour_forced(),
+            raw=options.console == "raw",
         )
 
     # ------------------------------------------------------------------- ranks' output

@@ -63,5 +63,17 @@ def variables_for_ranks(environ: Mapping[str, str], ranks: int) -> dict[str, str
 
 
 def colour(stream: IO[str]) -> bool:
-    """Whether to use colour on a stream: on terminals that know it, unless NO_COLOR (no-color.org) is set."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    """Whether to use colour on a stream: on terminals that know it, or anywhere if it is forced, unless NO_COLOR."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return colour_forced() or (stream.isatty() and os.environ.get("TERM") != "dumb")
+
+
+def colour_forced() -> bool:
+    """Whether colours are wanted without a terminal too (force-color.org, bixense.com/clicolors).
+
+    NO_COLOR (no-color.org) is stronger: see `colour`.
+    """
+    return any(
+        os.environ.get(name, "0").lower() not in ("", "0", "false") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")
+    )

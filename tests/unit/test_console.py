@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from ddp_run.console import Console, Prefix, prefix_of, shown_by
 from ddp_run.lines import MAX_HELD, Stream
 from ddp_run.logs import Chunk
+from ddp_run.terminal import colour as uses_colour
 
 
 def out(rank: int, text: bytes | str, stream: Stream = "stdout", *, fresh: bool = False) -> Chunk:
@@ -95,7 +96,54 @@ def test_torchruns_template(screen: Screen) -> None:
     console.feed([Chunk(5, 1, "stdout", b"a\nb\n"), Chunk(4, 0, "stdout", b"a\n")], 0)
     lines = ["<trainer 5/1 ${other}> a", "<trainer 5/1 ${other}> b", "<trainer 4/0 ${other}> a", ""]
     assert screen.out.split("\n") == lines
-    assert prefix_of("") is None
+    assert prefix_of(None) is None
+
+
+def test_an_empty_template_is_no_prefix(screen: Screen) -> None:
+    console = screen.console(ranks=2, prefix=prefix_of(""))
+    console.feed([out(0, "a\n\nb\n"), out(1, "a\n")], 0)
+    assert screen.out == "a\n\nb\na\n"
+
+
+def test_raw_passes_what_ranks_write_in_whole_lines(screen: Screen) -> None:
+    console = Console(*screen.fds, ranks=2, raw=True)
+    console.feed([out(0, "\x1b[31mre"), out(1, "one\r\n5%\rha"), out(0, "d\x07\n"), out(1, "a\n", "stderr")], 0)
+    assert screen.files[0].read_bytes() == b"one\r\n5%\r\x1b[31mred\x07\n"
+    assert screen.err == "a\n"
+    assert console.deadline == 0.2
+    console.tick(0.3)
+    console.feed([out(0, "end")], 1)
+    console.finish(time.monotonic() + 60)
+    assert screen.files[0].read_bytes().endswith(b"red\x07\nhaend")
+
+
+@pytest.mark.parametrize(
+    ("colour", "forced", "shown"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_colours_go_into_a_pipe_where_they_are_forced(screen: Screen, colour: bool, forced: bool, shown: bool) -> None:
+    console = Console(*screen.fds, ranks=1, colour=colour, force_colour=forced)
+    console.feed([out(0, "\x1b[31mred\x1b[0m\n")], 0)
+    assert ("\x1b[31m" in screen.out) is shown
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"CLICOLOR_FORCE": "1"}, True),
+        ({"FORCE_COLOR": "0", "CLICOLOR_FORCE": ""}, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+    ids=str,
+)
+def test_who_decides_about_colour(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: bool) -> None:
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with open(os.devnull, "w") as pipe:
+        assert uses_colour(pipe) is expected
 
 
 def test_unfinished_line_waits_for_its_end(screen: Screen) -> None:

@@ -27,6 +27,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "secret_urls",
         "redaction",
         "lines",
+        "raw_lines",
         "option_values",
         "option_table",
         "help_text",

@@ -354,6 +354,11 @@ def test_a_newer_torchs_prefix_template_wins_over_its_variable() -> None:
     assert parse(line, variable, torch_rows=read_table(_NEWER)).prefix_template == "${rank}"
     assert parse(line[1:], variable, torch_rows=read_table(_NEWER)).prefix_template == "variable"
     assert parse(line[1:], {}, torch_rows=read_table(_NEWER)).prefix_template is None
+    for words, environ in (
+        (["--log-line-prefix-template=", "t.py"], variable),
+        (["t.py"], dict.fromkeys(variable, "")),
+    ):
+        assert parse(words, environ, torch_rows=read_table(_NEWER)).prefix_template == ""
 
 
 def test_an_action_that_nobody_knows_is_handed_on() -> None:
