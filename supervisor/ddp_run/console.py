@@ -315,6 +315,13 @@ class Console:
             self._show_state(now)
         self._settle(now)
 
+    def replay(self, chunks: Iterable[Chunk], now: float) -> None:
+        """Show chunks of an attempt that has ended, whatever `shown` says."""
+        shown, self._shown = self._shown, shown_by("all")
+        self.feed(chunks, now)
+        self.end_attempt(now)
+        self._shown = shown
+
     # ------------------------------------------------------------------------------------------ ddp-run's own
 
     def say(self, text: str, now: float) -> None:

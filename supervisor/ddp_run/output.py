@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO, cast, final
+from typing import TYPE_CHECKING, Any, TextIO, cast, final
 
 from ddp_run import terminal
 from ddp_run.console import Console, Mode, not_shown, prefix_of, shown_by
@@ -20,6 +20,9 @@ from ddp_run.loop import Loop
 from ddp_run.option_values import PerRank
 from ddp_run.options import Options
 from ddp_run.redaction import redact
+
+if TYPE_CHECKING:
+    from ddp_run.verdict import Verdict
 
 STDOUT, STDERR = 1, 2
 _STALL_S = 0.5
@@ -35,6 +38,7 @@ class Output:
     def __init__(self, options: Options, environ: Mapping[str, str], loop: Loop) -> None:
         self._loop = loop
         self._json = options.log_format == "json"
+        self._failed_only = options.console == "failed"
         self._logger: Any = None
         self.colour = terminal.colour(sys.stderr)
         self.console = Console(
@@ -97,6 +101,13 @@ class Output:
         if left:
             self.show(not_shown(left, str(folder)))
         self._unlisten(tailer)
+
+    def show_failed(self, verdict: Verdict, events: Sequence[Event], folder: Path) -> None:
+        """`--console failed`: the last lines of the ranks that failed, now that it is known which."""
+        if self._failed_only and verdict.outcome != "succeeded":
+            from ddp_run.failed_lines import failed_lines
+
+            self.console.replay(failed_lines(verdict, events, folder), time.monotonic())
 
     def _unlisten(self, tailer: Tailer) -> None:
         for fd in (tailer.fileno(), STDOUT, STDERR):

@@ -294,6 +294,8 @@ class _Job:
         for note in attempt.tailer.take_notes():
             self.journal.record(Noted(now(), note))
         attempt.tailer.close()
+        if self._last is not None:
+            self.output.show_failed(self._last.verdict, self.journal.events, self.folder.path)
 
     def _announce_retry(self, outcome: _Outcome, delay_s: float) -> None:
         from ddp_run import verdict_text

@@ -187,6 +187,21 @@ def test_the_version(ddp: Launcher) -> None:
     assert outcome.stdout.startswith("ddp-run ")
 
 
+def test_the_console_shows_ranks_that_failed(ddp: Launcher) -> None:
+    program = (
+        "import os, sys, time\n"
+        "print('out of', os.environ['RANK']); print('err of', os.environ['RANK'], file=sys.stderr)\n"
+        "open('ready' + os.environ['RANK'], 'w').close()\n"
+        "while os.environ['RANK'] == '0' or not os.path.exists('ready0'): time.sleep(0.02)\n"
+        "sys.exit(3)\n"
+    )
+    outcome = ddp("--console", "failed", "--nproc-per-node", 2, ddp.script(program))
+    assert outcome.code == 3
+    assert outcome.stdout == "[rank1]: out of 1\n"
+    assert outcome.stderr.startswith("[rank1]: err of 1\nerror[")
+    assert ddp("--console=failed", ddp.script("print('fine')")).stdout == ""
+
+
 def test_json_messages(ddp: Launcher) -> None:
     outcome = ddp("--log-format", "json", "--max-retries", 1, "--retry", "always", ddp.script("raise ValueError('x')"))
     lines = [line for line in outcome.stderr.splitlines() if not line.startswith("[rank")]

@@ -109,6 +109,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "scan",
         "evidence",
         "console",
+        "failed_lines",
         "output",
         "plan_file",
         "verdict_file",

@@ -1,0 +1,53 @@
+"""The last lines of the ranks that failed by themselves, for `--console failed`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ddp_run.events import Event, Rank, RankExited, RankStarted
+from ddp_run.lines import Stream
+from ddp_run.logs import Chunk
+from ddp_run.verdict import Verdict
+
+_LAST_BYTES = 64 << 10
+_LAST_LINES = 200
+_STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
+
+
+def failed_lines(verdict: Verdict, events: Sequence[Event], folder: Path) -> Iterator[Chunk]:
+    """At most 200 lines and 64 KiB of each stream, from the files of a run's last attempt."""
+    started = {event.rank: event for event in events if isinstance(event, RankStarted)}
+    for rank in sorted(_failed(verdict, events)):
+        start = started.get(rank)
+        if start is None:
+            continue
+        for stream in _STREAMS:
+            data = _ending(folder / start.folder / f"{stream}.log")
+            if data:
+                yield Chunk(rank, start.local_rank, stream, data)
+
+
+def _failed(verdict: Verdict, events: Sequence[Event]) -> set[Rank]:
+    """Those that ended with a code or signal of their own; the one that the verdict names among them."""
+    followed = {each.rank for each in verdict.collateral}
+    codes = {event.rank: event.code for event in events if isinstance(event, RankExited)}
+    found = {rank for rank, code in codes.items() if code and rank not in followed}
+    first = verdict.first_failure
+    return found | ({first.rank} if first is not None and first.rank is not None else set())
+
+
+def _ending(path: Path) -> bytes:
+    """The file's last whole lines; nothing where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - _LAST_BYTES))
+            data = file.read(_LAST_BYTES)
+    except OSError:
+        return b""
+    if size > _LAST_BYTES:
+        data = data.partition(b"\n")[2]
+    lines = data.removesuffix(b"\n").split(b"\n")[-_LAST_LINES:]
+    return b"\n".join(lines) + b"\n" if data else b""
