@@ -447,8 +447,12 @@ class _Court:
         root = next((entry for entry in self.run.agent.summary if entry.root), None)
         if root is None or root.rank == death.rank or death.order == _UNORDERED:
             return
-        seen = "itself" if death.failed_at is not None else "the kernel"
-        self.notes.append(f"torchrun's summary names rank {root.rank}; {seen} saw rank {death.rank} end first")
+        seen = (
+            f"rank {death.rank} reported its failure first"
+            if death.failed_at is not None
+            else f"the kernel saw rank {death.rank} end first"
+        )
+        self.notes.append(f"torchrun's summary names rank {root.rank}; {seen}")
 
     def _as_sure_as_the_order(self, verdict: Verdict, judged: Sequence[_Judged]) -> Verdict:
         """Without stamps, failures within one second of the agent's clock have no known order.

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from ddp_run import quoted_traceback
 from ddp_run.events import ExceptionInfo, Rank
 from ddp_run.lines import named_ranks, neutral
 from ddp_run.redaction import redact
@@ -255,7 +256,8 @@ def _text(quotes: list[Quote], raised: ExceptionInfo | None) -> list[str]:
     quoted = [quote.text for quote in quotes]
     traceback = raised.traceback.rstrip("\n").split("\n") if raised else []
     if len(traceback) < 3 or not quoted[-1].endswith(traceback[-1]):
-        return quoted
+        return quoted[:_MAX_TRACEBACK]
+    traceback = quoted_traceback.short(traceback)
     if len(traceback) > _MAX_TRACEBACK:
         left_out = len(traceback) - _MAX_TRACEBACK + 1
         half = _MAX_TRACEBACK // 2

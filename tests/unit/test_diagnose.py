@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -281,6 +282,9 @@ def test_the_agents_summary_is_checked_and_not_followed() -> None:
     assert verdict.first_failure is not None
     assert verdict.first_failure.rank == 3
     assert verdict.notes == ("torchrun's summary names rank 0; the kernel saw rank 3 end first",)
+    told = replace(death(3, 4, 100), failed_at=MonotonicNs(90))
+    verdict = judge(run(lost_peer(0, 300), told, agent=AgentEnd(1, summary=(wrong,))))
+    assert verdict.notes == ("torchrun's summary names rank 0; rank 3 reported its failure first",)
 
 
 def test_without_stamps_the_order_within_a_second_is_not_certain() -> None:

@@ -72,6 +72,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "catalogue_text",
         "childfailed",
         "traceback_text",
+        "quoted_traceback",
         "verdict_text",
         "torch_threads",
         "attempt_events",
