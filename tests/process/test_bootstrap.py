@@ -700,3 +700,14 @@ def test_other_releases_of_python(ranks: Ranks, python: str, name: str) -> None:
     assert (rank.code, rank.stdout, rank.stderr) == (plain.code, plain.stdout, plain.stderr)
     assert rank.failed is not None
     assert (rank.failed["exception"]["type"], rank.failed["code"]) == (FAILURES[name].kind, FAILURES[name].code)
+
+
+def test_a_module_runs_where_python_knows_no_cached_name(tmp_path: Path) -> None:
+    """Python 3.15 sets `__cached__` no more. `python -c` has none either."""
+    (tmp_path / "job.py").write_text("print(__name__, '__cached__' in globals())")
+    start = f"__file__ = {str(RANK_PROGRAM)!r}\nexec(compile(open(__file__).read(), __file__, 'exec'))"
+    done = subprocess.run(
+        [sys.executable, "-c", start, "module", "job"], cwd=tmp_path, capture_output=True, text=True,
+        timeout=limit(60), check=False,
+    )  # fmt: skip
+    assert done.stdout.startswith("__main__ "), done.stderr

@@ -124,7 +124,8 @@ class Program:
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, os.getcwd())
         self._clear_main()
-        del self._names["__file__"], self._names["__cached__"]
+        for name in ("__file__", "__cached__"):  # Python 3.15 sets the second no more
+            self._names.pop(name, None)
         self._run_module(words[0], True)
 
     def _run_module(self, name: str, alter_argv: bool) -> None:
