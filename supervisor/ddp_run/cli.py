@@ -86,6 +86,9 @@ def _ambiguous(word: str) -> Problem:
 
 def launch(words: tuple[str, ...]) -> int:
     """Start a training; returns ddp-run's exit code. Raises Refused, and OSError where no folder can be made."""
+    if not _can_start(sys.platform):
+        sys.stderr.write(f"ddp-run: jobs are started on Linux only, and this is {sys.platform}: use torchrun here\n")
+        return 2
     from ddp_run import preflight
     from ddp_run.grammar import HelpWanted
     from ddp_run.option_sources import parse
@@ -112,6 +115,11 @@ def launch(words: tuple[str, ...]) -> int:
     from ddp_run.supervise import supervise
 
     return supervise(plan, ("ddp-run", *words), environ, (*checked.options.notes, *checked.warnings))
+
+
+def _can_start(platform: str) -> bool:
+    """Whether the kernel has what ddp-run starts and watches jobs with: pidfd, subreapers, /proc."""
+    return platform.startswith("linux")
 
 
 def _take_stop_signals() -> None:

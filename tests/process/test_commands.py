@@ -11,6 +11,7 @@ import pytest
 from tests.waiting import limit
 
 import ddp_run
+from ddp_run import cli
 
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 
@@ -62,3 +63,13 @@ def test_a_script_of_that_name_is_run_as_torchrun_would(tmp_path: Path, word: st
     (tmp_path / word).write_text("raise SystemExit(7)")
     assert run(tmp_path, "--dry-run", word).returncode == 0
     assert f"called sys.exit in {word}:1: 7" in run(tmp_path, word).stderr
+
+
+def test_other_systems_are_refused_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert cli.launch(("train.py",)) == 2
+    said = capsys.readouterr()
+    assert said.err == "ddp-run: jobs are started on Linux only, and this is darwin: use torchrun here\n"
+    assert list(tmp_path.iterdir()) == []
