@@ -40,6 +40,8 @@ class LaunchPlan:
     """What the agent and so the ranks get beyond ddp-run's own environment."""
     restore: Mapping[str, str | None]
     """Variables changed for the agent alone; the ranks get these values back (null: unset)."""
+    by_torch: tuple[Planned, ...]
+    """What the agent itself sets, to be shown: it tells only its own log."""
     nccl_log: bool
     """Whether NCCL's messages go to a file per rank: never where the user asked NCCL for messages himself."""
 
@@ -85,7 +87,15 @@ def make_plan(options: Options, environ: Mapping[str, str], *, python: str, mast
         # addresses (measured: 16 of 18 gloo restarts failed on torch 2.13).
         environment.append(Planned("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", "needed by --max-restarts"))
     restore = {name: environ[name] for name in ("PET_MODULE", "PET_NO_PYTHON") if name in environ}
-    return LaunchPlan(options, python, master, tuple(environment), restore, nccl_log)
+    by_torch = _threads_per_rank(options, environ)
+    return LaunchPlan(options, python, master, tuple(environment), restore, by_torch, nccl_log)
+
+
+def _threads_per_rank(options: Options, environ: Mapping[str, str]) -> tuple[Planned, ...]:
+    """torch/distributed/run.py, config_from_args: one thread per rank where there are several and nobody chose."""
+    if "OMP_NUM_THREADS" in environ or (options.nproc_count or 0) < 2:
+        return ()
+    return (Planned("OMP_NUM_THREADS", "1", "torchrun's own: several ranks, not set; tune it for your CPUs"),)
 
 
 def _nccl_preset(preset: str, environ: Mapping[str, str]) -> tuple[tuple[Planned, ...], bool]:

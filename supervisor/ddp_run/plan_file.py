@@ -27,8 +27,9 @@ def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None) -> dict[s
     }
     if plan.master is not None:
         settings["master_addr"]["resolved"] = plan.master
-    values = redact_mapping({each.name: each.value for each in plan.environment})
-    environment = {each.name: {"value": values[each.name], "origin": each.origin} for each in plan.environment}
+    variables = (*plan.environment, *plan.by_torch)
+    values = redact_mapping({each.name: each.value for each in variables})
+    environment = {each.name: {"value": values[each.name], "origin": each.origin} for each in variables}
     return {
         "run_id": run_id,
         "command": list(redact_words(argv)),

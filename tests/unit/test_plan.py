@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run import preflight
+from ddp_run import plan_file, preflight
 from ddp_run.option_sources import parse
 from ddp_run.option_table import Row
 from ddp_run.options import Options
@@ -132,6 +132,19 @@ def test_variables_changed_for_the_agent_are_given_back_to_the_ranks() -> None:
     assert environ["HOME"] == "/me"
     assert environ["DDP_RUN_ID"] == "id-1"
     assert given.restore == {"PET_MODULE": "1"}
+
+
+def test_what_torch_sets_by_itself_is_shown_and_left_to_it() -> None:
+    several = plan("--nproc-per-node=2", "t.py")
+    assert [each.name for each in several.by_torch] == ["OMP_NUM_THREADS"]
+    assert "  OMP_NUM_THREADS" in plan_file.as_text(several, ("ddp-run", "t.py"))
+    assert "OMP_NUM_THREADS" not in agent_environment(several, {}, "id")
+    for given in (
+        plan("t.py"),
+        plan("--nproc-per-node=2", "t.py", OMP_NUM_THREADS="4"),
+        plan("--nproc-per-node=cpu", "t.py"),
+    ):
+        assert given.by_torch == ()
 
 
 def test_restarts_need_a_store_of_their_own_unless_the_user_decided() -> None:
