@@ -93,8 +93,8 @@ def test_options_exist(rows: tuple[Row, ...], document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+[a-z]", text))
     assert named
-    # The options of the script in the examples.
-    assert named - known <= {"--fail-at", "--epochs"}
+    # Options of the script in the examples, and of pip.
+    assert named - known <= {"--fail-at", "--epochs", "--no-deps"}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
