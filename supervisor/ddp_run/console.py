@@ -572,4 +572,4 @@ def _same_terminal(one: int, other: int) -> bool:
 
 def not_shown(count: int, folder: str) -> str:
     """The sentence for bytes that `Console.finish`, or a filter, left in the files."""
-    return f"ddp-run: {count} bytes were not shown because the console was stuck; {neutral(folder)} has all"
+    return f"ddp-run: {count} bytes not displayed (console too slow); full output: {neutral(folder)}"
