@@ -69,8 +69,11 @@ def _counts(options: Options, dest: str) -> bool:
         return False
     if dest == "rdzv_endpoint":
         return options.rdzv_backend in ("static", "c10d")
-    if dest == "master_addr" and not options.is_static:
-        return False
+    if dest == "master_addr":
+        try:
+            return options.is_static and not options.rdzv_endpoint
+        except ValueError:  # --nnodes is wrong, which is told of
+            return False
     return options.rdzv_backend == "static" and not options.rdzv_endpoint
 
 

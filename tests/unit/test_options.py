@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from ddp_run.grammar import HelpWanted
 from ddp_run.help_text import options_table_markdown, short_help, whole_help
 from ddp_run.option_sources import parse
 from ddp_run.option_table import (
@@ -180,6 +182,7 @@ def test_variables_lead_to_several_nodes(parsed: Parse) -> None:
     ("line", "word"),
     [
         ("--nnodes=two x.py", 0),
+        ("--master-addr=node-a --nnodes=two x.py", 1),
         ("--nnodes=0 x.py", 0),
         ("--nnodes 3:2 x.py", 1),
         ("--nnodes=1:2:3 x.py", 0),
@@ -221,8 +224,31 @@ def test_each_mistake_is_one_problem_at_its_word(parsed: Parse, line: str, word:
     assert text.startswith(f"error[{problem.code}]: {problem.title}\n")
 
 
+def test_no_words_end_in_anything_but_a_refusal(rows: tuple[Row, ...]) -> None:
+    odd = (
+        " |\r|\u201cx\u201d|\u2013nnodes=2|~/x|$X|a.b|-|--|-m|--lr|--lr=1|-1|1e-3|srun|mpirun|accelerate|launch|python"
+    )
+    odd += "|torchrun|-np|-x|-mca|-n|t.py|x.sh|http://h:1|10.0.0.1:|[::1]:1|::1|--=|=|--multi_gpu=1|--num_processes=|two|\udcff"
+    words = [*odd.split("|"), "", *(flag for row in rows for flag in row.flags)]
+    variables = ("NNODES", "MASTER_ADDR", "MASTER_PORT", "PET_NNODES", "NODE_RANK", "MAX_RETRIES", "DDP_DEBUG")
+    choose = random.Random(7)
+    told = 0
+    for _ in range(1500):
+        argv = [choose.choice(words) for _ in range(choose.randint(0, 7))]
+        environ = {choose.choice(variables): choose.choice(words)} if choose.random() < 0.3 else {}
+        try:
+            parse(argv, environ, torch_rows=rows)
+        except Refused as refused:
+            told += bool(render(refused.problems, argv))
+        except HelpWanted:
+            pass
+    assert told > 500
+
+
 def test_what_torchrun_ignores_is_not_checked(parsed: Parse) -> None:
     assert parsed("--standalone --master-port 99999 --rdzv-endpoint a:b x.py").standalone
+    assert parsed("--nnodes=2 --rdzv-endpoint=a:1 --master-addr=http://b x.py").is_static
+    assert parsed("--master-addr=http://b x.py").master is None
     assert parsed("--run-path -m --no-python /x.py").run_path
     assert parsed("x.py", PET_START_METHOD="nonsense").script == "x.py"
 
