@@ -102,15 +102,13 @@ def last_attempts(told: Sequence[tuple[int, SummaryEntry]]) -> tuple[list[Summar
         if position and (each[1].root if root_first else told[position - 1][1].root):
             boxes.append([])
         boxes[-1].append(each)
+    again = _told_again(boxes)
     over: list[range] = []
     kept: list[SummaryEntry] = []
     start = 0
-    for number, box in enumerate(boxes):
-        again = any(
-            _is_repeated(entry, other) for _index, entry in box for rest in boxes[number + 1 :] for _, other in rest
-        )
+    for box, repeated in zip(boxes, again, strict=True):
         end = max((index for index, _entry in box), default=0)
-        if again:
+        if repeated:
             over.append(range(start, end))
         else:
             kept += [entry for _index, entry in box]
@@ -118,12 +116,28 @@ def last_attempts(told: Sequence[tuple[int, SummaryEntry]]) -> tuple[list[Summar
     return kept, over
 
 
-def _is_repeated(entry: SummaryEntry, later: SummaryEntry) -> bool:
-    """Whether the later one is of another attempt. Two agents of one host end their boxes within a minute."""
-    if entry.host != later.host:
-        return False
-    times = [_moment(each.time) for each in (entry, later)]
-    return entry.rank == later.rank or (None not in times and abs((times[1] or 0) - (times[0] or 0)) > _ONE_END_S)
+def _told_again(boxes: Sequence[Sequence[tuple[int, SummaryEntry]]]) -> list[bool]:
+    """For each box whether a later one is of another attempt on the same host.
+
+    It tells of the same rank, or at another time: two agents of one host end their boxes within a minute.
+    """
+    again: list[bool] = []
+    ranks: dict[str | None, set[Rank]] = {}
+    times: dict[str | None, tuple[float, float]] = {}
+    for box in reversed(boxes):
+        entries = [(entry, _moment(entry.time)) for _index, entry in box]
+        repeated = False
+        for entry, at in entries:
+            first, last = times.get(entry.host, (at or 0, at or 0))
+            apart = at is not None and max(at - first, last - at) > _ONE_END_S
+            repeated = repeated or apart or entry.rank in ranks.get(entry.host, ())
+        again.append(repeated)
+        for entry, at in entries:
+            ranks.setdefault(entry.host, set()).add(entry.rank)
+            if at is not None:
+                first, last = times.get(entry.host, (at, at))
+                times[entry.host] = min(first, at), max(last, at)
+    return again[::-1]
 
 
 def _moment(time: str | None) -> float | None:

@@ -18,6 +18,7 @@ _MPI_NAME = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[\w.\-]+@\d+),(\d{1,9})\
 _MPI_CODE = re.compile(r"Exit code: +(\d{1,9})\b")
 _TASKS = re.compile(r"(?<![\d\-])(\d{1,9})(?:-(\d{1,9}))?(?![\d\-])")
 _MOST_TASKS = 4096
+_MOST_ENDS = 4096
 _WORDS = {
     "killed": signal.SIGKILL,
     "segmentation fault": signal.SIGSEGV,
@@ -42,15 +43,19 @@ class Ended:
 
 
 def ends(lines: Sequence[str]) -> tuple[Ended, ...]:
-    """Every end with another code than 0, in the order told."""
+    """Every end with another code than 0, in the order told; a rank's once."""
     found: list[Ended] = []
+    told: set[tuple[Rank | None, int, str | None]] = set()
     whole = "\n".join(lines)
     forms = [form for form in _FORMS if form[0] in whole]
     for index, line in enumerate(lines if forms else ()):
         for words, pattern, read in forms:
             hit = pattern.search(line) if words in line else None
             if hit is not None:
-                found += [Ended(index, rank, code, host) for rank, code, host in read(hit) if code]
+                for rank, code, host in read(hit):
+                    if code and (rank is None or ((rank, code, host) not in told and len(told) < _MOST_ENDS)):
+                        told.add((rank, code, host))
+                        found.append(Ended(index, rank, code, host))
                 break
     if "Process name: [" in whole:
         found += _first_of_mpirun(lines)

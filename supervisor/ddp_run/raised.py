@@ -56,6 +56,7 @@ _REPEATED = 5
 """Lines of known forms, and of one form, after which a program is taken to have gone on."""
 _BEFORE = 60
 """How far above a torn exception's last line its frames may stand."""
+_MOST_ORPHANS = 2000
 _BAR = re.compile(r"\|[^|]*\|")
 _DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _ORPHAN = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit))(?:: (?P<message>.*))?$")
@@ -82,12 +83,7 @@ def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
     found: dict[int, Raised] = {}
     launchers: set[int] = set()
     taken: set[int] = set()
-    nobody = spoken.of(None)
-    by_rank: dict[Rank, list[int]] = {}
-    for index, each in enumerate(spoken.by):
-        for rank in each.ranks:
-            by_rank.setdefault(rank, []).append(index)
-    for _rank, indexes in [*sorted(by_rank.items()), (None, nobody)]:
+    for indexes in [*spoken.index.own_lists(), spoken.index.nobodys]:
         lines = [spoken.lines[index] for index in indexes]
         shown = traceback_text.find(lines)
         if not shown:
@@ -167,7 +163,15 @@ class WentOn:
         for k in news:
             if forms[k] in again and not lines[k][:1].isspace():
                 again[forms[k]].append(k)
-        self._again = again
+        known = sorted(((k, self._first[form]) for form, at in again.items() for k in at), reverse=True)
+        self._known: list[tuple[int, tuple[int, ...]]] = []
+        """For each such line, the last one first: where the forms of it and of those behind it stand first, the
+        `_WENT_ON` earliest of them."""
+        earliest: tuple[int, ...] = ()
+        for k, first in known:
+            earliest = tuple(sorted((*earliest, first))[:_WENT_ON])
+            self._known.append((k, earliest))
+        self._known.reverse()
         often = (at[-_REPEATED] for form, at in again.items() if len(at) >= _REPEATED and "0" in form)
         bars = sorted({_BAR.sub("", line): k for k, line in enumerate(lines) if "%|" in line}.values())
         self._often_after = max([*often, *bars[-_REPEATED : 1 - _REPEATED]], default=-1)
@@ -179,14 +183,15 @@ class WentOn:
 
     def after(self, start: int, shown: int, end: int) -> bool:
         """Whether it did so after the one that begins at `start`, is shown at `shown` and ends at `end`."""
-        if self._often_after > shown or self._known_after(start, shown) >= _WENT_ON:
+        if self._often_after > shown or self._known_after(start, shown):
             return True
         return len(self._plain) - bisect_left(self._plain, end) > LAST_WORDS
 
-    def _known_after(self, start: int, shown: int) -> int:
-        """Lines behind `shown` of a form that stands before `start`."""
-        known = (at for form, at in self._again.items() if self._first[form] < start)
-        return sum(len(at) - bisect_right(at, shown) for at in known)
+    def _known_after(self, start: int, shown: int) -> bool:
+        """Whether enough lines behind `shown` are of forms that stand before `start`."""
+        place = bisect_right(self._known, shown, key=lambda each: each[0])
+        earliest = self._known[place][1] if place < len(self._known) else ()
+        return len(earliest) == _WENT_ON and earliest[-1] < start
 
 
 def _is_news(line: str) -> bool:
@@ -204,10 +209,13 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
     """`Type: message` lines whose traceback is cut off, or torn by several processes writing into each other."""
     found = []
     went_on: WentOn | None = None
-    for position, index in enumerate(indexes):
+    candidates = [
+        (position, index)
+        for position, index in enumerate(indexes)
+        if index not in taken and any(words in spoken.lines[index] for words in ("Error", "Ex", "Int"))
+    ]
+    for position, index in candidates[-_MOST_ORPHANS:]:
         said = spoken.lines[index]
-        if index in taken or not ("Error" in said or "Ex" in said or "Int" in said):
-            continue
         line = once(said[spoken.by[index].start :].strip())
         hit = _ORPHAN.match(line)
         if hit is None or hit["type"].rpartition(".")[2] in _AGENTS:

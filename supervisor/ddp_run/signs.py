@@ -123,7 +123,7 @@ def anywhere(log: LogText, signs: Sequence[Sign]) -> Hit | None:
 
 def every(log: LogText, sign: Sign) -> list[Hit]:
     """All lines of the log with a sign, the first first."""
-    if sign.words not in _joined(log.lines):
+    if not _joined(log.lines).holds(sign.words):
         return []
     found = ((index, sign.search(line)) for index, line in enumerate(log.lines))
     return [Hit(sign, match, log.quote(index), None, "certain") for index, match in found if match is not None]
@@ -142,7 +142,7 @@ def _speaks_of_nccl(log: LogText) -> bool:
 
 def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence) -> Hit | None:
     text = _joined(log.lines)
-    present = [sign for sign in signs if sign.words in text]
+    present = [sign for sign in signs if text.holds(sign.words)]
     for index in range(len(log.lines) - 1 if present else -1, -1, -1):
         for sign in present:
             match = sign.search(log.lines[index])
@@ -151,10 +151,29 @@ def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence) -> Hit | 
     return None
 
 
+class _Joined:
+    """All lines as one text: sixty rules look for their words in each log, most in vain, and that is quick in one.
+
+    Each words are looked for once: a rule asks of every rank what the agent's log says.
+    """
+
+    __slots__ = ("_held", "_text")
+
+    def __init__(self, lines: tuple[str, ...]) -> None:
+        self._text = "\n".join(lines)
+        self._held: dict[str, bool] = {}
+
+    def holds(self, words: str) -> bool:
+        """Whether they stand anywhere in it."""
+        held = self._held.get(words)
+        if held is None:
+            held = self._held[words] = words in self._text
+        return held
+
+
 @lru_cache(maxsize=4)
-def _joined(lines: tuple[str, ...]) -> str:
-    """All lines as one text: sixty rules look for their words in each log, most in vain, and that is quick in one."""
-    return "\n".join(lines)
+def _joined(lines: tuple[str, ...]) -> _Joined:
+    return _Joined(lines)
 
 
 def _quote(log: LogText, link: ExceptionInfo, match: Match[str]) -> Quote | None:

@@ -46,6 +46,9 @@ _STAMP = re.compile(
 _HOST = re.compile(r"(?P<pod>[a-zA-Z][\w.\-]{0,255}): ")
 _NUMBERS = re.compile(r"\d+")
 _NUMBER = re.compile(r"[0-9]{1,9}")
+_FIRST_NUMBER = re.compile(r"\d+")
+_MOST_NAMED = 4096
+"""Ranks that one line can name."""
 _WITHOUT = ("srun: ", "slurmstepd: ", "mpirun")
 """Launchers that put something before others' lines and nothing before their own."""
 _NO_WRAPPER = re.compile(r"\[[A-Za-z_]+\d+(?:[-,]\d+)*\]|\]<std|torch[./]|kernel: ")
@@ -78,14 +81,17 @@ class Spoken(NamedTuple):
     """The number that srun or mpirun gave to the process."""
 
 
-def assign(lines: Sequence[str]) -> tuple[Spoken, ...]:
+def assign(lines: Sequence[str], most_named: int = 1 << 20) -> tuple[Spoken, ...]:
     """Each line's speaker. A number before a colon counts as a task only where most lines have one (`srun -l`).
+
+    Once the lines of several ranks have named `most_named` of them in all, only the first of each is kept.
 
     The number of a task is a rank, unless the tasks are torch's agents, or torch names other ranks.
     """
     whole = "\n".join(lines)
     tasks = _most(lines, _TASK.match)
-    spoken = tuple(_speaker(line, place, tasks) for line, place in _unwrapped(lines, tasks, "]<std" in whole))
+    named = _Named(most_named)
+    spoken = tuple(_speaker(line, place, tasks, named) for line, place in _unwrapped(lines, tasks, "]<std" in whole))
     if any(word in whole for word in _AGENT_WORDS) or all(each.task is None for each in spoken):
         return spoken
     if any(each.task is not None and each.ranks and each.task not in each.ranks for each in spoken):
@@ -108,7 +114,7 @@ def unfolded(line: str) -> list[str]:
         return [line]
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return [line]
     if isinstance(record, dict) and isinstance(record.get("log"), str) and "stream" in record:
         return [str(record["log"]).removesuffix("\n")]
@@ -116,7 +122,7 @@ def unfolded(line: str) -> list[str]:
     return [line, *(part for text in texts if isinstance(text, str) and _HEADER in text for part in text.splitlines())]
 
 
-def _speaker(line: str, place: str | None, tasks: bool) -> Spoken:
+def _speaker(line: str, place: str | None, tasks: bool, named: _Named) -> Spoken:
     task = Rank(int(place)) if place is not None and _NUMBER.fullmatch(place) else None
     if line[:1] not in " \t|" or tasks:
         place, task, start = _placed(line, place, task, tasks)
@@ -129,10 +135,10 @@ def _speaker(line: str, place: str | None, tasks: bool) -> Spoken:
         hit = _RANKS.match(line, start) or _NAMED.match(line, start)
         if hit is None:
             break
-        ranks, start = _numbers(hit["ranks"]), hit.end()
+        ranks, start = named.ranks(hit["ranks"]), hit.end()
     if not ranks and ("[rank" in line or "Rank " in line):
         hit = _TORCH_INSIDE.search(line, start) or _WATCHDOG.search(line, start)
-        ranks = _numbers(hit["ranks"]) if hit else ()
+        ranks = named.ranks(hit["ranks"]) if hit else ()
     agent = (
         not ranks and ("torch" in line or line[:1] in "[WEI" or "OMP_NUM" in line) and _AGENT.search(line) is not None
     )
@@ -166,13 +172,29 @@ def _names(line: str, start: int, tasks: bool) -> bool:
     return line.startswith("std", start - 9) or any(pattern.match(line, start) for pattern in following)
 
 
-@lru_cache(maxsize=4096)
+class _Named:
+    """The ranks that lines name, so many in all."""
+
+    def __init__(self, most: int) -> None:
+        self._room = most
+
+    def ranks(self, text: str) -> tuple[Rank, ...]:
+        """`0`, `0-2` or `0,5-7`: each of them; the first alone where no more can be kept."""
+        if "-" not in text and "," not in text:
+            return (Rank(int(text)),)
+        found = _numbers(text) if self._room > 0 else _numbers(_FIRST_NUMBER.findall(text)[0])
+        self._room -= len(found)
+        return found
+
+
+@lru_cache(maxsize=256)
 def _numbers(text: str) -> tuple[Rank, ...]:
-    found: list[Rank] = []
+    found: dict[Rank, None] = {}
     for part in text.split(","):
         first, _, last = part.partition("-")
-        low, high = int(first), int(last or first)
-        found += [Rank(number) for number in range(low, min(high, low + 4096) + 1)]
+        low = int(first)
+        high = min(int(last or first), low + _MOST_NAMED - len(found))
+        found.update((Rank(number), None) for number in range(low, high + 1))
     return tuple(found)
 
 

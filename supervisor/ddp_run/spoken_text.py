@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ddp_run.events import Rank
 from ddp_run.speakers import Spoken, assign, unfolded, without_colour
 from ddp_run.verdict import LogText
+
+LINES_OF_ALL = 1_000_000
+"""Lines that are kept for all ranks together: a line that names nobody may be any rank's, so each has it."""
+LINES_OF_ONE = 2_000
+NAMED_BY_ALL = 256 << 10
+"""How many times ranks are named in all: five lines of `[rank0-4095]: …` name 20,480."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +33,18 @@ class SpokenText:
     by: tuple[Spoken, ...]
     sources: tuple[tuple[LogText, int], ...]
     """For each line its log and its index there."""
+    ranks: int = 0
+    """How many ranks launchers tell of."""
+    index: _Index = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "index", _Index(self.by))
 
     def text(self, indexes: Sequence[int]) -> LogText:
         """Some of the lines, numbers kept, under the name of the log that most of them are from."""
         if not indexes:
             return LogText("")
-        named = [self.sources[index][0].source for index in indexes]
-        source = max(dict.fromkeys(named), key=named.count)
+        source = Counter(self.sources[index][0].source for index in indexes).most_common(1)[0][0]
         kept = [index for index in indexes if self.sources[index][0].source == source]
         numbers = tuple(self.sources[index][0].number(self.sources[index][1]) or 0 for index in kept)
         return LogText(source, tuple(self.lines[index] for index in kept), numbers[0], numbers)
@@ -43,10 +55,12 @@ class SpokenText:
         lines: list[str] = []
         by: list[Spoken] = []
         sources: list[tuple[LogText, int]] = []
+        room = NAMED_BY_ALL
         for log in logs:
             pieces = [(index, piece) for index, line in enumerate(log.text.lines) for piece in unfolded(line)]
-            assigned = assign([without_colour(piece) for _index, piece in pieces])
+            assigned = assign([without_colour(piece) for _index, piece in pieces], room)
             for (index, _piece), each in zip(pieces, assigned, strict=True):
+                room -= len(each.ranks) if len(each.ranks) > 1 else 0
                 lines.append(each.text)
                 own = log.rank is not None and not each.ranks and not each.agent
                 by.append(each._replace(ranks=(log.rank,)) if own and log.rank is not None else each)
@@ -58,10 +72,46 @@ class SpokenText:
         by = (each._replace(agent=True, ranks=()) if index in lines else each for index, each in enumerate(self.by))
         return replace(self, by=tuple(by)) if lines else self
 
+    def said_by(self, rank: Rank | None) -> LogText:
+        """The text of these lines; one for all ranks that are nowhere named, or always together."""
+        groups = self.index.by_rank.get(rank, ()) if rank is not None else ()
+        if groups not in self.index.texts:
+            self.index.texts[groups] = self.text(self.of(rank))
+        return self.index.texts[groups]
+
     def of(self, rank: Rank | None) -> list[int]:
-        """The lines that a rank wrote or may have written."""
-        return [
-            index
-            for index, each in enumerate(self.by)
-            if not each.agent and (not each.ranks or (rank is not None and rank in each.ranks))
-        ]
+        """The lines that a rank wrote or may have written: the last of them where there are many ranks and lines."""
+        most = max(LINES_OF_ONE, LINES_OF_ALL // max(1, self.ranks, len(self.index.by_rank)))
+        own = self.index.own(rank)[-most:]
+        return sorted([*own, *self.index.nobodys[-most:]])[-most:] if own else self.index.nobodys[-most:]
+
+
+class _Index:
+    """The lines by who wrote them. Ranks that are always named together share one list."""
+
+    def __init__(self, by: Sequence[Spoken]) -> None:
+        self.nobodys: list[int] = []
+        by_ranks: dict[tuple[Rank, ...], list[int]] = {}
+        for index, each in enumerate(by):
+            if each.ranks:
+                by_ranks.setdefault(each.ranks, []).append(index)
+            elif not each.agent:
+                self.nobodys.append(index)
+        self.texts: dict[tuple[int, ...], LogText] = {}
+        self.groups = list(by_ranks.values())
+        named: dict[Rank, list[int]] = {}
+        for group, ranks in enumerate(by_ranks):
+            for rank in ranks:
+                named.setdefault(rank, []).append(group)
+        self.by_rank = {rank: tuple(groups) for rank, groups in named.items()}
+        """For each rank the groups in which it is named."""
+
+    def own(self, rank: Rank | None) -> list[int]:
+        """The lines that name the rank."""
+        groups = self.by_rank.get(rank, ()) if rank is not None else ()
+        return sorted(index for group in groups for index in self.groups[group])
+
+    def own_lists(self) -> list[list[int]]:
+        """The same for every rank, the lowest first; once for ranks that are always named together."""
+        first = {groups: rank for rank, groups in sorted(self.by_rank.items(), reverse=True)}
+        return [self.own(rank) for rank in sorted(first.values())]

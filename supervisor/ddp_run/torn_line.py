@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_LONGEST = 4000
+_LONGEST = 1000
 _FEW = 6
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ddp_run.events import ExceptionInfo
 from ddp_run.redaction import REDACTED
@@ -21,7 +22,13 @@ _FRAME = re.compile(r'^(?:  |> )File "(?P<file>.+)", line (?P<line>\d{1,9})(?:, 
 _BOX = re.compile(r"(?:╭|\+)[─-]+ Traceback \(most recent call last\) [─-]+(?:╮|\+)\s*$")
 _BOX_END = re.compile(r"(?:╰|\+)[─-]+(?:╯|\+)\s*$")
 _BOX_FRAME = re.compile(r"^(?P<file>\S.*):(?P<line>\d{1,9}) in (?P<function>\S+)$")
+_TOP = " Traceback (most recent call last) "
 _BOX_LINES = 4000
+_OPEN_BOXES = 200
+"""Boxes without an end, as a cut log has one, after which none is looked for."""
+_TRACEBACK_CHARS = 64 << 10
+"""Of a longer text of an exception, with those that led to it, the first and the last half are kept."""
+_PREFIX_CHARS = 400
 _PATH_CHARS = 4096
 _BARE_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d{1,9})\s*$')
 _NAME = r"[^\W\d][\w.<>]*"
@@ -38,8 +45,11 @@ _OTHER_SPEAKER = re.compile(
     r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: )"
 )
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/(?:rank/|training\.py)")
+_DIGITS = re.compile(r"\d+")
+_GROUP_ROW = re.compile(r"\s+[|+]")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _MESSAGE_LINES = 40
+_NEWLINE = "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +79,11 @@ def is_library(file: str) -> bool:
 def find(lines: Sequence[str]) -> tuple[Printed, ...]:
     """Every printed exception, in order; of a chain (`raise … from`) only the last, of a group only the group."""
     found: list[Printed] = []
-    index = 0
+    index = open_boxes = 0
     while index < len(lines):
-        printed = _at(lines, index)
+        printed = _at(lines, index, boxes=open_boxes < _OPEN_BOXES)
         if printed is None:
+            open_boxes += _TOP in lines[index]
             index += 1
             continue
         if found and _is_chained(lines, found[-1], printed):
@@ -113,16 +124,21 @@ def chain(exception: ExceptionInfo) -> tuple[ExceptionInfo, ...]:
 
     That is what it was raised from or while handling, what a DataLoader worker raised, the members of a group.
     """
-    lines = exception.traceback.splitlines()
-    found = [printed.info for index in range(len(lines)) if (printed := _at(lines, index)) is not None]
     shown = {(exception.type, exception.message.partition("\n")[0])}
     links = [exception]
-    for info in reversed(found):
+    for info in reversed(_all_in(exception.traceback)):
         key = (info.type, info.message.partition("\n")[0])
         if key not in shown:
             shown.add(key)
             links.append(info)
     return tuple(links)
+
+
+@lru_cache(maxsize=16)
+def _all_in(text: str) -> tuple[ExceptionInfo, ...]:
+    """Every exception that a traceback shows; each rule asks for those of one rank after the other."""
+    lines = text.splitlines()
+    return tuple(printed.info for index in range(len(lines)) if (printed := _at(lines, index)) is not None)
 
 
 def before_exit(text: str) -> ExceptionInfo | None:
@@ -142,11 +158,11 @@ def of_child(exception: ExceptionInfo) -> ExceptionInfo | None:
     return from_text(exception.message)
 
 
-def _at(lines: Sequence[str], index: int) -> Printed | None:
+def _at(lines: Sequence[str], index: int, *, boxes: bool = True) -> Printed | None:
     header = _HEADER.search(lines[index]) if "Traceback (most" in lines[index] else None
     if header is not None:
         return _traceback(lines, index, header)
-    box = _BOX.search(lines[index]) if "Traceback (most" in lines[index] else None
+    box = _BOX.search(lines[index]) if boxes and _TOP in lines[index] else None
     if box is not None:
         return _boxed(lines, index, _before(box))
     bare = _BARE_FRAME.search(lines[index]) if 'File "' in lines[index] else None
@@ -179,10 +195,16 @@ def _boxed(lines: Sequence[str], start: int, before: str) -> Printed | None:
     prefix = _Prefix.of(before, lines[start + 1 : start + 4])
     frames: list[_Frame] = []
     path = ""
+    strangers = 0
     for index in range(start + 1, min(len(lines) - 1, start + _BOX_LINES)):
         text = prefix.strip(lines[index])
         if text is None:
+            strangers += 1
+            if strangers > _MESSAGE_LINES:
+                break
             continue
+        if "Traceback (most" in text and _BOX.match(text):
+            break  # the next one begins: this one was cut off
         if _BOX_END.match(text):
             return _below_box(lines, start, index + 1, prefix, frames)
         said = _row(text)
@@ -219,7 +241,14 @@ def _below_box(lines: Sequence[str], start: int, index: int, prefix: _Prefix, fr
 
 def _body(header: re.Match[str], text: list[str]) -> str:
     first = f"{header['group'] or ''}Traceback (most recent call last):"
-    return "\n".join([first, *(text[1:] if text and text[0].endswith(first) else text)])
+    return _bounded("\n".join([first, *(text[1:] if text and text[0].endswith(first) else text)]))
+
+
+def _bounded(text: str) -> str:
+    half = _TRACEBACK_CHARS // 2
+    if len(text) <= _TRACEBACK_CHARS:
+        return text
+    return f"{text[:half].rpartition(_NEWLINE)[0]}\n  …\n{text[-half:].partition(_NEWLINE)[2] or text[-half:]}"
 
 
 def _frames(lines: Sequence[str], index: int, prefix: _Prefix) -> tuple[list[_Frame], int]:
@@ -308,41 +337,49 @@ def _is_chained(lines: Sequence[str], earlier: Printed, later: Printed) -> bool:
 
 
 def _joined(earlier: Printed, later: Printed) -> Printed:
-    text = f"{earlier.info.traceback}\n\n{later.info.traceback}"
+    text = _bounded(f"{earlier.info.traceback}\n\n{later.info.traceback}")
     info = replace(later.info, traceback=text)
     return replace(later, info=info, start=earlier.start, final=later.final and earlier.final)
 
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """What stands before each line of one traceback; its numbers (times, percentages) may change."""
+    """What stands before each line of one traceback; its numbers (times, percentages) may change.
 
-    pattern: re.Pattern[str] | None
-    group: re.Pattern[str] | None = None
+    `parts`: what stands between its numbers.
+    """
+
+    parts: tuple[str, ...] = ("",)
+    group: _Prefix | None = None
 
     @classmethod
     def of(cls, before: str, following: Sequence[str]) -> _Prefix:
         """From the text before the header, if the lines after it carry it too (a progress bar's rest does not)."""
         before = before.removesuffix("Original ")
         base = before.removesuffix("  + ")
-        group = base if base != before else None
+        group = cls(_parts(base)) if base != before and len(base) <= _PREFIX_CHARS else None
         if group is not None:
-            before = f"{group}  | "
-        if before and not any(_as_pattern(before).match(line) for line in following):
-            before = ""
-        inside = re.compile(_as_pattern(group).pattern + r"\s+[|+]") if group is not None else None
-        return cls(_as_pattern(before) if before else None, inside)
+            before = f"{base}  | "
+        prefix = cls(_parts(before), group) if len(before) <= _PREFIX_CHARS else cls(("",), group)
+        return prefix if any(prefix.strip(line) is not None for line in following) else cls(("",), group)
 
     def strip(self, line: str) -> str | None:
         """The line without the prefix, null if it carries another."""
-        if self.pattern is None:
-            return line
-        hit = self.pattern.match(line)
-        return line[hit.end() :] if hit is not None else None
+        first, *others = self.parts
+        if not line.startswith(first):
+            return None
+        end = len(first)
+        for part in others:
+            number = _DIGITS.match(line, end)
+            if number is None or not line.startswith(part, number.end()):
+                return None
+            end = number.end() + len(part)
+        return line[end:]
 
     def in_group(self, line: str) -> bool:
-        return self.group is not None and self.group.match(line) is not None
+        rest = self.group.strip(line) if self.group is not None else None
+        return rest is not None and _GROUP_ROW.match(rest) is not None
 
 
-def _as_pattern(prefix: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\d+", r"\\d+", re.escape(prefix)))
+def _parts(prefix: str) -> tuple[str, ...]:
+    return tuple(_DIGITS.split(prefix))

@@ -11,7 +11,7 @@ import re
 import signal
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ddp_run import childfailed, launcher_text, traceback_text
@@ -48,6 +48,7 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     exceptions, launchers = find(spoken)
     spoken = spoken.given_to_launchers(launchers | childfailed.boxes(spoken.lines))
     stop = childfailed.stop_signal(whole)
+    spoken = replace(spoken, ranks=len(summary))
     deaths = _deaths(spoken, summary, exceptions, is_consequence)
     if not deaths and not launchers and stop is None:
         deaths = _nameless(spoken, exceptions, is_consequence)
@@ -102,28 +103,47 @@ def _deaths(
     entries = sorted((e for e in summary if e.code != 0), key=lambda e: (not e.root, e.time or "", e.rank))
     deaths = [_told(spoken, entry, sent) for entry in _each_once(entries)]
     deaths += _told_elsewhere(spoken, {death.rank for death in deaths})
-    speaking = [raised for raised in exceptions if raised.ranks]
-    for raised in speaking:
+    known = {death.rank for death in deaths}
+    own: dict[Rank, Raised] = {}
+    for raised in exceptions:
         for rank in raised.ranks:
-            if all(death.rank != rank for death in deaths) and raised.final:
-                deaths.append(Death(rank=rank, code=_code_of(raised.info), stderr=spoken.text(spoken.of(rank))))
+            own[rank] = raised
+            if rank not in known and raised.final:
+                known.add(rank)
+                deaths.append(Death(rank=rank, code=_code_of(raised.info), stderr=spoken.said_by(rank)))
     nobodys = [raised for raised in exceptions if not raised.ranks]
-    given = _shared_out([_with_own(death, exceptions) for death in deaths], nobodys, is_consequence)
-    return [_without_others(spoken, death, exceptions) for death in given]
+    given = _shared_out([_with_own(death, own) for death in deaths], nobodys, is_consequence)
+    written = _Written(spoken, exceptions)
+    return [written.by(death) for death in given]
 
 
-def _without_others(spoken: SpokenText, death: Death, exceptions: Sequence[Raised]) -> Death:
-    """Takes out of what it may have written the tracebacks of others, and what others wrote on end afterwards."""
-    nobodys = [raised for raised in exceptions if not raised.ranks]
-    others = {index for raised in nobodys if raised.info != death.exception for index in raised.lines}
-    own = [raised.index for raised in exceptions if raised.info is death.exception]
-    said = spoken.of(death.rank)
-    if own and death.rank is not None:
-        later = [index for index in said if index > own[-1] and not spoken.by[index].ranks]
-        forms = Counter(form_of(spoken.lines[index]) for index in later)
-        often = {one for one, count in forms.items() if count > _OFTEN and "0" in one and not one[:1].isspace()}
-        others |= {index for index in later if form_of(spoken.lines[index]) in often}
-    return replace(death, stderr=spoken.text([index for index in said if index not in others])) if others else death
+class _Written:
+    """What each of the ranks that failed wrote, as far as its exception shows what others did."""
+
+    def __init__(self, spoken: SpokenText, exceptions: Sequence[Raised]) -> None:
+        self._spoken = spoken
+        self._nobodys = {index: raised.info for raised in exceptions if not raised.ranks for index in raised.lines}
+        self._shown = {id(raised.info): raised.index for raised in exceptions}
+        self._forms: dict[int, str] = {}
+
+    def by(self, death: Death) -> Death:
+        """Without the tracebacks of others in what it may have written, and what others wrote on end afterwards."""
+        spoken, shown = self._spoken, self._shown.get(id(death.exception))
+        if not self._nobodys and (shown is None or death.rank is None):
+            return death
+        said = spoken.of(death.rank)
+        others = {index for index in said if index in self._nobodys and self._nobodys[index] != death.exception}
+        if shown is not None and death.rank is not None:
+            later = [index for index in said if index > shown and not spoken.by[index].ranks]
+            forms = Counter(map(self._form, later))
+            often = {one for one, count in forms.items() if count > _OFTEN and "0" in one and not one[:1].isspace()}
+            others.update(index for index in later if self._form(index) in often)
+        return replace(death, stderr=spoken.text([index for index in said if index not in others])) if others else death
+
+    def _form(self, index: int) -> str:
+        if index not in self._forms:
+            self._forms[index] = form_of(self._spoken.lines[index])
+        return self._forms[index]
 
 
 def _each_once(entries: Sequence[SummaryEntry]) -> list[SummaryEntry]:
@@ -143,7 +163,7 @@ def _told(spoken: SpokenText, entry: SummaryEntry, sent: dict[int, tuple[int, ..
         pid=entry.pid,
         code=entry.code,
         signals_sent=sent.get(entry.pid, ()) if entry.pid is not None else (),
-        stderr=spoken.text(spoken.of(entry.rank)),
+        stderr=spoken.said_by(entry.rank),
         exception=_recorded(entry.message),
     )
 
@@ -165,22 +185,22 @@ def _told_elsewhere(spoken: SpokenText, known: set[Rank | None]) -> list[Death]:
                 local_rank=LocalRank(each.rank) if each.rank is not None and each.host is None else None,
                 host=each.host,
                 code=each.code,
-                stderr=spoken.text(spoken.of(each.rank)),
+                stderr=spoken.said_by(each.rank),
             )
         )
     if not deaths and not known and ended:
-        deaths.append(Death(rank=None, code=ended[-1].code, stderr=spoken.text(spoken.of(None))))
+        deaths.append(Death(rank=None, code=ended[-1].code, stderr=spoken.said_by(None)))
     return deaths
 
 
-def _with_own(death: Death, exceptions: Sequence[Raised]) -> Death:
+def _with_own(death: Death, last: Mapping[Rank, Raised]) -> Death:
     """The last exception that this very rank shows, unless it lived on after it."""
-    if death.exception is not None or not _may_raise(death):
+    if death.exception is not None or death.rank is None or not _may_raise(death):
         return death
-    own = [raised for raised in exceptions if death.rank in raised.ranks]
-    if not own or (death.code not in (None, 1) and not own[-1].final):
+    own = last.get(death.rank)
+    if own is None or (death.code not in (None, 1) and not own.final):
         return death
-    return replace(death, exception=own[-1].info)
+    return replace(death, exception=own.info)
 
 
 _RAISING = (None, 1, -signal.SIGINT, -signal.SIGABRT)
@@ -208,7 +228,8 @@ def _shared_out(deaths: list[Death], nobodys: Sequence[Raised], is_consequence: 
             given[death.rank] = causes[position].info
         elif others and _may_follow(death):
             given[death.rank] = others[-1].info
-    return [replace(d, exception=given[d.rank]) if d.rank in given and d in lacking else d for d in deaths]
+    wanting = set(map(id, lacking))
+    return [replace(d, exception=given[d.rank]) if d.rank in given and id(d) in wanting else d for d in deaths]
 
 
 def _may_follow(death: Death) -> bool:
@@ -222,14 +243,14 @@ def _kind(info: ExceptionInfo) -> tuple[str, str | None, int | None]:
 
 def _nameless(spoken: SpokenText, exceptions: Sequence[Raised], is_consequence: IsConsequence) -> list[Death]:
     """Where no launcher tells of an end: the last exception that nothing follows, or last words of native code."""
-    text = spoken.text(spoken.of(None))
+    text = spoken.said_by(None)
     final = [raised for raised in exceptions if raised.final]
     causes = [raised for raised in final if not is_consequence(raised.info)] or final
     if causes:
         return [Death(rank=None, code=_code_of(causes[-1].info), exception=causes[-1].info, stderr=text)]
     speaking = {rank for each in spoken.by for rank in each.ranks if NATIVE.search(each.text)}
     if speaking:
-        return [Death(rank=rank, code=None, stderr=spoken.text(spoken.of(rank))) for rank in sorted(speaking)]
+        return [Death(rank=rank, code=None, stderr=spoken.said_by(rank)) for rank in sorted(speaking)]
     said = [index for index, each in enumerate(spoken.by) if not each.agent]
     text = spoken.text(said)
     tail = _outside(text.ending(_TORN_LINES).lines)[-LAST_WORDS:]
