@@ -18,7 +18,7 @@ from ddp_run.events import AttemptEnded, Event, Rank, RunStarted
 from ddp_run.runs_meant import is_run, last_attempt
 from ddp_run.signs import words
 from ddp_run.spoken_text import Log
-from ddp_run.verdict import LogText, Verdict
+from ddp_run.verdict import Verdict
 
 STANDARD_INPUT = "-"
 _LOGS = (".log", ".txt", ".out", ".err", ".stderr", ".stdout")
@@ -45,7 +45,7 @@ class NotReadable(Exception):
 
 def explain_text(text: str) -> Verdict:
     """The verdict for a pasted log."""
-    return explain_logs([Log(LogText("log", tuple(text.split("\n"))))])
+    return explain_logs([Log(scan.read_text(text, "log", _words()).text)])
 
 
 def explain_logs(logs: Sequence[Log]) -> Verdict:
@@ -163,7 +163,7 @@ def _logs(paths: Sequence[str], rank_from_filename: bool) -> list[tuple[Log, str
     if len(files) > _MOST_FILES:
         raise NotReadable(f"{len(files)} files are too many: name at most {_MOST_FILES}")
     wanted = _words()
-    return [_log(file, paths, rank_from_filename, wanted) for file in files]
+    return [_log(file, paths, rank_from_filename, wanted, len(files)) for file in files]
 
 
 def _words() -> frozenset[str]:
@@ -176,21 +176,27 @@ def _files(path: str) -> Iterable[str]:
     """The path, or the logs below it, stderr before stdout and by name."""
     if path == STANDARD_INPUT or not Path(path).is_dir():
         return (path,)
-    found = sorted(file for file in Path(path).rglob("*") if file.suffix in _LOGS or file.name in ("stdout", "stderr"))
+    found = sorted(file for file in Path(path).rglob("*") if _is_log(file.name.removesuffix(".gz")))
     found = [file for file in found if file.is_file()]
     if not found:
         raise NotReadable(f"{path} holds neither a run's events.jsonl nor logs ({', '.join(_LOGS)})")
     return tuple(str(file) for file in found)
 
 
-def _log(file: str, paths: Sequence[str], rank_from_filename: bool, wanted: frozenset[str]) -> tuple[Log, str | None]:
-    """The log, and what of it was not looked at."""
+def _is_log(name: str) -> bool:
+    return name.endswith(_LOGS) or name in ("stdout", "stderr")
+
+
+def _log(
+    file: str, paths: Sequence[str], rank_from_filename: bool, wanted: frozenset[str], logs: int
+) -> tuple[Log, str | None]:
+    """The log, one of so many, and what of it was not looked at."""
     path = Path(file)
     try:
         if file == STANDARD_INPUT:
-            read = scan.read_stream(sys.stdin.buffer, "standard input", wanted)
+            read = scan.read_stream(sys.stdin.buffer, "standard input", wanted, logs=logs)
         else:
-            read = scan.read_log(path, file, wanted)
+            read = scan.read_log(path, file, wanted, logs=logs)
     except OSError as error:
         raise NotReadable(f"{file} cannot be read: {error.strerror}") from error
     named = file != STANDARD_INPUT and (rank_from_filename or file not in paths)

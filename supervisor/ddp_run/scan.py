@@ -6,15 +6,18 @@ neither is there, the reader is told what was not looked at. Which words matter 
 
 from __future__ import annotations
 
+import gzip
 import os
 import resource
 import shutil
 import stat
 import subprocess
 import tempfile
+import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -37,7 +40,10 @@ LAST_BYTES = 6 << 20
 """Of all that stands around words: the first shows the first failure of several, the latest what ended the job."""
 FIRST_LINES = 100_000
 LAST_LINES = 200_000
-LINE_CHARS = 16 << 10
+SPOOL_BYTES = 4 << 30
+"""Of a pipe, a device or what is packed at most so much is copied, and never more than half of the room that is there.
+"""
+LINE_CHARS = 8 << 10
 """A longer line is cut to its two ends and what stands around words."""
 _AROUND = 2 << 10
 _STATES = 16
@@ -63,36 +69,110 @@ class Excerpt:
     left_out: str | None = None
 
 
-def read_log(path: Path, source: str, words: Collection[str], engines: Collection[Engine] = ENGINES) -> Excerpt:
-    """The log at `path`, whole where it has at most `TAIL_BYTES`. Raises OSError where it cannot be read."""
+def read_log(
+    path: Path, source: str, words: Collection[str], engines: Collection[Engine] = ENGINES, *, logs: int = 1
+) -> Excerpt:
+    """The log at `path`, whole where it has at most `TAIL_BYTES`; unpacked where it is gzip's.
+
+    `logs`: how many share the room that there is for one. Raises OSError where it cannot be read.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as log:
-        return read_stream(log, source, words, engines)
+        return read_stream(log, source, words, engines, logs=logs)
 
 
 def read_stream(
-    stream: BinaryIO, source: str, words: Collection[str], engines: Collection[Engine] = ENGINES
+    stream: BinaryIO, source: str, words: Collection[str], engines: Collection[Engine] = ENGINES, *, logs: int = 1
 ) -> Excerpt:
     """The same of a pipe, which is first copied into a temporary file without a name. Raises OSError."""
+    room = _Room.of(logs)
     if _is_whole_file(stream):
-        return _read(stream.fileno(), source, words, engines)
+        return _read(stream.fileno(), source, words, engines, room)
     with tempfile.TemporaryFile(prefix="ddp-run-", buffering=0) as spool:
         full = _copy(stream, spool.fileno())
-        excerpt = _read(spool.fileno(), source, words, engines)
+        excerpt = _read(spool.fileno(), source, words, engines, room)
     return Excerpt(excerpt.text, full or excerpt.left_out)
+
+
+def read_text(text: str, source: str, words: Collection[str]) -> Excerpt:
+    """The same of what is in memory already."""
+    kept = _Kept(tuple(dict.fromkeys([_ALWAYS, *words])), _Room.of(1))
+    for number, line in enumerate(text.split("\n"), 1):
+        kept.take(line, number)
+    return Excerpt(kept.text(source), kept.left_out())
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """How much of one log is kept: less where there are many."""
+
+    tail: int
+    first_bytes: int
+    last_bytes: int
+    first_lines: int
+    last_lines: int
+
+    @classmethod
+    def of(cls, logs: int) -> _Room:
+        return cls(
+            max(TAIL_BYTES // logs, AFTER),
+            max(FIRST_BYTES // logs, AFTER),
+            max(LAST_BYTES // logs, AFTER),
+            max(FIRST_LINES // logs, HEAD_LINES),
+            max(LAST_LINES // logs, 3 * HEAD_LINES),
+        )
 
 
 def _is_whole_file(stream: BinaryIO) -> bool:
     try:
-        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode) and stream.tell() == 0
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode) or stream.tell() != 0:
+            return False
+        return os.pread(stream.fileno(), len(_GZIP), 0) != _GZIP
     except OSError:  # io.UnsupportedOperation too: no descriptor
         return False
 
 
+_GZIP = b"\x1f\x8b\x08"
+
+
+class _Again:
+    """A stream whose first bytes were read already."""
+
+    def __init__(self, first: bytes, stream: BinaryIO) -> None:
+        self._first, self._stream = first, stream
+
+    def read(self, size: int) -> bytes:
+        """At most so many bytes."""
+        first, self._first = self._first[:size], self._first[size:]
+        return first or self._stream.read(size)
+
+
+def _unpacked(stream: BinaryIO) -> Iterator[bytes]:
+    """What it holds, piece by piece. Raises OSError, EOFError and zlib.error where packed bytes are damaged."""
+    first = stream.read(_CHUNK)
+    again: Any = _Again(first, stream)
+    source = gzip.GzipFile(fileobj=again) if first.startswith(_GZIP) else again
+    while chunk := source.read(_CHUNK):
+        yield chunk
+
+
 def _copy(stream: BinaryIO, spool: int) -> str | None:
-    """Copies all that the disk takes; says what it did not."""
+    """Copies what it holds, unpacked, as far as there is room; says what it did not."""
     copied = 0
-    while chunk := stream.read(_CHUNK):
+    free = os.fstatvfs(spool)
+    room = min(SPOOL_BYTES, free.f_bavail * free.f_frsize // 2)
+    pieces = _unpacked(stream)
+    while True:
+        try:
+            chunk = next(pieces, b"")
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            return f"only the first {_size(copied)} could be unpacked: {type(error).__name__}"
+        if not chunk:
+            return None
+        if copied + len(chunk) > room:
+            return (
+                f"only the first {_size(copied)} were read: a pipe or packed log is copied to {tempfile.gettempdir()}"
+            )
         view = memoryview(chunk)
         while view:
             try:
@@ -102,34 +182,35 @@ def _copy(stream: BinaryIO, spool: int) -> str | None:
                 return f"only the first {_size(copied)} were read: {why}"
             copied += written
             view = view[written:]
-    return None
 
 
 # --------------------------------------------------------------------------------------------------- what to read
 
 
-def _read(log: int, source: str, words: Collection[str], engines: Collection[Engine]) -> Excerpt:
+def _read(log: int, source: str, words: Collection[str], engines: Collection[Engine], room: _Room) -> Excerpt:
     size = os.fstat(log).st_size
     texts = tuple(dict.fromkeys([_ALWAYS, *words]))
-    kept = _Kept(texts)
-    if size <= TAIL_BYTES:
+    kept = _Kept(texts, room)
+    if size <= room.tail:
         kept.add(log, (0, size), 1)
         return Excerpt(kept.text(source), kept.left_out())
-    head, tail = _end_of_head(log), size - TAIL_BYTES
+    head, tail = _end_of_head(log), size - room.tail
     end = min(size, tail + BEFORE)  # the tail begins with its first whole line: a word may stand in the one before
-    marks, places, unread = _search(log, end, _needles(words), engines)
+    places = _Places(room.first_bytes, room.last_bytes)
+    marks, unread = _search(log, end, _needles(frozenset(words)), engines, places)
     spans = _merged([(0, head), *places.spans(), (tail, size)])
     for span in spans:
         start, stop = _whole_lines(log, span, size)
         kept.add(log, (start, stop), 1 + _newlines_before(log, marks, start))
     if unread is not None:
         unread = (
-            f"only the first {HEAD_LINES} lines and the last {_size(TAIL_BYTES)} of {_size(size)} were read: {unread}"
+            f"only the first {HEAD_LINES} lines and the last {_size(room.tail)} of {_size(size)} were read: {unread}"
         )
     return Excerpt(kept.text(source), unread or places.left_out() or kept.left_out())
 
 
-def _needles(words: Iterable[str]) -> tuple[bytes, ...]:
+@lru_cache(maxsize=2)
+def _needles(words: frozenset[str]) -> tuple[bytes, ...]:
     """What to look for: the longest line of each word, since logs are read by line."""
     lines = {max(word.split("\n"), key=len).encode() for word in words}
     return tuple(sorted(line for line in lines if line and b"\0" not in line))
@@ -177,9 +258,11 @@ def _merged(spans: Iterable[_Span]) -> list[_Span]:
 class _Places:
     """Where words stand, with what stands around them: the first and the latest, bounded in bytes."""
 
+    room: int = FIRST_BYTES
+    last_bytes: int = LAST_BYTES
     first: list[_Span] = field(default_factory=list)
     last: deque[_Span] = field(default_factory=deque)
-    room: int = FIRST_BYTES
+    first_bytes: int = 0
     held: int = 0
     end: int = 0
     dropped: int = 0
@@ -193,6 +276,7 @@ class _Places:
         if self.room:
             cut = min(end, start + self.room)
             self.room -= cut - start
+            self.first_bytes += cut - start
             self.first.append((start, cut))
             start = cut
         if start < end:
@@ -204,9 +288,9 @@ class _Places:
         else:
             self.last.append((start, end))
         self.held += end - start
-        while self.held > LAST_BYTES:
+        while self.held > self.last_bytes:
             oldest = self.last.popleft()
-            over = min(self.held - LAST_BYTES, oldest[1] - oldest[0])
+            over = min(self.held - self.last_bytes, oldest[1] - oldest[0])
             self.held -= over
             self.dropped += over
             if oldest[0] + over < oldest[1]:
@@ -220,7 +304,7 @@ class _Places:
         """A note where not all places were kept."""
         if not self.dropped:
             return None
-        kept = f"the first {_size(FIRST_BYTES)} and the last {_size(LAST_BYTES)}"
+        kept = f"the first {_size(self.first_bytes)} and the last {_size(self.last_bytes)}"
         return f"{kept} around words of known causes were read; {_size(self.dropped)} between them were not"
 
 
@@ -228,20 +312,19 @@ class _Places:
 
 
 def _search(
-    log: int, end: int, needles: tuple[bytes, ...], engines: Collection[Engine]
-) -> tuple[list[int], _Places, str | None]:
-    """The newlines before each chunk up to `end`, the places of words, and why places may be missing."""
-    places = _Places()
+    log: int, end: int, needles: tuple[bytes, ...], engines: Collection[Engine], places: _Places
+) -> tuple[list[int], str | None]:
+    """The newlines before each chunk up to `end`, and why places of words may be missing."""
     longest = max(map(len, needles), default=0)
     if not needles:
-        return _chunks(log, end, 0, None, places), places, None
+        return _chunks(log, end, 0, None, places), None
     contains = _hyperscan(needles) if "hyperscan" in engines else None
     if contains is not None:
-        return _chunks(log, end, longest - 1, contains, places), places, None
+        return _chunks(log, end, longest - 1, contains, places), None
     unread: str | None = "pip install 'ddp-run[scan]' to search all of it"
     if "grep" in engines and (grep := _gnu_grep()):
         unread = None if _grep(grep, log, end, needles, places) else f"grep gave up; {unread}"
-    return _chunks(log, end, 0, None, places), places, unread
+    return _chunks(log, end, 0, None, places), unread
 
 
 def _chunks(
@@ -264,6 +347,7 @@ def _chunks(
     return marks
 
 
+@lru_cache(maxsize=2)
 def _hyperscan(needles: tuple[bytes, ...]) -> Callable[[memoryview], bool] | None:
     """Says of a block of bytes whether any of the words is in it; null where hyperscan is not there."""
     try:
@@ -295,13 +379,16 @@ def _hyperscan(needles: tuple[bytes, ...]) -> Callable[[memoryview], bool] | Non
 def _gnu_grep() -> str | None:
     """Its path; others know no byte offsets."""
     path = shutil.which("grep")
-    if path is None:
-        return None
+    return path if path is not None and _is_gnus(path) else None
+
+
+@lru_cache(maxsize=1)
+def _is_gnus(grep: str) -> bool:
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, timeout=10, check=False).stdout
+        said = subprocess.run([grep, "--version"], capture_output=True, timeout=10, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return path if b"GNU grep" in said else None
+        return False
+    return b"GNU grep" in said
 
 
 def _grep(path: str, log: int, end: int, needles: tuple[bytes, ...], places: _Places) -> bool:
@@ -353,11 +440,16 @@ class _Kept:
     """The lines read so far, each with its number: the first and the last of them, bounded."""
 
     words: tuple[str, ...]
+    room: _Room = field(default_factory=lambda: _Room.of(1))
     first: list[str] = field(default_factory=list)
     first_numbers: list[int] = field(default_factory=list)
-    last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
-    last_numbers: deque[int] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
+    last: deque[str] = field(default_factory=deque)
+    last_numbers: deque[int] = field(default_factory=deque)
     count: int = 0
+
+    def __post_init__(self) -> None:
+        self.last = deque(maxlen=self.room.last_lines)
+        self.last_numbers = deque(maxlen=self.room.last_lines)
 
     def add(self, log: int, span: _Span, number: int) -> None:
         """Reads the span, whose first line has this number."""
@@ -373,16 +465,17 @@ class _Kept:
                 rest += chunk
                 continue
             for line in (rest + whole).decode("utf-8", errors="replace").split("\n"):
-                self._keep(line, number)
+                self.take(line, number)
                 number += 1
             rest = after
         if rest:
-            self._keep(rest.decode("utf-8", errors="replace"), number)
+            self.take(rest.decode("utf-8", errors="replace"), number)
 
-    def _keep(self, line: str, number: int) -> None:
+    def take(self, line: str, number: int) -> None:
+        """One line, whatever its length."""
         for state in self._states(line):
             self.count += 1
-            if len(self.first) < FIRST_LINES:
+            if len(self.first) < self.room.first_lines:
                 self.first.append(state)
                 self.first_numbers.append(number)
             else:
@@ -415,7 +508,8 @@ class _Kept:
         dropped = self.count - len(self.first) - len(self.last)
         if dropped <= 0:
             return None
-        return f"the first {FIRST_LINES} and the last {LAST_LINES} lines were read; {dropped} between them were not"
+        kept = f"the first {len(self.first)} and the last {len(self.last)}"
+        return f"{kept} lines were read; {dropped} between them were not"
 
 
 def _cut(line: str, words: Collection[str]) -> str:

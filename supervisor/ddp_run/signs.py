@@ -137,7 +137,7 @@ def words(signs: Iterable[Sign]) -> Collection[str]:
 def _speaks_of_nccl(log: LogText) -> bool:
     """Whether the log tells of an error of NCCL's, so that what NCCL wrote elsewhere belongs to it."""
     text = _joined(log.lines)
-    return any(words in text for words in _NCCL_ERRORS)
+    return any(text.holds(words) for words in _NCCL_ERRORS)
 
 
 def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence) -> Hit | None:

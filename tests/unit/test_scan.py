@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import io
 import json
 import os
@@ -387,3 +388,60 @@ def test_a_log_with_a_large_hole(tmp_path: Path) -> None:
     assert time.process_time() - start < limit(10)
     assert _numbers(excerpt, "NCCL WARN") == [3]
     assert excerpt.text.lines[0] == "first"
+
+
+# ------------------------------------------------------------------------------------- what has no end, or is packed
+
+
+def test_an_endless_device_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "SPOOL_BYTES", 4 << 20)
+    excerpt = read_log(Path("/dev/zero"), "log", WORDS)
+    assert excerpt.left_out is not None
+    assert excerpt.left_out.startswith("only the first 4 MiB were read: a pipe or packed log is copied to ")
+
+
+def test_an_endless_pipe_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "SPOOL_BYTES", 1 << 20)
+    with subprocess.Popen(["yes", "NCCL WARN x"], stdout=subprocess.PIPE) as process:
+        assert isinstance(process.stdout, io.BufferedReader)
+        excerpt = read_stream(process.stdout, "log", WORDS)
+        process.kill()
+    assert (excerpt.left_out or "").startswith("only the first 1 MiB were read")
+    assert excerpt.text.lines[0] == "NCCL WARN x"
+
+
+def test_a_packed_log(tmp_path: Path) -> None:
+    (tmp_path / "log.gz").write_bytes(gzip.compress(b"a\nNCCL WARN b\n") + gzip.compress(b"c\n"))
+    excerpt = read_log(tmp_path / "log.gz", "log", WORDS)
+    assert (excerpt.text.lines, excerpt.left_out) == (("a", "NCCL WARN b", "c"), None)
+    piped = read_stream(io.BytesIO((tmp_path / "log.gz").read_bytes()), "log", WORDS)
+    assert piped.text.lines == excerpt.text.lines
+
+
+def test_a_packed_log_that_is_cut(tmp_path: Path) -> None:
+    whole = gzip.compress(b"".join(b"line %d\n" % number for number in range(100_000)))
+    (tmp_path / "log.gz").write_bytes(whole[: len(whole) // 2])
+    excerpt = read_log(tmp_path / "log.gz", "log", WORDS)
+    assert "could be unpacked" in (excerpt.left_out or "")
+    (tmp_path / "log.gz").write_bytes(whole[:200] + b"\xff" * 200 + whole[400:])
+    assert "could be unpacked" in (read_log(tmp_path / "log.gz", "log", WORDS).left_out or "")
+
+
+def test_a_packed_log_is_unpacked_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "SPOOL_BYTES", 4 << 20)
+    (tmp_path / "log.gz").write_bytes(gzip.compress(b"\0" * (32 << 20)))
+    assert "only the first 4 MiB were read" in (read_log(tmp_path / "log.gz", "log", WORDS).left_out or "")
+
+
+def test_many_logs_share_the_room_of_one(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(FILLER * 20_000)
+    alone, one_of_many = (read_log(tmp_path / "log", "log", WORDS, logs=logs) for logs in (1, 1000))
+    assert len(alone.text.lines) == 20_000 + 1 - (alone.text.lines[-1] != "")
+    assert len(one_of_many.text.lines) < 2_000
+    assert one_of_many.text.number(len(one_of_many.text.lines) - 1) == 20_000
+
+
+def test_a_long_line_in_memory_is_cut() -> None:
+    excerpt = scan.read_text("x" * (1 << 20) + "\nCUDA out of memory", "log", WORDS)
+    assert len(excerpt.text.lines[0]) <= scan.LINE_CHARS + 10
+    assert _numbers(excerpt, "CUDA out of memory") == [2]
