@@ -160,12 +160,14 @@ def _bounded(call: Callable[[], object], limit_s: float) -> Any:
     Not a thread: the agent is started with work between fork and exec, when no other thread may hold a lock.
     """
     aside = Aside.start(lambda fd: _answer(call, fd), limit_s)
-    said, over = aside.read()
-    while not over and not aside.late:
-        select.select([aside.fd], [], [], max(0.0, aside.deadline - time.monotonic()))
+    try:
         said, over = aside.read()
-    aside.end()
-    reap(aside.pid)
+        while not over and not aside.late:
+            select.select([aside.fd], [], [], max(0.0, aside.deadline - time.monotonic()))
+            said, over = aside.read()
+    finally:
+        aside.end()
+        reap(aside.pid)
     if not over or not said:
         raise _NotReady(f"no answer in {limit_s:.0f} s")
     kind, value = json.loads(said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -80,6 +81,21 @@ def test_a_lookup_that_hangs_leaves_no_thread_and_no_process() -> None:
         net._bounded(lambda: time.sleep(60), 0.2)
     assert len(list(own.iterdir())) == threads
     assert [(each / "children").read_text() for each in own.iterdir()] == children
+
+
+def test_a_lookup_that_is_interrupted_leaves_no_process() -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    children = [(each / "children").read_text() for each in Path("/proc/self/task").iterdir()]
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            net._bounded(lambda: time.sleep(60), 30)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert [(each / "children").read_text() for each in Path("/proc/self/task").iterdir()] == children
 
 
 def test_what_a_lookup_raises_is_raised_here() -> None:
