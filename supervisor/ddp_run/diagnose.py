@@ -302,9 +302,12 @@ class _Court:
             else f"no rank made progress for {seconds:.0f} s, and none could be looked at"
         )
         rank = stall.culprits[0] if stall is not None and stall.culprits else None
-        quotes = tuple(Quote(self._stacks(rank), None, text) for text in (stall.quotes if stall is not None else ()))
+        shown = self._with_stacks(rank)
+        quotes = tuple(Quote(self._stacks(shown), None, text) for text in (stall.quotes if stall is not None else ()))
         advice = (
-            (f"cat {self.run.path(self._stacks(rank))}   # all threads of rank {rank}",) if self._is_here(rank) else ()
+            (f"cat {self.run.path(self._stacks(shown))}   # all threads of rank {shown}",)
+            if self._is_here(shown)
+            else ()
         )
         reason = f"the job was ended after {seconds:.0f} s without progress (--hang-timeout)"
         first = None
@@ -333,6 +336,13 @@ class _Court:
         if left is not None:
             return _leaving(left)
         return FirstFailure(rank)
+
+    def _with_stacks(self, rank: Rank | None) -> Rank | None:
+        """Whose stacks show the hang: those of a rank that has left do not; those of whoever waits for it do."""
+        stall, known = self.run.stall, {death.rank for death in self._ranks}
+        if rank in known or stall is None or all(leaver.rank != rank for leaver in self.run.leavers):
+            return rank
+        return next((each for each in stall.waiting if each in known), rank)
 
     def _is_here(self, rank: Rank | None) -> bool:
         """Whether it ran on this node: NCCL's RAS may have named a rank of another one."""

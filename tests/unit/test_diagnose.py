@@ -9,7 +9,7 @@ import pytest
 
 from ddp_run import diagnose, problem
 from ddp_run.diagnose import Cause, catalogue, judge, load
-from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
+from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank, StallSeen
 from ddp_run.verdict import (
     AgentEnd,
     Area,
@@ -151,6 +151,19 @@ def test_a_rank_that_left_without_a_word_is_the_peer_that_died() -> None:
     verdict = judge(run(lost_peer(0, 100), death(3, 77, 90)))
     assert named(run(lost_peer(0, 100), death(3, 77, 90))) == ("peer-died", 3, 77)
     assert verdict.title == "rank 3 left with exit code 77 while rank 0 still needed it"
+
+
+def test_a_rank_that_left_with_0_while_the_others_waited_for_ever() -> None:
+    said = "rank 1 ended with exit code 0; rank 0 waits for it in barrier, 8 s"
+    seen = StallSeen(MonotonicNs(9), "peer-died", True, said, (Rank(1),), (Rank(0),), MonotonicNs(1), ())
+    left = Leaver(Rank(1), LocalRank(1), 101, MonotonicNs(5))
+    told = replace(death(0, -15, 20, sent=(15,)), stderr=LogText("attempt_0/rank_0/stderr.log"))
+    verdict = judge(
+        Evidence(deaths=(told,), leavers=(left,), started=2, world_size=2, stall=seen, hung_s=8, folder="/r")
+    )
+    assert verdict.first_failure is not None
+    assert (verdict.first_failure.rank, verdict.first_failure.exit_code, verdict.exit_code) == (1, 0, 124)
+    assert verdict.advice == ("cat /r/attempt_0/rank_0/live_stacks.txt   # all threads of rank 0",)
 
 
 def test_the_agents_term_is_not_a_cause() -> None:
