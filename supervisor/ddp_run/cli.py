@@ -24,7 +24,7 @@ def main() -> NoReturn:
     open_what_is_closed()
     code = 2
     try:
-        code = _run(sys.argv[1:])
+        code = run(sys.argv[1:])
     except Refused as refused:
         sys.stderr.write(render(refused.problems, refused.argv, width=columns(), colour=colour(sys.stderr)))
         code = refused.exit_code
@@ -41,12 +41,13 @@ def main() -> NoReturn:
     os._exit(code)
 
 
-def _run(words: Sequence[str]) -> int:
+def run(words: Sequence[str]) -> int:
+    """Do what the words say; returns the exit code. Raises Refused, and OSError where no folder can be made."""
     if list(words) in (["--version"], ["-V"]) or (list(words) == ["version"] and not _is_program("version")):
         sys.stdout.write(f"ddp-run {__version__}\n")
         return 0
-    if list(words) == ["help"] and not _is_program("help"):
-        return _help(whole=False)
+    if list(words) in (["-h"], ["--help"]) or (list(words) == ["help"] and not _is_program("help")):
+        return _help(whole=words[0] == "--help")
     if len(words) == 2 and words[0] == "help" and words[1] in COMMANDS and not _is_program("help"):
         words = [words[1], "--help"]
     if not words or words[0] not in COMMANDS:
@@ -69,8 +70,13 @@ def _help(*, whole: bool) -> int:
     from ddp_run.help_text import short_help, whole_help
     from ddp_run.option_table import all_rows
 
-    rows = all_rows(preflight.torch_rows())
-    sys.stdout.write(whole_help(rows, columns()) if whole else short_help(rows, columns()))
+    note = ""
+    try:
+        rows = all_rows(preflight.torch_rows())
+    except Refused as refused:
+        rows = all_rows(())
+        note = f"\n{refused.problems[0].title}: its torchrun's options are not listed\n"
+    sys.stdout.write((whole_help(rows, columns()) if whole else short_help(rows, columns())) + note)
     return 0
 
 

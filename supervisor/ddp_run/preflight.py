@@ -311,7 +311,7 @@ def _check_master(options: Options, say: Callable[[str], None]) -> tuple[Options
         return options, [_port_taken(options, port)], [], None
     # Not refused: behind address translation a host's public address is none of its interfaces'.
     stranger = options.node_rank == 0 and not local
-    warnings = [f"the master, {host}, is no address of this machine, which is node 0"] if stranger else []
+    warnings = [f"the master, {host}, is not an address of this machine, which is node 0"] if stranger else []
     return options, [], warnings, master
 
 

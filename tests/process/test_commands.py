@@ -11,7 +11,7 @@ import pytest
 from tests.waiting import limit
 
 import ddp_run
-from ddp_run import cli
+from ddp_run import cli, preflight
 
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 
@@ -73,3 +73,15 @@ def test_other_systems_are_refused_in_a_line(
     said = capsys.readouterr()
     assert said.err == "ddp-run: jobs are started on Linux only, and this is darwin: use torchrun here\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("word", ["-h", "--help", "help"])
+def test_help_needs_no_torch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, word: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(preflight, "find_torch_run", lambda _path: None)
+    assert cli.run([word]) == 0
+    said = capsys.readouterr().out
+    assert "--max-retries" in said
+    assert "torch is not installed for this Python: its torchrun's options are not listed" in said
