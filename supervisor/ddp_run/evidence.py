@@ -6,6 +6,7 @@ So `ddp-run explain FOLDER` on a journal and the live run after a death see the 
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
@@ -123,12 +124,33 @@ def _script(argv: Sequence[str]) -> str | None:
     return None
 
 
+def _read(folder: Path, source: str) -> LogText:
+    """The end of one of the run's logs; empty where it cannot be read."""
+    try:
+        return read_tail(_within(folder, source), source)
+    except OSError:
+        return LogText(source)
+
+
+def _within(folder: Path, source: str) -> Path:
+    """The path of a file of the run, whose folder may come from anybody. Raises OSError where a link leads elsewhere.
+
+    Only files may be links: to where the user's own `--logs-specs` put them.
+    """
+    path = folder / source
+    if not Path(os.path.realpath(path.parent)).is_relative_to(
+        os.path.realpath(folder)
+    ):  # no error for links in a circle
+        raise OSError(f"{source} is not within {folder}")
+    return path
+
+
 # -------------------------------------------------------------------------------------------- the agent
 
 
 def _agent(folder: Path, part: AttemptEvents, attempt: int) -> AgentEnd:
     source = f"attempt_{attempt}/agent.log"
-    log = read_tail(folder / source, source)
+    log = _read(folder, source)
     text = "\n".join(log.lines)
     summary = childfailed.parse(text)
     if not summary and (part.run is None or part.run.nodes == 1):
@@ -229,7 +251,7 @@ def _leaver(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnd
         died_at=ends.exited[start.rank].at,
         host=part.run.host if part.run else None,
         node_rank=part.run.node_rank if part.run else None,
-        stderr=read_tail(folder / source, source),
+        stderr=_read(folder, source),
     )
 
 
@@ -256,16 +278,18 @@ def _without_hello(
 def _rank_folder(folder: Path, attempt: int, rank: Rank) -> str:
     """Where a rank's files lie when no RankStarted tells: in the last restart's folder that has them."""
     base = folder / f"attempt_{attempt}"
-    restarts = sorted(base.glob(f"restart_*/rank_{rank}"), key=lambda path: int(path.parent.name[8:] or 0))
+    found = base.glob(f"restart_*/rank_{rank}")
+    numbered = [path for path in found if path.parent.name[8:].isascii() and path.parent.name[8:].isdigit()]
+    restarts = sorted(numbered, key=lambda path: int(path.parent.name[8:]))
     return str((restarts[-1] if restarts else base / f"rank_{rank}").relative_to(folder))
 
 
 def _with_logs(folder: Path, rank_folder: str, death: Death) -> Death:
     def read(name: str) -> LogText:
-        return read_tail(folder / rank_folder / name, f"{rank_folder}/{name}")
+        return _read(folder, f"{rank_folder}/{name}")
 
     stderr, stdout = read("stderr.log"), read("stdout.log")
-    exception = death.exception or _error_file(folder / rank_folder / "error.json")
+    exception = death.exception or _error_file(folder, f"{rank_folder}/error.json")
     raised_in_child = traceback_text.of_child(exception) if exception is not None else None
     if raised_in_child is not None:  # its phase is not known
         exception, death = raised_in_child, replace(death, phase=None, step=None, call=None)
@@ -297,10 +321,10 @@ def _cause_of_exit(code: int | None, exception: ExceptionInfo | None, stderr: Lo
     return traceback_text.before_exit(exception.traceback) or printed_exception(code, stderr) or exception
 
 
-def _error_file(path: Path) -> ExceptionInfo | None:
+def _error_file(folder: Path, source: str) -> ExceptionInfo | None:
     """What torch's `@record` wrote: {"message": {"message": …, "extraInfo": {"py_callstack": …}}}."""
     try:
-        with open_file(path) as file:
+        with open_file(_within(folder, source)) as file:
             content = json.loads(file.read(_LONGEST_ERROR_FILE))
         callstack = content["message"]["extraInfo"]["py_callstack"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -223,6 +224,27 @@ def test_a_ranks_folder_is_within_the_runs(run: Path, folder: str) -> None:
     shown = told(run, folder=folder.replace("{}", str(run.parent)), exception=None)
     assert "out of reach" not in shown
     assert "damaged" in shown
+
+
+@pytest.mark.parametrize("part", ["attempt_0", "attempt_0/rank_1"])
+def test_a_link_in_place_of_a_folder(run: Path, part: str) -> None:
+    shutil.rmtree(run / part)
+    (run / part).symlink_to(run.parent / "outside")
+    (run / "circle").symlink_to("circle")
+    told(run, folder="circle", exception=None)
+    for rank in (0, 1):
+        (run.parent / "outside" / f"rank_{rank}").symlink_to(run.parent / "outside")
+    assert "out of reach" not in told(run, exception=None)
+
+
+def test_folders_of_any_name(run: Path) -> None:
+    """No rank has said hello, and the agent's log names one."""
+    (run / "attempt_0" / "restart_x" / "rank_1").mkdir(parents=True)
+    (run / "attempt_0" / "agent.log").write_text(
+        "E1 api.py:1] failed (exitcode: 1) local_rank: 1 (pid: 5) of binary: x\n"
+    )
+    lines = [encoded(event) for event in JOURNAL if not isinstance(event, events.RankStarted | events.HangTimedOut)]
+    assert answered(written(run, [json.dumps(line) for line in lines])) is not None
 
 
 @pytest.mark.parametrize("name", ["error.json", "stderr.log", "stdout.log", "stacks.txt"])
