@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddp_run.lines import neutral_text
 from ddp_run.terminal import colour, columns
 
 if TYPE_CHECKING:
@@ -106,10 +108,14 @@ def _is_fed() -> bool:
 
 def run(words: list[str]) -> int:
     """Run one command; returns its exit code. Messages about wrong words are click's."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale without UTF-8 would end an answer in a traceback
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: object = commands.main(args=words, prog_name="ddp-run", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        sys.stderr.write(neutral_text(said.getvalue()))  # it quotes words and names of files
         return 2
     except click.Abort:
         return 130

@@ -22,14 +22,15 @@ _REDRAWN: Final = re.compile(rb"\r\x1b\[2K((?:\x1b\[1A\x1b\[2K)++)")
 _UP_A_LINE: Final = b"\x1b[1A"
 _CURSOR_SHOWN: Final = b"\x1b[?25h"
 _PLAIN: Final = b"\t\n" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
-_C1: Final = re.compile(rb"\xc2[\x80-\x9f]")
+_UNSEEN: Final = re.compile(rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]")
+"""UTF-8 of C1 controls, of what ends a line or paragraph, and of what changes the direction of text."""
 # Possessive repeats: a 5 MB line of broken sequences must stay linear.
 _CONTROL: Final = re.compile(
     r"(?P<colour>\x1b\[[0-9;:]*+m)"
     r"|(?P<sequence>\x1b\[[0-?]*+[ -/]*+[@-~]"
     r"|\x1b[\]PX^_][^\x07\x1b\n]*+(?:\x07|\x1b\\)"
     r"|\x1b[ -/]*+[0-~])"
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _RESET: Final = "\x1b[0m"
 _RESETS: Final = ("\x1b[m", _RESET)
@@ -135,12 +136,17 @@ def neutral(text: str) -> str:
     return _show(text.replace("\r", " ").replace("\n", " "), colour=False)
 
 
+def neutral_text(text: str) -> str:
+    """Text of several lines without control characters other than their ends."""
+    return "\n".join(map(neutral, text.split("\n")))
+
+
 def _is_clean_utf8(block: bytes) -> bool:
     try:
         block.decode()
     except UnicodeDecodeError:
         return False
-    return not _C1.search(block)
+    return not _UNSEEN.search(block)
 
 
 def _overwritten(line: bytes) -> bytes:
@@ -169,6 +175,8 @@ def _closed(line: str) -> str:
 def _caret(code: int) -> str:
     if 0xD800 <= code <= 0xDFFF:
         return "\ufffd"
+    if code >= 0x100:
+        return f"\\u{code:04x}"
     if code >= 0x80:
         return f"\\x{code:02x}"
     return "^" + chr(code ^ 0x40)

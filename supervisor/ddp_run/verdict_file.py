@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_run.events import MonotonicNs
+from ddp_run.lines import neutral_text
 from ddp_run.private_files import open_private
 from ddp_run.verdict import FirstFailure, Verdict
 
@@ -23,8 +24,11 @@ def as_json(
     decision_reason: str | None,
     wall_at: Callable[[MonotonicNs], str | None],
 ) -> dict[str, Any]:
-    """The object of verdict.json. `wall_at` turns a stamp into an ISO 8601 date in UTC; `decision` is stop or retry."""
-    return {
+    """The object of verdict.json. `wall_at` turns a stamp into an ISO 8601 date in UTC; `decision` is stop or retry.
+
+    No text in it can move the cursor of whoever prints it; only the folder's name is left as it is.
+    """
+    content = {
         "schema": 1,
         "run_id": run_id,
         "outcome": verdict.outcome,
@@ -45,8 +49,16 @@ def as_json(
         ],
         "advice": list(verdict.advice),
         "retry": {"decision": decision, "reason": decision_reason},
-        "folder": folder,
     }
+    return {**{key: _shown(value) for key, value in content.items()}, "folder": folder}
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return neutral_text(value)
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    return {key: _shown(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 def write(path: Path, content: dict[str, Any]) -> None:

@@ -175,3 +175,45 @@ def test_from_python() -> None:
     verdict = ddp_run.explain(TRACEBACK)
     assert (verdict.outcome, verdict.cause, verdict.exit_code) == ("failed", "python-exception", 1)
     assert ddp_run.explain("step 1\n").outcome is None
+
+
+HOSTILE = "\x1b]0;title\x07\x1b[31mred\x9b2J\u202egnp.exe\u2066\u2028next\u200f"
+UNSEEN = "\x1b\x07\x9b\u202e\u2066\u2028\u200f"
+
+
+def test_nothing_of_a_log_moves_the_cursor(tmp_path: Path) -> None:
+    text = TRACEBACK.replace("bad sample", f"bad {HOSTILE}").replace("train()", f"train() # {HOSTILE}")
+    block = run("explain", cwd=tmp_path, text=text).stdout
+    document = json.loads(run("explain", "--json", cwd=tmp_path, text=text).stdout)
+    shown = block + "".join(texts_in(document))
+    assert "\\u202egnp.exe" in block
+    assert document["first_failure"]["exception"]["message"].startswith("bad red\\x9b2J\\u202egnp.exe")
+    assert not [character for character in UNSEEN if character in shown]
+
+
+def texts_in(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [text for each in value.values() for text in texts_in(each)]
+    if isinstance(value, list):
+        return [text for each in value for text in texts_in(each)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_nothing_of_a_files_name_moves_the_cursor(tmp_path: Path) -> None:
+    name = f"no{HOSTILE.replace('/', '')}.log"
+    missing = run("explain", name, cwd=tmp_path)
+    assert missing.returncode == 2
+    (tmp_path / name).write_text(TRACEBACK)
+    there = run("explain", name, cwd=tmp_path)
+    option = run("explain", f"--{HOSTILE}", cwd=tmp_path)
+    assert not [c for c in UNSEEN if c in missing.stderr + there.stdout + there.stderr + option.stderr]
+
+
+@pytest.mark.parametrize("environ", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
+def test_a_locale_that_knows_no_more_than_ascii(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "a.log").write_text(TRACEBACK.replace("bad sample", "плохой пример …"), encoding="utf-8")
+    for words in (("explain", "a.log"), ("explain", "--json", "a.log"), ("rules", "cuda-oom")):
+        done = subprocess.run(
+            [str(DDP_RUN), *words], cwd=tmp_path, capture_output=True, timeout=limit(120), env={**os.environ, **environ}
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
