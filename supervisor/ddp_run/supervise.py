@@ -244,7 +244,8 @@ class _Job:
     def _terminal(self) -> dict[str, str]:
         """Variables by which ranks draw what only a terminal can show."""
         options = self.plan.options
-        shown = options.console in ("all", "rank0")
+        files_only = options.redirects.every or options.redirects.ranks
+        shown = options.console in ("all", "rank0") and not files_only
         return terminal.variables_for_ranks(self.environ, options.nproc_count or 0) if shown else {}
 
     def _watch(self) -> dict[str, object]:

@@ -41,6 +41,7 @@ def terminal(columns: int) -> Iterator[int]:
         ((), {"TTY_COMPATIBLE": "0"}, "0 - 91 -"),
         ((), {"COLUMNS": "50"}, "1 1 50 -"),
         (("--console", "none"), {}, "- - - -"),
+        (("--redirects", "3"), {}, "- - - -"),
     ],
 )
 def test_ranks_are_told_of_the_terminal(ddp: Launcher, words: tuple[str, ...], env: dict[str, str], seen: str) -> None:
