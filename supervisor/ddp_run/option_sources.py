@@ -19,6 +19,7 @@ from ddp_run.problem import Problem, Refused
 
 _DEFAULT_GRACE_S = 30.0
 _GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+_RETRIES_VARIABLE = "MAX_RETRIES"
 _PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
@@ -34,6 +35,7 @@ def parse(
     Raises `Refused` with every problem found, and `HelpWanted` where `-h` stands before the script.
     """
     rows = all_rows(torch_rows)
+    environ, foreign = _without_foreign_retries(environ)
     words, settings, problems = _settle(argv, environ, rows, read_file)
     swallowed = next((each for each in words.given if _took_the_script(each, argv, words)), None)
     if swallowed is not None:
@@ -53,10 +55,11 @@ def parse(
         settings,
         grace_s,
         None if template is None else str(template),
-        notes,
+        (*foreign, *notes),
     )
     problems += check_values(options)
     if not problems:
+        options = _without_retries_of_many_nodes(options)
         problems += check_together(options)
     if problems:
         raise Refused(tuple(problems), tuple(argv))
@@ -109,6 +112,25 @@ def _script_as_value(given: Given) -> Problem:
     notes = (f"is the variable behind {given.row.name} empty?",)
     helps = (f'{given.row.name}="$NAME" shows an empty variable as what it is',)
     return Problem("DDP101", title, given.word, "the script", notes=notes, helps=helps)
+
+
+def _without_foreign_retries(environ: Mapping[str, str]) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Without a MAX_RETRIES that is no number of retries: many programs read a variable of that name."""
+    text = environ.get(_RETRIES_VARIABLE, "")
+    try:
+        values.read_count(int(text or 0))
+    except ValueError as error:
+        left = {name: value for name, value in environ.items() if name != _RETRIES_VARIABLE}
+        return left, (f"{_RETRIES_VARIABLE}={text} not used: {error}",)
+    return environ, ()
+
+
+def _without_retries_of_many_nodes(options: Options) -> Options:
+    """Retries are for one node; who exported the variable may not have meant this job."""
+    setting = options.settings["max_retries"]
+    if setting.source is not Source.VARIABLE or options.max_nodes == 1 or options.retry == "never":
+        return options
+    return options.without(["max_retries"], "retries are for one node") if options.max_retries else options
 
 
 def _no_script(words: int) -> Problem:
@@ -180,6 +202,8 @@ def _converted(row: Row, raw: Setting) -> Setting:
     if raw.source is Source.DEFAULT:
         return raw
     if not row.takes_value:
+        if raw.source is Source.VARIABLE:
+            return replace(raw, value=not values.says_no(raw.text or ""))
         return replace(raw, value=values.read_switch(raw.text or "")) if raw.source is Source.PET else raw
     text = raw.text or ""
     value = values.convert(text, row.type)

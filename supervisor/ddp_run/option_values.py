@@ -60,6 +60,11 @@ def read_switch(text: str) -> bool:
         raise ValueError(f"{text!r} is neither 0 nor 1") from None
 
 
+def says_no(text: str) -> bool:
+    """Whether a variable of ddp-run's own says that an option without a value is not wanted."""
+    return text.strip().lower() in ("", "0", "false", "no", "off", "n", "f")
+
+
 def read_nnodes(text: str) -> tuple[int, int]:
     """`N` or `MIN:MAX` nodes."""
     try:

@@ -255,12 +255,36 @@ def test_what_torchrun_ignores_is_not_checked(parsed: Parse) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("PET_STANDALONE", "yes"), ("PET_MAX_RESTARTS", "x"), ("PET_NNODES", "two"), ("MAX_RETRIES", "x")],
+    [("PET_STANDALONE", "yes"), ("PET_MAX_RESTARTS", "x"), ("PET_NNODES", "two"), ("DDP_RUN_RETRY", "x")],
 )
 def test_a_malformed_variable_is_named(parsed: Parse, name: str, value: str) -> None:
     problem = _only(parsed, "x.py", **{name: value})
     assert problem.origin == f"environment variable {name}"
     assert name in problem.title
+
+
+@pytest.mark.parametrize(
+    ("line", "retries"), [("--nnodes 2", "3"), ("--nnodes 1:4", "1"), ("", "x"), ("", "-1"), ("", "1.5")]
+)
+def test_retries_of_somebody_elses_are_not_taken(parsed: Parse, line: str, retries: str) -> None:
+    """Many programs read MAX_RETRIES: what does not fit was meant for one of them."""
+    options = parsed(f"{line} --master-addr a x.py", MAX_RETRIES=retries)
+    assert (options.max_retries, options.settings["max_retries"].source) == (0, Source.DEFAULT)
+    (note,) = options.notes
+    assert note.startswith("MAX_RETRIES")
+    assert parsed("--nnodes 2 --master-addr a --retry never x.py", MAX_RETRIES="3").max_retries == 3
+
+
+@pytest.mark.parametrize("value", ["0", "false", "False", "no", "off", ""])
+def test_a_variable_that_says_no_switches_nothing_on(parsed: Parse, value: str) -> None:
+    assert not parsed("x.py", DDP_DEBUG=value).ddp_debug
+    assert parsed("--ddp-debug x.py", DDP_DEBUG=value).ddp_debug
+    assert parsed("x.py", "ddp-debug = true\n", DDP_DEBUG="1", DDP_RUN_CONFIG="p.toml").ddp_debug
+
+
+@pytest.mark.parametrize("value", ["1", "true", "yes", "INFO"])
+def test_a_variable_that_says_yes_switches_on(parsed: Parse, value: str) -> None:
+    assert parsed("x.py", DDP_DEBUG=value).ddp_debug
 
 
 def test_all_problems_are_told_at_once(parsed: Parse) -> None:
