@@ -74,9 +74,12 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
         strict = _shortened(logs) or strict
         if not _lacks_a_cause(strict):
             return strict
+    killed = strict.first_failure is not None and strict.first_failure.signal is not None
     spoken = SpokenText.of_logs([replace(log, text=log.text.ending(_MOST_LINES)) for log in logs[:_MOST_LOGS]])
     behind = _behind_progress(spoken)
-    found = min(_signs(spoken, behind), key=lambda sign: sign.strength, default=None)
+    # a server that ends its processes by SIGKILL after an exception of one of them
+    signs = (sign for sign in _signs(spoken, behind) if sign.exception is not None or not killed)
+    found = min(signs, key=lambda sign: sign.strength, default=None)
     if found is None or (strict.outcome is not None and found.finding.rule.consequence):
         return strict
     if strict.cause in (None, "unknown"):
@@ -103,7 +106,7 @@ def _lacks_a_cause(strict: Verdict) -> bool:
     if strict.outcome is None or strict.cause == _RAYS:
         return True
     first = strict.first_failure
-    silent = first is None or first.exit_code is None or first.exit_code > 0
+    silent = first is None or first.rank is None or first.exit_code is None or first.exit_code > 0
     return strict.outcome == "failed" and strict.cause in (None, "unknown") and silent
 
 

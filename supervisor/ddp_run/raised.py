@@ -21,6 +21,7 @@ _LAUNCHERS_WORDS = re.compile(
     r"|Engine (?:core|process) (?:initialization )?failed"
 )
 """What torchrun says of its own options, and vLLM's servers last of an engine whose own exception stands above."""
+_STARTED = re.compile(r"Command '[^\n]{0,200}?\b(?:torchrun|accelerate|deepspeed|srun|mpirun|ddp-run|python[\d.]*)\b")
 _SPAWNED = re.compile(r"-- Process (?P<rank>\d{1,9}) terminated with the following error:")
 _EMPTY = re.compile(
     r"^(?:\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d|\s*={3}|\s*-{3}|\[?[WI]\d{4} |wandb: |srun: |slurmstepd: "
@@ -124,6 +125,11 @@ def _is_launchers(info: ExceptionInfo) -> bool:
     if name == "CalledProcessError" and _LAUNCHER.search(info.traceback):
         return True
     return bool(_AGENT_FRAME.search(info.traceback))
+
+
+def starts_a_launcher(info: ExceptionInfo) -> bool:
+    """Whether it only says that a program which it had started failed: what that says itself stands above it."""
+    return info.type.rpartition(".")[2] == "CalledProcessError" and _STARTED.search(info.message) is not None
 
 
 def _spawned(lines: Sequence[str], printed: Printed) -> tuple[Rank, ...]:

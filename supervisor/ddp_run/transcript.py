@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from ddp_run import childfailed, launcher_text, traceback_text
 from ddp_run.events import ExceptionInfo, LocalRank, Rank
-from ddp_run.raised import LAST_WORDS, NATIVE, PLACE, Raised, WentOn, find, form_of
+from ddp_run.raised import LAST_WORDS, NATIVE, PLACE, Raised, WentOn, find, form_of, starts_a_launcher
 from ddp_run.spoken_text import Log, SpokenText
 from ddp_run.verdict import AgentEnd, Death, Evidence, SummaryEntry
 
@@ -246,6 +246,7 @@ def _nameless(spoken: SpokenText, exceptions: Sequence[Raised], is_consequence: 
     text = spoken.said_by(None)
     final = [raised for raised in exceptions if raised.final]
     causes = [raised for raised in final if not is_consequence(raised.info)] or final
+    causes = [raised for raised in causes if not starts_a_launcher(raised.info)] or causes
     if causes:
         return [Death(rank=None, code=_code_of(causes[-1].info), exception=causes[-1].info, stderr=text)]
     speaking = {rank for each in spoken.by for rank in each.ranks if NATIVE.search(each.text)}

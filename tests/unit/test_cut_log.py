@@ -150,3 +150,39 @@ def test_a_store_that_went_after_the_end_is_no_alarm() -> None:
     lost = "[rank1]:[W1122 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=6): failed to recv, got 0 bytes"
     assert explain(f"{STEPS}\n{lost}\n").cause == "store-lost"
     assert explain(f"{STEPS}\nTraining finished in 20 s\n{lost}\n").cause is None
+
+
+RAISED = """Traceback (most recent call last):
+  File "/home/me/train.py", line 12, in <module>
+    main()
+ValueError: shapes do not match"""
+WRAPPER = """Traceback (most recent call last):
+  File "/home/me/run_all.py", line 3, in <module>
+    subprocess.run(command, check=True)
+  File "/usr/lib/python3.11/subprocess.py", line 571, in run
+    raise CalledProcessError(retcode, process.args,
+subprocess.CalledProcessError: Command '{command}' returned non-zero exit status 1."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["['torchrun', '--nproc_per_node=2', 'train.py']", "srun -n 2 python train.py", "accelerate launch train.py"],
+)
+def test_a_script_that_starts_the_launcher_is_no_cause(command: str) -> None:
+    found = explain(f"{RAISED}\n{WRAPPER.format(command=command)}\n")
+    assert (found.cause, found.title) == (
+        "python-exception",
+        "a rank raised ValueError in train.py:12: shapes do not match",
+    )
+
+
+def test_a_server_that_kills_itself_after_an_exception() -> None:
+    left = "[2026-11-22 10:00:01] Received sigquit from a child process. It usually means the child failed."
+    tree = RAISED.replace("ValueError: shapes do not match", OOM)
+    found = explain(f"[2026-11-22 10:00:00 TP0] Scheduler hit an exception: {tree}\n\n{left}\nKilled\n")
+    assert (found.cause, found.confidence) == ("cuda-oom", "likely")
+
+
+def test_frames_of_a_launcher_alone_say_nothing() -> None:
+    cut = SPAWN.rpartition("\n")[0]
+    assert explain(cut).cause in (None, "unknown")
