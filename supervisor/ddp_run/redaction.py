@@ -51,7 +51,7 @@ _HINT = "(?ai)secret|token|pass|pwd|cred|key|auth|cookie|signature|session|dsn|c
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 _LONGEST = 48
 """Characters of a name on either side of a hint."""
-_LOOKED_AT = 128
+_LOOKED_AT = 64
 """Characters of a value that tell what it is."""
 _EQUALS = r"""(?a)\\*["']?\]?[ \t]{0,4}(?::=|=>|==?|:)[ \t]{0,4}"""
 _QUOTE = r"""(?a)[bBrRuUfF]{0,2}(\\*["'])"""

@@ -53,6 +53,21 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert again[:2] == EVENTS[:2]
 
 
+def test_what_is_kept_and_what_is_written_have_no_secrets(tmp_path: Path) -> None:
+    secret = "correct-horse-9"
+    raised = ExceptionInfo("ValueError", f"password={secret}", "t.py", 3, "f", f"Traceback\npassword={secret}")
+    writer = journal.Journal(tmp_path / "events.jsonl")
+    for event in (
+        RankFailed(MonotonicNs(7), Rank(1), 0, 1, raised),
+        Noted(MonotonicNs(8), f"left behind: 7 (x --password {secret})"),
+        AttemptStarted(MonotonicNs(6), 0, ("python", f"--token={secret}"), None),
+    ):
+        writer.record(event)
+    writer.close()
+    assert secret not in (tmp_path / "events.jsonl").read_text() + repr(writer.events)
+    assert list(journal.read(tmp_path / "events.jsonl")) == writer.events
+
+
 def test_a_line_cut_by_its_writers_death_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     whole = journal.encode(EVENTS[4], "2026-01-01T00:00:00.000000Z")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planted_secrets import AS_WORDS, BY_FORM, IN_TEXT, KEY_LINES, PRIVATE_KEY
+from tests.waiting import limit
 
 from ddp_run.events import ExceptionInfo, MonotonicNs, Rank, RankFailed
 from ddp_run.redaction import REDACTED, is_secret, redact, redact_lines, redact_mapping, redact_value, redact_words
@@ -227,19 +227,11 @@ def test_twice_is_once_and_lines_stay(text: str) -> None:
     "piece",
     ["eyJ", "key", "token=", "x_key=", "x_key=!", "token: ", "://", "://u:p", "://u@", "password='", 'token": \\"', "a",
      "hf_", "SG.", "sk-", "sk-Aa1", "AKIA", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "Aa0", "-", "=",
-     "Bearer ", "Cookie: ", "api key ", "--pass ", "@a.", "\x1b[", "github_pat_", "xoxb-", "password=,", "token=a,"]
+     "Bearer ", "Cookie: ", "api key ", "--pass ", "@a.", "\x1b[", "github_pat_", "xoxb-", "password=,", "token=a,",
+     "x_key='", "://a:b/", "://@:", 'token="none" ', "Aa0+/"]
 )  # fmt: skip
-def test_hostile_text_costs_in_proportion(piece: str) -> None:
-    """Four times the text may not cost sixteen times as much. The least of several tries, and much slack."""
-
-    def cost(length: int) -> float:
-        text = "@" + piece * (length // len(piece)) + "@"
-        least = float("inf")
-        for _ in range(3):
-            began = time.process_time()
-            redact(text)
-            least = min(least, time.process_time() - began)
-        return least
-
-    small, large = cost(8_000), cost(64_000)
-    assert large < 30 * small + 0.05
+@pytest.mark.timeout(limit(60))
+def test_hostile_text_is_read_once(piece: str) -> None:
+    """A second or two at most; where the cost grew with the square of the length it would be many minutes."""
+    text = "@" + piece * (200_000 // len(piece)) + "@"
+    assert redact(text).count("\n") == text.count("\n")
