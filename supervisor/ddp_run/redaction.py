@@ -95,7 +95,8 @@ def _around(text: str, start: int, end: int, least: int) -> tuple[int, int]:
 def _full_name(text: str, start: int, end: int) -> str:
     """With the word before it where it takes two: `API key`, `access token`."""
     before = re.search(
-        r"(?ai)\b(?:api|access|secret|private|account|auth|bearer|wandb)[ ]\Z", text[max(0, start - 10) : start]
+        r"(?ai)\b(?:api|access|secret|private|account|auth|bearer|wandb|cache|hash|graph|sort|store)[ ]\Z",
+        text[max(0, start - 10) : start],
     )
     return f"{before[0]}{text[start:end]}" if before is not None else text[start:end]
 
@@ -171,7 +172,7 @@ def _redact_word(word: str, before: str) -> str:
         scheme = re.match(_SCHEME, word)
         if hides(grade, word, bare=False):
             return f"{scheme[0] if scheme is not None else ''}{REDACTED}"
-    if before in ("-u", "--user") and ":" in word and "://" not in word:
+    if before in ("-u", "--user") and re.search(r":(?!\d*\Z|//)", word) is not None:
         return f"{word.partition(':')[0]}:{REDACTED}"
     name, equals, value = word.partition("=")
     named = equals and re.fullmatch(r"[\w.+~\-\[\]/@]+", name) and not name.startswith("/")
@@ -182,7 +183,7 @@ def _redact_word(word: str, before: str) -> str:
 
 def _asks_for(word: str) -> Grade:
     """What a word of a command line says of the next."""
-    if word in ("-p", "login"):
+    if word in ("-p", "login"):  # a port, a partition, a precision look like what they are
         return Grade.LIKELY
     return grade_of(word) if word.startswith("-") and "=" not in word else Grade.NOTHING
 

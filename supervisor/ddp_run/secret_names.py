@@ -30,14 +30,14 @@ _SECRETS = frozenset(
     | {"accesskey", "secretkey", "privatekey", "accountkey", "accesstoken", "connectionstring", "userpass", "dbpass"}
 )
 _MAKERS = frozenset(
-    {"hf", "huggingface", "hub", "wandb", "openai", "anthropic", "claude", "aws", "s3", "minio", "azure", "gcp", "gcs"}
+    {"hf", "huggingface", "hub", "wandb", "openai", "anthropic", "claude", "aws", "azure", "gcp"}
     | {"google", "gemini", "cohere", "mistral", "groq", "together", "replicate", "deepseek", "comet", "neptune"}
     | {"clearml", "mlflow", "github", "gh", "gitlab", "gl", "git", "slack", "discord", "telegram", "sentry", "stripe"}
     | {"sendgrid", "twilio", "npm", "pypi", "twine", "docker", "dockerhub", "registry", "databricks", "kaggle", "ngc"}
     | {"nvidia", "vast", "runpod", "lambda", "modal", "ray", "vault", "datadog", "dd", "jira", "roboflow", "civitai"}
 )
 _OF_KEYS = _MAKERS | {
-    *("api", "access", "private", "secret", "account", "auth", "signing", "encryption", "master", "license", "storage"),
+    *("api", "access", "private", "secret", "account", "auth", "signing", "encryption", "master", "license"),
     *(
         "subscription",
         "shared",
@@ -63,17 +63,37 @@ _NO_TOKENS = frozenset(
     | {"min", "num", "n", "first", "last", "prefix", "new", "audio", "video", "img", "vision", "each", "sot", "eot"}
     | {"decoder", "think", "tool", "boi", "eoi", "im", "fim", "class", "register", "subword", "input", "output"}
 )
+_NO_KEYS = frozenset(
+    {
+        "cache",
+        "hash",
+        "graph",
+        "kernel",
+        "store",
+        "dict",
+        "sort",
+        "group",
+        "primary",
+        "foreign",
+        "lookup",
+        "object",
+        "s3",
+    }
+    | {"state", "map", "public", "index", "partition", "tuning", "bucket"}
+)
 _PLACES = frozenset(
     {"file", "files", "path", "paths", "dir", "directory", "folder", "name", "names", "arn", "type", "length", "len"}
     | {"size", "count", "env", "var", "variable", "field", "column", "provider", "method", "mode", "error", "exception"}
     | {"required", "invalid", "expired", "missing", "failed", "incorrect", "denied", "policy", "manager", "helper"}
     | {"warning", "timeout", "ttl", "expiry", "limit", "budget", "ids", "fn", "func", "function", "class", "cls", "dim"}
     | {"store", "location", "version", "url", "uri", "endpoint", "host", "port", "format", "prompt", "ref", "enabled"}
+    | {"json", "yaml", "yml", "toml", "txt", "py", "pem", "ini", "cfg", "conf", "log", "md", "sh", "so", "html", "js"}
+    | {"utils", "util", "loader", "reader", "module", "test", "tests", "page", "form", "dialog"}
     | {"check", "checks", "mixin", "plugin", "handler", "authority", "server", "scheme", "scope", "scopes", "service"}
 )
 """After one of these a value says where a secret is, or what became of it."""
 _SUFFIXES = frozenset(
-    {"value", "str", "string", "text", "b64", "base64", "id", "plain", "prod", "dev", "test", "live", "old", "new"}
+    {"value", "str", "string", "text", "b64", "base64", "id", "plain", "prod", "dev", "live", "old", "new"}
     | {"primary", "secondary", "main", "default", "enc", "encoded", "hash", "header"}
 )
 _SWITCHES = frozenset({"use", "no", "with", "enable", "disable", "require", "skip", "trust", "allow", "ask", "prompt"})
@@ -103,6 +123,8 @@ def grade_of(name: str) -> Grade:
     if last == "token":
         known = before in _OF_TOKENS or (option and not before)
         return Grade.NOTHING if before in _NO_TOKENS else Grade.SURE if known else Grade.LIKELY
+    if last == "key" and before in _NO_KEYS:
+        return Grade.NOTHING
     if last == "key" or (last == "keys" and before in ("api", "access", "secret", "private", "account")):
         return Grade.SURE if before in _OF_KEYS else Grade.LIKELY if option and not before else Grade.MAYBE
     if last == "pass" or last.endswith(("token", "apikey", "password", "passwd", "secret")):
@@ -144,21 +166,21 @@ def hides(grade: Grade, value: str, *, bare: bool) -> bool:
 
 def _is_code(value: str) -> bool:
     """An expression of Python's in place of a value: `os.environ[`, `get_token()`, `hf_token`, `Optional[str]`."""
-    if value.rstrip(",;").lower() in _ANNOTATIONS:
+    if value.rstrip(",;:)]}").lower() in _ANNOTATIONS | _NO_VALUES:
         return True
     called = re.match(rf"{_CODE}[(\[]", value)
     if called is not None and (value[-1] in "([{" or ")" in value or "]" in value):
         return True
     if re.fullmatch(_CODE, value.rstrip(",;)]}")) is None or any(char.isdigit() for char in value):
         return False
-    if not (value.islower() or value.isupper()):
-        return False
-    return value.startswith(_OBJECTS) or grade_of(value.rstrip(",;)]}")) is not Grade.NOTHING
+    if value.startswith(_OBJECTS):
+        return True
+    return (value.islower() or value.isupper()) and grade_of(value.rstrip(",;)]}")) is not Grade.NOTHING
 
 
 def _is_plain(value: str) -> bool:
     """A number, a path, a URL, a file's name, words: nothing that anybody would take for a secret."""
-    if len(value) < 6 or re.fullmatch(r"[\d.,:eE+\-]{1,14}", value):
+    if len(value) < 6 or re.fullmatch(r"[\d.,:eE+\-]{1,14}|(?:bf|fp|tf|int|uint)\d{1,2}[\w\-]*", value):
         return True
     if "://" in value or value.startswith(("/", "./", "../", "~")) or re.search(r"\.[a-z]{2,5}\Z", value):
         return True

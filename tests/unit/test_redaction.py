@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.waiting import limit
 from ddp_run.events import ExceptionInfo, MonotonicNs, Rank, RankFailed
 from ddp_run.redaction import REDACTED, is_secret, redact, redact_lines, redact_mapping, redact_value, redact_words
 
+DOCUMENTS = Path(__file__).resolve().parents[2]
 SAMPLES = Path(__file__).resolve().parents[1] / "rules"
 
 
@@ -163,6 +165,7 @@ def test_values_of_events() -> None:
         "    token = os.environ[\"HF_TOKEN\"]",
         "    client = OpenAI(api_key=settings.openai_api_key, password=get_password(), token=token)",
         "def login(password: str, token: Optional[str] = None) -> None:",
+        "storages[storage_key] = storage; def f(token=None): self.token = self._NULL",
         "out = attn(query, key=key, value=value, key_padding_mask=mask)",
         "PermissionError: [Errno 13] Permission denied: '/data/secrets/hf_token'",
         "FileNotFoundError: password_file=/run/secrets/db not found; --token-file=/etc/token",
@@ -173,6 +176,9 @@ def test_values_of_events() -> None:
         "loss 2.3451 lr 3.00e-04 grad_norm 1.2345 tokens 1048576 step 1200/50000 [00:12<01:33, 8.3it/s]",
         "torch.Size([32, 2048, 4096]) bf16 cuda:3 rank3/8 --nproc-per-node=8 -p 29500:29500",
         "DistributedDataParallelTestCaseForHighPrecisionModelsWithGradients",
+        "secrets.json: not found; /app/credentials.py:12: error; password_utils.py:15 in login",
+        "cache key: fdab836ed7e6dc881de23001b3f786850, cache_key=3f786850e387550fdab836ed7e6dc881de23001b",
+        "s3_key=data/train/shard-0001.tar object_key: runs/2026/a1b2c3d4e5f60718",
     ],
 )  # fmt: skip
 def test_what_people_need_to_read_stays(text: str) -> None:
@@ -182,6 +188,7 @@ def test_what_people_need_to_read_stays(text: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
+        ("-p", "bf16-mixed", "-u", "1000:1000", "--user", "1000:1000", "-p", "gpu-long", "--auth-mode", "oauth2"),
         ("--lr", "3e-4", "--seed", "1234", "--tokenizer", "gpt2", "--model=meta-llama/Llama-2-7b-hf", "-p", "8080"),
         ("-p", "/data/x", "--key", "loss", "--image-key", "jpg_0001", "--text-key=caption", "--pad-token", "<pad>"),
         ("trainer.devices=8", "model.key_dim=64", "data.tokenizer=gpt2", "+logger.version=2026-01-01_run-12ab34"),
@@ -190,6 +197,17 @@ def test_what_people_need_to_read_stays(text: str) -> None:
 )
 def test_command_lines_stay(words: tuple[str, ...]) -> None:
     assert redact_words(words) == words
+
+
+def test_command_lines_of_the_documents_stay() -> None:
+    found = [
+        shlex.split(line, comments=True)
+        for path in (DOCUMENTS / "README.md", *(DOCUMENTS / "docs").rglob("*.md"), *(DOCUMENTS / "configs").iterdir())
+        for line in path.read_text().splitlines()
+        if line.lstrip("$ ").startswith(("ddp-run ", "torchrun ")) and line.count("'") % 2 == 0 and '"' not in line
+    ]
+    assert len(found) > 30
+    assert [words for words in found if redact_words(words) != tuple(words)] == []
 
 
 def test_what_real_logs_lose() -> None:
