@@ -53,6 +53,23 @@ BY_FORM: Mapping[str, str] = {
     "Databricks": "dapi" + _of(HEX, 32),
     "NGC": "nvapi-" + _of(ALNUM + "_-", 64),
     "Docker": "dckr_pat_" + _of(ALNUM + "_-", 27),
+    "Hugging Face organisation": "api_org_" + _of(string.ascii_letters, 34),
+    "GitHub app": "ghs_" + _of(ALNUM, 36),
+    "GitLab runner": "glrt-" + _of(ALNUM, 20),
+    "Google client": "GOCSPX-" + _of(ALNUM + "_-", 28),
+    "Google refresh": "1//0" + _of(ALNUM + "_-", 60),
+    "Stripe webhook": "whsec_" + _of(ALNUM, 32),
+    "Vault": "hvs." + _of(ALNUM + "_-", 90),
+    "Groq": "gsk_" + _of(ALNUM, 52),
+    "xAI": "xai-" + _of(ALNUM, 80),
+    "Perplexity": "pplx-" + _of(ALNUM, 48),
+    "Replicate": "r8_" + _of(ALNUM, 37),
+    "DigitalOcean": "dop_v1_" + _of(HEX, 64),
+    "Shopify": "shpat_" + _of(HEX, 32),
+    "Linear": "lin_api_" + _of(ALNUM, 40),
+    "Atlassian": "ATATT3" + _of(ALNUM + "_-", 180) + "=" + _of(HEX.upper(), 8),
+    "Tailscale": "tskey-auth-" + _of(ALNUM, 17) + "-" + _of(ALNUM, 32),
+    "age": "AGE-SECRET-KEY-1" + _of(string.ascii_uppercase + string.digits, 58),
 }
 """Values that show by their form what they are, wherever they stand."""
 
@@ -83,6 +100,9 @@ def _named() -> dict[str, tuple[str, str]]:
         "a URL's parameter": kind("https://host/path?a=1&access_token={}&b=2", _of(ALNUM, 20)),
         "signed URL": kind("https://b.s3.amazonaws.com/k?X-Amz-Date=2026&X-Amz-Signature={}", _of(HEX, 64)),
         "session token": kind("https://b.s3.amazonaws.com/k?X-Amz-Security-Token={}&x=1", _of(ALNUM, 80)),
+        "Discord webhook": kind("https://discord.com/api/webhooks/123456789012345678/{}", _of(ALNUM + "_-", 68)),
+        "Telegram bot": kind("https://api.telegram.org/bot123456789:{}/sendMessage", _of(ALNUM + "_-", 35)),
+        "Teams webhook": kind("https://acme.webhook.office.com/{}", "webhookb2/" + _of(ALNUM, 60)),
         "SAS": kind("https://a.blob.core.windows.net/c/b?sv=2022-11-02&sig={}", _of(ALNUM, 40) + "%3D"),
         "Slack webhook": kind(
             "https://hooks.slack.com/services/{}", "T" + _of(ALNUM, 8) + "/B" + _of(ALNUM, 8) + "/" + _of(ALNUM, 24)
