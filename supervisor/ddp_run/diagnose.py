@@ -182,7 +182,7 @@ class _Court:
         everyone = run.nodes == 1 and run.world_size is not None and len(run.leavers) >= run.world_size
         if run.agent.code != 0 and not everyone:
             return False
-        return run.stop_signal is None or run.stop_at is None or all(x.died_at <= run.stop_at for x in run.leavers)
+        return run.stop_signal is None or run.stop_at is None or all(x.left_at <= run.stop_at for x in run.leavers)
 
     def _failed_before_stop(self, first: _Judged) -> bool:
         """Whether it failed by itself and not because it was told to: signals may reach ranks before ddp-run."""
@@ -369,7 +369,7 @@ class _Court:
         if not lost or not self.run.leavers:
             return None
         first = self.run.leavers[0]
-        return first if all(first.died_at < item.death.order + _LEAVING_NS for item in judged) else None
+        return first if all(first.left_at < item.death.order + _LEAVING_NS for item in judged) else None
 
     def _left_early(self, leaver: Leaver, lost: Sequence[_Judged], judged: Sequence[_Judged]) -> Verdict:
         first = _leaving(leaver)
@@ -570,7 +570,7 @@ def _leaving(leaver: Leaver) -> FirstFailure:
         pid=leaver.pid,
         exit_code=0,
         signal=None,
-        at=leaver.died_at,
+        at=leaver.left_at,
         exception=None,
         log=leaver.stderr.source or None,
     )

@@ -285,6 +285,18 @@ class RankPhase:
 
 
 @frozen
+class RankFinished:
+    """The rank's program ended with 0; stamped inside the rank.
+
+    The process may live on for seconds (atexit, threads, torch's teardown), its connections closed: RankExited follows.
+    """
+
+    at: MonotonicNs
+    rank: Rank
+    restart: int
+
+
+@frozen
 class ProgressSampled:
     """Where the ranks stood at one moment: `steps[i]` optimizer steps and `collectives[i]` of the default group are
     those of rank `ranks[i]`, and `calls[i]` is the call of torch's that it was in (set_device, the wrapping of a
@@ -436,6 +448,7 @@ Event = (
     | KernelLogged
     | CoreDumped
     | RankPhase
+    | RankFinished
     | ProgressSampled
     | StragglerSeen
     | StallSeen

@@ -76,7 +76,7 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
         attempt=attempt,
         attempts=attempt + 1,
         deaths=tuple(sorted(deaths, key=lambda death: death.order)),
-        leavers=tuple(sorted(leavers, key=lambda leaver: leaver.died_at)),
+        leavers=tuple(sorted(leavers, key=lambda leaver: leaver.left_at)),
         started=len(started),
         world_size=next((start.world_size for start in started.values()), None),
         agent=agent,
@@ -248,7 +248,7 @@ def _leaver(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnd
         rank=start.rank,
         local_rank=start.local_rank,
         pid=start.pid,
-        died_at=ends.exited[start.rank].at,
+        left_at=ends.left_at(start),
         host=part.run.host if part.run else None,
         node_rank=part.run.node_rank if part.run else None,
         stderr=_read(folder, source),
@@ -290,6 +290,7 @@ def _with_logs(folder: Path, rank_folder: str, death: Death) -> Death:
 
     stderr, stdout = read("stderr.log"), read("stdout.log")
     exception = death.exception or _error_file(folder, f"{rank_folder}/error.json")
+    exception = traceback_text.at_its_origin(exception) if exception is not None else None
     raised_in_child = traceback_text.of_child(exception) if exception is not None else None
     if raised_in_child is not None:  # its phase is not known
         exception, death = raised_in_child, replace(death, phase=None, step=None, call=None)

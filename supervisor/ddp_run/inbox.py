@@ -17,14 +17,24 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from ddp_run import kernel_text
-from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Noted, Rank, RankFailed, RankPhase, RankStarted
+from ddp_run.events import (
+    ExceptionInfo,
+    LocalRank,
+    MonotonicNs,
+    Noted,
+    Rank,
+    RankFailed,
+    RankFinished,
+    RankPhase,
+    RankStarted,
+)
 from ddp_run.journal import now
 
 _MOST = 256 * 1024
 """Bytes of the largest message; longer ones are cut by the rank before it sends."""
 
 
-Said = RankStarted | RankFailed | RankPhase | Noted
+Said = RankStarted | RankFailed | RankFinished | RankPhase | Noted
 """What a rank can say."""
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _NAME, _HOST = "events.sock", "host"
@@ -245,6 +255,8 @@ def _event(message: bytes, sender: int) -> Said | None:
                 )
             case "phase":
                 return RankPhase(fields.at(), fields.rank(), fields.number("restart"), _phase(fields.text("phase")))
+            case "finished":
+                return RankFinished(fields.at(), fields.rank(), fields.number("restart"))
             case "missed":
                 return Noted(fields.at(), f"rank {fields.rank()} cannot be observed: {fields.text('text')}")
             case _:

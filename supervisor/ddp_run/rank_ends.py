@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ddp_run import childfailed
 from ddp_run.attempt_events import AttemptEvents
-from ddp_run.events import MonotonicNs, Rank, RankExited, RankFailed, RankStarted, SignalSent
+from ddp_run.events import MonotonicNs, Rank, RankExited, RankFailed, RankFinished, RankStarted, SignalSent
 from ddp_run.verdict import AgentEnd, SummaryEntry
 
 _AGENT_KILLS_AFTER_NS = 25_000_000_000
@@ -20,6 +20,7 @@ class RankEnds:
     """How the ranks of the last restart ended, as far as anybody saw it."""
 
     failed: Mapping[Rank, RankFailed]
+    finished: Mapping[Rank, RankFinished]
     exited: Mapping[Rank, RankExited]
     summary: Mapping[Rank, SummaryEntry]
     sent: tuple[SignalSent, ...]
@@ -36,6 +37,7 @@ class RankEnds:
         dead = [e.at for e in exited.values() if e.code or (e.code is None and e.rank in {*summary, *failed})]
         return cls(
             failed=failed,
+            finished={e.rank: e for e in part.events if isinstance(e, RankFinished) and e.restart == restart},
             exited=exited,
             summary=summary,
             sent=tuple(e for e in part.events if isinstance(e, SignalSent)),
@@ -70,6 +72,11 @@ class RankEnds:
         return self.agent.code == 0 or (
             bool(self.summary) and (self.first_death is None or exited.at < self.first_death)
         )
+
+    def left_at(self, start: RankStarted) -> MonotonicNs:
+        """When a rank that `left` did so: its connections are closed from the end of its program on."""
+        finished = self.finished.get(start.rank)
+        return self.exited[start.rank].at if finished is None else finished.at
 
     def died(self, start: RankStarted) -> bool:
         """Whether it failed: it said so, it ended and not with 0, or the agent says it did."""

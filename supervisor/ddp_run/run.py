@@ -34,6 +34,7 @@ from ddp_run.events import (
     Rank,
     RankExited,
     RankFailed,
+    RankFinished,
     RankPhase,
     RankStarted,
     RunEnded,
@@ -144,7 +145,9 @@ class Run:
                 return []
             case HangTimedOut():
                 return self._on_hang(event)
-            case RankPhase() | ProgressSampled() | StragglerSeen() | StallSeen() | NativeFramesSeen() | StallEnded():
+            case RankPhase() | RankFinished() | ProgressSampled() | StragglerSeen() | StallSeen() | NativeFramesSeen():
+                return []
+            case StallEnded():
                 return []
             case MemoryCounted() | MemorySampled() | GpuSampled() | SpaceCounted() | KernelLogged() | CoreDumped():
                 return []

@@ -158,6 +158,19 @@ def of_child(exception: ExceptionInfo) -> ExceptionInfo | None:
     return from_text(exception.message)
 
 
+def at_its_origin(exception: ExceptionInfo) -> ExceptionInfo:
+    """With the place where it was raised, if it came from a DataLoader's worker: the main process only raised it again.
+
+    Source: torch/_utils.py, ExceptionWrapper: `Caught KeyError in DataLoader worker process 0.`, and below that
+    `Original Traceback (most recent call last):` with the worker's own.
+    """
+    _, header, original = exception.message.partition("\nOriginal Traceback (most recent call last):\n")
+    raised = from_text("Traceback (most recent call last):\n" + original) if header else None
+    if raised is None or raised.file is None:
+        return exception
+    return replace(exception, file=raised.file, line=raised.line, function=raised.function)
+
+
 def _at(lines: Sequence[str], index: int, *, boxes: bool = True) -> Printed | None:
     header = _HEADER.search(lines[index]) if "Traceback (most" in lines[index] else None
     if header is not None:

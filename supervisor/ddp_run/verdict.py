@@ -138,12 +138,12 @@ class Death:
 
 @frozen
 class Leaver:
-    """A rank that ended with 0."""
+    """A rank that ended with 0. `left_at`: the stamp at the end of its program, else the kernel's report of its end."""
 
     rank: Rank
     local_rank: LocalRank | None
     pid: int | None
-    died_at: MonotonicNs
+    left_at: MonotonicNs
     host: str | None = None
     node_rank: int | None = None
     stderr: LogText = field(default_factory=lambda: LogText(""))

@@ -1,7 +1,8 @@
 """What must be said of each faulty job, written down before its first run. See `tests/faults/run.py`.
 
 A phase or a cause that people could name in two ways has both. Corrected after it: the line of engine-body (the
-innermost of the user's frames), and no line for workers that die: torch raises wherever SIGCHLD finds the main thread.
+innermost of the user's frames), a rule for SIGHUP that is newer, a signal that the agent hears only after its ranks'
+start, and no line for workers that die: torch raises wherever SIGCHLD finds the main thread.
 """
 
 from __future__ import annotations
@@ -158,10 +159,13 @@ TOGETHER = [
 ]  # fmt: skip
 
 
+STOPPED = (None, "preempted-sigterm", "user-interrupt", "terminal-closed")
+
+
 def _stopped(name: str, signum: signal.Signals, fault: str, until: str, phase: str | None, **more: object) -> Job:
     words = ("argparse_main.py", "--fault", fault, "--rank", "-1", "--steps", "1000" if fault == "slow-steps" else "6")
     return Job(
-        f"stop-{signum.name}-{name}", words, 128 + signum, (None, "preempted-sigterm", "user-interrupt"),
+        f"stop-{signum.name}-{name}", words, 128 + signum, STOPPED,
         NOTHING, "-", (phase,), None, "interrupted", stop=signum, until=until, **more,  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -172,7 +176,7 @@ STOPS = [
     _stopped("early", signal.SIGTERM, "sleep-early", "sleeping", BEFORE),
     _stopped("early", signal.SIGINT, "sleep-early", "sleeping", BEFORE),
     _stopped("late", signal.SIGTERM, "sleep-late", "sleeping", SHUTDOWN),
-    _stopped("starting", signal.SIGTERM, "none", "AgentStarted", None),
+    _stopped("starting", signal.SIGTERM, "none", "AgentStarted", BEFORE),
     *(Job(f"stop-{each.name}-between-attempts", ("argparse_main.py", "--fault", "kill"), 128 + each, ("unknown",),
           (1,), "-", (TRAINING,), frozenset({0}), "interrupted", ("--max-retries", "9"), stop=each,
           until="AttemptEnded")

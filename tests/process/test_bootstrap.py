@@ -298,6 +298,19 @@ def test_an_end_without_an_exception_is_stamped(
     assert rank.code == code
     told = [message for message in rank.messages if message["event"] == "failed"]
     assert [(message["code"], message["exception"] and message["exception"]["type"]) for message in told] == said
+    finished = [message for message in rank.messages if message["event"] == "finished"]
+    assert len(finished) == (code == 0)
+
+
+@pytest.mark.parametrize("program", ["", "sys.exit()", "sys.exit(0)", "os._exit(0)"])
+@pytest.mark.parametrize("mode", ["script", "run-path"])
+def test_the_end_of_a_program_is_stamped_before_what_runs_at_exit(ranks: Ranks, program: str, mode: str) -> None:
+    script = ranks.write("prog.py", f"import atexit, os, sys, time\natexit.register(time.sleep, 0.3)\n{program}\n")
+    rank = ranks.rank(mode, script)
+    ended = time.monotonic_ns()
+    hello, finished = rank.messages
+    assert (hello["event"], finished["event"], finished["rank"], finished["restart"]) == ("started", "finished", 3, 0)
+    assert hello["at"] < finished["at"] < ended - (0 if "_exit" in program else 300_000_000)
 
 
 def test_the_reported_traceback_is_the_printed_one(ranks: Ranks) -> None:

@@ -25,6 +25,7 @@ from ddp_run.events import (
     Rank,
     RankExited,
     RankFailed,
+    RankFinished,
     RankPhase,
     RankStarted,
     RunStarted,
@@ -78,6 +79,33 @@ def test_deaths_leavers_and_the_agents_term(tmp_path: Path) -> None:
     assert [(d.rank, d.code, d.signals_sent) for d in evidence.deaths] == [(1, 3, ()), (0, -15, (15,))]
     assert (evidence.script, evidence.world_size, evidence.started) == ("train.py", 2, 2)
     assert gather(tmp_path, [*start(), exited(20, 1, 0), exited(30, 0, 0)], 0).leavers[0].rank == 1
+
+
+def test_a_rank_has_left_when_its_program_ends(tmp_path: Path) -> None:
+    """Its connections are closed from then on; its process may take seconds more."""
+    finished = RankFinished(ns(10), Rank(1), 0)
+    events = [*start(), finished, failed(20, 0, 1), exited(5_000_000_000, 1, 0), exited(6_000_000_000, 0, 1)]
+    assert [leaver.left_at for leaver in gather(tmp_path, events, 0).leavers] == [10]
+    code_at_exit = [*start(), finished, exited(20, 1, 17), exited(30, 0, -15)]
+    assert [death.rank for death in gather(tmp_path, code_at_exit, 0).deaths] == [1, 0]
+
+
+IN_A_WORKER = """Caught KeyError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
+    data = fetcher.fetch(index)
+  File "/home/me/data.py", line 28, in __getitem__
+    raise KeyError(f"sample {index} has no label")
+KeyError: 'sample 41 has no label'
+"""
+
+
+def test_what_a_dataloader_worker_raised_stands_where_it_was_raised(tmp_path: Path) -> None:
+    raised = ExceptionInfo("KeyError", IN_A_WORKER, "/home/me/train.py", 53, "main")
+    events = [*start(), RankFailed(ns(10), Rank(1), 0, 1, raised), exited(20, 1, 1)]
+    exception = gather(tmp_path, events, 0).deaths[0].exception
+    assert exception is not None
+    assert (exception.type, exception.file, exception.line) == ("KeyError", "/home/me/data.py", 28)
 
 
 def test_the_agents_log_says_whom_it_signalled(tmp_path: Path) -> None:

@@ -81,8 +81,9 @@ class Boot:
         }
 
     def say_exit(self, at: int, code: int) -> None:
-        """The same of a program that asks the kernel for its end."""
-        self.try_to_send(_encode(self.failed(at, code, None)))
+        """How a program ends that leaves no exception: its exit code, 0 included."""
+        finished = {"event": "finished", "at": at, "rank": self.rank, "restart": self.restart}
+        self.try_to_send(_encode(self.failed(at, code, None) if code else finished))
 
     def send(self, message: bytes) -> None:
         """One datagram to ddp-run, waiting at most SEND_TIMEOUT_S for room. Raises OSError."""

@@ -148,6 +148,7 @@ class Program:
     def _watch(self, run: "Callable[[list[str]], None]", words: "list[str]") -> None:
         try:
             run(words)
+            self._stamp(0)
         except Unstartable as reason:
             self._record(reason.cause, reason.code)
             # Plain Python says best why; nothing of the program has run yet.
@@ -156,6 +157,8 @@ class Program:
             code = _exit_status(asked.code)
             if code:
                 self._record(asked, code)
+            else:
+                self._stamp(0)
             raise
         except BaseException as error:
             self._record(error, _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
@@ -169,10 +172,13 @@ class Program:
         sys.argv[:] = words
         try:
             runpy.run_path(words[0], run_name="__main__")
+            self._stamp(0)
         except SystemExit as asked:
             code = _exit_status(asked.code)
             if code:
                 self._record(asked, code)
+            else:
+                self._stamp(0)
             raise
         except Exception as error:
             self._record(error, 1)
@@ -200,21 +206,21 @@ class Program:
 
         def _exit(status: int) -> "Any":
             """Exit to the system with specified status, without normal exit processing."""
-            try:
-                self._stamp(status)
-            except Exception:
-                pass
+            self._stamp(status)
             return end(status)
 
         _exit.__module__, _exit.__qualname__ = end.__module__, end.__qualname__
         os._exit = posix._exit = _exit  # the second: by its module it is pickled
 
     def _stamp(self, status: int) -> None:
-        at = time.monotonic_ns()
-        code = status & 0xFF
-        if code and not self._told and os.getpid() == self._boot.pid:
-            self._told = True
-            self._boot.say_exit(at, code)
+        """Say with which code the program ends, unless more is known; a forked child's end is not the rank's."""
+        try:
+            at, code = time.monotonic_ns(), status & 0xFF
+            if self._boot is not None and not self._told and os.getpid() == self._boot.pid:
+                self._told = bool(code)  # what runs at exit may end it otherwise than with 0
+                self._boot.say_exit(at, code)
+        except Exception:
+            pass
 
     def _record(self, error: BaseException, code: int) -> None:
         at = time.monotonic_ns()
