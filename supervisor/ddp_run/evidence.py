@@ -36,7 +36,7 @@ from ddp_run.events import (
     StallEnded,
     StallSeen,
 )
-from ddp_run.log_tail import read_tail
+from ddp_run.log_tail import TAIL_BYTES, read_tail
 from ddp_run.private_files import open_file
 from ddp_run.rank_ends import RankEnds
 from ddp_run.run import STOP_SIGNALS
@@ -53,6 +53,9 @@ _AGENT_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d{1,3})
 _NOISE = re.compile(r"^\s*$|^\[?(?:rank\d+\]:)?\[?[WE]\d* |resource_tracker|Warning|^\s+warnings\.warn")
 _LAST_WORDS = 5
 _LONGEST_ERROR_FILE = 16 << 20
+LOG_BYTES = 32 << 20
+"""Read of the logs of all ranks together: the host may have been out of memory."""
+_LEAST_BYTES = 64 << 10
 
 
 def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
@@ -62,8 +65,15 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
     started = {e.rank: e for e in part.events if isinstance(e, RankStarted) and e.restart == restart}
     agent = _agent(folder, part, attempt)
     ends = RankEnds.of(part, agent, restart)
-    deaths = [_death(folder, part, start, ends) for start in started.values() if ends.died(start)]
-    deaths += _without_hello(folder, part, attempt, agent, started)
+    died = [start for start in started.values() if ends.died(start)]
+    untold = _without_hello(part, agent, started)
+    share = _share(len(died) + len(untold))
+    deaths = [_death(folder, part, start, ends, share) for start in died]
+    deaths += [
+        _with_logs(folder, _rank_folder(folder, attempt, each.rank), each, share)
+        for each in untold
+        if each.rank is not None
+    ]
     leavers = [_leaver(folder, part, start, ends) for start in started.values() if ends.left(start)]
     stop = next((e for e in part.events if isinstance(e, SignalReceived) and e.signum in STOP_SIGNALS), None)
     not_ended = tuple(e for e in part.events if isinstance(e, NotEnded))
@@ -96,10 +106,15 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
         host=part.run.host if part.run else None,
         stall=_stall(part),
         not_ended=not_ended,
-        survivors=tuple(_death(folder, part, start, ends) for start in alive if not ends.died(start)),
+        survivors=tuple(_death(folder, part, start, ends, share) for start in alive if not ends.died(start)),
         hung_s=hung.after_s if hung is not None else None,
         hung_at=hung.at if hung is not None else None,
     )
+
+
+def _share(ranks: int) -> int:
+    """Bytes to read of each of their logs, stdout and stderr."""
+    return min(TAIL_BYTES, max(_LEAST_BYTES, LOG_BYTES // (2 * max(1, ranks))))
 
 
 def _stall(part: AttemptEvents) -> StallSeen | None:
@@ -124,10 +139,10 @@ def _script(argv: Sequence[str]) -> str | None:
     return None
 
 
-def _read(folder: Path, source: str) -> LogText:
-    """The end of one of the run's logs; empty where it cannot be read."""
+def _read(folder: Path, source: str, limit: int = TAIL_BYTES) -> LogText:
+    """The last `limit` bytes of one of the run's logs; empty where it cannot be read."""
     try:
-        return read_tail(_within(folder, source), source)
+        return read_tail(_within(folder, source), source, limit)
     except OSError:
         return LogText(source)
 
@@ -177,7 +192,7 @@ def _agent_stop_signal(log: LogText) -> int | None:
 # -------------------------------------------------------------------------------------------- the ranks
 
 
-def _death(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnds) -> Death:
+def _death(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnds, share: int) -> Death:
     failed, exited = ends.failed.get(start.rank), ends.exited.get(start.rank)
     death = Death(
         rank=start.rank,
@@ -198,7 +213,7 @@ def _death(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnds
         step=_step(part, start),
         call=_call(part, start),
     )
-    return _with_logs(folder, start.folder, death)
+    return _with_logs(folder, start.folder, death, share)
 
 
 def _phase(part: AttemptEvents, start: RankStarted) -> Phase | None:
@@ -251,13 +266,11 @@ def _leaver(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnd
         left_at=ends.left_at(start),
         host=part.run.host if part.run else None,
         node_rank=part.run.node_rank if part.run else None,
-        stderr=_read(folder, source),
+        stderr=_read(folder, source, _LEAST_BYTES),
     )
 
 
-def _without_hello(
-    folder: Path, part: AttemptEvents, attempt: int, agent: AgentEnd, started: Mapping[Rank, RankStarted]
-) -> list[Death]:
+def _without_hello(part: AttemptEvents, agent: AgentEnd, started: Mapping[Rank, RankStarted]) -> list[Death]:
     """Ranks that only the agent speaks of: all of them where the ranks ran without the bootstrap. Root first."""
     entries = [entry for entry in agent.summary if entry.rank not in started and entry.code != 0]
     entries.sort(key=lambda entry: (not entry.root, entry.time or "", entry.rank))
@@ -271,7 +284,7 @@ def _without_hello(
             pid=entry.pid,
             code=entry.code,
         )
-        deaths.append(_with_logs(folder, _rank_folder(folder, attempt, entry.rank), death))
+        deaths.append(death)
     return deaths
 
 
@@ -284,9 +297,9 @@ def _rank_folder(folder: Path, attempt: int, rank: Rank) -> str:
     return str((restarts[-1] if restarts else base / f"rank_{rank}").relative_to(folder))
 
 
-def _with_logs(folder: Path, rank_folder: str, death: Death) -> Death:
+def _with_logs(folder: Path, rank_folder: str, death: Death, share: int) -> Death:
     def read(name: str) -> LogText:
-        return _read(folder, f"{rank_folder}/{name}")
+        return _read(folder, f"{rank_folder}/{name}", share)
 
     stderr, stdout = read("stderr.log"), read("stdout.log")
     exception = death.exception or _error_file(folder, f"{rank_folder}/error.json")

@@ -12,6 +12,8 @@ TAIL_BYTES = 4 << 20
 """Ranks die near the end of what they wrote."""
 COUNTED_BYTES = 256 << 20
 """Above this size the lines before the tail are not counted."""
+LINE_CHARS = 8 << 10
+"""Of a longer line its two ends are read."""
 _CHUNK = 1 << 20
 
 
@@ -31,7 +33,7 @@ def read_tail(path: Path, source: str, limit: int = TAIL_BYTES) -> LogText:
     lines = data.decode("utf-8", errors="replace").split("\n")
     if lines[-1] == "":
         lines.pop()
-    return LogText(source, tuple(_last_state(line) for line in lines), number)
+    return LogText(source, tuple(_cut(_last_state(line)) for line in lines), number)
 
 
 @final
@@ -76,6 +78,11 @@ def _newlines(log: BinaryIO, end: int) -> int:
         count += chunk.count(b"\n")
         end -= len(chunk)
     return count
+
+
+def _cut(line: str) -> str:
+    half = LINE_CHARS // 2
+    return line if len(line) <= LINE_CHARS else f"{line[:half]} … {line[-half:]}"
 
 
 def _last_state(line: str) -> str:

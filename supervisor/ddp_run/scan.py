@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from ddp_run.frozen import frozen
-from ddp_run.log_tail import TAIL_BYTES
+from ddp_run.log_tail import LINE_CHARS, TAIL_BYTES
 from ddp_run.verdict import LogText
 
 Engine = Literal["hyperscan", "grep"]
@@ -38,13 +38,11 @@ AFTER = 64 << 10
 FIRST_BYTES = 2 << 20
 LAST_BYTES = 6 << 20
 """Of all that stands around words: the first shows the first failure of several, the latest what ended the job."""
-FIRST_LINES = 100_000
-LAST_LINES = 200_000
+FIRST_LINES = 40_000
+LAST_LINES = 80_000
 SPOOL_BYTES = 4 << 30
 """Of a pipe, a device or what is packed at most so much is copied, and never more than half of the room that is there.
 """
-LINE_CHARS = 8 << 10
-"""A longer line is cut to its two ends and what stands around words."""
 _AROUND = 2 << 10
 _STATES = 16
 _CHUNK = 256 << 10

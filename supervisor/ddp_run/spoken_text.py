@@ -13,7 +13,7 @@ from ddp_run.verdict import LogText
 LINES_OF_ALL = 1_000_000
 """Lines that are kept for all ranks together: a line that names nobody may be any rank's, so each has it."""
 LINES_OF_ONE = 2_000
-NAMED_BY_ALL = 256 << 10
+NAMED_BY_ALL = 128 << 10
 """How many times ranks are named in all: five lines of `[rank0-4095]: …` name 20,480."""
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from ddp_run import evidence as evidence_module
 from ddp_run.diagnose import judge
 from ddp_run.events import (
     AgentExited,
@@ -35,7 +38,7 @@ from ddp_run.events import (
     StallSeen,
 )
 from ddp_run.evidence import gather
-from ddp_run.log_tail import GrowingLog, read_tail
+from ddp_run.log_tail import LINE_CHARS, GrowingLog, read_tail
 
 SUMMARY = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 Root Cause (first observed failure):
@@ -290,8 +293,33 @@ def test_the_end_of_a_log_has_true_line_numbers(tmp_path: Path) -> None:
     assert read_tail(path, "stderr.log").lines[0] == "line 1"
 
 
+def test_the_logs_of_many_ranks_share_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_module, "LOG_BYTES", 1 << 20)
+    line = b"x" * 99 + b"\n"
+    for rank in range(8):
+        folder = tmp_path / "attempt_0" / f"rank_{rank}"
+        folder.mkdir(parents=True)
+        for name in ("stderr.log", "stdout.log"):
+            (folder / name).write_bytes(line * 10_000)
+    events = [*start()[:3], *map(hello, range(8)), *(exited(20 + rank, rank, 1) for rank in range(8))]
+    held = [log for death in gather(tmp_path, events, 0).deaths for log in (death.stderr, death.stdout)]
+    assert sum(len(text) for log in held for text in log.lines) <= 1 << 20
+    assert {log.number(len(log.lines) - 1) for log in held} == {10_000}
+    alone = gather(tmp_path, [*events[:4], exited(20, 0, 1)], 0).deaths[0]
+    assert len(alone.stderr.lines) > 4 * len(held[0].lines)
+
+
+def test_of_a_long_line_the_two_ends_are_read(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("first" + "x" * (1 << 20) + "last")
+    (line,) = read_tail(tmp_path / "log", "log").lines
+    assert len(line) <= LINE_CHARS + 3
+    assert line.startswith("first")
+    assert line.endswith("last")
+
+
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     assert read_tail(tmp_path / "none", "none").lines == ()
+    assert gather(tmp_path / "none", [], 0).deaths == ()
 
 
 def test_a_growing_log_is_read_only_when_it_has_grown(tmp_path: Path) -> None:
@@ -308,7 +336,6 @@ def test_a_growing_log_is_read_only_when_it_has_grown(tmp_path: Path) -> None:
     found = log.more()
     assert found is not None
     assert found.lines == ("one", "two")
-    assert gather(tmp_path / "none", [], 0).deaths == ()
 
 
 def test_a_rank_that_could_not_be_ended_is_named_with_what_it_waits_for(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.waiting import limit
 
 from ddp_run import scan
-from ddp_run.log_tail import TAIL_BYTES
+from ddp_run.log_tail import LINE_CHARS, TAIL_BYTES
 from ddp_run.scan import ENGINES, Engine, Excerpt, read_log, read_stream
 
 WORDS = ("NCCL WARN ", "CUDA out of memory", "пример без памяти")
@@ -209,7 +209,7 @@ def test_one_line_of_50_megabytes(tmp_path: Path, engine: Engine) -> None:
     _write(tmp_path / "log", b"first\n", noise, b" CUDA out of memory ", noise, b"\nlast\n")
     excerpt = read_log(tmp_path / "log", "log", WORDS, [engine])
     assert _numbers(excerpt, "CUDA out of memory") == [2]
-    assert max(map(len, excerpt.text.lines)) < 10 * scan.LINE_CHARS
+    assert max(map(len, excerpt.text.lines)) < 10 * LINE_CHARS
     assert (excerpt.text.lines[-1], excerpt.text.number(len(excerpt.text.lines) - 1)) == ("last", 3)
 
 
@@ -267,7 +267,8 @@ def test_the_first_and_the_latest_places_are_kept(tmp_path: Path, engine: Engine
     excerpt = read_log(tmp_path / "log", "log", WORDS, [engine])
     found = [number for number in _numbers(excerpt, "NCCL WARN") if number is not None]
     assert found[:10] == [500 * n for n in range(1, 11)]
-    latest = range((count - (scan.LAST_BYTES + TAIL_BYTES // 2) // len(FILLER)) // 500 + 1, count // 500 + 1)
+    kept = min((scan.LAST_BYTES + TAIL_BYTES // 2) // len(FILLER), scan.LAST_LINES)
+    latest = range((count - kept) // 500 + 1, count // 500 + 1)
     assert set(found) >= {500 * n for n in latest}
     assert "between them were not" in (excerpt.left_out or "")
 
@@ -443,5 +444,5 @@ def test_many_logs_share_the_room_of_one(tmp_path: Path) -> None:
 
 def test_a_long_line_in_memory_is_cut() -> None:
     excerpt = scan.read_text("x" * (1 << 20) + "\nCUDA out of memory", "log", WORDS)
-    assert len(excerpt.text.lines[0]) <= scan.LINE_CHARS + 10
+    assert len(excerpt.text.lines[0]) <= LINE_CHARS + 10
     assert _numbers(excerpt, "CUDA out of memory") == [2]
