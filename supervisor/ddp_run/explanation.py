@@ -26,6 +26,7 @@ _RANK = re.compile(r"(?:rank|worker|trainer|task|proc)[_.\- ]?(\d+)", re.IGNOREC
 _NUMBER = re.compile(r"\d+")
 _MOST_FILES = 1024
 _VAGUE = (None, "unknown", "python-exception", "peer-died")
+_MOST_NOTES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ def _of_run(folder: Path) -> Answer:
 
 def _of_logs(read: Sequence[tuple[Log, str | None]]) -> Answer:
     verdict = explain_logs([log for log, _left_out in read])
-    verdict = replace(verdict, notes=(*verdict.notes, *(left_out for _log, left_out in read if left_out)))
+    verdict = replace(verdict, notes=(*verdict.notes, *_left_out([note for _log, note in read if note])))
     helps = verdict.retry is not None and verdict.retry.helps
     document = verdict_file.as_json(
         verdict,
@@ -156,6 +157,13 @@ def _of_logs(read: Sequence[tuple[Log, str | None]]) -> Answer:
     )
     advice = f"a retry {'can help' if helps else 'does not help'}: {verdict.retry.reason}" if verdict.retry else None
     return Answer(verdict, None, None, advice, document)
+
+
+def _left_out(notes: Sequence[str]) -> tuple[str, ...]:
+    """A note for each log of which not all was read; of many alike the first."""
+    if len(notes) <= _MOST_NOTES:
+        return tuple(notes)
+    return notes[0], f"of {len(notes) - 1} other logs not all was read either"
 
 
 def _logs(paths: Sequence[str], rank_from_filename: bool) -> list[tuple[Log, str | None]]:

@@ -217,3 +217,11 @@ def test_a_locale_that_knows_no_more_than_ascii(tmp_path: Path, environ: dict[st
             [str(DDP_RUN), *words], cwd=tmp_path, capture_output=True, timeout=limit(120), env={**os.environ, **environ}
         )
         assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_many_logs_of_which_not_all_was_read_take_two_notes(tmp_path: Path) -> None:
+    for rank in range(40):
+        (tmp_path / f"rank_{rank}.log").write_text("step\n" * 10_000 + TRACEBACK)
+    block = run("explain", ".", cwd=tmp_path).stdout
+    assert "= note: of 39 other logs not all was read either" in block
+    assert block.count("were not") == 1
