@@ -30,7 +30,7 @@ _KILL = re.compile(r"Unable to shutdown process (\d{1,9}) via \S+ forcefully exi
 _MOST_LINES = 4096
 _ONE_END_S = 60
 _STOPPED = re.compile(
-    r"SignalException: Process \d+ got signal: (\d{1,3})\b|Received (?:Signals\.)?(SIG\w+|\d{1,3}) death signal"
+    r"SignalException: Process \d+ got signal: (\d{1,2})\b|Received (?:Signals\.)?(SIG\w+|\d{1,2}) death signal"
 )
 _OBSERVED = re.compile(r"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,9}) \(pid: (\d{1,9})\)")
 

@@ -49,8 +49,9 @@ from ddp_run.verdict import (
     Phase,
 )
 
-_AGENT_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d{1,3})\b")
+_AGENT_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d{1,2})\b")
 _NOISE = re.compile(r"^\s*$|^\[?(?:rank\d+\]:)?\[?[WE]\d* |resource_tracker|Warning|^\s+warnings\.warn")
+_RESTART = re.compile(r"restart_[0-9]{1,9}")
 _LAST_WORDS = 5
 _LONGEST_ERROR_FILE = 16 << 20
 LOG_BYTES = 32 << 20
@@ -291,9 +292,8 @@ def _without_hello(part: AttemptEvents, agent: AgentEnd, started: Mapping[Rank, 
 def _rank_folder(folder: Path, attempt: int, rank: Rank) -> str:
     """Where a rank's files lie when no RankStarted tells: in the last restart's folder that has them."""
     base = folder / f"attempt_{attempt}"
-    found = base.glob(f"restart_*/rank_{rank}")
-    numbered = [path for path in found if path.parent.name[8:].isascii() and path.parent.name[8:].isdigit()]
-    restarts = sorted(numbered, key=lambda path: int(path.parent.name[8:]))
+    named = [path for path in base.glob(f"restart_*/rank_{rank}") if _RESTART.fullmatch(path.parent.name)]
+    restarts = sorted(named, key=lambda path: int(path.parent.name[8:]))
     return str((restarts[-1] if restarts else base / f"rank_{rank}").relative_to(folder))
 
 

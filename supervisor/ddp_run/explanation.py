@@ -219,7 +219,7 @@ def rank_of(path: Path) -> Rank | None:
         named = _RANK.findall(part)
         if named:
             return Rank(int(named[-1]))
-    if path.name in ("stderr.log", "stdout.log") and path.parent.name.isdigit():
+    if path.name in ("stderr.log", "stdout.log") and _NUMBER.fullmatch(path.parent.name):
         return Rank(int(path.parent.name))
     numbers = _NUMBER.findall(path.stem)
     return Rank(int(numbers[-1])) if numbers else None

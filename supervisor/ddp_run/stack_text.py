@@ -144,7 +144,7 @@ def native_frames(text: str, thread: int) -> tuple[str, ...]:
             found.append(f"  {frame['name']} ({frame['short_filename'] or frame['filename']}{line})")
             if frame["module"] is None:
                 break
-    except (TypeError, KeyError, StopIteration, ValueError) as error:
+    except (TypeError, KeyError, StopIteration, ValueError, RecursionError) as error:
         raise ValueError("no native frames") from error
     return tuple(found if len(found) <= _MOST_NATIVE else [*found[: _MOST_NATIVE - 2], "  …", found[-1]])
 

@@ -29,7 +29,7 @@ WORDS = (
     *("core dumped", "oom-kill:", "illed process "),
 )
 """Literals by which this finds how ranks ended, for a scanner of large logs."""
-_REFUSED = re.compile(r"(?:torchrun|run\.py|launch\.py|accelerate|deepspeed)\b.*: error: ")
+_REFUSED = re.compile(r"(?:torchrun|run\.py|launch\.py|accelerate|deepspeed)\b.{0,200}: error: ")
 _TORN_LINES = 60
 _OFTEN = 40
 """Nameless lines of one form behind a rank's exception that somebody else must have written."""

@@ -317,6 +317,15 @@ def test_of_a_long_line_the_two_ends_are_read(tmp_path: Path) -> None:
     assert line.endswith("last")
 
 
+def test_a_folder_and_a_file_of_other_forms_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "attempt_0" / "restart_x" / "rank_1").mkdir(parents=True)
+    (tmp_path / "attempt_0" / "rank_1").mkdir()
+    (tmp_path / "attempt_0" / "agent.log").write_text(SUMMARY.format(rank=1, code=1, pid=77))
+    (tmp_path / "attempt_0" / "rank_1" / "error.json").write_text("[" * 200_000)
+    death = gather(tmp_path, start()[:3], 0).deaths[0]
+    assert (death.rank, death.exception, death.stderr.source) == (1, None, "attempt_0/rank_1/stderr.log")
+
+
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     assert read_tail(tmp_path / "none", "none").lines == ()
     assert gather(tmp_path / "none", [], 0).deaths == ()

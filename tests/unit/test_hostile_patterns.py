@@ -178,7 +178,7 @@ def hostile(pattern: Pattern[Any]) -> list[tuple[str, str]]:
         for start in range(len(words)):
             for end in range(start + 1, len(words) + 1):
                 run = "".join(words[start:end])
-                made["", run] = None
+                made["", run] = made["", run + " "] = None
                 if end - start <= 3:
                     made["".join(words[:start]), run] = None
     return list(made)
