@@ -29,7 +29,7 @@ _ARGPARSE = Sign(": error: ", re.compile(r"(?<![\w.\-/])(?P<program>[\w.\-/]+(?:
 _ARGPARSES_OWN = Sign(
     ": error: ",
     re.compile(
-        r"(?<![\w.\-/])(?P<program>[\w.\-/]+): error: (?P<what>(?:argument \S{1,100}: (?:invalid|expected)"
+        r"(?<![\w.\-/])(?P<program>[\w.\-/]{1,300}): error: (?P<what>(?:argument \S{1,80}: (?:invalid|expected)"
         r"|unrecognized arguments: |the following arguments are required: )[^\n]+)"
     ),
 )

@@ -47,7 +47,7 @@ _FULL = (
 _TORN = (
     Sign(_WRITER, re.compile(r"PytorchStreamWriter failed writing (?:file|central directory)[^\n]{0,80}")),
     Sign("basic_ios::clear: iostream error"),  # torch 2.13 in place of `file write failed`
-    Sign("requested and ", re.compile(r"\d+ requested and \d+ written")),  # numpy's tofile and save
+    Sign("requested and ", re.compile(r"(?<!\d)\d{1,20} requested and \d{1,20} written")),  # numpy's tofile and save
     Sign("Could not write all requested bytes"),
     Sign(_POSITION, re.compile(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+")),
 )
