@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ddp_run.events import Event, MonotonicNs, RunStarted
+from ddp_run.kept_events import KeptEvents
 from ddp_run.private_files import open_file, open_private
 from ddp_run.redaction import redact_value
 
@@ -40,12 +41,12 @@ def clock(recorded: Iterable[Event]) -> Callable[[MonotonicNs], str]:
 
 
 class Journal:
-    """Appends events to a file, and keeps them. Failing to write is a note for the console, never an error."""
+    """Appends events to a file, and keeps them but for old samples. Failing to write is never an error."""
 
     def __init__(self, path: Path) -> None:
         self._fd = open_private(path, os.O_WRONLY | os.O_APPEND)
         self._offset = 0
-        self.events: list[Event] = []
+        self.events = KeptEvents()
         self.broken: OSError | None = None
 
     def record(self, event: Event) -> None:
@@ -106,7 +107,7 @@ def load(path: Path) -> Recorded:
 
     Raises OSError, also where it is no file, or has lines without an end.
     """
-    found: list[Event] = []
+    found = KeptEvents()
     damaged: list[int] = []
     with open_file(path) as file:
         for number in itertools.count(1):

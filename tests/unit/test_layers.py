@@ -76,6 +76,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "verdict_text",
         "torch_threads",
         "attempt_events",
+        "kept_events",
         "rank_ends",
         "resource_evidence",
         "rules",
