@@ -65,7 +65,9 @@ def supervise(plan: LaunchPlan, argv: Sequence[str], environ: Mapping[str, str],
             sys.stderr.write("ddp-run: internal error; the job was ended; its files: " + str(folder.path) + "\n")
             import traceback
 
-            traceback.print_exc()
+            from ddp_run.redaction import redact
+
+            sys.stderr.write(redact(traceback.format_exc()))
             return _INTERNAL_ERROR if job.known_status is None else job.known_status
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,14 +149,24 @@ os.kill(os.getpid(), 9)
 """
 
 
-def folder_of_a_killed_run() -> Path:
-    """TMPDIR is the test's own."""
-    done = subprocess.run([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, timeout=limit(60))
-    return Path(done.stdout.decode().strip())
+@pytest.fixture
+def killed_run() -> Iterator[Callable[[], Path]]:
+    """Makes a run that is killed, and gives its folder; TMPDIR is the test's own, shared memory is not."""
+    names: list[str] = []
+
+    def kill() -> Path:
+        done = subprocess.run([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, timeout=limit(60))
+        folder = Path(done.stdout.decode().strip())
+        names.append(folder.name)
+        return folder
+
+    yield kill
+    for name in names:
+        shutil.rmtree(Path("/dev/shm") / name, ignore_errors=True)
 
 
-def test_folders_of_killed_runs_are_cleared(inbox: Inbox) -> None:
-    dead = [folder_of_a_killed_run() for _ in range(2)]
+def test_folders_of_killed_runs_are_cleared(inbox: Inbox, killed_run: Callable[[], Path]) -> None:
+    dead = [killed_run() for _ in range(2)]
     assert all(folder.is_dir() for folder in dead)
     clear_stale()
     assert not any(folder.exists() for folder in dead)
@@ -165,8 +176,10 @@ def test_folders_of_killed_runs_are_cleared(inbox: Inbox) -> None:
 
 
 @pytest.mark.parametrize("how", ["mode", "name", "link", "file", "host", "owner", "unmarked", "folder"])
-def test_what_may_be_somebody_elses_is_left_alone(inbox: Inbox, tmp_path: Path, how: str) -> None:
-    folder = folder_of_a_killed_run()
+def test_what_may_be_somebody_elses_is_left_alone(
+    inbox: Inbox, tmp_path: Path, killed_run: Callable[[], Path], how: str
+) -> None:
+    folder = killed_run()
     match how:
         case "mode":
             folder.chmod(0o755)
