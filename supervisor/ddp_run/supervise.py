@@ -140,9 +140,10 @@ class _Job:
         from ddp_run import verdict_text
 
         while True:
-            self._serve(0)
-            if self._last is not None and self._told_to_stop:
-                return self._last
+            if self._last is not None:
+                self._serve(0)  # not before the first attempt: its agent runs already, and signals are for it
+                if self._told_to_stop:
+                    return self._last
             try:
                 attempt = self._waiting or self._start_attempt()
             except OSError as error:

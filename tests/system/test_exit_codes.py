@@ -54,6 +54,21 @@ def test_the_first_failing_ranks_own_code(ddp: Launcher, kind: str) -> None:
         assert outcome.last_line["rank"] == "1"
 
 
+# Ends the agent before it has imported torch, and before ddp-run has loaded all that it needs.
+AGENT_THAT_ENDS = """
+import os, sys
+if "torch.distributed.run" in sys.orig_argv: os._exit(3)
+"""
+
+
+def test_an_agent_that_ends_at_once_is_seen(ddp: Launcher) -> None:
+    (ddp.cwd / "site").mkdir()
+    (ddp.cwd / "site" / "sitecustomize.py").write_text(AGENT_THAT_ENDS)
+    outcome = ddp(ddp.script("print('hello')"), env={"PYTHONPATH": str(ddp.cwd / "site")})
+    assert [event["code"] for event in outcome.named("AgentExited")] == [3]
+    assert outcome.verdict["outcome"] == "failed"
+
+
 WROTE = 8 << 20
 # Fails after it has written more than a slow reader takes in a minute.
 TALKATIVE = f"""
