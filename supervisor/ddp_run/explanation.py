@@ -63,7 +63,7 @@ def explain_logs(logs: Sequence[Log]) -> Verdict:
 
 def _read(logs: Sequence[Log]) -> Verdict:
     strict = diagnose.judge(transcript.read(logs, diagnose.follows_another))
-    return cut_log.read(logs, strict)
+    return cut_log.read(logs, strict).without_secrets()
 
 
 def explain(paths: Sequence[str], *, rank_from_filename: bool) -> Answer:

@@ -118,10 +118,10 @@ def _without_foreign_retries(environ: Mapping[str, str]) -> tuple[Mapping[str, s
     """Without a MAX_RETRIES that is no number of retries: many programs read a variable of that name."""
     text = environ.get(_RETRIES_VARIABLE, "")
     try:
-        values.read_count(int(text or 0))
+        values.read_count(int(values.convert(text or "0", "int")))
     except ValueError as error:
         left = {name: value for name, value in environ.items() if name != _RETRIES_VARIABLE}
-        return left, (f"{_RETRIES_VARIABLE}={text} not used: {error}",)
+        return left, (f"ignoring {_RETRIES_VARIABLE}={text}: {error}",)
     return environ, ()
 
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from ddp_run.traceback_text import is_library
 
-_FRAME = re.compile(r'\s*File "(?P<file>[^"\n]+)", line \d+')
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]+)", line \d+')
 _PACKAGE = re.compile(r"(?:site|dist)-packages/(?P<name>[\w\-]+)")
 _HEADER = "Traceback (most recent call last)"
 _MOST_MESSAGE = 8
 _SHORT = 16
 """Lines up to which Python's marks below the source stay."""
-_CARETS = re.compile(r"\s*[\^~]+\s*$")
+_CARETS = re.compile(r"^\s*[\^~]+\s*$")
 _FEW = 1
 """Library frames in a row that are shown as they are."""
 

@@ -46,7 +46,7 @@ _OTHER_SPEAKER = re.compile(
 )
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/(?:rank/|training\.py)")
 _DIGITS = re.compile(r"\d+")
-_GROUP_ROW = re.compile(r"\s+[|+]")
+_GROUP_ROW = re.compile(r"^\s+[|+]")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _MESSAGE_LINES = 40
 _NEWLINE = "\n"

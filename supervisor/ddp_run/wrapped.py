@@ -19,7 +19,8 @@ _NARROWEST, _WIDEST = 40, 250
 _QUOTE = re.compile(r"\s{0,3}(?:[>|] ?)+")
 _MOSTLY = 0.8
 _BEGINS = re.compile(
-    r"\s*$|\s*File \"|Traceback|\[\w+\d+\]:|[\[(]?\d{4}-\d\d-\d\d|\[?[EWIF]\d{4} |[=*-]{5,}|\(\w+ pid=\d|step |Epoch"
+    r"^(?:\s*$|\s*File \"|Traceback|\[\w{1,20}\d\]:|[\[(]?\d{4}-\d\d-\d\d|\[?[EWIF]\d{4} |[=*-]{5}|\(\w{1,60} pid=\d"
+    r"|step |Epoch)"
 )
 """What stands at the beginning of a line of its own."""
 

@@ -20,10 +20,11 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.faults.expected import JOBS, Job
+from tests.faults.expected import FIRST, JOBS, Job
 
 PROGRAMS = Path(__file__).parent / "jobs"
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
@@ -64,6 +65,7 @@ def wrong(job: Job, folder: Path) -> list[str]:
         program = PROGRAMS / words[0]
         command = [DDP_RUN, "--nproc-per-node", str(job.ranks), *job.options, str(program), *words[1:]]
         code = run(job, [str(word) for word in command], folder)
+    job = with_who_was_first(job, folder)
     latest = folder / "ddp-run-logs" / "latest"
     if job.outcome == "refused":
         return different("code", code, (job.code,))
@@ -88,6 +90,16 @@ def compared(job: Job, verdict: dict[str, Any], program: Path) -> Iterator[str]:
         exception = first.get("exception") or {}
         place = Path(exception.get("file") or "-").name, exception.get("line")
         yield from different("line", place, ((program.name, line_of(program, job.marker)),))
+
+
+def with_who_was_first(job: Job, folder: Path) -> Job:
+    """The job with the rank and code of who wrote down the earliest end."""
+    if job.code != FIRST:
+        return job
+    ends = {int(path.name[5:]): float(path.read_text()) for path in folder.glob("ends-*")}
+    first = min(ends, key=ends.__getitem__)
+    code = {"exit": 20 + first, "raise": 1, "signal": 139}[job.words[1]]
+    return replace(job, code=code, rank=(first,), followers=frozenset(ends) - {first})
 
 
 def different(what: str, said: object, expected: tuple[object, ...]) -> list[str]:

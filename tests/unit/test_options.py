@@ -271,7 +271,7 @@ def test_retries_of_somebody_elses_are_not_taken(parsed: Parse, line: str, retri
     options = parsed(f"{line} --master-addr a x.py", MAX_RETRIES=retries)
     assert (options.max_retries, options.settings["max_retries"].source) == (0, Source.DEFAULT)
     (note,) = options.notes
-    assert note.startswith("MAX_RETRIES")
+    assert note.startswith("ignoring MAX_RETRIES")
     assert parsed("--nnodes 2 --master-addr a --retry never x.py", MAX_RETRIES="3").max_retries == 3
 
 

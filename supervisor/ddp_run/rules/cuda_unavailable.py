@@ -70,7 +70,7 @@ _BUILT_WITHOUT = (_NO_PART, _NO_NAME, _DUMMY)
 _LIBRARY = (Sign("libcuda.so.1: cannot open shared object file"), Sign("libcuda.so cannot found"))
 """The driver's own library, which no package brings: loaders, and Triton."""
 _NONE = Sign("'NoneType' object has no attribute '", types=frozenset({"AttributeError"}))
-_ASKED_FOR_ONE = re.compile(r"current_accelerator\([^)]*\)\.\w+\s*$", re.MULTILINE)
+_ASKED_FOR_ONE = re.compile(r"current_accelerator\([^)\n]{0,200}\)\.\w{1,60}\s{0,9}$", re.MULTILINE)
 _AGENTS = Sign("ValueError: Cuda is not available.")
 SIGNS = (
     Sign("Found no NVIDIA driver on your system"),
