@@ -23,6 +23,8 @@ from ddp_run.spoken_text import Log, SpokenText
 from ddp_run.verdict import AgentEnd, Death, Evidence, Finding, FirstFailure, LogText, Verdict
 
 NOTE = "the log is cut: it does not show how the job ended; this is the strongest sign in it"
+FOLLOWED = "another exception came last; what stands above it says more, and nothing went on in between"
+_MAY_FOLLOW = ("python-exception", "peer-died", "user-interrupt")
 _MOST_LINES = 4000
 """Lines at a log's end that are looked at: this is for what people paste."""
 _MOST_LOGS = 64
@@ -39,6 +41,7 @@ _TROUBLE = re.compile(
     r"|[Aa]bort|frame #|[Ww]aiting|registered at|Process group|\^\^|Thread 0x"
 )
 """What lines of progress do not say, though several ranks may write it in one form."""
+_LOGGED_BY_TORCH = re.compile(r"\[?[WE]\d{3,4} \d\d:")
 _ROOT = re.compile(
     r"Root Cause[^\n]{0,40}\s{0,40}[^\n]{0,40}?\brank[ :]{1,10}(?P<rank>\d{1,7})\b[^\n]{0,60}\s{0,40}[^\n]{0,60}?"
     r"\bexitcode[ :]{1,10}(?P<code>-?\d{1,3})\b"
@@ -69,7 +72,7 @@ class _Sign:
 def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
     """The strict reading's verdict; where that knows no cause, with the cause that the text shows all the same."""
     if not _lacks_a_cause(strict):
-        return strict
+        return _with_what_stands_above(logs, strict) if strict.cause in _MAY_FOLLOW else strict
     if strict.outcome is None:
         strict = _shortened(logs) or strict
         if not _lacks_a_cause(strict):
@@ -87,6 +90,31 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
     if found.finding.rule.name in _UNSURE:
         return strict
     return _with(replace(strict, first_failure=None, collateral=()), found)  # who only noticed did not fail first
+
+
+def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
+    """With the cause of an earlier exception that says more, where nothing went on in between: what came last followed.
+
+    A clean-up, a summary or a retry in the same program raises anew; somebody presses Ctrl-C at what stands still. A
+    line that would say more (a warning, a word of another process) may be about something else: the last exception
+    stays, and is not certain.
+    """
+    spoken = SpokenText.of_logs([replace(log, text=log.text.ending(_MOST_LINES)) for log in logs[:_MOST_LOGS]])
+    first = strict.first_failure.rank if strict.first_failure is not None else None
+    signs = list(_signs(spoken, _behind_progress(spoken)))
+    last = max((sign.index for sign in signs if sign.exception is not None), default=-1)
+    causes = [
+        sign
+        for sign in signs
+        if sign.index < last
+        and not sign.finding.rule.consequence
+        and sign.finding.rule.name not in (*_UNSURE, *_MAY_FOLLOW)
+        and (sign.rank is None or first is None or sign.rank == first)
+    ]
+    raised_above = [sign for sign in causes if sign.exception is not None]
+    if raised_above:
+        return _with(strict, min(raised_above, key=lambda sign: sign.strength), FOLLOWED)
+    return replace(strict, confidence="likely") if causes and strict.confidence == "certain" else strict
 
 
 def _shortened(logs: Sequence[Log]) -> Verdict | None:
@@ -110,7 +138,7 @@ def _lacks_a_cause(strict: Verdict) -> bool:
     return strict.outcome == "failed" and strict.cause in (None, "unknown") and silent
 
 
-def _with(strict: Verdict, found: _Sign) -> Verdict:
+def _with(strict: Verdict, found: _Sign, note: str = NOTE) -> Verdict:
     finding = found.finding
     first = strict.first_failure
     rank = None if finding.rule.consequence else found.rank  # who lost a peer did not fail first
@@ -128,7 +156,7 @@ def _with(strict: Verdict, found: _Sign) -> Verdict:
         evidence=finding.evidence,
         advice=finding.advice,
         retry=finding.retry or finding.rule.retry,
-        notes=(*strict.notes, NOTE),
+        notes=(*strict.notes, note),
     )
 
 
@@ -149,6 +177,8 @@ def _behind_progress(spoken: SpokenText) -> int:
     for index, line in enumerate(said):
         if _BAR.search(line):
             last = index + 1
+        elif spoken.by[index].agent or _LOGGED_BY_TORCH.match(line):
+            continue  # which is no progress, however often: `Sending process … closing signal`, a store that is tried
         elif line[:1].strip() and not _TROUBLE.search(line) and not any(word in line for word in present):
             form = forms[index] = raised.form_of(line)
             texts.setdefault(form, set()).add(line)  # what all ranks write alike once is no progress

@@ -51,6 +51,7 @@ def explain_text(text: str) -> Verdict:
 
 def explain_logs(logs: Sequence[Log]) -> Verdict:
     """The verdict for logs that are read already: the strict reading's, else what a cut or wrapped log still shows."""
+    logs = [wrapped.without_indentation(log) for log in logs]
     found = _read(logs)
     if found.cause not in _VAGUE:
         return found

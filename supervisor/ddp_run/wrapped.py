@@ -25,6 +25,13 @@ _BEGINS = re.compile(
 """What stands at the beginning of a line of its own."""
 
 
+def without_indentation(log: Log) -> Log:
+    """Without the blanks that stand before every line: a log within a list or a block of code."""
+    lines = log.text.lines
+    margin = min((len(line) - len(line.lstrip(" ")) for line in lines if line.strip()), default=0)
+    return replace(log, text=replace(log.text, lines=tuple(line[margin:] for line in lines))) if margin else log
+
+
 def joined(logs: Sequence[Log]) -> Iterator[list[Log]]:
     """The logs with lines joined as a terminal cuts them, then as words are filled; nothing where none look wrapped."""
     if sum(len(log.text.lines) for log in logs) > _MOST_LINES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddp_run import explain
-from ddp_run.cut_log import NOTE
+from ddp_run.cut_log import FOLLOWED, NOTE
 
 STEPS = "\n".join(f"step {number} loss {5 / (number + 1):.4f}" for number in range(12))
 HUB = """Traceback (most recent call last):
@@ -186,3 +186,47 @@ def test_a_server_that_kills_itself_after_an_exception() -> None:
 def test_frames_of_a_launcher_alone_say_nothing() -> None:
     cut = SPAWN.rpartition("\n")[0]
     assert explain(cut).cause in (None, "unknown")
+
+
+REFUSED = """Traceback (most recent call last):
+  File "/home/me/train.py", line 12, in <module>
+    model = AutoModel.from_pretrained(name)
+  File "/venv/lib/python3.11/site-packages/huggingface_hub/utils/_http.py", line 409, in hf_raise_for_status
+    raise _format(GatedRepoError, message, response) from e
+huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1-69f0)
+Cannot access gated repo for url https://huggingface.co/org/model/resolve/main/config.json.
+"""
+SUMMARY = """Traceback (most recent call last):
+  File "/home/me/train.py", line 30, in <module>
+    print(f"{size:.2f} MB")
+TypeError: unsupported format string passed to NoneType.__format__
+"""
+
+
+def test_what_a_program_raises_after_its_failure_is_not_the_cause() -> None:
+    verdict = explain(REFUSED + "writing the summary\n" + SUMMARY)
+    assert (verdict.cause, verdict.confidence) == ("auth", "likely")
+    assert FOLLOWED in verdict.notes
+
+
+def test_what_a_program_got_over_is_not_the_cause() -> None:
+    verdict = explain(REFUSED + STEPS + "\n" + SUMMARY)
+    assert (verdict.cause, verdict.confidence) == ("python-exception", "certain")
+
+
+def test_a_log_within_a_list_or_a_block_of_code_is_read_as_it_was() -> None:
+    prefixed = "".join(f"    [rank1]: {line}\n" for line in REFUSED.splitlines())
+    verdict = explain(prefixed)
+    assert verdict.cause == "auth"
+    assert verdict.first_failure is not None
+    assert verdict.first_failure.rank == 1
+
+
+def test_what_the_agent_writes_is_no_progress() -> None:
+    closing = "".join(
+        f"W0902 15:37:28.77{pid} 1133389 torch/distributed/elastic/multiprocessing/api.py:906] "
+        f"Sending process 113352{pid} closing signal SIGTERM\n"
+        for pid in range(6)
+    )
+    verdict = explain("train.py: error: unrecognized arguments: --what\n" + closing)
+    assert verdict.cause == "bad-arguments"

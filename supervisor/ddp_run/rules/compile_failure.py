@@ -75,6 +75,7 @@ SIGNS = (
     Sign("nvcc fatal"),
     Sign("nvrtc: error", re.compile(r"nvrtc: error[^\n]{0,100}")),
     Sign("HIPRTC_ERROR_COMPILATION"),
+    Sign("PassManager::run failed"),  # Triton's, of MLIR
     Sign("PTXASError", types=frozenset({"PTXASError"})),
     Sign("CompilationError", re.compile(r"triton\S{0,100}CompilationError"), frozenset({"CompilationError"})),
     Sign("CppCompileError", types=frozenset({"CppCompileError"})),

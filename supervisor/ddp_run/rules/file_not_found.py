@@ -76,6 +76,10 @@ SIGNS: tuple[Sign, ...] = (
         re.compile(r"on fopen: No such file or directory, file path: (?P<path>\S+)"),
     ),
     Sign(
+        "> in read-only mode: No such file or directory",
+        re.compile(r"unable to open file <(?P<path>[^>\n]{1,1000})> in read-only mode: No such file or directory"),
+    ),
+    Sign(
         "unable to open file: name = ",
         re.compile(r"unable to open file: name = '(?P<path>[^']+)', errno = 2, error message"),
     ),

@@ -47,7 +47,8 @@ _FUNCTION = Sign("invalid device function", re.compile(r"(?P<runtime>CUDA|HIP) e
 SIGNS = (
     Sign("no kernel image is available for execution on the device"),
     Sign(
-        "device kernel image is invalid", re.compile(r"(?:CUDA|HIP) (?:driver )?error: device kernel image is invalid")
+        "device kernel image is invalid",
+        re.compile(r"(?:(?:CUDA|HIP) (?:driver )?error|Triton Error \[(?:CUDA|HIP)\]): device kernel image is invalid"),
     ),
     Sign("Unable to find code object for all current devices"),
     Sign("_STATUS_ARCH_MISMATCH", re.compile(r"\b\w+_STATUS_ARCH_MISMATCH\w*")),

@@ -39,6 +39,7 @@ SIGNS = (
     Sign("died unexpectedly before finishing this task"),
     Sign("The actor is dead because its"),
     Sign("The worker died unexpectedly while executing this task"),
+    Sign("The actor is temporarily unavailable"),
     Sign("A worker died or was killed while executing a task by an unexpected system error"),
 )
 
