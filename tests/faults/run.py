@@ -96,10 +96,11 @@ def with_who_was_first(job: Job, folder: Path) -> Job:
     """The job with the rank and code of who wrote down the earliest end."""
     if job.code != FIRST:
         return job
-    ends = {int(path.name[5:]): float(path.read_text()) for path in folder.glob("ends-*")}
+    written = {int(path.name[5:]): path.read_text() for path in folder.glob("ends-*")}
+    ends = {rank: float(text) for rank, text in written.items() if text}  # the others were ended with the job
     first = min(ends, key=ends.__getitem__)
     code = {"exit": 20 + first, "raise": 1, "signal": 139}[job.words[1]]
-    return replace(job, code=code, rank=(first,), followers=frozenset(ends) - {first})
+    return replace(job, code=code, rank=(first,), followers=frozenset(written) - {first})
 
 
 def different(what: str, said: object, expected: tuple[object, ...]) -> list[str]:
