@@ -99,7 +99,9 @@ class RankEnds:
         Source: torch/distributed/elastic/multiprocessing/api.py, `_close`: SIGTERM, 30 s later SIGKILL.
         """
         named = self.agent_sent.get(start.pid, ())
-        if -(self._end(start) or 0) in named:  # it ended of just that signal, whenever its death was seen
+        failed = self.failed.get(start.rank)
+        before_its_end = failed is None or at is None or at > failed.at
+        if before_its_end and -(self._end(start) or 0) in named:  # it ended of just that, whenever its death was seen
             return named
         told_at = min((e.at for e in self.sent if e.target in ("agent", "job")), default=None)
         causes = [stamp for stamp in (self.first_death, told_at) if stamp is not None]

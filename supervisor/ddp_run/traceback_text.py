@@ -166,7 +166,7 @@ def at_its_origin(exception: ExceptionInfo) -> ExceptionInfo:
     """
     _, header, original = exception.message.partition("\nOriginal Traceback (most recent call last):\n")
     raised = from_text("Traceback (most recent call last):\n" + original) if header else None
-    if raised is None or raised.file is None:
+    if raised is None or raised.file is None or is_library(raised.file):
         return exception
     return replace(exception, file=raised.file, line=raised.line, function=raised.function)
 

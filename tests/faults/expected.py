@@ -163,11 +163,11 @@ TOGETHER = [
 STOPPED = (None, "preempted-sigterm", "user-interrupt", "terminal-closed")
 
 
-def _stopped(name: str, signum: signal.Signals, fault: str, until: str, phase: str | None, **more: object) -> Job:
+def _stopped(name: str, signum: signal.Signals, fault: str, until: str, *phase: str | None, **more: object) -> Job:
     words = ("argparse_main.py", "--fault", fault, "--rank", "-1", "--steps", "1000" if fault == "slow-steps" else "6")
     return Job(
         f"stop-{signum.name}-{name}", words, 128 + signum, STOPPED,
-        NOTHING, "-", (phase,), None, "interrupted", stop=signum, until=until, **more,  # type: ignore[arg-type]
+        NOTHING, "-", phase, None, "interrupted", stop=signum, until=until, **more,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -177,7 +177,7 @@ STOPS = [
     _stopped("early", signal.SIGTERM, "sleep-early", "sleeping", BEFORE),
     _stopped("early", signal.SIGINT, "sleep-early", "sleeping", BEFORE),
     _stopped("late", signal.SIGTERM, "sleep-late", "sleeping", SHUTDOWN),
-    _stopped("starting", signal.SIGTERM, "none", "AgentStarted", BEFORE),
+    _stopped("starting", signal.SIGTERM, "none", "AgentStarted", None, BEFORE),
     *(Job(f"stop-{each.name}-between-attempts", ("argparse_main.py", "--fault", "kill"), 128 + each, ("unknown",),
           (1,), "-", (TRAINING,), frozenset({0}), "interrupted", ("--max-retries", "9"), stop=each,
           until="AttemptEnded")

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from tests.faults.expected import FIRST, JOBS, Job
 PROGRAMS = Path(__file__).parent / "jobs"
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 LIMIT_S = 180.0
+MEASURE_S = 0.002
+"""Ends that are closer are not told apart on a machine with fewer cores than ranks."""
 
 
 def main() -> int:
@@ -93,12 +96,17 @@ def compared(job: Job, verdict: dict[str, Any], program: Path) -> Iterator[str]:
 
 
 def with_who_was_first(job: Job, folder: Path) -> Job:
-    """The job with the rank and code of who wrote down the earliest end."""
+    """The job with the rank and code of who wrote down the earliest end, or one that cannot be told from it.
+
+    A rank may be taken off its core between writing and ending; ddp-run must then name another that was as early.
+    """
     if job.code != FIRST:
         return job
     written = {int(path.name[5:]): path.read_text() for path in folder.glob("ends-*")}
     ends = {rank: float(text) for rank, text in written.items() if text}  # the others were ended with the job
-    first = min(ends, key=ends.__getitem__)
+    earliest = min(ends.values())
+    told = json.loads((folder / "ddp-run-logs" / "latest" / "verdict.json").read_text())["first_failure"]["rank"]
+    first = told if ends.get(told, inf) <= earliest + MEASURE_S else min(ends, key=ends.__getitem__)
     code = {"exit": 20 + first, "raise": 1, "signal": 139}[job.words[1]]
     return replace(job, code=code, rank=(first,), followers=frozenset(written) - {first})
 

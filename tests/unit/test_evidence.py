@@ -93,6 +93,17 @@ def test_a_rank_has_left_when_its_program_ends(tmp_path: Path) -> None:
     assert [death.rank for death in gather(tmp_path, code_at_exit, 0).deaths] == [1, 0]
 
 
+def test_a_rank_that_failed_was_not_told_to_end_by_a_signal_that_came_later(tmp_path: Path) -> None:
+    """It cleaned up on the way of sys.exit, its peer lost it and ended first, and the agent ended it."""
+    (tmp_path / "attempt_0").mkdir()
+    (tmp_path / "attempt_0" / "agent.log").write_text(
+        f"W1 api.py:9] Sending process {hello(1).pid} closing signal SIGTERM\n"
+    )
+    events = [*start(), failed(10, 0, 3), failed(17, 1, 4), exited(700, 0, 3), exited(740, 1, -15)]
+    deaths = gather(tmp_path, events, 0).deaths
+    assert [(death.rank, death.code, death.signals_sent) for death in deaths] == [(0, 3, ()), (1, 4, ())]
+
+
 IN_A_WORKER = """Caught KeyError in DataLoader worker process 0.
 Original Traceback (most recent call last):
   File "/venv/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
@@ -109,6 +120,13 @@ def test_what_a_dataloader_worker_raised_stands_where_it_was_raised(tmp_path: Pa
     exception = gather(tmp_path, events, 0).deaths[0].exception
     assert exception is not None
     assert (exception.type, exception.file, exception.line) == ("KeyError", "/home/me/data.py", 28)
+    in_torch = replace(
+        raised, message=IN_A_WORKER.replace("/home/me/data.py", "/venv/lib/python3.11/site-packages/torch/x.py")
+    )
+    events = [*start(), RankFailed(ns(10), Rank(1), 0, 1, in_torch), exited(20, 1, 1)]
+    exception = gather(tmp_path, events, 0).deaths[0].exception
+    assert exception is not None
+    assert (exception.file, exception.line) == ("/home/me/train.py", 53)
 
 
 def test_the_agents_log_says_whom_it_signalled(tmp_path: Path) -> None:
