@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 from tests.waiting import limit, wait_until
 
 from ddp_run.boards import Board
@@ -188,15 +189,19 @@ def made(kind):
 """
 
 
+def _slow(turns: str, steps: int) -> ParameterSet:
+    return pytest.param(turns, steps, marks=pytest.mark.slow_system)
+
+
 @pytest.mark.parametrize(
     ("turns", "steps"),
     [
         ("[[made(torch.optim.SGD), made(torch.optim.AdamW), made(Own)]] * 40", 120),
         ("[[made(torch.optim.SGD), Ahead(made(torch.optim.SGD))]] * 40", 80),
-        ("[[Ahead(made(torch.optim.SGD)), made(torch.optim.SGD)]] * 40", 80),
-        ("[[made(torch.optim.SGD)]] * 40 + [[Ahead(made(torch.optim.AdamW))]] * 40", 80),
+        _slow("[[Ahead(made(torch.optim.SGD)), made(torch.optim.SGD)]] * 40", 80),
+        _slow("[[made(torch.optim.SGD)]] * 40 + [[Ahead(made(torch.optim.AdamW))]] * 40", 80),
         # its two inner steps of the first turn are not known to be that
-        ("[[made(torch.optim.SGD)]] * 40 + [[Ahead(made(torch.optim.SGD))]] * 40", 82),
+        _slow("[[made(torch.optim.SGD)]] * 40 + [[Ahead(made(torch.optim.SGD))]] * 40", 82),
     ],
 )
 def test_a_step_within_another_one_is_not_counted(ranks: Ranks, turns: str, steps: int) -> None:

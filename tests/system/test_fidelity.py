@@ -18,7 +18,7 @@ import pytest
 from tests.system.agent_job import PROGRAMS, PYTHON, TORCHRUN, ddp_run, torchrun, without_addresses
 from tests.waiting import limit
 
-from .conftest import disposition
+from .conftest import cases, disposition
 
 # One job differs from the next in these; TORCHELASTIC_ERROR_FILE names a file in another folder.
 OF_EACH_JOB = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
@@ -65,7 +65,7 @@ FORMS: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", cases(FORMS, ("script", "module")))
 def test_a_rank_sees_what_it_sees_under_torchrun(tmp_path: Path, form: str) -> None:
     options, program = FORMS[form]
     _lay_out(tmp_path)

@@ -53,7 +53,15 @@ def test_four_ranks_that_die_within_milliseconds(ddp: Launcher, _repeat: int) ->
 
 
 @pytest.mark.parametrize("_repeat", REPEAT)
-@pytest.mark.parametrize("fault,code", [("slow-death", 1), ("os-exit7", 7), ("early-leave", 1), ("raise", 1)])
+@pytest.mark.parametrize(
+    "fault,code",
+    [
+        ("slow-death", 1),
+        ("early-leave", 1),
+        pytest.param("os-exit7", 7, marks=pytest.mark.slow_system),
+        pytest.param("raise", 1, marks=pytest.mark.slow_system),
+    ],
+)
 def test_the_cause_and_not_its_victims(ddp: Launcher, fault: str, code: int, _repeat: int) -> None:
     outcome = ddp("--nproc-per-node", 3, TRAIN, "--fault", fault, "--rank", 2)
     assert outcome.verdict["first_failure"]["rank"] == 2, outcome.events
@@ -83,6 +91,7 @@ def test_deaths_are_seen_without_pidfds(ddp: Launcher) -> None:
     assert [event["rank"] for event in outcome.named("RankExited")] == [1, 0]
 
 
+@pytest.mark.slow_system
 def test_a_rank_that_failed_and_stays_is_no_hang(ddp: Launcher) -> None:
     """Its peer waits for it, and --hang-timeout comes before the grace is over."""
     outcome = ddp("--nproc-per-node", 2, "--hang-timeout", 5, TRAIN, "--fault", "stuck-teardown")

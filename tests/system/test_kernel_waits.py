@@ -233,7 +233,7 @@ def _start(kind: str, folder: Path, hang_timeout_s: int = 5) -> tuple[str, ...]:
     ("kind", "silent", "said", "wait"),
     [
         # torch.save holds the interpreter's lock; FUSE waits in state S until a signal comes, and none does
-        ("mount-save", "write", "is saving: {wait}", "write to {0}/ckpt.pt (fuse at {0})"),
+        pytest.param("mount-save", "write", "is saving: {wait}", "write to {0}/ckpt.pt (fuse at {0})", marks=slow),
         pytest.param("mount-read", "read", "stands: {wait}", "read of {0}/data.bin (fuse at {0})", marks=slow),
         pytest.param("mount-open", "open", "stands: {wait}", "open of {0}/data.bin (fuse at {0})", marks=slow),
         pytest.param("mount-map", "read", "stands at stall.py", "memory of a mapped file or swap", marks=slow),

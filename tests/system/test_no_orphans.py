@@ -58,7 +58,7 @@ def test_ranks_and_their_children_end_with_whoever_is_killed(ddp: Launcher, whom
     assert_journal_is_readable(running)
 
 
-@pytest.mark.parametrize("whom", cases(("supervisor", "agent", "rank"), ("supervisor", "rank")))
+@pytest.mark.parametrize("whom", cases(("supervisor", "agent", "rank"), ("supervisor",)))
 def test_data_loader_workers_end_too(ddp: Launcher, whom: str) -> None:
     running = ddp.start(
         "--nproc-per-node", 2, "--shutdown-timeout", 2, TRAIN, "--workers", 2, "--steps", 10000, "--step-s", 0.05
