@@ -5,6 +5,7 @@ train.py [--steps N] [--fault KIND --rank R [--step S]] [--step-s SECONDS] [--ou
 
 import argparse
 import atexit
+import gc
 import os
 import signal
 import subprocess
@@ -43,11 +44,17 @@ def main() -> None:
         subprocess.Popen(["sleep", "300"])
 
     dist.init_process_group("gloo")
+    _train(args, faulty)
+    gc.collect()  # whoever still refers to gloo's group when the interpreter is gone may be aborted within torch
+    dist.destroy_process_group()
+    print(f"rank {rank} done", flush=True)
+
+
+def _train(args: argparse.Namespace, faulty: bool) -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batches = _batches(args.workers)
-    loss = torch.zeros(())
     for step in range(args.steps):
         if faulty and step == args.step:
             _fail(args.fault)
@@ -57,8 +64,6 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         print(f"step {step} loss {loss.item():.6f}", flush=True)
-    dist.destroy_process_group()
-    print(f"rank {rank} done", flush=True)
 
 
 def _attempt(args: argparse.Namespace, rank: int) -> int:
