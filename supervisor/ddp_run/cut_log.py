@@ -78,10 +78,8 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
         if not _lacks_a_cause(strict):
             return strict
     killed = strict.first_failure is not None and strict.first_failure.signal is not None
-    spoken = SpokenText.of_logs([replace(log, text=log.text.ending(_MOST_LINES)) for log in logs[:_MOST_LOGS]])
-    behind = _behind_progress(spoken)
     # a server that ends its processes by SIGKILL after an exception of one of them
-    signs = (sign for sign in _signs(spoken, behind) if sign.exception is not None or not killed)
+    signs = (sign for sign in _signs(logs) if sign.exception is not None or not killed)
     found = min(signs, key=lambda sign: sign.strength, default=None)
     if found is None or (strict.outcome is not None and found.finding.rule.consequence):
         return strict
@@ -99,9 +97,8 @@ def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
     line that would say more (a warning, a word of another process) may be about something else: the last exception
     stays, and is not certain.
     """
-    spoken = SpokenText.of_logs([replace(log, text=log.text.ending(_MOST_LINES)) for log in logs[:_MOST_LOGS]])
     first = strict.first_failure.rank if strict.first_failure is not None else None
-    signs = list(_signs(spoken, _behind_progress(spoken)))
+    signs = list(_signs(logs))
     last = max((sign.index for sign in signs if sign.exception is not None), default=-1)
     causes = [
         sign
@@ -194,8 +191,10 @@ def _present(text: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------- signs
 
 
-def _signs(spoken: SpokenText, behind: int) -> Iterator[_Sign]:
+def _signs(logs: Sequence[Log]) -> Iterator[_Sign]:
     """What the rules find behind the last progress: exceptions, whole and torn, then lines, then frames alone."""
+    spoken = SpokenText.of_logs([replace(log, text=log.text.ending(_MOST_LINES)) for log in logs[:_MOST_LOGS]])
+    behind = _behind_progress(spoken)
     everything = spoken.text(range(len(spoken.lines)))
     exceptions = [each for each in raised.all_of(spoken) if each.index >= behind][-_MOST_EXCEPTIONS:]
     for each in exceptions:

@@ -275,9 +275,8 @@ def _without_hello(part: AttemptEvents, agent: AgentEnd, started: Mapping[Rank, 
     """Ranks that only the agent speaks of: all of them where the ranks ran without the bootstrap. Root first."""
     entries = [entry for entry in agent.summary if entry.rank not in started and entry.code != 0]
     entries.sort(key=lambda entry: (not entry.root, entry.time or "", entry.rank))
-    deaths = []
-    for entry in entries:
-        death = Death(
+    return [
+        Death(
             rank=entry.rank,
             local_rank=entry.local_rank,
             node_rank=part.run.node_rank if part.run else None,
@@ -285,8 +284,8 @@ def _without_hello(part: AttemptEvents, agent: AgentEnd, started: Mapping[Rank, 
             pid=entry.pid,
             code=entry.code,
         )
-        deaths.append(death)
-    return deaths
+        for entry in entries
+    ]
 
 
 def _rank_folder(folder: Path, attempt: int, rank: Rank) -> str:

@@ -98,8 +98,10 @@ def clear_stale() -> None:
     host, as others may share the file system, and no process has its socket.
     """
     host = _this_host()
+    if host is None:
+        return
     name = re.compile(rf"ddp-run-{os.getuid()}-[0-9a-f]{{8}}")
-    for place in dict.fromkeys(_places()) if host is not None else ():
+    for place in dict.fromkeys(_places()):
         try:
             with os.scandir(place) as entries:
                 found = [Path(entry.path) for entry in entries if name.fullmatch(entry.name)]
@@ -112,7 +114,7 @@ def clear_stale() -> None:
                 continue
 
 
-def _clear(folder: Path, host: str | None) -> None:
+def _clear(folder: Path, host: str) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         status = os.fstat(handle)

@@ -122,7 +122,9 @@ class Keeper:
         """A child was waited for; whether it was this one. Somebody has killed it then, and it is started again."""
         if self._process is None or pid != self._process.pid:
             return False
-        self._let_go(self._process)
+        self._process.returncode = -signal.SIGKILL
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         self._process = None
         if self._starts < _MOST_KEEPERS:
             try:
@@ -139,12 +141,6 @@ class Keeper:
             self._process.communicate(b"q", timeout=1)
         except (OSError, subprocess.TimeoutExpired):
             self._process.kill()
-
-    @staticmethod
-    def _let_go(process: subprocess.Popen[bytes]) -> None:
-        process.returncode = -signal.SIGKILL
-        if process.stdin is not None:
-            process.stdin.close()
 
 
 def kill_everything_below() -> bool:
@@ -278,7 +274,7 @@ def _in_masks(pid: int, signum: int, names: tuple[str, ...]) -> bool:
 def descendants(*, but: Iterable[int] = ()) -> list[int]:
     """Pids of all that live below this process (as subreaper: the whole job), without `but` and zombies.
 
-    None where /proc cannot be read.
+    Empty where /proc cannot be read.
     """
     return _below(but) or []
 

@@ -50,8 +50,8 @@ def variables_for_ranks(environ: Mapping[str, str], ranks: int) -> dict[str, str
     """
     if not (os.isatty(1) and os.isatty(2)) or environ.get("TERM", "dumb") in ("dumb", "unknown"):
         return {}
-    asked = {} if environ.keys() & {"TTY_COMPATIBLE", "TTY_INTERACTIVE"} else {"TTY_COMPATIBLE": "1"}
-    asked |= {"TTY_INTERACTIVE": "1"} if asked else {}
+    bars = {"TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "1"}
+    asked = {} if environ.keys() & bars else bars
     prefix = "[rank0]: " if ranks == 1 else f"[rank0-{max(ranks, 2) - 1}]: "
     try:
         room = os.get_terminal_size(2).columns - len(prefix)
