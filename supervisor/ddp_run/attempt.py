@@ -87,10 +87,10 @@ class Attempt:
     inbox: Inbox
     output: Output
     tailer: Tailer
+    keeper: launch.Keeper
     places: tuple[str, ...] = ()
     """Paths whose free space is of interest after a death."""
     keep: frozenset[int] = frozenset()
-    keeper: launch.Keeper | None = None
     hang_timeout_s: float | None = None
     """End the job after so long without progress, where a closer look has shown who waits or stands still."""
     _rules: Iterator[str] | None = None
@@ -102,7 +102,7 @@ class Attempt:
     _ranks: dict[Rank, _RankProcess] = field(default_factory=dict)
     _finished: bool = False
     _first_end: float | None = None
-    _stops: int = 0
+    stops: int = 0
     """Stop signals received."""
     _agent_killed: bool = False
     """By us."""
@@ -153,11 +153,6 @@ class Attempt:
         for process in self._ranks.values():
             self._forget(process)
 
-    @property
-    def told_to_stop(self) -> bool:
-        """Whether a stop signal came while it lasted."""
-        return self._stops > 0
-
     # ---------------------------------------------------------------- sources of events
 
     def _turn(self, at_most_s: float | None) -> None:
@@ -173,7 +168,7 @@ class Attempt:
                 case Caught(signum):
                     self._read_inbox()  # a rank that has said hello by now is to have it too
                     if signum in STOP_SIGNALS:
-                        self._stops += 1
+                        self.stops += 1
                         self._note_progress()
                     self._emit(SignalReceived(now(), signum))
                 case RanOut("look-for-ranks"):
@@ -276,7 +271,7 @@ class Attempt:
             if pid == self._agent:
                 self._on_agent_end(code)
                 continue
-            if self._asides.reaped(pid) or (self.keeper is not None and self.keeper.reaped(pid)):
+            if self._asides.reaped(pid) or self.keeper.reaped(pid):
                 continue
             self._surroundings.reaped(pid)
             for process in self._ranks.values():
@@ -416,7 +411,7 @@ class Attempt:
 
     def _not_the_jobs(self) -> Set[int]:
         """Pids below us that are not the job's."""
-        keeper = {self.keeper.pid} if self.keeper is not None and self.keeper.pid is not None else set()
+        keeper = set() if self.keeper.pid is None else {self.keeper.pid}
         return {*self.keep, *keeper, *self._asides.pids, *self._surroundings.pids} - set(self._living().values())
 
     # ------------------------------------------------------------------- actions
@@ -508,9 +503,9 @@ class Attempt:
 
     def _serve(self, at_most_s: float) -> bool:
         """Whether a stop signal came meanwhile."""
-        stops = self._stops
+        stops = self.stops
         self._turn(at_most_s)
-        return self._stops > stops
+        return self.stops > stops
 
 
 def _silent_rank(pid: int, environ: Mapping[str, str], attempt: int) -> RankStarted:

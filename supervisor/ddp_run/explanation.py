@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddp_run import cut_log, diagnose, journal, judging, retry, scan, transcript, verdict_file, verdict_text, wrapped
-from ddp_run.attempt_events import attempts_made, stop_before_retry
+from ddp_run.attempt_events import attempts_made
 from ddp_run.events import AttemptEnded, Event, Rank, RunStarted
 from ddp_run.runs_meant import is_run, last_attempt
 from ddp_run.signs import words
@@ -124,20 +124,18 @@ def _of_run(folder: Path) -> Answer:
         raise NotReadable(f"{folder} is not the folder of a run: {error}") from error
     attempts = len(attempts_made(events))
     run = next((event for event in events if isinstance(event, RunStarted)), None)
-    reasons = [event.reason for event in events if isinstance(event, AttemptEnded)]
-    stop = stop_before_retry(events)
-    if stop is not None:
-        reasons.append(retry.stopped(stop).reason)
+    decided = [event.reason for event in events if isinstance(event, AttemptEnded)]
+    reason = judging.final_reason(decided[-1], events) if decided else None
     document = verdict_file.as_json(
         verdict,
         run_id=run.run_id if run else None,
         attempts=attempts,
         folder=str(folder),
         decision="stop",
-        decision_reason=reasons[-1] if reasons else retry.UNDECIDED,
+        decision_reason=retry.UNDECIDED if reason is None else reason,
         wall_at=journal.clock(events) if run else lambda _stamp: None,
     )
-    return Answer(verdict, folder, attempts, f"not retried: {reasons[-1]}" if reasons else None, document)
+    return Answer(verdict, folder, attempts, None if reason is None else f"not retried: {reason}", document)
 
 
 # ------------------------------------------------------------------------------------------------- logs

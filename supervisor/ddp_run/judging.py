@@ -18,6 +18,7 @@ from ddp_run.diagnose import judge, stopped_before_retry
 from ddp_run.events import Event, RankExited, RankFailed
 from ddp_run.evidence import gather
 from ddp_run.exit_status import shell_code, signal_name
+from ddp_run.retry import stopped
 from ddp_run.verdict import FirstFailure, Verdict
 
 LIMIT_S = 10.0
@@ -59,6 +60,12 @@ def final(verdict: Verdict, events: Sequence[Event]) -> Verdict:
     """The run's verdict from its last attempt's: another one where a stop signal came in place of the next attempt."""
     signum = stop_before_retry(events)
     return verdict if signum is None else stopped_before_retry(verdict, signum)
+
+
+def final_reason(reason: str, events: Sequence[Event]) -> str:
+    """Why there is no other attempt: `reason`, as it was decided after the last, unless a stop signal came then."""
+    signum = stop_before_retry(events)
+    return reason if signum is None else stopped(signum).reason
 
 
 def _first_end(events: Sequence[Event], attempt: int, why: str) -> Verdict:

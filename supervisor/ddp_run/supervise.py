@@ -99,7 +99,8 @@ class _Job:
     _port: int | None = None
     keeper: launch.Keeper = field(init=False)
     _keep: frozenset[int] = frozenset()
-    _told_to_stop: bool = False
+    _stops: int = 0
+    """Stop signals received."""
     _waiting: Attempt | None = None
     _last: _Outcome | None = None
     """Of the attempt before."""
@@ -121,7 +122,7 @@ class _Job:
 
         retrying = backoff.attempts(
             self.plan.options.max_retries,
-            again=lambda outcome: outcome.decision.retry and not self._told_to_stop,
+            again=lambda outcome: outcome.decision.retry and not self._stops,
             sleep=self._pause,
             before_sleep=self._announce_retry,
         )
@@ -142,7 +143,7 @@ class _Job:
         while True:
             if self._last is not None:
                 self._serve(0)  # not before the first attempt: its agent runs already, and signals are for it
-                if self._told_to_stop:
+                if self._stops:
                     return self._last
             try:
                 attempt = self._waiting or self._start_attempt()
@@ -152,7 +153,7 @@ class _Job:
                 return self._not_started(self._last, error)
             self._waiting = None
             attempt.stay()
-            self._told_to_stop |= attempt.told_to_stop
+            self._stops += attempt.stops
             # what could not be ended has SIGKILL already, and is no leftover of the next attempt
             self._keep = frozenset(pid for pid in self._keep | attempt.not_ended if launch.is_alive(pid))
             outcome = self._last = self._conclude(attempt)
@@ -266,8 +267,10 @@ class _Job:
         self._count_memory()
         options = self.plan.options
         run = self.folder.path, self.journal.events, attempt.number
-        if self._counted >= options.max_retries:  # there is an answer, should nobody let us read the logs
-            self._teller().write(judging.judged_by_events(*run), retry.UNDECIDED)
+        if self._counted >= options.max_retries:
+            seen = judging.judged_by_events(*run)
+            if seen.outcome != "succeeded":  # there is an answer, should nobody let us read the logs
+                self._teller().write(seen, retry.UNDECIDED)
         verdict = judging.judged(*run, limit_s=judging.LIMIT_S)
         decision = retry.decide(
             verdict,
@@ -305,7 +308,7 @@ class _Job:
         from ddp_run import verdict_text
 
         self._catch_up()
-        if self._told_to_stop:
+        if self._stops:
             return
         attempts = self.plan.options.max_retries + 1
         if self.output.json:
@@ -323,7 +326,7 @@ class _Job:
 
     def _pause(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while (remaining := deadline - time.monotonic()) > 0 and not self._told_to_stop:
+        while (remaining := deadline - time.monotonic()) > 0 and not self._stops:
             self._serve(remaining)
 
     def _serve(self, at_most_s: float) -> None:
@@ -338,16 +341,15 @@ class _Job:
                         self.keeper.reaped(pid)
                 case Caught(signum) if signum in HANDLED_SIGNALS:
                     self.journal.record(SignalReceived(now(), signum))
-                    self._told_to_stop |= signum in STOP_SIGNALS
+                    self._stops += signum in STOP_SIGNALS
                 case _:
                     pass
 
     def _served_stop(self) -> bool:
         """Whether a signal to stop has come just now."""
-        told, self._told_to_stop = self._told_to_stop, False
+        stops = self._stops
         self._serve(0)
-        came, self._told_to_stop = self._told_to_stop, self._told_to_stop or told
-        return came
+        return self._stops > stops
 
     # ------------------------------------------------------------------ beginning and end
 
@@ -394,12 +396,10 @@ class _Job:
 
     def _end(self, outcome: _Outcome) -> int:
         """The answer first, in verdict.json; then the console catches up and shows it."""
-        from ddp_run import judging, retry
-        from ddp_run.attempt_events import stop_before_retry
+        from ddp_run import judging
 
-        stop = stop_before_retry(self.journal.events)
         verdict = judging.final(outcome.verdict, self.journal.events)
-        reason = outcome.decision.reason if stop is None else retry.stopped(stop).reason
+        reason = judging.final_reason(outcome.decision.reason, self.journal.events)
         self._verdicts.append(verdict)
         teller = self._teller()
         document = teller.write(verdict, reason)
