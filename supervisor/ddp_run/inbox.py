@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, final
 
-from ddp_run import kernel_text
+from ddp_run import board_folder, kernel_text
+from ddp_run.board_folder import BoardFolder
 from ddp_run.events import (
     ExceptionInfo,
     LocalRank,
@@ -36,7 +37,6 @@ _MOST = 256 * 1024
 
 Said = RankStarted | RankFailed | RankFinished | RankPhase | Noted
 """What a rank can say."""
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _NAME, _HOST = "events.sock", "host"
 _OURS = re.compile(r"events\.sock|host|board_\d+_\d+")
 """Files of such a folder."""
@@ -71,18 +71,6 @@ def _private_folder() -> Path:
     raise failure
 
 
-def _board_folder(name: str) -> tuple[Path, ...]:
-    """A folder of this name for the ranks' boards in shared memory, where it can be had.
-
-    The socket is not put there: systemd's RemoveIPC clears it at its user's last logout, and a mapped board stays.
-    """
-    try:
-        (_SHARED_MEMORY / name).mkdir(mode=0o700)
-    except OSError:
-        return ()
-    return (_SHARED_MEMORY / name,)
-
-
 def _this_host() -> str | None:
     """This start of this machine's kernel, which its containers share; null where it cannot be known."""
     try:
@@ -97,6 +85,7 @@ def clear_stale() -> None:
     Only what is certainly such a folder (its name, owner, mode and files) and certainly nobody's any more: made on this
     host, as others may share the file system, and no process has its socket.
     """
+    board_folder.clear_stale()
     host = _this_host()
     if host is None:
         return
@@ -134,11 +123,6 @@ def _clear(folder: Path, host: str) -> None:
     finally:
         os.close(handle)
     folder.rmdir()
-    boards = _SHARED_MEMORY / folder.name
-    if boards.is_dir() and not boards.is_symlink():
-        for board in boards.glob("board_*"):
-            board.unlink()
-        boards.rmdir()
 
 
 def _has_owner(path: Path) -> bool:
@@ -167,7 +151,8 @@ class Inbox:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * _MOST)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.bind(str(self.path))
-        self.board_folders = (*_board_folder(self.folder.name), self.folder)
+        self._boards = BoardFolder(self.folder.name)
+        self.board_folders = tuple(each for each in (self._boards.path, self.folder) if each is not None)
         """Where a rank may put its board (`rank/board.py`): the first that gives room. All are removed at the end."""
 
     def __enter__(self) -> Self:
@@ -182,6 +167,7 @@ class Inbox:
                 folder.rmdir()
             except OSError:  # somebody cleaned up temporary files meanwhile
                 pass
+        self._boards.let_go()
 
     def fileno(self) -> int:
         """Descriptor for a loop."""

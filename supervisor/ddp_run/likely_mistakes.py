@@ -45,7 +45,7 @@ def _one_of_several_tasks(options: Options, environ: Mapping[str, str]) -> list[
 def _tasks_here(text: str, node: str) -> int:
     """Of `2(x3),1` (sbatch(1), SLURM_TASKS_PER_NODE) the number for this node; 0 where that cannot be told."""
     index = int(node) if node.isdigit() else 0
-    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?(?:,|$)", text):
+    for tasks, times in re.findall(r"(?<!\d)(\d{1,9})(?:\(x(\d{1,9})\))?(?:,|$)", text):
         index -= int(times or 1)
         if index < 0:
             return int(tasks)

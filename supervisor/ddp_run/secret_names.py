@@ -184,7 +184,7 @@ def _is_plain(value: str) -> bool:
         return True
     if "://" in value or value.startswith(("/", "./", "../", "~")) or re.search(r"\.[a-z]{2,5}\Z", value):
         return True
-    return len(value) < 20 and re.fullmatch(r"[A-Za-z]?[a-z]*(?:[ _./:\-][A-Za-z]?[a-z]*)*", value) is not None
+    return len(value) < 20 and re.fullmatch(r"(?:[A-Za-z][a-z]*)?(?:[ _./:\-](?:[A-Za-z][a-z]*)?)*", value) is not None
 
 
 def _is_made_up(value: str) -> bool:

@@ -49,7 +49,7 @@ def _user(url: str, before: str, start: int, last_sign: int) -> int | None:
         if port is not None or url.startswith("[", start) or colon > last_sign:
             return None
         return _end_of_password(url, colon)
-    scheme = re.search(r"(?a)[A-Za-z][\w+.\-]*\Z", before)
+    scheme = re.search(r"(?a)[A-Za-z][\w+.\-]{0,23}\Z", before)
     if sign < 0 or (scheme is not None and scheme[0].lower().startswith(_WITH_NAMES)):
         return None
     user = url[start:sign]

@@ -302,7 +302,10 @@ class _Job:
             self.journal.record(Noted(now(), note))
         attempt.tailer.close()
         if self._last is not None:
-            self.output.show_failed(self._last.verdict, self.journal.events, self.folder.path)
+            try:
+                self.output.show_failed(self._last.verdict, self.journal.events, self.folder.path)
+            except Exception as error:  # the files hold these lines
+                self.output.say(f"the last lines of the ranks that failed cannot be shown ({type(error).__name__})")
 
     def _announce_retry(self, outcome: _Outcome, delay_s: float) -> None:
         from ddp_run import verdict_text

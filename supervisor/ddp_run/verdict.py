@@ -6,16 +6,18 @@ Values only: nothing here opens a file or asks the system. `ddp_run.evidence` ga
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import field, replace
 from enum import StrEnum
 from re import Match, Pattern
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, NotEnded, Rank, StallSeen
 from ddp_run.frozen import frozen
 from ddp_run.redaction import redact_lines, redact_value
 from ddp_run.resources import GpuLook, MemoryTrend, Space
 
+Found = TypeVar("Found")
 Outcome = Literal["succeeded", "failed", "hung", "interrupted", "refused"]
 Confidence = Literal["certain", "likely", "unknown"]
 Phase = Literal["launch", "before-init", "init", "after-init", "training", "shutdown"]
@@ -224,6 +226,15 @@ class Evidence:
     host: str | None = None
     logs_only: bool = False
     """Read from logs of any launcher: no journal tells how the job ended."""
+    _found: dict[Callable[[Evidence], object], object] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def once(self, look: Callable[[Evidence], Found]) -> Found:
+        """What `look` finds here, looked for once: rules are asked of each rank, and all logs are long."""
+        if look not in self._found:
+            self._found[look] = look(self)
+        return cast(Found, self._found[look])
 
     def without_secrets(self) -> Evidence:
         """With exceptions that are redacted before a rule cuts anything out of them."""

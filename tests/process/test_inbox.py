@@ -139,23 +139,28 @@ def test_who_says_hello_is_the_kernels_word(inbox: Inbox, claimed: int) -> None:
 
 KILLED = """
 import os
+import sys
 from pathlib import Path
 from ddp_run.inbox import Inbox, clear_stale
 inbox = Inbox()
 for folder in inbox.board_folders:
-    (folder / "board_0_3").write_bytes(bytes(4096))
+    for name in ("board_0_3", *sys.argv[1:]):
+        (folder / name).write_bytes(bytes(4096))
 print(inbox.folder)
 os.kill(os.getpid(), 9)
 """
 
 
 @pytest.fixture
-def killed_run() -> Iterator[Callable[[], Path]]:
-    """Makes a run that is killed, and gives its folder; TMPDIR is the test's own, shared memory is not."""
+def killed_run() -> Iterator[Callable[..., Path]]:
+    """Makes a run that is killed, with these files beside its boards, and gives its folder.
+
+    TMPDIR is the test's own, shared memory is not: runs of other tests clear it too.
+    """
     names: list[str] = []
 
-    def kill() -> Path:
-        done = subprocess.run([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, timeout=limit(60))
+    def kill(*files: str) -> Path:
+        done = subprocess.run([sys.executable, "-c", KILLED, *files], stdout=subprocess.PIPE, timeout=limit(60))
         folder = Path(done.stdout.decode().strip())
         names.append(folder.name)
         return folder
@@ -165,7 +170,7 @@ def killed_run() -> Iterator[Callable[[], Path]]:
         shutil.rmtree(Path("/dev/shm") / name, ignore_errors=True)
 
 
-def test_folders_of_killed_runs_are_cleared(inbox: Inbox, killed_run: Callable[[], Path]) -> None:
+def test_folders_of_killed_runs_are_cleared(inbox: Inbox, killed_run: Callable[..., Path]) -> None:
     dead = [killed_run() for _ in range(2)]
     assert all(folder.is_dir() for folder in dead)
     clear_stale()
@@ -175,9 +180,27 @@ def test_folders_of_killed_runs_are_cleared(inbox: Inbox, killed_run: Callable[[
     assert len(inbox.read()) == 1, "a living one stays"
 
 
+def test_boards_whose_socket_folder_somebody_removed_are_cleared_too(
+    inbox: Inbox, killed_run: Callable[..., Path]
+) -> None:
+    """Temporary files go by their age or with a container; shared memory may stay."""
+    dead = killed_run()
+    shutil.rmtree(dead)
+    clear_stale()
+    assert not (Path("/dev/shm") / dead.name).exists()
+    assert (Path("/dev/shm") / inbox.folder.name).is_dir(), "that of a living run stays"
+
+
+def test_boards_that_may_be_somebody_elses_are_left_alone(inbox: Inbox, killed_run: Callable[..., Path]) -> None:
+    dead = killed_run("weights.pt")
+    shutil.rmtree(dead)
+    clear_stale()
+    assert {file.name for file in (Path("/dev/shm") / dead.name).iterdir()} == {"board_0_3", "weights.pt"}
+
+
 @pytest.mark.parametrize("how", ["mode", "name", "link", "file", "host", "owner", "unmarked", "folder"])
 def test_what_may_be_somebody_elses_is_left_alone(
-    inbox: Inbox, tmp_path: Path, killed_run: Callable[[], Path], how: str
+    inbox: Inbox, tmp_path: Path, killed_run: Callable[..., Path], how: str
 ) -> None:
     folder = killed_run()
     match how:

@@ -1,18 +1,22 @@
 """No pattern of a rule or reader may blow up on a line that somebody made for it: logs come from anywhere.
 
-Every compiled pattern of the package is found in its modules, so a new one is tested without a word here. Its own
-pieces make the hostile lines: all runs of neighbouring pieces, repeated, alone and behind what stands before them.
+Every compiled pattern of the package is found in its modules, and every one written out in a call of `re`, so a new
+one is tested without a word here. Its own pieces make the hostile lines: all runs of neighbouring pieces, repeated,
+alone and behind what stands before them.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import pkgutil
 import re
 import time
 from collections.abc import Iterator
 from itertools import chain
 from re import Pattern, _constants, _parser  # type: ignore[attr-defined]
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -55,14 +59,28 @@ def held(value: object, seen: set[int]) -> Iterator[Pattern[str]]:
             yield from held(getattr(value, name, None), seen)
 
 
+def called(module: ModuleType) -> Iterator[tuple[int, Pattern[str]]]:
+    """The patterns that calls like `re.search("…", text)` hold, and their lines."""
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name("re"), attr=how), args=[ast.Constant(value=str(text)), *_]
+            ) if how != "compile":
+                whole = {"match": rf"\A(?:{text})", "fullmatch": rf"\A(?:{text})\Z"}.get(how, text)
+                yield node.lineno, re.compile(whole, re.MULTILINE)  # the slower reading of ^ and $
+            case _:
+                pass
+
+
 def collected() -> dict[tuple[str | bytes, int], tuple[str, Pattern[Any]]]:
     found: dict[tuple[str | bytes, int], tuple[str, Pattern[Any]]] = {}
     for module in modules():
-        for name, value in vars(importlib.import_module(module)).items():
+        loaded, short = importlib.import_module(module), module.removeprefix("ddp_run.")
+        for name, value in vars(loaded).items():
             for pattern in held(value, set()) if not name.startswith("__") else ():
-                found.setdefault(
-                    (pattern.pattern, pattern.flags), (f"{module.removeprefix('ddp_run.')}.{name}", pattern)
-                )
+                found.setdefault((pattern.pattern, pattern.flags), (f"{short}.{name}", pattern))
+        for line, pattern in called(loaded):
+            found.setdefault((pattern.pattern, pattern.flags), (f"{short}:{line}", pattern))
     return found
 
 

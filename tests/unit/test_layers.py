@@ -94,6 +94,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "aside",
         "space",
         "core_dump",
+        "board_folder",
         "inbox",
         "journal",
         "runs_meant",

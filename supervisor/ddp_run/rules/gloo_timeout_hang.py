@@ -75,11 +75,15 @@ def match(death: Death, run: Evidence) -> Finding | None:
     else:
         what = {"recv": "to receive from", "send": "to send to"}.get(hit["what"] or "", "for")
         cause = f"{death.who} waited {waited}{what} another rank in a Gloo collective, and gave up"
-    suspect = silent(run, SIGNS)
+    suspect = run.once(_mute)
     if suspect is not None and suspect != death.rank:
         cause += f"; likely for rank {suspect}, the only one that printed no time-out"
         return replace(hit.finding(RULE, death, cause, _advice(suspect, run), confidence="likely"), culprit=suspect)
     return hit.finding(RULE, death, cause, _advice(None, run))
+
+
+def _mute(run: Evidence) -> Rank | None:
+    return silent(run, SIGNS)
 
 
 def _advice(missing: Rank | None, run: Evidence) -> tuple[str, ...]:

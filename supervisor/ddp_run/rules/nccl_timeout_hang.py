@@ -121,7 +121,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
         return _stuck(death, run)
     if hit.exception is None:
         hit = _first(death) or hit
-    suspect = _suspect(run)
+    suspect = run.once(_suspect)
     cause = f"{death.who} waited {_what(hit)}, which never completed"
     if suspect is not None and suspect.rank != death.rank:
         cause += f"; likely for {suspect.other}"
