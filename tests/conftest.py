@@ -1,20 +1,22 @@
-"""For all tests: signals have their default effect, however the suite was started; no example has a time to keep."""
+"""For all tests: signals have their default effect, however the suite was started; examples are the same each time."""
 
 from __future__ import annotations
 
 import signal
 
 import hypothesis
+import pytest
 
 INHERITED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 """A shell ignores the first two in what it starts with `&`, and every program started from there does so too. SIGHUP
 is not among them: somebody who says `nohup scripts/test` wants it ignored; tests that send it see to it themselves."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Also in each process of xdist: what is started from there inherits it."""
-    hypothesis.settings.register_profile("no seconds", deadline=None)
-    hypothesis.settings.load_profile("no seconds")
+    hypothesis.settings.register_profile("gate", deadline=None, derandomize=True)
+    hypothesis.settings.register_profile("search", deadline=None, max_examples=2000)
+    hypothesis.settings.load_profile(config.getoption("--hypothesis-profile", None) or "gate")
     for signum in INHERITED:
         if signal.getsignal(signum) is signal.SIG_IGN:
             signal.signal(signum, signal.default_int_handler if signum is signal.SIGINT else signal.SIG_DFL)

@@ -55,6 +55,7 @@ _LOOKED_AT = 64
 """Characters of a value that tell what it is."""
 _EQUALS = r"""(?a)\\*["']?\]?[ \t]{0,4}(?::=|=>|==?|:)[ \t]{0,4}"""
 _QUOTE = r"""(?a)[bBrRuUfF]{0,2}(\\*["'])"""
+_KEY_MARKS = ("-----BEGIN ", "-----END ")
 _SCHEME = r"(?ai)(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey|AWS4-HMAC-SHA256)[ \t]{1,4}(?=[^\s\"'])"
 _BARE = r"""(?a)(?:[^\s"'<>,;&)\]}]|[,;&)\]}](?![\s"'\\]|\Z|[\w.\-]{1,40}["']?[=:]))+"""
 
@@ -126,7 +127,14 @@ def _value_at(text: str, start: int, end: int, grade: Grade) -> tuple[int, int, 
         and hides(grade, bare[0], bare=True)
     ):
         bare = re.compile(_BARE).match(text, first)
-    return (first, bare.end(), True) if bare is not None else None
+    last = first if bare is None else _before_mark(text, bare.end())
+    return (first, last, True) if last > first else None
+
+
+def _before_mark(text: str, last: int) -> int:
+    """Where a value ends of which a private key's mark seems to be a part."""
+    starts = (max(0, last - len(mark) + 1) for mark in _KEY_MARKS)
+    return next((start for start in starts if text.startswith(_KEY_MARKS, start)), last)
 
 
 def _after_blanks(text: str, start: int, end: int, grade: Grade) -> int | None:
