@@ -29,6 +29,8 @@ WORDS: tuple[str, ...] = ("VERSION_WORD", "PID", "PHASE", "PHASE_AT", "STEPS", "
 WORDS += ("HEARTBEAT", "STACKS_READY", "ASKED", "ANSWERED", "MAIN_THREAD", "SAMPLER", "CALL", "NCCL")
 WORDS += ("STACKS_ASKED", "STACKS_ANSWERED")
 PHASES = ("before-init", "init", "after-init", "training", "shutdown")
+REPLACED = "replaced"
+"""Said by a rank in place of a phase, and on no board: its process runs another program now."""
 CALLS = ("", "torch.cuda.set_device", "DistributedDataParallel()")
 _AT = {name: index for index, name in enumerate(WORDS)}
 _MOST_STACKS = 1 << 20

@@ -276,7 +276,8 @@ class CoreDumped:
 @frozen
 class RankPhase:
     """A rank came into a phase: init (it joins the process group), after-init, training (its first optimizer step is
-    done) or shutdown (it destroys the group). Before the first it is in before-init."""
+    done) or shutdown (it destroys the group). Before the first it is in before-init. replaced: its process runs another
+    program from here on (exec), in which nothing is seen."""
 
     at: MonotonicNs
     rank: Rank

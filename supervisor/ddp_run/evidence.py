@@ -38,6 +38,7 @@ from ddp_run.events import (
 )
 from ddp_run.log_tail import TAIL_BYTES, read_tail
 from ddp_run.private_files import open_file
+from ddp_run.raised import starts_a_launcher
 from ddp_run.rank_ends import RankEnds
 from ddp_run.run import STOP_SIGNALS
 from ddp_run.verdict import (
@@ -218,7 +219,8 @@ def _death(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnds
 
 
 def _phase(part: AttemptEvents, start: RankStarted) -> Phase | None:
-    """The last phase that the rank reported; before its first it is in before-init."""
+    """The last phase that the rank reported; before its first it is in before-init. Null where it was not watched, or
+    not any more."""
     told = [
         e.phase for e in part.events if isinstance(e, RankPhase) and (e.rank, e.restart) == (start.rank, start.restart)
     ]
@@ -303,7 +305,9 @@ def _with_logs(folder: Path, rank_folder: str, death: Death, share: int) -> Deat
     stderr, stdout = read("stderr.log"), read("stdout.log")
     exception = death.exception or _error_file(folder, f"{rank_folder}/error.json")
     exception = traceback_text.at_its_origin(exception) if exception is not None else None
-    raised_in_child = traceback_text.of_child(exception) if exception is not None else None
+    raised_in_child = None
+    if exception is not None:
+        raised_in_child = traceback_text.of_child(exception) or _of_started(exception, stderr)
     if raised_in_child is not None:  # its phase is not known
         exception, death = raised_in_child, replace(death, phase=None, step=None, call=None)
     return replace(
@@ -314,6 +318,14 @@ def _with_logs(folder: Path, rank_folder: str, death: Death, share: int) -> Deat
         nccl=_nccl(read("nccl.log"), stdout),
         exception=_cause_of_exit(death.code, exception, stderr),
     )
+
+
+def _of_started(exception: ExceptionInfo, stderr: LogText) -> ExceptionInfo | None:
+    """What a Python program raised that the rank had started, where the rank says no more than that it failed."""
+    own = traceback_text.last(stderr.lines) if starts_a_launcher(exception) else None
+    if own is None or own.info.type != exception.type:
+        return None
+    return printed_exception(None, replace(stderr, lines=stderr.lines[: own.start]))
 
 
 def _nccl(own: LogText, stdout: LogText) -> LogText:

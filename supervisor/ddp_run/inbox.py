@@ -272,9 +272,9 @@ def _started(fields: _Fields, sender: int) -> RankStarted:
 
 
 def _phase(name: str) -> str:
-    from ddp_run.boards import PHASES
+    from ddp_run.boards import PHASES, REPLACED
 
-    if name not in PHASES:
+    if name not in (*PHASES, REPLACED):
         raise ValueError(name)
     return name
 

@@ -313,6 +313,28 @@ def test_the_end_of_a_program_is_stamped_before_what_runs_at_exit(ranks: Ranks, 
     assert hello["at"] < finished["at"] < ended - (0 if "_exit" in program else 300_000_000)
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "os.execv(sys.executable, [sys.executable, '-c', 'print(1); exit(4)'])",
+        "os.execvpe('sh', ['sh', '-c', 'echo 1; exit 4'], os.environ)",
+        "pid = os.spawnlp(os.P_NOWAIT, 'true', 'true'); os.wait(); os.execlp('sh', 'sh', '-c', 'exit 4')",
+    ],
+)
+def test_another_program_in_its_place_is_told_of(ranks: Ranks, program: str) -> None:
+    script = ranks.write("prog.py", f"import os, sys\n{program}\n")
+    plain, rank = ranks.plain(script), ranks.rank("script", script)
+    assert (rank.code, rank.stdout, rank.stderr) == (plain.code, plain.stdout, plain.stderr)
+    assert rank.code == 4
+    assert [message.get("phase") for message in rank.messages] == [None, "replaced"]
+
+
+def test_a_program_that_cannot_take_its_place_fails_as_ever(ranks: Ranks) -> None:
+    script = ranks.write("prog.py", "import os\nos.execv('/nonexistent', ['x'])\n")
+    plain, rank = ranks.plain(script), ranks.rank("script", script)
+    assert (rank.code, rank.stdout, rank.stderr) == (plain.code, plain.stdout, plain.stderr)
+
+
 def test_the_reported_traceback_is_the_printed_one(ranks: Ranks) -> None:
     script = ranks.write("prog.py", FAILURES["chained"].program)
     rank = ranks.rank("script", script)

@@ -104,6 +104,22 @@ def test_a_rank_that_failed_and_stays_is_no_hang(ddp: Launcher) -> None:
     assert told < outcome.stderr.index("error[")
 
 
+IN_ANOTHER_PROGRAM = {
+    "exec": "import os, sys\nos.execv(sys.executable, [sys.executable, sys.argv[1]])\n",
+    "started": "import subprocess, sys\nsubprocess.run([sys.executable, sys.argv[1]], check=True)\n",
+}
+
+
+@pytest.mark.parametrize("how", IN_ANOTHER_PROGRAM)
+def test_what_another_program_of_the_rank_raised_is_named_and_its_phase_is_not_claimed(ddp: Launcher, how: str) -> None:
+    inner = ddp.script("import os\nif os.environ['RANK'] == '1':\n    raise KeyError('label')\n", "inner.py")
+    outcome = ddp("--nproc-per-node", 2, ddp.script(IN_ANOTHER_PROGRAM[how]), inner)
+    failure = outcome.verdict["first_failure"]
+    assert (outcome.code, failure["rank"], outcome.verdict["phase"]) == (1, 1, None)
+    assert failure["exception"]["type"] == "KeyError"
+    assert (Path(failure["exception"]["file"]).name, failure["exception"]["line"]) == ("inner.py", 3)
+
+
 def test_without_a_bootstrap_message_the_agents_summary_speaks(ddp: Launcher) -> None:
     program = ddp.script(
         "import os, sys, time\ntime.sleep(1)\nif os.environ['RANK'] == '1': sys.exit(9)\ntime.sleep(60)"

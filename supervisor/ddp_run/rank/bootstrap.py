@@ -85,6 +85,11 @@ class Boot:
         finished = {"event": "finished", "at": at, "rank": self.rank, "restart": self.restart}
         self.try_to_send(_encode(self.failed(at, code, None) if code else finished))
 
+    def say_replaced(self, at: int) -> None:
+        """This process runs another program from here on."""
+        phase = {"event": "phase", "at": at, "rank": self.rank, "restart": self.restart, "phase": "replaced"}
+        self.try_to_send(_encode(phase))
+
     def send(self, message: bytes) -> None:
         """One datagram to ddp-run, waiting at most SEND_TIMEOUT_S for room. Raises OSError."""
         if not self.socket:

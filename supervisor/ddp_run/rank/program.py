@@ -50,6 +50,8 @@ class Program:
         self._load = load
         self._told = False
         """How it ends was sent."""
+        self._replaced = False
+        """That another program takes its place was sent."""
 
     def run(self, mode: str, words: "list[str]") -> None:
         """Run the program; `mode` and `words` as in bootstrap.py."""
@@ -58,6 +60,7 @@ class Program:
             return
         try:
             self._stamp_exits()
+            self._stamp_exec()
         except Exception:
             pass
         if mode == "run-path":
@@ -211,6 +214,29 @@ class Program:
 
         _exit.__module__, _exit.__qualname__ = end.__module__, end.__qualname__
         os._exit = posix._exit = _exit  # the second: by its module it is pickled
+
+    def _stamp_exec(self) -> None:
+        """Say that the process is about to run another program: nothing is seen of what that does."""
+        if self._boot is None:
+            return
+        for name in ("execv", "execve"):  # all others call these two by their names in `os`
+            self._say_before(name)
+
+    def _say_before(self, name: str) -> None:
+        call = getattr(os, name)
+
+        def exec_(*args: "Any", **kwargs: "Any") -> "Any":
+            try:
+                if self._boot is not None and not self._replaced and os.getpid() == self._boot.pid:
+                    self._replaced = True  # execvp tries one folder after another
+                    self._boot.say_replaced(time.monotonic_ns())
+            except Exception:
+                pass
+            return call(*args, **kwargs)
+
+        exec_.__module__, exec_.__name__, exec_.__qualname__ = call.__module__, call.__name__, call.__qualname__
+        exec_.__doc__ = call.__doc__
+        setattr(os, name, exec_)
 
     def _stamp(self, status: int) -> None:
         """Say with which code the program ends, unless more is known; a forked child's end is not the rank's."""
