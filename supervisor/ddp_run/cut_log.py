@@ -32,13 +32,16 @@ _MOST_EXCEPTIONS = 40
 _MOST_LINES_ASKED = 60
 _BEFORE, _AFTER = 3, 9
 """Lines around one with a sign's words that are shown to the rules."""
-_ABORTS = re.compile(r"terminate called|Fatal Python error: Aborted|double free|free\(\): |stack smashing")
+_ABORTS = re.compile(
+    r"terminate called|Fatal Python error: Aborted|double free|free\(\): |stack smashing|\*\*\* SIGABRT received at "
+)
 _PROGRESS = 3
 """Lines of one form, numbers aside, that a program writes as it goes on."""
 _BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
 _TROUBLE = re.compile(
     r"[Ee]rror|ERROR|[Ee]xception|[Ff]ailed|FAILED|Traceback|File \"|NCCL (?:INFO|WARN)|gloo|[Tt]imed? ?out|[Kk]illed"
     r"|[Aa]bort|frame #|[Ww]aiting|registered at|Process group|\^\^|Thread 0x"
+    r"|ray::|@ +0x"
 )
 """What lines of progress do not say, though several ranks may write it in one form."""
 _LOGGED_BY_TORCH = re.compile(r"\[?[WE]\d{3,4} \d\d:")
@@ -48,7 +51,15 @@ _ROOT = re.compile(
 )
 _RAYS = "ray-actor-died"
 """What Ray's driver says of every worker that ended; why, stands above if anywhere."""
+_OF_RAYS_DRIVER = re.compile(r"ray\.exceptions\.\w{1,40}Error\b")
+_LATE = re.compile(r"100%\||\[repeated \d{1,6}x across cluster\]")
+"""What Ray shows of other processes after its driver failed: it collects their lines, and what they had finished."""
 _WENT_WELL = re.compile(r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|[Ss]uccess\w*|[Ss]aved)\b")
+_HANDLED = re.compile(
+    r"\b(?:instead\b|[Ff]all(?:ing|s)? ?back\b|[Ss]kipp(?:ed|ing)\b|[Ii]gnor(?:ed|ing)\b|[Cc]ontinu(?:es?|ing)\b"
+    r"|[Rr]etry(?:ing)? (?:in|after|\d)|[Ss]tarting (?:fresh|from scratch|over)\b)"
+)
+"""What a program says of an error that it goes on after."""
 _UNSURE = ("python-exception", "unknown")
 
 
@@ -170,8 +181,11 @@ def _behind_progress(spoken: SpokenText) -> int:
     present = _present("\n".join(said))
     texts: dict[str, set[str]] = {}
     forms: dict[int, str] = {}
-    last = 0
+    last, driver_failed = 0, False
     for index, line in enumerate(said):
+        driver_failed = driver_failed or _OF_RAYS_DRIVER.match(line) is not None
+        if driver_failed and _LATE.search(line):
+            continue
         if _BAR.search(line):
             last = index + 1
         elif spoken.by[index].agent or _LOGGED_BY_TORCH.match(line):
@@ -218,7 +232,7 @@ def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> I
     once = {raised.form_of(spoken.lines[indexes[k]]): k for k in reversed(telling)}  # eight ranks say the same
     for k in sorted(once.values())[-_MOST_LINES_ASKED:]:
         index = indexes[k]
-        if spoken.by[index].agent:
+        if spoken.by[index].agent or any(_HANDLED.search(spoken.lines[near]) for near in indexes[k : k + 2]):
             continue
         rank = _alone(spoken.by[index].ranks)
         window = spoken.text(indexes[max(0, k - _BEFORE) : k + _AFTER])
@@ -234,7 +248,7 @@ def _codes(line: str) -> Iterator[int | None]:
     yield None
     if any(sign.search(line) for sign in oom_text.SIGNS):
         yield -signal.SIGKILL
-    if "Segmentation fault" in line:
+    if "Segmentation fault" in line or "*** SIGSEGV received at " in line:
         yield -signal.SIGSEGV
     if _ABORTS.search(line):
         yield -signal.SIGABRT
@@ -246,6 +260,8 @@ def _frames(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> 
     if torn is None:
         return
     info, index = torn.exception, indexes[-1]
+    if raised.says_a_launcher(info.traceback or ""):
+        return
     if info.type:
         death = Death(rank=None, exception=info, stderr=spoken.text(indexes))
         yield from (_Sign(found, index, None, info) for found in _asked(death, everything))
@@ -276,5 +292,7 @@ def _asked(death: Death, everything: LogText) -> list[Finding]:
             with suppress(Exception):  # the strict reading tells of a broken rule
                 finding = cause.match(death, run)
                 found += [] if finding is None else [finding]
+    if any(finding.rule.name not in _UNSURE for finding in found):
+        found = [finding for finding in found if finding.rule.name not in _UNSURE]
     beaten = {name for finding in found for name in finding.rule.beats}
     return [finding for finding in found if finding.rule.name not in beaten] or found

@@ -34,7 +34,8 @@ _COUNTS = (
 """Counters of a cgroup or host: they go on from one job to the next."""
 _TOLD = (
     Sign("invoked oom-killer", re.compile(r"\w invoked oom-killer: ")),
-    Sign("killed by the OOM killer"),
+    # not Ray's guess, which is the same at every end of a worker
+    Sign("killed by the OOM killer", re.compile(r"(?<!\(1\) the process was )killed by the OOM killer")),
     Sign("Failed with result 'oom-kill'"),
     Sign(
         "due to memory pressure",

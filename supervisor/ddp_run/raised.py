@@ -18,9 +18,9 @@ _AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distribut
 _LAUNCHER = re.compile(r"accelerate/commands/|deepspeed/launcher/|torch/multiprocessing/spawn\.py")
 _LAUNCHERS_WORDS = re.compile(
     r"Unsupported nproc_per_node value|See root cause above|See stack trace[^.]{0,20} for the root cause"
-    r"|Engine (?:core|process) (?:initialization )?failed"
+    r"|Engine (?:core|process) (?:initialization )?failed|Deployment '[^'\n]{1,80}' failed, deleting it"
 )
-"""What torchrun says of its own options, and vLLM's servers last of an engine whose own exception stands above."""
+"""What torchrun says of its own options, and servers (vLLM, Ray Serve) of a process that shows its own exception."""
 _STARTED = re.compile(r"Command '[^\n]{0,200}?\b(?:torchrun|accelerate|deepspeed|srun|mpirun|ddp-run|python[\d.]*)\b")
 _SPAWNED = re.compile(r"-- Process (?P<rank>\d{1,9}) terminated with the following error:")
 _EMPTY = re.compile(
@@ -93,7 +93,7 @@ def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
         for printed in shown:
             taken.update(indexes[printed.start : printed.end])
             if not printed.final or _is_launchers(printed.info):
-                over = bool(_LAUNCHERS_WORDS.search(printed.info.message)) and went_on.after(
+                over = says_a_launcher(printed.info.message) and went_on.after(
                     printed.start, printed.index, printed.end
                 )
                 launchers.update(indexes[printed.start : printed.index + 1] if printed.final and not over else ())
@@ -112,19 +112,24 @@ def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
 
 def all_of(spoken: SpokenText) -> list[Raised]:
     """Every exception that stands there, torn ones and such as a program may have survived too; launchers' are not."""
-    found, _launchers = find(spoken)
-    taken = {index for each in found for index in each.lines}
+    found, launchers = find(spoken)
+    taken = {index for each in found for index in each.lines} | launchers
     said = [index for index, each in enumerate(spoken.by) if not each.agent]
     return sorted([*found, *_orphans(spoken, said, taken)], key=lambda each: each.index)
 
 
 def _is_launchers(info: ExceptionInfo) -> bool:
     name = info.type.rpartition(".")[2]
-    if name in _AGENTS or _LAUNCHERS_WORDS.search(info.message):
+    if name in _AGENTS or says_a_launcher(info.message):
         return True
     if name == "CalledProcessError" and _LAUNCHER.search(info.traceback):
         return True
     return bool(_AGENT_FRAME.search(info.traceback))
+
+
+def says_a_launcher(text: str) -> bool:
+    """Whether it only points to another exception of another process."""
+    return _LAUNCHERS_WORDS.search(text) is not None
 
 
 def starts_a_launcher(info: ExceptionInfo) -> bool:

@@ -50,7 +50,7 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     stop = childfailed.stop_signal(whole)
     spoken = replace(spoken, ranks=len(summary))
     deaths = _deaths(spoken, summary, exceptions, is_consequence)
-    if not deaths and not launchers and stop is None:
+    if not deaths and stop is None and (not launchers or any(raised.final for raised in exceptions)):
         deaths = _nameless(spoken, exceptions, is_consequence)
     return Evidence(
         deaths=tuple(deaths),
@@ -189,7 +189,8 @@ def _told_elsewhere(spoken: SpokenText, known: set[Rank | None]) -> list[Death]:
             )
         )
     if not deaths and not known and ended:
-        deaths.append(Death(rank=None, code=ended[-1].code, stderr=spoken.said_by(None)))
+        anybodys = spoken.text([index for index, each in enumerate(spoken.by) if not each.agent])
+        deaths.append(Death(rank=None, code=ended[-1].code, stderr=anybodys))
     return deaths
 
 

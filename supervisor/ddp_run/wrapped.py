@@ -6,9 +6,11 @@ Nothing marks such a break, and whole lines can look alike: this is for texts in
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from ddp_run.raised import form_of
 from ddp_run.spoken_text import Log
 from ddp_run.verdict import LogText
 
@@ -18,6 +20,7 @@ _NARROWEST, _WIDEST = 40, 250
 """Columns at which people's terminals, mails and forms wrap."""
 _QUOTE = re.compile(r"\s{0,3}(?:[>|] ?)+")
 _MOSTLY = 0.8
+_FEW = 4
 _BEGINS = re.compile(
     r"^(?:\s*$|\s*File \"|Traceback|\[\w{1,20}\d\]:|[\[(]?\d{4}-\d\d-\d\d|\[?[EWIF]\d{4} |[=*-]{5}|\(\w{1,60} pid=\d"
     r"|step |Epoch)"
@@ -52,7 +55,7 @@ def _unquoted(text: LogText) -> LogText:
 
 
 def _joined(text: LogText, follows: Callable[[str, str, int], str | None]) -> LogText:
-    width = max((len(line) for line in text.lines), default=0)
+    width = _width(text.lines)
     if not _NARROWEST <= width <= _WIDEST:
         return text
     lines: list[str] = []
@@ -67,6 +70,16 @@ def _joined(text: LogText, follows: Callable[[str, str, int], str | None]) -> Lo
             lines[-1] += between + line.lstrip()
         last = line
     return LogText(text.source, tuple(lines), numbers[0] if numbers else None, tuple(numbers))
+
+
+def _width(lines: Sequence[str]) -> int:
+    """That of the most lines where many are as long, else of the longest: wide characters make one longer."""
+    differing = {
+        form_of(line): len(line) for line in lines if len(line) >= _NARROWEST
+    }  # bars are as long as each other
+    often = Counter(differing.values()).most_common(1)
+    longest = max((len(line) for line in lines), default=0)
+    return often[0][0] if often and often[0][1] >= max(_FEW, len(lines) // 5) else longest
 
 
 def _cut(line: str, following: str, width: int) -> str | None:

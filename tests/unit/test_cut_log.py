@@ -230,3 +230,165 @@ def test_what_the_agent_writes_is_no_progress() -> None:
     )
     verdict = explain("train.py: error: unrecognized arguments: --what\n" + closing)
     assert verdict.cause == "bad-arguments"
+
+
+# --------------------------------------------------------------------------- who says it, and what stands behind it
+
+REMOTE = """ray.exceptions.RayTaskError(RuntimeError): ray::Runner.run() (pid=31, ip=10.0.0.3, repr=<Runner object>)
+  File "/home/me/runner.py", line 19, in run
+    self.workers.init()
+RuntimeError: No backend type associated with device type cpu
+(Worker pid=44) Loading shards: 100%|##########| 4/4 [00:16<00:00,  4.09s/it]
+Loading shards: 100%|##########| 4/4 [00:16<00:00,  4.18s/it] [repeated 3x across cluster]
+"""
+MONITOR = (
+    "pipeline failed: Task was killed due to the node running low on memory.\nTop 10 memory users:\n"
+    + "".join(f"{30000 + pid} {20 + pid}.5   ray::Loader\n" for pid in range(6))
+    + 'Traceback (most recent call last):\n  File "/home/me/run.py", line 3, in main\n    rest = ray.get(tasks)\n'
+)
+ABSEIL = "(Worker pid=7) *** SIGSEGV received at time=1762945937 on cpu 6 ***\n" + "".join(
+    f"(Worker pid=7)     @     0x71bb1bfd07{row:02x}  (unknown)  (unknown)\n" for row in range(9)
+)
+ENGINE = """(APIServer pid=1)     wait_for_engine_startup(
+(APIServer pid=1)   File "/env/lib/python3.12/site-packages/vllm/v1/engine/utils.py", line 1209, in wait_for_startup
+(APIServer pid=1)     raise RuntimeError(
+(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+"""
+WORKER = """Traceback (most recent call last):
+  File "/home/me/train.py", line 12, in <module>
+    for batch in loader:
+RuntimeError: DataLoader worker (pid 93) is killed by signal: Killed.
+slurmstepd: error: Detected 1 oom_kill event in StepId=6.batch. Some of the step tasks have been OOM Killed.
+"""
+BLAS = """OpenBLAS blas_thread_init: pthread_create failed for thread 3 of 40: Resource temporarily unavailable
+OpenBLAS blas_thread_init: RLIMIT_NPROC 200 current, 4096 max
+ImportError: Error importing numpy: you should not try to import numpy from its source directory
+"""
+WRITE = """Traceback (most recent call last):
+  File "/env/lib/python3.9/site-packages/torch/serialization.py", line 967, in save
+    _save(
+OSError: [Errno 5] Input/output error
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/home/me/train.py", line 40, in save
+    torch.save(state, path)
+RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 2358135232 vs 2358135124
+"""
+BACKEND = """Traceback (most recent call last):
+  File "/home/me/train.py", line 12, in <module>
+    kernel[grid](x)
+other_vendor.OtherCompilationError:
+lowering of kernel failed
+"""
+CACHE = """Traceback (most recent call last):
+  File "/env/lib/python3.12/site-packages/vllm/v1/core/kv_cache_utils.py", line 623, in check
+    raise ValueError(
+ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`.
+"""
+CAUGHT = """Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=4, \
+Timeout(ms)=600000) ran for 600004 milliseconds before timing out."""
+WATCHDOG = f"""[rank2]:[E606 09:09:08.1 ProcessGroupNCCL.cpp:757] [Rank 2] {CAUGHT}
+[rank2]: Traceback (most recent call last):
+[rank2]:   File "/home/me/train.py", line 69, in main
+[rank2]:     model = DDP(model)
+[rank2]: RuntimeError: DDP expects same model across all ranks, but Rank 2 has 51 params, while rank 0 has \
+inconsistent 0 params.
+"""
+ABORTED = f"""[rank2]:[E ProcessGroupNCCL.cpp:577] [Rank 2] To avoid data inconsistency, we are taking the process down.
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG 0 Rank 2] watchdog thread terminated with exception: [Rank 2] {CAUGHT}
+./launcher.sh: line 14: 191644 Aborted                 (core dumped) $@
+node-b.example: rank 0 exited with code 134
+"""
+OLD_LAUNCHER = """Traceback (most recent call last):
+  File "train.py", line 15, in <module>
+    dist.init_process_group('nccl')
+  File "/env/lib/python3.7/site-packages/torch/distributed/distributed_c10d.py", line 201, in _store_based_barrier
+    worker_count = store.add(store_key, 0)
+RuntimeError: Broken pipe
+Killing subprocess 31050
+Traceback (most recent call last):
+  File "/env/lib/python3.7/site-packages/torch/distributed/launch.py", line 301, in sigkill_handler
+    raise subprocess.CalledProcessError(returncode=last_return_code, cmd=cmd)
+subprocess.CalledProcessError: Command '['/env/bin/python', '-u', 'train.py', '--local_rank=3']' returned non-zero \
+exit status 1.
+"""
+DUMP = """Process 79655: /env/bin/python -u train.py
+Python v3.8.18 (/env/bin/python3.8)
+
+Thread 79655 (idle): "MainThread"
+    wait (torch/utils/file_baton.py:42)
+    main (train.py:12)
+"""
+IMAGE = """slurmstepd: error: pyxis:     [INFO] Extracting image layers...
+slurmstepd: error: pyxis:     zstd: /raid/cache/d9270b9c: Permission denied
+slurmstepd: error: pyxis: couldn't start container
+srun: error: node-a: task 0: Exited with exit code 1
+"""
+LINK = (
+    "node-a:18:18 [1] net_ib.cc:2453 NCCL WARN NET/IB: Got completion from peer 10.9.1.3<511> with status=4 opcode=3\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        pytest.param(REMOTE, "process-group-misuse", id="bars of others behind a driver's exception"),
+        pytest.param(MONITOR, "host-oom", id="a table is no progress"),
+        pytest.param(ABSEIL, "segfault", id="native frames are no progress"),
+        pytest.param(ENGINE, "unknown", id="a server that points to another process"),
+        pytest.param(WORKER, "host-oom", id="a worker killed, and who counts says for what"),
+        pytest.param(BLAS, "process-limit", id="an import that follows from a limit"),
+        pytest.param(WRITE, "filesystem-error", id="an error number beside a short write"),
+        pytest.param(BACKEND, "compile-failure", id="another compiler's class"),
+        pytest.param(CACHE, "cuda-oom", id="no room for a server's cache"),
+        pytest.param(WATCHDOG, "nccl-timeout-hang", id="what a collective never received"),
+        pytest.param(ABORTED, "nccl-timeout-hang", id="an abort whose rank is not named"),
+        pytest.param(OLD_LAUNCHER, "peer-died", id="the launcher before torchrun"),
+        pytest.param(DUMP, "hang", id="a dump of what stands still"),
+        pytest.param(IMAGE, "permission-denied", id="a container that does not start"),
+        pytest.param(LINK, "nccl-network", id="a transfer that failed"),
+    ],
+)
+def test_the_cause_behind_other_words(text: str, cause: str | None) -> None:
+    found = explain(text)
+    assert found.cause == cause, found.title
+
+
+def test_the_rank_whose_build_failed_is_first() -> None:
+    build = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "/home/me/train.py", line 8, in <module>
+[rank1]: RuntimeError: Error building extension 'cpu_adam'
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/me/train.py", line 8, in <module>
+[rank0]: ImportError: /home/me/torch_extensions/cpu_adam/cpu_adam.so: cannot open shared object file: No such file
+srun: error: node-a: task 0: Exited with exit code 1
+srun: error: node-b: task 1: Exited with exit code 1
+"""
+    first = explain(build).first_failure
+    assert first is not None
+    assert first.rank == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Failed to resume: loaded state dict contains a parameter group that doesn't match the size of optimizer's "
+        "group\n"
+        "Starting fresh instead\nready\nmemory: 493 MB\n",
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker exit type: "
+        "SYSTEM_ERROR Worker exit detail: Worker exits unexpectedly by a signal. The process receives a SIGTERM.\n",
+    ],
+    ids=["got over", "told to end"],
+)
+def test_what_is_no_failure(text: str) -> None:
+    assert explain(text).cause is None
+
+
+def test_lines_that_wrap_though_one_is_longer() -> None:
+    whole = "torch._inductor.exc.TritonMissing: Cannot find a working triton installation. It is not installed or old."
+    wrapped = "\n".join(whole[start : start + 45] for start in range(0, len(whole), 45))
+    text = f"{'x' * 45}\n{'y' * 45}\n{'z' * 45}\n{wrapped}\n{'-' * 60}\n"
+    assert explain(text).cause == "compile-failure"

@@ -344,7 +344,6 @@ def test_the_catalogue_is_sound() -> None:
     assert len({cause.rule.code for cause in causes}) == len(causes)
     assert {name for cause in causes for name in cause.rule.beats} <= set(names)
     assert set(diagnose._FALLBACKS) <= set(names)
-    # A hang leaves no text: judge() takes that rule by name where --hang-timeout has ended the job.
-    assert [c.rule.name for c in causes if not (c.match or c.match_launch or c.match_stop)] == ["hang"]
+    assert all(cause.match or cause.match_launch or cause.match_stop for cause in causes)
     for cause in causes:
         assert cause.rule.code.startswith(f"DDP{cause.rule.area[0]}"), cause.rule.name

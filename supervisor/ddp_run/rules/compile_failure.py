@@ -20,9 +20,11 @@ reason is in the lines before: the first `error:` of the compiler.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+from ddp_run.events import Rank
 from ddp_run.gpu_text import ended_by_gpu
-from ddp_run.signs import Hit, Sign
+from ddp_run.signs import Hit, Sign, ended_by
 from ddp_run.verdict import Area, Death, Evidence, Finding, Quote, Retry, Rule
 
 RULE = Rule(
@@ -78,6 +80,7 @@ SIGNS = (
     Sign("PassManager::run failed"),  # Triton's, of MLIR
     Sign("PTXASError", types=frozenset({"PTXASError"})),
     Sign("CompilationError", re.compile(r"triton\S{0,100}CompilationError"), frozenset({"CompilationError"})),
+    Sign("CompilationError: ", re.compile(r"\w{1,40}CompilationError: ")),  # of Triton's other backends
     Sign("CppCompileError", types=frozenset({"CppCompileError"})),
     Sign("CUDACompileError", types=frozenset({"CUDACompileError"})),
     Sign("InductorError", types=frozenset({"InductorError"})),
@@ -98,7 +101,13 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if error is not None:
         cause += f": {error.text.strip()[:160]}"
     also = (error,) if error is not None else ()
-    return hit.finding(RULE, death, cause + death.where, _advice(hit, error), also=also)
+    finding = hit.finding(RULE, death, cause + death.where, _advice(hit, error), also=also)
+    return replace(finding, culprit=_builder(run)) if hit.sign is _NOT_BUILT else finding
+
+
+def _builder(run: Evidence) -> Rank | None:
+    """The rank whose build failed: one builds for all ranks of a host."""
+    return next((each.rank for each in run.deaths if ended_by(each, (_EXTENSION,)) is not None), None)
 
 
 def _what(hit: Hit) -> str:

@@ -90,6 +90,12 @@ SIGNS = (
     ),
     Sign("[CUDA]: out of memory", re.compile(r"Triton Error \[CUDA\]: out of memory")),
     Sign("CUBLAS_STATUS_ALLOC_FAILED"),
+    Sign("No available memory for the cache blocks"),  # vLLM, and SGLang below
+    Sign("Not enough memory. Please try to increase --mem-fraction-static"),
+    Sign(
+        "less than desired GPU memory utilization",
+        re.compile(r"Free memory on device[^\n]{0,120} on startup is less than desired GPU memory utilization"),
+    ),
     Sign("CUDNN_STATUS_ALLOC_FAILED"),
     Sign("CUSOLVER_STATUS_ALLOC_FAILED"),
     Sign("HIPBLAS_STATUS_ALLOC_FAILED"),

@@ -51,7 +51,7 @@ _ADVICE = (
 def match(death: Death, run: Evidence) -> Finding | None:
     """DDP's comparison at construction: who has how many parameters, or which one has another shape."""
     hit = ended_by(death, SIGNS)
-    if hit is None:
+    if hit is None or hit["others"] == "0":  # a model without parameters is refused before: nothing was received
         return None
     if hit.sign is _COUNT:
         cause = (

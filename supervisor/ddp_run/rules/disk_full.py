@@ -20,6 +20,7 @@ import shlex
 import signal
 
 from ddp_run.signs import Hit, Sign, ended_by
+from ddp_run.traceback_text import chain
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -65,11 +66,17 @@ def match(death: Death, run: Evidence) -> Finding | None:
             return None
         return hit.finding(RULE, death, _cause(death, hit), _advice(hit, run))
     hit = ended_by(death, _TORN)
-    if hit is None:
+    if hit is None or _has_another_reason(death):
         return None
     cause = f"{death.who} could not write all of a file{death.where}: the disk is most likely full"
     sure: Confidence = "likely"
     return hit.finding(RULE, death, cause, _advice(hit, run), confidence=sure)
+
+
+def _has_another_reason(death: Death) -> bool:
+    """Whether an error number stands beside it: what came out short did so for that."""
+    links = chain(death.exception) if death.exception is not None else ()
+    return any(link.type == "OSError" and link.message.startswith("[Errno ") for link in links)
 
 
 def _context(hit: Hit) -> str:

@@ -6,7 +6,8 @@ collective for the one that is somewhere else: in another branch, at another lin
 waiting for a lock, a file or a data loader.
 ## How to recognise it
 ddp-run says `no progress: …` after 15 seconds (or three usual steps), names the rank that the others wait for and where
-it stands. Without it, NCCL says so after 10 minutes and Gloo after 30, on the ranks that waited.
+it stands. Without it, NCCL says so after 10 minutes and Gloo after 30, on the ranks that waited. A pasted dump of
+stacks (`py-spy dump`, faulthandler's `Timeout (0:05:00)!`) shows one too.
 ## What to do
 Read where the named rank stands (`live_stacks.txt` in its folder holds the stacks of all its threads) and why the
 others do not get there: collectives inside `if rank == 0:`, different numbers of batches, a `barrier` that one rank
@@ -16,7 +17,10 @@ leaves out.
 
 from __future__ import annotations
 
-from ddp_run.verdict import Area, Retry, Rule
+import re
+
+from ddp_run.signs import Sign, anywhere
+from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
     code="DDP510",
@@ -26,3 +30,24 @@ RULE = Rule(
     retry=Retry(helps=True, reason="a hang that comes from timing, a device or the network may not come again"),
     since="0.1",
 )
+_IDLE = Sign('"MainThread"', re.compile(r'^\s{0,8}Thread \S{1,20} \(idle\): "MainThread"'))
+"""py-spy's dump of a process that runs nothing: nobody takes one of a job that goes on."""
+_TOOK_TOO_LONG = Sign("Timeout (", re.compile(r"^Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!"))
+"""faulthandler.dump_traceback_later's (CPython, Modules/faulthandler.c)."""
+SIGNS = (_IDLE, _TOOK_TOO_LONG)
+_PLACE = re.compile(r"^\s{1,12}(?P<function>\S{1,120}) \((?P<place>[^()\n]{1,400}:\d{1,9})\)$")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A log of stacks that somebody took of what stands still; nothing tells how it ended."""
+    if not run.logs_only or death.code is not None or death.exception is not None:
+        return None
+    hit = anywhere(death.stderr, SIGNS)
+    if hit is None or hit.quote is None:
+        return None
+    lines = death.stderr.lines
+    shown = next((k for k in range(len(lines)) if lines[k] == hit.match.string), 0)
+    innermost = _PLACE.match(lines[shown + 1]) if shown + 1 < len(lines) else None
+    where = f" in {innermost['function']} ({innermost['place']})" if innermost is not None else ""
+    advice = ("py-spy dump --pid PID   # of each rank: which one stands somewhere else?",)
+    return Finding(RULE, death.rank, f"{death.who} stands still{where}", (hit.quote,), advice, "likely")

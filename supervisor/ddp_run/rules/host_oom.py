@@ -29,7 +29,7 @@ RULE = Rule(
     area=Area.MEMORY,
     retry=Retry(helps=False, reason="the same job needs the same memory again"),
     since="0.1",
-    beats=("native-abort", "preempted-sigterm"),
+    beats=("native-abort", "preempted-sigterm", "dataloader-worker-died"),
 )
 _MEMORY_ERRORS = frozenset({"MemoryError", "_ArrayMemoryError", "ArrowMemoryError"})
 _BYTES = "DefaultCPUAllocator: "
@@ -49,7 +49,11 @@ _REFUSED = (
     Sign("MemoryError", re.compile(r"MemoryError\b"), _MEMORY_ERRORS),
 )
 _TASK = Sign(": Out Of Memory", re.compile(r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory"))
-SIGNS: tuple[Sign, ...] = (*_REFUSED, *oom_text.SIGNS, _TASK)
+_WORKER = Sign(
+    "is killed by signal: Killed",
+    re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed"),
+)
+SIGNS: tuple[Sign, ...] = (*_REFUSED, _WORKER, *oom_text.SIGNS, _TASK)
 _DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</torch_")
 _NO_HOST_HAS = 1 << 50
 """Bytes: who asks for more has computed a shape or read a length wrongly."""
@@ -63,6 +67,8 @@ def match(death: Death, run: Evidence) -> Finding | None:
         return _killed(death, run)
     if death.exception is None and death.code not in (None, -signal.SIGABRT):
         return None
+    if ended_by(death, (_WORKER,)) is not None:
+        return _told(death, run, "lost a DataLoader worker by SIGKILL")
     hit = ended_by(death, _REFUSED)
     if hit is None or _DEVICE.search(_said(hit)):
         return None
@@ -105,7 +111,7 @@ def _counted(death: Death, run: Evidence) -> Finding | None:
     return Finding(RULE, death.rank, cause, (count, *_trend(death)), _ADVICE, sure)
 
 
-def _told(death: Death, run: Evidence) -> Finding | None:
+def _told(death: Death, run: Evidence, what: str = "was killed by SIGKILL") -> Finding | None:
     """Somebody says, or counted, that there was such a kill in the job, container or host; srun says which task's."""
     task = anywhere(run.agent.log, (_TASK,))
     kernel = () if run.spared_for_memory(death.pid) else (run.kernel,)
@@ -114,7 +120,7 @@ def _told(death: Death, run: Evidence) -> Finding | None:
         return None
     sure: Confidence = "certain" if task is not None else "likely"
     said = quote.text.strip()
-    cause = f"{death.who} was killed by SIGKILL, and its job ran out of memory: {said[:120]}"
+    cause = f"{death.who} {what}, and its job ran out of memory: {said[:120]}"
     advice = (
         "sacct -j $SLURM_JOB_ID -o JobID,MaxRSS,ReqMem,State,NodeList   # what it used, and what it may",
         _ADVICE[1],

@@ -39,6 +39,7 @@ _LAST_WORDS = (
     ),
     Sign("Assertion `", re.compile(r"^(?P<what>(?>.*?Assertion `).*failed.*)")),
     Sign("Assertion failed", re.compile(r"^(?P<what>.*Assertion failed.*)")),
+    Sign("*** SIGABRT received at ", re.compile(r"\*\*\* (?P<what>SIGABRT received) at time=")),  # absl's handler
     Sign("detected ***: terminated", re.compile(r"(?P<what>\*\*\* .{1,80} detected \*\*\*: terminated)")),
 )
 SIGNS: tuple[Sign, ...] = (*_WHAT, *_LAST_WORDS)

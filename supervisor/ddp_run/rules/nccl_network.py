@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.nccl_text import ERRORS, REASONS, NcclError, error_of
+from ddp_run.signs import Sign, in_last_words
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -33,7 +34,14 @@ RULE = Rule(
     since="0.1",
     beats=("peer-died", "native-abort", "nccl-init"),
 )
-SIGNS = (*ERRORS, *REASONS)
+_COMPLETION = Sign(
+    "Got completion from peer ",
+    re.compile(
+        r"NET/IB ?: Got completion from peer (?P<peer>\S{1,80}) with (?:error|status)[ =](?P<status>[1-9]\d{0,4})"
+    ),
+)
+"""Source: NCCL's src/transport/net_ib.cc; older ones say `error 12`, newer ones `status=12`."""
+SIGNS = (*ERRORS, *REASONS, _COMPLETION)
 _INTERFACE = re.compile(
     r"no socket interface found|No usable listening interface|no interface found|no device found"
     r"|No IP interface found|No interface found in the same subnet"
@@ -50,6 +58,8 @@ _NEVER = Retry(helps=False, reason="the same interface is missing on the next at
 def match(death: Death, run: Evidence) -> Finding | None:
     """An error of NCCL's whose reason is the network, or a system error for which it gives no reason."""
     error = error_of(death)
+    if error is None and run.logs_only and death.code is None and death.exception is None:
+        return _refused_by_peer(death)
     if error is None or error.peer_left or error.shared_memory or error.mismatch:
         return None
     if not error.network and (error.code != "ncclSystemError" or error.reason is not None):
@@ -73,6 +83,19 @@ def match(death: Death, run: Evidence) -> Finding | None:
         retry=_NEVER if missing else None,
         also=error.also,
     )
+
+
+def _refused_by_peer(death: Death) -> Finding | None:
+    """A log that shows a failed transfer over InfiniBand, and no exception."""
+    hit = in_last_words(death, (_COMPLETION,))
+    if hit is None:
+        return None
+    cause = f"{death.who}: a transfer of NCCL's over InfiniBand failed (status {hit['status']}, peer {hit['peer']})"
+    advice = (
+        "ibv_devinfo; ibstat   # on both hosts: is the port active?",
+        "NCCL_IB_DISABLE=1 ddp-run …   # once: tells whether InfiniBand is the cause (slow)",
+    )
+    return hit.finding(RULE, death, cause, advice, confidence="likely")
 
 
 def _advice(error: NcclError) -> tuple[str, ...]:

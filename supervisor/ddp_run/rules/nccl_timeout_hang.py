@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 from ddp_run.events import Rank
 from ddp_run.signs import ENDING, Hit, Sign, ended_by, in_last_words
+from ddp_run.traceback_text import line_of
 from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Quote, Retry, Rule
 from ddp_run.waiting import dump_stacks, silent
 
@@ -115,7 +116,7 @@ class _Suspect:
 def match(death: Death, run: Evidence) -> Finding | None:
     """A watchdog of NCCL's that gave up on a collective, or that a monitor gave up on."""
     hit = ended_by(death, _TIMED_OUT)
-    if hit is None and death.exception is None:
+    if hit is None and (death.exception is None or _raised_later(death)):
         hit = in_last_words(death, _TIMED_OUT)
     if hit is None:
         return _stuck(death, run)
@@ -136,6 +137,14 @@ def match(death: Death, run: Evidence) -> Finding | None:
         also=suspect.quotes if suspect is not None else (),
     )
     return replace(finding, culprit=suspect.rank if suspect is not None else None)
+
+
+def _raised_later(death: Death) -> bool:
+    """Whether the rank raised behind its own watchdog's word: the collective gives back what was never received."""
+    first = _first(death)
+    shown = line_of(death.stderr, death.exception) if death.exception is not None else None
+    at = (first.quote.line if first is not None and first.quote else None, shown.line if shown is not None else None)
+    return at[0] is not None and at[1] is not None and at[0] < at[1]
 
 
 def _first(death: Death) -> Hit | None:

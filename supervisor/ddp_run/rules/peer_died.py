@@ -59,7 +59,8 @@ def match(death: Death, run: Evidence) -> Finding | None:
     raised = death.exception
     if raised is not None:
         name = raised.type.rpartition(".")[2]
-        lost = _says_lost(raised.message) or (name != "RuntimeError" and _STORE_LOST.search(raised.message))
+        of_torch = name != "RuntimeError" or "/torch/distributed/" in (raised.traceback or "")
+        lost = _says_lost(raised.message) or (of_torch and _STORE_LOST.search(raised.message))
         quote = line_of(death.stderr, raised)
         if name not in _TORCHS or not lost:
             return None

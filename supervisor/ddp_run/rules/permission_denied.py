@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from ddp_run.signs import Hit, Sign, ended_by
+from ddp_run.signs import Hit, Sign, anywhere, ended_by
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -53,6 +53,14 @@ SIGNS: tuple[Sign, ...] = (
     ),
     Sign("attempt to write a readonly database"),
 )
+_CONTAINER = Sign(
+    "pyxis:",
+    re.compile(
+        r"slurmstepd: error: pyxis:\s{1,9}[\w.+\-]{1,40}: (?P<path>/[^:\n]{1,400}): (?P<what>Permission denied)"
+    ),
+)
+"""What SLURM's plugin for containers shows of enroot, which makes the image before any rank starts."""
+SIGNS += (_CONTAINER,)
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
@@ -60,6 +68,8 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if death.struck:
         return None  # a signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
+    if hit is None and death.exception is None:
+        hit = anywhere(run.agent.log, (_CONTAINER,))
     if hit is None:
         return None
     after = hit.exception is not None and death.exception is not None and hit.exception.type != death.exception.type

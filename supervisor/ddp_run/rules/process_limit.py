@@ -48,9 +48,9 @@ _REJECTED = Sign("fork rejected by pids controller")
 SIGNS += (_FORK, _REJECTED)
 
 
-def _interrupted(death: Death) -> bool:
-    """OpenBLAS raises SIGINT where it cannot start its threads."""
-    return death.exception is not None and death.exception.type == "KeyboardInterrupt"
+def _follows(death: Death) -> bool:
+    """OpenBLAS raises SIGINT where it cannot start its threads, or the module that loads it is not imported."""
+    return death.exception is not None and death.exception.type in ("KeyboardInterrupt", "ImportError")
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
@@ -59,7 +59,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
         return None
     signs = [sign for sign in SIGNS if sign not in (_FORK, _REJECTED)]
     hit = ended_by(death, signs)
-    if hit is None and _interrupted(death):
+    if hit is None and _follows(death):
         hit = in_last_words(death, signs)
     if hit is None:
         hit = ended_by(death, (_FORK,))

@@ -35,6 +35,8 @@ _TYPES = frozenset({"ActorDiedError", "RayActorError", "WorkerCrashedError", "Ac
 _EXIT = re.compile(r"[Ww]orker exit type: (?P<type>\w+)(?: Worker exit detail: (?P<detail>[^.\n]+))?")
 _PID = re.compile(r"^\s*pid: (?P<pid>\d+)", re.MULTILINE)
 _HOST = re.compile(r"^\s*ip: (?P<host>\S+)", re.MULTILINE)
+_TOLD_TO_END = "The process receives a SIGTERM"
+"""Ray's raylet writes this of workers that are ended with the job, also with one that went well."""
 SIGNS = (
     Sign("died unexpectedly before finishing this task"),
     Sign("The actor is dead because its"),
@@ -53,6 +55,8 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if hit is None:
         return None
     said = raised.message if raised is not None else "\n".join(death.stderr.ending(40).lines)
+    if raised is None and _TOLD_TO_END in said:
+        return None
     how, pid, host = _EXIT.search(said), _PID.search(said), _HOST.search(said)
     named = f" (pid {pid['pid']})" if pid else ""
     cause = f"a worker process of Ray's died{named}, and Ray does not know why"

@@ -33,6 +33,7 @@ _CAUGHT = (
     Sign("Caught signal 11 (Segmentation fault"),
     Sign("Signal: Segmentation fault (11)"),
     Sign("Segmentation fault (core dumped)"),
+    Sign("*** SIGSEGV received at time="),  # absl's failure handler, which Ray installs
 )
 SIGNS: tuple[Sign, ...] = (_FATAL, *_CAUGHT)
 

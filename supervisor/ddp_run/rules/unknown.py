@@ -38,6 +38,8 @@ def match(death: Death, run: Evidence) -> Finding | None:
     cause = f"{death.who} ended with {in_words(death.code)} without a word"
     if death.code is not None and death.code < 0:
         cause = f"{death.who} was ended by {in_words(death.code)}, and nothing says by whom"
+    if death.code is None and run.logs_only:
+        cause = f"{death.who} failed, and the log does not show why"
     crash = crash_of(death)
     if crash is not None:
         cause = f"{death.who} was ended by {in_words(death.code)}{crash.where}"
