@@ -47,6 +47,14 @@ REFUSED = (
         (PLAIN, "ModuleNotFoundError: No module named 'pytorch_lightning.metrics'", "version-mismatch"),
         (PLAIN, "ModuleNotFoundError: No module named 'distutils'", "version-mismatch"),
         (PLAIN, "ModuleNotFoundError: No module named 'imp'", "version-mismatch"),
+        # an extension that did not load and registered nothing: torch/_ops.py, torch/_classes.py
+        (PLAIN, "AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'", "version-mismatch"),
+        (
+            PLAIN,
+            "RuntimeError: Tried to instantiate class '_core.Kind', but it does not exist! Ensure that it is "
+            "registered via torch::class_",
+            "version-mismatch",
+        ),
         (PLAIN, "ModuleNotFoundError: No module named 'torch'", "import-error"),
         (PLAIN, "ModuleNotFoundError: No module named 'models.unet'", "import-error"),
         (PLAIN, "ModuleNotFoundError: No module named 'torch.nn'; 'torch' is not a package", "import-error"),

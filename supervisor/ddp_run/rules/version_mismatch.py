@@ -42,6 +42,8 @@ _LIBRARIES = (
     r"torch|torchvision|torchtext|torchaudio|pytorch_lightning|lightning|lightning_fabric|transformers|numpy|scipy|sklearn"
     r"|keras|tensorflow|huggingface_hub|datasets|diffusers|peft|accelerate|timm|mmcv|mmengine|detectron2|triton|pandas"
 )
+_CLASS, _OPERATORS = "Tried to instantiate class '", "'_OpNamespace' '"
+"""Where a compiled extension registered nothing: torch/csrc/jit/python/python_custom_class.cpp, torch/_ops.py."""
 _DROPPED = Sign(
     "No module named '",
     # Python names the first part that is missing: of a name with a dot the package itself is there
@@ -94,6 +96,16 @@ SIGNS: tuple[Sign, ...] = (
     ),
     Sign("operator torchvision::", re.compile(r"operator (?P<operator>torchvision::\w+) does not exist")),
     Sign("Couldn't load custom C++ ops"),
+    Sign(
+        _CLASS,
+        re.compile(r"Tried to instantiate class '(?P<extension>\w+)\.(?P<wanted>\w+)', but it does not exist"),
+        frozenset({"RuntimeError"}),
+    ),
+    Sign(
+        _OPERATORS,
+        re.compile(r"'_OpNamespace' '(?P<extension>\w+)' object has no attribute '(?P<wanted>\w+)'"),
+        frozenset({"AttributeError"}),
+    ),
     _DROPPED,
     Sign("partially initialized module 'torchvision' has no attribute"),
     Sign(_PAIR, re.compile(rf"PyTorch and \w+ {_PAIR}[^\n]*")),
@@ -170,6 +182,8 @@ def _sure(hit: Hit) -> Confidence:
         *((_GLOBAL,) if hit["global"] is None else ()),
         _SYMBOL,
         _LIBRARY_NAME,
+        _CLASS,
+        _OPERATORS,
         "numpy.core.multiarray failed to import",
         "Numpy is not available",
     )
@@ -192,6 +206,9 @@ def _cause(death: Death, hit: Hit) -> str:
         whose, _, part = hit["dropped"].partition(".")
         whose = whose if part else "Python"
         return f"{death.who} found no module {hit['dropped']}{where}: the installed release of {whose} has none"
+    if hit["extension"]:
+        what = f"the compiled extension {hit['extension']} has no {hit['wanted']}"
+        return f"{death.who}: {what}{where}: it was not loaded, or is built for another version of torch"
     if hit["operator"]:
         return f"{death.who} found no {hit['operator']}{where}: torch and torchvision do not fit each other"
     if hit["global"]:
