@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,24 +25,29 @@ from ddp_run.verdict import AgentEnd, Death, Evidence, Finding, FirstFailure, Lo
 
 NOTE = "the log is cut: it does not show how the job ended; this is the strongest sign in it"
 FOLLOWED = "another exception came last; what stands above it says more, and nothing went on in between"
+CRASHED = "whose crash it was is not shown; who lost a peer lost it by that"
+_LOST_A_PEER = "peer-died"
+_CRASHES = ("segfault", "native-abort", "host-oom")
 _MAY_FOLLOW = ("python-exception", "peer-died", "user-interrupt")
 _MOST_LINES = 4000
 """Lines at a log's end that are looked at: this is for what people paste."""
 _MOST_LOGS = 64
 _MOST_EXCEPTIONS = 40
 _MOST_LINES_ASKED = 60
+_CALM = 15
+"""Lines without a word of trouble behind one: the program went on after it."""
 _BEFORE, _AFTER = 3, 9
 """Lines around one with a sign's words that are shown to the rules."""
 _ABORTS = re.compile(
-    r"terminate called|Fatal Python error: Aborted|double free|free\(\): |stack smashing|\*\*\* SIGABRT received at "
+    r"terminate called|Fatal Python error: (?!Seg)|double free|free\(\): |stack smashing|\*\*\* SIGABRT received at "
 )
 _PROGRESS = 3
 """Lines of one form, numbers aside, that a program writes as it goes on."""
 _BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
 _TROUBLE = re.compile(
-    r"[Ee]rror|ERROR|[Ee]xception|[Ff]ailed|FAILED|Traceback|File \"|NCCL (?:INFO|WARN)|gloo|[Tt]imed? ?out|[Kk]illed"
-    r"|[Aa]bort|frame #|[Ww]aiting|registered at|Process group|\^\^|Thread 0x"
-    r"|ray::|@ +0x"
+    r"[Ee]rror|ERROR|[Ee]xception|[Ff]ailed|FAILED|Traceback|File \"|NCCL (?:INFO|WARN)|[Gg]loo|[Tt]imed? ?out"
+    r"|[Kk]illed|[Aa]bort|frame #|[Ww]aiting|registered at|Process group|\^\^|Thread (?:0x|\d+ \()|Process \d+: |PID"
+    r"|ray::|@ +0x|#\d+ \S+ from "
 )
 """What lines of progress do not say, though several ranks may write it in one form."""
 _LOGGED_BY_TORCH = re.compile(r"\[?[WE]\d{3,4} \d\d:")
@@ -110,6 +116,9 @@ def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
     """
     first = strict.first_failure.rank if strict.first_failure is not None else None
     signs = list(_signs(logs))
+    crashes = [sign for sign in signs if sign.finding.rule.name in _CRASHES]
+    if strict.cause == _LOST_A_PEER and crashes:
+        return _with(replace(strict, first_failure=None), min(crashes, key=lambda sign: sign.strength), CRASHED)
     last = max((sign.index for sign in signs if sign.exception is not None), default=-1)
     causes = [
         sign
@@ -230,8 +239,11 @@ def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> I
     present = _present("\n".join(spoken.lines[index] for index in indexes))
     telling = [k for k, index in enumerate(indexes) if any(word in spoken.lines[index] for word in present)]
     once = {raised.form_of(spoken.lines[indexes[k]]): k for k in reversed(telling)}  # eight ranks say the same
+    calm = [k for k, index in enumerate(indexes) if _is_calm(spoken, index)]
     for k in sorted(once.values())[-_MOST_LINES_ASKED:]:
         index = indexes[k]
+        if len(calm) - bisect_right(calm, k) >= _CALM:
+            continue
         if spoken.by[index].agent or any(_HANDLED.search(spoken.lines[near]) for near in indexes[k : k + 2]):
             continue
         rank = _alone(spoken.by[index].ranks)
@@ -241,6 +253,12 @@ def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> I
             for found in _asked(death, everything):
                 if found.rule.name not in _UNSURE and found.evidence:
                     yield _Sign(found, index, rank)
+
+
+def _is_calm(spoken: SpokenText, index: int) -> bool:
+    """Whether a line is what a program writes as it goes on, whatever it is."""
+    said = _words(spoken, index)
+    return bool(said[:1].strip()) and not spoken.by[index].agent and not _TROUBLE.search(said)
 
 
 def _codes(line: str) -> Iterator[int | None]:

@@ -60,8 +60,11 @@ _BEFORE = 60
 _MOST_ORPHANS = 2000
 _BAR = re.compile(r"\|[^|]*\|")
 _DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-_ORPHAN = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit))(?:: (?P<message>.*))?$")
+_ORPHAN = re.compile(
+    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)|Exception)(?:: (?P<message>.*))?$"
+)
 _FRAME = '  File "'
+_FRAME_LINES = 3
 PLACE = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d{1,9})\b(?:, in (?P<function>[\w<>]+))?')
 
 
@@ -243,7 +246,7 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
             place["file"] if place else None,
             int(place["line"]) if place else None,
             place["function"] if place else None,
-            line,
+            "\n".join([*lines[_first_frame(lines) :], line]),
         )
         if _is_launchers(info):
             continue
@@ -251,6 +254,17 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
         final = not went_on.after(0, position, position + 1)
         found.append(Raised(info, index, ranks, final, frozenset((index,))))
     return found
+
+
+def _first_frame(lines: Sequence[str]) -> int:
+    """Where the frames begin that lead up to the end of these lines: each is two lines, or three with its marks."""
+    begin, gap = len(lines), 0
+    for index in range(len(lines) - 1, -1, -1):
+        gap = 0 if _FRAME in lines[index] else gap + 1
+        if gap > _FRAME_LINES:
+            break
+        begin = index if gap == 0 else begin
+    return begin
 
 
 def _message(first: str, following: Sequence[str]) -> str:

@@ -36,6 +36,11 @@ _AGENT = re.compile(
     r"|\] torch\.distributed\.(?=\S+: \[(?:WARNING|ERROR|INFO)\]))(?:run|launch|launcher|elastic|rendezvous)\b"
     r"|^\[?[WEI]\d{4} .*\] (?:\*{10,}|$)|Setting OMP_NUM_THREADS environment variable for each process"
 )
+_OF_SERVER = re.compile(
+    r"(?:\((?:[\w.:\-]{1,60} )?pid=\d{1,9}(?:, [a-z_]{1,12}=[\w.:\-]{1,60}){0,3}\) ?){0,2}"
+    r"(?:(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./\-]{1,80}:\d{1,6}\] ?)?"
+)
+"""Ray's and vLLM's names of a process, and vLLM's logger, which stands before each line of a traceback."""
 _MOST = 0.6
 _BEGINS_A_NAME = frozenset("[(rRlL")
 _HEADER = "Traceback (most recent call last):"
@@ -127,6 +132,8 @@ def _speaker(line: str, place: str | None, tasks: bool, named: _Named) -> Spoken
     if line[:1] not in " \t|" or tasks:
         place, task, start = _placed(line, place, task, tasks)
         line = line[start:]  # what follows is what the process, or torchrun for it, wrote
+    if line[:1] in "(EWIC" and (hit := _OF_SERVER.match(line)) is not None:
+        line = line[hit.end() :]
     start = 0
     ranks: tuple[Rank, ...] = ()
     for _ in range(2):  # torchrun's own before torch's: `[default1]:[rank1]: …`

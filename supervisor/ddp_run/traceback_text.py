@@ -32,7 +32,7 @@ _PREFIX_CHARS = 400
 _PATH_CHARS = 4096
 _BARE_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d{1,9})\s*$')
 _NAME = r"[^\W\d][\w.<>]*"
-_EXCEPTION = re.compile(rf"^(?P<type>{_NAME})(?:: ?(?P<message>.*))?$")
+_EXCEPTION = re.compile(rf"^(?!(?:ERROR|WARNING|INFO|CRITICAL|DEBUG|FATAL)\b)(?P<type>{_NAME})(?:: ?(?P<message>.*))?$")
 _SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError)(?::|$)")
 _CHAIN = re.compile(
     r"(?:During handling of the above exception, another exception occurred"

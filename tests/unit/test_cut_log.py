@@ -327,6 +327,81 @@ slurmstepd: error: pyxis:     zstd: /raid/cache/d9270b9c: Permission denied
 slurmstepd: error: pyxis: couldn't start container
 srun: error: node-a: task 0: Exited with exit code 1
 """
+ACTIVE = """=== PID 54 ===
+Thread 54 (active): "MainThread"
+    run (loop.py:9)
+=== PID 55 ===
+Thread 55 (active): "MainThread"
+    synchronize (torch/cuda/streams.py:102)
+    main (train.py:12)
+=== PID 56 ===
+Thread 56 (active): "MainThread"
+    run (loop.py:9)
+"""
+SERVER = """(Worker pid=17) ERROR 07-01 00:38:05 [worker.py:239]   File "/env/site-packages/x/c10d.py", line 126, in f
+(Worker pid=17) ERROR 07-01 00:38:05 [worker.py:239]     dist.broadcast_object_list(sizes, dst, group)
+(Worker pid=17) ERROR 07-01 00:38:05 [worker.py:239]   File "/env/site-packages/torch/distributed/\
+distributed_c10d.py", line 2649, in _tensor_to_object
+(Worker pid=17) ERROR 07-01 00:38:05 [worker.py:239]     return _unpickler(io.BytesIO(buf)).load()
+(Worker pid=17) ERROR 07-01 00:38:05 [worker.py:239] _pickle.UnpicklingError: invalid load key, '\\x00'.
+ready
+"""
+DRIVER = """(Runner pid=23)   File "/home/me/rollout.py", line 50, in <module>
+(Runner pid=23)     from vllm.model_executor.sampling import Sampling
+(Runner pid=23) ModuleNotFoundError: No module named 'vllm.model_executor.sampling'
+(Runner pid=23) Unhandled error (suppress with 'RAY_IGNORE_UNHANDLED_ERRORS=1'): ray::Worker.init() (pid=26)
+(Runner pid=23)   File "/home/me/base.py", line 708, in func
+(Runner pid=23)     return getattr(self.workers[key], name)(*args, **kwargs)
+"""
+SHELL = """cuda_driver.cc:271] failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected
+/spool/slurm_script: line 22: 443552 Killed                  python main.py
+slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.batch. Some of your processes may have been killed.
+"""
+CRASHED = """Fatal Python error: PyThreadState_Get: the function must be called with the GIL held
+[2026-09-10 09:23:00 TP1] Scheduler hit an exception: Traceback (most recent call last):
+  File "/env/site-packages/sglang/srt/utils.py", line 950, in broadcast_pyobj
+    dist.broadcast(tensor_size, src=src, group=dist_group)
+RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:58054
+Segmentation fault
+"""
+MESH = (
+    "".join(f"[Gloo] Rank {rank} is connected to 15 peer ranks. Expected number is : 15\n" for rank in range(6))
+    + "[Gloo] Rank 8 is NOT connected to: [1]\n[Gloo] Rank 7 is connected to 15 peer ranks. Expected number is : 15\n"
+    + "TimeoutError: Server failed to start within the timeout period.\n"
+)
+SPLIT = (
+    "[rank3] Watchdog caught collective operation timeout:\nWorkNCCL(SeqNum=6, OpType=ALLGATHER, Timeout(ms)=6000)\n"
+)
+PROXY = "a:1:1 [3] proxy.cpp:1177 NCCL WARN [Proxy Service 3] Failed to execute operation Connect from rank 3, code 2\n"
+PROXY += "a:1:1 [3] socket.cpp:57 NCCL WARN socketProgress: Connection closed by remote peer a.example<57521>\n"
+NUMBERED = """507 Traceback (most recent call last):
+508   File "/env/lib/python3.9/runpy.py", line 197, in _run_module_as_main
+509     return _run_code(code, main_globals, None,
+510   File "/env/lib/python3.9/runpy.py", line 87, in _run_code
+511   File "/home/me/run.py", line 41, in <module>
+512     trainer.train()
+513   File "/env/lib/python3.9/site-packages/torch/serialization.py", line 463, in __init__
+514     super().__init__(torch._C.PyTorchFileWriter(self.name))
+515 RuntimeError: Parent directory /data/tmp-checkpoint-500 does not exist.
+"""
+CONTAINER = """FATAL:   "train": executable file not found in $PATH
+srun: error: node-a: tasks 0-7: Exited with exit code 255
+"""
+BARE = """[1,3]<stderr>:  File "train.py", line 75, in <module>
+[1,3]<stderr>:    group="DDP",
+[1,3]<stderr>:  File "/env/lib/python3.6/site-packages/wandb/sdk/wandb_init.py", line 846, in init
+[1,3]<stderr>:    six.raise_from(Exception("problem"), error_seen)
+[1,3]<stderr>:Exception: problem
+"""
+NODE = """RuntimeError: NCCL communicator was aborted on rank 3: Connection closed by remote peer
+srun: error: Node failure on node-7
+slurmstepd: error: *** STEP 42.0 ON node-1 CANCELLED AT 2026-01-02T03:04:05 DUE TO NODE FAILURE ***
+"""
+CUDNN = """Traceback (most recent call last):
+  File "/home/me/train.py", line 12, in forward
+    return F.conv2d(input, weight)
+RuntimeError: Unable to find a valid cuDNN algorithm to run convolution
+"""
 LINK = (
     "node-a:18:18 [1] net_ib.cc:2453 NCCL WARN NET/IB: Got completion from peer 10.9.1.3<511> with status=4 opcode=3\n"
 )
@@ -350,6 +425,19 @@ LINK = (
         pytest.param(DUMP, "hang", id="a dump of what stands still"),
         pytest.param(IMAGE, "permission-denied", id="a container that does not start"),
         pytest.param(LINK, "nccl-network", id="a transfer that failed"),
+        pytest.param(ACTIVE, "hang", id="a dump of one that waits for its GPU"),
+        pytest.param(SERVER, "collective-mismatch", id="a server's name and logger before each line"),
+        pytest.param(DRIVER, "import-error", id="frames of a driver behind its worker's exception"),
+        pytest.param(SHELL, "host-oom", id="a warning of the GPU before a kill for memory"),
+        pytest.param(CRASHED, "native-abort", id="a crash beside a lost peer"),
+        pytest.param(MESH, "gloo-network", id="one that is not connected"),
+        pytest.param(SPLIT, "nccl-timeout-hang", id="a report whose lines somebody split"),
+        pytest.param(PROXY, "nccl-network", id="a connection that was not made, and one that was closed for it"),
+        pytest.param(NUMBERED, "file-not-found", id="a pager's numbers"),
+        pytest.param(CONTAINER, "script-not-found", id="a program that a container has not"),
+        pytest.param(BARE, "python-exception", id="a class that is only called Exception"),
+        pytest.param(NODE, "node-failed", id="a node that failed"),
+        pytest.param(CUDNN, "cuda-library-error", id="no algorithm"),
     ],
 )
 def test_the_cause_behind_other_words(text: str, cause: str | None) -> None:
@@ -372,6 +460,9 @@ srun: error: node-b: task 1: Exited with exit code 1
     assert first.rank == 1
 
 
+WORDS = "one two three four five six seven eight nine ten eleven twelve to and from of at in".split()  # noqa: SIM905
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -380,8 +471,10 @@ srun: error: node-b: task 1: Exited with exit code 1
         "Starting fresh instead\nready\nmemory: 493 MB\n",
         "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker exit type: "
         "SYSTEM_ERROR Worker exit detail: Worker exits unexpectedly by a signal. The process receives a SIGTERM.\n",
+        "gpu:1:1 [0] nvmlwrap.cc:100 NCCL WARN nvmlInit_v2() failed: Driver/library version mismatch\n"
+        + "".join(f"answering {word} and {word[::-1]}\n" for word in WORDS),
     ],
-    ids=["got over", "told to end"],
+    ids=["got over", "told to end", "went on"],
 )
 def test_what_is_no_failure(text: str) -> None:
     assert explain(text).cause is None

@@ -43,6 +43,7 @@ SIGNS = (
     Sign("CUDNN_STATUS_", re.compile(r"(?P<status>CUDNN_STATUS_(?!SUCCESS|ALLOC|ARCH)\w+)")),
     Sign("cuDNN error: ", re.compile(r"cuDNN error: (?!CUDNN_STATUS_)[^\n]{0,80}")),
     Sign("cuDNN Frontend error: ", re.compile(r"cuDNN Frontend error: [^\n]{0,80}")),
+    Sign("Unable to find a valid cuDNN algorithm"),
     Sign("was unable to find an engine to execute this computation"),
     Sign("cusolver error: ", re.compile(r"cusolver error: (?P<status>\w+), when calling `(?P<call>\w+)")),
     Sign("CUSPARSE_STATUS_", re.compile(r"(?P<status>CUSPARSE_STATUS_(?!SUCCESS)\w+)")),

@@ -64,6 +64,11 @@ SIGNS: tuple[Sign, ...] = (
         "does not appear to have files named",
         re.compile(r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have files named (?P<file>\(?[^)\n]*\)?)"),
     ),
+    Sign(
+        "Parent directory ",  # torch.save's (caffe2/serialize/inline_container.cc)
+        re.compile(r"Parent directory (?P<path>[^\n]{1,1000}) does not exist\."),
+        frozenset({"RuntimeError"}),
+    ),
     Sign("Entry Not Found for url", re.compile(r"Entry Not Found for url: (?P<path>[^\s?]+[^\s?.])")),
     Sign(
         "doesn't exist on the Hub or cannot be accessed",

@@ -41,7 +41,10 @@ _CONNECT = Sign(
         r" connecting: )(?P<address>\S*).*)"
     ),
 )
-SIGNS = (_ADDRESS, _INTERFACE, _NO_INTERFACE, _NO_ADDRESS, _MESH, _CONNECT)
+_NOT_CONNECTED = Sign(
+    "is NOT connected to: [", re.compile(r"\[Gloo\] (?P<said>Rank \d{1,9} is NOT connected to: \[[\d, ]{1,4000}\])")
+)
+SIGNS = (_ADDRESS, _INTERFACE, _NO_INTERFACE, _NO_ADDRESS, _MESH, _CONNECT, _NOT_CONNECTED)
 _LEFT = re.compile(r"Connection (?:closed|reset) by peer|Broken pipe")
 _GLOO = re.compile(r"gloo", re.IGNORECASE)
 _WRONG_NAME = Retry(helps=False, reason="the same interface is missing on the next attempt")

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.signs import Sign, anywhere
+from ddp_run.signs import Sign
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -30,24 +30,34 @@ RULE = Rule(
     retry=Retry(helps=True, reason="a hang that comes from timing, a device or the network may not come again"),
     since="0.1",
 )
-_IDLE = Sign('"MainThread"', re.compile(r'^\s{0,8}Thread \S{1,20} \(idle\): "MainThread"'))
-"""py-spy's dump of a process that runs nothing: nobody takes one of a job that goes on."""
+_DUMPED = Sign('"MainThread"', re.compile(r'^\s{0,8}Thread \S{1,20} \((?P<how>idle|active)\): "MainThread"'))
+"""py-spy's dump: nobody takes one of a job that goes on. A GPU's calls wait with the CPU at work."""
 _TOOK_TOO_LONG = Sign("Timeout (", re.compile(r"^Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!"))
 """faulthandler.dump_traceback_later's (CPython, Modules/faulthandler.c)."""
-SIGNS = (_IDLE, _TOOK_TOO_LONG)
+SIGNS = (_DUMPED, _TOOK_TOO_LONG)
 _PLACE = re.compile(r"^\s{1,12}(?P<function>\S{1,120}) \((?P<place>[^()\n]{1,400}:\d{1,9})\)$")
+_WAITS = re.compile(
+    r"synchronize|wait|barrier|broadcast|all_?reduce|all_?gather|reduce_scatter|all_to_all|recv|acquire"
+)
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """A log of stacks that somebody took of what stands still; nothing tells how it ended."""
     if not run.logs_only or death.code is not None or death.exception is not None:
         return None
-    hit = anywhere(death.stderr, SIGNS)
-    if hit is None or hit.quote is None:
-        return None
     lines = death.stderr.lines
-    shown = next((k for k in range(len(lines)) if lines[k] == hit.match.string), 0)
-    innermost = _PLACE.match(lines[shown + 1]) if shown + 1 < len(lines) else None
-    where = f" in {innermost['function']} ({innermost['place']})" if innermost is not None else ""
-    advice = ("py-spy dump --pid PID   # of each rank: which one stands somewhere else?",)
-    return Finding(RULE, death.rank, f"{death.who} stands still{where}", (hit.quote,), advice, "likely")
+    for index, line in enumerate(lines):
+        hit = next((found for sign in SIGNS if (found := sign.search(line)) is not None), None)
+        if hit is None:
+            continue
+        innermost = next((place for each in lines[index + 1 : index + 9] if (place := _PLACE.match(each))), None)
+        busy = hit.groupdict().get("how") == "active"
+        if busy and (innermost is None or not _WAITS.search(innermost["function"])):
+            continue
+        where = f" in {innermost['function']} ({innermost['place']})" if innermost is not None else ""
+        quote = death.stderr.quote(index)
+        return Finding(RULE, death.rank, f"{death.who} stands still{where}", (quote,), _ADVICE, "likely")
+    return None
+
+
+_ADVICE = ("py-spy dump --pid PID   # of each rank: which one stands somewhere else?",)

@@ -41,7 +41,12 @@ _COMPLETION = Sign(
     ),
 )
 """Source: NCCL's src/transport/net_ib.cc; older ones say `error 12`, newer ones `status=12`."""
-SIGNS = (*ERRORS, *REASONS, _COMPLETION)
+_PROXY = Sign(
+    "Failed to execute operation Connect from rank ",
+    re.compile(r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})"),
+)
+"""Source: NCCL's src/proxy.cc: the thread that opens connections to other hosts could not."""
+SIGNS = (*ERRORS, *REASONS, _COMPLETION, _PROXY)
 _INTERFACE = re.compile(
     r"no socket interface found|No usable listening interface|no interface found|no device found"
     r"|No IP interface found|No interface found in the same subnet"
@@ -59,7 +64,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     """An error of NCCL's whose reason is the network, or a system error for which it gives no reason."""
     error = error_of(death)
     if error is None and run.logs_only and death.code is None and death.exception is None:
-        return _refused_by_peer(death)
+        return _without_exception(death)
     if error is None or error.peer_left or error.shared_memory or error.mismatch:
         return None
     if not error.network and (error.code != "ncclSystemError" or error.reason is not None):
@@ -85,8 +90,14 @@ def match(death: Death, run: Evidence) -> Finding | None:
     )
 
 
-def _refused_by_peer(death: Death) -> Finding | None:
-    """A log that shows a failed transfer over InfiniBand, and no exception."""
+def _without_exception(death: Death) -> Finding | None:
+    """A log that shows a connection that was not made or a failed transfer over InfiniBand, and no exception."""
+    hit = in_last_words(death, (_PROXY,))
+    if hit is not None:
+        cause = f"{death.who}: NCCL could not connect to another host: {hit['said']}"
+        return hit.finding(
+            RULE, death, cause, ("ip -br addr   # which interface joins the hosts?",), confidence="likely"
+        )
     hit = in_last_words(death, (_COMPLETION,))
     if hit is None:
         return None

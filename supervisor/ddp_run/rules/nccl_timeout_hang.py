@@ -39,11 +39,11 @@ RULE = Rule(
     beats=("native-abort", "peer-died", "nccl-init", "nccl-network"),
 )
 _WORK = (
-    r"[Cc]aught collective operation timeout: Work\w+\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
+    r"[Cc]aught collective operation timeout:(?: Work\w+\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
     r"(?:, [^)]{0,200}?NumelIn=(?P<numel>\d+))?[^)]{0,300}?(?:Timeout\(ms\)=(?P<limit>\d{1,20}))?\)"
-    r"(?: ran for (?P<ran>\d{1,20}) milliseconds)?"
+    r"(?: ran for (?P<ran>\d{1,20}) milliseconds)?|\s*$)"
 )
-_CAUGHT = Sign("aught collective operation timeout: ", re.compile(_WORK))
+_CAUGHT = Sign("aught collective operation timeout:", re.compile(_WORK))
 _AT_WORK = Sign(
     "Timeout at NCCL work: ",
     re.compile(r"Timeout at NCCL work: (?P<seq>\d+), last enqueued NCCL work: (?P<enqueued>\d+)"),

@@ -42,7 +42,12 @@ _NOT_EXECUTABLE = Sign(
 _STARTING = re.compile(r"torch/distributed/elastic/multiprocessing/")
 _FRAMES = 16
 """Lines from the agent's own frame that starts a program to the exception."""
-SIGNS: tuple[Sign, ...] = (_FILE, *_MODULE, _NOT_EXECUTABLE)
+_NO_PROGRAM = Sign(
+    "executable file not found in $PATH",
+    re.compile(r"\"(?P<path>[^\"\n]{1,400})\": executable file not found in \$PATH"),
+)
+"""Docker's, Apptainer's and other runtimes' for a container's program (Go, os/exec)."""
+SIGNS: tuple[Sign, ...] = (_FILE, *_MODULE, _NOT_EXECUTABLE, _NO_PROGRAM)
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
@@ -50,6 +55,10 @@ def match(death: Death, run: Evidence) -> Finding | None:
     hit = anywhere(death.stderr, (_FILE,))
     if hit is not None and hit.quote is not None:
         return _no_file(death, hit.quote, hit["path"] or "")
+    hit = anywhere(death.stderr, (_NO_PROGRAM,))
+    if hit is not None and hit.quote is not None:
+        cause = f"there is no program {hit['path']} in the container"
+        return Finding(RULE, death.rank, cause, (hit.quote,), (f"command -v {hit['path']}   # inside the container",))
     hit = anywhere(death.stderr, _MODULE)
     if hit is None or hit.quote is None:
         return None

@@ -13,6 +13,7 @@ and repeat with `num_workers=0` and without compiled extensions to find the one 
 
 from __future__ import annotations
 
+import re
 import signal
 
 from ddp_run.advice import by_core, by_phase
@@ -32,7 +33,7 @@ _FATAL = Sign("Fatal Python error: Segmentation fault")
 _CAUGHT = (
     Sign("Caught signal 11 (Segmentation fault"),
     Sign("Signal: Segmentation fault (11)"),
-    Sign("Segmentation fault (core dumped)"),
+    Sign("Segmentation fault", re.compile(r"^Segmentation fault\s*$|Segmentation fault \(core dumped\)")),  # a shell's
     Sign("*** SIGSEGV received at time="),  # absl's failure handler, which Ray installs
 )
 SIGNS: tuple[Sign, ...] = (_FATAL, *_CAUGHT)
