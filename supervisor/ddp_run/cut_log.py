@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
-from ddp_run import oom_text, raised, torn_frames
+from ddp_run import childfailed, oom_text, raised, torn_frames
 from ddp_run.diagnose import catalogue, judge
 from ddp_run.events import ExceptionInfo, Rank
 from ddp_run.frozen import frozen
@@ -47,7 +47,7 @@ _BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
 _TROUBLE = re.compile(
     r"[Ee]rror|ERROR|[Ee]xception|[Ff]ailed|FAILED|Traceback|File \"|NCCL (?:INFO|WARN)|[Gg]loo|[Tt]imed? ?out"
     r"|[Kk]illed|[Aa]bort|frame #|[Ww]aiting|registered at|Process group|\^\^|Thread (?:0x|\d+ \()|Process \d+: |PID"
-    r"|ray::|@ +0x|#\d+ \S+ from "
+    r"|amdgpu|NVRM|ray::|@ +0x|#\d+ \S+ from "
 )
 """What lines of progress do not say, though several ranks may write it in one form."""
 _LOGGED_BY_TORCH = re.compile(r"\[?[WE]\d{3,4} \d\d:")
@@ -67,6 +67,7 @@ _HANDLED = re.compile(
 )
 """What a program says of an error that it goes on after."""
 _UNSURE = ("python-exception", "unknown")
+_OF_THE_KILLED = (*_UNSURE, "file-not-found")
 
 
 @frozen
@@ -94,9 +95,10 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
         strict = _shortened(logs) or strict
         if not _lacks_a_cause(strict):
             return strict
-    killed = strict.first_failure is not None and strict.first_failure.signal is not None
-    # a server that ends its processes by SIGKILL after an exception of one of them
-    signs = (sign for sign in _signs(logs) if sign.exception is not None or not killed)
+    signs = _signs(logs)
+    if strict.first_failure is not None and strict.first_failure.signal is not None:
+        # a server ends its processes by SIGKILL after an exception of one of them; others miss what was killed
+        signs = (sign for sign in signs if sign.exception is not None and sign.finding.rule.name not in _OF_THE_KILLED)
     found = min(signs, key=lambda sign: sign.strength, default=None)
     if found is None or (strict.outcome is not None and found.finding.rule.consequence):
         return strict
@@ -191,13 +193,14 @@ def _behind_progress(spoken: SpokenText) -> int:
     texts: dict[str, set[str]] = {}
     forms: dict[int, str] = {}
     last, driver_failed = 0, False
+    summaries = childfailed.boxes(spoken.lines)
     for index, line in enumerate(said):
         driver_failed = driver_failed or _OF_RAYS_DRIVER.match(line) is not None
         if driver_failed and _LATE.search(line):
             continue
         if _BAR.search(line):
             last = index + 1
-        elif spoken.by[index].agent or _LOGGED_BY_TORCH.match(line):
+        elif spoken.by[index].agent or index in summaries or _LOGGED_BY_TORCH.match(line):
             continue  # which is no progress, however often: `Sending process … closing signal`, a store that is tried
         elif line[:1].strip() and not _TROUBLE.search(line) and not any(word in line for word in present):
             form = forms[index] = raised.form_of(line)
@@ -220,6 +223,7 @@ def _signs(logs: Sequence[Log]) -> Iterator[_Sign]:
     behind = _behind_progress(spoken)
     everything = spoken.text(range(len(spoken.lines)))
     exceptions = [each for each in raised.all_of(spoken) if each.index >= behind][-_MOST_EXCEPTIONS:]
+    exceptions = [each for each in exceptions if not raised.starts_a_launcher(each.info)] or exceptions
     for each in exceptions:
         own = spoken.text(sorted(each.lines))
         death = Death(rank=_alone(each.ranks), exception=each.info, stderr=own)

@@ -46,6 +46,9 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     spoken = spoken.given_to_launchers({index for lines in over for index in lines})
     summary = tuple(told) or _observed_at_the_end(spoken)
     exceptions, launchers = find(spoken)
+    if summary:  # who started the launcher has no rank
+        launchers |= {index for raised in exceptions if starts_a_launcher(raised.info) for index in raised.lines}
+        exceptions = [raised for raised in exceptions if not starts_a_launcher(raised.info)]
     spoken = spoken.given_to_launchers(launchers | childfailed.boxes(spoken.lines))
     stop = childfailed.stop_signal(whole)
     spoken = replace(spoken, ranks=len(summary))

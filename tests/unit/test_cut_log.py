@@ -397,6 +397,52 @@ NODE = """RuntimeError: NCCL communicator was aborted on rank 3: Connection clos
 srun: error: Node failure on node-7
 slurmstepd: error: *** STEP 42.0 ON node-1 CANCELLED AT 2026-01-02T03:04:05 DUE TO NODE FAILURE ***
 """
+PAGES = (
+    "Memory access fault by GPU node-1 on address 0x7f9587e00000. Reason: Page not present or supervisor privilege.\n"
+    + "./run.sh: line 304:  4388 Aborted                 python train.py\n"
+    + "".join(
+        f"[Tue Jul 23 13:49:2{second} 2024] amdgpu 0000:0d:00.0: amdgpu: [gfxhub] page fault (src_id:0 ring:24)\n"
+        for second in range(8)
+    )
+)
+TRAINER = """[rank1]: torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  rank      : 2 (local_rank: 2)
+  exitcode  : 1 (pid: 2488)
+[2]:
+  rank      : 3 (local_rank: 3)
+  exitcode  : 1 (pid: 2489)
+[3]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 2486)
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-04-08_05:39:46
+  host      : node-a
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 2487)
+  error_file: <N/A>
+============================================================
+Traceback (most recent call last):
+  File "/home/me/engine/trainer.py", line 237, in train
+    subprocess.run(cmd, check=True)
+  File "/usr/lib/python3.12/subprocess.py", line 571, in run
+    raise CalledProcessError(retcode, process.args,
+subprocess.CalledProcessError: Command '['/usr/bin/python3', '-m', 'torch.distributed.run', '--nproc_per_node', '4', \
+'/tmp/ddp.py']' returned non-zero exit status 1.
+"""
+BUILD = """(Engine pid=37) ERROR 06-06 19:51:14 [core.py:1165] /usr/bin/ld: cannot find -lcuda: No such file
+(Engine pid=37) ERROR 06-06 19:51:14 [core.py:1165] collect2: error: ld returned 1 exit status
+(Engine pid=37) ERROR 06-06 19:51:14 [core.py:1165] ninja: build stopped: subcommand failed.
+(Engine pid=37) ERROR 06-06 19:51:14 [core.py:1165] ', please check the stack trace above for the root cause
+RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+"""
 CUDNN = """Traceback (most recent call last):
   File "/home/me/train.py", line 12, in forward
     return F.conv2d(input, weight)
@@ -437,12 +483,26 @@ LINK = (
         pytest.param(CONTAINER, "script-not-found", id="a program that a container has not"),
         pytest.param(BARE, "python-exception", id="a class that is only called Exception"),
         pytest.param(NODE, "node-failed", id="a node that failed"),
+        pytest.param(PAGES, "illegal-memory-access", id="the kernel's lines behind an abort"),
+        pytest.param(TRAINER, "no-kernel-image", id="a trainer that starts the launcher itself"),
+        pytest.param(BUILD, "compile-failure", id="the linker's words"),
         pytest.param(CUDNN, "cuda-library-error", id="no algorithm"),
     ],
 )
 def test_the_cause_behind_other_words(text: str, cause: str | None) -> None:
     found = explain(text)
     assert found.cause == cause, found.title
+
+
+def test_what_is_raised_behind_a_kill_is_not_its_reason() -> None:
+    killed = """run.sh: line 3:  6965 Killed                  python -u train.py
+Traceback (most recent call last):
+  File "report.py", line 9, in <module>
+    print(open("steps.txt").read())
+FileNotFoundError: [Errno 2] No such file or directory: 'steps.txt'
+"""
+    found = explain(killed)
+    assert (found.cause, found.confidence) == ("unknown", "unknown")
 
 
 def test_the_rank_whose_build_failed_is_first() -> None:

@@ -74,6 +74,7 @@ SIGNS = (
     Sign("libcuda.so cannot found!"),
     Sign("No working C++ compiler found"),
     Sign("C++ compile error"),
+    Sign("ninja: build stopped: "),
     Sign("nvcc fatal"),
     Sign("nvrtc: error", re.compile(r"nvrtc: error[^\n]{0,100}")),
     Sign("HIPRTC_ERROR_COMPILATION"),
