@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from ddp_run import childfailed, launcher_text, traceback_text
 from ddp_run.events import ExceptionInfo, LocalRank, Rank
-from ddp_run.raised import LAST_WORDS, NATIVE, PLACE, Raised, WentOn, find, form_of, starts_a_launcher
+from ddp_run.raised import LAST_WORDS, NATIVE, PLACE, Raised, WentOn, all_of, find, form_of, starts_a_launcher
 from ddp_run.spoken_text import Log, SpokenText
 from ddp_run.verdict import AgentEnd, Death, Evidence, SummaryEntry
 
@@ -46,9 +46,13 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     spoken = spoken.given_to_launchers({index for lines in over for index in lines})
     summary = tuple(told) or _observed_at_the_end(spoken)
     exceptions, launchers = find(spoken)
-    if summary:  # who started the launcher has no rank
-        launchers |= {index for raised in exceptions if starts_a_launcher(raised.info) for index in raised.lines}
-        exceptions = [raised for raised in exceptions if not starts_a_launcher(raised.info)]
+    starters = [raised for raised in exceptions if starts_a_launcher(raised.info)]
+    if summary and starters:  # who started the launcher has no rank
+        others = [raised for raised in exceptions if raised not in starters]
+        others = others or [raised for raised in all_of(spoken) if not starts_a_launcher(raised.info)]
+        if others:
+            launchers |= {index for raised in starters for index in raised.lines}
+            exceptions = others
     spoken = spoken.given_to_launchers(launchers | childfailed.boxes(spoken.lines))
     stop = childfailed.stop_signal(whole)
     spoken = replace(spoken, ranks=len(summary))
