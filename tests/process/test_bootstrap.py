@@ -287,6 +287,7 @@ def test_it_ends_as_under_plain_python_and_says_how(ranks: Ranks, name: str) -> 
         ("sys.excepthook = lambda *_: os._exit(9)\nraise ValueError", 9, [(1, "ValueError")]),
         ("os._exit('x')", 1, [(1, "TypeError")]),
         ("import pickle; assert pickle.loads(pickle.dumps(os._exit)) is os._exit", 0, []),
+        ("import pickle; assert pickle.loads(pickle.dumps(os.execv)) is os.execv", 0, []),
     ],
 )
 def test_an_end_without_an_exception_is_stamped(

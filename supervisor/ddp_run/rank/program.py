@@ -223,6 +223,8 @@ class Program:
             self._say_before(name)
 
     def _say_before(self, name: str) -> None:
+        import posix
+
         call = getattr(os, name)
 
         def exec_(*args: "Any", **kwargs: "Any") -> "Any":
@@ -237,6 +239,7 @@ class Program:
         exec_.__module__, exec_.__name__, exec_.__qualname__ = call.__module__, call.__name__, call.__qualname__
         exec_.__doc__ = call.__doc__
         setattr(os, name, exec_)
+        setattr(posix, name, exec_)  # by its module it is pickled
 
     def _stamp(self, status: int) -> None:
         """Say with which code the program ends, unless more is known; a forked child's end is not the rank's."""
