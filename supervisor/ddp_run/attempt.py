@@ -166,6 +166,8 @@ class Attempt:
                 case Caught(signal.SIGCHLD):
                     self._reap()
                 case Caught(signum):
+                    if signum in STOP_SIGNALS:
+                        self.keeper.stopping()  # before anything is written: that may wait for ever
                     self._read_inbox()  # a rank that has said hello by now is to have it too
                     if signum in STOP_SIGNALS:
                         self.stops += 1

@@ -1,10 +1,13 @@
-"""Ends a job's processes when ddp-run itself was killed. Runs alone: `python -I -S keeper.py RUN_ID FOLDER…`.
+"""Ends a job's processes when ddp-run itself cannot. Runs alone: `python -I -S keeper.py RUN_ID FOLDER…`.
 
 Its standard input is a pipe whose other end only ddp-run holds. `q` on it means a regular end. End of file without
 that means that ddp-run died, with -9 or by the out-of-memory killer: then every process that carries this run's id in
 its environment gets SIGKILL, and every one that was below ddp-run when this process looked last, as daemons may have
 no environment. (The agent, the ranks and their forked workers have PDEATHSIG besides; programs that they started have
 not.) The folders, of ddp-run's socket and of the ranks' boards, are removed then.
+
+`s` on the pipe means that ddp-run was told to stop. Where it does not come to that, because it waits in the kernel (its
+log folder's server does not answer, say: state D), the job is told here, by SIGTERM and after the grace by SIGKILL.
 """
 
 import os
@@ -19,6 +22,10 @@ _ROUND_S = 0.1
 _FIRST_LOOK_S, _LOOK_S = 0.5, 5.0
 """Between two looks at what is below ddp-run: a look at 100 processes takes 3 ms."""
 _MOST = 4096
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
+_STUCK_LOOK_S = 1.0
+_STUCK_S, _GRACE_S = 5.0, 30.0
+"""How long ddp-run waits in the kernel until it is taken for stuck, and how long the job then has."""
 
 
 def carriers(mark: bytes) -> list[int]:
@@ -63,18 +70,52 @@ def began_at(pid: int) -> bytes | None:
     return fields[19] if len(fields) > 19 and fields[0] not in (b"Z", b"X") else None
 
 
+def cannot_stop(pid: int, told: bool) -> bool:
+    """Whether a process that was told to stop waits in the kernel: by its own word, or with the signal pending."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
+    except OSError:
+        return False
+    status = dict(line.split(b":\t", 1) for line in lines if b":\t" in line)
+    pending = int(status.get(b"SigPnd", b"0"), 16) | int(status.get(b"ShdPnd", b"0"), 16)
+    told = told or any(pending >> (signum - 1) & 1 for signum in _STOPS)
+    return told and status.get(b"State", b"").startswith(b"D")
+
+
+def died(supervisor: int, mark: bytes, known: dict[int, bytes]) -> bool:
+    """Wait for ddp-run's end; whether it died. `known`: filled with who is below it."""
+    told, stuck_s, warned, wait_s = False, 0.0, False, _FIRST_LOOK_S
+    while True:
+        if select.select([0], [], [], wait_s)[0]:
+            said = os.read(0, 1)
+            if said != b"s":
+                return said != b"q"
+            told = True
+        seen = below(supervisor)
+        known.clear()
+        known.update(seen)
+        wait_s = min(2 * wait_s, _LOOK_S)
+        if not cannot_stop(supervisor, told):
+            stuck_s, warned = 0.0, False
+            continue
+        wait_s = _STUCK_LOOK_S
+        stuck_s += _STUCK_LOOK_S
+        if stuck_s > _STUCK_S + _GRACE_S:
+            end(mark, known)
+        elif stuck_s > _STUCK_S and not warned:
+            warned = True
+            tell({*carriers(mark), *known}, signal.SIGTERM)
+
+
 def main(run_id: str, folders: list[Path]) -> None:
     """Wait for the end of the pipe, then end what is left."""
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
-    supervisor, known, wait_s = os.getppid(), dict[int, bytes](), _FIRST_LOOK_S
-    while not select.select([0], [], [], wait_s)[0]:
-        known = below(supervisor)
-        wait_s = min(2 * wait_s, _LOOK_S)
-    if os.read(0, 1) == b"q":
+    mark, known = b"DDP_RUN_ID=" + run_id.encode(), dict[int, bytes]()
+    if not died(os.getppid(), mark, known):
         return
     try:
-        end(b"DDP_RUN_ID=" + run_id.encode(), known)
+        end(mark, known)
     except OSError:  # no /proc
         pass
     for folder in folders:
@@ -94,12 +135,17 @@ def end(mark: bytes, known: dict[int, bytes]) -> None:
             return
         for pid in pids:  # before it goes: who is below it is nobody's afterwards
             known = {**known, **below(pid)}
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                continue
+        tell(pids, signal.SIGKILL)
         time.sleep(_ROUND_S)
+
+
+def tell(pids: set[int], signum: int) -> None:
+    """Signal each; those that are gone are passed over."""
+    for pid in pids:
+        try:
+            os.kill(pid, signum)
+        except OSError:
+            continue
 
 
 if __name__ == "__main__":

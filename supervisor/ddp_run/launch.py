@@ -118,6 +118,14 @@ class Keeper:
             start_new_session=True,
         )
 
+    def stopping(self) -> None:
+        """ddp-run was told to stop: should it not come to that, the keeper does it."""
+        if self._process is not None and self._process.stdin is not None:
+            try:
+                os.write(self._process.stdin.fileno(), b"s")
+            except OSError:
+                pass
+
     def reaped(self, pid: int) -> bool:
         """A child was waited for; whether it was this one. Somebody has killed it then, and it is started again."""
         if self._process is None or pid != self._process.pid:

@@ -342,3 +342,68 @@ def test_native_frames_of_the_rank_at_fault(ddp: Launcher, tmp_path: Path) -> No
     assert any("pthread_mutex_lock" in frame for frame in seen["frames"])
     assert outcome.named("StallSeen")[0]["at"] < seen["at"]
     assert any("pthread_mutex_lock" in quote["text"] for quote in outcome.verdict["evidence"])
+
+
+# ---------------------------------------------------------------------------- ddp-run itself waits in the kernel
+
+
+@dataclass
+class FrozenFolder:
+    """A file system of its own that can be made to let every write wait (fsfreeze(8)), in a mount namespace."""
+
+    folder: Path
+    holder: subprocess.Popen[str]
+
+    @property
+    def within(self) -> tuple[str, ...]:
+        return ("nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt")
+
+    def freeze(self, on: bool = True) -> None:
+        subprocess.run([*self.within, "fsfreeze", "-f" if on else "-u", self.folder], check=True, timeout=limit(60))
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Iterator[FrozenFolder]:
+    if os.getuid() != 0 or shutil.which("mkfs.ext4") is None or shutil.which("fsfreeze") is None:
+        pytest.skip("needs root, mkfs.ext4 and fsfreeze")
+    folder, image = tmp_path / "frozen", tmp_path / "image"
+    folder.mkdir()
+    with image.open("wb") as file:
+        file.truncate(32 << 20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True, timeout=limit(60))
+    mount = f"mount -o loop {image} {folder} && echo mounted && exec sleep 3600"
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount]
+    holder = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert holder.stdout is not None
+    said = holder.stdout.readline()
+    if said != "mounted\n":
+        pytest.skip(f"no mount here: {said.strip()}")
+    found = FrozenFolder(folder, holder)
+    yield found
+    subprocess.run([*found.within, "fsfreeze", "-u", folder], check=False, stderr=subprocess.DEVNULL)
+    holder.kill()
+    holder.wait()
+
+
+@slow
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_a_job_ends_where_ddp_run_itself_waits_for_its_log_folder(
+    ddp: Launcher, frozen: FrozenFolder, signum: signal.Signals
+) -> None:
+    """torchrun ends its ranks then too: it writes nothing there."""
+    program = ddp.script(
+        "import os, time; open('rank' + os.environ['RANK'], 'w').write(str(os.getpid())); time.sleep(900)"
+    )
+    running = ddp.start("--log-dir", frozen.folder, "--nproc-per-node", 2, program, within=frozen.within)
+
+    def ranks() -> list[int]:
+        said = [path.read_text() for path in running.cwd.glob("rank*")]
+        return [int(each) for each in said if each] if len(said) == 2 and all(said) else []
+
+    pids = wait_until(ranks, "the ranks")
+    frozen.freeze()
+    wait_until(lambda: process(running.process.pid).state is ProcessState.DISK, "a write that waits")
+    running.signal(signum)
+    wait_until(lambda: not any(map(launch.is_alive, pids)), "the end of the ranks", 90)
+    frozen.freeze(on=False)
+    assert running.process.wait(limit(60)) == (143 if signum == signal.SIGTERM else -9)
