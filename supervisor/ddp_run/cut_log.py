@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import signal
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -43,11 +43,13 @@ _ABORTS = re.compile(
 )
 _PROGRESS = 3
 """Lines of one form, numbers aside, that a program writes as it goes on."""
+_BARS = 3
+_COUNT = re.compile(r"\d{1,12}/\d{1,12}")
 _BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
 _TROUBLE = re.compile(
     r"[Ee]rror|ERROR|[Ee]xception|[Ff]ailed|FAILED|Traceback|File \"|NCCL (?:INFO|WARN)|[Gg]loo|[Tt]imed? ?out"
-    r"|[Kk]illed|[Aa]bort|frame #|[Ww]aiting|registered at|Process group|\^\^|Thread (?:0x|\d+ \()|Process \d+: |PID"
-    r"|amdgpu|NVRM|ray::|@ +0x|#\d+ \S+ from "
+    r"|[Kk]ill(?:ed|ing)|[Aa]bort|frame #|[Ww]aiting|registered at|Process group|\^\^|Thread (?:0x|\d+ \()"
+    r"|Process \d+: |PID|amdgpu|NVRM|ray::|@ +0x|#\d+ \S+ from "
 )
 """What lines of progress do not say, though several ranks may write it in one form."""
 _LOGGED_BY_TORCH = re.compile(r"\[?[WE]\d{3,4} \d\d:")
@@ -99,7 +101,7 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
     if strict.first_failure is not None and strict.first_failure.signal is not None:
         # a server ends its processes by SIGKILL after an exception of one of them; others miss what was killed
         signs = (sign for sign in signs if sign.exception is not None and sign.finding.rule.name not in _OF_THE_KILLED)
-    found = min(signs, key=lambda sign: sign.strength, default=None)
+    found = _strongest(signs)
     if found is None or (strict.outcome is not None and found.finding.rule.consequence):
         return strict
     if strict.cause in (None, "unknown"):
@@ -107,6 +109,15 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
     if found.finding.rule.name in _UNSURE:
         return strict
     return _with(replace(strict, first_failure=None, collateral=()), found)  # who only noticed did not fail first
+
+
+def _strongest(signs: Iterable[_Sign]) -> _Sign | None:
+    """The one to believe: a cause wins over those that come of it, wherever they stand."""
+    told = list(signs)
+    causes = [sign.finding.rule for sign in told if not sign.finding.rule.consequence]
+    beaten = {name for rule in causes for name in rule.beats}
+    left = [sign for sign in told if sign.finding.rule.name not in beaten] or told
+    return min(left, key=lambda sign: sign.strength, default=None)
 
 
 def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
@@ -192,21 +203,29 @@ def _behind_progress(spoken: SpokenText) -> int:
     present = _present("\n".join(said))
     texts: dict[str, set[str]] = {}
     forms: dict[int, str] = {}
-    last, driver_failed = 0, False
+    driver_failed, bars = False, dict[str, int]()
     summaries = childfailed.boxes(spoken.lines)
     for index, line in enumerate(said):
         driver_failed = driver_failed or _OF_RAYS_DRIVER.match(line) is not None
         if driver_failed and _LATE.search(line):
             continue
         if _BAR.search(line):
-            last = index + 1
+            bars.setdefault(_counted(line), index)
         elif spoken.by[index].agent or index in summaries or _LOGGED_BY_TORCH.match(line):
             continue  # which is no progress, however often: `Sending process … closing signal`, a store that is tried
         elif line[:1].strip() and not _TROUBLE.search(line) and not any(word in line for word in present):
             form = forms[index] = raised.form_of(line)
             texts.setdefault(form, set()).add(line)  # what all ranks write alike once is no progress
     often = [index for index, form in forms.items() if len(texts[form]) >= _PROGRESS]
-    return max([last, *(index + 1 for index in often)])
+    drawn = sorted(bars.values())[-_BARS:]  # the last ones may be drawn once more by an end
+    still = drawn[0] if len(drawn) == _BARS else 0
+    return max([still, *(index + 1 for index in often)])
+
+
+def _counted(line: str) -> str:
+    """How far a bar has come: `1818/7272`; else the whole line."""
+    found = _COUNT.search(line)
+    return line if found is None else str(found[0])
 
 
 def _present(text: str) -> list[str]:

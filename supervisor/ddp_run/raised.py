@@ -61,7 +61,7 @@ _MOST_ORPHANS = 2000
 _BAR = re.compile(r"\|[^|]*\|")
 _DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _ORPHAN = re.compile(
-    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)|Exception)(?:: (?P<message>.*))?$"
+    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)|Exception)(?::(?: (?P<message>.*))?)?$"
 )
 _FRAME = '  File "'
 _FRAME_LINES = 3
@@ -264,7 +264,7 @@ def _first_frame(lines: Sequence[str]) -> int:
         if gap > _FRAME_LINES:
             break
         begin = index if gap == 0 else begin
-    return begin
+    return len(lines) - 1 if begin == len(lines) and lines and lines[-1].startswith("    ") else begin
 
 
 def _message(first: str, following: Sequence[str]) -> str:

@@ -233,7 +233,7 @@ def _wrappers(lines: Sequence[str], tasks: bool, mpi: bool) -> Iterator[_Match]:
         tagged = [line[hit.end() :] for line in lines if (hit := _MPI.match(line))]
         yield (_MPI_SPACED if all(rest[:1] in ("", " ") for rest in tagged) else _MPI).match
     for common in _common(lines):
-        if common and not _NO_WRAPPER.search(common):
+        if common.strip() and not _NO_WRAPPER.search(common):
             yield re.compile(_NUMBERS.sub(r"\\d+", re.escape(common))).match
     if any(_HEADER in line or _FRAME in line for line in lines):
         yield _HOST.match

@@ -32,6 +32,8 @@ def without_indentation(log: Log) -> Log:
     """Without the blanks that stand before every line: a log within a list or a block of code."""
     lines = log.text.lines
     margin = min((len(line) - len(line.lstrip(" ")) for line in lines if line.strip()), default=0)
+    if any(line[margin:].startswith('File "') for line in lines):  # a traceback's own: its first line is cut off
+        margin = max(0, margin - 2)
     return replace(log, text=replace(log.text, lines=tuple(line[margin:] for line in lines))) if margin else log
 
 
@@ -62,7 +64,8 @@ def _joined(text: LogText, follows: Callable[[str, str, int], str | None]) -> Lo
     numbers: list[int] = []
     last = ""
     for index, line in enumerate(text.lines):
-        between = follows(last, line, width) if lines else None
+        bar = "%|" in line or "%|" in last  # as long as each other, and each whole
+        between = follows(last, line, width) if lines and not bar else None
         if between is None:
             lines.append(line)
             numbers.append(text.number(index) or 0)

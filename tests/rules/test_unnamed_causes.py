@@ -55,6 +55,25 @@ REFUSED = (
             "registered via torch::class_",
             "version-mismatch",
         ),
+        (
+            PLAIN,
+            "RuntimeError: Attempted to read a PyTorch file with version 3, but the maximum supported version for "
+            "reading is 2.",
+            "version-mismatch",
+        ),
+        (PLAIN, "TypeError: Descriptors cannot not be created directly.", "version-mismatch"),
+        (PLAIN, "RuntimeError: CUDA Error: out of memory at /csrc/cumem_allocator.cpp:139", "cuda-oom"),
+        (
+            PLAIN,
+            "RuntimeError: level_zero backend failed with error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)",
+            "cuda-oom",
+        ),
+        (
+            PLAIN,
+            "accelerate.utils.operations.DistributedOperationException: Cannot apply desired operation due to shape "
+            "mismatches. All shapes across devices must be valid.",
+            "collective-mismatch",
+        ),
         (PLAIN, "ModuleNotFoundError: No module named 'torch'", "import-error"),
         (PLAIN, "ModuleNotFoundError: No module named 'models.unet'", "import-error"),
         (PLAIN, "ModuleNotFoundError: No module named 'torch.nn'; 'torch' is not a package", "import-error"),

@@ -443,6 +443,45 @@ BUILD = """(Engine pid=37) ERROR 06-06 19:51:14 [core.py:1165] /usr/bin/ld: cann
 (Engine pid=37) ERROR 06-06 19:51:14 [core.py:1165] ', please check the stack trace above for the root cause
 RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
 """
+CELL = """<ipython-input-64-2d704495e19a> in <module>
+---> 27       loss.backward()
+/usr/local/lib/python3.8/dist-packages/torch/_tensor.py in backward(self, gradient, retain_graph, create_graph, inputs)
+--> 487         torch.autograd.backward(
+KeyboardInterrupt:
+"""
+OPTION = """Usage: train.py [OPTIONS]
+Try 'train.py --help' for help.
+
+Error: No such option: --remove_h (Possible options: --charge_norm, --pos_norm)
+using rdkit
+"""
+SOURCE = """/usr/include/c++/6/type_traits:1558:8: note: provided for template<class _From>
+/usr/include/c++/6/tuple:502:1: error: body of constexpr function not a return-statement
+ ^
+"""
+BARS = """[rank3]: RuntimeError: [enforce fail at inline_container.cc:778] . PytorchStreamWriter failed writing \
+file data/6: file write failed
+ 25%|##5       | 1818/7272 [8:24:29<25:13:27, 16.65s/it]
+[2025-01-30 15:35:22,266] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 3946385
+"""
+TOLD = """Traceback (most recent call last):
+  File "/env/lib/python3.12/site-packages/vllm/entrypoints/openai/api_server.py", line 579, in signal_handler
+    raise KeyboardInterrupt("terminated")
+KeyboardInterrupt: terminated
+"""
+CARD = "".join(
+    f"2024-01-26 19:15:09.74{row}: E event.cc:34] Error destroying event: CUDA_ERROR_ECC_UNCORRECTABLE: "
+    "uncorrectable ECC error encountered\n"
+    for row in range(1402, 1408)
+)
+CARD += "Fatal Python error: Aborted\n\nCurrent thread 0x00007fb45f48a740 (most recent call first):\n"
+TRITON = """  File "/env/lib/python3.10/site-packages/triton/runtime/driver.py", line 20, in _initialize_obj
+    self._obj = self._init_fn()
+  File "/env/lib/python3.10/site-packages/triton/runtime/build.py", line 48, in _build
+    ret = subprocess.check_call(cc_cmd)
+  File "/env/lib/python3.10/subprocess.py", line 369, in check_call
+    raise CalledProcessError(retcode, cmd)
+"""
 CUDNN = """Traceback (most recent call last):
   File "/home/me/train.py", line 12, in forward
     return F.conv2d(input, weight)
@@ -486,6 +525,13 @@ LINK = (
         pytest.param(PAGES, "illegal-memory-access", id="the kernel's lines behind an abort"),
         pytest.param(TRAINER, "no-kernel-image", id="a trainer that starts the launcher itself"),
         pytest.param(BUILD, "compile-failure", id="the linker's words"),
+        pytest.param(CELL, "user-interrupt", id="a notebook's cell"),
+        pytest.param(OPTION, "bad-arguments", id="click's words without a code"),
+        pytest.param(SOURCE, "compile-failure", id="a compiler's words alone"),
+        pytest.param(BARS, "disk-full", id="a bar drawn once more at the end"),
+        pytest.param(TOLD, "preempted-sigterm", id="a server's own words for SIGTERM"),
+        pytest.param(CARD, "gpu-hardware", id="an abort that comes of the hardware"),
+        pytest.param(TRITON, "compile-failure", id="frames whose first lines are cut off"),
         pytest.param(CUDNN, "cuda-library-error", id="no algorithm"),
     ],
 )

@@ -54,6 +54,8 @@ def match(death: Death, run: Evidence) -> Finding | None:
     ending = death.stderr.ending(_ENDING)
     if death.code is None and death.exception is None:  # a piece of a log that shows no end
         hit = anywhere(ending, (_ARGPARSES_OWN,))
+        if hit is None and ending.last(_USAGE) is not None:
+            hit = anywhere(ending, _CLICK)
     elif death.code != 2 or ending.last(_USAGE) is None:
         return None
     else:

@@ -56,6 +56,8 @@ _GLOO = (
     ),
     Sign("Received data size doesn't match expected size"),
 )
+_COMPARED = Sign("Cannot apply desired operation due to shape mismatches")
+"""accelerate's own comparison (ACCELERATE_DEBUG_MODE)."""
 _NCCL = (
     Sign(
         "collective mismatch error, local size ",
@@ -93,7 +95,11 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if hit is None and (death.exception is None or "NCCL" in death.exception.message):
         hit = anywhere(death.nccl, _NCCL) or anywhere(death.stderr, _NCCL)
     if hit is None:
-        return _garbled(death)
+        hit = ended_by(death, (_COMPARED,))
+        if hit is None:
+            return _garbled(death)
+        cause = f"{death.who} called a collective with another shape than its peers"
+        return hit.finding(RULE, death, cause, _ADVICE)
     if hit.sign is _DETECTED:
         return _detected(hit, death)
     sizes = f": {hit['got']} bytes where it expects {hit['wanted']}" if hit["got"] else ""

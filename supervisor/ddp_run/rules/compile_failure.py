@@ -57,6 +57,14 @@ _NOT_BUILT = Sign(
     re.compile(r"/torch_extensions/\S{1,300}\.so: cannot open shared object file"),
     frozenset({"ImportError", "OSError"}),
 )
+_IN_SOURCE = Sign(
+    "error: ",
+    re.compile(
+        r"(?:\.(?:cuh?|cpp|cc|cxx|[ch]|hpp|inl)|/include/[^\s:(]{1,200})[:(]\d{1,9}[:)](?:\d{1,9}:)?"
+        r" (?:fatal )?error: [^\n]{0,100}"
+    ),
+)
+"""What gcc, clang and nvcc say of a line of C++ or CUDA."""
 SIGNS = (
     _MISSING,
     _EXTENSION,
@@ -75,6 +83,7 @@ SIGNS = (
     Sign("No working C++ compiler found"),
     Sign("C++ compile error"),
     Sign("ninja: build stopped: "),
+    _IN_SOURCE,
     Sign("nvcc fatal"),
     Sign("nvrtc: error", re.compile(r"nvrtc: error[^\n]{0,100}")),
     Sign("HIPRTC_ERROR_COMPILATION"),

@@ -79,7 +79,7 @@ SIGNS = (
     Sign("HIP out of memory", _ASKED),
     Sign("XPU out of memory", _ASKED),
     Sign("Out of memory. Tried to allocate", _ASKED),
-    Sign("error: out of memory", re.compile(r"(?:CUDA|HIP|CUDA driver) error: out of memory")),
+    Sign("rror: out of memory", re.compile(r"(?:CUDA|HIP|CUDA driver) [Ee]rror: out of memory")),
     Sign("Error 2: out of memory"),
     Sign("cuda runtime error (2)"),
     Sign(
@@ -102,6 +102,8 @@ SIGNS = (
     Sign("CUDA_ERROR_OUT_OF_MEMORY"),
     Sign("UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
     Sign("PI_ERROR_OUT_OF_RESOURCES"),
+    Sign("UR_RESULT_ERROR_OUT_OF_RESOURCES"),
+    Sign("MODULE:DEVMEM Allocation failed"),  # Intel Gaudi's
     *_IN_NCCL,
     Sign("OutOfMemoryError", re.compile(r"(?<!ray\.exceptions\.)OutOfMemoryError"), frozenset({"OutOfMemoryError"})),
 )

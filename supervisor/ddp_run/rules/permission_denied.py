@@ -56,7 +56,8 @@ SIGNS: tuple[Sign, ...] = (
 _CONTAINER = Sign(
     "pyxis:",
     re.compile(
-        r"slurmstepd: error: pyxis:\s{1,9}[\w.+\-]{1,40}: (?P<path>/[^:\n]{1,400}): (?P<what>Permission denied)"
+        r"error: pyxis:\s{1,9}[\w.+\-]{1,40}: (?:cannot [a-z ]{1,40} )?[\u2018'\"]?(?P<path>/[^:\n\u2019'\"]{1,400})"
+        r"[\u2019'\"]?: (?P<what>Permission denied)"
     ),
 )
 """What SLURM's plugin for containers shows of enroot, which makes the image before any rank starts."""

@@ -18,7 +18,7 @@ import re
 import signal
 
 from ddp_run.exit_status import in_words
-from ddp_run.signs import Hit, Sign, anywhere
+from ddp_run.signs import Hit, Sign, anywhere, in_exception
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -41,7 +41,12 @@ _SCHEDULER = (
     Sign("TERM_RUNLIMIT: ", re.compile(r"(?P<what>TERM_RUNLIMIT: [^\n.]*)")),
     Sign("=>> PBS: job killed: ", re.compile(r"(?P<what>PBS: job killed: [^\n]*)")),
 )
+_HANDLED = Sign(
+    "KeyboardInterrupt: terminated", re.compile(r"^KeyboardInterrupt: terminated$"), frozenset({"KeyboardInterrupt"})
+)
+"""What vLLM's server makes of SIGTERM."""
 SIGNS: tuple[Sign, ...] = (
+    _HANDLED,
     *_SCHEDULER,
     Sign("SignalException: Process "),
     Sign("death signal, shutting down workers"),
@@ -55,6 +60,9 @@ def match(death: Death, run: Evidence) -> Finding | None:
     told = _told(run)
     if told is not None and death.exception is None and death.code in _TELLING:
         return told.finding(RULE, death, f"{death.who} was ended by the scheduler: {told['what']}", _look(told))
+    hit = in_exception(death, (_HANDLED,))
+    if hit is not None:
+        return hit.finding(RULE, death, f"{death.who} was told to stop by SIGTERM", confidence="likely")
     if death.code is None or -death.code not in _ENDING or -death.code in death.signals_sent:
         return None
     cause = f"{death.who} was ended from outside by {in_words(death.code)}"

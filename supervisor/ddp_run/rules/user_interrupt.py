@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import signal
 
-from ddp_run.signs import Sign
+from ddp_run.signs import Sign, anywhere
 from ddp_run.traceback_text import line_of
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
@@ -24,14 +24,23 @@ RULE = Rule(
     retry=Retry(helps=False, reason="somebody wanted it to stop"),
     since="0.1",
 )
-SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=frozenset({"KeyboardInterrupt"})),)
+_SHUTTING_DOWN = Sign("Detected KeyboardInterrupt, attempting graceful shutdown")
+"""Lightning's, which ends well then."""
+SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=frozenset({"KeyboardInterrupt"})), _SHUTTING_DOWN)
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """A rank that got SIGINT from somebody else than ddp-run and the agent."""
     raised = death.exception
+    if raised is None and death.code is None and run.logs_only:
+        hit = anywhere(death.stderr, (_SHUTTING_DOWN,))
+        return None if hit is None else hit.finding(RULE, death, f"{death.who} was interrupted", confidence="likely")
     interrupted = death.code == -signal.SIGINT or (raised is not None and raised.type == "KeyboardInterrupt")
-    if not interrupted or signal.SIGINT in death.signals_sent:
+    if (
+        not interrupted
+        or signal.SIGINT in death.signals_sent
+        or (raised is not None and raised.message == "terminated")
+    ):
         return None
     quote = line_of(death.stderr, raised) if raised is not None else None
     cause = f"{death.who} was interrupted (SIGINT)"

@@ -132,7 +132,13 @@ SIGNS: tuple[Sign, ...] = (
         ),
     ),
     Sign("Loading a dataset cached in a", re.compile(r"Loading a dataset cached in a \w+ is not supported")),
-    Sign("Descriptors cannot be create"),
+    Sign("Descriptors cannot ", re.compile(r"Descriptors cannot (?:not )?be create")),  # both are protobuf's
+    Sign(
+        "maximum supported version for reading is",
+        re.compile(
+            r"Attempted to read a PyTorch file with version \d{1,9}, but the maximum supported version[^\n]{0,80}"
+        ),
+    ),
     Sign(
         _GLOBAL,
         re.compile(r"Weights only load failed(?:[\s\S]*?Unsupported global: GLOBAL (?P<global>[\w.]+))?"),
