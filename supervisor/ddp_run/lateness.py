@@ -17,6 +17,8 @@ Entered = Mapping[tuple[str, int], int]
 
 _AT_LEAST = 20
 """Collectives that must be there to compare."""
+_WAITS_AT_LEAST = 8
+"""Those among them in which somebody was waited for: one of a step's, where the others follow at once."""
 _MOSTLY = 0.8
 _WORTH = 0.2
 """Of a step's time: less is not worth a word."""
@@ -25,7 +27,10 @@ _WORTH_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The rank that came last to so many `times` of `compared` collectives; the others waited so long, typically."""
+    """The rank that came last to so many `times` of the `compared` collectives in which somebody was waited for.
+
+    `waited_s`: how long the others waited for it, typically.
+    """
 
     rank: Rank
     times: int
@@ -34,7 +39,7 @@ class Late:
 
     def matters(self, step_s: float) -> bool:
         """Whether it costs the job time; `step_s` is the usual time of a step, 0 where it is not known."""
-        mostly = self.compared >= _AT_LEAST and self.times >= _MOSTLY * self.compared
+        mostly = self.compared >= _WAITS_AT_LEAST and self.times >= _MOSTLY * self.compared
         return mostly and step_s > 0 and self.waited_s >= max(_WORTH_S, _WORTH * step_s)
 
 
@@ -59,17 +64,24 @@ class LateWatch:
 
 
 def latest(entered: Mapping[Rank, Entered]) -> Late | None:
-    """Who is last most often in the collectives that all these ranks have entered; null where there are none."""
+    """Who is last most often where somebody was waited for; null where nobody was, or too few can be compared.
+
+    A collective that all enter together says nothing: who is last there is chance.
+    """
     if len(entered) < 2:
         return None
     common = set.intersection(*(set(each) for each in entered.values()))
+    if len(common) < _AT_LEAST:
+        return None
     waited: dict[Rank, list[float]] = {}
     for collective in common:
         times = {rank: each[collective] for rank, each in entered.items()}
         last = max(times, key=lambda rank: (times[rank], rank))
         others = median(time for rank, time in times.items() if rank != last)
-        waited.setdefault(last, []).append((times[last] - others) / 1e9)
+        waited_s = (times[last] - others) / 1e9
+        if waited_s >= _WORTH_S:
+            waited.setdefault(last, []).append(waited_s)
     if not waited:
         return None
     rank = max(waited, key=lambda each: (len(waited[each]), -each))
-    return Late(rank, len(waited[rank]), len(common), median(waited[rank]))
+    return Late(rank, len(waited[rank]), sum(map(len, waited.values())), median(waited[rank]))

@@ -30,9 +30,15 @@ def test_ranks_that_take_turns_are_not_late() -> None:
 
 
 def test_a_few_collectives_say_nothing() -> None:
-    late = latest({Rank(0): entered(0, count=10), Rank(1): entered(50, count=10)})
-    assert late is not None
-    assert not late.matters(0.1)
+    assert latest({Rank(0): entered(0, count=10), Rank(1): entered(50, count=10)}) is None
+
+
+def test_collectives_that_all_enter_together_say_nothing() -> None:
+    """A step of an all_reduce, to which one comes late, and two more collectives, to which all come from that."""
+    late = latest({Rank(0): entered(0, 2, 0), Rank(1): entered(50, 1, 1), Rank(2): entered(1, 0, 2)})
+    assert late == Late(Rank(1), 10, 10, 0.0495)
+    assert late.matters(0.1)
+    assert latest({Rank(0): entered(0, 2), Rank(1): entered(1, 0)}) is None
 
 
 def test_only_what_all_have_entered_is_compared() -> None:
