@@ -240,6 +240,8 @@ class _Court:
         if unlike:
             self.close = True
             self.notes.append(how_close([first.death, *(item.death for item in unlike)]))
+        elif rivals and first.death.failed_at is None:  # the cause is the same whoever was first
+            self.notes.append(how_close([first.death, *(own[rival].death for rival in rivals)]))
         return first
 
     def _first_to_blame(self, first: _Judged, judged: Sequence[_Judged]) -> _Judged:
