@@ -144,8 +144,9 @@ def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence) -> Hit | 
     text = _joined(log.lines)
     present = [sign for sign in signs if text.holds(sign.words)]
     for index in range(len(log.lines) - 1 if present else -1, -1, -1):
+        line = log.lines[index]
         for sign in present:
-            match = sign.search(log.lines[index])
+            match = sign.search(line) if sign.words in line else None  # a call for each line and sign takes seconds
             if match is not None:
                 return Hit(sign, match, log.quote(index), None, confidence)
     return None

@@ -52,7 +52,7 @@ _LOST = re.compile(
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """The scheduler says so, and the rank was ended, or only lost its peers."""
-    told = _told(run)
+    told = run.once(_told)
     if told is None or (death.exception is not None and not _LOST.search(death.exception.message)):
         return None
     if death.exception is None and death.code not in _TELLING:
@@ -62,7 +62,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
 
 def match_launch(run: Evidence) -> Finding | None:
     """A log in which only the scheduler speaks of an end."""
-    told = _told(run)
+    told = run.once(_told)
     if told is None or told.quote is None or run.deaths:
         return None
     return Finding(RULE, None, _cause(told), (told.quote,), _advice(told))

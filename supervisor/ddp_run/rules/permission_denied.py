@@ -70,12 +70,16 @@ def match(death: Death, run: Evidence) -> Finding | None:
         return None  # a signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None and death.exception is None:
-        hit = anywhere(run.agent.log, (_CONTAINER,))
+        hit = run.once(_of_container)
     if hit is None:
         return None
     after = hit.exception is not None and death.exception is not None and hit.exception.type != death.exception.type
     sure: Confidence = "likely" if after else hit.confidence
     return hit.finding(RULE, death, _cause(death.who, hit), _advice(hit), confidence=sure)
+
+
+def _of_container(run: Evidence) -> Hit | None:
+    return anywhere(run.agent.log, (_CONTAINER,))
 
 
 def match_launch(run: Evidence) -> Finding | None:

@@ -57,7 +57,7 @@ _ENDING = (signal.SIGTERM, signal.SIGQUIT)
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """A rank that was ended by such a signal, which nobody here had sent."""
-    told = _told(run)
+    told = run.once(_told)
     if told is not None and death.exception is None and death.code in _TELLING:
         return told.finding(RULE, death, f"{death.who} was ended by the scheduler: {told['what']}", _look(told))
     hit = in_exception(death, (_HANDLED,))
@@ -71,7 +71,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
 
 def match_stop(run: Evidence) -> Finding | None:
     """The job was told to stop."""
-    told = _told(run)
+    told = run.once(_told)
     if run.stop_signal not in _ENDING and (told is None or run.stop_signal != signal.SIGHUP):
         return None
     why = f": {told['what']}" if told is not None else ""
@@ -83,7 +83,7 @@ def match_stop(run: Evidence) -> Finding | None:
 
 def match_launch(run: Evidence) -> Finding | None:
     """A log in which only the scheduler speaks of an end."""
-    told = _told(run)
+    told = run.once(_told)
     if told is None or told.quote is None or run.deaths:
         return None
     return Finding(RULE, None, f"the scheduler ended the job: {told['what']}", (told.quote,), _look(told))

@@ -145,7 +145,7 @@ def _time(text: str | None) -> str:
 
 
 def _advice(hit: Hit, run: Evidence) -> tuple[str, ...]:
-    host, port = _place(hit) if hit.sign is _CONNECT else _endpoint(run.agent.log)
+    host, port = _place(hit) if hit.sign is _CONNECT else run.once(_endpoint)
     same = "ps -eo pid,lstart,args | grep -E 'torchrun|ddp-run'   # on every node: the same command, started when?"
     if host is None:
         return (same, "env | grep -E 'MASTER_|WORLD_SIZE|^RANK|PET_'   # the same endpoint and counts on every node?")
@@ -156,8 +156,8 @@ def _advice(hit: Hit, run: Evidence) -> tuple[str, ...]:
     )
 
 
-def _endpoint(log: LogText) -> tuple[str | None, str | None]:
-    hit = anywhere(log, (_CONNECT,))
+def _endpoint(run: Evidence) -> tuple[str | None, str | None]:
+    hit = anywhere(run.agent.log, (_CONNECT,))
     return _place(hit) if hit is not None else (None, None)
 
 
