@@ -213,7 +213,7 @@ def _behind_progress(spoken: SpokenText) -> int:
             bars.setdefault(_counted(line), index)
         elif spoken.by[index].agent or index in summaries or _LOGGED_BY_TORCH.match(line):
             continue  # which is no progress, however often: `Sending process … closing signal`, a store that is tried
-        elif line[:1].strip() and not _TROUBLE.search(line) and not any(word in line for word in present):
+        elif _is_calm(spoken, index) and not any(word in line for word in present):
             form = forms[index] = raised.form_of(line)
             texts.setdefault(form, set()).add(line)  # what all ranks write alike once is no progress
     often = [index for index, form in forms.items() if len(texts[form]) >= _PROGRESS]

@@ -23,8 +23,8 @@ _FIRST_LOOK_S, _LOOK_S = 0.5, 5.0
 """Between two looks at what is below ddp-run: a look at 100 processes takes 3 ms."""
 _MOST = 4096
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
-_STUCK_LOOK_S = 1.0
-_STUCK_S, _GRACE_S = 5.0, 30.0
+_STUCK_LOOK_S = 1
+_STUCK_S, _GRACE_S = 6, 30
 """How long ddp-run waits in the kernel until it is taken for stuck, and how long the job then has."""
 
 
@@ -82,37 +82,35 @@ def cannot_stop(pid: int, told: bool) -> bool:
     return told and status.get(b"State", b"").startswith(b"D")
 
 
-def died(supervisor: int, mark: bytes, known: dict[int, bytes]) -> bool:
-    """Wait for ddp-run's end; whether it died. `known`: filled with who is below it."""
-    told, stuck_s, warned, wait_s = False, 0.0, False, _FIRST_LOOK_S
+def last_look(supervisor: int, mark: bytes) -> dict[int, bytes] | None:
+    """Wait for ddp-run's end: who was below it when it died, as `below` has it; null where it ended regularly."""
+    told, stuck_s, wait_s, known = False, 0, _FIRST_LOOK_S, dict[int, bytes]()
     while True:
         if select.select([0], [], [], wait_s)[0]:
             said = os.read(0, 1)
             if said != b"s":
-                return said != b"q"
+                return None if said == b"q" else known
             told = True
-        seen = below(supervisor)
-        known.clear()
-        known.update(seen)
+        known = below(supervisor)
         wait_s = min(2 * wait_s, _LOOK_S)
         if not cannot_stop(supervisor, told):
-            stuck_s, warned = 0.0, False
+            stuck_s = 0
             continue
         wait_s = _STUCK_LOOK_S
         stuck_s += _STUCK_LOOK_S
-        if stuck_s > _STUCK_S + _GRACE_S:
-            end(mark, known)
-        elif stuck_s > _STUCK_S and not warned:
-            warned = True
+        if stuck_s == _STUCK_S:
             tell({*carriers(mark), *known}, signal.SIGTERM)
+        elif stuck_s >= _STUCK_S + _GRACE_S:
+            end(mark, known)
 
 
 def main(run_id: str, folders: list[Path]) -> None:
     """Wait for the end of the pipe, then end what is left."""
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
-    mark, known = b"DDP_RUN_ID=" + run_id.encode(), dict[int, bytes]()
-    if not died(os.getppid(), mark, known):
+    mark = b"DDP_RUN_ID=" + run_id.encode()
+    known = last_look(os.getppid(), mark)
+    if known is None:
         return
     try:
         end(mark, known)

@@ -15,7 +15,7 @@ from re import Match, Pattern
 
 from ddp_run.events import ExceptionInfo
 from ddp_run.traceback_text import chain, line_of
-from ddp_run.verdict import Confidence, Death, Finding, LogText, Quote, Retry, Rule
+from ddp_run.verdict import Confidence, Death, Evidence, Finding, LogText, Quote, Retry, Rule
 
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals that come of what a process does itself; another may have come long after any line."""
@@ -119,6 +119,15 @@ def in_last_words(death: Death, signs: Sequence[Sign], lines: int = ENDING) -> H
 def anywhere(log: LogText, signs: Sequence[Sign]) -> Hit | None:
     """The last line of the whole log with a sign: for what no program prints unless it has happened."""
     return _last(log, signs, "certain")
+
+
+def in_whole_log(run: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
+    """The last line of all that was written with a sign: what launchers and schedulers say. Looked for once."""
+    return run.once(_in_whole_log, signs)
+
+
+def _in_whole_log(run: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
+    return anywhere(run.agent.log, signs)
 
 
 def every(log: LogText, sign: Sign) -> list[Hit]:

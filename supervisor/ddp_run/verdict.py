@@ -226,15 +226,14 @@ class Evidence:
     host: str | None = None
     logs_only: bool = False
     """Read from logs of any launcher: no journal tells how the job ended."""
-    _found: dict[Callable[[Evidence], object], object] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _found: dict[tuple[object, ...], object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def once(self, look: Callable[[Evidence], Found]) -> Found:
-        """What `look` finds here, looked for once: rules are asked of each rank, and all logs are long."""
-        if look not in self._found:
-            self._found[look] = look(self)
-        return cast(Found, self._found[look])
+    def once(self, look: Callable[..., Found], *given: object) -> Found:
+        """What `look(self, *given)` finds, looked for once: rules are asked of each rank, and all logs are long."""
+        key = (look, *given)
+        if key not in self._found:
+            self._found[key] = look(self, *given)
+        return cast(Found, self._found[key])
 
     def without_secrets(self) -> Evidence:
         """With exceptions that are redacted before a rule cuts anything out of them."""

@@ -95,11 +95,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if hit is None and (death.exception is None or "NCCL" in death.exception.message):
         hit = anywhere(death.nccl, _NCCL) or anywhere(death.stderr, _NCCL)
     if hit is None:
-        hit = ended_by(death, (_COMPARED,))
-        if hit is None:
-            return _garbled(death)
-        cause = f"{death.who} called a collective with another shape than its peers"
-        return hit.finding(RULE, death, cause, _ADVICE)
+        return _garbled(death) or _compared(death)
     if hit.sign is _DETECTED:
         return _detected(hit, death)
     sizes = f": {hit['got']} bytes where it expects {hit['wanted']}" if hit["got"] else ""
@@ -114,6 +110,12 @@ def _garbled(death: Death) -> Finding | None:
         return None
     cause = f"{death.who} took a peer's data for an object{death.where}; the ranks likely call different collectives"
     return hit.finding(RULE, death, cause, _ADVICE, confidence="likely")
+
+
+def _compared(death: Death) -> Finding | None:
+    hit = ended_by(death, (_COMPARED,))
+    cause = f"{death.who} called a collective with another shape than its peers"
+    return None if hit is None else hit.finding(RULE, death, cause, _ADVICE)
 
 
 def _detected(hit: Hit, death: Death) -> Finding:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.gpu_text import ended_by_gpu, vendor
-from ddp_run.signs import Hit, Sign, anywhere, in_exception
+from ddp_run.signs import Hit, Sign, in_exception, in_whole_log
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -141,7 +141,7 @@ def match_launch(run: Evidence) -> Finding | None:
     """torch's agent was to start a rank for each GPU (`--nproc-per-node=gpu`) and found none."""
     if run.started:
         return None
-    hit = anywhere(run.agent.log, (_AGENTS,))
+    hit = in_whole_log(run, (_AGENTS,))
     if hit is None or hit.quote is None:
         return None
     cause = "torch's agent was to start one rank for each GPU, and torch counts none"

@@ -19,7 +19,7 @@ import re
 import signal
 
 from ddp_run import oom_text
-from ddp_run.signs import Hit, Sign, anywhere, ended_by
+from ddp_run.signs import Hit, Sign, ended_by, in_whole_log
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Quote, Retry, Rule
 
 RULE = Rule(
@@ -113,7 +113,7 @@ def _counted(death: Death, run: Evidence) -> Finding | None:
 
 def _told(death: Death, run: Evidence, what: str = "was killed by SIGKILL") -> Finding | None:
     """Somebody says, or counted, that there was such a kill in the job, container or host; srun says which task's."""
-    task = anywhere(run.agent.log, (_TASK,))
+    task = in_whole_log(run, (_TASK,))
     kernel = () if run.spared_for_memory(death.pid) else (run.kernel,)
     quote = task.quote if task is not None else oom_text.told((run.agent.log, *kernel))
     if quote is None:

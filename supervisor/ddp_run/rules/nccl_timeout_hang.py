@@ -142,9 +142,10 @@ def match(death: Death, run: Evidence) -> Finding | None:
 def _raised_later(death: Death) -> bool:
     """Whether the rank raised behind its own watchdog's word: the collective gives back what was never received."""
     first = _first(death)
-    shown = line_of(death.stderr, death.exception) if death.exception is not None else None
-    at = (first.quote.line if first is not None and first.quote else None, shown.line if shown is not None else None)
-    return at[0] is not None and at[1] is not None and at[0] < at[1]
+    if first is None or first.quote is None or death.exception is None:
+        return False
+    shown = line_of(death.stderr, death.exception)
+    return shown is not None and (first.quote.line or 0) < (shown.line or 0)
 
 
 def _first(death: Death) -> Hit | None:

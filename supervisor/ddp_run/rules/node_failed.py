@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.signs import Hit, Sign, anywhere
+from ddp_run.signs import Hit, Sign, in_whole_log
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -52,7 +52,7 @@ _LOST = re.compile(
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """The scheduler says so, and the rank was ended, or only lost its peers."""
-    told = run.once(_told)
+    told = _told(run)
     if told is None or (death.exception is not None and not _LOST.search(death.exception.message)):
         return None
     if death.exception is None and death.code not in _TELLING:
@@ -62,14 +62,14 @@ def match(death: Death, run: Evidence) -> Finding | None:
 
 def match_launch(run: Evidence) -> Finding | None:
     """A log in which only the scheduler speaks of an end."""
-    told = run.once(_told)
+    told = _told(run)
     if told is None or told.quote is None or run.deaths:
         return None
     return Finding(RULE, None, _cause(told), (told.quote,), _advice(told))
 
 
 def _told(run: Evidence) -> Hit | None:
-    return anywhere(run.agent.log, (_NAMED,)) or anywhere(run.agent.log, _SCHEDULER)
+    return in_whole_log(run, (_NAMED,)) or in_whole_log(run, _SCHEDULER)
 
 
 def _cause(told: Hit) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from ddp_run.signs import Hit, Sign, anywhere, ended_by
+from ddp_run.signs import Hit, Sign, ended_by, in_whole_log
 from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -70,16 +70,12 @@ def match(death: Death, run: Evidence) -> Finding | None:
         return None  # a signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None and death.exception is None:
-        hit = run.once(_of_container)
+        hit = in_whole_log(run, (_CONTAINER,))
     if hit is None:
         return None
     after = hit.exception is not None and death.exception is not None and hit.exception.type != death.exception.type
     sure: Confidence = "likely" if after else hit.confidence
     return hit.finding(RULE, death, _cause(death.who, hit), _advice(hit), confidence=sure)
-
-
-def _of_container(run: Evidence) -> Hit | None:
-    return anywhere(run.agent.log, (_CONTAINER,))
 
 
 def match_launch(run: Evidence) -> Finding | None:

@@ -18,7 +18,7 @@ import re
 import signal
 
 from ddp_run.exit_status import in_words
-from ddp_run.signs import Hit, Sign, anywhere, in_exception
+from ddp_run.signs import Hit, Sign, in_exception, in_whole_log
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -29,7 +29,8 @@ RULE = Rule(
     retry=Retry(helps=True, reason="nothing in the job failed: one rank was ended from outside"),
     since="0.1",
 )
-# A step that is cancelled without a reason is what srun does with the others when one task has failed.
+# A step that is cancelled without a reason is what srun does with the others when one task has failed. ddp-run's own
+# agent prints none of these.
 _SCHEDULER = (
     Sign(
         "CANCELLED AT ",
@@ -57,7 +58,7 @@ _ENDING = (signal.SIGTERM, signal.SIGQUIT)
 
 def match(death: Death, run: Evidence) -> Finding | None:
     """A rank that was ended by such a signal, which nobody here had sent."""
-    told = run.once(_told)
+    told = in_whole_log(run, _SCHEDULER)
     if told is not None and death.exception is None and death.code in _TELLING:
         return told.finding(RULE, death, f"{death.who} was ended by the scheduler: {told['what']}", _look(told))
     hit = in_exception(death, (_HANDLED,))
@@ -71,7 +72,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
 
 def match_stop(run: Evidence) -> Finding | None:
     """The job was told to stop."""
-    told = run.once(_told)
+    told = in_whole_log(run, _SCHEDULER)
     if run.stop_signal not in _ENDING and (told is None or run.stop_signal != signal.SIGHUP):
         return None
     why = f": {told['what']}" if told is not None else ""
@@ -83,15 +84,10 @@ def match_stop(run: Evidence) -> Finding | None:
 
 def match_launch(run: Evidence) -> Finding | None:
     """A log in which only the scheduler speaks of an end."""
-    told = run.once(_told)
+    told = in_whole_log(run, _SCHEDULER)
     if told is None or told.quote is None or run.deaths:
         return None
     return Finding(RULE, None, f"the scheduler ended the job: {told['what']}", (told.quote,), _look(told))
-
-
-def _told(run: Evidence) -> Hit | None:
-    """The scheduler's word, in a log that holds it: ddp-run's own agent never prints one."""
-    return anywhere(run.agent.log, _SCHEDULER)
 
 
 def _look(told: Hit) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.signs import Hit, Sign, anywhere, ended_by, in_exception
+from ddp_run.signs import Hit, Sign, ended_by, in_exception, in_whole_log
 from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Quote, Retry, Rule
 
 RULE = Rule(
@@ -69,7 +69,7 @@ def match_launch(run: Evidence) -> Finding | None:
     """torch's agent could not resolve the endpoint."""
     if run.started:
         return None
-    hit = anywhere(run.agent.log, (_NOT_REACHED,))
+    hit = in_whole_log(run, (_NOT_REACHED,))
     return _finding(hit, run.agent.log, None) if hit is not None else None
 
 

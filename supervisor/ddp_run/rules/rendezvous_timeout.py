@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.signs import Hit, Sign, anywhere, ended_by
+from ddp_run.signs import Hit, Sign, anywhere, ended_by, in_whole_log
 from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Retry, Rule
 
 RULE = Rule(
@@ -89,12 +89,12 @@ def match_launch(run: Evidence) -> Finding | None:
     """torch's agent gave up before it had started a rank."""
     if run.started:
         return None
-    gave_up = anywhere(run.agent.log, _AGENT)
+    gave_up = in_whole_log(run, _AGENT)
     if gave_up is not None and _lost(run.agent.log):
         cause = "torch's agent lost the rendezvous store: the process that kept it has gone, or the way to it"
         return Finding(RULE, None, cause, (gave_up.quote,) if gave_up.quote else (), _advice(gave_up, run), "likely")
     closed = gave_up is not None and "Closed" in gave_up.text
-    hit = None if closed else anywhere(run.agent.log, (_CONNECT, _CLIENTS, _OLD))
+    hit = None if closed else in_whole_log(run, (_CONNECT, _CLIENTS, _OLD))
     if gave_up is None and hit is None:
         return None
     told = hit or gave_up
@@ -145,7 +145,7 @@ def _time(text: str | None) -> str:
 
 
 def _advice(hit: Hit, run: Evidence) -> tuple[str, ...]:
-    host, port = _place(hit) if hit.sign is _CONNECT else run.once(_endpoint)
+    host, port = _place(hit) if hit.sign is _CONNECT else _endpoint(run)
     same = "ps -eo pid,lstart,args | grep -E 'torchrun|ddp-run'   # on every node: the same command, started when?"
     if host is None:
         return (same, "env | grep -E 'MASTER_|WORLD_SIZE|^RANK|PET_'   # the same endpoint and counts on every node?")
@@ -157,7 +157,7 @@ def _advice(hit: Hit, run: Evidence) -> tuple[str, ...]:
 
 
 def _endpoint(run: Evidence) -> tuple[str | None, str | None]:
-    hit = anywhere(run.agent.log, (_CONNECT,))
+    hit = in_whole_log(run, (_CONNECT,))
     return _place(hit) if hit is not None else (None, None)
 
 

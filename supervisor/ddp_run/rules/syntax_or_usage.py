@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.signs import Hit, Sign, anywhere
+from ddp_run.signs import Hit, Sign, anywhere, in_whole_log
 from ddp_run.traceback_text import line_of
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
@@ -75,7 +75,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
 
 def match_launch(run: Evidence) -> Finding | None:
     """Options that torch's launcher refused."""
-    hit = anywhere(run.agent.log, _REFUSED) or anywhere(run.agent.log, _BAD_VALUE)
+    hit = in_whole_log(run, _REFUSED) or in_whole_log(run, _BAD_VALUE)
     if hit is None or hit.quote is None or run.started:
         return None
     cause = f"torch's launcher refused its options: {(hit['what'] or '').strip()[:160]}"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.signs import Sign, anywhere
+from ddp_run.signs import Sign, in_whole_log
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -50,7 +50,7 @@ def match_stop(run: Evidence) -> Finding | None:
     """The job was told to stop by SIGHUP."""
     if run.stop_signal != signal.SIGHUP:
         return None
-    hit = anywhere(run.agent.log, SIGNS)
+    hit = in_whole_log(run, SIGNS)
     quotes = (hit.quote,) if hit is not None and hit.quote is not None else ()
     cause = "the job was told to stop by SIGHUP: most likely its terminal was closed"
     stopped = Retry(helps=False, reason="it was told to stop")
