@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, final
 
-from ddp_run import board_folder, kernel_text
+from ddp_run import board_folder, kernel_text, own_folders
 from ddp_run.board_folder import BoardFolder
 from ddp_run.events import (
     ExceptionInfo,
@@ -40,7 +40,6 @@ Said = RankStarted | RankFailed | RankFinished | RankPhase | Noted
 _NAME, _HOST = "events.sock", "host"
 _OURS = re.compile(r"events\.sock|host|board_\d+_\d+")
 """Files of such a folder."""
-_MOST_CLEARED = 64
 _LONGEST_PATH = 107
 """Bytes of a Unix socket's path (unix(7)); a scheduler's TMPDIR alone can be longer."""
 _CREDENTIALS = struct.Struct("iII")
@@ -59,7 +58,7 @@ def _private_folder() -> Path:
     """A new folder for this user alone, with a path short enough. Raises OSError where there is no place for one."""
     failure = OSError("no place for a socket")
     for place in _places():
-        folder = Path(place) / f"ddp-run-{os.getuid()}-{os.urandom(4).hex()}"
+        folder = Path(place) / own_folders.fresh_name()
         if len(os.fsencode(folder / _NAME)) > _LONGEST_PATH:
             continue
         try:
@@ -89,40 +88,18 @@ def clear_stale() -> None:
     host = _this_host()
     if host is None:
         return
-    name = re.compile(rf"ddp-run-{os.getuid()}-[0-9a-f]{{8}}")
     for place in dict.fromkeys(_places()):
-        try:
-            with os.scandir(place) as entries:
-                found = [Path(entry.path) for entry in entries if name.fullmatch(entry.name)]
-        except OSError:
-            continue
-        for folder in found[:_MOST_CLEARED]:
-            try:
-                _clear(folder, host)
-            except OSError:
-                continue
+        own_folders.clear(Path(place), lambda folder, handle, names: _is_dead(folder, handle, names, host))
 
 
-def _clear(folder: Path, host: str) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        status = os.fstat(handle)
-        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:
-            return
-        names = os.listdir(handle)  # noqa: PTH208  # of what was looked at, whatever stands at the path
-        if not {_NAME, _HOST} <= set(names) or not all(_OURS.fullmatch(each) for each in names):
-            return
-        if any(stat.S_ISDIR(os.stat(each, dir_fd=handle, follow_symlinks=False).st_mode) for each in names):
-            return
-        marked = os.open(_HOST, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=handle)
-        with open(marked, errors="replace") as file:
-            if file.read(100).strip() != host or _has_owner(folder / _NAME):
-                return
-        for each in names:
-            os.unlink(each, dir_fd=handle)
-    finally:
-        os.close(handle)
-    folder.rmdir()
+def _is_dead(folder: Path, handle: int, names: list[str], host: str) -> bool:
+    if not {_NAME, _HOST} <= set(names) or not all(_OURS.fullmatch(each) for each in names):
+        return False
+    if any(stat.S_ISDIR(os.stat(each, dir_fd=handle, follow_symlinks=False).st_mode) for each in names):
+        return False
+    marked = os.open(_HOST, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=handle)
+    with open(marked, errors="replace") as file:
+        return file.read(100).strip() == host and not _has_owner(folder / _NAME)
 
 
 def _has_owner(path: Path) -> bool:

@@ -94,6 +94,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "aside",
         "space",
         "core_dump",
+        "own_folders",
         "board_folder",
         "inbox",
         "journal",

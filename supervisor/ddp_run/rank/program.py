@@ -59,8 +59,7 @@ class Program:
             self._exec(words)
             return
         try:
-            self._stamp_exits()
-            self._stamp_exec()
+            self._stamp_ends()
         except Exception:
             pass
         if mode == "run-path":
@@ -199,47 +198,39 @@ class Program:
             sys.stderr.write("ddp-run: %s: %s\n" % (words[0], said))
             sys.exit(code)
 
-    def _stamp_exits(self) -> None:
-        """Say that `os._exit` was called: the kernel reports an end when the memory is taken down, 8 to 16 ms later."""
+    def _stamp_ends(self) -> None:
+        """Say that `os._exit` was called: the kernel reports an end when the memory is taken down, 8 to 16 ms later.
+
+        And that the process is about to run another program: nothing is seen of what that does.
+        """
         if self._boot is None:
             return
-        import posix
-
-        end = os._exit
-
-        def _exit(status: int) -> "Any":
-            """Exit to the system with specified status, without normal exit processing."""
-            self._stamp(status)
-            return end(status)
-
-        _exit.__module__, _exit.__qualname__ = end.__module__, end.__qualname__
-        os._exit = posix._exit = _exit  # the second: by its module it is pickled
-
-    def _stamp_exec(self) -> None:
-        """Say that the process is about to run another program: nothing is seen of what that does."""
-        if self._boot is None:
-            return
+        self._say_before("_exit", self._stamp)
         for name in ("execv", "execve"):  # all others call these two by their names in `os`
-            self._say_before(name)
+            self._say_before(name, self._stamp_replaced)
 
-    def _say_before(self, name: str) -> None:
+    def _say_before(self, name: str, say: "Callable[..., None]") -> None:
+        """Have `say` called with its arguments before a function of `os` is; what is wrong with them, that one says."""
         import posix
 
         call = getattr(os, name)
 
-        def exec_(*args: "Any", **kwargs: "Any") -> "Any":
+        def before(*args: "Any", **kwargs: "Any") -> "Any":
             try:
-                if self._boot is not None and not self._replaced and os.getpid() == self._boot.pid:
-                    self._replaced = True  # execvp tries one folder after another
-                    self._boot.say_replaced(time.monotonic_ns())
+                say(*args, **kwargs)
             except Exception:
                 pass
             return call(*args, **kwargs)
 
-        exec_.__module__, exec_.__name__, exec_.__qualname__ = call.__module__, call.__name__, call.__qualname__
-        exec_.__doc__ = call.__doc__
-        setattr(os, name, exec_)
-        setattr(posix, name, exec_)  # by its module it is pickled
+        before.__module__, before.__name__, before.__qualname__ = call.__module__, call.__name__, call.__qualname__
+        before.__doc__ = call.__doc__
+        setattr(os, name, before)
+        setattr(posix, name, before)  # by its module it is pickled
+
+    def _stamp_replaced(self, *_words: "Any", **_named: "Any") -> None:
+        if self._boot is not None and not self._replaced and os.getpid() == self._boot.pid:
+            self._replaced = True  # execvp tries one folder after another
+            self._boot.say_replaced(time.monotonic_ns())
 
     def _stamp(self, status: int) -> None:
         """Say with which code the program ends, unless more is known; a forked child's end is not the rank's."""
