@@ -6,6 +6,7 @@ Values only: nothing here opens a file or asks the system. `ddp_run.evidence` ga
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 from dataclasses import field, replace
 from enum import StrEnum
@@ -20,6 +21,7 @@ from ddp_run.resources import GpuLook, MemoryTrend, Space
 Found = TypeVar("Found")
 Outcome = Literal["succeeded", "failed", "hung", "interrupted", "refused"]
 Confidence = Literal["certain", "likely", "unknown"]
+_CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 Phase = Literal["launch", "before-init", "init", "after-init", "training", "shutdown"]
 
 
@@ -125,6 +127,11 @@ class Death:
     def struck(self) -> bool:
         """A signal ended it and no exception is known: what it printed before need not be the end."""
         return self.exception is None and (self.code or 0) < 0
+
+    @property
+    def crashed_on_the_way_out(self) -> bool:
+        """Its program had failed with an exception, and native code then crashed while the interpreter went down."""
+        return self.exception is not None and self.failed_at is not None and -(self.code or 0) in _CRASHES
 
     @property
     def who(self) -> str:

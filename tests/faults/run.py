@@ -33,6 +33,9 @@ DDP_RUN = Path(sys.executable).with_name("ddp-run")
 LIMIT_S = 180.0
 MEASURE_S = 0.002
 """Ends that are closer are not told apart on a machine with fewer cores than ranks."""
+ABORTED = "terminate called without an active exception"
+"""Of torch's own threads where the interpreter goes down soon after a collective, under torchrun too: then the code is
+that of SIGABRT, and all else stays as expected."""
 KERNEL_S = 0.016
 """The kernel reports a death by a signal so much later: ddp-run then says that the order is not certain."""
 
@@ -72,6 +75,8 @@ def wrong(job: Job, folder: Path) -> list[str]:
         command = [DDP_RUN, "--nproc-per-node", str(job.ranks), *job.options, str(program), *words[1:]]
         code = run(job, [str(word) for word in command], folder)
     job = with_who_was_first(job, folder)
+    if ABORTED in (folder / "err").read_text(errors="replace") and job.outcome == "failed":
+        job = replace(job, code=128 + signal.SIGABRT)
     latest = folder / "ddp-run-logs" / "latest"
     if job.outcome == "refused":
         return different("code", code, (job.code,))

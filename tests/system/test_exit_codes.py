@@ -54,6 +54,24 @@ def test_the_first_failing_ranks_own_code(ddp: Launcher, kind: str) -> None:
         assert outcome.last_line["rank"] == "1"
 
 
+# What torch's threads may do to an interpreter that goes down: the exception came first.
+ABORTED_ON_THE_WAY_OUT = """
+import atexit, os, time
+if os.environ["RANK"] == "1":
+    atexit.register(os.abort)
+    raise KeyError("missing")
+time.sleep(600)
+"""
+
+
+def test_an_abort_on_the_way_out_keeps_its_code_and_the_exception_is_the_cause(ddp: Launcher) -> None:
+    outcome = ddp("--nproc-per-node", 2, ddp.script(ABORTED_ON_THE_WAY_OUT))
+    first = outcome.verdict["first_failure"]
+    assert (outcome.code, outcome.verdict["cause"], first["rank"]) == (134, "python-exception", 1)
+    assert (first["exception"]["type"], first["exception"]["line"]) == ("KeyError", 5)
+    assert "SIGABRT then ended its process on the way out" in outcome.verdict["title"]
+
+
 # Ends the agent before it has imported torch, and before ddp-run has loaded all that it needs.
 AGENT_THAT_ENDS = """
 import os, sys

@@ -188,6 +188,18 @@ def test_exit_codes_of_a_rank(code: int, cause: str, exit_code: int) -> None:
     assert named(run(death(1, code, 10), death(0, -15, 20, sent=(15,)))) == (cause, 1, exit_code)
 
 
+@pytest.mark.parametrize("code", [-6, -7, -11])
+def test_an_exception_is_the_cause_of_a_crash_on_the_way_out(code: int) -> None:
+    evidence = run(death(1, code, 20, failed=10, raised="ValueError", message="bad"), death(0, -15, 30, sent=(15,)))
+    assert named(evidence) == ("python-exception", 1, 128 - code)
+    name = signal.Signals(-code).name
+    assert judge(evidence).title == (
+        f"rank 1 raised ValueError in train.py:42: bad; {name} then ended its process on the way out"
+    )
+    handled = run(death(1, code, 20, raised="ValueError", message="bad"))
+    assert named(handled)[0] == {-6: "native-abort", -7: "python-exception", -11: "segfault"}[code]
+
+
 @pytest.mark.parametrize(
     ("host", "cgroup", "cause", "confidence"),
     [

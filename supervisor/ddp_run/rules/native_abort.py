@@ -46,8 +46,8 @@ SIGNS: tuple[Sign, ...] = (*_WHAT, *_LAST_WORDS)
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
-    """Ended by SIGABRT."""
-    if death.code != -signal.SIGABRT:
+    """Ended by SIGABRT, and not on its way out after an exception: torch's threads may crash a process there."""
+    if death.code != -signal.SIGABRT or death.crashed_on_the_way_out:
         return None
     ending = death.stderr.ending(300)
     hit = anywhere(ending, _WHAT) or anywhere(ending, _LAST_WORDS)

@@ -3,8 +3,8 @@
 ## What happened
 An exception left the training program on this rank and nothing narrower in the catalogue explains it.
 ## How to recognise it
-The rank's traceback ends with this exception; its exit code is 1. Other ranks are then stopped, or lose their
-connection to this one: they are not the cause.
+The rank's traceback ends with this exception; its exit code is 1, or that of a signal where native code crashes while
+the interpreter goes down. Other ranks are then stopped, or lose their connection to this one: they are not the cause.
 ## What to do
 Read the line of your own code that the verdict names, and the whole traceback in the rank's log. Where only one rank
 fails, look for what differs there: its share of the data, its device, its files.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.exit_status import signal_name
 from ddp_run.traceback_text import line_of
 from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
 
@@ -44,6 +45,8 @@ def match(death: Death, run: Evidence) -> Finding | None:
         other.exception and other.exception.type == raised.type for other in run.deaths if other.rank != death.rank
     )
     advice = (f"no other rank raised {raised.type}: look for what only {death.who} has (data, device)",)
+    if death.crashed_on_the_way_out:
+        said += f"; {signal_name(death.code)} then ended its process on the way out"
     if raised.type == "SystemExit":
         return Finding(RULE, death.rank, f"{death.who} called sys.exit{where}{said}", exception=raised)
     return Finding(

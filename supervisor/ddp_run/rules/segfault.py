@@ -40,8 +40,8 @@ SIGNS: tuple[Sign, ...] = (_FATAL, *_CAUGHT)
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
-    """Ended by SIGSEGV."""
-    if death.code != -signal.SIGSEGV:
+    """Ended by SIGSEGV, and not on its way out after an exception: torch's threads may crash a process there."""
+    if death.code != -signal.SIGSEGV or death.crashed_on_the_way_out:
         return None
     crash = crash_of(death)
     caught = anywhere(death.stderr, (_FATAL, *_CAUGHT)) if crash is None else None
