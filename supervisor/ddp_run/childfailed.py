@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from ddp_run.events import LocalRank, Rank
-from ddp_run.verdict import SummaryEntry
+from ddp_run.evidence_model import SummaryEntry
 
 _ROOT = re.compile(r"\bRoot Cause(?: \(first observed failure\))?:\s*$")
 _OTHERS = re.compile(r"\b(?:Other )?Failures:\s*$")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddp_run.evidence_model import Death
 from ddp_run.lines import named_ranks
-from ddp_run.verdict import Death
 
 _LATE_NS = 50_000_000
 """By so much the kernel's report may be late, on a busy host."""

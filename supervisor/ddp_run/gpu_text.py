@@ -10,8 +10,8 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ddp_run.evidence_model import Death, LogText
 from ddp_run.signs import Hit, Sign, anywhere, in_exception, in_last_words
-from ddp_run.verdict import Death, LogText
 
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 _OF_A_GPU = re.compile(

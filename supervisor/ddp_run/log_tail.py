@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO, final
 
+from ddp_run.evidence_model import LogText
 from ddp_run.private_files import open_file
-from ddp_run.verdict import LogText
 
 TAIL_BYTES = 4 << 20
 """Ranks die near the end of what they wrote."""

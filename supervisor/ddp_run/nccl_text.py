@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.evidence_model import Death, LogText, Quote
 from ddp_run.frozen import frozen
 from ddp_run.signs import Hit, Sign, ended_by
-from ddp_run.verdict import Death, LogText, Quote
 
 ERRORS = (
     Sign("NCCL error in: "),

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from ddp_run.evidence_model import LogText, Quote
 from ddp_run.signs import Sign, every
-from ddp_run.verdict import LogText, Quote
 
 _NAMED = (
     Sign("illed process ", re.compile(r"\bKilled process (?P<pid>\d{1,9}),? \((?P<program>[^)]{0,64})\)")),

@@ -21,9 +21,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from ddp_run.evidence_model import LogText
 from ddp_run.frozen import frozen
 from ddp_run.log_tail import LINE_CHARS, TAIL_BYTES
-from ddp_run.verdict import LogText
 
 Engine = Literal["hyperscan", "grep"]
 ENGINES: tuple[Engine, ...] = ("hyperscan", "grep")

@@ -14,8 +14,9 @@ from functools import lru_cache
 from re import Match, Pattern
 
 from ddp_run.events import ExceptionInfo
+from ddp_run.evidence_model import Death, Evidence, LogText, Quote
 from ddp_run.traceback_text import chain, line_of
-from ddp_run.verdict import Confidence, Death, Evidence, Finding, LogText, Quote, Retry, Rule
+from ddp_run.verdict import Confidence, Finding, Retry, Rule
 
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals that come of what a process does itself; another may have come long after any line."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddp_run.events import ExceptionInfo
+from ddp_run.evidence_model import LogText, Quote
 from ddp_run.traceback_text import is_library
-from ddp_run.verdict import LogText, Quote
 
 _FRAME = re.compile(r'  File "(?P<file>[^"\n]{1,1000})", line (?P<line>\d{1,9})(?:, in (?P<function>[^\s,]+))?')
 _RAISE = re.compile(

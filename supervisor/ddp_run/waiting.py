@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Sequence
 
 from ddp_run.events import Rank
+from ddp_run.evidence_model import Death, Evidence
 from ddp_run.signs import Sign
-from ddp_run.verdict import Death, Evidence
 
 
 def silent(run: Evidence, waiting: Sequence[Sign]) -> Rank | None:

@@ -17,9 +17,10 @@ from zlib import crc32
 
 import pytest
 
+from ddp_run.evidence_model import LogText
 from ddp_run.explanation import explain_logs
 from ddp_run.spoken_text import Log
-from ddp_run.verdict import LogText, Verdict
+from ddp_run.verdict import Verdict
 
 CORPUS = Path(__file__).parent / "corpus" / "failures.jsonl"
 

@@ -6,7 +6,7 @@ import pytest
 
 from ddp_run.diagnose import judge
 from ddp_run.events import ExceptionInfo, Rank
-from ddp_run.verdict import Death, Evidence, LogText
+from ddp_run.evidence_model import Death, Evidence, LogText
 
 PLACE = '  File "/home/user/train.py", line 10, in main\n'
 RAISED: tuple[tuple[str, str, str, str], ...] = (

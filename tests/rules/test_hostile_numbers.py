@@ -14,8 +14,9 @@ import pytest
 from ddp_run import ras_text, stack_text, transcript
 from ddp_run.childfailed import observed, parse
 from ddp_run.diagnose import follows_another, judge
+from ddp_run.evidence_model import LogText
 from ddp_run.spoken_text import Log
-from ddp_run.verdict import LogText, Verdict
+from ddp_run.verdict import Verdict
 
 SAMPLES = Path(__file__).parent / "samples"
 LONG = "9" * 4301

@@ -6,8 +6,9 @@ import pytest
 
 from ddp_run import transcript
 from ddp_run.diagnose import follows_another, judge
+from ddp_run.evidence_model import LogText
 from ddp_run.spoken_text import Log
-from ddp_run.verdict import LogText, Verdict
+from ddp_run.verdict import Verdict
 
 MAIN = 'Traceback (most recent call last):\n  File "/home/user/train.py", line 8, in <module>\n    main()\n'
 TORCH = '  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 900, in {}\n    pass\n'

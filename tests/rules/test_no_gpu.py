@@ -14,8 +14,9 @@ from tests.waiting import limit
 
 from ddp_run import transcript
 from ddp_run.diagnose import follows_another, judge
+from ddp_run.evidence_model import LogText
 from ddp_run.spoken_text import Log
-from ddp_run.verdict import LogText, Verdict
+from ddp_run.verdict import Verdict
 
 CALLS = """torch.cuda.set_device(0)
 torch.cuda.current_device()

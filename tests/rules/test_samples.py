@@ -20,9 +20,10 @@ from ddp_run import cut_log, journal
 from ddp_run.diagnose import catalogue, judge
 from ddp_run.events import Event
 from ddp_run.evidence import gather
+from ddp_run.evidence_model import LogText
 from ddp_run.explanation import explain_logs
 from ddp_run.spoken_text import Log
-from ddp_run.verdict import LogText, Verdict
+from ddp_run.verdict import Verdict
 
 SAMPLES = Path(__file__).parent / "samples"
 NAMES = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())

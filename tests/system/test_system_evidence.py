@@ -13,7 +13,7 @@ import pytest
 from ddp_run import journal
 from ddp_run.events import AttemptStarted
 from ddp_run.evidence import gather
-from ddp_run.verdict import Death, Evidence
+from ddp_run.evidence_model import Death, Evidence
 from tests.waiting import limit
 
 from .conftest import DDP_RUN, LOOKED_AT, Launcher, Outcome, assert_replay_agrees

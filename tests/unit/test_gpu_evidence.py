@@ -22,8 +22,9 @@ from ddp_run.events import (
     RunStarted,
 )
 from ddp_run.evidence import gather
+from ddp_run.evidence_model import Death, Evidence
 from ddp_run.rules import cuda_oom
-from ddp_run.verdict import Death, Evidence, Finding
+from ddp_run.verdict import Finding
 
 GIB = 1 << 30
 SECOND = 10**9

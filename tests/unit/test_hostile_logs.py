@@ -9,8 +9,9 @@ import pytest
 
 from ddp_run import transcript
 from ddp_run.diagnose import follows_another, judge
+from ddp_run.evidence_model import LogText
 from ddp_run.spoken_text import Log
-from ddp_run.verdict import LogText, Verdict
+from ddp_run.verdict import Verdict
 
 GROWTH = 10.0
 """Linear time takes 4 times as long, n² 16 times."""

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ddp_run.backoff import attempts
+from ddp_run.evidence_model import Phase
 from ddp_run.retry import Decision, decide
-from ddp_run.verdict import Outcome, Phase, Retry, Verdict
+from ddp_run.verdict import Outcome, Retry, Verdict
 
 
 def verdict(outcome: Outcome = "failed", cause: str | None = "peer-died", helps: bool = True) -> Verdict:

@@ -26,6 +26,7 @@ from ddp_run.events import (
     RankStarted,
     SpaceCounted,
 )
+from ddp_run.evidence_model import Death, Evidence, LogText
 from ddp_run.gpus import GpuWatch
 from ddp_run.kernel_log import KernelLog, text_of
 from ddp_run.leftovers import Leftovers
@@ -33,7 +34,6 @@ from ddp_run.loop import Loop, reap
 from ddp_run.resources import MemoryTrend, MemoryUse, Space, size
 from ddp_run.space import SpaceQuestion
 from ddp_run.surroundings import Surroundings
-from ddp_run.verdict import Death, Evidence, LogText
 
 AT = MonotonicNs(7)
 GIB = 1 << 30

@@ -8,10 +8,11 @@ import pytest
 
 from ddp_run.diagnose import follows_another, judge
 from ddp_run.events import Rank
+from ddp_run.evidence_model import Evidence, LogText
 from ddp_run.spoken_text import Log
 from ddp_run.torn_line import once
 from ddp_run.transcript import read
-from ddp_run.verdict import Evidence, LogText, Verdict
+from ddp_run.verdict import Verdict
 
 RAISED = """Traceback (most recent call last):
   File "/home/user/train.py", line 5, in step

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.evidence_model import Death, Evidence, Quote
 from ddp_run.nccl_text import error_of
 from ddp_run.signs import Sign, ended_by
-from ddp_run.verdict import Area, Death, Evidence, Finding, Quote, Retry, Rule
+from ddp_run.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
     code="DDP511",

@@ -20,8 +20,9 @@ import re
 from dataclasses import replace
 
 from ddp_run.events import Rank
+from ddp_run.evidence_model import Death, Evidence
 from ddp_run.signs import Sign, ended_by
-from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
+from ddp_run.verdict import Area, Finding, Retry, Rule
 from ddp_run.waiting import dump_stacks, silent
 
 RULE = Rule(

@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.evidence_model import Death, Evidence
 from ddp_run.gpu_text import behind_nccl, ended_by_gpu
 from ddp_run.signs import Sign, anywhere
-from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
+from ddp_run.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
     code="DDP404",

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.evidence_model import Death, Evidence
 from ddp_run.signs import Hit, Sign, anywhere, in_exception, in_last_words
-from ddp_run.verdict import Area, Death, Evidence, Finding, Retry, Rule
+from ddp_run.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
     code="DDP603",

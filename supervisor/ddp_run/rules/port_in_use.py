@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.evidence_model import Death, Evidence, LogText
 from ddp_run.signs import Sign, anywhere
-from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Retry, Rule
+from ddp_run.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
     code="DDP201",

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.evidence_model import Death, Evidence, LogText, Quote
 from ddp_run.signs import Hit, Sign, ended_by, in_exception, in_whole_log
-from ddp_run.verdict import Area, Death, Evidence, Finding, LogText, Quote, Retry, Rule
+from ddp_run.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
     code="DDP203",

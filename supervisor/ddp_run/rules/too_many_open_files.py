@@ -18,8 +18,9 @@ from __future__ import annotations
 import re
 import signal
 
+from ddp_run.evidence_model import Death, Evidence
 from ddp_run.signs import Sign, ended_by
-from ddp_run.verdict import Area, Confidence, Death, Evidence, Finding, Retry, Rule
+from ddp_run.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
     code="DDP903",
