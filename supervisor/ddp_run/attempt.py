@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never, final
 
-from ddp_run import launch
+from ddp_run import children, processes
 from ddp_run.aside import Asides
 from ddp_run.events import (
     Action,
@@ -45,7 +45,8 @@ from ddp_run.journal import Journal, now
 from ddp_run.logs import Tailer
 from ddp_run.loop import Caught, Loop, RanOut, Ready, reap
 from ddp_run.output import Output
-from ddp_run.run import STOP_SIGNALS, Run
+from ddp_run.run import Run
+from ddp_run.stop_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from ddp_run.close_look import GpuUse
@@ -87,7 +88,7 @@ class Attempt:
     inbox: Inbox
     output: Output
     tailer: Tailer
-    keeper: launch.Keeper
+    keeper: children.Keeper
     places: tuple[str, ...] = ()
     """Paths whose free space is of interest after a death."""
     keep: frozenset[int] = frozenset()
@@ -119,7 +120,7 @@ class Attempt:
     def start(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
         """Start the agent. Raises OSError."""
         # The process object is dropped: reap() waits for the pid, whoever it belongs to.
-        agent = launch.start_agent(argv, environ, self.folder / "agent.log")
+        agent = children.start_agent(argv, environ, self.folder / "agent.log")
         agent.returncode = 0
         self._agent, self._environ = agent.pid, environ
         self._emit(AgentStarted(now(), agent.pid))
@@ -245,7 +246,7 @@ class Attempt:
         process.alive = False
         dumped = None
         if code is None:
-            status = launch.read_exit_status(process.event.pid, process.pidfd)
+            status = processes.read_exit_status(process.event.pid, process.pidfd)
             if status is not None:
                 code, dumped = os.waitstatus_to_exitcode(status), os.WCOREDUMP(status)
         self._forget(process)
@@ -284,7 +285,7 @@ class Attempt:
         self._agent = None
         self._read_inbox()
         for process in self._ranks.values():
-            if process.alive and not launch.is_alive(process.event.pid):
+            if process.alive and not processes.is_alive(process.event.pid):
                 self._on_rank_end(process)
         self._emit(AgentExited(now(), code))
         if code != 0 and self._looked_around is None and not self._agent_killed:
@@ -296,7 +297,7 @@ class Attempt:
         self.loop.set_timer("look-for-ranks", _LOOK_FOR_RANKS_S)
         if self._complete():
             return
-        found = launch.find_ranks(self._agent)
+        found = processes.find_ranks(self._agent)
         self._read_inbox()  # whoever has said hello by now has said more than can be found
         for pid, environ in found:
             if all(process.event.pid != pid for process in self._ranks.values()):
@@ -306,7 +307,7 @@ class Attempt:
         self._read_inbox()
         silent = [process for process in self._ranks.values() if process.alive and process.pidfd is None]
         for process in silent:
-            if not launch.is_alive(process.event.pid):
+            if not processes.is_alive(process.event.pid):
                 self._on_rank_end(process)
         if any(process.alive for process in silent):
             self.loop.set_timer("look-for-deaths", _LOOK_FOR_DEATHS_S)
@@ -446,12 +447,12 @@ class Attempt:
     def _send(self, order: SendSignal) -> None:
         pids = self._pids(order)
         if order.only_if_handled:
-            deaf = [pid for pid in pids if not launch.outlives(pid, order.signum)]
+            deaf = [pid for pid in pids if not processes.outlives(pid, order.signum)]
             pids = [pid for pid in pids if pid not in deaf]
             if deaf:
                 name = signal.Signals(order.signum).name
                 self._emit(Noted(now(), f"{name} not forwarded to {deaf}: it would end them, they do not handle it"))
-        reached = launch.send_signal(pids, order.signum)
+        reached = processes.send_signal(pids, order.signum)
         if order.signum == signal.SIGKILL:
             self._killed.update(reached)
             self._agent_killed |= self._agent in reached
@@ -468,19 +469,19 @@ class Attempt:
                     if process.alive and (not order.ranks or rank in order.ranks)
                 ]
             case Target.JOB:
-                return launch.descendants(but=self._not_the_jobs())
+                return processes.descendants(but=self._not_the_jobs())
             case _:
                 assert_never(order.target)
 
     def _suspend(self) -> None:
-        pids = launch.descendants(but=self._not_the_jobs())
-        launch.send_signal(pids, signal.SIGSTOP)
+        pids = processes.descendants(but=self._not_the_jobs())
+        processes.send_signal(pids, signal.SIGSTOP)
         self._emit(SignalSent(now(), Target.JOB, signal.SIGSTOP, tuple(pids), "ddp-run was stopped"))
         self.output.console.suspend()
         stopped_at = time.monotonic()
         os.kill(os.getpid(), signal.SIGSTOP)
         self.loop.postpone_timers(time.monotonic() - stopped_at)
-        launch.send_signal(pids, signal.SIGCONT)
+        processes.send_signal(pids, signal.SIGCONT)
         self._emit(SignalSent(now(), Target.JOB, signal.SIGCONT, tuple(pids), "ddp-run was continued"))
 
     # ---------------------------------------------------------------------- the end

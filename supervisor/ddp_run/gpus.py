@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, final
 
-from ddp_run import aside, launch
+from ddp_run import aside, helper_process
 from ddp_run.close_look import GpuUse
 from ddp_run.events import GpuSampled, LocalRank, MonotonicNs, Noted, Rank
 from ddp_run.process_look import in_first_pid_namespace
@@ -78,7 +78,7 @@ class GpuWatch:
     @classmethod
     def start(cls) -> Self:
         """Raises OSError."""
-        process = launch.start_probe(_PROGRAM)
+        process = helper_process.start_probe(_PROGRAM)
         process.returncode = 0  # the object goes, the process stays: it is reaped by its pid
         assert process.stdin is not None and process.stdout is not None
         asking, fd = os.dup(process.stdin.fileno()), os.dup(process.stdout.fileno())

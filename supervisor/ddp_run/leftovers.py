@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import final
 
-from ddp_run import launch
+from ddp_run import processes
 from ddp_run.events import Event, Noted, NotEnded, RankStarted, SignalSent
 from ddp_run.journal import now
 from ddp_run.process_look import PathArgument, last_thread
@@ -40,22 +40,22 @@ class Leftovers:
             return
         unasked = [pid for pid in left if pid not in killed]
         if unasked:
-            self.emit(Noted(now(), "left behind: " + ", ".join(launch.describe(pid) for pid in unasked)))
+            self.emit(Noted(now(), "left behind: " + ", ".join(processes.describe(pid) for pid in unasked)))
             self._end_all(signal.SIGTERM, min(grace_s, _LEFTOVERS_S), but=killed)
         self._end_all(signal.SIGKILL, _REAP_S)
 
     def pids(self) -> list[int]:
         """What is there now, without zombies."""
-        return launch.descendants(but=self.others())
+        return processes.descendants(but=self.others())
 
     def _end_all(self, signum: int, within_s: float, *, but: Set[int] = frozenset()) -> None:
         deadline = time.monotonic() + within_s
         signalled: set[int] = set()
         turn_s = _TURN_S
-        while left := launch.descendants(but=self.others() | but):
+        while left := processes.descendants(but=self.others() | but):
             fresh = [pid for pid in left if pid not in signalled]
             if fresh:
-                reached = launch.send_signal(fresh, signum)
+                reached = processes.send_signal(fresh, signum)
                 signalled.update(fresh)
                 self.emit(SignalSent(now(), "leftovers", signum, reached, "left behind by ranks"))
             remaining = deadline - time.monotonic()

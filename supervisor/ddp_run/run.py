@@ -52,9 +52,8 @@ from ddp_run.events import (
     TellUnfinished,
     TimerFired,
 )
+from ddp_run.stop_signals import STOP_SIGNALS
 
-STOP_SIGNALS = frozenset({Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGQUIT})
-"""Signals that end a job: torchrun forwards these four to the ranks (its `--signals-to-handle` default)."""
 NOTICE_SIGNALS = frozenset({Signals.SIGUSR1, Signals.SIGUSR2})
 """Signals that only tell the ranks something (SLURM sends them ahead of a time limit)."""
 HANDLED_SIGNALS = STOP_SIGNALS | NOTICE_SIGNALS | {Signals.SIGTSTP, Signals.SIGCHLD}

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from ddp_run import __version__, launch, terminal
+from ddp_run import __version__, children, processes, terminal
 from ddp_run.attempt import Attempt
 from ddp_run.events import AttemptEnded, AttemptStarted, MemoryCounted, Noted, RunEnded, RunStarted, SignalReceived
 from ddp_run.inbox import Inbox, clear_stale
@@ -27,6 +27,7 @@ from ddp_run.logs import RunFolder, Tailer
 from ddp_run.loop import Caught, Loop, reap
 from ddp_run.output import Output
 from ddp_run.plan import (
+    RANK_PROGRAM,
     LaunchPlan,
     agent_argv,
     agent_ends_with_ranks,
@@ -36,7 +37,8 @@ from ddp_run.plan import (
     log_dir,
 )
 from ddp_run.redaction import redact_words
-from ddp_run.run import HANDLED_SIGNALS, STOP_SIGNALS, Run
+from ddp_run.run import HANDLED_SIGNALS, Run
+from ddp_run.stop_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from ddp_run.retry import Decision
@@ -49,7 +51,7 @@ _INTERNAL_ERROR = 70
 
 def supervise(plan: LaunchPlan, argv: Sequence[str], environ: Mapping[str, str], warnings: Sequence[str]) -> int:
     """Run the job; returns the exit code for ddp-run. Raises OSError where its folder or sockets cannot be made."""
-    launch.become_subreaper()
+    children.become_subreaper()
     with ExitStack() as stack:
         trusted = "log_dir" in plan.options.given
         folder = RunFolder.create(log_dir(plan.options), datetime.now(), trusted=trusted)
@@ -61,7 +63,7 @@ def supervise(plan: LaunchPlan, argv: Sequence[str], environ: Mapping[str, str],
         try:
             return job.run()
         except Exception:
-            launch.kill_everything_below()
+            children.kill_everything_below()
             sys.stderr.write("ddp-run: internal error; the job was ended; its files: " + str(folder.path) + "\n")
             import traceback
 
@@ -97,7 +99,7 @@ class _Job:
     _ports_lost: int = 0
     _used_ports: set[int] = field(default_factory=set)
     _port: int | None = None
-    keeper: launch.Keeper = field(init=False)
+    keeper: children.Keeper = field(init=False)
     _keep: frozenset[int] = frozenset()
     _stops: int = 0
     """Stop signals received."""
@@ -112,7 +114,7 @@ class _Job:
 
     def run(self) -> int:
         self.output = Output(self.plan.options, self.environ, self.loop)
-        self.keeper = launch.Keeper(self.folder.run_id, self.inbox.board_folders)
+        self.keeper = children.Keeper(self.folder.run_id, self.inbox.board_folders)
         self.stack.callback(self.keeper.dismiss)
         self.journal.record(self._run_started())
         self._waiting = self._start_attempt()
@@ -155,7 +157,7 @@ class _Job:
             attempt.stay()
             self._stops += attempt.stops
             # what could not be ended has SIGKILL already, and is no leftover of the next attempt
-            self._keep = frozenset(pid for pid in self._keep | attempt.not_ended if launch.is_alive(pid))
+            self._keep = frozenset(pid for pid in self._keep | attempt.not_ended if processes.is_alive(pid))
             outcome = self._last = self._conclude(attempt)
             self._shown_until = attempt
             if not outcome.decision.free:
@@ -174,7 +176,7 @@ class _Job:
         number = self._attempts
         folder = self.folder.attempt_folder(number)
         self._port, override = self._choose_port(number)
-        argv = agent_argv(self.plan, folder=folder, rank_program=launch.RANK_PROGRAM, port=override)
+        argv = agent_argv(self.plan, folder=folder, rank_program=RANK_PROGRAM, port=override)
         self.journal.record(AttemptStarted(now(), number, redact_words(argv), self._port))
         options = self.plan.options
         tailer = self.stack.enter_context(Tailer())

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from tests.waiting import limit, wait_until
 
-from ddp_run import launch
+from ddp_run import processes
 
 TREE = """
 import os, resource, signal, subprocess, sys, time
 from pathlib import Path
-from ddp_run import launch
+from ddp_run import children, processes
 
 def alive():
-    return [pid for pid in pids if launch.is_alive(pid)]
+    return [pid for pid in pids if processes.is_alive(pid)]
 
 daemon = "import os, time; os.fork() and os._exit(0); os.setsid(); print(os.getpid(), flush=True); time.sleep(300)"
-launch.become_subreaper()
+children.become_subreaper()
 one = subprocess.Popen(["sleep", "300"])
 other = subprocess.Popen([sys.executable, "-c", daemon], stdout=subprocess.PIPE, env={})
 pids = [one.pid, int(other.stdout.readline())]
@@ -55,7 +55,7 @@ def test_the_last_resort_needs_no_free_descriptor() -> None:
             while True: taken.append(os.dup(2))
         except OSError:
             pass
-        nothing_left = launch.kill_everything_below()
+        nothing_left = children.kill_everything_below()
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         print(nothing_left, alive())
     """
@@ -69,7 +69,7 @@ def test_the_last_resort_needs_no_free_descriptor() -> None:
 def test_without_proc_the_last_resort_says_that_it_does_not_know() -> None:
     program = """
         subprocess.run(["mount", "-t", "tmpfs", "none", "/proc"], check=True)
-        print(launch.kill_everything_below(), launch.descendants(), launch.find_ranks(one.pid), alive() == pids)
+        print(children.kill_everything_below(), processes.descendants(), processes.find_ranks(one.pid), alive() == pids)
         for pid in pids: os.kill(pid, signal.SIGKILL)
     """
     assert run(program, "unshare", "--mount") == "False [] [] True\n"
@@ -82,25 +82,25 @@ def test_an_exit_code_that_may_not_be_read_is_not_taken_for_0() -> None:
         for pid in pids: os.kill(pid, signal.SIGKILL)
         def ended(code):
             pid = os.fork() or os._exit(code)
-            while launch.is_alive(pid): time.sleep(0.01)
+            while processes.is_alive(pid): time.sleep(0.01)
             return pid, os.pidfd_open(pid)
         failed, well = ended(3), ended(0)
-        print(launch.read_exit_status(*failed), launch.read_exit_status(*well))
+        print(processes.read_exit_status(*failed), processes.read_exit_status(*well))
         os.setresuid(65534, 65534, 65534)
-        print(launch.read_exit_status(*failed), launch.read_exit_status(*well), launch.is_alive(failed[0]))
+        print(processes.read_exit_status(*failed), processes.read_exit_status(*well), processes.is_alive(failed[0]))
     """
     assert run(program) == "768 0\nNone None False\n"
 
 
 def test_numbers_that_are_no_process_of_the_job_get_no_signal() -> None:
-    assert launch.send_signal([0, 1, -1, -os.getpid(), os.getpid(), 1 << 31, 1 << 80], 0) == ()
+    assert processes.send_signal([0, 1, -1, -os.getpid(), os.getpid(), 1 << 31, 1 << 80], 0) == ()
 
 
 KEEPER = """
 for pid in pids: os.kill(pid, signal.SIGKILL)
 while alive(): time.sleep(0.01)
 quiet = subprocess.DEVNULL
-keeper = launch.Keeper("{run}", [Path("{folder}")])
+keeper = children.Keeper("{run}", [Path("{folder}")])
 keeper.start()
 carrier = subprocess.Popen(["sleep", "300"], env={{"DDP_RUN_ID": "{run}"}}, stdout=quiet, stderr=quiet)
 print(carrier.pid)
@@ -122,16 +122,16 @@ def test_the_keeper_ends_what_is_left(tmp_path: Path, how: str) -> None:
     folder.mkdir()
     told = KEEPER.format(run=tmp_path.name, folder=folder) + textwrap.dedent(program)
     carrier = int(run(told))
-    wait_until(lambda: not launch.is_alive(carrier), "the carrier's end")
+    wait_until(lambda: not processes.is_alive(carrier), "the carrier's end")
     wait_until(lambda: not folder.exists(), "the folder's end")
 
 
 def test_the_keeper_is_dismissed_where_nothing_is_left(tmp_path: Path) -> None:
     program = """
         carrier.kill()
-        while launch.is_alive(carrier.pid): time.sleep(0.01)
+        while processes.is_alive(carrier.pid): time.sleep(0.01)
         keeper.dismiss()
-        assert not launch.is_alive(keeper.pid)
+        assert not processes.is_alive(keeper.pid)
     """
     run(KEEPER.format(run=tmp_path.name, folder=tmp_path) + textwrap.dedent(program))
     assert tmp_path.exists()
@@ -140,14 +140,14 @@ def test_the_keeper_is_dismissed_where_nothing_is_left(tmp_path: Path) -> None:
 HIDDEN = """
 import os, subprocess, sys, time
 from pathlib import Path
-from ddp_run import launch
+from ddp_run import children, processes
 from ddp_run.process_look import process
 
 def started(words):
     return subprocess.Popen(words, stdout=subprocess.PIPE, env={})
 
-launch.become_subreaper()
-keeper = launch.Keeper(sys.argv[1], [Path(sys.argv[2])])
+children.become_subreaper()
+keeper = children.Keeper(sys.argv[1], [Path(sys.argv[2])])
 keeper.start()
 daemon = "import os, time; os.fork() and os._exit(0); os.setsid(); print(os.getpid(), flush=True); time.sleep(300)"
 child = "import subprocess, time; p = subprocess.Popen(['sleep', '300'], env={})\\n"
@@ -167,6 +167,6 @@ def test_the_keeper_finds_what_hides_from_it(tmp_path: Path) -> None:
     pids = [int(word) for word in done.stdout.split()]
     assert len(pids) == 2
     try:
-        wait_until(lambda: not any(map(launch.is_alive, pids)), "their end", 20)
+        wait_until(lambda: not any(map(processes.is_alive, pids)), "their end", 20)
     finally:
-        launch.send_signal(pids, signal.SIGKILL)
+        processes.send_signal(pids, signal.SIGKILL)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run import launch
+from ddp_run import processes
 from ddp_run.close_look import ProcessState
 from ddp_run.events import Rank
 from ddp_run.native_stack import TOOL, NativeQuestion
@@ -214,11 +214,11 @@ def test_who_holds_a_lock(tmp_path: Path, run_python: Callable[..., int], call: 
 def test_a_process_in_the_kernel_is_described_by_its_name(run_python: Callable[..., int], dead_mount: Mounted) -> None:
     mount = dead_mount("read")
     pid = run_python(f"import os; print(flush=True); os.read(os.open('{mount.folder}/data.bin', 0), 9)", *mount.within)
-    assert "os.read" in launch.describe(pid)
+    assert "os.read" in processes.describe(pid)
     mount.wait_for_request()
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: process(pid).state is ProcessState.DISK, "state D")
-    assert launch.describe(pid) == f"{pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
+    assert processes.describe(pid) == f"{pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
 
 
 # ------------------------------------------------------------------------------------------ whole jobs
@@ -404,6 +404,6 @@ def test_a_job_ends_where_ddp_run_itself_waits_for_its_log_folder(
     frozen.freeze()
     wait_until(lambda: process(running.process.pid).state is ProcessState.DISK, "a write that waits")
     running.signal(signum)
-    wait_until(lambda: not any(map(launch.is_alive, pids)), "the end of the ranks", 90)
+    wait_until(lambda: not any(map(processes.is_alive, pids)), "the end of the ranks", 90)
     frozen.freeze(on=False)
     assert running.process.wait(limit(60)) == (143 if signum == signal.SIGTERM else -9)

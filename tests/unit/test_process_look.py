@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import wait_until
 
-from ddp_run import at_rest, launch
+from ddp_run import at_rest, processes
 from ddp_run.close_look import ProcessState
 from ddp_run.process_look import KNOWS_CALLS, ProcessLook, process
 
@@ -127,7 +127,7 @@ while True: time.sleep(0.01)
 def test_names_cut_within_a_character_are_names() -> None:
     """The kernel cuts names after 15 bytes (prctl(2), PR_SET_NAME), and setproctitle's users write what they like."""
     with _started(_NAMED) as pid:
-        assert launch.outlives(pid, signal.SIGUSR1)
-        assert not launch.outlives(pid, signal.SIGUSR2)
+        assert processes.outlives(pid, signal.SIGUSR1)
+        assert not processes.outlives(pid, signal.SIGUSR2)
         assert len(at_rest.threads(pid)) == 2
         _seen(pid, lambda look: look.switches > 0)

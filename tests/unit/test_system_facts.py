@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import wait_until
 
-from ddp_run import core_dump, journal, kernel_log, launch
+from ddp_run import core_dump, journal, kernel_log, processes
 from ddp_run.advice import by_core
 from ddp_run.aside import Asides
 from ddp_run.events import (
@@ -170,7 +170,7 @@ def test_what_does_not_end_is_looked_for_less_and_less_often() -> None:
     ):
         assert deaf.stdout is not None
         deaf.stdout.readline()
-        others = {pid for pid in launch.descendants() if pid != deaf.pid}
+        others = {pid for pid in processes.descendants() if pid != deaf.pid}
         events: list[Event] = []
 
         def serve(at_most_s: float) -> bool:

@@ -1,172 +1,26 @@
-"""Processes: starting the agent, watching ranks, and ending all of it. No policy."""
+"""Looks at processes by their numbers, and signals to them. No policy.
+
+Source: proc(5), kill(2), tgkill(2), linux/pidfd.h.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
 import os
-import signal
 import struct
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import final
 
 from ddp_run import kernel_text
-from ddp_run.private_files import open_private
 
-RANK_PROGRAM = Path(__file__).parent / "rank" / "__main__.py"
-"""What the agent starts instead of the user's script; it runs that script."""
-_KEEPER = Path(__file__).parent / "keeper.py"
-
-_MOST_KEEPERS = 5
 _ENDED = (b"Z", b"X")
-
 _TGKILL = {"x86_64": 234, "aarch64": 131, "riscv64": 131, "loongarch64": 131, "ppc64le": 250, "s390x": 241}
 """Its number (Linux, asm/unistd.h): the C library has a name for it only since glibc 2.30."""
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 # linux/pidfd.h: struct pidfd_info as of its first version (64 bytes), its ioctl and the flag for the exit code.
 _PIDFD_INFO = struct.Struct("QQ11Ii")
 _PIDFD_GET_INFO = 0xC0000000 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
 _PIDFD_INFO_EXIT = 1 << 3
-
-
-def _libc_prctl() -> Callable[[int, int, int, int, int], int]:
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
-    prctl.restype = ctypes.c_int
-    return prctl
-
-
-def become_subreaper() -> bool:
-    """Make processes whose parent dies our children (prctl(2), PR_SET_CHILD_SUBREAPER). False where refused."""
-    return _libc_prctl()(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-
-
-def _die_with_parent() -> Callable[[], None]:
-    """For a child between fork and exec: SIGKILL when the thread that forked it ends (PR_SET_PDEATHSIG)."""
-    prctl, parent = _libc_prctl(), os.getpid()
-
-    def in_child() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # the parent was gone before the request: no signal would come
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return in_child
-
-
-def start_agent(argv: Sequence[str], environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """Start the agent in a session of its own, its output in `log`. Raises OSError.
-
-    Nobody may wait for it but `ddp_run.loop.reap`, which would otherwise race for its exit code.
-    """
-    with open(open_private(log, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as output:
-        return subprocess.Popen(
-            argv,
-            env=environ,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            preexec_fn=_die_with_parent(),  # noqa: PLW1509  # this process has one thread
-        )
-
-
-def start_probe(program: Path) -> subprocess.Popen[bytes]:
-    """Start a program that answers questions on its standard input, and ends with this process. Raises OSError.
-
-    Nobody may wait for it but `ddp_run.loop.reap`. `-P`: the names of ddp-run's own modules must not hide others.
-    """
-    return subprocess.Popen(
-        [sys.executable, "-P", str(program)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        bufsize=0,
-        cwd="/",
-        start_new_session=True,
-        preexec_fn=_die_with_parent(),  # noqa: PLW1509  # this process has one thread
-    )
-
-
-@final
-class Keeper:
-    """The process that ends the job's processes should ddp-run itself be killed: `ddp_run/keeper.py`."""
-
-    def __init__(self, run_id: str, folders: Sequence[Path]) -> None:
-        """`folders`: of ddp-run's socket and of the ranks' boards; removed at the end."""
-        self._words = [sys.executable, "-I", "-S", str(_KEEPER), run_id, *map(str, folders)]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._starts = 0
-
-    @property
-    def pid(self) -> int | None:
-        """Null while there is none."""
-        return self._process.pid if self._process is not None else None
-
-    def start(self) -> None:
-        """Raises OSError."""
-        self._starts += 1
-        self._process = subprocess.Popen(
-            self._words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
-
-    def stopping(self) -> None:
-        """ddp-run was told to stop: should it not come to that, the keeper does it."""
-        if self._process is not None and self._process.stdin is not None:
-            try:
-                os.write(self._process.stdin.fileno(), b"s")
-            except OSError:
-                pass
-
-    def reaped(self, pid: int) -> bool:
-        """A child was waited for; whether it was this one. Somebody has killed it then, and it is started again."""
-        if self._process is None or pid != self._process.pid:
-            return False
-        self._process.returncode = -signal.SIGKILL
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process = None
-        if self._starts < _MOST_KEEPERS:
-            try:
-                self.start()
-            except OSError:
-                pass
-        return True
-
-    def dismiss(self) -> None:
-        """This run ends: see the keeper go where nothing is left of the job. Else it does its work when we are gone."""
-        if self._process is None or _below(but={self._process.pid}) != []:
-            return
-        try:
-            self._process.communicate(b"q", timeout=1)
-        except (OSError, subprocess.TimeoutExpired):
-            self._process.kill()
-
-
-def kill_everything_below() -> bool:
-    """SIGKILL for all descendants, as a last resort; whether nothing is left, as far as that can be seen.
-
-    Raises nothing: it needs one descriptor, and takes that of standard input.
-    """
-    try:
-        os.close(0)
-    except OSError:
-        pass
-    for _ in range(20):
-        left = _below()
-        if not left:
-            return left is not None
-        send_signal(left, signal.SIGKILL)
-        time.sleep(0.02)
-    return False
 
 
 def read_exit_status(pid: int, pidfd: int | None) -> int | None:
@@ -284,10 +138,10 @@ def descendants(*, but: Iterable[int] = ()) -> list[int]:
 
     Empty where /proc cannot be read.
     """
-    return _below(but) or []
+    return below(but=but) or []
 
 
-def _below(but: Iterable[int] = ()) -> list[int] | None:
+def below(*, but: Iterable[int] = ()) -> list[int] | None:
     """As `descendants`; null where /proc cannot be read."""
     try:
         pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]

@@ -1,0 +1,121 @@
+"""The processes that ddp-run is the parent of: the agent with all below it, and the keeper. No policy."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import final
+
+from ddp_run.helper_process import die_with_parent, libc_prctl
+from ddp_run.private_files import open_private
+from ddp_run.processes import below, send_signal
+
+_KEEPER = Path(__file__).parent / "keeper.py"
+
+_MOST_KEEPERS = 5
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> bool:
+    """Make processes whose parent dies our children (prctl(2), PR_SET_CHILD_SUBREAPER). False where refused."""
+    return libc_prctl()(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+
+
+def start_agent(argv: Sequence[str], environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start the agent in a session of its own, its output in `log`. Raises OSError.
+
+    Nobody may wait for it but `ddp_run.loop.reap`, which would otherwise race for its exit code.
+    """
+    with open(open_private(log, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as output:
+        return subprocess.Popen(
+            argv,
+            env=environ,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=die_with_parent(),  # noqa: PLW1509  # this process has one thread
+        )
+
+
+@final
+class Keeper:
+    """The process that ends the job's processes should ddp-run itself be killed: `ddp_run/keeper.py`."""
+
+    def __init__(self, run_id: str, folders: Sequence[Path]) -> None:
+        """`folders`: of ddp-run's socket and of the ranks' boards; removed at the end."""
+        self._words = [sys.executable, "-I", "-S", str(_KEEPER), run_id, *map(str, folders)]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Null while there is none."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Raises OSError."""
+        self._starts += 1
+        self._process = subprocess.Popen(
+            self._words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def stopping(self) -> None:
+        """ddp-run was told to stop: should it not come to that, the keeper does it."""
+        if self._process is not None and self._process.stdin is not None:
+            try:
+                os.write(self._process.stdin.fileno(), b"s")
+            except OSError:
+                pass
+
+    def reaped(self, pid: int) -> bool:
+        """A child was waited for; whether it was this one. Somebody has killed it then, and it is started again."""
+        if self._process is None or pid != self._process.pid:
+            return False
+        self._process.returncode = -signal.SIGKILL
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process = None
+        if self._starts < _MOST_KEEPERS:
+            try:
+                self.start()
+            except OSError:
+                pass
+        return True
+
+    def dismiss(self) -> None:
+        """This run ends: see the keeper go where nothing is left of the job. Else it does its work when we are gone."""
+        if self._process is None or below(but={self._process.pid}) != []:
+            return
+        try:
+            self._process.communicate(b"q", timeout=1)
+        except (OSError, subprocess.TimeoutExpired):
+            self._process.kill()
+
+
+def kill_everything_below() -> bool:
+    """SIGKILL for all descendants, as a last resort; whether nothing is left, as far as that can be seen.
+
+    Raises nothing: it needs one descriptor, and takes that of standard input.
+    """
+    try:
+        os.close(0)
+    except OSError:
+        pass
+    for _ in range(20):
+        left = below()
+        if not left:
+            return left is not None
+        send_signal(left, signal.SIGKILL)
+        time.sleep(0.02)
+    return False
