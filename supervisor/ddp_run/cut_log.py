@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
-from ddp_run import childfailed, oom_text, raised, torn_frames
+from ddp_run import childfailed, oom_text, raised, torn_frames, traceback_text
 from ddp_run.diagnose import catalogue, judge
 from ddp_run.events import ExceptionInfo, Rank
 from ddp_run.evidence_model import AgentEnd, Death, Evidence, LogText
@@ -25,6 +25,7 @@ from ddp_run.spoken_text import Log, SpokenText
 from ddp_run.verdict import Finding, FirstFailure, Verdict
 
 NOTE = "the log is cut: it does not show how the job ended; this is the strongest sign in it"
+WORDLESS = "who aborted first gave no reason; this is what another wrote"
 FOLLOWED = "another exception came last; what stands above it says more, and nothing went on in between"
 CRASHED = "whose crash it was is not shown; who lost a peer lost it by that"
 _LOST_A_PEER = "peer-died"
@@ -58,6 +59,7 @@ _ROOT = re.compile(
     r"Root Cause[^\n]{0,40}\s{0,40}[^\n]{0,40}?\brank[ :]{1,10}(?P<rank>\d{1,7})\b[^\n]{0,60}\s{0,40}[^\n]{0,60}?"
     r"\bexitcode[ :]{1,10}(?P<code>-?\d{1,3})\b"
 )
+_ABORTED = "native-abort"
 _RAYS = "ray-actor-died"
 """What Ray's driver says of every worker that ended; why, stands above if anywhere."""
 _OF_RAYS_DRIVER = re.compile(r"ray\.exceptions\.\w{1,40}Error\b")
@@ -99,14 +101,14 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
         if not _lacks_a_cause(strict):
             return strict
     signs = _signs(logs)
-    if strict.first_failure is not None and strict.first_failure.signal is not None:
+    if strict.cause != _ABORTED and strict.first_failure is not None and strict.first_failure.signal is not None:
         # a server ends its processes by SIGKILL after an exception of one of them; others miss what was killed
         signs = (sign for sign in signs if sign.exception is not None and sign.finding.rule.name not in _OF_THE_KILLED)
     found = _strongest(signs)
     if found is None or (strict.outcome is not None and found.finding.rule.consequence):
         return strict
-    if strict.cause in (None, "unknown"):
-        return _with(strict, found)
+    if strict.cause in (None, "unknown", _ABORTED):
+        return _with(strict, found, WORDLESS if strict.cause == _ABORTED else NOTE)
     if found.finding.rule.name in _UNSURE:
         return strict
     return _with(replace(strict, first_failure=None, collateral=()), found)  # who only noticed did not fail first
@@ -142,9 +144,11 @@ def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
         and sign.finding.rule.name not in (*_UNSURE, *_MAY_FOLLOW)
         and (sign.rank is None or first is None or sign.rank == first)
     ]
-    raised_above = [sign for sign in causes if sign.exception is not None]
-    if raised_above:
-        return _with(strict, min(raised_above, key=lambda sign: sign.strength), FOLLOWED)
+    exception = strict.first_failure.exception if strict.first_failure is not None else None
+    only_tells = exception is not None and traceback_text.tells_of_a_program(exception)
+    believed = [sign for sign in causes if sign.exception is not None or only_tells]
+    if believed:
+        return _with(strict, min(believed, key=lambda sign: sign.strength), FOLLOWED)
     return replace(strict, confidence="likely") if causes and strict.confidence == "certain" else strict
 
 
@@ -163,6 +167,8 @@ def _shortened(logs: Sequence[Log]) -> Verdict | None:
 
 def _lacks_a_cause(strict: Verdict) -> bool:
     if strict.outcome is None or strict.cause == _RAYS:
+        return True
+    if strict.cause == _ABORTED and strict.confidence != "certain":  # who aborted on purpose (a watchdog) says why
         return True
     first = strict.first_failure
     silent = first is None or first.rank is None or first.exit_code is None or first.exit_code > 0

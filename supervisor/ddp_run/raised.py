@@ -87,6 +87,7 @@ def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
     found: dict[int, Raised] = {}
     launchers: set[int] = set()
     taken: set[int] = set()
+    survived: set[tuple[str, str]] = set()
     for indexes in [*spoken.index.own_lists(), spoken.index.nobodys]:
         lines = [spoken.lines[index] for index in indexes]
         shown = traceback_text.find(lines)
@@ -95,6 +96,8 @@ def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
         went_on = WentOn(lines, shown)
         for printed in shown:
             taken.update(indexes[printed.start : printed.end])
+            if not printed.final:
+                survived.add(_words_of(printed.info))
             if not printed.final or _is_launchers(printed.info):
                 over = says_a_launcher(printed.info.message) and went_on.after(
                     printed.start, printed.index, printed.end
@@ -109,7 +112,8 @@ def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
     said = [index for index, each in enumerate(spoken.by) if not each.agent]
     torn = any("Traceback (most recent call last)" in spoken.lines[index] for index in said if index not in taken)
     if torn or not found:
-        found |= {raised.index: raised for raised in _orphans(spoken, said, taken)}
+        orphans = (each for each in _orphans(spoken, said, taken) if _words_of(each.info) not in survived)
+        found |= {raised.index: raised for raised in orphans}
     return [found[index] for index in sorted(found)], launchers
 
 
@@ -119,6 +123,10 @@ def all_of(spoken: SpokenText) -> list[Raised]:
     taken = {index for each in found for index in each.lines} | launchers
     said = [index for index, each in enumerate(spoken.by) if not each.agent]
     return sorted([*found, *_orphans(spoken, said, taken)], key=lambda each: each.index)
+
+
+def _words_of(info: ExceptionInfo) -> tuple[str, str]:
+    return info.type, info.message.partition("\n")[0]
 
 
 def _is_launchers(info: ExceptionInfo) -> bool:
@@ -137,7 +145,9 @@ def says_a_launcher(text: str) -> bool:
 
 def starts_a_launcher(info: ExceptionInfo) -> bool:
     """Whether it only says that a program which it had started failed: what that says itself stands above it."""
-    return info.type.rpartition(".")[2] == "CalledProcessError" and _STARTED.search(info.message) is not None
+    if info.type.rpartition(".")[2] == "CalledProcessError":
+        return _STARTED.search(info.message) is not None
+    return traceback_text.tells_of_a_program(info)
 
 
 def _spawned(lines: Sequence[str], printed: Printed) -> tuple[Rank, ...]:

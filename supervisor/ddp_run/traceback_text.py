@@ -40,6 +40,12 @@ _CHAIN = re.compile(
 )
 _IGNORED = re.compile(r"Exception ignored in|--- Logging error ---")
 _IN_THREAD = re.compile(r"Exception in thread ")
+_PROGRAM_ENDED = re.compile(
+    r"^Command .{1,4000} (?:returned non-zero exit status \d{1,3}|died with <Signals)"
+    r"|\b(?:failed|exited|died|ended|terminated) with (?:non-zero )?(?:exit|return) (?:code|status)\b",
+    re.DOTALL,
+)
+"""Words of subprocess.CalledProcessError, and of programs that start others."""
 _OTHER_SPEAKER = re.compile(
     r"^(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
     r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: )"
@@ -49,6 +55,8 @@ _DIGITS = re.compile(r"\d+")
 _GROUP_ROW = re.compile(r"^\s+[|+]")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _MESSAGE_LINES = 40
+_THREADS_LINES = 6
+"""Between `Exception in thread` and its traceback, where several threads write at once."""
 _NEWLINE = "\n"
 
 
@@ -80,12 +88,19 @@ def find(lines: Sequence[str]) -> tuple[Printed, ...]:
     """Every printed exception, in order; of a chain (`raise … from`) only the last, of a group only the group."""
     found: list[Printed] = []
     index = open_boxes = 0
+    threads: list[int] = []
     while index < len(lines):
         printed = _at(lines, index, boxes=open_boxes < _OPEN_BOXES)
         if printed is None:
             open_boxes += _TOP in lines[index]
+            if "Exception in thread " in lines[index]:
+                threads.append(index)
             index += 1
             continue
+        threads = [line for line in threads if printed.start - line <= _THREADS_LINES]
+        if threads:  # two that end at once write their headers, then their tracebacks
+            threads.pop()
+            printed = replace(printed, final=False)
         if found and _is_chained(lines, found[-1], printed):
             printed = _joined(found.pop(), printed)
         found.append(printed)
@@ -156,6 +171,11 @@ def of_child(exception: ExceptionInfo) -> ExceptionInfo | None:
     if exception.type.rpartition(".")[2] != "ProcessRaisedException":
         return None
     return from_text(exception.message)
+
+
+def tells_of_a_program(exception: ExceptionInfo) -> bool:
+    """Whether it only says that a program which it had started failed: what that says itself is the reason."""
+    return _PROGRAM_ENDED.search(exception.message) is not None
 
 
 def at_its_origin(exception: ExceptionInfo) -> ExceptionInfo:

@@ -30,7 +30,8 @@ _ARGPARSE = Sign(": error: ", re.compile(r"(?<![\w.\-/])(?P<program>[\w.\-/]+(?:
 _ARGPARSES_OWN = Sign(
     ": error: ",
     re.compile(
-        r"(?<![\w.\-/])(?P<program>[\w.\-/]{1,300}): error: (?P<what>(?:argument \S{1,80}: (?:invalid|expected)"
+        r"(?<![\w.\-/])(?P<program>[\w.\-/]{1,300}): error: (?P<what>(?:argument \S{1,80}: "
+        r"(?:invalid|expected|ignored explicit)"
         r"|unrecognized arguments: |the following arguments are required: )[^\n]+)"
     ),
 )
@@ -43,17 +44,21 @@ _TRANSFORMERS = Sign(
     re.compile(r"(?P<what>Some specified arguments are not used by the HfArgumentParser: [^\n]*)"),
 )
 SIGNS: tuple[Sign, ...] = (_ARGPARSE, *_CLICK, _TRANSFORMERS)
+_OF_A_CHILD = re.compile(r"^Command .{1,4000} returned non-zero exit status 2\.", re.DOTALL)
+"""Of subprocess.CalledProcessError: a program that the script started refused them."""
 _USAGE = re.compile(r"[Uu]sage: ")
 _ENDING = 200
 
 
 def match(death: Death, run: Evidence) -> Finding | None:
-    """Exit code 2 with a usage text and an error at the end (argparse, click)."""
+    """Exit code 2 of the rank, or of a program that it started, with a usage text and an error (argparse, click)."""
     refused = in_exception(death, (_TRANSFORMERS,))
     if refused is not None:
         return refused.finding(RULE, death, f"{run.script or 'the script'} refused its arguments: {refused['what']}")
     ending = death.stderr.ending(_ENDING)
-    if death.code is None and death.exception is None:  # a piece of a log that shows no end
+    if death.exception is not None and _OF_A_CHILD.search(death.exception.message):
+        hit = anywhere(ending, (_ARGPARSE,)) if ending.last(_USAGE) is not None else None
+    elif death.code is None and death.exception is None:  # a piece of a log that shows no end
         hit = anywhere(ending, (_ARGPARSES_OWN,))
         if hit is None and ending.last(_USAGE) is not None:
             hit = anywhere(ending, _CLICK)

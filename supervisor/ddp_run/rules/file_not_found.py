@@ -78,6 +78,10 @@ SIGNS: tuple[Sign, ...] = (
     # Libraries in Rust (tokenizers, safetensors), C++ (torch's file adapter) and HDF5 raise classes of their own.
     Sign("No such file or directory (os error 2)", re.compile(r"No such file or directory \(os error 2\)")),
     Sign(
+        "No such file or directory Error #2",  # sentencepiece's
+        re.compile(r"Not found: \"(?P<path>[^\"\n]{1,1000})\": No such file or directory Error #2"),
+    ),
+    Sign(
         "on fopen: No such file or directory",
         re.compile(r"on fopen: No such file or directory, file path: (?P<path>\S+)"),
     ),

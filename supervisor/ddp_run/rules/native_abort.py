@@ -18,7 +18,7 @@ import signal
 from ddp_run.advice import by_core, by_phase
 from ddp_run.crash_text import crash_of
 from ddp_run.evidence_model import Death, Evidence
-from ddp_run.signs import Sign, anywhere
+from ddp_run.signs import Hit, Sign, anywhere
 from ddp_run.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -29,12 +29,14 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same check fails on the same input, as a rule"),
     since="0.1",
 )
+_NO_REASON = "terminate called"
+"""What C++ prints before the reason, where there is one."""
 _WHAT = (Sign("what():  ", re.compile(r"what\(\):\s+(?P<what>.+)")),)
 _LAST_WORDS = (
     *(
         Sign(words, re.compile(rf"(?P<what>{re.escape(words)}.*)"))
         for words in (
-            *("terminate called", "free(): ", "malloc(): ", "realloc(): ", "double free or corruption"),
+            *(_NO_REASON, "free(): ", "malloc(): ", "realloc(): ", "double free or corruption"),
             *("corrupted size", "corrupted double-linked", "Fatal Python error: "),
         )
     ),
@@ -64,4 +66,10 @@ def match(death: Death, run: Evidence) -> Finding | None:
         f"{death.who} was aborted by native code{said}",
         tuple(quotes),
         (*advice, *by_phase(death), *by_core(death)),
+        # who aborted on purpose (a watchdog) says why: a log without that may lack it
+        "certain" if _says_why(hit) or crash is not None or not run.logs_only else "likely",
     )
+
+
+def _says_why(hit: Hit | None) -> bool:
+    return hit is not None and hit.sign.words != _NO_REASON

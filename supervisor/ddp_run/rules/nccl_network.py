@@ -47,7 +47,15 @@ _PROXY = Sign(
     re.compile(r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})"),
 )
 """Source: NCCL's src/proxy.cc: the thread that opens connections to other hosts could not."""
-SIGNS = (*ERRORS, *REASONS, _COMPLETION, _PROXY)
+_TRIED = Sign(
+    "socketPollConnect: connect ",
+    re.compile(
+        r"socketPollConnect: connect (?:to \S{1,80} )?returned (?P<said>[^,\n]{1,80}), retrying "
+        r"\((?P<times>\d{1,9}/\d{1,9})\)"
+    ),
+)
+"""Source: NCCL's src/misc/socket.cc: a connection that another rank's host refuses, tried again and again."""
+SIGNS = (*ERRORS, *REASONS, _COMPLETION, _PROXY, _TRIED)
 _INTERFACE = re.compile(
     r"no socket interface found|No usable listening interface|no interface found|no device found"
     r"|No IP interface found|No interface found in the same subnet"
@@ -99,6 +107,11 @@ def _without_exception(death: Death) -> Finding | None:
         return hit.finding(
             RULE, death, cause, ("ip -br addr   # which interface joins the hosts?",), confidence="likely"
         )
+    hit = in_last_words(death, (_TRIED,))
+    if hit is not None:
+        cause = f"{death.who}: NCCL cannot connect to another host: {hit['said']}, tried {hit['times']} times"
+        joins = "ip -br addr   # which interface joins the hosts? export NCCL_SOCKET_IFNAME to it on each"
+        return hit.finding(RULE, death, cause, (joins,), confidence="likely")
     hit = in_last_words(death, (_COMPLETION,))
     if hit is None:
         return None

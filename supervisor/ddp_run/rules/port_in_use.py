@@ -31,8 +31,13 @@ SIGNS: tuple[Sign, ...] = (
     Sign("ddress already in use"),
     Sign("errno: 98", re.compile(r"errno: 98\b")),
     Sign("[Errno 98]"),
+    Sign("[Errno 10048]"),
+    Sign("[WinError 10048]"),
 )
-_PORT = re.compile(r"port[:=]? ?(?P<port>\d{2,5})\b|\]?:(?P<bound>\d{2,5})\b (?:\(errno|due)|\[::\]:(?P<any>\d{2,5})")
+_PORT = re.compile(
+    r"port[:=]? ?(?P<port>\d{2,5})\b|\]?:(?P<bound>\d{2,5})\b (?:\(errno|due)|\[::\]:(?P<any>\d{2,5})"
+    r"|\('[^'\n]{0,80}', (?P<pair>\d{2,5})[,)]"
+)
 _ENDING = 400
 
 
@@ -80,5 +85,5 @@ def _port(log: LogText) -> int | None:
     for line in reversed(log.lines):
         hit = _PORT.search(line) if _taken(line) else None
         if hit is not None:
-            return int(hit["port"] or hit["bound"] or hit["any"])
+            return int(hit["port"] or hit["bound"] or hit["any"] or hit["pair"])
     return None

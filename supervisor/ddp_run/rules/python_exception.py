@@ -16,7 +16,7 @@ import re
 
 from ddp_run.evidence_model import Death, Evidence
 from ddp_run.exit_status import signal_name
-from ddp_run.traceback_text import line_of
+from ddp_run.traceback_text import line_of, tells_of_a_program
 from ddp_run.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -56,6 +56,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
         f"{death.who} raised {raised.type}{where}{said}",
         (quote,) if quote else (),
         advice if alone else (),
+        confidence="likely" if tells_of_a_program(raised) else "certain",
         exception=raised,
     )
 

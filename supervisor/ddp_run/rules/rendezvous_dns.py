@@ -44,8 +44,13 @@ _NOT_REACHED = Sign(
         r"|failed to connect to any network address of )\((?P<host>[^,()]+), (?P<port>\d+)\)"
     ),
 )
+_ETCDS = Sign(
+    "Failed to get list of machines from ",
+    re.compile(r"Failed to get list of machines from https?://(?P<host>[^\s:/]{1,300})[:/]"),
+)
+"""Source: python-etcd's client.py, by which torchelastic and `--rdzv-backend etcd` reach their server."""
 _PYTHONS = Sign("gaierror", types=frozenset({"gaierror"}))
-SIGNS = (_UNRESOLVED, _NOT_REACHED, _PYTHONS)
+SIGNS = (_UNRESOLVED, _NOT_REACHED, _ETCDS, _PYTHONS)
 _TORCHS = re.compile(r"torch/distributed/(?:rendezvous|distributed_c10d|elastic/|run)")
 _SAID = re.compile(r"\[Errno (?P<number>-?\d+)\] (?P<said>.+)")
 
@@ -59,11 +64,14 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if hit is not None:
         return hit.finding(RULE, death, _cause(death.who, hit), _advice(hit["host"]))
     hit = ended_by(death, (_PYTHONS,))
-    if hit is None or hit.exception is None or not _frames_of_torch(hit.exception.traceback):
+    if hit is None or hit.exception is None:
+        return None
+    etcd = in_whole_log(run, (_ETCDS,))
+    if etcd is None and not _frames_of_torch(hit.exception.traceback):
         return None
     said = _SAID.search(hit.exception.message)
     cause = f"{death.who} could not resolve the rendezvous host{': ' + said['said'] if said else ''}"
-    return hit.finding(RULE, death, cause, _advice(None))
+    return hit.finding(RULE, death, cause, _advice(etcd["host"] if etcd is not None else None))
 
 
 def match_launch(run: Evidence) -> Finding | None:

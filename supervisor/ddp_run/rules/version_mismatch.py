@@ -121,6 +121,10 @@ SIGNS: tuple[Sign, ...] = (
         "compiled using NumPy 1.x cannot be run in", types=frozenset({"ImportError", "AttributeError", "RuntimeError"})
     ),
     Sign("numpy.core.multiarray failed to import", types=frozenset({"ImportError"})),
+    Sign(
+        "incompatible serialization version",  # TensorRT's
+        re.compile(r"Trying to load an engine created with incompatible serialization version"),
+    ),
     Sign("Numpy is not available", types=frozenset({"RuntimeError"})),
     Sign("may indicate binary incompatibility", types=frozenset({"ValueError"})),
     Sign("module compiled against A", re.compile(r"module compiled against (?:API|ABI) version [^\n]{0,100}"), _IMPORT),
