@@ -49,7 +49,7 @@ WINDOWS = """Traceback (most recent call last):
 OSError: [Errno 10048] error while attempting to bind on address ('127.0.0.1', 8188): only one usage of each address
 """
 PLAN = """[E] IRuntime::deserializeCudaEngine: Error Code 1: Serialization (Serialization assertion failed.Trying to \
-load an engine created with incompatible serialization version. Check that the engine was not created using safety runtime)
+load an engine created with incompatible serialization version. Check that)
 [!] Could not deserialize engine. See log for details.
 """
 THREADS = """epoch 4 done
