@@ -17,8 +17,8 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import final
 
+from ddp_run.addresses import is_local
 from ddp_run.events import MonotonicNs, Noted, RankStarted
-from ddp_run.net import is_local
 from ddp_run.ras_text import Missing, is_of, missing, read
 
 PORT = 28028

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ddp_run.addresses import Resolved, is_local, literal_address
 from ddp_run.aside import Aside, reap
 
 _T = TypeVar("_T")
@@ -23,14 +24,6 @@ _LOOKUP_S = 10.0
 """A single look-up may take this long; libc's own limit is 5 s a server and try."""
 _MISSING_NAME_S = 60.0
 """How long a name of a job of several nodes may be unknown: a pod's record appears after the pod has started."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """A name's address. `family` is socket.AF_INET or socket.AF_INET6."""
-
-    ip: str
-    family: socket.AddressFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +63,12 @@ def resolve(
     alone (127.0.1.1, docker0) is refused for several nodes unless `loopback_allowed`; "localhost" and addresses mean
     what they say, as two nodes on one host need them. Raises `Unresolvable`.
     """
-    literal = _literal(name)
+    literal = literal_address(name)
     found = [literal] if literal else _look_up_patiently(name, port, deadline_s, several_nodes, say)
     best = min(found, key=lambda each: each.family != socket.AF_INET)
     if several_nodes and literal is None and name != "localhost" and not loopback_allowed:
         _refuse_private(name, best)
     return best
-
-
-def _literal(name: str) -> Resolved | None:
-    try:
-        address = ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return None
-    return Resolved(name.strip("[]"), socket.AF_INET if address.version == 4 else socket.AF_INET6)
 
 
 def _look_up_patiently(
@@ -224,19 +209,6 @@ def _docker_address() -> str | None:
 # ---------------------------------------------------------------------------------------- this host
 
 
-def is_local(ip: str) -> bool:
-    """Whether the address is one of this host's: the kernel lets a socket be bound to it. Tells nothing to anybody."""
-    literal = _literal(ip)
-    if literal is None:
-        return False
-    try:
-        with socket.socket(literal.family, socket.SOCK_DGRAM) as probe:
-            probe.bind((literal.ip, 0))
-    except OSError:
-        return False
-    return True
-
-
 def free_port(ip: str | None = None, avoid: Collection[int] = ()) -> int:
     """A port that nobody listens on, at all addresses of both families (and at `ip`), outside `avoid`.
 
@@ -262,7 +234,7 @@ def port_is_free(port: int, ip: str | None = None) -> bool:
     SO_REUSEADDR is set as TCP servers do: it lets connections that have ended (TIME_WAIT) pass but no listener, since
     the probe listens too.
     """
-    literal = _literal(ip) if ip else None
+    literal = literal_address(ip) if ip else None
     wanted = [("0.0.0.0", socket.AF_INET), ("::", socket.AF_INET6)]  # noqa: S104 - where torch's store listens
     if literal is not None and is_local(literal.ip):
         wanted.insert(0, (literal.ip, literal.family))

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast, final
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast, final
 
 from ddp_run import terminal
 from ddp_run.console import Console, Mode, not_shown, prefix_of, shown_by
 from ddp_run.events import Event, NativeFramesSeen, NotEnded, RankFailed, StallEnded, StallSeen, StragglerSeen
 from ddp_run.lines import neutral
 from ddp_run.logs import Tailer
-from ddp_run.loop import Loop
-from ddp_run.option_values import PerRank
-from ddp_run.options import Options
 from ddp_run.redaction import redact
 
 if TYPE_CHECKING:
@@ -31,30 +29,52 @@ _DRAIN_S = 60.0
 _TAIL_BUDGET = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """What people asked to see. `redirects` and `tee`: the streams of all local ranks (1: stdout, 2: stderr, 3: both),
+    or of each that is named; `local_ranks`: those to be shown, empty for all.
+    """
+
+    mode: Mode
+    json: bool
+    ranks: int
+    """How many run here."""
+    redirects: int | Mapping[int, int]
+    tee: int | Mapping[int, int]
+    local_ranks: Collection[int]
+    prefix_template: str | None
+    role: str
+
+
+class Descriptors(Protocol):
+    """Who waits for descriptors: `ddp_run.loop.Loop`."""
+
+    def watch(self, fd: int, key: Hashable, *, write: bool = False) -> None:
+        """Tell when it can be read, or written."""
+
+    def unwatch(self, fd: int) -> None:
+        """Tell no more."""
+
+
 @final
 class Output:
     """Owns the console; `pump` moves what ranks wrote, and asks the loop for what it waits for."""
 
-    def __init__(self, options: Options, environ: Mapping[str, str], loop: Loop) -> None:
+    def __init__(self, settings: ConsoleSettings, environ: Mapping[str, str], loop: Descriptors) -> None:
         self._loop = loop
-        self._json = options.log_format == "json"
-        self._failed_only = options.console == "failed"
+        self._json = settings.json
+        self._failed_only = settings.mode == "failed"
         self._logger: Any = None
         self.colour = terminal.colour(sys.stderr)
         self.console = Console(
             STDOUT,
             STDERR,
-            ranks=1 if options.console == "rank0" else options.nproc_count or 0,
-            shown=shown_by(
-                cast(Mode, options.console),
-                _streams(options.redirects),
-                _streams(options.tee),
-                options.local_ranks_filter or (),
-            ),
-            prefix=prefix_of(options.prefix_template, options.role),
+            ranks=1 if settings.mode == "rank0" else settings.ranks,
+            shown=shown_by(settings.mode, settings.redirects, settings.tee, settings.local_ranks),
+            prefix=prefix_of(settings.prefix_template, settings.role),
             colour=not environ.get("NO_COLOR"),
             force_colour=terminal.colour_forced(),
-            raw=options.console == "raw",
+            raw=settings.mode == "raw",
         )
 
     # ------------------------------------------------------------------- ranks' output
@@ -186,10 +206,6 @@ class Output:
     def width(self) -> int:
         """Columns for text of our own."""
         return terminal.columns()
-
-
-def _streams(given: PerRank) -> int | Mapping[int, int]:
-    return given.ranks or int(given.every)
 
 
 def _render_plain(_logger: Any, _method: str, fields: Mapping[str, Any]) -> str:

@@ -288,8 +288,9 @@ def _check_master(options: Options, say: Callable[[str], None]) -> tuple[Options
     if not options.is_static and not c10d:
         return options, [], [], None
     from ddp_run import net
+    from ddp_run.addresses import is_local
 
-    options = _drop_foreign_variables(options, net.is_local, net.port_is_free)
+    options = _drop_foreign_variables(options, is_local, net.port_is_free)
     if not (options.is_static or c10d) or options.master is None:
         return options, [], [], None
     host, port = options.master
@@ -306,7 +307,7 @@ def _check_master(options: Options, say: Callable[[str], None]) -> tuple[Options
     if c10d:
         return options, [], [], None
     master = None if options.rdzv_endpoint or "master_addr" not in options.given else found.ip
-    local = net.is_local(found.ip)
+    local = is_local(found.ip)
     if port and local and options.node_rank == 0 and not net.port_is_free(port, found.ip):
         return options, [_port_taken(options, port)], [], None
     # Not refused: behind address translation a host's public address is none of its interfaces'.

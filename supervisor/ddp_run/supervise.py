@@ -16,16 +16,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, cast, final
 
 from ddp_run import __version__, children, processes, terminal
 from ddp_run.attempt import Attempt
+from ddp_run.console import Mode
 from ddp_run.events import AttemptEnded, AttemptStarted, MemoryCounted, Noted, RunEnded, RunStarted, SignalReceived
 from ddp_run.inbox import Inbox, clear_stale
 from ddp_run.journal import Journal, now
 from ddp_run.logs import RunFolder, Tailer
 from ddp_run.loop import Caught, Loop, reap
-from ddp_run.output import Output
+from ddp_run.options import Options
+from ddp_run.output import ConsoleSettings, Output
 from ddp_run.plan import (
     RANK_PROGRAM,
     LaunchPlan,
@@ -113,7 +115,7 @@ class _Job:
     """The process-group backend of the next attempt, where it is another than the program's."""
 
     def run(self) -> int:
-        self.output = Output(self.plan.options, self.environ, self.loop)
+        self.output = Output(_console_settings(self.plan.options), self.environ, self.loop)
         self.keeper = children.Keeper(self.folder.run_id, self.inbox.board_folders)
         self.stack.callback(self.keeper.dismiss)
         self.journal.record(self._run_started())
@@ -419,3 +421,16 @@ class _Job:
 
         line = self.environ.get("DDP_RUN_VERDICT_LINE") == "1"
         return Teller(self.folder, self.journal.events, self.output, self._attempts, line_always=line)
+
+
+def _console_settings(options: Options) -> ConsoleSettings:
+    return ConsoleSettings(
+        mode=cast(Mode, options.console),
+        json=options.log_format == "json",
+        ranks=options.nproc_count or 0,
+        redirects=options.redirects.ranks or int(options.redirects.every),
+        tee=options.tee.ranks or int(options.tee.every),
+        local_ranks=options.local_ranks_filter or (),
+        prefix_template=options.prefix_template,
+        role=options.role,
+    )

@@ -15,6 +15,7 @@ import pytest
 from tests.ports import unused_port
 
 from ddp_run import net
+from ddp_run.addresses import Resolved, is_local
 
 
 def _listener(address: str = "127.0.0.1", family: socket.AddressFamily = socket.AF_INET) -> socket.socket:
@@ -27,16 +28,16 @@ def _listener(address: str = "127.0.0.1", family: socket.AddressFamily = socket.
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "10.1.2.3", "192.0.2.7"])
 def test_an_address_passes_unchanged(name: str) -> None:
-    assert net.resolve(name, 29500, 1, several_nodes=True) == net.Resolved(name, socket.AF_INET)
+    assert net.resolve(name, 29500, 1, several_nodes=True) == Resolved(name, socket.AF_INET)
 
 
 @pytest.mark.parametrize("name", ["::1", "[::1]", "fe80::1%lo"])
 def test_an_ipv6_address_passes_without_brackets(name: str) -> None:
-    assert net.resolve(name, 29500, 1) == net.Resolved(name.strip("[]"), socket.AF_INET6)
+    assert net.resolve(name, 29500, 1) == Resolved(name.strip("[]"), socket.AF_INET6)
 
 
 def test_localhost_is_ipv4_where_it_has_one() -> None:
-    assert net.resolve("localhost", 29500, 5) == net.Resolved("127.0.0.1", socket.AF_INET)
+    assert net.resolve("localhost", 29500, 5) == Resolved("127.0.0.1", socket.AF_INET)
 
 
 def test_a_missing_name_fails_at_once_on_one_node() -> None:
@@ -112,10 +113,10 @@ def test_what_a_lookup_raises_is_raised_here() -> None:
 
 
 def test_local_addresses() -> None:
-    assert net.is_local("127.0.0.1")
-    assert net.is_local("127.0.0.2")
-    assert not net.is_local("192.0.2.199")
-    assert not net.is_local("not-an-address")
+    assert is_local("127.0.0.1")
+    assert is_local("127.0.0.2")
+    assert not is_local("192.0.2.199")
+    assert not is_local("not-an-address")
 
 
 def test_a_free_port_can_be_listened_on_and_is_not_one_to_avoid() -> None:

@@ -91,6 +91,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "processes",
         "helper_process",
         "children",
+        "addresses",
         "net",
         "memory",
         "gpus",
