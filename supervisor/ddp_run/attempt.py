@@ -42,11 +42,11 @@ from ddp_run.events import (
 )
 from ddp_run.inbox import Inbox
 from ddp_run.journal import Journal, now
-from ddp_run.logs import Tailer
 from ddp_run.loop import Caught, Loop, RanOut, Ready, reap
 from ddp_run.output import Output
 from ddp_run.run import Run
 from ddp_run.stop_signals import STOP_SIGNALS
+from ddp_run.tail import Tailer
 
 if TYPE_CHECKING:
     from ddp_run.close_look import GpuUse

@@ -18,8 +18,8 @@ from string import Template
 from typing import Final, Literal, final
 
 from ddp_run.lines import MAX_HELD, Collapser, Group, LineBuffer, Stream, neutral, rank_list, readable
-from ddp_run.logs import Chunk
 from ddp_run.raw_lines import RawLines
+from ddp_run.tail import Chunk
 
 Mode = Literal["all", "rank0", "failed", "none", "raw"]
 Shown = Callable[[int, int, Stream], bool]

@@ -24,7 +24,6 @@ from ddp_run.console import Mode
 from ddp_run.events import AttemptEnded, AttemptStarted, MemoryCounted, Noted, RunEnded, RunStarted, SignalReceived
 from ddp_run.inbox import Inbox, clear_stale
 from ddp_run.journal import Journal, now
-from ddp_run.logs import RunFolder, Tailer
 from ddp_run.loop import Caught, Loop, reap
 from ddp_run.options import Options
 from ddp_run.output import ConsoleSettings, Output
@@ -40,7 +39,9 @@ from ddp_run.plan import (
 )
 from ddp_run.redaction import redact_words
 from ddp_run.run import HANDLED_SIGNALS, Run
+from ddp_run.run_folder import RunFolder
 from ddp_run.stop_signals import STOP_SIGNALS
+from ddp_run.tail import Tailer
 
 if TYPE_CHECKING:
     from ddp_run.retry import Decision

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ddp_run.console import Console, Prefix, prefix_of, shown_by
 from ddp_run.lines import MAX_HELD, Stream
-from ddp_run.logs import Chunk
+from ddp_run.tail import Chunk
 from ddp_run.terminal import colour as uses_colour
 
 
