@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_run import kernel_text
-from ddp_run.torch_threads import WITHOUT_PYTHON
+from ddp_run.values import kernel_text
+from ddp_run.values.torch_threads import WITHOUT_PYTHON
 
 _TRIES = 20
 

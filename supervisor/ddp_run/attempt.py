@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never, final
 
 from ddp_run import children, processes
-from ddp_run.aside import Asides
 from ddp_run.events import (
     Action,
     AgentExited,
@@ -45,8 +44,9 @@ from ddp_run.journal import Journal, now
 from ddp_run.loop import Caught, Loop, RanOut, Ready, reap
 from ddp_run.output import Output
 from ddp_run.run import Run
-from ddp_run.stop_signals import STOP_SIGNALS
 from ddp_run.tail import Tailer
+from ddp_run.values.aside import Asides
+from ddp_run.values.stop_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from ddp_run.close_look import GpuUse

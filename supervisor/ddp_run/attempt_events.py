@@ -14,7 +14,7 @@ from ddp_run.events import (
     RunStarted,
     SignalReceived,
 )
-from ddp_run.stop_signals import STOP_SIGNALS
+from ddp_run.values.stop_signals import STOP_SIGNALS
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import final
 
-from ddp_run import own_folders
+from ddp_run.values import own_folders
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _BOARD = re.compile(r"board_\d{1,9}_\d{1,9}")

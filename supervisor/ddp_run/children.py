@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import final
 
 from ddp_run.helper_process import die_with_parent, libc_prctl
-from ddp_run.private_files import open_private
 from ddp_run.processes import below, send_signal
+from ddp_run.values.private_files import open_private
 
 _KEEPER = Path(__file__).parent / "keeper.py"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from ddp_run import __version__
-from ddp_run.problem import Problem, Refused, render
-from ddp_run.terminal import colour, columns, open_what_is_closed
+from ddp_run.values.problem import Problem, Refused, render
+from ddp_run.values.terminal import colour, columns, open_what_is_closed
 
 COMMANDS = ("explain", "rules")
 

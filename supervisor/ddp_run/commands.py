@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddp_run.lines import neutral_text
-from ddp_run.terminal import colour, columns
+from ddp_run.values.lines import neutral_text
+from ddp_run.values.terminal import colour, columns
 
 if TYPE_CHECKING:
     from ddp_run.verdict import Rule

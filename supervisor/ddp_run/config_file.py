@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddp_run.option_table import Row
-from ddp_run.problem import Problem, nearest
+from ddp_run.values.problem import Problem, nearest
 
 
 @dataclass(frozen=True, slots=True)

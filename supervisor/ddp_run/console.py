@@ -17,9 +17,9 @@ from itertools import islice
 from string import Template
 from typing import Final, Literal, final
 
-from ddp_run.lines import MAX_HELD, Collapser, Group, LineBuffer, Stream, neutral, rank_list, readable
-from ddp_run.raw_lines import RawLines
 from ddp_run.tail import Chunk
+from ddp_run.values.lines import MAX_HELD, Collapser, Group, LineBuffer, Stream, neutral, rank_list, readable
+from ddp_run.values.raw_lines import RawLines
 
 Mode = Literal["all", "rank0", "failed", "none", "raw"]
 Shown = Callable[[int, int, Stream], bool]

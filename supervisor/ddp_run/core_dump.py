@@ -11,8 +11,8 @@ import re
 import time
 from pathlib import Path
 
-from ddp_run import kernel_text
 from ddp_run.events import CoreDumped, MonotonicNs, RankStarted
+from ddp_run.values import kernel_text
 
 _PATTERN = Path("/proc/sys/kernel/core_pattern")
 _USES_PID = Path("/proc/sys/kernel/core_uses_pid")

@@ -11,8 +11,8 @@ import re
 
 from ddp_run.events import ExceptionInfo
 from ddp_run.evidence_model import Death, LogText, Quote
-from ddp_run.frozen import frozen
 from ddp_run.traceback_text import is_library
+from ddp_run.values.frozen import frozen
 
 _FATAL_WORDS = "Fatal Python error: "
 _FATAL = re.compile(r"Fatal Python error: (?P<what>[^\n]{0,400})")

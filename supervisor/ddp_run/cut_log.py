@@ -19,9 +19,9 @@ from ddp_run import childfailed, oom_text, raised, torn_frames, traceback_text
 from ddp_run.diagnose import catalogue, judge
 from ddp_run.events import ExceptionInfo, Rank
 from ddp_run.evidence_model import AgentEnd, Death, Evidence, LogText
-from ddp_run.frozen import frozen
 from ddp_run.signs import words
 from ddp_run.spoken_text import Log, SpokenText
+from ddp_run.values.frozen import frozen
 from ddp_run.verdict import Finding, FirstFailure, Verdict
 
 NOTE = "the log is cut: it does not show how the job ended; this is the strongest sign in it"

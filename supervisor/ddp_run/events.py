@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NewType
 
-from ddp_run.frozen import frozen
+from ddp_run.values.frozen import frozen
 
 Rank = NewType("Rank", int)
 """Global rank: unique in the whole job."""

@@ -38,10 +38,10 @@ from ddp_run.events import (
 )
 from ddp_run.evidence_model import AgentEnd, Death, Evidence, Leaver, LogText, Phase
 from ddp_run.log_tail import TAIL_BYTES, read_tail
-from ddp_run.private_files import open_file
 from ddp_run.raised import starts_a_launcher
 from ddp_run.rank_ends import RankEnds
-from ddp_run.stop_signals import STOP_SIGNALS
+from ddp_run.values.private_files import open_file
+from ddp_run.values.stop_signals import STOP_SIGNALS
 
 _AGENT_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d{1,2})\b")
 _NOISE = re.compile(r"^\s*$|^\[?(?:rank\d+\]:)?\[?[WE]\d* |resource_tracker|Warning|^\s+warnings\.warn")

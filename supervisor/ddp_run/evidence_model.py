@@ -13,9 +13,9 @@ from re import Match, Pattern
 from typing import Literal, TypeVar, cast
 
 from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, NotEnded, Rank, StallSeen
-from ddp_run.frozen import frozen
-from ddp_run.redaction import redact_value
 from ddp_run.resources import GpuLook, MemoryTrend, Space
+from ddp_run.values.frozen import frozen
+from ddp_run.values.redaction import redact_value
 
 Found = TypeVar("Found")
 _CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})

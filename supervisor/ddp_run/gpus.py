@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, final
 
-from ddp_run import aside, helper_process
+from ddp_run import helper_process
 from ddp_run.close_look import GpuUse
 from ddp_run.events import GpuSampled, LocalRank, MonotonicNs, Noted, Rank
 from ddp_run.process_look import in_first_pid_namespace
+from ddp_run.values import aside
 
 FIRST_LOOK_S = 1.0
 LOOK_S = 10.0

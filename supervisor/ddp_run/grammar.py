@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from ddp_run.option_table import Owner, Row
 from ddp_run.other_launchers import foreign_option, move_behind_script, translate_options
-from ddp_run.problem import Problem, nearest
+from ddp_run.values.problem import Problem, nearest
 
 
 class HelpWanted(Exception):

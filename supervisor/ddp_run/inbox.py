@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, final
 
-from ddp_run import board_folder, kernel_text, own_folders
+from ddp_run import board_folder
 from ddp_run.board_folder import BoardFolder
 from ddp_run.events import (
     ExceptionInfo,
@@ -30,6 +30,7 @@ from ddp_run.events import (
     RankStarted,
 )
 from ddp_run.journal import now
+from ddp_run.values import kernel_text, own_folders
 
 _MOST = 256 * 1024
 """Bytes of the largest message; longer ones are cut by the rank before it sends."""

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ddp_run.events import Event, MonotonicNs, RunStarted
 from ddp_run.kept_events import KeptEvents
-from ddp_run.private_files import open_file, open_private
-from ddp_run.redaction import redact_value
+from ddp_run.values.private_files import open_file, open_private
+from ddp_run.values.redaction import redact_value
 
 _LONGEST_LINE = 16 << 20
 

@@ -17,8 +17,8 @@ from ddp_run.attempt_events import of_attempt, stop_before_retry
 from ddp_run.diagnose import judge, stopped_before_retry
 from ddp_run.events import Event, RankExited, RankFailed
 from ddp_run.evidence import gather
-from ddp_run.exit_status import shell_code, signal_name
 from ddp_run.retry import stopped
+from ddp_run.values.exit_status import shell_code, signal_name
 from ddp_run.verdict import FirstFailure, Verdict
 
 LIMIT_S = 10.0

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import BinaryIO, final
 
 from ddp_run.evidence_model import LogText
-from ddp_run.private_files import open_file
+from ddp_run.values.private_files import open_file
 
 TAIL_BYTES = 4 << 20
 """Ranks die near the end of what they wrote."""

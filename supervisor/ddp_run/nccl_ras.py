@@ -17,9 +17,9 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import final
 
-from ddp_run.addresses import is_local
 from ddp_run.events import MonotonicNs, Noted, RankStarted
 from ddp_run.ras_text import Missing, is_of, missing, read
+from ddp_run.values.addresses import is_local
 
 PORT = 28028
 WAIT_S = 6.0

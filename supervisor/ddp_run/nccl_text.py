@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence_model import Death, LogText, Quote
-from ddp_run.frozen import frozen
 from ddp_run.signs import Hit, Sign, ended_by
+from ddp_run.values.frozen import frozen
 
 ERRORS = (
     Sign("NCCL error in: "),

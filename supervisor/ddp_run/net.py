@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ddp_run.addresses import Resolved, is_local, literal_address
-from ddp_run.aside import Aside, reap
+from ddp_run.values.addresses import Resolved, is_local, literal_address
+from ddp_run.values.aside import Aside, reap
 
 _T = TypeVar("_T")
 
@@ -260,7 +260,7 @@ def port_holder(port: int) -> Holder | None:
     """Who listens on a TCP port of this host; null where nobody does. Other users' processes have no pid."""
     import psutil
 
-    from ddp_run.redaction import redact_words
+    from ddp_run.values.redaction import redact_words
 
     try:
         connections = psutil.net_connections(kind="tcp")

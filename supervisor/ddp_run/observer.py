@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
-from ddp_run.aside import Asides
 from ddp_run.boards import Board
 from ddp_run.close_look import BETWEEN_LOOKS_S, CloseLook, GpuUse, ProcessState
 from ddp_run.events import (
@@ -31,6 +30,7 @@ from ddp_run.process_look import PathArgument, ProcessLook, process, state
 from ddp_run.progress import Stall, come_apart, explain
 from ddp_run.stack_text import Stack
 from ddp_run.stall_watch import LOOK_S, Due, RankLook, Watch
+from ddp_run.values.aside import Asides
 from ddp_run.waited_paths import WaitedPaths, completed
 
 _STACKS_S = 0.2

@@ -15,7 +15,7 @@ from ddp_run.grammar import Given, Words, read_words
 from ddp_run.option_checks import bad_value, check_one, check_together, check_values
 from ddp_run.option_table import PLAIN_VARIABLES, Owner, Row, all_rows
 from ddp_run.options import Options, Setting, Source
-from ddp_run.problem import Problem, Refused
+from ddp_run.values.problem import Problem, Refused
 
 _DEFAULT_GRACE_S = 30.0
 _GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"

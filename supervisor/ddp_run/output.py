@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast, final
 
-from ddp_run import terminal
 from ddp_run.console import Console, Mode, not_shown, prefix_of, shown_by
 from ddp_run.events import Event, NativeFramesSeen, NotEnded, RankFailed, StallEnded, StallSeen, StragglerSeen
-from ddp_run.lines import neutral
-from ddp_run.redaction import redact
 from ddp_run.tail import Tailer
+from ddp_run.values import terminal
+from ddp_run.values.lines import neutral
+from ddp_run.values.redaction import redact
 
 if TYPE_CHECKING:
     from ddp_run.verdict import Verdict

@@ -8,7 +8,7 @@ from pathlib import Path
 from signal import Signals
 
 from ddp_run.options import Options
-from ddp_run.stop_signals import STOP_SIGNALS
+from ddp_run.values.stop_signals import STOP_SIGNALS
 
 RANK_PROGRAM = Path(__file__).parent / "rank" / "__main__.py"
 """What the agent starts instead of the user's script; it runs that script."""

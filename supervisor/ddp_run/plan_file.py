@@ -13,8 +13,8 @@ from typing import Any
 
 from ddp_run import __version__
 from ddp_run.plan import RANK_PROGRAM, LaunchPlan, agent_argv, log_dir
-from ddp_run.private_files import open_private
-from ddp_run.redaction import redact, redact_lines, redact_mapping, redact_words
+from ddp_run.values.private_files import open_private
+from ddp_run.values.redaction import redact, redact_lines, redact_mapping, redact_words
 
 
 def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ddp_run.options import Options, Setting
-from ddp_run.problem import Problem, nearest
+from ddp_run.values.problem import Problem, nearest
 
 _GROUP_BACKENDS = frozenset({"nccl", "gloo", "mpi", "ucc", "xccl", "hccl"})
 """Backends of process groups, which people give as that of the rendezvous."""

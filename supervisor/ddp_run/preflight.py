@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ddp_run import private_files
 from ddp_run.likely_mistakes import likely_mistakes
 from ddp_run.option_table import Row, TableUnreadable, read_torch_table, rows_of_actions
 from ddp_run.options import Options, Setting, Source
 from ddp_run.plan import dist_timeout_s, log_dir
 from ddp_run.plug_ins import check_plug_ins
-from ddp_run.problem import Problem, Refused
 from ddp_run.script_check import check_script
+from ddp_run.values import private_files
+from ddp_run.values.problem import Problem, Refused
 
 _ONE_NODE_S = 5.0
 _SEVERAL_NODES_S = 120.0
@@ -288,7 +288,7 @@ def _check_master(options: Options, say: Callable[[str], None]) -> tuple[Options
     if not options.is_static and not c10d:
         return options, [], [], None
     from ddp_run import net
-    from ddp_run.addresses import is_local
+    from ddp_run.values.addresses import is_local
 
     options = _drop_foreign_variables(options, is_local, net.port_is_free)
     if not (options.is_static or c10d) or options.master is None:

@@ -2,7 +2,7 @@
 
 Nothing is asked here that can wait for a file system or for the process itself: links and tables of /proc are read,
 never a path they name, and no file of /proc that needs the lock of the process' memory (cmdline, environ, maps). What
-does, the path that a system call was given, is left to `read_path`, for a process of its own (`ddp_run.aside`).
+does, the path that a system call was given, is left to `read_path`, for a process of its own (`ddp_run.values.aside`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-from ddp_run import kernel_text
 from ddp_run.close_look import INPUT, ProcessState
 from ddp_run.events import Rank
 from ddp_run.memory import children, unescaped
-from ddp_run.torch_threads import NOT_OF_THE_PROGRAM
+from ddp_run.values import kernel_text
+from ddp_run.values.torch_threads import NOT_OF_THE_PROGRAM
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"

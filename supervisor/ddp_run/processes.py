@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from ddp_run import kernel_text
+from ddp_run.values import kernel_text
 
 _ENDED = (b"Z", b"X")
 _TGKILL = {"x86_64": 234, "aarch64": 131, "riscv64": 131, "loongarch64": 131, "ppc64le": 250, "s390x": 241}
@@ -172,7 +172,7 @@ def describe(pid: int) -> str:
         words = [name] if in_kernel else Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return str(pid)
-    from ddp_run.redaction import redact_words
+    from ddp_run.values.redaction import redact_words
 
     shown = " ".join(redact_words([word.decode(errors="replace") for word in words])).strip()
     return f"{pid} ({shown[:120]})"

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from ddp_run.close_look import INPUT, CloseLook, Collective, GpuUse, ProcessState
 from ddp_run.events import MonotonicNs, Rank
-from ddp_run.lines import named_ranks
 from ddp_run.ras_text import Missing
 from ddp_run.stack_text import Doing, Stack
+from ddp_run.values.lines import named_ranks
 
 _SLOW_S = 120.0
 """What may end by itself (saving, data, network, a sleep) may stand this long before it is called a hang."""

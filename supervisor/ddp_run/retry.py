@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddp_run.exit_status import in_words
+from ddp_run.values.exit_status import in_words
 from ddp_run.verdict import Verdict
 
 _SAME_ENDS = 3

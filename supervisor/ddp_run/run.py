@@ -52,7 +52,7 @@ from ddp_run.events import (
     TellUnfinished,
     TimerFired,
 )
-from ddp_run.stop_signals import STOP_SIGNALS
+from ddp_run.values.stop_signals import STOP_SIGNALS
 
 NOTICE_SIGNALS = frozenset({Signals.SIGUSR1, Signals.SIGUSR2})
 """Signals that only tell the ranks something (SLURM sends them ahead of a time limit)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, final
 
-from ddp_run import private_files
+from ddp_run.values import private_files
 
 if TYPE_CHECKING:
     from datetime import datetime

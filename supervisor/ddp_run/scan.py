@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from ddp_run.evidence_model import LogText
-from ddp_run.frozen import frozen
 from ddp_run.log_tail import LINE_CHARS, TAIL_BYTES
+from ddp_run.values.frozen import frozen
 
 Engine = Literal["hyperscan", "grep"]
 ENGINES: tuple[Engine, ...] = ("hyperscan", "grep")

@@ -21,8 +21,8 @@ from ddp_run.other_launchers import (
     translate_launcher,
     without_python,
 )
-from ddp_run.problem import Problem, nearest
 from ddp_run.shell_slips import slip_in
+from ddp_run.values.problem import Problem, nearest
 
 _SHELLS = re.compile(rb"#!\s{0,9}[^\s#]{0,200}/(?:env\s{1,9})?(?:ba|z|k|da|a)?sh\b")
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self, final
 
-from ddp_run.aside import Aside
 from ddp_run.events import MonotonicNs, SpaceCounted
+from ddp_run.values.aside import Aside
 
 WAIT_S = 1.0
 """How long the answers are waited for, in all."""

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, final
 
-from ddp_run import __version__, children, processes, terminal
+from ddp_run import __version__, children, processes
 from ddp_run.attempt import Attempt
 from ddp_run.console import Mode
 from ddp_run.events import AttemptEnded, AttemptStarted, MemoryCounted, Noted, RunEnded, RunStarted, SignalReceived
@@ -37,11 +37,12 @@ from ddp_run.plan import (
     local_restarts,
     log_dir,
 )
-from ddp_run.redaction import redact_words
 from ddp_run.run import HANDLED_SIGNALS, Run
 from ddp_run.run_folder import RunFolder
-from ddp_run.stop_signals import STOP_SIGNALS
 from ddp_run.tail import Tailer
+from ddp_run.values import terminal
+from ddp_run.values.redaction import redact_words
+from ddp_run.values.stop_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from ddp_run.retry import Decision
@@ -70,7 +71,7 @@ def supervise(plan: LaunchPlan, argv: Sequence[str], environ: Mapping[str, str],
             sys.stderr.write("ddp-run: internal error; the job was ended; its files: " + str(folder.path) + "\n")
             import traceback
 
-            from ddp_run.redaction import redact
+            from ddp_run.values.redaction import redact
 
             sys.stderr.write(redact(traceback.format_exc()))
             return _INTERNAL_ERROR if job.known_status is None else job.known_status

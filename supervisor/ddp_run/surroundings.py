@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import final
 
 from ddp_run import gpus, memory, space
-from ddp_run.aside import Asides
 from ddp_run.close_look import GpuUse
 from ddp_run.events import Event, LocalRank, Noted, Rank
 from ddp_run.gpus import GpuWatch
@@ -19,6 +18,7 @@ from ddp_run.kernel_log import KernelLog
 from ddp_run.loop import Loop, RanOut, Ready, Wakeup
 from ddp_run.memory import Sampler
 from ddp_run.space import SpaceQuestion
+from ddp_run.values.aside import Asides
 
 
 @final

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self, final
 if TYPE_CHECKING:
     import ctypes
 
-    from ddp_run.lines import Stream
+    from ddp_run.values.lines import Stream
 
 POLL_S: Final = 0.05
 _REST_S: Final = 1.0

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from ddp_run.events import ExceptionInfo
 from ddp_run.evidence_model import LogText, Quote
-from ddp_run.redaction import REDACTED
+from ddp_run.values.redaction import REDACTED
 
 _HEADER = re.compile(r"(?P<group>Exception Group )?Traceback \(most recent call last\):\s*$")
 _FRAME = re.compile(r'^(?:  |> )File "(?P<file>.+)", line (?P<line>\d{1,9})(?:, in (?P<function>.+))?\s*$')

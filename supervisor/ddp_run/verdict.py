@@ -11,8 +11,8 @@ from typing import Literal
 
 from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
 from ddp_run.evidence_model import Phase, Quote
-from ddp_run.frozen import frozen
-from ddp_run.redaction import redact_lines, redact_value
+from ddp_run.values.frozen import frozen
+from ddp_run.values.redaction import redact_lines, redact_value
 
 Outcome = Literal["succeeded", "failed", "hung", "interrupted", "refused"]
 Confidence = Literal["certain", "likely", "unknown"]

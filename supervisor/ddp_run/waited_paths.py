@@ -1,7 +1,7 @@
 """The paths that ranks' system calls were given, from their memory.
 
 Reading memory takes a lock that a rank may hold for ever (a mapped file on a dead mount), so a process of its own does
-it (`ddp_run.aside`).
+it (`ddp_run.values.aside`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self, final
 
-from ddp_run.aside import Aside, Asides
 from ddp_run.process_look import PathArgument, ProcessLook, memory_of, read_path, with_path
+from ddp_run.values.aside import Aside, Asides
 
 _WAIT_S = 5.0
 

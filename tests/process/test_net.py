@@ -15,7 +15,7 @@ import pytest
 from tests.ports import unused_port
 
 from ddp_run import net
-from ddp_run.addresses import Resolved, is_local
+from ddp_run.values.addresses import Resolved, is_local
 
 
 def _listener(address: str = "127.0.0.1", family: socket.AddressFamily = socket.AF_INET) -> socket.socket:

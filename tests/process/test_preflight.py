@@ -17,7 +17,7 @@ from ddp_run.net import free_port
 from ddp_run.option_sources import parse
 from ddp_run.option_table import Row
 from ddp_run.preflight import Checked, check, find_torch_run, torch_rows, visible_gpus
-from ddp_run.problem import Problem, Refused, render
+from ddp_run.values.problem import Problem, Refused, render
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddp_run.console import Console, Prefix, prefix_of, shown_by
-from ddp_run.lines import MAX_HELD, Stream
 from ddp_run.tail import Chunk
-from ddp_run.terminal import colour as uses_colour
+from ddp_run.values.lines import MAX_HELD, Stream
+from ddp_run.values.terminal import colour as uses_colour
 
 
 def out(rank: int, text: bytes | str, stream: Stream = "stdout", *, fresh: bool = False) -> Chunk:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.waiting import limit
 
-from ddp_run.lines import Collapser, LineBuffer, Stream, neutral, rank_list, readable
+from ddp_run.values.lines import Collapser, LineBuffer, Stream, neutral, rank_list, readable
 
 
 def whole(buffer: LineBuffer, *pieces: bytes) -> bytes:

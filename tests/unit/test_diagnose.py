@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_run import diagnose, problem
+from ddp_run import diagnose
 from ddp_run.diagnose import Cause, catalogue, judge, load
 from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank, StallSeen
 from ddp_run.evidence_model import AgentEnd, Death, Evidence, Leaver, LogText, SummaryEntry
+from ddp_run.values import problem
 from ddp_run.verdict import Area, Finding, Retry, Rule
 
 PEER = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:12345"

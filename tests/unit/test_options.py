@@ -23,7 +23,7 @@ from ddp_run.option_table import read_torch_table as read_table
 from ddp_run.option_values import PerRank, Streams
 from ddp_run.options import Options, Source
 from ddp_run.preflight import torch_rows
-from ddp_run.problem import CODES, Problem, Refused, render
+from ddp_run.values.problem import CODES, Problem, Refused, render
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from ddp_run.grammar import HelpWanted
 from ddp_run.option_sources import settle
 from ddp_run.option_table import OWN_ROWS, Row, read_torch_table
 from ddp_run.options import Setting, Source
-from ddp_run.problem import Refused
+from ddp_run.values.problem import Refused
 
 _REAL_PARSER = """
 import contextlib, io, json, os, sys

@@ -13,7 +13,15 @@ from tests.planted_secrets import AS_WORDS, BY_FORM, IN_TEXT, KEY_LINES, PRIVATE
 from tests.waiting import limit
 
 from ddp_run.events import ExceptionInfo, MonotonicNs, Rank, RankFailed
-from ddp_run.redaction import REDACTED, is_secret, redact, redact_lines, redact_mapping, redact_value, redact_words
+from ddp_run.values.redaction import (
+    REDACTED,
+    is_secret,
+    redact,
+    redact_lines,
+    redact_mapping,
+    redact_value,
+    redact_words,
+)
 
 DOCUMENTS = Path(__file__).resolve().parents[2]
 SAMPLES = Path(__file__).resolve().parents[1] / "rules"

@@ -14,7 +14,6 @@ from tests.waiting import wait_until
 
 from ddp_run import core_dump, journal, kernel_log, processes
 from ddp_run.advice import by_core
-from ddp_run.aside import Asides
 from ddp_run.events import (
     CoreDumped,
     Event,
@@ -34,6 +33,7 @@ from ddp_run.loop import Loop, reap
 from ddp_run.resources import MemoryTrend, MemoryUse, Space, size
 from ddp_run.space import SpaceQuestion
 from ddp_run.surroundings import Surroundings
+from ddp_run.values.aside import Asides
 
 AT = MonotonicNs(7)
 GIB = 1 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from ddp_run.lines import MAX_HELD, Stream
+from ddp_run.values.lines import MAX_HELD, Stream
 
 _SILENCE_S: Final = 0.2
 """What has no line end is shown after so many seconds: a prompt."""

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
-from ddp_run.secret_forms import REDACTED, without_forms
-from ddp_run.secret_names import HINTS, Grade, grade_of, hides, is_secret
-from ddp_run.secret_urls import without_users
+from ddp_run.values.secret_forms import REDACTED, without_forms
+from ddp_run.values.secret_names import HINTS, Grade, grade_of, hides, is_secret
+from ddp_run.values.secret_urls import without_users
 
 __all__ = ["REDACTED", "is_secret", "redact", "redact_lines", "redact_mapping", "redact_value", "redact_words"]
 

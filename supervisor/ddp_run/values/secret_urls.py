@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.secret_forms import REDACTED
+from ddp_run.values.secret_forms import REDACTED
 
 _WITH_NAMES = ("ssh", "sftp", "git+ssh", "rsync", "hdfs", "abfs", "wasb", "s3", "gs", "adl")
 """Schemes whose `name@` is an account's or a container's name."""

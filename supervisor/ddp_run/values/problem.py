@@ -71,7 +71,7 @@ def render(
     colour: bool = False,
 ) -> str:
     """The problems as text, one block each, ending with a newline. `width` in columns; the text has no other colour."""
-    from ddp_run.redaction import redact_value, redact_words
+    from ddp_run.values.redaction import redact_value, redact_words
 
     problems, argv = redact_value(tuple(problems)), redact_words(argv)
     paint = _paint if colour else _no_paint

@@ -6,7 +6,7 @@ import re
 from enum import IntEnum
 from functools import lru_cache
 
-from ddp_run.secret_forms import REDACTED, changes
+from ddp_run.values.secret_forms import REDACTED, changes
 
 
 class Grade(IntEnum):

@@ -1,0 +1,1 @@
+"""What everybody may use: values, texts and small rules that know nothing of jobs."""
