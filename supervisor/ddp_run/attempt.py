@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never, final
 
 from ddp_run import children, processes
-from ddp_run.events import (
+from ddp_run.inbox import Inbox
+from ddp_run.loop import Caught, Loop, RanOut, Ready, reap
+from ddp_run.output import Output
+from ddp_run.record.events import (
     Action,
     AgentExited,
     AgentReported,
@@ -39,10 +42,7 @@ from ddp_run.events import (
     TellUnfinished,
     TimerFired,
 )
-from ddp_run.inbox import Inbox
-from ddp_run.journal import Journal, now
-from ddp_run.loop import Caught, Loop, RanOut, Ready, reap
-from ddp_run.output import Output
+from ddp_run.record.journal import Journal, now
 from ddp_run.run import Run
 from ddp_run.tail import Tailer
 from ddp_run.values.aside import Asides

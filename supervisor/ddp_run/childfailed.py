@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from ddp_run.events import LocalRank, Rank
 from ddp_run.evidence_model import SummaryEntry
+from ddp_run.record.events import LocalRank, Rank
 
 _ROOT = re.compile(r"\bRoot Cause(?: \(first observed failure\))?:\s*$")
 _OTHERS = re.compile(r"\b(?:Other )?Failures:\s*$")

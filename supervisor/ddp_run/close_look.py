@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ddp_run.events import Rank
+from ddp_run.record.events import Rank
 from ddp_run.stack_text import Doing, Stack
 
 BETWEEN_LOOKS_S = 1.6

@@ -40,7 +40,7 @@ def explain(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> 
     newest run here.
     """
     from ddp_run import explanation
-    from ddp_run.runs_meant import runs_meant
+    from ddp_run.record.runs_meant import runs_meant
 
     if not paths:
         paths = (explanation.STANDARD_INPUT,) if _is_fed() else (NEWEST,)

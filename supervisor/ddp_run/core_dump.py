@@ -11,7 +11,7 @@ import re
 import time
 from pathlib import Path
 
-from ddp_run.events import CoreDumped, MonotonicNs, RankStarted
+from ddp_run.record.events import CoreDumped, MonotonicNs, RankStarted
 from ddp_run.values import kernel_text
 
 _PATTERN = Path("/proc/sys/kernel/core_pattern")

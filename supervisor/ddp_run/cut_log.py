@@ -17,8 +17,8 @@ from functools import cache
 
 from ddp_run import childfailed, oom_text, raised, torn_frames, traceback_text
 from ddp_run.diagnose import catalogue, judge
-from ddp_run.events import ExceptionInfo, Rank
 from ddp_run.evidence_model import AgentEnd, Death, Evidence, LogText
+from ddp_run.record.events import ExceptionInfo, Rank
 from ddp_run.signs import words
 from ddp_run.spoken_text import Log, SpokenText
 from ddp_run.values.frozen import frozen

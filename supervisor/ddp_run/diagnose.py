@@ -17,9 +17,9 @@ from typing import TypeVar
 
 from ddp_run import rules
 from ddp_run.crash_text import crash_of
-from ddp_run.events import ExceptionInfo, MonotonicNs, Rank
 from ddp_run.evidence_model import Death, Evidence, Leaver, Phase, Quote
 from ddp_run.first_end import first_end, how_close
+from ddp_run.record.events import ExceptionInfo, MonotonicNs, Rank
 from ddp_run.signs import Sign
 from ddp_run.values.exit_status import in_words, shell_code, signal_name
 from ddp_run.verdict import Area, Collateral, Confidence, Finding, FirstFailure, Retry, Rule, Verdict

@@ -16,8 +16,12 @@ from pathlib import Path
 from typing import cast, get_args
 
 from ddp_run import childfailed, resource_evidence, traceback_text
-from ddp_run.attempt_events import AttemptEvents, of_attempt
-from ddp_run.events import (
+from ddp_run.evidence_model import AgentEnd, Death, Evidence, Leaver, LogText, Phase
+from ddp_run.log_tail import TAIL_BYTES, read_tail
+from ddp_run.raised import starts_a_launcher
+from ddp_run.rank_ends import RankEnds
+from ddp_run.record.attempt_events import AttemptEvents, of_attempt
+from ddp_run.record.events import (
     AgentExited,
     AgentStarted,
     Event,
@@ -36,10 +40,6 @@ from ddp_run.events import (
     StallEnded,
     StallSeen,
 )
-from ddp_run.evidence_model import AgentEnd, Death, Evidence, Leaver, LogText, Phase
-from ddp_run.log_tail import TAIL_BYTES, read_tail
-from ddp_run.raised import starts_a_launcher
-from ddp_run.rank_ends import RankEnds
 from ddp_run.values.private_files import open_file
 from ddp_run.values.stop_signals import STOP_SIGNALS
 

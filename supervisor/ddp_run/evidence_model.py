@@ -12,8 +12,8 @@ from dataclasses import field, replace
 from re import Match, Pattern
 from typing import Literal, TypeVar, cast
 
-from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, NotEnded, Rank, StallSeen
-from ddp_run.resources import GpuLook, MemoryTrend, Space
+from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, NotEnded, Rank, StallSeen
+from ddp_run.record.resources import GpuLook, MemoryTrend, Space
 from ddp_run.values.frozen import frozen
 from ddp_run.values.redaction import redact_value
 

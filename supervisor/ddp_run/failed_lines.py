@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ddp_run.events import Event, Rank, RankExited, RankStarted
+from ddp_run.record.events import Event, Rank, RankExited, RankStarted
 from ddp_run.tail import Chunk
 from ddp_run.values.lines import Stream
 from ddp_run.verdict import Verdict

@@ -15,8 +15,8 @@ from typing import Any, Self, final
 
 from ddp_run import helper_process
 from ddp_run.close_look import GpuUse
-from ddp_run.events import GpuSampled, LocalRank, MonotonicNs, Noted, Rank
 from ddp_run.process_look import in_first_pid_namespace
+from ddp_run.record.events import GpuSampled, LocalRank, MonotonicNs, Noted, Rank
 from ddp_run.values import aside
 
 FIRST_LOOK_S = 1.0

@@ -18,7 +18,7 @@ from typing import Any, Self, final
 
 from ddp_run import board_folder
 from ddp_run.board_folder import BoardFolder
-from ddp_run.events import (
+from ddp_run.record.events import (
     ExceptionInfo,
     LocalRank,
     MonotonicNs,
@@ -29,7 +29,7 @@ from ddp_run.events import (
     RankPhase,
     RankStarted,
 )
-from ddp_run.journal import now
+from ddp_run.record.journal import now
 from ddp_run.values import kernel_text, own_folders
 
 _MOST = 256 * 1024

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from ddp_run.attempt_events import of_attempt, stop_before_retry
 from ddp_run.diagnose import judge, stopped_before_retry
-from ddp_run.events import Event, RankExited, RankFailed
 from ddp_run.evidence import gather
+from ddp_run.record.attempt_events import of_attempt, stop_before_retry
+from ddp_run.record.events import Event, RankExited, RankFailed
 from ddp_run.retry import stopped
 from ddp_run.values.exit_status import shell_code, signal_name
 from ddp_run.verdict import FirstFailure, Verdict

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from ddp_run.events import Rank
+from ddp_run.record.events import Rank
 
 Entered = Mapping[tuple[str, int], int]
 """When a rank entered a collective, in nanoseconds of the host's clock, by process group and number."""

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ddp_run.events import Rank
+from ddp_run.record.events import Rank
 
 _MPI_NAME = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[\w.\-]+@\d+),(\d{1,9})\]")
 _MPI_CODE = re.compile(r"Exit code: +(\d{1,9})\b")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import final
 
 from ddp_run import processes
-from ddp_run.events import Event, Noted, NotEnded, RankStarted, SignalSent
-from ddp_run.journal import now
 from ddp_run.process_look import PathArgument, last_thread
+from ddp_run.record.events import Event, Noted, NotEnded, RankStarted, SignalSent
+from ddp_run.record.journal import now
 from ddp_run.waited_paths import completed
 
 _LEFTOVERS_S = 5.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from ddp_run.events import MemorySampled, MonotonicNs, Rank
+from ddp_run.record.events import MemorySampled, MonotonicNs, Rank
 from ddp_run.values import kernel_text
 
 SHM = "/dev/shm"  # noqa: S108  # not a temporary file: where shared memory lies

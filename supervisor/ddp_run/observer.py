@@ -13,7 +13,12 @@ from typing import final
 
 from ddp_run.boards import Board
 from ddp_run.close_look import BETWEEN_LOOKS_S, CloseLook, GpuUse, ProcessState
-from ddp_run.events import (
+from ddp_run.lateness import LateWatch
+from ddp_run.native_stack import NativeFrames
+from ddp_run.nccl_ras import NcclRas
+from ddp_run.process_look import PathArgument, ProcessLook, process, state
+from ddp_run.progress import Stall, come_apart, explain
+from ddp_run.record.events import (
     Event,
     MonotonicNs,
     ProgressSampled,
@@ -23,11 +28,6 @@ from ddp_run.events import (
     StallSeen,
     StragglerSeen,
 )
-from ddp_run.lateness import LateWatch
-from ddp_run.native_stack import NativeFrames
-from ddp_run.nccl_ras import NcclRas
-from ddp_run.process_look import PathArgument, ProcessLook, process, state
-from ddp_run.progress import Stall, come_apart, explain
 from ddp_run.stack_text import Stack
 from ddp_run.stall_watch import LOOK_S, Due, RankLook, Watch
 from ddp_run.values.aside import Asides

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast, final
 
 from ddp_run.console import Console, Mode, not_shown, prefix_of, shown_by
-from ddp_run.events import Event, NativeFramesSeen, NotEnded, RankFailed, StallEnded, StallSeen, StragglerSeen
+from ddp_run.record.events import Event, NativeFramesSeen, NotEnded, RankFailed, StallEnded, StallSeen, StragglerSeen
 from ddp_run.tail import Tailer
 from ddp_run.values import terminal
 from ddp_run.values.lines import neutral

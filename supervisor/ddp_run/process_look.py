@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Self
 
 from ddp_run.close_look import INPUT, ProcessState
-from ddp_run.events import Rank
 from ddp_run.memory import children, unescaped
+from ddp_run.record.events import Rank
 from ddp_run.values import kernel_text
 from ddp_run.values.torch_threads import NOT_OF_THE_PROGRAM
 

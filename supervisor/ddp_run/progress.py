@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddp_run.close_look import INPUT, CloseLook, Collective, GpuUse, ProcessState
-from ddp_run.events import MonotonicNs, Rank
 from ddp_run.ras_text import Missing
+from ddp_run.record.events import MonotonicNs, Rank
 from ddp_run.stack_text import Doing, Stack
 from ddp_run.values.lines import named_ranks
 

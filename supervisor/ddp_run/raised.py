@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddp_run import traceback_text
-from ddp_run.events import ExceptionInfo, Rank
+from ddp_run.record.events import ExceptionInfo, Rank
 from ddp_run.spoken_text import SpokenText
 from ddp_run.torn_line import once
 from ddp_run.traceback_text import Printed

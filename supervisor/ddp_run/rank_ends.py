@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ddp_run import childfailed
-from ddp_run.attempt_events import AttemptEvents
-from ddp_run.events import MonotonicNs, Rank, RankExited, RankFailed, RankFinished, RankStarted, SignalSent
 from ddp_run.evidence_model import AgentEnd, SummaryEntry
+from ddp_run.record.attempt_events import AttemptEvents
+from ddp_run.record.events import MonotonicNs, Rank, RankExited, RankFailed, RankFinished, RankStarted, SignalSent
 
 _AGENT_KILLS_AFTER_NS = 25_000_000_000
 """The agent's SIGKILL follows its SIGTERM by 30 s (its own default, whatever --shutdown-timeout says)."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddp_run.events import Rank
+from ddp_run.record.events import Rank
 from ddp_run.values.lines import named_ranks
 
 _PROCESS = r"process (?P<pid>\d{1,9}) on node (?P<node>\S+)"

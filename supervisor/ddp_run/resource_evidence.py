@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from ddp_run.attempt_events import AttemptEvents
-from ddp_run.events import (
+from ddp_run.rank_ends import RankEnds
+from ddp_run.record.attempt_events import AttemptEvents
+from ddp_run.record.events import (
     CoreDumped,
     GpuSampled,
     MemoryCounted,
@@ -15,8 +16,7 @@ from ddp_run.events import (
     RankStarted,
     SpaceCounted,
 )
-from ddp_run.rank_ends import RankEnds
-from ddp_run.resources import Gpu, GpuHolder, GpuLook, MemoryTrend, MemoryUse, Space
+from ddp_run.record.resources import Gpu, GpuHolder, GpuLook, MemoryTrend, MemoryUse, Space
 
 _SHM = "/dev/shm"  # noqa: S108  # not a temporary file: where shared memory lies
 _ABOUT_NS = 10_000_000_000

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from signal import Signals
 from typing import assert_never, final
 
-from ddp_run.events import (
+from ddp_run.record.events import (
     Action,
     AgentExited,
     AgentReported,

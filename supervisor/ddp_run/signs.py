@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from re import Match, Pattern
 
-from ddp_run.events import ExceptionInfo
 from ddp_run.evidence_model import Death, Evidence, LogText, Quote
+from ddp_run.record.events import ExceptionInfo
 from ddp_run.traceback_text import chain, line_of
 from ddp_run.verdict import Confidence, Finding, Retry, Rule
 

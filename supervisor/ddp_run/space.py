@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self, final
 
-from ddp_run.events import MonotonicNs, SpaceCounted
+from ddp_run.record.events import MonotonicNs, SpaceCounted
 from ddp_run.values.aside import Aside
 
 WAIT_S = 1.0

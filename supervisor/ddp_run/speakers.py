@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from ddp_run.events import Rank
+from ddp_run.record.events import Rank
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _RUNTIME = re.compile(

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ddp_run.events import Rank
 from ddp_run.evidence_model import LogText
+from ddp_run.record.events import Rank
 from ddp_run.speakers import Spoken, assign, unfolded, without_colour
 
 LINES_OF_ALL = 1_000_000

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
 
-from ddp_run.events import MonotonicNs, Rank
+from ddp_run.record.events import MonotonicNs, Rank
 
 LOOK_S = 1.0
 """How often boards are read."""

@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING, cast, final
 from ddp_run import __version__, children, processes
 from ddp_run.attempt import Attempt
 from ddp_run.console import Mode
-from ddp_run.events import AttemptEnded, AttemptStarted, MemoryCounted, Noted, RunEnded, RunStarted, SignalReceived
 from ddp_run.inbox import Inbox, clear_stale
-from ddp_run.journal import Journal, now
 from ddp_run.loop import Caught, Loop, reap
 from ddp_run.options import Options
 from ddp_run.output import ConsoleSettings, Output
@@ -37,8 +35,18 @@ from ddp_run.plan import (
     local_restarts,
     log_dir,
 )
+from ddp_run.record.events import (
+    AttemptEnded,
+    AttemptStarted,
+    MemoryCounted,
+    Noted,
+    RunEnded,
+    RunStarted,
+    SignalReceived,
+)
+from ddp_run.record.journal import Journal, now
+from ddp_run.record.run_folder import RunFolder
 from ddp_run.run import HANDLED_SIGNALS, Run
-from ddp_run.run_folder import RunFolder
 from ddp_run.tail import Tailer
 from ddp_run.values import terminal
 from ddp_run.values.redaction import redact_words

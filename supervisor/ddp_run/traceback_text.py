@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ddp_run.events import ExceptionInfo
 from ddp_run.evidence_model import LogText, Quote
+from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.redaction import REDACTED
 
 _HEADER = re.compile(r"(?P<group>Exception Group )?Traceback \(most recent call last\):\s*$")

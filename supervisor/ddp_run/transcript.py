@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ddp_run import childfailed, launcher_text, traceback_text
-from ddp_run.events import ExceptionInfo, LocalRank, Rank
 from ddp_run.evidence_model import AgentEnd, Death, Evidence, SummaryEntry
 from ddp_run.raised import LAST_WORDS, NATIVE, PLACE, Raised, WentOn, all_of, find, form_of, starts_a_launcher
+from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
 from ddp_run.spoken_text import Log, SpokenText
 
 IsConsequence = Callable[[ExceptionInfo], bool]

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from ddp_run.events import GpuSampled, LocalRank, MonotonicNs, Rank
 from ddp_run.gpus import GpuWatch
+from ddp_run.record.events import GpuSampled, LocalRank, MonotonicNs, Rank
 from tests.system.conftest import Launcher
 from tests.waiting import wait_until
 

@@ -12,8 +12,17 @@ import pytest
 from tests.waiting import limit
 
 import ddp_run
-from ddp_run import journal
-from ddp_run.events import AttemptStarted, Event, LocalRank, MonotonicNs, Rank, RankExited, RankStarted, RunStarted
+from ddp_run.record import journal
+from ddp_run.record.events import (
+    AttemptStarted,
+    Event,
+    LocalRank,
+    MonotonicNs,
+    Rank,
+    RankExited,
+    RankStarted,
+    RunStarted,
+)
 
 DDP_RUN = Path(sys.executable).parent / "ddp-run"
 SAMPLES = Path(__file__).resolve().parents[1] / "rules" / "samples"

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run.events import ExceptionInfo, MonotonicNs, Noted, Rank, RankFailed, RankPhase, RankStarted
 from ddp_run.inbox import Inbox, clear_stale
+from ddp_run.record.events import ExceptionInfo, MonotonicNs, Noted, Rank, RankFailed, RankPhase, RankStarted
 
 AT = time.monotonic_ns()
 HELLO: dict[str, Any] = {

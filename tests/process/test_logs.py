@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import limit, wait_until
 
-from ddp_run.run_folder import RunFolder
+from ddp_run.record.run_folder import RunFolder
 from ddp_run.tail import POLL_S, Chunk, Tailer, pause_s
 
 NOW = datetime(2026, 11, 21, 8, 15, 0)

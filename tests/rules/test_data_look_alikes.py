@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddp_run.diagnose import judge
-from ddp_run.events import ExceptionInfo, Rank
 from ddp_run.evidence_model import Death, Evidence, LogText
+from ddp_run.record.events import ExceptionInfo, Rank
 
 PLACE = '  File "/home/user/train.py", line 10, in main\n'
 RAISED: tuple[tuple[str, str, str, str], ...] = (

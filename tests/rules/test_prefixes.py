@@ -17,9 +17,9 @@ from zlib import crc32
 
 import pytest
 
-from ddp_run.events import Rank
 from ddp_run.evidence_model import LogText
 from ddp_run.explanation import explain_logs
+from ddp_run.record.events import Rank
 from ddp_run.speakers import assign
 from ddp_run.spoken_text import Log
 from ddp_run.verdict import Verdict

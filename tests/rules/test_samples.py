@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run import cut_log, journal
+from ddp_run import cut_log
 from ddp_run.diagnose import catalogue, judge
-from ddp_run.events import Event
 from ddp_run.evidence import gather
 from ddp_run.evidence_model import LogText
 from ddp_run.explanation import explain_logs
+from ddp_run.record import journal
+from ddp_run.record.events import Event
 from ddp_run.spoken_text import Log
 from ddp_run.verdict import Verdict
 

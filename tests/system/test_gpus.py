@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from ddp_run.events import GpuSampled, MonotonicNs, Noted, Rank
 from ddp_run.gpus import GpuWatch
+from ddp_run.record.events import GpuSampled, MonotonicNs, Noted, Rank
 from tests.waiting import limit, wait_until
 
 from .conftest import Launcher, Running, cases

@@ -22,9 +22,9 @@ import pytest
 
 from ddp_run import processes
 from ddp_run.close_look import ProcessState
-from ddp_run.events import Rank
 from ddp_run.native_stack import TOOL, NativeQuestion
 from ddp_run.process_look import KNOWS_CALLS, ProcessLook, process
+from ddp_run.record.events import Rank
 from ddp_run.stack_text import native_frames
 from ddp_run.waited_paths import PathQuestion, completed
 from tests.waiting import limit, wait_until

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run import journal
 from ddp_run.evidence import gather
+from ddp_run.record import journal
 from tests.waiting import limit
 
 from .conftest import DDP_RUN, LOOKED_AT, Launcher, Outcome, assert_replay_agrees

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run import journal
-from ddp_run.events import AttemptStarted
 from ddp_run.evidence import gather
 from ddp_run.evidence_model import Death, Evidence
+from ddp_run.record import journal
+from ddp_run.record.events import AttemptStarted
 from tests.waiting import limit
 
 from .conftest import DDP_RUN, LOOKED_AT, Launcher, Outcome, assert_replay_agrees

@@ -15,8 +15,8 @@ import pytest
 import ddp_run
 from ddp_run import boards
 from ddp_run.boards import Board, last_collectives, times_entered
-from ddp_run.events import Rank
 from ddp_run.rank import board as layout
+from ddp_run.record.events import Rank
 
 SOURCE = Path(ddp_run.__file__).parent / "rank" / "board.py"
 

@@ -9,7 +9,9 @@ import pytest
 
 from ddp_run import evidence as evidence_module
 from ddp_run.diagnose import judge
-from ddp_run.events import (
+from ddp_run.evidence import gather
+from ddp_run.log_tail import LINE_CHARS, GrowingLog, read_tail
+from ddp_run.record.events import (
     AgentExited,
     AgentStarted,
     AttemptStarted,
@@ -37,8 +39,6 @@ from ddp_run.events import (
     SpaceCounted,
     StallSeen,
 )
-from ddp_run.evidence import gather
-from ddp_run.log_tail import LINE_CHARS, GrowingLog, read_tail
 
 SUMMARY = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 Root Cause (first observed failure):

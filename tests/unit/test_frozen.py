@@ -7,7 +7,7 @@ from pathlib import Path
 from mypy import api
 
 _PROGRAM = """
-from ddp_run.events import AgentExited, MonotonicNs
+from ddp_run.record.events import AgentExited, MonotonicNs
 
 event = AgentExited(MonotonicNs(1), 0)
 event.code = 1

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.events import (
+from ddp_run.evidence import gather
+from ddp_run.evidence_model import Death, Evidence
+from ddp_run.record.events import (
     AttemptStarted,
     Event,
     ExceptionInfo,
@@ -21,8 +23,6 @@ from ddp_run.events import (
     RankStarted,
     RunStarted,
 )
-from ddp_run.evidence import gather
-from ddp_run.evidence_model import Death, Evidence
 from ddp_run.rules import cuda_oom
 from ddp_run.verdict import Finding
 

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ddp_run import events, explanation, journal
-from ddp_run.events import Event, ExceptionInfo, MonotonicNs, Rank
+from ddp_run import explanation
+from ddp_run.record import events, journal
+from ddp_run.record.events import Event, ExceptionInfo, MonotonicNs, Rank
 from ddp_run.verdict_text import source_line
 
 AT = iter(range(1_000, 1_000_000, 1_000))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run import journal
-from ddp_run.events import (
+from ddp_run.record import journal
+from ddp_run.record.events import (
     AttemptStarted,
     Event,
     ExceptionInfo,

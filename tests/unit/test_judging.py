@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddp_run import judging
-from ddp_run.events import (
+from ddp_run.record.events import (
     AgentExited,
     AgentStarted,
     AttemptEnded,

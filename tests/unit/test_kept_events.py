@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddp_run.events import Event, MemorySampled, MonotonicNs, Noted, ProgressSampled, Rank
-from ddp_run.kept_events import RECENT, KeptEvents
+from ddp_run.record.events import Event, MemorySampled, MonotonicNs, Noted, ProgressSampled, Rank
+from ddp_run.record.kept_events import RECENT, KeptEvents
 
 
 def memory(at: int, own: int) -> MemorySampled:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddp_run.events import Rank
 from ddp_run.lateness import Late, LateWatch, latest
+from ddp_run.record.events import Rank
 
 MS = 1_000_000
 

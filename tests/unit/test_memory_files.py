@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.events import MonotonicNs, Rank
 from ddp_run.memory import Sampler, own_cgroup
+from ddp_run.record.events import MonotonicNs, Rank
 
 V1_NONE = 9223372036854771712
 

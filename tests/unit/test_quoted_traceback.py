@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tests.unit.test_console_verdict import FAILED, FIRST, LOG, block
 
-from ddp_run.events import ExceptionInfo
 from ddp_run.evidence_model import Quote
 from ddp_run.quoted_traceback import short
+from ddp_run.record.events import ExceptionInfo
 
 
 def frame(file: str, line: int, source: str) -> list[str]:

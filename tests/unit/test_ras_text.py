@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_run.events import Rank
 from ddp_run.ras_text import Missing, Process, is_of, missing, read
+from ddp_run.record.events import Rank
 
 HEAD = """\
 NCCL version 2.27.5 compiled with CUDA 12.9

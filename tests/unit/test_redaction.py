@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.planted_secrets import AS_WORDS, BY_FORM, IN_TEXT, KEY_LINES, PRIVATE_KEY
 from tests.waiting import limit
 
-from ddp_run.events import ExceptionInfo, MonotonicNs, Rank, RankFailed
+from ddp_run.record.events import ExceptionInfo, MonotonicNs, Rank, RankFailed
 from ddp_run.values.redaction import (
     REDACTED,
     is_secret,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ddp_run.events import (
+from ddp_run.record.events import (
     Action,
     AgentExited,
     AgentReported,

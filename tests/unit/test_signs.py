@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.events import ExceptionInfo, Rank
 from ddp_run.evidence_model import Death, LogText
+from ddp_run.record.events import ExceptionInfo, Rank
 from ddp_run.signs import Sign, anywhere, ended_by, every, in_exception, in_last_words, words
 from ddp_run.traceback_text import from_text
 

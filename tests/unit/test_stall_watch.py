@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_run.events import Rank
+from ddp_run.record.events import Rank
 from ddp_run.stall_watch import Due, RankLook, Watch
 
 S = 1_000_000_000

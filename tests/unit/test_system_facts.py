@@ -12,9 +12,15 @@ from pathlib import Path
 import pytest
 from tests.waiting import wait_until
 
-from ddp_run import core_dump, journal, kernel_log, processes
+from ddp_run import core_dump, kernel_log, processes
 from ddp_run.advice import by_core
-from ddp_run.events import (
+from ddp_run.evidence_model import Death, Evidence, LogText
+from ddp_run.gpus import GpuWatch
+from ddp_run.kernel_log import KernelLog, text_of
+from ddp_run.leftovers import Leftovers
+from ddp_run.loop import Loop, reap
+from ddp_run.record import journal
+from ddp_run.record.events import (
     CoreDumped,
     Event,
     KernelLogged,
@@ -25,12 +31,7 @@ from ddp_run.events import (
     RankStarted,
     SpaceCounted,
 )
-from ddp_run.evidence_model import Death, Evidence, LogText
-from ddp_run.gpus import GpuWatch
-from ddp_run.kernel_log import KernelLog, text_of
-from ddp_run.leftovers import Leftovers
-from ddp_run.loop import Loop, reap
-from ddp_run.resources import MemoryTrend, MemoryUse, Space, size
+from ddp_run.record.resources import MemoryTrend, MemoryUse, Space, size
 from ddp_run.space import SpaceQuestion
 from ddp_run.surroundings import Surroundings
 from ddp_run.values.aside import Asides

@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import limit
 
 from ddp_run import traceback_text
-from ddp_run.events import ExceptionInfo
+from ddp_run.record.events import ExceptionInfo
 
 PROGRAMS = {
     "plain": ("def f():\n    raise ValueError('bad')\nf()\n", "ValueError", "bad", 2),

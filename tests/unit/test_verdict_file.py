@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddp_run import verdict_file
-from ddp_run.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
+from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
 from ddp_run.verdict import FirstFailure, Verdict
 
 

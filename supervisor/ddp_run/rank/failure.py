@@ -61,7 +61,7 @@ def _import_from_standard_library() -> None:
 
 
 def describe(error: BaseException, trace: "TracebackType | None") -> "dict[str, Any]":
-    """The fields of `ddp_run.events.ExceptionInfo`."""
+    """The fields of `ddp_run.record.events.ExceptionInfo`."""
     file, line, function = _place(error, trace)
     return {
         "type": _type_name(error),

@@ -30,10 +30,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ddp_run.events import Rank
 from ddp_run.evidence_model import Death, Evidence, Leaver, Quote
 from ddp_run.gpu_text import behind_nccl, ended_by_gpu, vendor
-from ddp_run.resources import Gpu, GpuHolder
+from ddp_run.record.events import Rank
+from ddp_run.record.resources import Gpu, GpuHolder
 from ddp_run.signs import Hit, Sign
 from ddp_run.values.lines import rank_list
 from ddp_run.verdict import Area, Finding, Retry, Rule

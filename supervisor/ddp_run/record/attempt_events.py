@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddp_run.events import (
+from ddp_run.record.events import (
     AgentStarted,
     AttemptEnded,
     AttemptStarted,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import final, overload
 
-from ddp_run.events import Event, GpuSampled, MemorySampled, ProgressSampled, Rank
+from ddp_run.record.events import Event, GpuSampled, MemorySampled, ProgressSampled, Rank
 
 _SAMPLES = (MemorySampled, GpuSampled, ProgressSampled)
 RECENT = 2048

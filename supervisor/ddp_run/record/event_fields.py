@@ -10,8 +10,8 @@ from pathlib import PurePosixPath
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from ddp_run import events
-from ddp_run.events import Event, ExceptionInfo
+from ddp_run.record import events
+from ddp_run.record.events import Event, ExceptionInfo
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(events.Event)}
 _Reader = Callable[[Any], Any]

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ddp_run.events import Event, MonotonicNs, RunStarted
-from ddp_run.kept_events import KeptEvents
+from ddp_run.record.events import Event, MonotonicNs, RunStarted
+from ddp_run.record.kept_events import KeptEvents
 from ddp_run.values.private_files import open_file, open_private
 from ddp_run.values.redaction import redact_value
 
@@ -76,7 +76,7 @@ def decode(line: str) -> Event | None:
 
     Raises ValueError where the line is not one of a journal (a line cut by a full disk, say).
     """
-    from ddp_run.event_fields import event_of
+    from ddp_run.record.event_fields import event_of
 
     try:
         return event_of(json.loads(line))

@@ -5,7 +5,7 @@ Values only: `ddp_run.evidence` makes them of a run's events, rules cite them.
 
 from __future__ import annotations
 
-from ddp_run.events import MonotonicNs, Rank
+from ddp_run.record.events import MonotonicNs, Rank
 from ddp_run.values.frozen import frozen
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_run import journal
-from ddp_run.events import RunStarted
+from ddp_run.record import journal
+from ddp_run.record.events import RunStarted
 
 JOURNAL = "events.jsonl"
 _FILES_OF_A_RUN = (JOURNAL, "verdict.json", "plan.json")
