@@ -1,6 +1,6 @@
 """Entry point: the first word chooses a command, any other word belongs to a launch.
 
-The launch's words go through torchrun's grammar (`ddp_run.grammar`) and not through click, which would take
+The launch's words go through torchrun's grammar (`ddp_run.settings.grammar`) and not through click, which would take
 `--nproc_per_node=2` for the script; and click's import is kept off the road to the agent's start.
 """
 
@@ -67,8 +67,8 @@ def _is_program(word: str) -> bool:
 
 def _help(*, whole: bool) -> int:
     from ddp_run import preflight
-    from ddp_run.help_text import short_help, whole_help
-    from ddp_run.option_table import all_rows
+    from ddp_run.settings.help_text import short_help, whole_help
+    from ddp_run.settings.table import all_rows
 
     note = ""
     try:
@@ -96,8 +96,8 @@ def launch(words: tuple[str, ...]) -> int:
         sys.stderr.write(f"ddp-run: jobs are started on Linux only, and this is {sys.platform}: use torchrun here\n")
         return 2
     from ddp_run import preflight
-    from ddp_run.grammar import HelpWanted
-    from ddp_run.option_sources import parse
+    from ddp_run.settings.grammar import HelpWanted
+    from ddp_run.settings.sources import parse
 
     _take_stop_signals()
     environ = dict(os.environ)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 
-from ddp_run.options import Options
+from ddp_run.settings.options import Options
 from ddp_run.values.stop_signals import STOP_SIGNALS
 
-RANK_PROGRAM = Path(__file__).parent / "rank" / "__main__.py"
+RANK_PROGRAM = Path(__file__).parents[1] / "rank" / "__main__.py"
 """What the agent starts instead of the user's script; it runs that script."""
 _ENTRY_POINT = "ddp-run"
 """Our class among torchrun's `torchrun.logs_specs` entry points (pyproject.toml)."""

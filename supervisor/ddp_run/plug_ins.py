@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ddp_run.options import Options, Setting
+from ddp_run.settings.options import Options, Setting
 from ddp_run.values.problem import Problem, nearest
 
 _GROUP_BACKENDS = frozenset({"nccl", "gloo", "mpi", "ucc", "xccl", "hccl"})

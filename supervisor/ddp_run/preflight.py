@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ddp_run.likely_mistakes import likely_mistakes
-from ddp_run.option_table import Row, TableUnreadable, read_torch_table, rows_of_actions
-from ddp_run.options import Options, Setting, Source
 from ddp_run.plan import dist_timeout_s, log_dir
 from ddp_run.plug_ins import check_plug_ins
 from ddp_run.script_check import check_script
+from ddp_run.settings.likely_mistakes import likely_mistakes
+from ddp_run.settings.options import Options, Setting, Source
+from ddp_run.settings.table import Row, TableUnreadable, read_torch_table, rows_of_actions
 from ddp_run.values import private_files
 from ddp_run.values.problem import Problem, Refused
 

@@ -11,8 +11,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-from ddp_run.options import Options
-from ddp_run.other_launchers import (
+from ddp_run.settings.options import Options
+from ddp_run.settings.other_launchers import (
     OTHERS,
     PER_NODE,
     PYTHON,
@@ -21,7 +21,7 @@ from ddp_run.other_launchers import (
     translate_launcher,
     without_python,
 )
-from ddp_run.shell_slips import slip_in
+from ddp_run.settings.shell_slips import slip_in
 from ddp_run.values.problem import Problem, nearest
 
 _SHELLS = re.compile(rb"#!\s{0,9}[^\s#]{0,200}/(?:env\s{1,9})?(?:ba|z|k|da|a)?sh\b")

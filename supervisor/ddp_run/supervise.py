@@ -23,7 +23,6 @@ from ddp_run.attempt import Attempt
 from ddp_run.console import Mode
 from ddp_run.inbox import Inbox, clear_stale
 from ddp_run.loop import Caught, Loop, reap
-from ddp_run.options import Options
 from ddp_run.output import ConsoleSettings, Output
 from ddp_run.plan import (
     RANK_PROGRAM,
@@ -47,6 +46,7 @@ from ddp_run.record.events import (
 from ddp_run.record.journal import Journal, now
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.run import HANDLED_SIGNALS, Run
+from ddp_run.settings.options import Options
 from ddp_run.tail import Tailer
 from ddp_run.values import terminal
 from ddp_run.values.redaction import redact_words

@@ -15,9 +15,9 @@ import pytest
 from ddp_run import diagnose
 from ddp_run.cli import COMMANDS
 from ddp_run.commands import commands
-from ddp_run.option_sources import parse
-from ddp_run.option_table import Row, all_rows
 from ddp_run.preflight import torch_rows
+from ddp_run.settings.sources import parse
+from ddp_run.settings.table import Row, all_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")

@@ -73,7 +73,7 @@ def _loaded(folder: Path, *words: str) -> tuple[int, set[str]]:
 def test_short_answers_load_little(tmp_path: Path, words: list[str], code: int) -> None:
     returned, loaded = _loaded(tmp_path, *words)
     assert returned == code
-    assert "ddp_run.options" in loaded
+    assert "ddp_run.settings.options" in loaded
     assert not loaded & (LATER | STARTING)
 
 
@@ -88,7 +88,7 @@ def test_explain_needs_no_torch(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     _returned, loaded = _loaded(tmp_path, "explain", "run")
     assert "click" in loaded
-    assert not loaded & {"torch", "numpy", "structlog", "tenacity", "ddp_run.options"}
+    assert not loaded & {"torch", "numpy", "structlog", "tenacity", "ddp_run.settings.options"}
 
 
 @pytest.mark.parametrize("options", [[], ["--standalone"], ["--nproc-per-node=2", "--redirects=3"]], ids=str)

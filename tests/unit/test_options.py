@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.grammar import HelpWanted
-from ddp_run.help_text import options_table_markdown, short_help, whole_help
-from ddp_run.option_sources import parse
-from ddp_run.option_table import (
+from ddp_run.preflight import torch_rows
+from ddp_run.settings.grammar import HelpWanted
+from ddp_run.settings.help_text import options_table_markdown, short_help, whole_help
+from ddp_run.settings.options import Options, Source
+from ddp_run.settings.sources import parse
+from ddp_run.settings.table import (
     OWN_ROWS,
     Row,
     TableUnreadable,
     all_rows,
     rows_of_actions,
 )
-from ddp_run.option_table import read_torch_table as read_table
-from ddp_run.option_values import PerRank, Streams
-from ddp_run.options import Options, Source
-from ddp_run.preflight import torch_rows
+from ddp_run.settings.table import read_torch_table as read_table
+from ddp_run.settings.values import PerRank, Streams
 from ddp_run.values.problem import CODES, Problem, Refused, render
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run.grammar import HelpWanted
-from ddp_run.option_sources import settle
-from ddp_run.option_table import OWN_ROWS, Row, read_torch_table
-from ddp_run.options import Setting, Source
+from ddp_run.settings.grammar import HelpWanted
+from ddp_run.settings.options import Setting, Source
+from ddp_run.settings.sources import settle
+from ddp_run.settings.table import OWN_ROWS, Row, read_torch_table
 from ddp_run.values.problem import Refused
 
 _REAL_PARSER = """

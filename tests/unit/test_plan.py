@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ddp_run import plan_file, preflight
-from ddp_run.option_sources import parse
-from ddp_run.option_table import Row
-from ddp_run.options import Options
 from ddp_run.plan import LaunchPlan, agent_argv, agent_ends_with_ranks, agent_environment, local_restarts, make_plan
+from ddp_run.settings.options import Options
+from ddp_run.settings.sources import parse
+from ddp_run.settings.table import Row
 
 ROWS = preflight.torch_rows()
 

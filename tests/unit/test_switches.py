@@ -12,8 +12,8 @@ import pytest
 from tests.waiting import limit
 
 from ddp_run import preflight
-from ddp_run.option_sources import parse
 from ddp_run.plan import agent_argv, agent_environment, make_plan
+from ddp_run.settings.sources import parse
 
 ROWS = preflight.torch_rows()
 RANK = Path("/rank/__main__.py")

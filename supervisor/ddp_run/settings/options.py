@@ -1,6 +1,6 @@
 """Options of one launch and where each value came from: values that answer what a launch is like. Pure.
 
-They are valid by construction: `ddp_run.option_sources` makes them.
+They are valid by construction: `ddp_run.settings.sources` makes them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from ddp_run import option_values as values
-from ddp_run.option_table import Owner, Row
-from ddp_run.option_values import PerRank
+from ddp_run.settings import values
+from ddp_run.settings.table import Owner, Row
+from ddp_run.settings.values import PerRank
 
 
 class Source(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from ddp_run.option_table import Owner, Row
+from ddp_run.settings.table import Owner, Row
 
 _HEAD = """\
 Usage: ddp-run [OPTIONS] SCRIPT [ARGS...]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ddp_run.option_table import Owner, Row
-from ddp_run.other_launchers import foreign_option, move_behind_script, translate_options
+from ddp_run.settings.other_launchers import foreign_option, move_behind_script, translate_options
+from ddp_run.settings.table import Owner, Row
 from ddp_run.values.problem import Problem, nearest
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ddp_run import option_values as values
-from ddp_run.config_file import ConfigFile, read_config
-from ddp_run.grammar import Given, Words, read_words
-from ddp_run.option_checks import bad_value, check_one, check_together, check_values
-from ddp_run.option_table import PLAIN_VARIABLES, Owner, Row, all_rows
-from ddp_run.options import Options, Setting, Source
+from ddp_run.settings import values
+from ddp_run.settings.checks import bad_value, check_one, check_together, check_values
+from ddp_run.settings.grammar import Given, Words, read_words
+from ddp_run.settings.options import Options, Setting, Source
+from ddp_run.settings.preset import ConfigFile, read_config
+from ddp_run.settings.table import PLAIN_VARIABLES, Owner, Row, all_rows
 from ddp_run.values.problem import Problem, Refused
 
 _DEFAULT_GRACE_S = 30.0

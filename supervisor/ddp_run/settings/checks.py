@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from ddp_run import option_values as values
-from ddp_run.option_table import Row
-from ddp_run.options import Options, Setting, Source
-from ddp_run.shell_slips import slip_in
+from ddp_run.settings import values
+from ddp_run.settings.options import Options, Setting, Source
+from ddp_run.settings.shell_slips import slip_in
+from ddp_run.settings.table import Row
 from ddp_run.values.problem import Problem, nearest
 
 _CHECKS: Mapping[str, Callable[..., object]] = {

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddp_run.option_table import Row
+from ddp_run.settings.table import Row
 from ddp_run.values.problem import Problem, nearest
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ddp_run.options import Options
-from ddp_run.shell_slips import slip_in
+from ddp_run.settings.options import Options
+from ddp_run.settings.shell_slips import slip_in
 
 _UNMISTAKABLE = ("nproc_per_node", "nnodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "max_restarts", "standalone")
 """Options that hardly any script has of its own."""

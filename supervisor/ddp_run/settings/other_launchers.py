@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddp_run.option_table import Row
+from ddp_run.settings.table import Row
 
 PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?")
 PYTHON_SWITCHES = re.compile(r"-[bBdEiIOPqsSuv]+")

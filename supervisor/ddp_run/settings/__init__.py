@@ -1,0 +1,1 @@
+"""From the command line, variables and presets to the options of a launch."""
