@@ -66,7 +66,7 @@ def _is_program(word: str) -> bool:
 
 
 def _help(*, whole: bool) -> int:
-    from ddp_run import preflight
+    from ddp_run.plan import preflight
     from ddp_run.settings.help_text import short_help, whole_help
     from ddp_run.settings.table import all_rows
 
@@ -95,7 +95,7 @@ def launch(words: tuple[str, ...]) -> int:
     if not _can_start(sys.platform):
         sys.stderr.write(f"ddp-run: jobs are started on Linux only, and this is {sys.platform}: use torchrun here\n")
         return 2
-    from ddp_run import preflight
+    from ddp_run.plan import preflight
     from ddp_run.settings.grammar import HelpWanted
     from ddp_run.settings.sources import parse
 
@@ -108,11 +108,11 @@ def launch(words: tuple[str, ...]) -> int:
     checked = preflight.check(options, environ, Path.cwd())
     if checked.problems:
         raise Refused(checked.problems, words, checked.exit_code)
-    from ddp_run.plan import make_plan
+    from ddp_run.plan.launch_plan import make_plan
 
     plan = make_plan(checked.options, environ, python=sys.executable, master=checked.master)
     if options.dry_run:
-        from ddp_run import plan_file
+        from ddp_run.plan import plan_file
 
         for warning in (*checked.options.notes, *checked.warnings):
             sys.stderr.write(f"ddp-run: warning: {warning}\n")

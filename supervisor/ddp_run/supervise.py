@@ -24,7 +24,7 @@ from ddp_run.console import Mode
 from ddp_run.inbox import Inbox, clear_stale
 from ddp_run.loop import Caught, Loop, reap
 from ddp_run.output import ConsoleSettings, Output
-from ddp_run.plan import (
+from ddp_run.plan.launch_plan import (
     RANK_PROGRAM,
     LaunchPlan,
     agent_argv,
@@ -227,7 +227,7 @@ class _Job:
         if fixed and not self.plan.options.needs_port:
             self._used_ports.update([chosen] if chosen else [])
             return chosen, None
-        from ddp_run.net import free_port
+        from ddp_run.plan.net import free_port
 
         fresh = free_port(self.plan.master or "127.0.0.1", avoid=self._used_ports)
         self._used_ports.add(fresh)
@@ -395,7 +395,7 @@ class _Job:
 
     def _after_spawn(self) -> None:
         """What may wait until the agent runs: the plan's file, and what the user should know."""
-        from ddp_run import plan_file
+        from ddp_run.plan import plan_file
 
         plan_file.write(self.folder.plan, self.plan, self.argv, self.folder.run_id)
         for warning in self.warnings:

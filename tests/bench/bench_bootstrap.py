@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ddp_run.plan import RANK_PROGRAM
+from ddp_run.plan.launch_plan import RANK_PROGRAM
 
 
 def main(runs: int) -> None:

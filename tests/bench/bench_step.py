@@ -21,7 +21,7 @@ from collections.abc import Callable
 from statistics import median, quantiles
 from typing import Any
 
-from ddp_run.plan import RANK_PROGRAM
+from ddp_run.plan.launch_plan import RANK_PROGRAM
 
 TURNS, BATCH = 3000, 4
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from ddp_run.boards import last_collectives
-from ddp_run.net import free_port
+from ddp_run.plan.net import free_port
 from tests.system.conftest import Launcher, Outcome
 
 HANG_S = 18

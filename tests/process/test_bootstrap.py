@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run.plan import RANK_PROGRAM
+from ddp_run.plan.launch_plan import RANK_PROGRAM
 
 RANKS_ENVIRONMENT = {
     "RANK": "3",

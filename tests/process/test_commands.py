@@ -11,7 +11,8 @@ import pytest
 from tests.waiting import limit
 
 import ddp_run
-from ddp_run import cli, preflight
+from ddp_run import cli
+from ddp_run.plan import preflight
 
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 

@@ -24,7 +24,7 @@ from tests.waiting import limit, wait_until
 
 from ddp_run.boards import Board
 from ddp_run.close_look import ProcessState
-from ddp_run.plan import RANK_PROGRAM
+from ddp_run.plan.launch_plan import RANK_PROGRAM
 from ddp_run.process_look import state
 from ddp_run.rank import board as layout
 from ddp_run.record.events import Rank

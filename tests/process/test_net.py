@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.ports import unused_port
 
-from ddp_run import net
+from ddp_run.plan import net
 from ddp_run.values.addresses import Resolved, is_local
 
 

@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run import plan_file, preflight
-from ddp_run.plan import LaunchPlan, agent_argv, agent_ends_with_ranks, agent_environment, local_restarts, make_plan
+from ddp_run.plan import plan_file, preflight
+from ddp_run.plan.launch_plan import (
+    LaunchPlan,
+    agent_argv,
+    agent_ends_with_ranks,
+    agent_environment,
+    local_restarts,
+    make_plan,
+)
 from ddp_run.settings.options import Options
 from ddp_run.settings.sources import parse
 from ddp_run.settings.table import Row

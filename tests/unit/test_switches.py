@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run import preflight
-from ddp_run.plan import agent_argv, agent_environment, make_plan
+from ddp_run.plan import preflight
+from ddp_run.plan.launch_plan import agent_argv, agent_environment, make_plan
 from ddp_run.settings.sources import parse
 
 ROWS = preflight.torch_rows()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_run import __version__
-from ddp_run.plan import RANK_PROGRAM, LaunchPlan, agent_argv, log_dir
+from ddp_run.plan.launch_plan import RANK_PROGRAM, LaunchPlan, agent_argv, log_dir
 from ddp_run.values.private_files import open_private
 from ddp_run.values.redaction import redact, redact_lines, redact_mapping, redact_words
 

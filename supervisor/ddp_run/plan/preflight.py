@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ddp_run.plan import dist_timeout_s, log_dir
-from ddp_run.plug_ins import check_plug_ins
-from ddp_run.script_check import check_script
+from ddp_run.plan.launch_plan import dist_timeout_s, log_dir
+from ddp_run.plan.plug_ins import check_plug_ins
+from ddp_run.plan.script_check import check_script
 from ddp_run.settings.likely_mistakes import likely_mistakes
 from ddp_run.settings.options import Options, Setting, Source
 from ddp_run.settings.table import Row, TableUnreadable, read_torch_table, rows_of_actions
@@ -287,7 +287,7 @@ def _check_master(options: Options, say: Callable[[str], None]) -> tuple[Options
     c10d = options.rdzv_backend == "c10d" and not options.standalone and bool(options.rdzv_endpoint)
     if not options.is_static and not c10d:
         return options, [], [], None
-    from ddp_run import net
+    from ddp_run.plan import net
     from ddp_run.values.addresses import is_local
 
     options = _drop_foreign_variables(options, is_local, net.port_is_free)
@@ -337,7 +337,7 @@ def _drop_foreign_variables(
 def _names_this_host(name: str, is_local: Callable[[str], bool]) -> bool:
     import socket
 
-    from ddp_run import net
+    from ddp_run.plan import net
 
     if name in ("localhost", socket.gethostname()):
         return True
@@ -353,7 +353,7 @@ def _about_host(options: Options, title: str, helps: tuple[str, ...]) -> Problem
 
 
 def _port_taken(options: Options, port: int) -> Problem:
-    from ddp_run import net
+    from ddp_run.plan import net
 
     setting = options.settings["rdzv_endpoint" if options.rdzv_endpoint else "master_port"]
     holder = net.port_holder(port)

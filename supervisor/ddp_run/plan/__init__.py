@@ -1,0 +1,1 @@
+"""From options and what this host is like to a launch plan; checks before the start."""
