@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from ddp_run.evidence_model import Death, Phase
+from ddp_run.evidence.model import Death, Phase
 
 _POINTS_TO: dict[Phase, str] = {
     "before-init": "it ended before init_process_group{}: look at its variables (ddp-run --ddp-debug …), imports and "

@@ -50,7 +50,7 @@ from ddp_run.values.stop_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from ddp_run.close_look import GpuUse
-    from ddp_run.log_tail import GrowingLog
+    from ddp_run.evidence.log_tail import GrowingLog
     from ddp_run.observer import Observer
     from ddp_run.surroundings import Surroundings
 
@@ -333,8 +333,8 @@ class Attempt:
     def _look_for_report(self) -> None:
         if self._agent is None:
             return
-        from ddp_run import childfailed
-        from ddp_run.log_tail import GrowingLog
+        from ddp_run.evidence import childfailed
+        from ddp_run.evidence.log_tail import GrowingLog
 
         if self._agent_log is None:
             self._agent_log = GrowingLog(self.folder / "agent.log", "agent.log")

@@ -15,12 +15,14 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
-from ddp_run import childfailed, oom_text, raised, torn_frames, traceback_text
+from ddp_run import oom_text
 from ddp_run.diagnose import catalogue, judge
-from ddp_run.evidence_model import AgentEnd, Death, Evidence, LogText
+from ddp_run.evidence import childfailed, traceback_text
+from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
+from ddp_run.evidence.pasted import raised, torn_frames
+from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.record.events import ExceptionInfo, Rank
 from ddp_run.signs import words
-from ddp_run.spoken_text import Log, SpokenText
 from ddp_run.values.frozen import frozen
 from ddp_run.verdict import Finding, FirstFailure, Verdict
 

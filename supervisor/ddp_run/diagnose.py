@@ -16,8 +16,8 @@ from functools import cache
 from typing import TypeVar
 
 from ddp_run import rules
-from ddp_run.crash_text import crash_of
-from ddp_run.evidence_model import Death, Evidence, Leaver, Phase, Quote
+from ddp_run.evidence.crash_text import crash_of
+from ddp_run.evidence.model import Death, Evidence, Leaver, Phase, Quote
 from ddp_run.first_end import first_end, how_close
 from ddp_run.record.events import ExceptionInfo, MonotonicNs, Rank
 from ddp_run.signs import Sign

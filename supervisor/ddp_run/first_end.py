@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddp_run.evidence_model import Death
+from ddp_run.evidence.model import Death
 from ddp_run.values.lines import named_ranks
 
 _LATE_NS = 50_000_000

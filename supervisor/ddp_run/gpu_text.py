@@ -10,7 +10,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_run.evidence_model import Death, LogText
+from ddp_run.evidence.model import Death, LogText
 from ddp_run.signs import Hit, Sign, anywhere, in_exception, in_last_words
 
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from ddp_run.diagnose import judge, stopped_before_retry
-from ddp_run.evidence import gather
+from ddp_run.evidence.gather import gather
 from ddp_run.record.attempt_events import of_attempt, stop_before_retry
 from ddp_run.record.events import Event, RankExited, RankFailed
 from ddp_run.retry import stopped

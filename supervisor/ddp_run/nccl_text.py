@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence_model import Death, LogText, Quote
+from ddp_run.evidence.model import Death, LogText, Quote
 from ddp_run.signs import Hit, Sign, ended_by
 from ddp_run.values.frozen import frozen
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ddp_run.evidence_model import LogText, Quote
+from ddp_run.evidence.model import LogText, Quote
 from ddp_run.signs import Sign, every
 
 _NAMED = (

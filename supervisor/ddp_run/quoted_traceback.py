@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ddp_run.traceback_text import is_library
+from ddp_run.evidence.traceback_text import is_library
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]+)", line \d+')
 _PACKAGE = re.compile(r"(?:site|dist)-packages/(?P<name>[\w\-]+)")

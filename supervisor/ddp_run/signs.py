@@ -1,7 +1,7 @@
 """What a rule looks for in a rank's words, and where: in what ended the rank, never in what it survived. Pure.
 
 A sign's words are literal, so that a scanner can find the few lines of a large log that any rule may want before a
-regular expression sees one (`ddp_run.scan`).
+regular expression sees one (`ddp_run.evidence.scan`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from re import Match, Pattern
 
-from ddp_run.evidence_model import Death, Evidence, LogText, Quote
+from ddp_run.evidence.model import Death, Evidence, LogText, Quote
+from ddp_run.evidence.traceback_text import chain, line_of
 from ddp_run.record.events import ExceptionInfo
-from ddp_run.traceback_text import chain, line_of
 from ddp_run.verdict import Confidence, Finding, Retry, Rule
 
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ddp_run.traceback_text import is_library
+from ddp_run.evidence.traceback_text import is_library
 
 _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]{1,16})(?: \[[^\]]{0,200}\])? \(most recent call first\):")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)')

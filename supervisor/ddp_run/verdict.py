@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Literal
 
-from ddp_run.evidence_model import Phase, Quote
+from ddp_run.evidence.model import Phase, Quote
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
 from ddp_run.values.frozen import frozen
 from ddp_run.values.redaction import redact_lines, redact_value

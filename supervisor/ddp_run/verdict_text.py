@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_run import quoted_traceback
-from ddp_run.evidence_model import Quote
+from ddp_run.evidence.model import Quote
 from ddp_run.record.events import ExceptionInfo, Rank
 from ddp_run.values.lines import named_ranks, neutral
 from ddp_run.values.redaction import redact

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.record.events import Rank
 from ddp_run.signs import Sign
 

@@ -23,7 +23,7 @@ MEASURE = """
 import json, re, resource, sys, time
 from pathlib import Path
 from ddp_run import diagnose, scan, transcript
-from ddp_run.spoken_text import Log
+from ddp_run.evidence.pasted.spoken_text import Log
 words = sorted({sign.words for cause in diagnose.catalogue() for sign in cause.signs})
 wall, cpu = time.monotonic(), time.process_time()
 excerpt = scan.read_log(Path(sys.argv[1]), "log", words, [sys.argv[2]] if sys.argv[2] != "none" else [])

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run import ras_text, stack_text, transcript
-from ddp_run.childfailed import observed, parse
+from ddp_run import ras_text, stack_text
 from ddp_run.diagnose import follows_another, judge
-from ddp_run.evidence_model import LogText
-from ddp_run.spoken_text import Log
+from ddp_run.evidence.childfailed import observed, parse
+from ddp_run.evidence.model import LogText
+from ddp_run.evidence.pasted import transcript
+from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.verdict import Verdict
 
 SAMPLES = Path(__file__).parent / "samples"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_run import transcript
 from ddp_run.diagnose import follows_another, judge
-from ddp_run.evidence_model import LogText
-from ddp_run.spoken_text import Log
+from ddp_run.evidence.model import LogText
+from ddp_run.evidence.pasted import transcript
+from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.verdict import Verdict
 
 MAIN = 'Traceback (most recent call last):\n  File "/home/user/train.py", line 8, in <module>\n    main()\n'

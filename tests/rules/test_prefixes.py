@@ -17,11 +17,11 @@ from zlib import crc32
 
 import pytest
 
-from ddp_run.evidence_model import LogText
+from ddp_run.evidence.model import LogText
+from ddp_run.evidence.pasted.line_prefixes import assign
+from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.explanation import explain_logs
 from ddp_run.record.events import Rank
-from ddp_run.speakers import assign
-from ddp_run.spoken_text import Log
 from ddp_run.verdict import Verdict
 
 CORPUS = Path(__file__).parent / "corpus" / "failures.jsonl"

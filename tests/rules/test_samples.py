@@ -18,12 +18,12 @@ from tests.waiting import limit
 
 from ddp_run import cut_log
 from ddp_run.diagnose import catalogue, judge
-from ddp_run.evidence import gather
-from ddp_run.evidence_model import LogText
+from ddp_run.evidence.gather import gather
+from ddp_run.evidence.model import LogText
+from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.explanation import explain_logs
 from ddp_run.record import journal
 from ddp_run.record.events import Event
-from ddp_run.spoken_text import Log
 from ddp_run.verdict import Verdict
 
 SAMPLES = Path(__file__).parent / "samples"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.evidence import gather
+from ddp_run.evidence.gather import gather
 from ddp_run.record import journal
 from tests.waiting import limit
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import limit
 
-from ddp_run import childfailed
+from ddp_run.evidence import childfailed
 
 PRINT_BOX = """
 import json, sys

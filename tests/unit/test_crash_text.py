@@ -13,7 +13,7 @@ from tests.waiting import limit
 
 from ddp_run import explain
 from ddp_run.diagnose import judge
-from ddp_run.evidence import gather
+from ddp_run.evidence.gather import gather
 from ddp_run.record.events import AttemptStarted, Event, MonotonicNs
 from ddp_run.verdict import Verdict
 

@@ -9,7 +9,7 @@ import pytest
 
 from ddp_run import diagnose
 from ddp_run.diagnose import Cause, catalogue, judge, load
-from ddp_run.evidence_model import AgentEnd, Death, Evidence, Leaver, LogText, SummaryEntry
+from ddp_run.evidence.model import AgentEnd, Death, Evidence, Leaver, LogText, SummaryEntry
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank, StallSeen
 from ddp_run.values import problem
 from ddp_run.verdict import Area, Finding, Retry, Rule

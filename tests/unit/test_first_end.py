@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from ddp_run.diagnose import judge
-from ddp_run.evidence_model import Death, Evidence, LogText
+from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.first_end import first_end
 from ddp_run.record.events import ExceptionInfo, MonotonicNs, Rank
 

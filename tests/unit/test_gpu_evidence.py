@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.evidence import gather
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.gather import gather
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.record.events import (
     AttemptStarted,
     Event,

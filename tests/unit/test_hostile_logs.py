@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from ddp_run import transcript
 from ddp_run.diagnose import follows_another, judge
-from ddp_run.evidence_model import LogText
-from ddp_run.spoken_text import Log
+from ddp_run.evidence.model import LogText
+from ddp_run.evidence.pasted import transcript
+from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.verdict import Verdict
 
 GROWTH = 10.0

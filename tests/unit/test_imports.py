@@ -19,7 +19,7 @@ LATER = frozenset(
         "ddp_run.verdict",
         "ddp_run.rules",
         "ddp_run.diagnose",
-        "ddp_run.evidence",
+        "ddp_run.evidence.gather",
         "ddp_run.retry",
         "ddp_run.verdict_text",
     }

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from ddp_run.launcher_text import ends
+from ddp_run.evidence.pasted.launcher_text import ends
 
 SEGV, KILL, TERM = -signal.SIGSEGV, -signal.SIGKILL, -signal.SIGTERM
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.test_evidence import exited, hello, run_started
 
 from ddp_run.diagnose import judge
-from ddp_run.evidence import gather
+from ddp_run.evidence.gather import gather
 from ddp_run.record.events import AttemptStarted, Event, MonotonicNs
 from ddp_run.verdict import Verdict
 

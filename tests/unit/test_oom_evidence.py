@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_run.evidence_model import Death, Evidence, LogText
+from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.record.events import MonotonicNs, Rank
 from ddp_run.record.resources import MemoryTrend, MemoryUse, Space
 from ddp_run.rules import dataloader_worker_died, host_oom, native_abort, segfault, shm_exhausted

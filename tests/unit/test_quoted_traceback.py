@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.unit.test_console_verdict import FAILED, FIRST, LOG, block
 
-from ddp_run.evidence_model import Quote
+from ddp_run.evidence.model import Quote
 from ddp_run.quoted_traceback import short
 from ddp_run.record.events import ExceptionInfo
 

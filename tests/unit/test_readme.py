@@ -17,7 +17,7 @@ from tests.waiting import limit
 
 from ddp_run import diagnose, supervise, verdict_file, verdict_text
 from ddp_run.cli import COMMANDS
-from ddp_run.evidence_model import Quote
+from ddp_run.evidence.model import Quote
 from ddp_run.plan.preflight import torch_rows
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
 from ddp_run.settings.sources import parse

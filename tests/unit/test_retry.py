@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddp_run.backoff import attempts
-from ddp_run.evidence_model import Phase
+from ddp_run.evidence.model import Phase
 from ddp_run.retry import Decision, decide
 from ddp_run.verdict import Outcome, Retry, Verdict
 

@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.waiting import limit
 
-from ddp_run import scan
-from ddp_run.log_tail import LINE_CHARS, TAIL_BYTES
-from ddp_run.scan import ENGINES, Engine, Excerpt, read_log, read_stream
+from ddp_run.evidence import scan
+from ddp_run.evidence.log_tail import LINE_CHARS, TAIL_BYTES
+from ddp_run.evidence.scan import ENGINES, Engine, Excerpt, read_log, read_stream
 
 WORDS = ("NCCL WARN ", "CUDA out of memory", "пример без памяти")
 FILLER = b"step 12345 loss 0.1234 lr 3.0e-04 tokens/s 123456 mem 12345 MiB\n"
@@ -232,7 +232,7 @@ PATHOLOGICAL = {
 MEASURE = """
 import json, re, sys, time
 from pathlib import Path
-from ddp_run.scan import read_log
+from ddp_run.evidence.scan import read_log
 before = time.process_time()
 excerpt = read_log(Path(sys.argv[1]), "log", ("NCCL WARN ", "CUDA out of memory"), [sys.argv[2]])
 spent = time.process_time() - before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_run.speakers import assign, unfolded, without_colour
+from ddp_run.evidence.pasted.line_prefixes import assign, unfolded, without_colour
 
 TRACEBACK = (
     "Traceback (most recent call last):",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import limit
 
-from ddp_run import traceback_text
+from ddp_run.evidence import traceback_text
 from ddp_run.record.events import ExceptionInfo
 
 PROGRAMS = {

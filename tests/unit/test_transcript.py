@@ -7,11 +7,11 @@ import json
 import pytest
 
 from ddp_run.diagnose import follows_another, judge
-from ddp_run.evidence_model import Evidence, LogText
+from ddp_run.evidence.model import Evidence, LogText
+from ddp_run.evidence.pasted.spoken_text import Log
+from ddp_run.evidence.pasted.torn_line import once
+from ddp_run.evidence.pasted.transcript import read
 from ddp_run.record.events import Rank
-from ddp_run.spoken_text import Log
-from ddp_run.torn_line import once
-from ddp_run.transcript import read
 from ddp_run.verdict import Verdict
 
 RAISED = """Traceback (most recent call last):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_run.evidence_model import Death, Evidence, LogText
+from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.record.events import MonotonicNs, Rank
 from ddp_run.record.resources import MemoryTrend, MemoryUse
 from ddp_run.rules.unknown import match

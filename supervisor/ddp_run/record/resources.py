@@ -1,6 +1,6 @@
 """What was seen of memory, disks and GPUs, each in words of one line.
 
-Values only: `ddp_run.evidence` makes them of a run's events, rules cite them.
+Values only: `ddp_run.evidence.gather` makes them of a run's events, rules cite them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import re
 import signal
 from dataclasses import replace
 
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.signs import Hit, Sign, ended_by, in_last_words
 from ddp_run.verdict import Area, Confidence, Finding, Retry, Rule
 

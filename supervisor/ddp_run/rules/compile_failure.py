@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ddp_run.evidence_model import Death, Evidence, Quote
+from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.gpu_text import ended_by_gpu
 from ddp_run.record.events import Rank
 from ddp_run.signs import Hit, Sign, ended_by

@@ -30,7 +30,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ddp_run.evidence_model import Death, Evidence, Leaver, Quote
+from ddp_run.evidence.model import Death, Evidence, Leaver, Quote
 from ddp_run.gpu_text import behind_nccl, ended_by_gpu, vendor
 from ddp_run.record.events import Rank
 from ddp_run.record.resources import Gpu, GpuHolder

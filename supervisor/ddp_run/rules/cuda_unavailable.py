@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.gpu_text import ended_by_gpu, vendor
 from ddp_run.signs import Hit, Sign, in_exception, in_whole_log
 from ddp_run.verdict import Area, Confidence, Finding, Retry, Rule

@@ -22,9 +22,9 @@ import re
 import signal
 from dataclasses import replace
 
-from ddp_run.evidence_model import Death, Evidence, Quote
+from ddp_run.evidence.model import Death, Evidence, Quote
+from ddp_run.evidence.traceback_text import line_of
 from ddp_run.signs import Hit, Sign, ended_by, in_last_words
-from ddp_run.traceback_text import line_of
 from ddp_run.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(

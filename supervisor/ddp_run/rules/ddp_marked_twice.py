@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.signs import Sign, ended_by
 from ddp_run.verdict import Area, Finding, Retry, Rule
 

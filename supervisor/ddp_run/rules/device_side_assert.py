@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.evidence_model import Death, Evidence, LogText, Quote
+from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.gpu_text import ended_by_gpu
 from ddp_run.signs import Hit, Sign
 from ddp_run.verdict import Area, Confidence, Finding, Retry, Rule

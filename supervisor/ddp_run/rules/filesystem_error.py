@@ -18,7 +18,7 @@ import re
 import shlex
 import signal
 
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.signs import Hit, Sign, ended_by
 from ddp_run.verdict import Area, Confidence, Finding, Retry, Rule
 

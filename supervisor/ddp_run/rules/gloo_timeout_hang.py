@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.record.events import Rank
 from ddp_run.signs import Sign, ended_by
 from ddp_run.verdict import Area, Finding, Retry, Rule

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu
 from ddp_run.signs import Hit, Sign
 from ddp_run.verdict import Area, Finding, Retry, Rule

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence_model import Death, Evidence, LogText, Quote
+from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.gpu_text import behind_nccl, ended_by_gpu, is_of_a_gpu, vendor
 from ddp_run.signs import Hit, Sign, every
 from ddp_run.verdict import Area, Confidence, Finding, Retry, Rule

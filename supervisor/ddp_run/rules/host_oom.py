@@ -19,7 +19,7 @@ import re
 import signal
 
 from ddp_run import oom_text
-from ddp_run.evidence_model import Death, Evidence, Quote
+from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.signs import Hit, Sign, ended_by, in_whole_log
 from ddp_run.verdict import Area, Confidence, Finding, Retry, Rule
 

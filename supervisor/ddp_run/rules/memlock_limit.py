@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.gpu_text import behind_nccl, ended_by_gpu
 from ddp_run.signs import Sign, anywhere
 from ddp_run.verdict import Area, Confidence, Finding, Retry, Rule

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.signs import Hit, Sign, anywhere, in_exception, in_last_words
 from ddp_run.verdict import Area, Finding, Retry, Rule
 

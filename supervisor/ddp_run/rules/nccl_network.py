@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.nccl_text import ERRORS, REASONS, NcclError, error_of
 from ddp_run.signs import Sign, in_last_words
 from ddp_run.verdict import Area, Finding, Retry, Rule

@@ -23,10 +23,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ddp_run.evidence_model import Death, Evidence, LogText, Quote
+from ddp_run.evidence.model import Death, Evidence, LogText, Quote
+from ddp_run.evidence.traceback_text import line_of
 from ddp_run.record.events import Rank
 from ddp_run.signs import ENDING, Hit, Sign, ended_by, in_last_words
-from ddp_run.traceback_text import line_of
 from ddp_run.verdict import Area, Finding, Retry, Rule
 from ddp_run.waiting import dump_stacks, silent
 

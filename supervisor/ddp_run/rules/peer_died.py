@@ -16,9 +16,9 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.traceback_text import line_of
 from ddp_run.signs import Sign, in_last_words
-from ddp_run.traceback_text import line_of
 from ddp_run.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(

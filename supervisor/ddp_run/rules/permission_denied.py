@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.signs import Hit, Sign, ended_by, in_whole_log
 from ddp_run.verdict import Area, Confidence, Finding, Retry, Rule
 

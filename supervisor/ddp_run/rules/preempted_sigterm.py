@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.signs import Hit, Sign, in_exception, in_whole_log
 from ddp_run.values.exit_status import in_words
 from ddp_run.verdict import Area, Finding, Retry, Rule

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.signs import Sign, anywhere, ended_by, in_last_words
 from ddp_run.verdict import Area, Finding, Retry, Rule
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence_model import Death, Evidence
-from ddp_run.traceback_text import line_of, tells_of_a_program
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.traceback_text import line_of, tells_of_a_program
 from ddp_run.values.exit_status import signal_name
 from ddp_run.verdict import Area, Finding, Retry, Rule
 

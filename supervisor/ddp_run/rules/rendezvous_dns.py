@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence_model import Death, Evidence, LogText, Quote
+from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.signs import Hit, Sign, ended_by, in_exception, in_whole_log
 from ddp_run.verdict import Area, Finding, Retry, Rule
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence_model import Death, Evidence, LogText
+from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.signs import Hit, Sign, anywhere, ended_by, in_whole_log
 from ddp_run.verdict import Area, Finding, Retry, Rule
 

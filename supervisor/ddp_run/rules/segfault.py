@@ -17,8 +17,8 @@ import re
 import signal
 
 from ddp_run.advice import by_core, by_phase
-from ddp_run.crash_text import crash_of
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.crash_text import crash_of
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.signs import Sign, anywhere
 from ddp_run.verdict import Area, Finding, Retry, Rule
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.evidence_model import Death, Evidence, Quote
+from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.gpu_text import behind_nccl, ended_by_gpu
 from ddp_run.signs import Hit, Sign, anywhere, in_exception, in_last_words
 from ddp_run.verdict import Area, Confidence, Finding, Retry, Rule

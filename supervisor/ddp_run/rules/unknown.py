@@ -15,8 +15,8 @@ from __future__ import annotations
 import signal
 
 from ddp_run.advice import by_core, by_phase
-from ddp_run.crash_text import crash_of
-from ddp_run.evidence_model import Death, Evidence, LogText, Quote
+from ddp_run.evidence.crash_text import crash_of
+from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.values.exit_status import in_words
 from ddp_run.verdict import Area, Finding, Retry, Rule
 

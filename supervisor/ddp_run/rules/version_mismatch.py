@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ddp_run.evidence_model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.signs import Hit, Sign, ended_by
 from ddp_run.verdict import Area, Confidence, Finding, Retry, Rule
 

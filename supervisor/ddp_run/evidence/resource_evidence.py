@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from ddp_run.rank_ends import RankEnds
+from ddp_run.evidence.rank_ends import RankEnds
 from ddp_run.record.attempt_events import AttemptEvents
 from ddp_run.record.events import (
     CoreDumped,

@@ -14,11 +14,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ddp_run import childfailed, launcher_text, traceback_text
-from ddp_run.evidence_model import AgentEnd, Death, Evidence, SummaryEntry
-from ddp_run.raised import LAST_WORDS, NATIVE, PLACE, Raised, WentOn, all_of, find, form_of, starts_a_launcher
+from ddp_run.evidence import childfailed, traceback_text
+from ddp_run.evidence.model import AgentEnd, Death, Evidence, SummaryEntry
+from ddp_run.evidence.pasted import launcher_text
+from ddp_run.evidence.pasted.raised import (
+    LAST_WORDS,
+    NATIVE,
+    PLACE,
+    Raised,
+    WentOn,
+    all_of,
+    find,
+    form_of,
+    starts_a_launcher,
+)
+from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
-from ddp_run.spoken_text import Log, SpokenText
 
 IsConsequence = Callable[[ExceptionInfo], bool]
 

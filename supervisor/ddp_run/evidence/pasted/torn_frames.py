@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddp_run.evidence_model import LogText, Quote
+from ddp_run.evidence.model import LogText, Quote
+from ddp_run.evidence.traceback_text import is_library
 from ddp_run.record.events import ExceptionInfo
-from ddp_run.traceback_text import is_library
 
 _FRAME = re.compile(r'  File "(?P<file>[^"\n]{1,1000})", line (?P<line>\d{1,9})(?:, in (?P<function>[^\s,]+))?')
 _RAISE = re.compile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO, final
 
-from ddp_run.evidence_model import LogText
+from ddp_run.evidence.model import LogText
 from ddp_run.values.private_files import open_file
 
 TAIL_BYTES = 4 << 20

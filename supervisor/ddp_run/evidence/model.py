@@ -1,6 +1,6 @@
 """What is known after an attempt: the logs that were read, each rank's end, and `Evidence` that holds them together.
 
-Values only: nothing here opens a file or asks the system. `ddp_run.evidence` gathers it, rules are asked over it.
+Values only: nothing here opens a file or asks the system. `ddp_run.evidence.gather` fills it; rules look at it.
 """
 
 from __future__ import annotations

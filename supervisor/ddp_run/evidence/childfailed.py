@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from ddp_run.evidence_model import SummaryEntry
+from ddp_run.evidence.model import SummaryEntry
 from ddp_run.record.events import LocalRank, Rank
 
 _ROOT = re.compile(r"\bRoot Cause(?: \(first observed failure\))?:\s*$")

@@ -7,11 +7,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddp_run import traceback_text
+from ddp_run.evidence import traceback_text
+from ddp_run.evidence.pasted.spoken_text import SpokenText
+from ddp_run.evidence.pasted.torn_line import once
+from ddp_run.evidence.traceback_text import Printed
 from ddp_run.record.events import ExceptionInfo, Rank
-from ddp_run.spoken_text import SpokenText
-from ddp_run.torn_line import once
-from ddp_run.traceback_text import Printed
 
 _AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"})
 _AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")

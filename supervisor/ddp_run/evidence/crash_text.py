@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence_model import Death, LogText, Quote
+from ddp_run.evidence.model import Death, LogText, Quote
+from ddp_run.evidence.traceback_text import is_library
 from ddp_run.record.events import ExceptionInfo
-from ddp_run.traceback_text import is_library
 from ddp_run.values.frozen import frozen
 
 _FATAL_WORDS = "Fatal Python error: "

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ddp_run.evidence_model import LogText
-from ddp_run.raised import form_of
-from ddp_run.spoken_text import Log
+from ddp_run.evidence.model import LogText
+from ddp_run.evidence.pasted.raised import form_of
+from ddp_run.evidence.pasted.spoken_text import Log
 
 NOTE = "lines were joined that look wrapped"
 _MOST_LINES = 1000

@@ -15,11 +15,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import cast, get_args
 
-from ddp_run import childfailed, resource_evidence, traceback_text
-from ddp_run.evidence_model import AgentEnd, Death, Evidence, Leaver, LogText, Phase
-from ddp_run.log_tail import TAIL_BYTES, read_tail
-from ddp_run.raised import starts_a_launcher
-from ddp_run.rank_ends import RankEnds
+from ddp_run.evidence import childfailed, resource_evidence, traceback_text
+from ddp_run.evidence.log_tail import TAIL_BYTES, read_tail
+from ddp_run.evidence.model import AgentEnd, Death, Evidence, Leaver, LogText, Phase
+from ddp_run.evidence.pasted.raised import starts_a_launcher
+from ddp_run.evidence.rank_ends import RankEnds
 from ddp_run.record.attempt_events import AttemptEvents, of_attempt
 from ddp_run.record.events import (
     AgentExited,

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ddp_run.evidence_model import LogText
+from ddp_run.evidence.model import LogText
+from ddp_run.evidence.pasted.line_prefixes import Spoken, assign, unfolded, without_colour
 from ddp_run.record.events import Rank
-from ddp_run.speakers import Spoken, assign, unfolded, without_colour
 
 LINES_OF_ALL = 1_000_000
 """Lines that are kept for all ranks together: a line that names nobody may be any rank's, so each has it."""

@@ -21,8 +21,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from ddp_run.evidence_model import LogText
-from ddp_run.log_tail import LINE_CHARS, TAIL_BYTES
+from ddp_run.evidence.log_tail import LINE_CHARS, TAIL_BYTES
+from ddp_run.evidence.model import LogText
 from ddp_run.values.frozen import frozen
 
 Engine = Literal["hyperscan", "grep"]

@@ -6,8 +6,8 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ddp_run import childfailed
-from ddp_run.evidence_model import AgentEnd, SummaryEntry
+from ddp_run.evidence import childfailed
+from ddp_run.evidence.model import AgentEnd, SummaryEntry
 from ddp_run.record.attempt_events import AttemptEvents
 from ddp_run.record.events import MonotonicNs, Rank, RankExited, RankFailed, RankFinished, RankStarted, SignalSent
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ddp_run.evidence_model import LogText, Quote
+from ddp_run.evidence.model import LogText, Quote
 from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.redaction import REDACTED
 
