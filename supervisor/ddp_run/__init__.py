@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddp_run.verdict import Verdict
+    from ddp_run.judge.verdict import Verdict
 
 __version__ = "0.1.0"
 

@@ -16,7 +16,7 @@ from ddp_run.values.lines import neutral_text
 from ddp_run.values.terminal import colour, columns
 
 if TYPE_CHECKING:
-    from ddp_run.verdict import Rule
+    from ddp_run.judge.verdict import Rule
 
 NEWEST = "ddp-run-logs/latest"
 
@@ -65,7 +65,8 @@ def rules(words: tuple[str, ...], as_json: bool) -> int:
 
     All of them; all that is known of one, by its name or code; or those whose names, titles or pages hold the words.
     """
-    from ddp_run import catalogue_text, diagnose
+    from ddp_run import catalogue_text
+    from ddp_run.judge import diagnose
 
     causes = diagnose.catalogue()
     one = next((each for each in causes if words[:1] and words[0].lower() in _names(each.rule)), None)

@@ -12,16 +12,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddp_run import cut_log, diagnose, judging, retry, verdict_file, verdict_text
+from ddp_run import verdict_file, verdict_text
 from ddp_run.evidence import scan
 from ddp_run.evidence.pasted import transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log
+from ddp_run.judge import cut_log, diagnose, judging, retry
+from ddp_run.judge.signs import words
+from ddp_run.judge.verdict import Verdict
 from ddp_run.record import journal
 from ddp_run.record.attempt_events import attempts_made
 from ddp_run.record.events import AttemptEnded, Event, Rank, RunStarted
 from ddp_run.record.runs_meant import is_run, last_attempt
-from ddp_run.signs import words
-from ddp_run.verdict import Verdict
 
 STANDARD_INPUT = "-"
 _LOGS = (".log", ".txt", ".out", ".err", ".stderr", ".stdout")

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, Rank, RankExited, RankStarted
 from ddp_run.tail import Chunk
 from ddp_run.values.lines import Stream
-from ddp_run.verdict import Verdict
 
 _LAST_BYTES = 64 << 10
 _LAST_LINES = 200

@@ -20,7 +20,7 @@ from ddp_run.values.lines import neutral
 from ddp_run.values.redaction import redact
 
 if TYPE_CHECKING:
-    from ddp_run.verdict import Verdict
+    from ddp_run.judge.verdict import Verdict
 
 STDOUT, STDERR = 1, 2
 _STALL_S = 0.5

@@ -53,9 +53,9 @@ from ddp_run.values.redaction import redact_words
 from ddp_run.values.stop_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
-    from ddp_run.retry import Decision
+    from ddp_run.judge.retry import Decision
+    from ddp_run.judge.verdict import Verdict
     from ddp_run.tell import Teller
-    from ddp_run.verdict import Verdict
 
 _INTERNAL_ERROR = 70
 """sysexits.h EX_SOFTWARE: ddp-run itself failed."""
@@ -214,7 +214,7 @@ class _Job:
 
     def _not_started(self, last: _Outcome, error: OSError) -> _Outcome:
         """The run ends as its last attempt did: there is no other."""
-        from ddp_run import retry
+        from ddp_run.judge import retry
 
         decision = retry.not_started(self._attempts + 1, error)
         self._record_end(self._attempts, last.verdict, decision)
@@ -276,7 +276,7 @@ class _Job:
         }
 
     def _conclude(self, attempt: Attempt) -> _Outcome:
-        from ddp_run import judging, retry
+        from ddp_run.judge import judging, retry
 
         self._count_memory()
         options = self.plan.options
@@ -404,7 +404,8 @@ class _Job:
         clear_stale()
         # now, and not when ranks start or die: the loop must not be away then
         import ddp_run.observer  # noqa: F401
-        from ddp_run import backoff, core_dump, judging, leftovers, retry, tell  # noqa: F401
+        from ddp_run import backoff, core_dump, leftovers, tell  # noqa: F401
+        from ddp_run.judge import judging, retry  # noqa: F401
 
     def _count_memory(self) -> None:
         from ddp_run.memory import count_oom_kills
@@ -413,7 +414,7 @@ class _Job:
 
     def _end(self, outcome: _Outcome) -> int:
         """The answer first, in verdict.json; then the console catches up and shows it."""
-        from ddp_run import judging
+        from ddp_run.judge import judging
 
         verdict = judging.final(outcome.verdict, self.journal.events)
         reason = judging.final_reason(outcome.decision.reason, self.journal.events)

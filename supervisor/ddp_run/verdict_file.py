@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ddp_run.judge.verdict import FirstFailure, Verdict
 from ddp_run.record.events import MonotonicNs
 from ddp_run.values.lines import neutral_text
 from ddp_run.values.private_files import open_private
-from ddp_run.verdict import FirstFailure, Verdict
 
 
 def as_json(

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ddp_run.diagnose import catalogue
+from ddp_run.judge.diagnose import catalogue
 
 MEASURE = """
 import json, re, resource, sys, time

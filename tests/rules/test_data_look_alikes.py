@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_run.diagnose import judge
 from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.judge.diagnose import judge
 from ddp_run.record.events import ExceptionInfo, Rank
 
 PLACE = '  File "/home/user/train.py", line 10, in main\n'

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_run.diagnose import follows_another, judge
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log
-from ddp_run.verdict import Verdict
+from ddp_run.judge.diagnose import follows_another, judge
+from ddp_run.judge.verdict import Verdict
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/home/user/train.py", line 8, in <module>\n    main()\n'
 ENDED = "E0914 10:05:42.218000 4121 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0 (pid: 4188) of binary: /usr/bin/python"  # noqa: E501

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddp_run import explain
-from ddp_run.verdict import Verdict
+from ddp_run.judge.verdict import Verdict
 
 HEALTHY = Path(__file__).parent / "healthy"
 NAMES = sorted(path.stem for path in HEALTHY.glob("*.txt"))

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from ddp_run import ras_text, stack_text
-from ddp_run.diagnose import follows_another, judge
 from ddp_run.evidence.childfailed import observed, parse
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log
-from ddp_run.verdict import Verdict
+from ddp_run.judge.diagnose import follows_another, judge
+from ddp_run.judge.verdict import Verdict
 
 SAMPLES = Path(__file__).parent / "samples"
 LONG = "9" * 4301

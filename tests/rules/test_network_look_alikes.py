@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_run.diagnose import follows_another, judge
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log
-from ddp_run.verdict import Verdict
+from ddp_run.judge.diagnose import follows_another, judge
+from ddp_run.judge.verdict import Verdict
 
 MAIN = 'Traceback (most recent call last):\n  File "/home/user/train.py", line 8, in <module>\n    main()\n'
 TORCH = '  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 900, in {}\n    pass\n'

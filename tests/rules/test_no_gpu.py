@@ -12,11 +12,11 @@ import sys
 import pytest
 from tests.waiting import limit
 
-from ddp_run.diagnose import follows_another, judge
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log
-from ddp_run.verdict import Verdict
+from ddp_run.judge.diagnose import follows_another, judge
+from ddp_run.judge.verdict import Verdict
 
 CALLS = """torch.cuda.set_device(0)
 torch.cuda.current_device()

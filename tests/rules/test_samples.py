@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run import cut_log
-from ddp_run.diagnose import catalogue, judge
 from ddp_run.evidence.gather import gather
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.explanation import explain_logs
+from ddp_run.judge import cut_log
+from ddp_run.judge.diagnose import catalogue, judge
+from ddp_run.judge.verdict import Verdict
 from ddp_run.record import journal
 from ddp_run.record.events import Event
-from ddp_run.verdict import Verdict
 
 SAMPLES = Path(__file__).parent / "samples"
 NAMES = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())

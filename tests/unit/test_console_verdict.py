@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 
 from ddp_run.evidence.model import Quote
+from ddp_run.judge.verdict import Collateral, FirstFailure, Verdict
 from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
-from ddp_run.verdict import Collateral, FirstFailure, Verdict
 from ddp_run.verdict_text import retry_line, source_line, verdict_block, verdict_line
 
 FOLDER = Path("/data/ddp-run-logs/20261121-081500-a1b2")

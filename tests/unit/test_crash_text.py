@@ -12,10 +12,10 @@ from tests.unit.test_evidence import exited, hello, run_started
 from tests.waiting import limit
 
 from ddp_run import explain
-from ddp_run.diagnose import judge
 from ddp_run.evidence.gather import gather
+from ddp_run.judge.diagnose import judge
+from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import AttemptStarted, Event, MonotonicNs
-from ddp_run.verdict import Verdict
 
 PROGRAM = """import faulthandler, os, sys, threading
 import ctypes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddp_run import explain
-from ddp_run.cut_log import FOLLOWED, NOTE
+from ddp_run.judge.cut_log import FOLLOWED, NOTE
 
 STEPS = "\n".join(f"step {number} loss {5 / (number + 1):.4f}" for number in range(12))
 HUB = """Traceback (most recent call last):

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_run import diagnose
-from ddp_run.diagnose import Cause, catalogue, judge, load
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, Leaver, LogText, SummaryEntry
+from ddp_run.judge import diagnose
+from ddp_run.judge.diagnose import Cause, catalogue, judge, load
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank, StallSeen
 from ddp_run.values import problem
-from ddp_run.verdict import Area, Finding, Retry, Rule
 
 PEER = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:12345"
 SECOND = 1_000_000_000

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.diagnose import judge
 from ddp_run.evidence import gather as evidence_module
 from ddp_run.evidence.gather import gather
 from ddp_run.evidence.log_tail import LINE_CHARS, GrowingLog, read_tail
+from ddp_run.judge.diagnose import judge
 from ddp_run.record.events import (
     AgentExited,
     AgentStarted,

@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from ddp_run.diagnose import judge
 from ddp_run.evidence.model import Death, Evidence, LogText
-from ddp_run.first_end import first_end
+from ddp_run.judge.diagnose import judge
+from ddp_run.judge.first_end import first_end
 from ddp_run.record.events import ExceptionInfo, MonotonicNs, Rank
 
 MS = 1_000_000

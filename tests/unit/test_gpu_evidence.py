@@ -10,6 +10,8 @@ import pytest
 
 from ddp_run.evidence.gather import gather
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.rules import cuda_oom
+from ddp_run.judge.verdict import Finding
 from ddp_run.record.events import (
     AttemptStarted,
     Event,
@@ -23,8 +25,6 @@ from ddp_run.record.events import (
     RankStarted,
     RunStarted,
 )
-from ddp_run.rules import cuda_oom
-from ddp_run.verdict import Finding
 
 GIB = 1 << 30
 SECOND = 10**9

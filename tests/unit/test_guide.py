@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run import diagnose
 from ddp_run.cli import COMMANDS
 from ddp_run.commands import commands
+from ddp_run.judge import diagnose
 from ddp_run.plan.preflight import torch_rows
 from ddp_run.settings.sources import parse
 from ddp_run.settings.table import Row, all_rows

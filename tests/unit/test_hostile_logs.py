@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from ddp_run.diagnose import follows_another, judge
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log
-from ddp_run.verdict import Verdict
+from ddp_run.judge.diagnose import follows_another, judge
+from ddp_run.judge.verdict import Verdict
 
 GROWTH = 10.0
 """Linear time takes 4 times as long, n² 16 times."""

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import ddp_run
-from ddp_run import rules
+from ddp_run.judge import rules
 
 SIZES = (32, 512, 4096, 16384)
 SLOW_S = 0.0004

@@ -16,11 +16,11 @@ LATER = frozenset(
     {"click", "structlog", "tenacity", "psutil", "torch", "numpy"}
     | {"asyncio", "concurrent.futures", "multiprocessing", "logging", "importlib.metadata", "unittest", "email"}
     | {
-        "ddp_run.verdict",
-        "ddp_run.rules",
-        "ddp_run.diagnose",
+        "ddp_run.judge.verdict",
+        "ddp_run.judge.rules",
+        "ddp_run.judge.diagnose",
         "ddp_run.evidence.gather",
-        "ddp_run.retry",
+        "ddp_run.judge.retry",
         "ddp_run.verdict_text",
     }
 )

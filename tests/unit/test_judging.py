@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run import judging
+from ddp_run.judge import judging
 from ddp_run.record.events import (
     AgentExited,
     AgentStarted,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.unit.test_evidence import exited, hello, run_started
 
-from ddp_run.diagnose import judge
 from ddp_run.evidence.gather import gather
+from ddp_run.judge.diagnose import judge
+from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import AttemptStarted, Event, MonotonicNs
-from ddp_run.verdict import Verdict
 
 # The forms are of NCCL's src/debug.cc and of torch's ProcessGroupNCCL.cpp and NCCLUtils.hpp.
 ERROR = """Traceback (most recent call last):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddp_run import explain
-from ddp_run.verdict import Verdict
+from ddp_run.judge.verdict import Verdict
 
 BOX = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 ============================================================

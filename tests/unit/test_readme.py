@@ -15,15 +15,16 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run import diagnose, supervise, verdict_file, verdict_text
+from ddp_run import supervise, verdict_file, verdict_text
 from ddp_run.cli import COMMANDS
 from ddp_run.evidence.model import Quote
+from ddp_run.judge import diagnose
+from ddp_run.judge.verdict import Collateral, FirstFailure, Verdict
 from ddp_run.plan.preflight import torch_rows
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
 from ddp_run.settings.sources import parse
 from ddp_run.settings.table import Row, all_rows
 from ddp_run.values import problem
-from ddp_run.verdict import Collateral, FirstFailure, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

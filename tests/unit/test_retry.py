@@ -8,8 +8,8 @@ import pytest
 
 from ddp_run.backoff import attempts
 from ddp_run.evidence.model import Phase
-from ddp_run.retry import Decision, decide
-from ddp_run.verdict import Outcome, Retry, Verdict
+from ddp_run.judge.retry import Decision, decide
+from ddp_run.judge.verdict import Outcome, Retry, Verdict
 
 
 def verdict(outcome: Outcome = "failed", cause: str | None = "peer-died", helps: bool = True) -> Verdict:

@@ -7,8 +7,8 @@ import signal
 
 from ddp_run.evidence.model import Death, LogText
 from ddp_run.evidence.traceback_text import from_text
+from ddp_run.judge.signs import Sign, anywhere, ended_by, every, in_exception, in_last_words, words
 from ddp_run.record.events import ExceptionInfo, Rank
-from ddp_run.signs import Sign, anywhere, ended_by, every, in_exception, in_last_words, words
 
 FULL = Sign("No space left", re.compile(r"\[Errno (?P<number>\d+)\] No space left on device"))
 ONLY_OS = Sign("No space left", types=frozenset({"OSError"}))

@@ -13,9 +13,9 @@ import pytest
 from tests.waiting import wait_until
 
 from ddp_run import core_dump, kernel_log, processes
-from ddp_run.advice import by_core
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.gpus import GpuWatch
+from ddp_run.judge.advice import by_core
 from ddp_run.kernel_log import KernelLog, text_of
 from ddp_run.leftovers import Leftovers
 from ddp_run.loop import Loop, reap

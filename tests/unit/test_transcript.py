@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from ddp_run.diagnose import follows_another, judge
 from ddp_run.evidence.model import Evidence, LogText
 from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.evidence.pasted.torn_line import once
 from ddp_run.evidence.pasted.transcript import read
+from ddp_run.judge.diagnose import follows_another, judge
+from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Rank
-from ddp_run.verdict import Verdict
 
 RAISED = """Traceback (most recent call last):
   File "/home/user/train.py", line 5, in step

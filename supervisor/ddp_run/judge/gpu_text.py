@@ -1,0 +1,93 @@
+"""Where the error of a GPU shows: in what ended the rank, and in what NCCL and the driver say of it. Pure.
+
+Texts of NVIDIA's CUDA, AMD's ROCm (HIP) and Intel's XPU (SYCL, Level Zero) runtimes, as torch passes them on.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ddp_run.evidence.model import Death, LogText
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words
+
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+_OF_A_GPU = re.compile(
+    r"CUDA|cuda|cuDNN|cuBLAS|CUBLAS|CUDNN|NVML|NCCL|nccl|HIP |hip[A-Z]|rocBLAS|miopen|MIOpen|RCCL|HSA_"
+    r"|XPU|SYCL|level_zero|[Tt]riton|AcceleratorError"
+)
+_VERY_LAST = 12
+_UNHANDLED = re.compile(r"unhandled (?:cuda|system) error|ncclUnhandledCudaError|ncclSystemError|ncclInternalError")
+_REMOTE = re.compile(r"ncclRemoteError|remote process exited")
+_BY = re.compile(r"[\w.\-]:(?P<pid>\d{1,9}):\d{1,9} \[\d{1,9}\] ")
+_NO_GPU = re.compile(r"no GPUs found!|No CUDA GPUs are available|Unexpected error from cudaGetDeviceCount")
+"""What torch says where it counts no GPU: why, it said in a warning before."""
+_PROGRAMS_NO_GPU = re.compile(
+    r"CUDA (?:is )?not available|is_available\(\)|bf16/gpu|requires? a GPU|No GPU found|No supported gpu backend"
+    r"|(?i:no (?:cuda|gpu)s?\b.{0,30}(?:available|found|detected))"
+)
+"""What programs say of the same."""
+
+
+def ended_by_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:
+    """The sign in the exception that ended the rank; without one in its last words.
+
+    A rank that was killed from outside may have gone on after what it printed of its GPU: there only the very last
+    lines count, and prove nothing.
+    """
+    if death.exception is not None:
+        return in_exception(death, signs)
+    if death.code not in _FROM_OUTSIDE:
+        return in_last_words(death, signs)
+    hit = in_last_words(death, signs, _VERY_LAST)
+    return None if hit is None else replace(hit, confidence="likely")
+
+
+def behind_nccl(death: Death, signs: Sequence[Sign]) -> Hit | None:
+    """The sign in NCCL's warnings, where one of its exceptions ended the rank: `unhandled cuda error` is no cause."""
+    raised = death.exception
+    if raised is None:
+        return None
+    said = f"{raised.type}: {raised.message}"
+    if not _UNHANDLED.search(said) or _REMOTE.search(said):
+        return None
+    return anywhere(death.nccl, signs) or anywhere(_without_other_processes(death), signs)
+
+
+def _without_other_processes(death: Death) -> LogText:
+    """The rank's log without what NCCL wrote in other processes (`HOST:PID:THREAD [GPU] …`): logs may mix them."""
+    if death.pid is None:
+        return death.stderr
+    mine = str(death.pid)
+    lines = tuple("" if (by := _BY.search(line)) and by["pid"] != mine else line for line in death.stderr.lines)
+    return replace(death.stderr, lines=lines)
+
+
+def behind_no_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:
+    """The sign in torch's warnings, where the rank ended because it found no GPU; likely where only it says so."""
+    raised = death.exception
+    if raised is None:
+        return None
+    torchs = _NO_GPU.search(raised.message) is not None
+    last = raised.traceback.splitlines()[-2:] if raised.type == "AssertionError" and not raised.message else []
+    if not torchs and not _PROGRAMS_NO_GPU.search("\n".join([raised.message, *last])):
+        return None
+    hit = anywhere(death.stderr, signs)
+    return hit if hit is None or torchs else replace(hit, confidence="likely")
+
+
+def is_of_a_gpu(death: Death) -> bool:
+    """Whether what ended the rank is of a GPU's runtime, or is not known at all."""
+    raised = death.exception
+    if raised is None:
+        return death.code not in _FROM_OUTSIDE
+    return _OF_A_GPU.search(f"{raised.type}: {raised.message}") is not None
+
+
+def vendor(text: str) -> str:
+    """Whose GPU a message speaks of: `HIP`, `XPU`, else `CUDA` (torch for ROCm says `CUDA` in Python's texts too)."""
+    if re.search(r"\bHIP\b|hip[A-Z]|HSA_STATUS|\bROCm\b|rocBLAS|miopen|MIOpen|\brocm|by GPU node-", text):
+        return "HIP"
+    return "XPU" if re.search(r"\bXPU\b|level_zero|PI_ERROR_|UR_RESULT_|SYCL|fault from GPU at", text) else "CUDA"

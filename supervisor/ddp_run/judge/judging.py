@@ -1,0 +1,111 @@
+"""One attempt's verdict, whatever its logs, its files or a rule do: judging never fails, and ends within a known time.
+
+The journal's events are what ddp-run itself saw; logs add why. Where they cannot be read, or not in time, the verdict
+rests on the events alone.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from ddp_run.evidence.gather import gather
+from ddp_run.judge.diagnose import judge, stopped_before_retry
+from ddp_run.judge.retry import stopped
+from ddp_run.judge.verdict import FirstFailure, Verdict
+from ddp_run.record.attempt_events import of_attempt, stop_before_retry
+from ddp_run.record.events import Event, RankExited, RankFailed
+from ddp_run.values.exit_status import shell_code, signal_name
+
+LIMIT_S = 10.0
+"""Reading and judging take milliseconds; this catches a hostile log, or a file system that does not answer."""
+_NO_FILES = Path("/dev/null")
+"""As a folder: nothing below it can be read, so an attempt gathered there shows its events alone."""
+
+
+class _TooLong(BaseException):
+    """Judging took too long. No Exception: what guards against a broken rule must let it pass."""
+
+
+def judged(folder: Path, events: Sequence[Event], attempt: int, *, limit_s: float | None = None) -> Verdict:
+    """The verdict for one attempt, of `limit_s` seconds at most; where its files end that, a note says so.
+
+    With a limit, to be called in the main thread, and with SIGALRM not in use.
+    """
+    try:
+        with _limit(limit_s):
+            return judge(gather(folder, events, attempt))
+    except _TooLong:
+        why = f"they took more than {limit_s:g} s"
+    except Exception as error:
+        why = _brief(error)
+    verdict = judged_by_events(folder, events, attempt)
+    note = f"the logs could not be judged ({why}); this verdict rests on what ddp-run itself observed"
+    return replace(verdict, notes=(*verdict.notes, note))
+
+
+def judged_by_events(folder: Path, events: Sequence[Event], attempt: int) -> Verdict:
+    """The verdict by the journal's events alone, without a look at any file."""
+    try:
+        return judge(replace(gather(_NO_FILES, events, attempt), folder=str(folder)))
+    except Exception as error:
+        return _first_end(events, attempt, _brief(error))
+
+
+def final(verdict: Verdict, events: Sequence[Event]) -> Verdict:
+    """The run's verdict from its last attempt's: another one where a stop signal came in place of the next attempt."""
+    signum = stop_before_retry(events)
+    return verdict if signum is None else stopped_before_retry(verdict, signum)
+
+
+def final_reason(reason: str, events: Sequence[Event]) -> str:
+    """Why there is no other attempt: `reason`, as it was decided after the last, unless a stop signal came then."""
+    signum = stop_before_retry(events)
+    return reason if signum is None else stopped(signum).reason
+
+
+def _first_end(events: Sequence[Event], attempt: int, why: str) -> Verdict:
+    """The first rank that failed, and its code: the least that is owed."""
+    ends = [
+        event
+        for event in of_attempt(events, attempt).events
+        if isinstance(event, RankFailed) or (isinstance(event, RankExited) and event.code)
+    ]
+    note = (f"the attempt could not be judged ({why})",)
+    if not ends:
+        return Verdict("failed", 1, notes=note)
+    first = min(ends, key=lambda event: event.at)
+    exited = next((e for e in ends if isinstance(e, RankExited) and e.rank == first.rank), None)
+    code = first.code if exited is None else exited.code
+    failure = FirstFailure(first.rank, exit_code=code, signal=signal_name(code), at=first.at)
+    return Verdict("failed", shell_code(code) or 1, first_failure=failure, notes=note)
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+@contextmanager
+def _limit(seconds: float | None) -> Iterator[None]:
+    """Raises _TooLong after so many seconds: within a read that can be interrupted, and within a regular expression.
+
+    Source: Modules/_sre/sre_lib.h checks for signals every 4096 steps.
+    """
+    if seconds is None:
+        yield
+        return
+
+    def raise_too_long(_signum: int, _frame: FrameType | None) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, raise_too_long)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,158 @@
+"""Reads what NCCL (or RCCL) says of an error: its result code, its last error, its warnings. Pure.
+
+Forms: torch's `NCCL error in: FILE:LINE, internal error, NCCL version 2.14.3` with the name of the code and
+`Last error:` below (ProcessGroupNCCL.cpp, NCCLUtils.hpp), torch.cuda.nccl's `NCCL Error 5: …`, the watchdog's
+`NCCL error: …` (checkForNCCLErrorsInternal), and NCCL's own `HOST:PID:TID [DEVICE] FILE:LINE NCCL WARN …` (debug.cc).
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, LogText, Quote
+from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.values.frozen import frozen
+
+ERRORS = (
+    Sign("NCCL error in: "),
+    Sign("NCCL error: "),
+    Sign("NCCL Error ", re.compile(r"NCCL Error \d+: ")),
+    Sign("ncclInternalError: "),
+    Sign("ncclInvalidUsage: "),
+    Sign("ncclInvalidArgument: "),
+    Sign("ncclUnhandledCudaError: "),
+    Sign("ncclSystemError: "),
+    Sign("ncclRemoteError: "),
+)
+"""By which an error of NCCL's that ended a rank is known."""
+REASONS = (Sign("NCCL WARN "), Sign("Last error:"))
+"""By which the lines that tell why are found."""
+
+_CODE = re.compile(r"\bnccl(?:UnhandledCudaError|SystemError|InternalError|InvalidArgument|InvalidUsage|RemoteError)\b")
+_PHRASES = {
+    "unhandled cuda error": "ncclUnhandledCudaError",
+    "unhandled system error": "ncclSystemError",
+    "internal error": "ncclInternalError",
+    "invalid argument": "ncclInvalidArgument",
+    "invalid usage": "ncclInvalidUsage",
+    "remote process exited": "ncclRemoteError",
+}
+_PHRASE = re.compile(
+    r"NCCL (?:error in: [^,]{0,300},|error:|Error \d+:) *(?P<phrase>" + "|".join(_PHRASES) + r")", re.IGNORECASE
+)
+_VERSION = re.compile(r"NCCL version (?P<version>[\d.]+)")
+_LAST_ERROR = re.compile(r"Last error:[ \t]*(?P<said>[^\n]*)(?:\n(?P<next>[^\n]*))?")
+_WARN = "NCCL WARN "
+_WARNER = re.compile(r"[\w.\-]:(?P<pid>\d{1,9}):\d+ \[-?\d+\] [^\[]{0,300}$")
+"""What stands before a warning: the process that gives it."""
+_SPEAKER = re.compile(r"^(?:\[[A-Za-z_]*\d+\]:\s*)+")
+_LEFT = re.compile(r"[Cc]onnection (?:closed|reset) by (?:remote )?peer|Broken pipe")
+_NETWORK = re.compile(
+    r"no socket interface found|No usable listening interface|NET/Socket : no interface found"
+    r"|no device found (?:matching|after excluding)"
+    r"|[Cc]onnect to \S+ (?:returned|failed|with error)|PollConnect to \S+ failed|connect returned "
+    r"|Call to connect returned|exceeded (?:error )?retr|exceeded timeouts"
+    r"|Call to (?:recv from|send to|connect|bind|listen|accept|getaddrinfo|getsockname)\b"
+    r"|Net : |Accept failed|Proxy Call to rank \d+ failed \(Connect\)"
+    r"|NET/(?:IB|OFI|Socket|UCX|RDMA)|ibv_\w+|[Gg]ot completion (?:from peer|with)|Got async event"
+    r"|No route to host|Connection refused|Connection timed out|Network is unreachable|any NET plugin"
+)
+_MISMATCH = re.compile(r"collective mismatch error|message truncated : receiving")
+_MEMORY_FILE = re.compile(r"dev/shm/|shared memory|No space left on device")
+_LINES_BEFORE = 3
+_LINES_AFTER = 8
+
+
+@frozen
+class NcclError:
+    """An error of NCCL's that ended a rank.
+
+    `reason` is the nearest to a cause that NCCL says: its last error, else its last warning; null where it says none.
+    """
+
+    code: str | None
+    reason: str | None
+    version: str | None
+    hit: Hit
+    also: tuple[Quote, ...]
+
+    @property
+    def network(self) -> bool:
+        """The reason is the network's, and not that a peer closed its end."""
+        said = self.reason
+        return said is not None and bool(_NETWORK.search(said)) and not _LEFT.search(said) and not self.mismatch
+
+    @property
+    def peer_left(self) -> bool:
+        """Another process closed its end of a connection: a consequence."""
+        if self.network or self.mismatch:
+            return False
+        return self.code == "ncclRemoteError" or (self.reason is not None and bool(_LEFT.search(self.reason)))
+
+    @property
+    def mismatch(self) -> bool:
+        """A peer sent another size than this rank expects."""
+        return self.reason is not None and bool(_MISMATCH.search(self.reason))
+
+    @property
+    def shared_memory(self) -> bool:
+        """Shared memory is too small, or may not be written."""
+        return self.reason is not None and bool(_MEMORY_FILE.search(self.reason))
+
+
+def error_of(death: Death) -> NcclError | None:
+    """The error of NCCL's that ended this rank."""
+    hit = ended_by(death, ERRORS)
+    if hit is None:
+        return None
+    text = hit.exception.message if hit.exception is not None else _around(death.stderr, hit)
+    code, phrase, version = _CODE.search(text), _PHRASE.search(text), _VERSION.search(text)
+    last, quote = _last_error(text), None
+    if last is not None:
+        quote = _line(death.stderr, last)
+    warned = _warning(death)
+    if last is None and warned is not None:
+        last, quote = warned
+    name = code[0] if code else _PHRASES[phrase["phrase"].lower()] if phrase else None
+    return NcclError(name, last, version["version"] if version else None, hit, (quote,) if quote else ())
+
+
+def _around(log: LogText, hit: Hit) -> str:
+    if hit.quote is None:
+        return hit.text
+    for index in range(len(log.lines) - 1, -1, -1):
+        if log.number(index) == hit.quote.line and log.lines[index] == hit.quote.text:
+            lines = log.lines[max(0, index - _LINES_BEFORE) : index + _LINES_AFTER]
+            return "\n".join(_SPEAKER.sub("", line) for line in lines)
+    return hit.quote.text
+
+
+def _last_error(text: str) -> str | None:
+    found = None
+    for hit in _LAST_ERROR.finditer(text):
+        said = hit["said"].strip() or (hit["next"] or "").strip()
+        if said and not said.startswith(("Exception raised from", "frame #", "[")):
+            found = said
+    return found
+
+
+def _warning(death: Death) -> tuple[str, Quote] | None:
+    """NCCL's last warning: this process' own, where its pid is known and stands before one."""
+    said = [
+        (hit["pid"] if (hit := _WARNER.search(before)) is not None else None, words.strip(), log.quote(index))
+        for log in (death.nccl, death.stderr)
+        for index, line in enumerate(log.lines)
+        if _WARN in line
+        for before, _, words in (line.partition(_WARN),)
+        if words
+    ]
+    own = [each for each in said if death.pid is not None and each[0] == str(death.pid)]
+    telling = [each for each in own or said if not _LEFT.search(each[1])] or own or said
+    return telling[-1][1:] if telling else None
+
+
+def _line(log: LogText, words: str) -> Quote | None:
+    for index in range(len(log.lines) - 1, -1, -1):
+        if words in log.lines[index]:
+            return log.quote(index)
+    return None

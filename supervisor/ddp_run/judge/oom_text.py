@@ -1,0 +1,89 @@
+"""Where a text tells of out-of-memory kills: the kernel's lines, printed counters, schedulers' words. Pure.
+
+Sources: mm/oom_kill.c and Documentation/admin-guide/cgroup-v2.rst (`memory.events`), cgroup-v1/memory.rst
+(`memory.oom_control`), cAdvisor's metrics, systemd and systemd-oomd, kubelet's events and `kubectl describe`,
+`docker inspect`, SLURM, PBS, LSF, Ray's raylet, earlyoom.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ddp_run.evidence.model import LogText, Quote
+from ddp_run.judge.signs import Sign, every
+
+_NAMED = (
+    Sign("illed process ", re.compile(r"\bKilled process (?P<pid>\d{1,9}),? \((?P<program>[^)]{0,64})\)")),
+    Sign("reaped process ", re.compile(r"oom_reaper: reaped process (?P<pid>\d{1,9}) \((?P<program>[^)]{0,64})\)")),
+    Sign(
+        "oom-kill:constraint=",
+        re.compile(r"oom-kill:constraint=\S{0,400}?,task=(?P<program>[^,]{0,64}),pid=(?P<pid>\d{1,9})"),
+    ),
+    # before Linux 5.1: the process that was chosen; the one that was killed is named in a line of its own
+    Sign(
+        "ut of memory: Kill process ",
+        re.compile(r"ut of memory: Kill process (?P<pid>\d{1,9}) \((?P<program>[^)]{0,64})\)"),
+    ),
+)
+"""Who was killed; the kernel's numbers of processes are other ones than a container's."""
+_COUNTS = (
+    Sign("oom_kill", re.compile(r"(?<![\w.])\"?oom_kill\"?[ :=\t]+(?P<count>\d{1,9})\b")),
+    Sign("oom_events_total", re.compile(r"oom_events_total(?:\{[^}]{0,400}\})? (?P<count>\d{1,9})\b")),
+)
+"""Counters of a cgroup or host: they go on from one job to the next."""
+_TOLD = (
+    Sign("invoked oom-killer", re.compile(r"\w invoked oom-killer: ")),
+    # not Ray's guess, which is the same at every end of a worker
+    Sign("killed by the OOM killer", re.compile(r"(?<!\(1\) the process was )killed by the OOM killer")),
+    Sign("Failed with result 'oom-kill'"),
+    Sign(
+        "due to memory pressure",
+        re.compile(
+            r"Killed \S+ due to memory pressure|(?<!\d)[1-9]\d* Workers [^\n]{0,40}killed due to memory pressure"
+        ),
+    ),
+    Sign("SystemOOM"),
+    Sign("System OOM encountered"),
+    Sign("oom_kill event", re.compile(r"Detected \d+ oom_kill events? in")),
+    Sign("oom-kill event", re.compile(r"Detected \d+ oom-kill event(?:\(s\)|s)? in")),
+    Sign("killed by the cgroup out-of-memory handler"),
+    Sign(
+        "exceeded memory limit",
+        re.compile(r"(?:Step|Job) \S{1,100} exceeded memory limit \([^)]{0,100}\), being killed"),
+    ),
+    Sign("OOMKilled", re.compile(r"\bOOMKilled\b(?!\"?\s*[:=]\s*[\"']?[Ff]alse)")),
+    Sign("PBS: job killed: ", re.compile(r"PBS: job killed: v?mem \d{1,18}\w{0,9} exceeded limit")),
+    Sign("TERM_MEMLIMIT"),
+    Sign("OUT_OF_MEMORY", re.compile(r"(?<![\w.])OUT_OF_MEMORY\b")),
+    Sign("earlyoom[", re.compile(r"earlyoom\[\d+\]: sending SIG(?:KILL|TERM) to process")),
+)
+SIGNS: tuple[Sign, ...] = (*_NAMED, *_COUNTS, *_TOLD)
+
+
+def named(log: LogText, pid: int | None) -> Quote | None:
+    """The kernel's last line that says that it killed this process."""
+    if pid is None:
+        return None
+    found = [hit.quote for sign in _NAMED[:3] for hit in every(log, sign) if hit["pid"] == str(pid)]
+    return found[0] if found else None
+
+
+def told(logs: Iterable[LogText]) -> Quote | None:
+    """What tells best that there was such a kill, whoever was killed: schedulers, then the kernel, then counts."""
+    texts = list(logs)
+    for signs in (_TOLD, _NAMED):
+        found = [hit.quote for text in texts for sign in signs for hit in every(text, sign)]
+        if found:
+            return found[-1]
+    return next((quote for text in texts if (quote := _counted(text)) is not None), None)
+
+
+def _counted(log: LogText) -> Quote | None:
+    """The last count above 0; where a counter was printed more than once, only if it rose."""
+    for sign in _COUNTS:
+        counts = [(int(hit["count"] or 0), hit.quote) for hit in every(log, sign)]
+        before = counts[0][0] if len(counts) > 1 else 0
+        if counts and counts[-1][0] > before:
+            return counts[-1][1]
+    return None

@@ -1,0 +1,112 @@
+"""Whether there is another attempt. Pure; how long it is waited for: `ddp_run.backoff`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddp_run.judge.verdict import Verdict
+from ddp_run.values.exit_status import in_words
+
+_SAME_ENDS = 3
+"""Attempts that end alike without getting further before the next one is not made."""
+_PORT_ROUNDS = 5
+"""How many ports may be stolen between our test of them and the agent's bind before it counts as a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What follows an attempt. `free`: it does not count against --max-retries.
+
+    `backend`: the process-group backend of all ranks from the next attempt on, null: as before.
+    """
+
+    retry: bool
+    reason: str
+    free: bool = False
+    backend: str | None = None
+
+
+def decide(
+    verdict: Verdict,
+    *,
+    policy: str,
+    retries_left: int,
+    asked: int,
+    ports_lost: int,
+    port: int | None,
+    earlier: Sequence[Verdict] = (),
+    fallback: str | None = None,
+) -> Decision:
+    """Retry or stop.
+
+    `port` is the master port that the attempt was given, `ports_lost` how often it was taken; `earlier` are the
+    attempts' verdicts before this one; `fallback` is the backend to try where the program's fails to initialise.
+    """
+    if verdict.outcome not in ("failed", "hung"):
+        outcome = verdict.outcome or "nothing known"
+        return Decision(False, _END_REASONS.get(outcome, outcome))
+    if _port_stolen(verdict, port) and ports_lost < _PORT_ROUNDS:
+        return Decision(True, f"port {port} was taken meanwhile: another port", free=True)
+    if fallback is not None and _failed_to_initialise(verdict):
+        reason = f"the process group failed to initialise: all ranks use backend {fallback} from here on"
+        return Decision(True, reason, free=True, backend=fallback)
+    if asked == 0:
+        return Decision(False, _with_catalogue("no retry was asked for (--max-retries)", verdict))
+    if policy == "never":
+        return Decision(False, "--retry never")
+    if policy == "by-cause" and verdict.retry is not None and not verdict.retry.helps:
+        return Decision(False, verdict.retry.reason)
+    if retries_left <= 0:
+        return Decision(False, f"all {asked} retries of --max-retries are used up")
+    if policy == "by-cause" and _stands_still([*earlier, verdict]):
+        return Decision(False, f"{_SAME_ENDS} attempts ended in the same way and none got any further")
+    if policy == "always":
+        return Decision(True, "--retry always")
+    return Decision(True, verdict.retry.reason if verdict.retry is not None else "the cause is not known")
+
+
+def stopped(signum: int) -> Decision:
+    """No other attempt: a signal told the run to stop before it began."""
+    return Decision(False, f"ddp-run was told to stop by {in_words(-signum)} before the next attempt")
+
+
+def not_started(number: int, error: OSError) -> Decision:
+    """No other attempt: the system would not start it. `number` counts from 1."""
+    return Decision(False, f"attempt {number} could not be started: {error}")
+
+
+def _failed_to_initialise(verdict: Verdict) -> bool:
+    """A communicator that could not be made, or no device for the backend; NCCL makes one at the first collective."""
+    return verdict.cause == "nccl-init" or (
+        verdict.phase == "init" and verdict.cause in ("nccl-network", "cuda-unavailable", "driver-mismatch")
+    )
+
+
+def _stands_still(verdicts: Sequence[Verdict]) -> bool:
+    """Whether the last attempts ended alike, at the same place, and none made more steps than the first of them."""
+    last = verdicts[-_SAME_ENDS:]
+    if len(last) < _SAME_ENDS or len({_end(verdict) for verdict in last}) > 1:
+        return False
+    return all((verdict.step or 0) <= (last[0].step or 0) for verdict in last)
+
+
+def _end(verdict: Verdict) -> tuple[object, ...]:
+    first = verdict.first_failure
+    raised = first.exception if first is not None else None
+    place = (raised.type, raised.file, raised.line) if raised is not None else ()
+    return verdict.cause, first.rank if first is not None else None, verdict.phase, place
+
+
+def _port_stolen(verdict: Verdict, port: int | None) -> bool:
+    cured = verdict.retry is not None and verdict.retry.helps
+    return verdict.cause == "port-in-use" and port is not None and cured
+
+
+UNDECIDED = "ddp-run did not live to decide"
+"""What a verdict says of a retry until that is decided."""
+_END_REASONS = {"succeeded": "the job succeeded", "interrupted": "ddp-run was told to stop"}
+
+
+def _with_catalogue(reason: str, verdict: Verdict) -> str:
+    return f"{reason}; {verdict.retry.reason}" if verdict.retry is not None else reason

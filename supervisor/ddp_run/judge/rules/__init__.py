@@ -1,0 +1,1 @@
+"""The catalogue of causes: one file per cause, found by being here (see `ddp_run.judge.diagnose.catalogue`)."""

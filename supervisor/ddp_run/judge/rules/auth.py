@@ -1,0 +1,178 @@
+"""Credentials are missing or refused.
+
+## What happened
+A remote service (the Hugging Face Hub, wandb, an object store) knows no valid login of this job, or the login may not
+do what was asked.
+## How to recognise it
+`401 Client Error`, `403 Client Error`, `GatedRepoError`, `You are trying to access a gated repo`, `Repository Not
+Found … make sure you are authenticated`, `api_key not configured (no-tty)`, `Unable to locate credentials`,
+`ExpiredToken`, `AccessDenied`. The Hub gives 401 for a repository that does not exist too, so that nobody can guess
+names: check the spelling first.
+## What to do
+Set the token on every node and inside the container: `HF_TOKEN`, `WANDB_API_KEY`, `AWS_ACCESS_KEY_ID` and
+`AWS_SECRET_ACCESS_KEY`. A login in the home folder of a login node is of no use where the job has another home. For a
+gated model, accept its terms once on its page.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP207",
+    name="auth",
+    title="Credentials are missing or refused",
+    area=Area.NETWORK,
+    retry=Retry(helps=False, reason="the same credentials are refused again"),
+    since="0.1",
+    beats=("hub-network", "file-not-found", "permission-denied"),
+)
+_URL = r"(?P<url>https?://[^\s'\"?<>]+)"
+_NOT_FOUND = "If you are trying to access a private or gated repo"
+SIGNS: tuple[Sign, ...] = (
+    # Hugging Face
+    Sign(
+        "You are trying to access a gated repo",
+        re.compile(rf"You are trying to access a gated repo(?:\.\s+Make sure to have access to it at {_URL})?"),
+    ),
+    Sign("Cannot access gated repo for url", re.compile(rf"Cannot access gated repo for url {_URL}")),
+    Sign("GatedRepoError", types=frozenset({"GatedRepoError"})),
+    Sign(_NOT_FOUND, re.compile(rf"Repository Not Found for url: {_URL}|{_NOT_FOUND}")),
+    Sign("Token is required (", re.compile(r"Token is required \([^)]{0,200}\), but no token found")),
+    Sign("LocalTokenNotFoundError", types=frozenset({"LocalTokenNotFoundError"})),
+    Sign("Invalid username or password"),
+    Sign("Invalid user token."),
+    # requests, httpx, urllib
+    *(
+        Sign(f"{status} Client Error", re.compile(rf"(?P<status>{status}) Client Error(?:[^\n]*?url: {_URL})?"))
+        for status in (401, 403)
+    ),
+    *(
+        Sign(f"Client error '{status}", re.compile(rf"Client error '(?P<status>{status})[^']*' for url '{_URL}"))
+        for status in (401, 403)
+    ),
+    Sign("HTTP Error 401", re.compile(r"HTTP Error (?P<status>401)")),
+    Sign("HTTP Error 403", re.compile(r"HTTP Error (?P<status>403)(?!: rate limit)")),
+    # wandb
+    Sign("api_key not configured (no-tty)"),
+    Sign("No API key configured. Use `wandb login`"),
+    Sign("wandb.errors.AuthenticationError"),
+    Sign("wandb.errors.errors.AuthenticationError"),
+    Sign("permission denied to upsert", re.compile(r"permission denied to upsert\w*")),
+    Sign("It appears that you do not have permission to access the requested resource"),
+    Sign("user is not logged in", re.compile(r"(?:returned error 401: |message\": ?\")user is not logged in")),
+    # Amazon, Google, Azure
+    Sign("Unable to locate credentials", types=frozenset({"NoCredentialsError"})),
+    Sign("Partial credentials found"),
+    Sign(
+        "An error occurred (",
+        re.compile(
+            r"An error occurred \((?P<what>401|403|AccessDenied(?:Exception)?|ExpiredToken(?:Exception)?"
+            r"|InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken"
+            r"|UnrecognizedClientException|InvalidClientTokenId)\) when calling"
+        ),
+    ),
+    Sign("Your default credentials were not found"),
+    Sign("Could not automatically determine credentials"),
+    Sign("Anonymous caller does not have storage."),
+    Sign("does not have storage.objects.", re.compile(r"does not have storage\.objects\.\w+ access")),
+    Sign("AuthorizationPermissionMismatch"),
+    Sign("DefaultAzureCredential failed to retrieve a token"),
+    # git
+    Sign("fatal: Authentication failed for", re.compile(rf"fatal: Authentication failed for '(?:{_URL})?")),
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A service's refusal of who asks."""
+    if death.struck:
+        return None  # a signal ended it: what it printed before was not the end
+    hit = ended_by(death, SIGNS)
+    if hit is None:
+        return None
+    service = _service(hit)
+    sure: Confidence = "likely" if hit.sign.words == _NOT_FOUND else hit.confidence
+    return hit.finding(RULE, death, _cause(death, hit, service), _advice(hit, service), confidence=sure)
+
+
+def _host(hit: Hit) -> str | None:
+    found = re.match(r"https?://(?:[^/@\s]*@)?([^/:\s]+)", hit["url"] or "")
+    return found[1] if found else None
+
+
+def _service(hit: Hit) -> str:
+    """Whose credentials they are: by the host, by the words, by the packages in the traceback."""
+    host = _host(hit)
+    said = f"{hit.sign.words}\n{hit.match[0]}"
+    trace = f"{hit.exception.type}\n{hit.exception.traceback}" if hit.exception is not None else ""
+    for service, named, package in (
+        ("hugging face", r"gated repo|LocalToken|Token is required|GatedRepo|user token", r"huggingface_hub/"),
+        ("wandb", r"wandb|api_key not configured|No API key configured|upsert", r"/wandb/"),
+        ("aws", r"An error occurred \(|NoCredentials|Partial credentials|locate credentials", r"/botocore/"),
+        ("google", r"storage\.|default credentials|determine credentials", r"/google/(?:auth|cloud|api_core)/"),
+        ("azure", r"Azure|AuthorizationPermission", r"/azure/"),
+    ):
+        by_host = host is not None and service.replace(" ", "") in host
+        if by_host or re.search(named, said) or (host is None and re.search(package, trace)):
+            return service
+    return host or ""
+
+
+def _cause(death: Death, hit: Hit, service: str) -> str:
+    named = {"hugging face": "the Hugging Face Hub", "aws": "AWS", "google": "Google Cloud", "azure": "Azure"}
+    by = named.get(service, service) or "a server"
+    repository = _repository(hit)
+    if "gated repo" in hit.sign.words or hit.sign.words == "GatedRepoError":
+        return f"{death.who} may not read the gated repository{f' {repository}' if repository else ''} on the Hub"
+    if hit.sign.words == _NOT_FOUND:
+        what = f"the repository {repository}" if repository else "a repository"
+        return (
+            f"{death.who} was shown no {what.removeprefix('the ').removeprefix('a ')} by the Hub: private, or misspelt"
+        )
+    if hit["status"]:
+        return f"{death.who} was refused by {by}: HTTP {hit['status']}"
+    if hit["what"]:
+        return f"{death.who} was refused by {by}: {hit['what']}"
+    if re.search(r"not configured|No API key|locate credentials|not found|no token found|determine cred", hit.match[0]):
+        return f"{death.who} has no credentials for {by}"
+    return f"{death.who} was refused by {by}: {hit.match[0][:120]}"
+
+
+def _repository(hit: Hit) -> str | None:
+    """`owner/name` from an address of the Hub."""
+    found = re.match(
+        r"https?://[^/]+/(?:api/(?:models|datasets|spaces)/|datasets/)?([\w.\-]+/[\w.\-]+)", hit["url"] or ""
+    )
+    return found[1].removesuffix(".") if found else None
+
+
+def _advice(hit: Hit, service: str) -> tuple[str, ...]:
+    if service == "hugging face":
+        repository = _repository(hit)
+        return (
+            "hf auth whoami   # on the node that failed: which login, if any (older: huggingface-cli whoami)",
+            'test -n "$HF_TOKEN" && echo set   # in the job\'s environment: is a token there?',
+            *(
+                (
+                    f'curl -sI -H "Authorization: Bearer $HF_TOKEN" https://huggingface.co/{repository} | head -n 1'
+                    "   # 200: may be read; else open the page: is the name right, were its terms accepted?",
+                )
+                if repository
+                else ()
+            ),
+        )
+    if service == "wandb":
+        return (
+            'test -n "$WANDB_API_KEY" && echo set   # in the job\'s environment; or: wandb login',
+            "export WANDB_MODE=offline   # to train now and `wandb sync` later",
+        )
+    if service == "aws":
+        return ("aws sts get-caller-identity   # on the node that failed: who am I, and until when?",)
+    if service == "google":
+        return ("gcloud auth application-default print-access-token >/dev/null && echo ok   # on the node that failed",)
+    host = _host(hit)
+    return (f"curl -sSI https://{host}   # does it ask for a login, or is a proxy in between?",) if host else ()

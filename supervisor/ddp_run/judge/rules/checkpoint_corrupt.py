@@ -1,0 +1,147 @@
+"""A file of weights or pickled data cannot be read.
+
+## What happened
+The file exists, but it is not what it should be: cut short by a job that was killed while it wrote, written by several
+ranks at once, a page of HTML or a git-lfs pointer in place of the weights, or of another format.
+## How to recognise it
+`PytorchStreamReader failed reading zip archive: failed finding central directory`, `[Errno 22] Invalid argument` of
+`PyTorchFileReader` (torch 2.13), `invalid header or archive is corrupted`; `invalid load key, 'v'.` (a git-lfs pointer
+begins with `version https://git-lfs…`), `'<'` (HTML), `'\\x00'` (blocks that were never written); `pickle data was
+truncated`, `Ran out of input` (empty file), `unexpected EOF, expected … more bytes`; safetensors' `Error while
+deserializing header`. Keys or sizes that do not fit the model are `checkpoint-mismatch`; a class that
+`weights_only=True` refuses is `version-mismatch`.
+## What to do
+Go back to the checkpoint before it, or fetch the file again (`git lfs pull`). So that it does not come again: save on
+rank 0 only, under a temporary name, and rename with `os.replace` when all is written.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import replace
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP802",
+    name="checkpoint-corrupt",
+    title="A file of weights or pickled data cannot be read",
+    area=Area.CHECKPOINT,
+    retry=Retry(helps=False, reason="the file is the same on the next attempt"),
+    since="0.1",
+    beats=("native-abort", "version-mismatch"),
+)
+_KEY = "invalid load key, "
+_OPERAND = "Unsupported operand "
+_CUT = "[Errno 22] Invalid argument"
+_EMPTY = "Ran out of input"
+_TOO_LARGE = re.compile("HeaderTooLarge|header too large")  # safetensors up to 0.5, and later
+_ZIP = frozenset({"BadZipFile"})
+_LFS = "without having git-lfs installed"
+_SAFETENSORS = "Error while deserializing header"
+SIGNS: tuple[Sign, ...] = (
+    Sign("PytorchStreamReader failed", re.compile(r"PytorchStreamReader failed (?P<what>[^\n]{0,140})")),
+    Sign(_KEY, re.compile(r"invalid load key, '(?P<key>[^']*)'")),
+    Sign("pickle data was truncated"),
+    Sign("unpickling stack underflow"),
+    Sign(_EMPTY, re.compile(r"EOFError: Ran out of input"), frozenset({"EOFError"})),
+    Sign("The file might be corrupted", re.compile(r"unexpected EOF, expected (?P<more>\d+) more bytes")),
+    Sign("unexpected EOF. The file might be corrupted"),
+    Sign("storage has wrong byte size: expected"),
+    Sign("storage has wrong size: expected"),
+    Sign(_OPERAND, re.compile(r"Unsupported operand (?P<operand>\d{1,9})\b")),
+    Sign(_CUT, re.compile(r"\[Errno 22\] Invalid argument$"), frozenset({"OSError"})),
+    Sign(_SAFETENSORS, re.compile(r"Error while deserializing header: (?P<what>[^\n]{0,120})")),
+    Sign(_LFS),
+    Sign("BadZipFile: ", types=_ZIP),
+)
+_UNPICKLER = next(sign for sign in SIGNS if sign.words == _OPERAND)
+# Python's spawn sends the program itself as a pickle: a child whose parent died reads half of it.
+_SPAWNED = re.compile(r"multiprocessing/(?:spawn|forkserver|connection|queues)\.py")
+_STARTS = {
+    "v": "its first byte is `v`, as in a git-lfs pointer",
+    "<": "it begins with `<`, as a page of HTML or XML does",
+    r"\x00": "it begins with zeros, so its blocks were never written",
+    r"\x1f": "it begins with the mark of gzip",
+    "{": "it begins with `{`, as JSON does",
+}
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A reader's refusal of a file's form."""
+    if death.struck and death.code != -signal.SIGABRT:
+        return None  # another signal ended it: what it printed before was not the end
+    hit = ended_by(death, SIGNS) or _below_a_blank_line(death)
+    if hit is None or not _is_meant(hit) or (hit.exception is not None and _SPAWNED.search(hit.exception.traceback)):
+        return None
+    sure: Confidence = "likely" if hit.sign.types == _ZIP or hit.sign.words == _CUT else hit.confidence
+    return hit.finding(RULE, death, _cause(death, hit), _advice(hit), confidence=sure)
+
+
+def _below_a_blank_line(death: Death) -> Hit | None:
+    """What the unpickler of `weights_only=True` adds below a blank line, which a log does not show as a part of it."""
+    refused = death.exception is not None and "Weights only load failed" in death.exception.message
+    hit = in_last_words(death, (_UNPICKLER,)) if refused else None
+    return replace(hit, confidence="certain") if hit is not None else None
+
+
+def _is_meant(hit: Hit) -> bool:
+    """An operand that no pickle has: others are only not supported. `Invalid argument`: of torch's reader of files."""
+    if hit.sign.words == _OPERAND:
+        return int(hit["operand"] or 0) not in _opcodes()
+    if hit.sign.words == _CUT:
+        return hit.exception is not None and "PyTorchFileReader(" in hit.exception.traceback
+    return True
+
+
+def _opcodes() -> frozenset[int]:
+    import pickletools
+
+    return frozenset(ord(opcode.code) for opcode in pickletools.opcodes)
+
+
+def _start(hit: Hit) -> str | None:
+    """The first byte of the file as `invalid load key` shows it."""
+    if hit["operand"]:
+        byte = int(hit["operand"])
+        return chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}"
+    return hit["key"]
+
+
+def _cause(death: Death, hit: Hit) -> str:
+    raised = hit.exception
+    where = raised.where if raised is not None else ""
+    start = _start(hit)
+    if start is not None:
+        why = _STARTS.get(start, f"it begins with {start!r}, which no pickle does")
+        return f"{death.who} loaded a file that is no checkpoint{where}: {why}"
+    if hit.sign.words == _CUT:
+        return f"{death.who} could not read a checkpoint{where}: most likely the file is cut short"
+    if hit.sign.words == _LFS:
+        return f"{death.who} loaded a git-lfs pointer in place of the weights{where}"
+    if hit.sign.words == _EMPTY:
+        return f"{death.who} loaded a pickle that is empty or cut short{where}"
+    if hit["more"]:
+        return f"{death.who} loaded a checkpoint that is cut short by {hit['more']} bytes or more{where}"
+    return f"{death.who} could not read a checkpoint{where}: {hit.match[0][:140].strip()}"
+
+
+def _advice(hit: Hit) -> tuple[str, ...]:
+    atomic = (
+        'torch.save(state, "last.pt.tmp"); os.replace("last.pt.tmp", "last.pt")   # on rank 0 only: never half a file'
+    )
+    pointer = hit.sign.words == _LFS or _start(hit) == "v" or _TOO_LARGE.search(hit["what"] or "")
+    if pointer:
+        return (
+            "find . -size -2k -exec grep -l '^version https://git-lfs' {} +   # pointers in place of files",
+            "git lfs install && git lfs pull",
+        )
+    if _start(hit) == "<":
+        return ("find . -size -100k -exec grep -lIi '<html' {} +   # pages saved in place of the file: fetch it again",)
+    return (
+        "ls -lt --time-style=full-iso   # in the checkpoint's folder: is the newest file smaller than the others?",
+        atomic,
+    )

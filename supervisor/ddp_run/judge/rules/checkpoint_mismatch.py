@@ -1,0 +1,247 @@
+"""A checkpoint does not fit the model, the optimizer or the number of ranks.
+
+## What happened
+The checkpoint was read, but it holds other names, other shapes or other parts than the program wants.
+## How to recognise it
+`Error(s) in loading state_dict for Net:` with `Missing key(s)`, `Unexpected key(s)` or `size mismatch for`; `loaded
+state dict contains a parameter group that doesn't match the size of optimizer's group`; `Missing key in checkpoint
+state_dict` (torch.distributed.checkpoint); `KeyError: 'optimizer'` at a line that takes a part out of a checkpoint;
+DeepSpeed's word that it was saved with another world size.
+## What to do
+Names that differ only by `module.` come from DistributedDataParallel, by `_orig_mod.` from `torch.compile`: load into
+`model.module`, or take the prefix off (the verdict's advice has the line). Sizes that differ come from another
+configuration of the model: use the one that the checkpoint was trained with.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.traceback_text import line_of
+from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP801",
+    name="checkpoint-mismatch",
+    title="A checkpoint does not fit the model, the optimizer or the number of ranks",
+    area=Area.CHECKPOINT,
+    retry=Retry(helps=False, reason="checkpoint and model are the same on the next attempt"),
+    since="0.1",
+)
+_STATE_DICT = "Error(s) in loading state_dict for "
+_KEY_ERROR = "KeyError"
+_WORLD = "world size of "
+SIGNS: tuple[Sign, ...] = (
+    Sign(_STATE_DICT, re.compile(r"Error\(s\) in loading state_dict for (?P<model>[\w.\[\]]+):(?P<body>[\s\S]*)")),
+    Sign("doesn't match the size of optimizer's group"),
+    Sign("loaded state dict has a different number of parameter groups"),
+    Sign(
+        "Missing key in checkpoint state_dict", re.compile(r"Missing key in checkpoint state_dict: (?P<key>\S+[^\s.])")
+    ),
+    Sign("Size mismatch between saved torch.Size", re.compile(r"Size mismatch between saved (?P<what>[^\n]{0,140})")),
+    Sign(
+        "The checkpoint being loaded used a DP",
+        re.compile(
+            r"The checkpoint being loaded used a DP world size of (?P<saved>\d+)"
+            r" but the current world size is (?P<now>\d+)"
+        ),
+    ),
+    Sign("Trying to restore optimizer state but checkpoint contains only the model"),
+    Sign("Trying to restore training state but checkpoint contains only the model"),
+    Sign("The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler"),
+    Sign("You set `ignore_mismatched_sizes` to `False`"),
+    Sign(_KEY_ERROR, re.compile(r"KeyError: '(?P<key>[\w.\-/]+)'$"), frozenset({_KEY_ERROR})),
+)
+_SIZES = re.compile(
+    r"size mismatch for (?P<key>[\w.]+): copying a param with shape torch\.Size\((?P<saved>\[[\d, ]*\])\)"
+    r" from checkpoint, the shape in current model is torch\.Size\((?P<built>\[[\d, ]*\])\)"
+)
+_DIRECTLY = 10
+"""Lines between such a warning and a traceback that has to do with it."""
+_PARTS = re.compile(
+    r"(?:optimizers?|optim|model|net|weights|schedulers?|lr_schedulers?|scaler|ema|model_ema)(?:_states?)?(?:_dicts?)?"
+    r"|state_dict|epoch|global_step|iteration|step|args|teacher|student|generator|discriminator|pytorch-lightning_versio"
+    r"n"
+)
+_FROM_CHECKPOINT = re.compile(
+    r"(?:^|[^\w.])(?:\w+\.)*(?:ck|(?=\w*(?:ckpt|check_?point|state_?dict|snapshot|resume|loaded|pretrained))\w++|states?"
+    r")"
+    r"(?:\[[^\]]{0,80}\]){0,8}\[(?P<quote>['\"])(?P<key>[^'\"]+)(?P=quote)\]",
+    re.IGNORECASE,
+)
+_LOADING = re.compile(r"\btorch\.load\(|\.load_state_dict\(")
+_WRAPPERS = frozenset({"module", "model", "_orig_mod", "base_model"})
+_PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "model.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Differences:
+    """What torch lists; `cut` where the list may go on beyond what was kept of it."""
+
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    sizes: tuple[tuple[str, str, str], ...]
+    cut: bool
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """torch's and its companions' own words, or a part that a checkpoint does not have."""
+    if death.struck:
+        return None  # a signal ended it: what it printed before was not the end
+    hit = ended_by(death, SIGNS)
+    if hit is None:
+        return _tolerated(death)
+    if hit.sign.words == _KEY_ERROR:
+        return _part(death, hit)
+    if hit.sign.words == _STATE_DICT:
+        return _state_dict(death, hit)
+    return hit.finding(RULE, death, _cause(death, hit), _advice(hit))
+
+
+def _tolerated(death: Death) -> Finding | None:
+    """Sizes that did not fit were only warned of, and the program failed as soon as it went on."""
+    raised = death.exception
+    if raised is None or raised.type not in ("IndexError", "KeyError", "RuntimeError", "ValueError"):
+        return None
+    lines = death.stderr.lines
+    header = next((i for i in range(len(lines) - 1, -1, -1) if "Traceback (most recent call last)" in lines[i]), None)
+    if header is None:
+        return None
+    for index in range(header - 1, max(-1, header - _DIRECTLY - 1), -1):
+        sizes = _SIZES.search(lines[index])
+        if sizes is not None:
+            cause = (
+                f"{death.who} raised {raised.type} right after a checkpoint was loaded whose sizes do not fit:"
+                f" {sizes['key']} is {sizes['saved']} there and {sizes['built']} in the model"
+            )
+            quotes = tuple(q for q in (death.stderr.quote(index), line_of(death.stderr, raised)) if q is not None)
+            advice = ("grep -rn 'strict=False' --include='*.py' .   # load with strict=True to see all that differs",)
+            return Finding(RULE, death.rank, cause, quotes, advice, "likely", exception=raised)
+    return None
+
+
+def _where(hit: Hit) -> str:
+    raised = hit.exception
+    return raised.where if raised is not None else ""
+
+
+def _part(death: Death, hit: Hit) -> Finding | None:
+    """A KeyError counts where the line that raised it takes that key out of what is named like a checkpoint."""
+    key = hit["key"]
+    lines = [] if hit.exception is None else hit.exception.traceback.splitlines()
+    source = next((line for line in reversed(lines) if line.startswith("    ") and line.strip(" ~^")), "")
+    taken = [found["key"] for found in _FROM_CHECKPOINT.finditer(source)]
+    loading = (
+        key
+        and _PARTS.fullmatch(key)
+        and _LOADING.search(source)
+        and re.search(rf"\[['\"]{re.escape(key)}['\"]\]", source)
+    )
+    if key is None or not (key in taken or loading):
+        return None
+    return hit.finding(
+        RULE,
+        death,
+        f"{death.who} found no {key!r} in a checkpoint{_where(hit)}",
+        ('python -c "import sys, torch; print(list(torch.load(sys.argv[1])))" FILE   # its parts',),
+        confidence="likely",
+    )
+
+
+def _state_dict(death: Death, hit: Hit) -> Finding:
+    differences = _differences(hit["body"] or "")
+    model = hit["model"]
+    said = _said(differences)
+    cause = f"{death.who} loaded a checkpoint that does not fit {model}{_where(hit)}" + (f": {said}" if said else "")
+    return hit.finding(RULE, death, cause, _repair(differences))
+
+
+def _differences(body: str) -> _Differences:
+    sizes = re.findall(
+        r"size mismatch for (\S+): copying a param(?:eter)? (?:with shape|of) (torch\.Size\(\[[^\]]*\]\)|\S+)"
+        r" from checkpoint, (?:the shape in current model is|where the shape is) "
+        r"(torch\.Size\(\[[^\]]*\]\)|\S+?)\.?(?:\s|$)",
+        body,
+    )
+    return _Differences(_keys(body, "Missing key"), _keys(body, "Unexpected key"), tuple(sizes), body.count("\n") >= 38)
+
+
+def _keys(body: str, heading: str) -> tuple[str, ...]:
+    listed = re.search(rf"{heading}\(s\) in state_dict: (?P<keys>[^\n]*)", body)
+    return tuple(re.findall(r'"([^"]+)"', listed["keys"])) if listed else ()
+
+
+def _said(found: _Differences) -> str:
+    parts = []
+    if found.missing:
+        parts.append(f"{len(found.missing)} missing ({_first(found.missing)})")
+    if found.unexpected:
+        parts.append(f"{len(found.unexpected)} unexpected ({_first(found.unexpected)})")
+    if found.sizes:
+        name, saved, now = found.sizes[0]
+        count = f"{len(found.sizes)}{' or more' if found.cut else ''}"
+        shapes = f"{name} is {_shape(saved)} there, {_shape(now)} here"
+        parts.append(f"{count} of other size ({shapes})")
+    return ", ".join(parts)
+
+
+def _first(keys: tuple[str, ...]) -> str:
+    return keys[0] if len(keys) == 1 else f"{keys[0]}, …"
+
+
+def _shape(text: str) -> str:
+    return text.removeprefix("torch.Size(").removesuffix(")")
+
+
+def _repair(found: _Differences) -> tuple[str, ...]:
+    for prefix in _PREFIXES:
+        if _prefixed(found.unexpected, found.missing, prefix):
+            return (f"state = {{k.removeprefix('{prefix}'): v for k, v in state.items()}}   # the file has the prefix",)
+        if _prefixed(found.missing, found.unexpected, prefix):
+            inner = {"module.": "model.module", "_orig_mod.": "model._orig_mod"}.get(prefix)
+            if inner is not None:
+                return (f"{inner}.load_state_dict(state)   # its names begin with '{prefix}'",)
+            return (f"state = {{'{prefix}' + k: v for k, v in state.items()}}   # the model's names have it",)
+    if found.sizes:
+        parts = found.sizes[0][0].split(".")
+        named = next((part for part in parts if part not in _WRAPPERS and not part.isdigit()), None)
+        if named in (None, "weight", "bias"):
+            return ()
+        return (f"grep -rnw {named} --include='*.py' .   # which setting gives it its size?",)
+    if found.missing or found.unexpected:
+        return ("print(model.load_state_dict(state, strict=False))   # lists what does not fit, and loads the rest",)
+    return ()
+
+
+def _prefixed(with_it: tuple[str, ...], without: tuple[str, ...], prefix: str) -> bool:
+    """Whether the one side's names are the other's with this before them."""
+    bare = {name.removeprefix(prefix) for name in with_it}
+    return bool(with_it) and all(name.startswith(prefix) for name in with_it) and bool(bare & set(without))
+
+
+def _cause(death: Death, hit: Hit) -> str:
+    where = _where(hit)
+    if hit["saved"]:
+        return f"{death.who} loaded a checkpoint of {hit['saved']} ranks into {hit['now']}{where}"
+    if hit["key"]:
+        return f"{death.who} found no {hit['key']!r} in a checkpoint{where}"
+    if "optimizer" in hit.sign.words or "parameter groups" in hit.sign.words:
+        return f"{death.who} loaded an optimizer state that does not fit the model's parameters{where}"
+    return f"{death.who} loaded a checkpoint that does not fit{where}: {hit.match[0][:140]}"
+
+
+def _advice(hit: Hit) -> tuple[str, ...]:
+    if hit["saved"]:
+        return (
+            f"start {hit['saved']} data-parallel ranks in all, as many as it was saved with",
+            "python -m deepspeed.checkpoint.ds_to_universal --help   # or convert it to load it with any number",
+        )
+    if "optimizer" in hit.sign.words or "parameter groups" in hit.sign.words:
+        return (
+            "print([len(g['params']) for g in optimizer.param_groups])   # in the program",
+            "print([len(g['params']) for g in state['param_groups']])   # in the checkpoint's optimizer state",
+        )
+    return ()

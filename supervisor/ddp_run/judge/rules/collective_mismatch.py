@@ -1,0 +1,134 @@
+"""The ranks called different collectives, or with different sizes.
+
+## What happened
+At the same point, two ranks ran different operations, or the same one with tensors of different shape or type.
+## How to recognise it
+`Detected mismatch between collectives on ranks. Rank 0 is running collective: …, but Rank 1 is running collective: …`
+(with `TORCH_DISTRIBUTED_DEBUG=DETAIL`). Without it: Gloo's `op.preamble.length <= op.nbytes. 20 vs 16` and `Received
+data size doesn't match expected size`, NCCL's `collective mismatch error, local size … remote size …` and `message
+truncated : receiving … bytes instead of …`. An object collective (`broadcast_object_list`, `all_gather_object`) that
+meets another one takes its data for a size: it asks for exabytes, for a `negative dimension`, or unpickles what is no
+pickle. More often NCCL only hangs: then see nccl-timeout-hang.
+## What to do
+Compare the two lines of user code that the ranks' tracebacks show. Usual reasons: an `if` on the rank or on data around
+a collective, a last batch of another size, parameters in another order. Gather sizes first (`all_gather_object`, or pad
+to the largest).
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_exception
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP505",
+    name="collective-mismatch",
+    title="The ranks called different collectives, or with different sizes",
+    area=Area.COLLECTIVE,
+    retry=Retry(helps=False, reason="the ranks would call the same different collectives again"),
+    since="0.1",
+    beats=(
+        *("peer-died", "native-abort", "nccl-init", "nccl-network", "gloo-timeout-hang"),
+        *("host-oom", "checkpoint-corrupt"),
+    ),
+)
+_PRINT = (
+    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}seq>\d+), ?)?OpType=(?P<{0}op>\w+)"
+    r"(?:, ?TensorShape=\[(?P<{0}shape>[^\]]*)\])?"
+)
+_DETECTED = Sign(
+    "Detected mismatch between collectives on ranks",
+    re.compile(
+        r"Detected mismatch between collectives on ranks\.(?: Rank (?P<a>\d+) is running (?:inconsistent )?collective: "
+        + _PRINT.format("a_")
+        + r".*?, but Rank (?P<b>\d+) is running (?:inconsistent )?collective: "
+        + _PRINT.format("b_")
+        + r")?",
+        re.DOTALL,
+    ),
+)
+_GLOO = (
+    Sign(
+        "op.preamble.length <= op.nbytes",
+        re.compile(r"op\.preamble\.length <= op\.nbytes(?:\. (?P<got>\d+) vs (?P<wanted>\d+))?"),
+    ),
+    Sign("Received data size doesn't match expected size"),
+)
+_COMPARED = Sign("Cannot apply desired operation due to shape mismatches")
+"""accelerate's own comparison (ACCELERATE_DEBUG_MODE)."""
+_NCCL = (
+    Sign(
+        "collective mismatch error, local size ",
+        re.compile(r"collective mismatch error, local size (?P<wanted>\d+) remote size (?P<got>\d+)"),
+    ),
+    Sign(
+        "message truncated : receiving ",
+        re.compile(r"message truncated : receiving (?P<got>\d+) bytes instead of (?P<wanted>\d+)"),
+    ),
+)
+_GARBLED = (
+    Sign(
+        "DefaultCPUAllocator: ",
+        re.compile(r"DefaultCPUAllocator: [^\n]{0,40}memory: you tried to allocate (?P<got>\d{13,20}) bytes"),
+    ),
+    Sign("negative dimension", re.compile(r"negative dimension (?P<got>-\d+)")),
+    Sign("UnpicklingError", types=frozenset({"UnpicklingError"})),
+    Sign("EOFError", types=frozenset({"EOFError"})),
+)
+"""What comes of taking a peer's data for the size, or the bytes, of an object."""
+_OBJECTS = re.compile(
+    r"distributed_c10d\.py\", line \d+, in (?:_tensor_to_object|(?:broadcast|recv|scatter|send)_object_list"
+    r"|(?:all_)?gather_object)"
+)
+SIGNS = (_DETECTED, *_GLOO, *_NCCL, *_GARBLED)
+_ADVICE = (
+    "export TORCH_DISTRIBUTED_DEBUG=DETAIL   # torch then compares every collective (not with Gloo and DDP together)",
+    "grep -rnE 'drop_last|get_rank\\(\\)' --include='*.py' .   # a shorter last batch, or an if on the rank?",
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What torch's own comparison says, or data of another size than this rank expects."""
+    hit = ended_by(death, (_DETECTED, *_GLOO, *_NCCL))
+    if hit is None and (death.exception is None or "NCCL" in death.exception.message):
+        hit = anywhere(death.nccl, _NCCL) or anywhere(death.stderr, _NCCL)
+    if hit is None:
+        return _garbled(death) or _compared(death)
+    if hit.sign is _DETECTED:
+        return _detected(hit, death)
+    sizes = f": {hit['got']} bytes where it expects {hit['wanted']}" if hit["got"] else ""
+    cause = f"{death.who} was sent data of another size by a peer{sizes}; the ranks likely call different collectives"
+    return hit.finding(RULE, death, cause, _ADVICE, confidence="likely")
+
+
+def _garbled(death: Death) -> Finding | None:
+    """An object collective that read a size that no object has, or bytes that are none: it met another collective."""
+    hit = in_exception(death, _GARBLED)
+    if hit is None or hit.exception is None or not _OBJECTS.search(hit.exception.traceback):
+        return None
+    cause = f"{death.who} took a peer's data for an object{death.where}; the ranks likely call different collectives"
+    return hit.finding(RULE, death, cause, _ADVICE, confidence="likely")
+
+
+def _compared(death: Death) -> Finding | None:
+    hit = ended_by(death, (_COMPARED,))
+    cause = f"{death.who} called a collective with another shape than its peers"
+    return None if hit is None else hit.finding(RULE, death, cause, _ADVICE)
+
+
+def _detected(hit: Hit, death: Death) -> Finding:
+    if hit["a"] is None:
+        cause = f"{death.who} runs another collective than its peers"
+        return hit.finding(RULE, death, cause, _ADVICE)
+    one, other = _told(hit, "a_"), _told(hit, "b_")
+    both = f"rank {hit['a']} runs {one} while rank {hit['b']} runs {other}"
+    number = f" (collective #{hit['a_seq']})" if hit["a_seq"] and hit["a_seq"] == hit["b_seq"] else ""
+    return hit.finding(RULE, death, both + number, _ADVICE[1:])
+
+
+def _told(hit: Hit, which: str) -> str:
+    shape = hit[f"{which}shape"]
+    return f"{hit[f'{which}op']}" + (f" of shape [{shape}]" if shape is not None else "")

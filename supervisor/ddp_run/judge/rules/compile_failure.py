@@ -1,0 +1,177 @@
+"""Compiling a kernel or an extension failed.
+
+## What happened
+Code that is compiled while the job runs did not compile: by `torch.compile` (Dynamo, Inductor), by Triton, or a
+C++/CUDA extension built at import by ninja and nvcc (DeepSpeed's ops, `torch.utils.cpp_extension.load`).
+## How to recognise it
+`torch._dynamo.exc.BackendCompilerFailed`, `torch._inductor.exc.InductorError`, `CppCompileError`,
+`triton.compiler.errors.CompilationError`, `Failed to find C compiler`, `Error building extension '…'`, `Command
+'['ninja', '-v']' returned non-zero exit status 1`, `CUDA_HOME environment variable is not set`, `nvcc fatal`. The
+reason is in the lines before: the first `error:` of the compiler.
+## What to do
+- No compiler, or no headers: `apt-get install build-essential python3-dev`, or set `CC`; for CUDA extensions also nvcc
+  (`CUDA_HOME=/usr/local/cuda`) of torch's own CUDA version.
+- Triton's `out of resource` is [triton-resources](triton-resources.md).
+- To confirm that only the compiler is at fault: `TORCH_COMPILE_DISABLE=1`. `TORCH_LOGS="+dynamo,+inductor"` tells more.
+- All ranks build into one folder: build once before the launch, or give each node its own `TORCH_EXTENSIONS_DIR`. A
+  lock left by a killed build makes the next one wait forever: remove `~/.cache/torch_extensions`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ddp_run.evidence.model import Death, Evidence, Quote
+from ddp_run.judge.gpu_text import ended_by_gpu
+from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.record.events import Rank
+
+RULE = Rule(
+    code="DDP310",
+    name="compile-failure",
+    title="Compiling a kernel or an extension failed",
+    area=Area.DEVICE,
+    retry=Retry(helps=False, reason="the same source meets the same compiler again"),
+    since="0.1",
+    beats=("native-abort", "import-error"),
+)
+_MISSING = Sign("Failed to find C compiler")
+_EXTENSION = Sign("Error building extension", re.compile(r"Error building extension '(?P<name>[^']+)'"))
+_HOME = Sign("CUDA_HOME environment variable is not set")
+_VERSION = Sign(
+    "mismatches the version that was used to compile",
+    re.compile(r"The detected CUDA version \((?P<found>[\d.]+)\) mismatches[\s\S]{0,60}?PyTorch \((?P<built>[\d.]+)\)"),
+)
+_TRITON = Sign("Cannot find a working triton installation")
+_COMMAND = Sign(
+    "returned non-zero exit status",
+    re.compile(
+        r"Command '\[?'?(?P<command>(?:[^', ]*/)?(?:[\w\-]+-)?"
+        r"(?:ninja|nvcc|g?cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ptxas)(?:-[\w.]+)?)(?=[', ])"
+    ),
+    frozenset({"CalledProcessError"}),
+)
+_NOT_BUILT = Sign(
+    "/torch_extensions/",
+    re.compile(r"/torch_extensions/\S{1,300}\.so: cannot open shared object file"),
+    frozenset({"ImportError", "OSError"}),
+)
+_IN_SOURCE = Sign(
+    "error: ",
+    re.compile(
+        r"(?:\.(?:cuh?|cpp|cc|cxx|[ch]|hpp|inl)|/include/[^\s:(]{1,200})[:(]\d{1,9}[:)](?:\d{1,9}:)?"
+        r" (?:fatal )?error: [^\n]{0,100}"
+    ),
+)
+"""What gcc, clang and nvcc say of a line of C++ or CUDA."""
+SIGNS = (
+    _MISSING,
+    _EXTENSION,
+    _HOME,
+    _VERSION,
+    _TRITON,
+    _COMMAND,
+    Sign("Error compiling objects for extension"),
+    Sign("Ninja is required to load C++ extensions"),
+    Sign("Unable to JIT load the", re.compile(r"Unable to JIT load the [^\n]{0,120}")),
+    Sign("does not match the version torch was compiled with"),
+    Sign("CUDA_HOME does not exist, unable to compile"),
+    _NOT_BUILT,
+    Sign("which is too old to be supported by the triton GPU compiler"),
+    Sign("libcuda.so cannot found!"),
+    Sign("No working C++ compiler found"),
+    Sign("C++ compile error"),
+    Sign("ninja: build stopped: "),
+    _IN_SOURCE,
+    Sign("nvcc fatal"),
+    Sign("nvrtc: error", re.compile(r"nvrtc: error[^\n]{0,100}")),
+    Sign("HIPRTC_ERROR_COMPILATION"),
+    Sign("PassManager::run failed"),  # Triton's, of MLIR
+    Sign("PTXASError", types=frozenset({"PTXASError"})),
+    Sign("CompilationError", re.compile(r"triton\S{0,100}CompilationError"), frozenset({"CompilationError"})),
+    Sign("CompilationError: ", re.compile(r"\w{1,40}CompilationError: ")),  # of Triton's other backends
+    Sign("CppCompileError", types=frozenset({"CppCompileError"})),
+    Sign("CUDACompileError", types=frozenset({"CUDACompileError"})),
+    Sign("InductorError", types=frozenset({"InductorError"})),
+    Sign("BackendCompilerFailed", types=frozenset({"BackendCompilerFailed"})),
+    Sign("InternalTorchDynamoError", types=frozenset({"InternalTorchDynamoError"})),
+    Sign("torch._dynamo.exc.Unsupported", types=frozenset({"Unsupported"})),
+)
+_FIRST_ERROR = re.compile(r"(?:\bfatal )?\berror: (?!subprocess|command)|^nvcc fatal|: error #?\d*: ")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What ended the rank is a compiler's failure."""
+    hit = ended_by_gpu(death, SIGNS)
+    if hit is None:
+        return None
+    error = _compilers_error(death) if hit.sign not in (_MISSING, _HOME, _VERSION, _TRITON) else None
+    cause = f"{death.who} {_what(hit)}"
+    if error is not None:
+        cause += f": {error.text.strip()[:160]}"
+    also = (error,) if error is not None else ()
+    finding = hit.finding(RULE, death, cause + death.where, _advice(hit, error), also=also)
+    return replace(finding, culprit=_builder(run)) if hit.sign is _NOT_BUILT else finding
+
+
+def _builder(run: Evidence) -> Rank | None:
+    """The rank whose build failed: one builds for all ranks of a host."""
+    return next((each.rank for each in run.deaths if ended_by(each, (_EXTENSION,)) is not None), None)
+
+
+def _what(hit: Hit) -> str:
+    if hit.sign is _MISSING:
+        return "has no C compiler, which Triton needs at run time"
+    if hit.sign is _EXTENSION:
+        return f"could not build the extension '{hit['name']}'"
+    if hit.sign is _HOME:
+        return "cannot build a CUDA extension: CUDA_HOME is not set and no nvcc was found"
+    if hit.sign is _VERSION:
+        return f"cannot build a CUDA extension: nvcc is of CUDA {hit['found']}, torch of {hit['built']}"
+    if hit.sign is _TRITON:
+        return "cannot compile for its GPU: no working triton is installed"
+    if hit.sign is _NOT_BUILT:
+        return "cannot load an extension that was to be built here: the build failed, or another rank was to do it"
+    if hit.sign is _COMMAND:
+        return f"could not compile: {(hit['command'] or '').rpartition('/')[2]} failed"
+    if hit.exception is not None:
+        said = [line.strip() for line in hit.exception.message.splitlines() if line.strip()]
+        first = next((line for line in said if not line.endswith("raised:")), "")
+        name = hit.exception.type.rpartition(".")[2]
+        return f"could not compile: {name}{': ' if first else ''}{first[:120]}"
+    return f"could not compile: {hit.text[:120]}"
+
+
+def _compilers_error(death: Death) -> Quote | None:
+    """The compiler's first `error:` of the last build."""
+    for log in (death.stderr.ending(400), death.stdout.ending(400)):  # ninja's own words go to stdout
+        first = log.first(_FIRST_ERROR)
+        if first is not None:
+            return first[0]
+    return None
+
+
+def _advice(hit: Hit, error: Quote | None) -> tuple[str, ...]:
+    said = f"{hit.match.string} {error.text if error else ''}"
+    if hit.sign is _MISSING or "No working C++ compiler" in said:
+        return ("sudo apt-get install -y build-essential   # or export CC=/path/to/gcc",)
+    if "Python.h" in said:
+        return ("sudo apt-get install -y python3-dev   # Python.h",)
+    if hit.sign in (_HOME, _VERSION) or "nvcc" in said:
+        return (
+            'nvcc --version; python -c "import torch; print(torch.version.cuda)"   # should be the same CUDA',
+            "export CUDA_HOME=/usr/local/cuda   # the folder that has bin/nvcc of that version",
+        )
+    if hit.sign is _TRITON:
+        return ("python -m pip show triton   # torch for Linux and CUDA brings the one that fits",)
+    if hit.sign in (_EXTENSION, _NOT_BUILT) or "ninja" in said or "cpp_extension" in said:
+        return (
+            "rm -rf ~/.cache/torch_extensions   # half-built files and locks of a build that was killed",
+            "MAX_JOBS=2 python -c 'import THE_EXTENSION'   # once, in one process: shows the compiler's first error",
+        )
+    return (
+        "TORCH_COMPILE_DISABLE=1 ddp-run …   # runs without the compiler: is it really at fault?",
+        'TORCH_LOGS="+dynamo,+inductor" ddp-run …   # which graph, which kernel',
+    )

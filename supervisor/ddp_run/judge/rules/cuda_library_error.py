@@ -1,0 +1,98 @@
+"""A GPU library failed.
+
+## What happened
+cuBLAS, cuDNN, cuSOLVER, cuSPARSE, cuFFT, their ROCm counterparts (rocBLAS, hipBLAS, MIOpen) or oneDNN returned an error
+status that does not tell more.
+## How to recognise it
+`CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling …`, `cuDNN error: CUDNN_STATUS_…`, `cusolver error: …`,
+`CUFFT_…`, `miopenStatusUnknownError`, `HIPBLAS_STATUS_…`. Statuses with a cause of their own are elsewhere:
+`…_ALLOC_FAILED` is [cuda-oom](cuda-oom.md), `…_ARCH_MISMATCH` is [no-kernel-image](no-kernel-image.md); after a
+kernel's assertion it is [device-side-assert](device-side-assert.md).
+## What to do
+- `CUBLAS_STATUS_NOT_INITIALIZED`, `CUDNN_STATUS_NOT_INITIALIZED`: most often no memory was left for the library's
+  workspace. Look at `nvidia-smi` while it runs, and try a smaller batch first.
+- `…_EXECUTION_FAILED`, `…_INTERNAL_ERROR`: an earlier kernel of this process may have failed. Run once with
+  `CUDA_LAUNCH_BLOCKING=1`.
+- `CUBLAS_STATUS_INVALID_VALUE` at the first matrix product: another CUDA's libraries are loaded first; unset
+  `LD_LIBRARY_PATH`, and see `python -m torch.utils.collect_env`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.gpu_text import ended_by_gpu, vendor
+from ddp_run.judge.signs import Sign
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP307",
+    name="cuda-library-error",
+    title="A GPU library failed",
+    area=Area.DEVICE,
+    retry=Retry(helps=False, reason="the same call fails again, as a rule"),
+    since="0.1",
+    beats=("nccl-init", "native-abort", "segfault", "compile-failure"),
+)
+SIGNS = (
+    Sign(
+        "CUBLAS_STATUS_",
+        re.compile(r"(?P<status>CUBLAS_STATUS_(?!SUCCESS|ALLOC|ARCH)\w+)(?: when calling `(?P<call>\w+))?"),
+    ),
+    Sign("HIPBLAS_STATUS_", re.compile(r"(?P<status>HIPBLAS_STATUS_(?!SUCCESS)\w+)(?: when calling `(?P<call>\w+))?")),
+    Sign("CUDNN_STATUS_", re.compile(r"(?P<status>CUDNN_STATUS_(?!SUCCESS|ALLOC|ARCH)\w+)")),
+    Sign("cuDNN error: ", re.compile(r"cuDNN error: (?!CUDNN_STATUS_)[^\n]{0,80}")),
+    Sign("cuDNN Frontend error: ", re.compile(r"cuDNN Frontend error: [^\n]{0,80}")),
+    Sign("Unable to find a valid cuDNN algorithm"),
+    Sign("was unable to find an engine to execute this computation"),
+    Sign("cusolver error: ", re.compile(r"cusolver error: (?P<status>\w+), when calling `(?P<call>\w+)")),
+    Sign("CUSPARSE_STATUS_", re.compile(r"(?P<status>CUSPARSE_STATUS_(?!SUCCESS)\w+)")),
+    Sign("cuFFT error: ", re.compile(r"cuFFT error: (?P<status>CUFFT_\w+)")),
+    Sign("miopenStatus", re.compile(r"(?P<status>miopenStatus(?!Success)\w+)")),
+    Sign("rocblas_status_", re.compile(r"(?P<status>rocblas_status_(?!success)\w+)")),
+    Sign("could not create a primitive"),
+    Sign("could not execute a primitive"),
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What ended the rank is the status of a library."""
+    hit = ended_by_gpu(death, SIGNS)
+    if hit is None:
+        return None
+    status = hit["status"] or hit.match[0].strip()
+    status = "`unable to find an engine`" if status.startswith("was unable") else status
+    call = f" in {hit['call']}" if hit["call"] else ""
+    cause = f"{death.who} got {status} from {_library(status, hit.match.string)}{call}{death.where}"
+    return hit.finding(RULE, death, cause, _advice(status, vendor(hit.match.string)))
+
+
+def _library(status: str, said: str) -> str:
+    for start, name in (
+        ("CUBLAS", "cuBLAS"),
+        ("HIPBLAS", "hipBLAS"),
+        ("CUDNN", "cuDNN"),
+        ("cuDNN", "cuDNN"),
+        ("CUSOLVER", "cuSOLVER"),
+        ("CUSPARSE", "cuSPARSE"),
+        ("CUFFT", "cuFFT"),
+        ("miopen", "MIOpen"),
+        ("rocblas", "rocBLAS"),
+        ("could not", "oneDNN"),
+        ("`unable", "cuDNN"),
+    ):
+        if status.startswith(start):
+            return name
+    return "cuSOLVER" if "cusolver" in said else "a GPU library"
+
+
+def _advice(status: str, maker: str) -> tuple[str, ...]:
+    blocking = "HIP_LAUNCH_BLOCKING" if maker == "HIP" else "CUDA_LAUNCH_BLOCKING"
+    first = f"export {blocking}=1   # an earlier kernel may have failed: the first error is then the true one"
+    if status.endswith("NOT_INITIALIZED") or status.startswith("`unable"):
+        look = "rocm-smi --showmeminfo vram" if maker == "HIP" else "nvidia-smi"
+        return (f"{look}   # a full GPU is the usual reason; try a smaller batch", first)
+    if maker == "HIP":
+        return (first, "export MIOPEN_LOG_LEVEL=5 MIOPEN_ENABLE_LOGGING=1   # what MIOpen tried")
+    return (first, "env -u LD_LIBRARY_PATH python -m torch.utils.collect_env   # one version of each CUDA library?")

@@ -1,0 +1,331 @@
+"""A GPU's memory ran out.
+
+## What happened
+The rank asked its GPU for more memory than was free there.
+## How to recognise it
+`torch.OutOfMemoryError` (in older releases `torch.cuda.OutOfMemoryError`, `RuntimeError`) with
+`CUDA out of memory. Tried to allocate …`, `HIP out of memory`, `XPU out of memory`; `CUDA error: out of memory` from
+the runtime itself; `CUBLAS_STATUS_ALLOC_FAILED`; NCCL's `Cuda failure 'out of memory'`;
+`UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY`. The host's memory is another matter ([host-oom](host-oom.md)): that says
+`DefaultCPUAllocator`, `MemoryError` or only `Killed`.
+
+The message has the numbers that decide what to do: what was asked, what the GPU has and what was free of it, what torch
+uses, and what torch holds but does not use ("reserved … but unallocated"). With the extra `gpu` (NVML), ddp-run looks
+at the GPU when the rank fails, and says which processes hold its memory and which of them are ranks of the same job. In
+a container these often cannot be told apart: the driver then shows other pids, or none.
+## What to do
+1. Much memory reserved but not allocated: the pool is in pieces. `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`
+   (newer torch: `PYTORCH_ALLOC_CONF`; ROCm: `PYTORCH_HIP_ALLOC_CONF`).
+2. Memory that neither torch nor this process holds: another process is on that GPU, often what is left of an earlier
+   run. `nvidia-smi --query-compute-apps=pid,used_memory --format=csv`.
+   Two ranks on one GPU: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before anything touches CUDA, or fewer
+   ranks (`--nproc-per-node`).
+3. Else the job is too large: a smaller batch per rank with gradient accumulation, activation checkpointing, bf16,
+   or FSDP to shard the optimizer's state.
+4. While loading a checkpoint: `torch.load(path, map_location="cpu")`, or every rank loads onto the GPU that saved it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from ddp_run.evidence.model import Death, Evidence, Leaver, Quote
+from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, vendor
+from ddp_run.judge.signs import Hit, Sign
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.record.events import Rank
+from ddp_run.record.resources import Gpu, GpuHolder
+from ddp_run.values.lines import rank_list
+
+RULE = Rule(
+    code="DDP402",
+    name="cuda-oom",
+    title="A GPU's memory ran out",
+    area=Area.MEMORY,
+    retry=Retry(helps=False, reason="the same step asks for the same memory again"),
+    since="0.1",
+    beats=(
+        "nccl-init",
+        "nccl-network",
+        "native-abort",
+        "segfault",
+        "host-oom",
+        "cuda-library-error",
+        "compile-failure",
+        "cuda-unavailable",
+    ),
+)
+_SIZE = r"\d{1,20}(?:\.\d{1,20})? (?:bytes|[KMGT]iB)"
+_ASKED = re.compile(rf"(?:(?:CUDA|HIP|XPU) o|\bO)ut of memory\. Tried to allocate (?P<asked>{_SIZE})?")
+_GPU = re.compile(r"GPU (?P<gpu>\d{1,9})(?: has|;)")
+_TOTAL = re.compile(rf"total capac?i?ty of (?P<new>{_SIZE})|; (?P<old>{_SIZE}) total capacity")
+_FREE = re.compile(rf"of which (?P<new>{_SIZE}) is free|; (?P<old>{_SIZE}) free")
+_OWN = re.compile(rf"this process has (?P<new>{_SIZE}) memory in use")
+_OTHER = re.compile(rf"Process (?P<pid>\d{{1,9}}) has (?P<size>{_SIZE}) memory in use")
+_USED = re.compile(rf"Of the allocated memory (?P<new>{_SIZE}) is allocated by PyTorch|; (?P<old>{_SIZE}) already")
+_IDLE = re.compile(rf"and (?P<new>{_SIZE}) is reserved by PyTorch but unallocated")
+_ALLOWED = re.compile(rf"(?P<new>{_SIZE}) allowed;")
+_RESERVED = re.compile(rf"; (?P<old>{_SIZE}) (?:reserved in total|cached)")
+_FRESH_S = 2.0
+"""Most between a rank's failure and a look at its GPU that shows what was free then."""
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+_IN_NCCL = (
+    Sign("'out of memory'", re.compile(r"(?:Cuda|HIP|Hip) failure (?:\d+ )?'out of memory'")),
+    Sign("Failed to CUDA calloc"),
+)
+SIGNS = (
+    Sign("CUDA out of memory", _ASKED),
+    Sign("HIP out of memory", _ASKED),
+    Sign("XPU out of memory", _ASKED),
+    Sign("Out of memory. Tried to allocate", _ASKED),
+    Sign("rror: out of memory", re.compile(r"(?:CUDA|HIP|CUDA driver) [Ee]rror: out of memory")),
+    Sign("Error 2: out of memory"),
+    Sign("cuda runtime error (2)"),
+    Sign(
+        "would exceed allowed memory. (out of memory)",
+        re.compile(
+            rf"would exceed allowed memory\. \(out of memory\)(?:[\s\S]{{0,200}}?Requested\s*: (?P<asked>{_SIZE}))?"
+        ),
+    ),
+    Sign("[CUDA]: out of memory", re.compile(r"Triton Error \[CUDA\]: out of memory")),
+    Sign("CUBLAS_STATUS_ALLOC_FAILED"),
+    Sign("No available memory for the cache blocks"),  # vLLM, and SGLang below
+    Sign("Not enough memory. Please try to increase --mem-fraction-static"),
+    Sign(
+        "less than desired GPU memory utilization",
+        re.compile(r"Free memory on device[^\n]{0,120} on startup is less than desired GPU memory utilization"),
+    ),
+    Sign("CUDNN_STATUS_ALLOC_FAILED"),
+    Sign("CUSOLVER_STATUS_ALLOC_FAILED"),
+    Sign("HIPBLAS_STATUS_ALLOC_FAILED"),
+    Sign("CUDA_ERROR_OUT_OF_MEMORY"),
+    Sign("UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
+    Sign("PI_ERROR_OUT_OF_RESOURCES"),
+    Sign("UR_RESULT_ERROR_OUT_OF_RESOURCES"),
+    Sign("MODULE:DEVMEM Allocation failed"),  # Intel Gaudi's
+    *_IN_NCCL,
+    Sign("OutOfMemoryError", re.compile(r"(?<!ray\.exceptions\.)OutOfMemoryError"), frozenset({"OutOfMemoryError"})),
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """An allocation on a GPU that was refused and ended the rank."""
+    hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, _IN_NCCL)
+    if hit is None:
+        return None
+    if _is_pinned(death):
+        return _pinned(hit, death)
+    text = hit.exception.message if hit.exception is not None else hit.text
+    scene = _Scene.of(_Memory(text), death, run)
+    cause = f"{death.who} ran out of GPU memory"
+    cause += f" asking for {hit['asked']}" if hit["asked"] else ""
+    cause += f" on GPU {scene.memory.gpu}" if scene.memory.gpu else ""
+    cause += " for NCCL's buffers" if hit.sign in _IN_NCCL else _phase(death)
+    cause += f": {scene.counted}" if scene.counted else ""
+    return hit.finding(RULE, death, cause, _advice(scene, hit, death), retry=scene.retry, also=scene.quotes)
+
+
+class _Memory:
+    """The numbers of one message, in bytes; null where it does not have them."""
+
+    def __init__(self, text: str) -> None:
+        gpu = _GPU.search(text)
+        self.gpu = gpu["gpu"] if gpu else None
+        self.total, self.free = _read(_TOTAL, text), _read(_FREE, text)
+        self.used, own = _read(_USED, text), _read(_OWN, text)
+        self.allowed = _read(_ALLOWED, text)
+        reserved, self.idle = _read(_RESERVED, text), _read(_IDLE, text)
+        if self.idle is None and reserved is not None and self.used is not None:
+            self.idle = max(0, reserved - self.used)
+        # In a container the numbers may be another pid namespace's: then torch does not know itself among them.
+        self.holders = tuple(map(_holder, _OTHER.finditer(text))) if own is not None else ()
+        if own is None and self.used is not None:
+            own = self.used + (self.idle or 0)
+        self.others = None if self.total is None or own is None else max(0, self.total - own - (self.free or 0))
+
+    @property
+    def fragmented(self) -> bool:
+        return self.idle is not None and self.total is not None and self.idle > self.total / 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What the message says, together with what was seen of that GPU."""
+
+    memory: _Memory
+    death: Death
+    gpu: Gpu | None
+    """The GPU in question; null: not seen, or not known which."""
+    certain: bool
+    fresh: bool
+    """It was looked at when the rank failed, so that it shows what was free then."""
+    holders: tuple[GpuHolder, ...]
+    """The other processes that are known to hold memory of it, the largest first."""
+
+    @classmethod
+    def of(cls, memory: _Memory, death: Death, run: Evidence) -> _Scene:
+        look, number = death.gpus, None if memory.gpu is None else int(memory.gpu)
+        gpu, certain = look.gpu_of(death.rank, number, death.local_rank) if look is not None else (None, False)
+        seen = gpu.holders if gpu is not None and certain else ()
+        known = {holder.pid: holder for holder in seen}
+        fresh = look is not None and abs(look.age_s) <= _FRESH_S
+        named = [replace(holder, rank=_rank(holder.pid, death, run)) for holder in memory.holders]
+        named = [replace(known.get(holder.pid, holder), held=holder.held) for holder in named]
+        found = named or [holder for holder in seen if fresh and holder.rank != death.rank]
+        total = memory.total or (gpu.total if gpu is not None else 0)
+        # NVML's "not available" comes out as 17179869184 GiB
+        holders = [holder for holder in found if holder.held is not None and holder.held <= total]
+        return cls(memory, death, gpu, certain, fresh, tuple(sorted(holders, key=lambda holder: -(holder.held or 0))))
+
+    @property
+    def others(self) -> float | None:
+        """Bytes that other processes hold, as far as is known."""
+        seen = sum(holder.held or 0 for holder in self.holders)
+        return max(self.memory.others, seen) if self.memory.others is not None else seen or None
+
+    @property
+    def total(self) -> float | None:
+        return self.memory.total or (self.gpu.total if self.gpu is not None and self.certain else None)
+
+    @property
+    def foreign(self) -> bool:
+        """Whether other processes hold a part that counts: more than a tenth, which no CUDA context takes."""
+        return self.others is not None and self.total is not None and self.others > self.total / 10
+
+    @property
+    def large(self) -> tuple[GpuHolder, ...]:
+        """Those of the others that hold a part that counts."""
+        return tuple(each for each in self.holders if (each.held or 0) > (self.total or 0) / 20) if self.foreign else ()
+
+    @property
+    def sharing(self) -> tuple[Rank, ...]:
+        """The ranks of this job that hold a part that counts of the same GPU, this one included."""
+        ranks = {each.rank for each in self.large if each.rank is not None}
+        return tuple(sorted({*ranks, self.death.rank})) if ranks and self.death.rank is not None else ()
+
+    @property
+    def retry(self) -> Retry | None:
+        if not self.foreign:
+            return None
+        if self.large and all(each.rank is not None for each in self.large):
+            return Retry(helps=False, reason="the same ranks share that GPU again")
+        return Retry(helps=True, reason="another process held part of the GPU's memory and may be gone next time")
+
+    @property
+    def counted(self) -> str:
+        """The numbers that decide what to do, in words."""
+        parts = []
+        if self.memory.free is not None and self.memory.total is not None:
+            parts.append(f"{_shown(self.memory.free)} of {_shown(self.memory.total)} were free")
+        elif self.gpu is not None and self.certain and self.fresh:
+            parts.append(f"{_shown(self.gpu.free)} of {_shown(self.gpu.total)} were free")
+        if self.memory.allowed is not None:
+            parts.append(f"{_shown(self.memory.allowed)} allowed")
+        if self.foreign and self.others is not None:
+            parts.append(self._who_held)
+        if self.memory.fragmented and self.memory.idle is not None:
+            parts.append(f"torch held {_shown(self.memory.idle)} unused")
+        return ", ".join(parts)
+
+    @property
+    def _who_held(self) -> str:
+        others = self.others or 0
+        named = sum(each.held or 0 for each in self.large)
+        if not self.large or len(self.large) > 2 or named < others / 2:
+            return f"other processes held {_shown(others)}"
+        return " and ".join(f"{each.who} held {_shown(each.held or 0)}" for each in self.large)
+
+    @property
+    def quotes(self) -> tuple[Quote, ...]:
+        """What was seen of the GPU."""
+        look = self.death.gpus
+        if look is None or self.gpu is None:
+            return ()
+        assumed = "" if self.certain else "; that this is its GPU is taken from its environment"
+        return (Quote("gpu", None, look.words(self.gpu) + assumed),)
+
+
+def _holder(found: re.Match[str]) -> GpuHolder:
+    return GpuHolder(int(found["pid"]), int(_bytes(found["size"])))
+
+
+def _rank(pid: int, death: Death, run: Evidence) -> Rank | None:
+    """The rank on the same host that has this pid."""
+    if run.logs_only and death.host is None:
+        return None
+    ranks: list[Death | Leaver] = [*run.deaths, *run.leavers]
+    return next((each.rank for each in ranks if each.pid == pid and each.host == death.host), None)
+
+
+def _read(pattern: re.Pattern[str], text: str) -> float | None:
+    hit = pattern.search(text)
+    if hit is None:
+        return None
+    return _bytes(next(value for value in hit.groups() if value))
+
+
+def _bytes(words: str) -> float:
+    number, unit = words.split()
+    return float(number) * _UNITS[unit]
+
+
+def _shown(size: float) -> str:
+    unit = next((name for name in ("GiB", "MiB", "KiB") if size >= _UNITS[name]), "bytes")
+    return f"{size / _UNITS[unit]:.4g} {unit}"
+
+
+def _phase(death: Death) -> str:
+    """What it was doing, as the frames show, the innermost first."""
+    raised = death.exception
+    frames = raised.traceback if raised is not None else ""
+    for words, phase in (
+        ("torch/serialization.py", "loading a checkpoint"),
+        ("torch/autograd/__init__.py", "during backward"),
+        ("torch/optim/", "in the optimizer's step"),
+    ):
+        if words in frames:
+            return f" {phase}" if phase.startswith(("during", "in ")) else f" while {phase}"
+    return ""
+
+
+def _is_pinned(death: Death) -> bool:
+    """Whether it was host memory that the driver was to pin: the runtime says `out of memory` of that too."""
+    raised = death.exception
+    return raised is not None and "Tried to allocate" not in raised.message and "pin_memory" in raised.traceback
+
+
+def _pinned(hit: Hit, death: Death) -> Finding:
+    cause = f"{death.who} ran out of memory pinning host memory for its GPU, not of the GPU's own"
+    advice = ("free -h   # pinned memory is the host's", "DataLoader(…, pin_memory=False)   # to confirm")
+    return hit.finding(RULE, death, cause, advice, confidence="likely")
+
+
+def _advice(scene: _Scene, hit: Hit, death: Death) -> tuple[str, ...]:
+    memory = scene.memory
+    amd = vendor(hit.text) == "HIP"
+    intel = vendor(hit.text) == "XPU"
+    said = hit.exception.message if hit.exception is not None else hit.text
+    advice = []
+    if scene.sharing:
+        device = "xpu" if intel else "cuda"
+        who = f"ranks {rank_list(scene.sharing)} share this one"
+        advice.append(f'torch.{device}.set_device(int(os.environ["LOCAL_RANK"]))   # a GPU for each rank: {who}')
+    strangers = [str(each.pid) for each in scene.large if each.rank is None]
+    if strangers:
+        advice.append(f"ps -o pid,user,lstart,args -p {','.join(strangers)}   # who holds this GPU's memory")
+    elif (scene.foreign and not scene.sharing) or (scene.total is None and not intel):
+        query = "rocm-smi --showpids" if amd else "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"
+        advice.append(f"{query}   # which processes hold the GPU's memory")
+    if memory.fragmented and not intel:
+        name = "PYTORCH_HIP_ALLOC_CONF" if amd else "PYTORCH_CUDA_ALLOC_CONF"
+        name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in said else name
+        unused = _shown(memory.idle or 0)
+        advice.append(f"export {name}=expandable_segments:True   # {unused} reserved but unused")
+    raised = death.exception
+    if raised is not None and "torch/serialization.py" in raised.traceback:
+        advice.append('torch.load(path, map_location="cpu")   # else it goes onto the GPU that saved it')
+    elif not scene.foreign:
+        advice.append("halve the batch per rank and double gradient accumulation: the same step in less memory")
+    return tuple(advice)

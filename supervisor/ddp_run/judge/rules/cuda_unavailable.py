@@ -1,0 +1,192 @@
+"""No usable GPU, or a torch built without one.
+
+## What happened
+The rank wanted a GPU and torch found none: no driver, no device given to the job or the container, or a torch that was
+built for the CPU.
+## How to recognise it
+`Found no NVIDIA driver on your system`, `No CUDA GPUs are available`, `Torch not compiled with CUDA enabled`,
+`ProcessGroupNCCL is only supported with GPUs, no GPUs found!`, `Distributed package doesn't have NCCL built in`,
+`no CUDA-capable device is detected`, `No HIP GPUs are available`, `No XPU devices are available`, `NVML: Driver Not
+Loaded`; a CPU build also says `module 'torch._C' has no attribute '_cuda_setDevice'`, `Tried to instantiate dummy base
+class Event` and `torch.cuda.Stream requires CUDA support`; loaders without a driver say `libcuda.so.1: cannot open
+shared object file`, Triton `0 active drivers`. A driver that is there but too old is
+[driver-mismatch](driver-mismatch.md); a GPU index that is too high is [invalid-device](invalid-device.md); error 802 is
+[fabric-manager](fabric-manager.md).
+## What to do
+- `nvidia-smi` (`rocm-smi`, `xpu-smi discovery`) on that host: does the driver see the GPUs?
+- `python -c "import torch; print(torch.__version__, torch.version.cuda, torch.version.hip)"`: a version without CUDA
+  is the CPU's build; install the one from <https://pytorch.org/get-started/locally/>.
+- In a container: `docker run --gpus all …` (AMD: `--device=/dev/kfd --device=/dev/dri`); in SLURM: `--gpus-per-node`;
+  in Kubernetes: `resources.limits: nvidia.com/gpu`.
+- `echo $CUDA_VISIBLE_DEVICES`: an empty value or `-1` hides all GPUs.
+- On a machine without GPUs use `backend="gloo"` and `device="cpu"`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.gpu_text import ended_by_gpu, vendor
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP301",
+    name="cuda-unavailable",
+    title="No usable GPU, or a torch built without one",
+    area=Area.DEVICE,
+    retry=Retry(helps=False, reason="a host without a usable GPU has none on the next attempt"),
+    since="0.1",
+    beats=("nccl-init", "native-abort", "import-error", "version-mismatch", "compile-failure"),
+)
+_RAISED = frozenset({"RuntimeError", "AssertionError", "ValueError", "OSError", "MisconfigurationException"})
+_COUNT = re.compile(
+    r"Unexpected error from (?:cuda|hip)GetDeviceCount\(\)[\s\S]{0,400}?Error (?!(?:2|46|802|803|804|80[5-9]|810):)"
+    r"(?P<number>\d+): (?P<text>[^\n(]+)"
+)
+
+_DEMANDED = (Sign("mixed precision requires a GPU"), Sign("bf16/gpu. You need to assign use_cpu"))
+"""Said of a program that runs on the CPU, wanted or not."""
+_NO_PART = Sign(
+    "torch._C' has no attribute '_",
+    re.compile(r"module 'torch\._C' has no attribute '(?P<part>_(?:cuda|nccl|xpu|xccl|[Cc]ud|CUDA|Cuda|Xpu|XPU)\w*)'"),
+    frozenset({"AttributeError"}),
+)
+"""torch's Python files ask its library for what only the builds for a GPU have."""
+_NO_NAME = Sign(
+    "' from 'torch._C'",
+    re.compile(r"cannot import name '(?P<part>_(?:cuda|nccl|xpu)_\w+)' from 'torch\._C'"),
+    frozenset({"ImportError"}),
+)
+_DUMMY = Sign(
+    "instantiate dummy base class ",
+    re.compile(r"Tried to instantiate dummy base class (?P<part>Stream|Event|CUDAGraph|_?(?:Cuda|CUDA|Xpu|XPU)\w+)"),
+)
+_NO_KERNELS = Sign(
+    "Could not run 'aten::empty",
+    re.compile(r"Could not run 'aten::empty\w*\.\w+' with arguments from the 'CUDA' backend"),
+)
+_BUILT_WITHOUT = (_NO_PART, _NO_NAME, _DUMMY)
+_LIBRARY = (Sign("libcuda.so.1: cannot open shared object file"), Sign("libcuda.so cannot found"))
+"""The driver's own library, which no package brings: loaders, and Triton."""
+_NONE = Sign("'NoneType' object has no attribute '", types=frozenset({"AttributeError"}))
+_ASKED_FOR_ONE = re.compile(r"current_accelerator\([^)\n]{0,200}\)\.\w{1,60}\s{0,9}$", re.MULTILINE)
+_AGENTS = Sign("ValueError: Cuda is not available.")
+SIGNS = (
+    Sign("Found no NVIDIA driver on your system"),
+    Sign("No CUDA GPUs are available"),
+    Sign("No HIP GPUs are available"),
+    Sign("No XPU devices are available"),
+    Sign("no GPUs found!", re.compile(r"ProcessGroupNCCL is only supported with GPUs, no GPUs found!")),
+    Sign("nccl2 requires at least one CUDA device"),
+    Sign("not compiled with CUDA enabled", re.compile(r"Torch not (?:compiled|linked) with CUDA enabled")),
+    Sign("not compiled with XPU enabled", re.compile(r"Torch not compiled with XPU enabled")),
+    Sign("not compiled with CUDA support!", re.compile(r"PyTorch not compiled with CUDA support!")),
+    Sign("compiled without CUDA support", re.compile(r"PyTorch was compiled without CUDA support")),
+    Sign("compiled without XPU support", re.compile(r"PyTorch was compiled without XPU support")),
+    Sign("doesn't have NCCL built in", re.compile(r"Distributed package doesn't have NCCL built in")),
+    Sign("doesn't have XCCL built in", re.compile(r"Distributed package doesn't have XCCL built in")),
+    Sign("GetDeviceCount()", _COUNT),
+    Sign("no CUDA-capable device is detected"),
+    Sign("no ROCm-capable device is detected"),
+    Sign("CUDA driver initialization failed, you might not have"),
+    Sign("CUDA unknown error - this may be due to an incorrectly set up environment"),
+    Sign("Cannot find any available ROCm", re.compile(r"Cannot find any available ROCm devices?")),
+    Sign("Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False"),
+    Sign("Driver Not Loaded", re.compile(r"(?:NVML|pynvml)[^\n]{0,200}Driver Not Loaded")),
+    Sign("NVMLError_LibraryNotFound"),
+    Sign("CUDA is not available", types=_RAISED),
+    Sign("CUDA not available", types=_RAISED),
+    Sign("No GPU found", types=_RAISED),
+    Sign("No supported gpu backend found", types=_RAISED),
+    Sign("since the accelerator is not available", types=_RAISED),
+    Sign("Cannot access accelerator device when none is available"),
+    Sign("requires CUDA support", re.compile(r"torch\.cuda\.\w+ requires CUDA support")),
+    Sign("without ATen_cuda library"),
+    Sign("Are you sure you have a CUDA build?"),
+    Sign("pin_memory=True requires a CUDA or other accelerator backend"),
+    Sign("Need to provide pin_memory allocator to use pin memory"),
+    Sign("allocated_bytes.all.current", types=frozenset({"KeyError"})),  # torch.cuda.memory_summary()
+    Sign("0 active drivers ([])"),
+    Sign("Failed to infer device type", types=_RAISED),
+    *_LIBRARY,
+    *_BUILT_WITHOUT,
+    _NO_KERNELS,
+    *_DEMANDED,
+    _AGENTS,
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What ended the rank says that there is no GPU for it."""
+    hit = ended_by_gpu(death, SIGNS) or _none_there(death)
+    if hit is None:
+        return None
+    said = hit.match.string
+    why = _why(hit)
+    name = {"HIP": "AMD GPU", "XPU": "Intel GPU"}.get(vendor(hit.match[0]), "GPU")
+    cause = f"{death.who} has no usable {name}: {why}{death.where}"
+    sure: Confidence = "likely" if hit.sign in (*_DEMANDED, _NO_KERNELS, _NO_NAME, _NONE) else hit.confidence
+    return hit.finding(RULE, death, cause, _advice(why, vendor(said)), confidence=sure)
+
+
+def _none_there(death: Death) -> Hit | None:
+    """`torch.accelerator.current_accelerator()` gives None, and the program asks that for its type."""
+    hit = in_exception(death, (_NONE,))
+    asked = hit is not None and hit.exception is not None and _ASKED_FOR_ONE.search(hit.exception.traceback)
+    return hit if asked else None
+
+
+def match_launch(run: Evidence) -> Finding | None:
+    """torch's agent was to start a rank for each GPU (`--nproc-per-node=gpu`) and found none."""
+    if run.started:
+        return None
+    hit = in_whole_log(run, (_AGENTS,))
+    if hit is None or hit.quote is None:
+        return None
+    cause = "torch's agent was to start one rank for each GPU, and torch counts none"
+    return Finding(RULE, None, cause, (hit.quote,), _advice("counts none", "CUDA"))
+
+
+def _why(hit: Hit) -> str:
+    words = hit.sign.words
+    if hit.sign in _BUILT_WITHOUT or "ATen_cuda" in words or words.startswith(("requires CUDA", "Are you sure you")):
+        part = (hit["part"] or "").lower()
+        missing = "XPU" if part.startswith(("_xpu", "_xccl")) else "NCCL" if part.startswith("_nccl") else "CUDA"
+        return f"this torch is built without {missing}"
+    if hit.sign in _LIBRARY:
+        return "the NVIDIA driver's library (libcuda.so.1) is not here"
+    if words.startswith(("not compiled", "compiled without", "doesn't have")):
+        what = re.search(r"NCCL|XCCL|CUDA|XPU", words)
+        return f"this torch is built without {what[0] if what else 'it'}"
+    if words.startswith("Found no NVIDIA"):
+        return "the host (or container) has no NVIDIA driver"
+    if words.startswith(("Driver Not", "NVMLError")):
+        return "the NVIDIA driver is not loaded"
+    if hit["number"]:
+        return f"CUDA could not count its devices: error {hit['number']}, {(hit['text'] or '').strip()}"
+    return "torch counts none"
+
+
+_TOOLS = {
+    "CUDA": ("nvidia-smi; ls -l /dev/nvidia*", "--gpus all", "CUDA_VISIBLE_DEVICES"),
+    "HIP": ("rocm-smi; ls -l /dev/kfd /dev/dri", "--device=/dev/kfd --device=/dev/dri", "HIP_VISIBLE_DEVICES"),
+    "XPU": ("xpu-smi discovery; ls -l /dev/dri", "--device=/dev/dri", "ZE_AFFINITY_MASK"),
+}
+"""For each vendor: what to look with, what a container needs, and the variable that hides GPUs."""
+
+
+def _advice(why: str, maker: str) -> tuple[str, ...]:
+    if "built without" in why:
+        return (
+            'python -c "import torch; print(torch.__version__, torch.version.cuda, torch.version.hip)"'
+            "   # a CPU build has none of them",
+            "or run on the CPU: init_process_group(backend='gloo')",
+        )
+    look, container, mask = _TOOLS.get(maker, _TOOLS["CUDA"])
+    return (
+        f"{look}   # does the driver see a GPU here? in a container: docker run {container}",
+        f'echo "{mask}=${{{mask}-unset}}"   # empty or -1 hides every GPU',
+        "or run on the CPU: init_process_group(backend='gloo')",
+    )

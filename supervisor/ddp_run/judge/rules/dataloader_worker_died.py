@@ -1,0 +1,148 @@
+"""A worker process that loads data died.
+
+## What happened
+A worker process of a DataLoader, or of a pool that prepares the data, ended without a Python exception: a signal
+killed it, or it left with `os._exit`. The rank itself was well and only noticed.
+## How to recognise it
+`DataLoader worker (pid 3734) is killed by signal: Killed.`, `DataLoader worker (pid(s) 3734) exited unexpectedly`; `A
+process in the process pool was terminated abruptly`; `One of the subprocesses has abruptly died during map operation`
+(Hugging Face datasets). The signal tells the reason: `Killed` is most often the out-of-memory killer, `Segmentation
+fault` and `Aborted` are a crash of native code in the worker (a decoder, OpenCV), `Bus error` is a full `/dev/shm`.
+`Caught ValueError in DataLoader worker process 0.` is something else: there the worker raised a Python exception,
+which is named as the cause.
+## What to do
+For `Killed`: look for the kernel's word with `dmesg -T | grep -i 'killed process'`, then use fewer workers or a
+smaller `prefetch_factor`. For a crash: run once with `num_workers=0`, so that the crash happens in the rank itself and
+shows where.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import replace
+
+from ddp_run.evidence.model import Death, Evidence, Quote
+from ddp_run.evidence.traceback_text import line_of
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP701",
+    name="dataloader-worker-died",
+    title="A worker process that loads data died",
+    area=Area.DATA,
+    retry=Retry(helps=False, reason="the same data and the same memory end a worker again, as a rule"),
+    since="0.1",
+    beats=("file-not-found",),
+)
+_BY_SIGNAL = (
+    Sign(
+        "DataLoader worker (pid",
+        re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) is killed by signal: (?P<signal>[\w ]+)"),
+    ),
+)
+SIGNS: tuple[Sign, ...] = (
+    *_BY_SIGNAL,
+    # torch before 1.0 and torch now: with `pid`, with `pid(s)`, with and without an exit code
+    Sign(
+        "DataLoader worker (pid",
+        re.compile(
+            r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) exited unexpectedly"
+            r"(?: with exit code (?P<code>\d+))?"
+        ),
+    ),
+    Sign("process in the process pool was terminated abruptly"),
+    Sign("One of the subprocesses has abruptly died"),
+    Sign("A worker process managed by the executor was unexpectedly terminated"),
+)
+_LOST = frozenset(
+    {"ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError"}
+)
+_SHARING = ("torch/utils/data/dataloader.py", "multiprocessing/resource_sharer.py")
+_KILLED = "Killed"
+_BUS = "Bus error"
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What torch and the pools say of a worker that is gone; the line that names the signal before the others."""
+    if death.struck and death.code != -signal.SIGABRT:
+        return None  # another signal ended it: what it printed before was not the end
+    hit = ended_by(death, SIGNS)
+    if hit is None:
+        return _left_its_batch(death)
+    hit = ended_by(death, _BY_SIGNAL) or _same_worker(death, hit) or hit
+    cause, also = _cause(death, hit), []
+    if hit["signal"] == _KILLED:
+        why, proof = _killed_for_memory(hit, run)
+        cause += why
+        also += proof
+    sure: Confidence = "likely" if hit["signal"] == _BUS else hit.confidence
+    return hit.finding(RULE, death, cause, _advice(hit), confidence=sure, also=also)
+
+
+def _left_its_batch(death: Death) -> Finding | None:
+    """The rank wanted a tensor that a worker shares by file descriptor, and the worker was not there to give it.
+
+    Frames: torch/multiprocessing/reductions.py (rebuild_storage_fd) asks the worker's thread of
+    multiprocessing/resource_sharer.py while a DataLoader takes the next batch.
+    """
+    raised = death.exception
+    if raised is None or raised.type.rpartition(".")[2] not in _LOST:
+        return None
+    if not all(frame in raised.traceback for frame in _SHARING):
+        return None
+    quote = line_of(death.stderr, raised)
+    cause = f"a DataLoader worker of {death.who} was gone when a batch of it was to be read ({raised.type})"
+    advice = (
+        "dmesg -T | grep -iE 'killed process|segfault'   # did the kernel end it, and why?",
+        "torch.multiprocessing.set_sharing_strategy('file_system')   # if workers are meant to end early",
+    )
+    return Finding(RULE, death.rank, cause, (quote,) if quote else (), advice, "likely", exception=raised)
+
+
+def _killed_for_memory(hit: Hit, run: Evidence) -> tuple[str, list[Quote]]:
+    """What the kernel says of its out-of-memory killer: that it ended this worker, or that it ended somebody."""
+    kills = run.cgroup_oom_kills or run.host_oom_kills or 0
+    pids = [int(pid) for pid in (hit["pids"] or "").split(", ") if pid.isdigit() and len(pid) < 10]
+    named = next((line for line in map(run.killed_for_memory, pids) if line is not None), None)
+    if named is not None:
+        return ", by the kernel's out-of-memory killer", [named]
+    if not kills or (pids and all(map(run.spared_for_memory, pids))):
+        return "", []
+    counted = Quote("kernel", None, f"out-of-memory kills during this attempt: {kills}")
+    return "; the kernel's out-of-memory killer was at work", [counted]
+
+
+def _same_worker(death: Death, hit: Hit) -> Hit | None:
+    """The line that names the signal of this very worker, where its traceback is torn apart by other ranks'."""
+    named = in_last_words(death, _BY_SIGNAL)
+    pids = (hit["pids"] or "").split(", ")
+    return replace(named, confidence=hit.confidence) if named is not None and named["pids"] in pids else None
+
+
+def _cause(death: Death, hit: Hit) -> str:
+    pids = hit["pids"]
+    if pids is None:
+        return f"a worker process of {death.who} that prepares data died"
+    many = "," in pids
+    named = f"DataLoader workers (pids {pids})" if many else f"a DataLoader worker (pid {pids})"
+    verb = "were" if many else "was"
+    if hit["signal"]:
+        return f"{named} of {death.who} {verb} ended by a signal: {hit['signal'].strip()}"
+    return f"{named} of {death.who} left unexpectedly" + (f" with exit code {hit['code']}" if hit["code"] else "")
+
+
+def _advice(hit: Hit) -> tuple[str, ...]:
+    ended = (hit["signal"] or "").strip()
+    alone = "DataLoader(..., num_workers=0)   # once: a crash then shows its place in the rank itself"
+    if ended == _KILLED:
+        return (
+            "dmesg -T | grep -iE 'killed process|oom'   # SIGKILL of a worker is most often the out-of-memory killer",
+            "DataLoader(..., num_workers=2, prefetch_factor=2)   # fewer workers, fewer batches held at once",
+        )
+    if ended == _BUS:
+        return ("df -h /dev/shm   # full, or too small: docker run --shm-size=16g", alone)
+    if ended:
+        return (alone, "dmesg -T | tail -n 30   # the kernel names the library in which it crashed")
+    return ("dmesg -T | grep -iE 'killed process|segfault'   # did the kernel end it, and why?", alone)

@@ -1,0 +1,64 @@
+"""The ranks wrapped different models.
+
+## What happened
+`DistributedDataParallel` compares the model's parameters over all ranks when it is made. They differ in number or in
+shape.
+## How to recognise it
+`DDP expects same model across all ranks, but Rank 0 has 4 params, while rank 1 has inconsistent 6 params.`, or
+`[1]: params[2] in this process with sizes [10, 8] appears not to match sizes of the same param in process 0.`
+## What to do
+Build the same model on every rank: the same configuration, vocabulary and number of classes (not counted from a rank's
+own share of the data), the same `requires_grad`, the same checkpoint loaded before wrapping.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Sign, ended_by
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP507",
+    name="ddp-shape-mismatch",
+    title="The ranks wrapped different models",
+    area=Area.COLLECTIVE,
+    retry=Retry(helps=False, reason="the ranks would build the same different models again"),
+    since="0.1",
+    beats=("native-abort", "peer-died"),
+)
+_COUNT = Sign(
+    "DDP expects same model across all ranks",
+    re.compile(
+        r"DDP expects same model across all ranks, but Rank (?P<one>\d+) has (?P<count>\d+) params, "
+        r"while rank (?P<other>\d+) has inconsistent (?P<others>\d+) params"
+    ),
+)
+_SHAPE = Sign(
+    "of the same param in process 0",
+    re.compile(
+        r"\[(?P<one>\d+)\]: params\[(?P<index>\d+)\] in this process(?: with sizes \[(?P<sizes>[^\]]*)\])? "
+        r"appears not to match (?P<what>sizes|strides) of the same param in process 0"
+    ),
+)
+SIGNS = (_COUNT, _SHAPE)
+_ADVICE = (
+    "grep -rnE 'len\\(|num_classes|vocab' --include='*.py' .   # is a size counted from one rank's share of the data?",
+    "grep -rn 'DistributedDataParallel(\\|DDP(' --include='*.py' .   # print(len(list(model.parameters()))) before it",
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """DDP's comparison at construction: who has how many parameters, or which one has another shape."""
+    hit = ended_by(death, SIGNS)
+    if hit is None or hit["others"] == "0":  # a model without parameters is refused before: nothing was received
+        return None
+    if hit.sign is _COUNT:
+        cause = (
+            f"rank {hit['one']} has a model of {hit['count']} parameters, rank {hit['other']} one of {hit['others']}"
+        )
+    else:
+        sizes = f" ([{hit['sizes']}])" if hit["sizes"] is not None else ""
+        cause = f"rank {hit['one']}'s parameter {hit['index']}{sizes} has other {hit['what']} than rank 0's"
+    return hit.finding(RULE, death, cause, _ADVICE)

@@ -1,0 +1,84 @@
+"""DistributedDataParallel waited for gradients that never came.
+
+## What happened
+Some parameters took no part in the loss of an iteration, so they got no gradient, and DDP could not finish its
+reduction before the next forward pass.
+## How to recognise it
+`Expected to have finished reduction in the prior iteration before starting a new one.` With
+`TORCH_DISTRIBUTED_DEBUG=INFO` it names the parameters; else it gives their indices, counted as in
+`list(model.parameters())`. Only ranks that skipped a part of the model say so; the others lose their connection.
+## What to do
+Use all parameters in the loss, or none of the unused ones (`requires_grad_(False)`). Where a branch is skipped on
+purpose: `DistributedDataParallel(model, find_unused_parameters=True)`; it costs an extra walk over the graph. If it is
+`static_graph=True` that complains, the set of used parameters changed between iterations: drop `static_graph`.
+`TORCH_DISTRIBUTED_DEBUG=INFO` prints the names (not `DETAIL`: with Gloo it ends the ranks with SIGSEGV).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Sign, ended_by
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.record.events import Rank
+
+RULE = Rule(
+    code="DDP506",
+    name="ddp-unused-parameters",
+    title="DistributedDataParallel waited for gradients that never came",
+    area=Area.COLLECTIVE,
+    retry=Retry(helps=False, reason="the same parameters stay without a gradient"),
+    since="0.1",
+    beats=("native-abort",),
+)
+SIGNS = (Sign("Expected to have finished reduction in the prior iteration"),)
+_NAMES = re.compile(r"Parameters which did not receive grad for rank (?P<rank>\d{1,9}): (?P<names>[^\n]+)")
+_INDICES = re.compile(r"Parameter indices which did not receive grad for rank (?P<rank>\d{1,9}): (?P<numbers>[\d \t]+)")
+_STATIC = "training graph has changed in this iteration"
+_SHOWN = 4
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """The reducer's own words; certain where they are in the exception that ended the rank."""
+    hit = ended_by(death, SIGNS)
+    if hit is None:
+        return None
+    said = hit.exception.message if hit.exception is not None else hit.text
+    told = _NAMES.search(said) or _INDICES.search(said)
+    rank = Rank(int(told["rank"])) if told is not None else death.rank
+    who = death.who if rank is None else f"rank {rank}"
+    culprit = rank if rank != death.rank else None
+    if _STATIC in said:
+        cause = f"{who} used another set of parameters than before, though DDP has static_graph=True"
+        advice = ("grep -rn 'static_graph' --include='*.py' .   # drop it, or use the same parameters each iteration",)
+        return replace(hit.finding(RULE, death, cause, advice), culprit=culprit)
+    return replace(hit.finding(RULE, death, f"{who} {_unused(said)}", _advice(said)), culprit=culprit)
+
+
+def _unused(said: str) -> str:
+    names, numbers = _NAMES.search(said), _INDICES.search(said)
+    if names is not None:
+        each = [name.strip() for name in names["names"].split(",")]
+        more = f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else ""
+        return f"left {len(each)} parameters without a gradient: {', '.join(each[:_SHOWN])}{more}"
+    if numbers is not None:
+        each = numbers["numbers"].split()
+        more = f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else ""
+        return f"left {len(each)} parameters without a gradient (indices {', '.join(each[:_SHOWN])}{more})"
+    return "left parameters without a gradient, for which DDP waits"
+
+
+def _advice(said: str) -> tuple[str, ...]:
+    already = "Since `find_unused_parameters=True` is enabled" in said
+    names = () if _NAMES.search(said) else ("export TORCH_DISTRIBUTED_DEBUG=INFO   # prints their names",)
+    if already:
+        return (
+            *names,
+            "grep -rn 'def forward' --include='*.py' .   # return only what the loss uses: all outputs must be in it",
+        )
+    return (
+        *names,
+        "grep -rn 'DistributedDataParallel(\\|DDP(' --include='*.py' .   # add find_unused_parameters=True there",
+    )

@@ -1,0 +1,145 @@
+"""An assertion in a kernel failed.
+
+## What happened
+A kernel checked its input on the GPU and refused it: most often an index (a class label, a token, an embedding row)
+outside its range.
+## How to recognise it
+`CUDA error: device-side assert triggered`, and above it the kernel's own lines, one for each thread that failed:
+
+    ../aten/src/ATen/native/cuda/Loss.cu:250: nll_loss_forward_reduce_cuda_kernel_2d: block: [0,0,0], thread: [5,0,0]
+    Assertion `t >= 0 && t < n_classes` failed.
+
+ROCm prints `Device-side assertion … failed`. The first such line is the true cause; the Python line below is only where
+the error was noticed. Later cuBLAS and cuDNN errors of the same rank follow from it.
+## What to do
+- `t < n_classes` (Loss.cu): a label is not in 0 … C-1. Check `labels.min(), labels.max()` against the number of
+  outputs.
+- `srcIndex < srcSelectDimSize`, `index out of bounds` (Indexing.cu, IndexKernel.cu): an index into an embedding or a
+  tensor is too large: a token id beyond the vocabulary, positions longer than the model's maximum.
+- `input_val >= zero && input_val <= one` (Loss.cu): `BCELoss` got values outside 0 … 1, or NaN.
+- `probability tensor contains either inf, nan` (TensorCompare.cu, MultinomialKernel.cu): the model's output
+  is not finite.
+- Run the failing batch on the CPU: there the same mistake raises an exception that names it; or set
+  `CUDA_LAUNCH_BLOCKING=1`.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from ddp_run.evidence.model import Death, Evidence, LogText, Quote
+from ddp_run.judge.gpu_text import ended_by_gpu
+from ddp_run.judge.signs import Hit, Sign
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP306",
+    name="device-side-assert",
+    title="An assertion in a kernel failed",
+    area=Area.DEVICE,
+    retry=Retry(helps=False, reason="the same data fail the same check again"),
+    since="0.1",
+    beats=(
+        "illegal-memory-access",
+        "cuda-library-error",
+        "compile-failure",
+        "nccl-init",
+        "nccl-network",
+        "nccl-timeout-hang",
+        "native-abort",
+        "segfault",
+    ),
+)
+_KERNELS = re.compile(
+    r"(?<![\w./\-+])(?P<file>[\w./\-+]+):(?P<line>\d+): (?P<kernel>[^\n]{0,600}?)"
+    r"(?:block: \[[\d, ]{1,60}\], ?thread: \[[\d, ]{1,60}\]|global id: \[[\d, ]{1,60}\], ?local id:"
+    r" \[[\d, ]{1,60}\]):? "
+    r"Assertion [`'](?P<check>[^\n]{1,300}?)[`'] failed"
+)
+_ROCMS = re.compile(
+    r"(?<![\w./\-+])(?P<file>[\w./\-+]+):(?P<line>\d+): (?P<kernel>[^\n]{0,600}?): ?"
+    r"Device-side assertion [`'](?P<check>[^\n]{1,300}?)' failed"
+)
+_SAID = (
+    Sign("device-side assert triggered"),
+    Sign("CUDA device-side assertion failures were found"),
+    Sign("CUDA_ERROR_ASSERT"),
+)
+_KERNEL = (Sign("], thread: [", _KERNELS), Sign("], local id: [", _KERNELS), Sign("Device-side assertion", _ROCMS))
+SIGNS = (*_SAID, *_KERNEL)
+_FOLLOWS = re.compile(
+    r"(?:CUDA|HIP) error: |CUBLAS_STATUS_|HIPBLAS_STATUS_|cuDNN error: |CUDNN_STATUS_|HSA_STATUS_ERROR"
+)
+_MEANINGS = (
+    (r"n_classes", "a class label is outside 0 … C-1"),
+    (r"srcIndex < srcSelectDimSize", "an index into an embedding or a selected dimension is too large"),
+    (r"index out of bounds|idx_dim|indices?\b.*<|vectorized_gather|ind >=0|ind >= 0", "an index is out of bounds"),
+    (r"input_val >= zero|input_val <= one", "a value given to BCELoss is outside 0 … 1, or NaN"),
+    (r"inf.*nan|`?nan`?|element < 0", "probabilities are not finite, or negative"),
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What ended the rank says so, or a kernel did before a GPU's error ended it."""
+    hit = ended_by_gpu(death, _SAID)
+    if hit is None and not _may_follow(death):
+        return None
+    kernel = _first(death.stderr)
+    if hit is None and kernel is None:
+        return None
+    check = kernel[1]["check"].strip() if kernel is not None else None
+    cause = f"{death.who}'s kernel refused its input"
+    if kernel is not None and check is not None:
+        cause += f": {_meaning(check)} (`{check[:80]}`, {kernel[1]['file'].rpartition('/')[2]}:{kernel[1]['line']})"
+    elif hit is not None:
+        cause += f": device-side assert, noticed{death.where or ' later'}"
+    quotes: tuple[Quote, ...] = (kernel[0],) if kernel is not None else ()
+    advice = _advice(check)
+    if hit is not None:
+        return _before(hit, quotes).finding(RULE, death, cause, advice, also=quotes if not quotes else _own(hit))
+    sure: Confidence = "likely" if death.exception is None else "certain"
+    return Finding(RULE, death.rank, cause, quotes, advice, sure, exception=death.exception)
+
+
+def _may_follow(death: Death) -> bool:
+    """Whether it ended of its own GPU, with words that follow a failed assertion too, or by an abort."""
+    raised = death.exception
+    if raised is None:
+        return death.code == -signal.SIGABRT
+    said = f"{raised.type}: {raised.message}"
+    return _FOLLOWS.search(said) is not None and "NCCL" not in said
+
+
+def _first(log: LogText) -> tuple[Quote, re.Match[str]] | None:
+    """The first kernel's line: later ones are other threads'."""
+    for index, line in enumerate(log.lines):
+        for sign in _KERNEL:
+            found = sign.search(line)
+            if found is not None:
+                return log.quote(index), found
+    return None
+
+
+def _before(hit: Hit, quotes: tuple[Quote, ...]) -> Hit:
+    """The hit with the kernel's line as the first proof."""
+    return hit if not quotes else Hit(hit.sign, hit.match, quotes[0], hit.exception, hit.confidence)
+
+
+def _own(hit: Hit) -> tuple[Quote, ...]:
+    return (hit.quote,) if hit.quote is not None else ()
+
+
+def _meaning(check: str) -> str:
+    return next((words for pattern, words in _MEANINGS if re.search(pattern, check)), "a check on the GPU failed")
+
+
+def _advice(check: str | None) -> tuple[str, ...]:
+    first = "export CUDA_LAUNCH_BLOCKING=1   # then the traceback shows the launch itself"
+    if check is None:
+        return (first, "grep -n 'Assertion' on this rank's log: the kernel prints what it checked")
+    if "n_classes" in check:
+        return ("assert 0 <= labels.min() and labels.max() < num_classes   # before the loss; -100 is ignored", first)
+    if "srcIndex" in check or "bounds" in check or "idx" in check:
+        return ("assert ids.max() < embedding.num_embeddings   # token and position ids, before the forward", first)
+    return ("run the failing batch on the CPU: there the same check raises an exception that names it", first)

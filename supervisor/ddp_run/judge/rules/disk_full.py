@@ -1,0 +1,106 @@
+"""The disk or a quota is full.
+
+## What happened
+Something could not be written because the disk, or this user's share of it, is full: a checkpoint, a log, a cache.
+## How to recognise it
+`[Errno 28] No space left on device`, `[Errno 122] Disk quota exceeded`, `database or disk is full` (SQLite).
+`torch.save` on a full disk often hides the reason: `PytorchStreamWriter failed writing file data/0: file write
+failed`, then `unexpected pos 640 vs 570` from `inline_container.cc`, with or without an abort; NumPy says `8388608
+requested and 2097152 written`. A full `/dev/shm` is another cause (`shm-exhausted`).
+## What to do
+`df -h PATH` and `df -i PATH` (a disk can also run out of inodes); for quotas `quota -s` or `lfs quota -h -u $USER
+PATH`. Delete old checkpoints, and delete the one that was being written: it is cut short. Caches grow unseen in
+`~/.cache/huggingface`, `~/.cache/torch`, `/tmp` and `wandb/`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.traceback_text import chain
+from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP905",
+    name="disk-full",
+    title="The disk or a quota is full",
+    area=Area.HOST,
+    retry=Retry(helps=False, reason="nothing frees the disk before the next attempt"),
+    since="0.1",
+    beats=("checkpoint-corrupt", "native-abort", "filesystem-error", "file-not-found"),
+)
+_QUOTED = r"(?P<quote>['\"])(?P<path>.+?)(?P=quote)"
+_QUOTA = "Disk quota exceeded"
+_WRITER = "PytorchStreamWriter failed writing"
+_POSITION = "] . unexpected pos "
+_FULL = (
+    Sign(
+        "No space left on device",
+        re.compile(rf"No space left on device(?:: {_QUOTED}(?: -> '(?P<to>[^'\n]+)')?|, file path: (?P<file>\S+))?"),
+    ),
+    Sign(_QUOTA, re.compile(rf"Disk quota exceeded(?:: {_QUOTED})?")),
+    Sign("No space left on device (os error 28)"),
+    Sign("database or disk is full"),
+)
+_TORN = (
+    Sign(_WRITER, re.compile(r"PytorchStreamWriter failed writing (?:file|central directory)[^\n]{0,80}")),
+    Sign("basic_ios::clear: iostream error"),  # torch 2.13 in place of `file write failed`
+    Sign("requested and ", re.compile(r"(?<!\d)\d{1,20} requested and \d{1,20} written")),  # numpy's tofile and save
+    Sign("Could not write all requested bytes"),
+    Sign(_POSITION, re.compile(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+")),
+)
+SIGNS: tuple[Sign, ...] = (*_FULL, *_TORN)
+_SHARED_MEMORY = re.compile(r"/dev/shm|</torch_|</?psm_|shared memory|SemLock\(|multiprocessing/synchronize\.py")  # noqa: S108
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A write that the disk refused; one that only came out short is most likely the same."""
+    if death.struck and death.code != -signal.SIGABRT:
+        return None  # another signal ended it: what it printed before was not the end
+    hit = ended_by(death, _FULL)
+    if hit is not None:
+        if _SHARED_MEMORY.search(_context(hit)):
+            return None
+        return hit.finding(RULE, death, _cause(death, hit), _advice(hit, run))
+    hit = ended_by(death, _TORN)
+    if hit is None or _has_another_reason(death):
+        return None
+    cause = f"{death.who} could not write all of a file{death.where}: the disk is most likely full"
+    sure: Confidence = "likely"
+    return hit.finding(RULE, death, cause, _advice(hit, run), confidence=sure)
+
+
+def _has_another_reason(death: Death) -> bool:
+    """Whether an error number stands beside it: what came out short did so for that."""
+    links = chain(death.exception) if death.exception is not None else ()
+    return any(link.type == "OSError" and link.message.startswith("[Errno ") for link in links)
+
+
+def _context(hit: Hit) -> str:
+    return hit.text if hit.exception is None else f"{hit.exception.message}\n{hit.exception.traceback}"
+
+
+def _path(hit: Hit) -> str | None:
+    return hit["to"] or hit["path"] or hit["file"]
+
+
+def _cause(death: Death, hit: Hit) -> str:
+    raised, path = hit.exception, _path(hit)
+    where = raised.where if raised is not None else ""
+    what = f"{path}" if path else "a file"
+    why = "the user's disk quota is used up" if hit.sign.words == _QUOTA else "no space is left on the disk"
+    return f"{death.who} could not write {what}{where}: {why}"
+
+
+def _advice(hit: Hit, run: Evidence) -> tuple[str, ...]:
+    path = _path(hit)
+    folder = shlex.quote((path.rpartition("/")[0] or "/") if path and "/" in path else ".")
+    look = "" if path else " /tmp ~ ~/.cache"
+    first = f"df -h {folder}{look}; df -i {folder}{look}   # space, and inodes"
+    if hit.sign.words == _QUOTA:
+        return (f"quota -s; lfs quota -h -u $USER {folder}   # how much of it is used", first)
+    return (first, f"du -xsh {folder}/* ~/.cache/* 2>/dev/null | sort -h | tail   # what is large")

@@ -1,0 +1,93 @@
+"""The GPU's driver does not fit the CUDA that torch was built with.
+
+## What happened
+The driver on the host is older than this torch needs, or its kernel module and its libraries are of different versions
+(after an update without a reboot).
+## How to recognise it
+`The NVIDIA driver on your system is too old (found version …)`, `CUDA driver version is insufficient for CUDA runtime
+version`, `Driver/library version mismatch`, error 803 `system has unsupported display driver / cuda driver
+combination`, error 804 `forward compatibility was attempted on non supported HW`, `the provided PTX was compiled with
+an unsupported toolchain`. Torch says the first as a warning and the script then fails because it "has no GPU": the
+warning is the cause. The version that torch found is CUDA's, times 1000: 12020 is CUDA 12.2.
+## What to do
+- `nvidia-smi`: its `CUDA Version` is the newest that this driver can serve; `python -c "import torch;
+  print(torch.version.cuda)"` is what this torch needs. Update the driver, or install torch for the driver's CUDA, for
+  example `pip install torch --index-url https://download.pytorch.org/whl/cu121`.
+- `Driver/library version mismatch`: reboot the host, or unload and load the `nvidia` modules.
+- 803 and 804 in a container: the image's `cuda-compat` library hides the host's driver; take its folder out of
+  `LD_LIBRARY_PATH` or update the host's driver.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu
+from ddp_run.judge.signs import Hit, Sign
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP303",
+    name="driver-mismatch",
+    title="The GPU's driver does not fit the CUDA that torch was built with",
+    area=Area.DEVICE,
+    retry=Retry(helps=False, reason="the host's driver is the same on the next attempt"),
+    since="0.1",
+    beats=("cuda-unavailable", "nccl-init", "native-abort", "no-kernel-image", "compile-failure"),
+)
+_TOO_OLD = Sign(
+    "The NVIDIA driver on your system is too old",
+    re.compile(r"The NVIDIA driver on your system is too old(?: \(found version (?P<found>\d{1,9})\))?"),
+)
+_LIBRARY = Sign("Driver/library version mismatch")
+_NVML = Sign("RM has detected an NVML/RM version mismatch")
+_COMBINATION = Sign("system has unsupported display driver")
+_FORWARD = Sign("forward compatibility was attempted on non supported")
+_SHORT = Sign("CUDA driver version is insufficient for CUDA runtime version")
+SIGNS = (
+    _TOO_OLD,
+    _SHORT,
+    _LIBRARY,
+    _NVML,
+    _COMBINATION,
+    _FORWARD,
+    Sign("PTX was compiled with an unsupported toolchain"),
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What ended the rank says so, or it found no GPU after torch had warned of the driver."""
+    hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS) or behind_no_gpu(death, SIGNS)
+    return hit.finding(RULE, death, f"{death.who} cannot use its GPU: {_why(hit)}", _advice(hit)) if hit else None
+
+
+def _why(hit: Hit) -> str:
+    if hit.sign is _TOO_OLD:
+        found = hit["found"]
+        serves = f" (it serves CUDA {int(found) // 1000}.{int(found) % 1000 // 10})" if found else ""
+        return f"the NVIDIA driver is older than this torch needs{serves}"
+    if hit.sign is _SHORT:
+        return "the NVIDIA driver is older than this CUDA runtime needs"
+    if hit.sign in (_LIBRARY, _NVML):
+        return "the NVIDIA driver's kernel module and its libraries are of different versions"
+    if hit.sign is _COMBINATION:
+        return "CUDA's driver library and the host's kernel module do not fit each other (error 803)"
+    if hit.sign is _FORWARD:
+        return "a CUDA compatibility library is loaded that this GPU may not use (error 804)"
+    return "a kernel was compiled by a newer CUDA than the driver knows"
+
+
+def _advice(hit: Hit) -> tuple[str, ...]:
+    if hit.sign in (_LIBRARY, _NVML):
+        return ("cat /proc/driver/nvidia/version; nvidia-smi   # differ until the host is rebooted",)
+    if hit.sign in (_COMBINATION, _FORWARD):
+        return (
+            "ldconfig -p | grep libcuda.so; echo $LD_LIBRARY_PATH   # a …/compat folder hides the host's libcuda",
+            "cat /proc/driver/nvidia/version   # the version that libcuda.so.1 must have",
+        )
+    return (
+        "nvidia-smi | grep 'CUDA Version'   # the newest CUDA that this driver serves",
+        'python -c "import torch; print(torch.version.cuda)"   # what this torch needs',
+        "update the driver, or install torch for that CUDA: https://pytorch.org/get-started/previous-versions/",
+    )

@@ -1,0 +1,62 @@
+"""Two ranks use one GPU.
+
+## What happened
+Two ranks of one communicator stand on the same GPU. NCCL takes one rank per GPU and refuses.
+## How to recognise it
+NCCL's `Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3b000` (src/init.cc), below `ncclInvalidUsage`.
+The number is the GPU's address on the PCI bus. gloo takes several ranks per GPU without a word.
+## What to do
+- `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before `init_process_group` and before anything touches CUDA;
+  else every rank takes GPU 0. `RANK` in its place works only on the first node.
+- Start no more ranks per node than `nvidia-smi -L` shows, and as many as `CUDA_VISIBLE_DEVICES` names.
+- Two nodes that are containers of one host must not be given the same GPUs.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence, Quote
+from ddp_run.judge.nccl_text import error_of
+from ddp_run.judge.signs import Sign, ended_by
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP511",
+    name="duplicate-gpu",
+    title="Two ranks use one GPU",
+    area=Area.COLLECTIVE,
+    retry=Retry(helps=False, reason="the same ranks stand on the same GPU again"),
+    since="0.1",
+    beats=("nccl-init", "native-abort", "peer-died"),
+)
+_PAIR = re.compile(
+    r"Duplicate GPU detected ?: ranks? (?P<one>\d+) and (?:rank )?(?P<other>\d+) both on (?:CUDA|HIP|\w+) device"
+    r" (?P<device>\w+)"
+)
+_DUPLICATE = Sign("Duplicate GPU detected", re.compile(f"{_PAIR.pattern}|Duplicate GPU detected"))
+_SAME = Sign("Multiple Ranks are using the same GPU")
+SIGNS = (_DUPLICATE, _SAME)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """NCCL says so in the error that ended the rank, or in the warning before it."""
+    hit = ended_by(death, SIGNS)
+    also: tuple[Quote, ...] = ()
+    said = hit.match.string if hit is not None else ""
+    if hit is None:
+        error = error_of(death)
+        said = error.reason or "" if error is not None else ""
+        if error is None or not any(sign.search(said) for sign in SIGNS):
+            return None
+        hit, also = error.hit, error.also
+    pair = _PAIR.search(said)
+    who = f"ranks {pair['one']} and {pair['other']}" if pair else "two ranks"
+    device = f" (CUDA device {pair['device']})" if pair else ""
+    return hit.finding(RULE, death, f"{who} use one GPU{device}, which NCCL refuses", _ADVICE, also=also)
+
+
+_ADVICE = (
+    "grep -rn 'set_device' --include='*.py' .   # torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) first",
+    "nvidia-smi -L; echo CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES   # as many GPUs as ranks on this host?",
+)

@@ -1,0 +1,53 @@
+"""The GPUs' fabric is not ready.
+
+## What happened
+On a host with NVSwitch (HGX and DGX with A100, H100 and later) CUDA starts only once NVIDIA's fabric manager has set up
+the switches. It is not running, has failed, or is of another version than the driver.
+## How to recognise it
+Error 802, `system not yet initialized`, from every CUDA program on that host, while `nvidia-smi` lists all GPUs. Torch
+may say it as a warning, and the script then fails because it "has no GPU".
+## What to do
+- `systemctl status nvidia-fabricmanager`, then `sudo systemctl restart nvidia-fabricmanager`.
+- Its version must be exactly the driver's: `nv-fabricmanager --version` against `cat /proc/driver/nvidia/version`.
+- `nvidia-smi -q | grep -A3 Fabric`: `State: Completed` and `Status: Success` are right. After a failed GPU or switch
+  the log is in `/var/log/fabricmanager.log`.
+- On GB200/GB300 racks also `nvidia-imex` must run on all nodes.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu
+from ddp_run.judge.signs import Sign
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP308",
+    name="fabric-manager",
+    title="The GPUs' fabric is not ready",
+    area=Area.DEVICE,
+    retry=Retry(helps=False, reason="CUDA does not start on this host until its fabric manager runs"),
+    since="0.1",
+    beats=("cuda-unavailable", "nccl-init", "native-abort"),
+)
+SIGNS = (
+    Sign("system not yet initialized", re.compile(r"(?:\b802\b.{0,4}|[Ee]rror: |')system not yet initialized")),
+    Sign("CUDA_ERROR_SYSTEM_NOT_READY"),
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What ended the rank says so, or it found no GPU after torch had warned of it."""
+    hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS) or behind_no_gpu(death, SIGNS)
+    if hit is None:
+        return None
+    host = f" on {death.host}" if death.host else ""
+    cause = f"{death.who} could not start CUDA: the fabric of the GPUs{host} is not ready (error 802)"
+    advice = (
+        "systemctl status nvidia-fabricmanager --no-pager; tail -n 20 /var/log/fabricmanager.log",
+        "nv-fabricmanager --version; cat /proc/driver/nvidia/version   # must be the same version",
+        "sudo systemctl restart nvidia-fabricmanager   # then nvidia-smi -q | grep -A3 Fabric: Completed, Success",
+    )
+    return hit.finding(RULE, death, cause, advice)

@@ -1,0 +1,191 @@
+"""A file or folder is missing, or is of the wrong kind.
+
+## What happened
+The program opened a path that does not exist on this host, or a folder where it wanted a file (or the reverse).
+## How to recognise it
+`FileNotFoundError`, `IsADirectoryError`, `NotADirectoryError`; of Hugging Face libraries `Repo id must be in the form
+'repo_name' or 'namespace/repo_name'`, `is not a local folder and is not a valid model identifier` and `does not appear
+to have a file named config.json`: a local path that does not exist is taken for a name on the Hub.
+## What to do
+Look at the path on the host of the rank that is named: relative paths count from the folder where the job was started,
+and a node's own disk does not hold what another node wrote. Where only some ranks fail, the file may be written by
+another rank a moment later: write it on rank 0, then `torch.distributed.barrier()`, then read.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP702",
+    name="file-not-found",
+    title="A file or folder is missing, or is of the wrong kind",
+    area=Area.DATA,
+    retry=Retry(helps=False, reason="what is missing now is missing on the next attempt too"),
+    since="0.1",
+)
+_QUOTED = r"(?P<quote>['\"])(?P<path>.{1,1000}?)(?P=quote)"
+_WITH_PATH = rf"(?:[^\n]*?(?:: |name = |at |file ){_QUOTED})?"
+_IN_WORKER = r"(?!: Caught \w+ in )"
+SIGNS: tuple[Sign, ...] = (
+    Sign(
+        "FileNotFoundError",
+        re.compile(rf"^(?:\w+\.)*FileNotFoundError{_IN_WORKER}{_WITH_PATH}"),
+        frozenset({"FileNotFoundError"}),
+    ),
+    Sign(
+        "IsADirectoryError",
+        re.compile(rf"^(?:\w+\.)*IsADirectoryError{_IN_WORKER}{_WITH_PATH}"),
+        frozenset({"IsADirectoryError"}),
+    ),
+    Sign(
+        "NotADirectoryError",
+        re.compile(rf"^(?:\w+\.)*NotADirectoryError{_IN_WORKER}{_WITH_PATH}"),
+        frozenset({"NotADirectoryError"}),
+    ),
+    Sign(
+        "Repo id must be in the form",
+        re.compile(rf"Repo id must be in the form 'repo_name' or 'namespace/repo_name': {_QUOTED}"),
+    ),
+    Sign("Incorrect path_or_model_id", re.compile(rf"Incorrect path_or_model_id: {_QUOTED}")),
+    Sign(
+        "is not a local folder and is not a valid model identifier",
+        re.compile(r"(?<![^\s:])(?P<path>[^\s:]+) is not a local folder and is not a valid model identifier"),
+    ),
+    Sign(
+        "does not appear to have a file named",
+        re.compile(r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have a file named (?P<file>[^\s,]*[^\s,.])"),
+    ),
+    Sign(
+        "does not appear to have files named",
+        re.compile(r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have files named (?P<file>\(?[^)\n]*\)?)"),
+    ),
+    Sign(
+        "Parent directory ",  # torch.save's (caffe2/serialize/inline_container.cc)
+        re.compile(r"Parent directory (?P<path>[^\n]{1,1000}) does not exist\."),
+        frozenset({"RuntimeError"}),
+    ),
+    Sign("Entry Not Found for url", re.compile(r"Entry Not Found for url: (?P<path>[^\s?]+[^\s?.])")),
+    Sign(
+        "doesn't exist on the Hub or cannot be accessed",
+        re.compile(r"Dataset (?P<quote>['\"])(?P<path>[^'\"]{1,300})(?P=quote) doesn't exist on the Hub"),
+    ),
+    # Libraries in Rust (tokenizers, safetensors), C++ (torch's file adapter) and HDF5 raise classes of their own.
+    Sign("No such file or directory (os error 2)", re.compile(r"No such file or directory \(os error 2\)")),
+    Sign(
+        "No such file or directory Error #2",  # sentencepiece's
+        re.compile(r"Not found: \"(?P<path>[^\"\n]{1,1000})\": No such file or directory Error #2"),
+    ),
+    Sign(
+        "on fopen: No such file or directory",
+        re.compile(r"on fopen: No such file or directory, file path: (?P<path>\S+)"),
+    ),
+    Sign(
+        "> in read-only mode: No such file or directory",
+        re.compile(r"unable to open file <(?P<path>[^>\n]{1,1000})> in read-only mode: No such file or directory"),
+    ),
+    Sign(
+        "unable to open file: name = ",
+        re.compile(r"unable to open file: name = '(?P<path>[^']+)', errno = 2, error message"),
+    ),
+)
+_HUB = ("Repo id must be", "Incorrect path_or", "is not a local folder", "doesn't exist on the Hub")
+_STARTED = re.compile(r'subprocess\.py", line \d+, in _execute_child')
+_COMPILERS = re.compile(
+    r"(?:^|/)(?:nvcc|ninja|hipcc|icpx|ptxas|ccache|ld|make|cmake|(?:[\w.\-]*-)?(?:gcc|g\+\+|cc|c\+\+|clang(?:\+\+)?)(?:-\d+)?)"
+    r"$"
+)
+_SHARED_MEMORY = re.compile(r"^/dev/shm(?:/|$)|^/torch_\d+|^/psm_")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A missing path that ended the rank. A compiler that is missing, and shared memory, are other causes."""
+    if death.struck:
+        return None  # a signal ended it: what it printed before was not the end
+    hit = ended_by(death, SIGNS)
+    if hit is None:
+        return None
+    path = hit["path"]
+    program = _is_program(hit, path)
+    if path is not None and (_SHARED_MEMORY.search(path) or (program and _COMPILERS.search(path))):
+        return None
+    return hit.finding(
+        RULE,
+        death,
+        _cause(death, hit, path, program),
+        _advice(death, run, hit, path, program),
+        confidence=_sure(hit, death),
+    )
+
+
+def _is_program(hit: Hit, path: str | None) -> bool:
+    """Whether the missing file is a program that Python was to start."""
+    shown = hit.exception.traceback if hit.exception is not None else ""
+    return path is not None and hit.sign.words == "FileNotFoundError" and bool(_STARTED.search(shown))
+
+
+def _sure(hit: Hit, death: Death) -> Confidence:
+    """A missing file that another exception followed may have been only the occasion of that one."""
+    last = death.exception is None or hit.exception is None or hit.exception.type == death.exception.type
+    return hit.confidence if last and not _on_hub(hit) else "likely"
+
+
+def _on_hub(hit: Hit) -> bool:
+    """Whether the text leaves open that a name on the Hub was meant, which may be hidden from this user."""
+    path = hit["path"] or ""
+    return hit.sign.words.startswith(("is not a local folder", "doesn't exist")) and not _looks_local(path)
+
+
+def _looks_local(path: str) -> bool:
+    return path.startswith(("/", ".", "~")) or path.count("/") > 1
+
+
+def _cause(death: Death, hit: Hit, path: str | None, program: bool) -> str:
+    raised = hit.exception
+    where = raised.where if raised is not None else ""
+    if path is None:
+        said = hit.text[:160] if raised is None else raised.message.partition("\n")[0][:160] or raised.type
+        return f"{death.who} did not find a file{where}: {said}"
+    if program:
+        return f"{death.who} wanted to start the program {path}, which is not there{where}"
+    if hit.sign.words == "IsADirectoryError":
+        return f"{death.who} opened {path} as a file, but it is a folder{where}"
+    if hit.sign.words == "NotADirectoryError":
+        return f"{death.who} took {path} for a folder, but a part of it is a file{where}"
+    if hit["file"]:
+        return f"{death.who} found no {hit['file']} in {path}{where}"
+    if hit.sign.words.startswith(_HUB):
+        return f"{death.who} found no folder {path}, which is no name on the Hugging Face Hub either{where}"
+    return f"{death.who} did not find {path}{where}"
+
+
+def _advice(death: Death, run: Evidence, hit: Hit, path: str | None, program: bool) -> tuple[str, ...]:
+    advice: list[str] = []
+    if program and path is not None:
+        return (f"command -v {shlex.quote(path)}   # is it installed, and in a folder of PATH?",)
+    if path is not None and _on_hub(hit):
+        kind = "datasets" if hit.sign.words.startswith("doesn't exist") else "models"
+        advice.append(
+            f"curl -sI https://huggingface.co/api/{kind}/{path} | head -n 1   # 200: there; 401: private or misspelt"
+        )
+    elif path is not None and "://" not in path:
+        on = f"on {death.host}: " if death.host and run.nodes > 1 else ""
+        base = "" if path.startswith("/") else "; a relative path counts from the folder where the job was started"
+        advice.append(f"ls -ld {shlex.quote(path)}   # {on}is it there{base}?")
+    if len(run.deaths) + len(run.leavers) > 1 and not _all_alike(death, run):
+        advice.append(
+            "torch.distributed.barrier()   # after the rank that writes the file, before the others read it:"
+            " not all ranks missed it"
+        )
+    return tuple(advice)
+
+
+def _all_alike(death: Death, run: Evidence) -> bool:
+    """Whether every rank that speaks of an exception speaks of this kind."""
+    mine = death.exception.type if death.exception is not None else None
+    return not run.leavers and all(other.exception is None or other.exception.type == mine for other in run.deaths)

@@ -1,0 +1,125 @@
+"""The file system failed.
+
+## What happened
+A read or a write failed because the file system or the server behind it did, not because of the path or the user.
+## How to recognise it
+`[Errno 116] Stale file handle`, `[Errno 5] Input/output error`, `[Errno 30] Read-only file system`, `[Errno 107]
+Transport endpoint is not connected` (a FUSE or Gluster mount whose daemon died), `[Errno 108] Cannot send after
+transport endpoint shutdown` (Lustre), `[Errno 117] Structure needs cleaning`, `No locks available`. Printing after the
+terminal was closed gives `Input/output error` too; then the line that failed is a `print` or a progress bar.
+## What to do
+`findmnt -T PATH` names the mount and the server, `dmesg -T | tail` what the kernel knows of it. On one node only: take
+that node out. A read-only mount in a container wants `:rw`, or another folder.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP907",
+    name="filesystem-error",
+    title="The file system failed",
+    area=Area.HOST,
+    retry=Retry(helps=True, reason="file servers and mounts often come back"),
+    since="0.1",
+    beats=("checkpoint-corrupt", "native-abort", "file-not-found"),
+)
+_QUOTED = r"(?:: (?P<quote>['\"])(?P<path>.+?)(?P=quote))?"
+_ERRORS = (
+    "Stale file handle",
+    "Stale NFS file handle",
+    "Input/output error",
+    "Read-only file system",
+    "Transport endpoint is not connected",
+    "Cannot send after transport endpoint shutdown",
+    "Structure needs cleaning",
+    "Remote I/O error",
+    "No locks available",
+)
+_READ_ONLY = "Read-only file system"
+_EIO = "Input/output error"
+_LOCKED = "unable to lock file, errno = "
+# A socket that is not connected gives the same errno: only what the class says of a file counts.
+_TYPES = frozenset({"OSError", "IOError", "HfHubHTTPError", "SafetensorError", "RuntimeError", "BlockingIOError"})
+SIGNS: tuple[Sign, ...] = (
+    *(Sign(words, re.compile(rf"\[Errno \d+\] (?P<what>{re.escape(words)}){_QUOTED}"), _TYPES) for words in _ERRORS),
+    *(Sign(words, re.compile(rf"(?P<what>{re.escape(words)}) \(os error \d+\)")) for words in _ERRORS),
+    *(
+        Sign(words, re.compile(rf"on fopen: (?P<what>{re.escape(words)}), file path: (?P<path>\S+)"))
+        for words in _ERRORS
+    ),
+    Sign(_LOCKED, re.compile(r"unable to lock file, errno = \d+, error message = '(?P<what>[^']+)'")),
+)
+_PRINTING = re.compile(r"\bprint\(|\b(?:sys\.)?std(?:out|err)\b|\btqdm\b|fp_write\(|\.emit\(|self\.flush\(\)")
+_SOCKET = re.compile(r"/socket\.py|/ssl\.py|/asyncio/|\.(?:recv|send|sendall|connect|shutdown|getpeername)\(")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """An error number that only a file system, a disk or a file server gives."""
+    if death.struck and death.code != -signal.SIGABRT:
+        return None  # another signal ended it: what it printed before was not the end
+    hit = ended_by(death, SIGNS)
+    if hit is None or _of_socket(hit):
+        return None
+    if hit.sign.words == _EIO and hit["path"] is None and _printing(hit):
+        return hit.finding(
+            RULE,
+            death,
+            f"{death.who} could not print: the terminal that it wrote to is gone",
+            ("tmux   # start the job in it, or with nohup: an ssh session that ends takes its terminal with it",),
+            confidence="likely",
+        )
+    return hit.finding(
+        RULE, death, _cause(death, hit), _advice(death, run, hit), retry=_retry(hit), confidence=_sure(hit)
+    )
+
+
+def _of_socket(hit: Hit) -> bool:
+    """Whether a socket, not a file, gave the number."""
+    if hit.exception is None or hit["path"] is not None or not hit.sign.words.startswith(("Transport", "Cannot send")):
+        return False
+    return bool(_SOCKET.search(hit.exception.traceback))
+
+
+def _printing(hit: Hit) -> bool:
+    return hit.exception is not None and bool(_PRINTING.search("\n".join(hit.exception.traceback.splitlines()[-4:])))
+
+
+def _sure(hit: Hit) -> Confidence:
+    return "likely" if hit.sign.words == _LOCKED else hit.confidence
+
+
+def _retry(hit: Hit) -> Retry | None:
+    if hit.sign.words == _READ_ONLY:
+        return Retry(helps=False, reason="the file system is read-only on the next attempt too")
+    return None
+
+
+def _cause(death: Death, hit: Hit) -> str:
+    raised, path = hit.exception, hit["path"]
+    where = raised.where if raised is not None else ""
+    if hit.sign.words == _LOCKED:
+        return (
+            f"{death.who} could not lock an HDF5 file{where}: another process holds it, or the file system has no locks"
+        )
+    if hit.sign.words == _READ_ONLY:
+        return f"{death.who} could not write {path or 'a file'}{where}: the file system is read-only"
+    return f"{death.who} could not use {path or 'a file'}{where}: {hit['what']}"
+
+
+def _advice(death: Death, run: Evidence, hit: Hit) -> tuple[str, ...]:
+    if hit.sign.words == _LOCKED:
+        return ("export HDF5_USE_FILE_LOCKING=FALSE   # if every process only reads the file",)
+    folder = shlex.quote((hit["path"] or "").rpartition("/")[0] or ".")
+    on = f" on {death.host}" if death.host and run.nodes > 1 else ""
+    return (
+        f"findmnt -T {folder}   # which mount, from which server, read-only or not{on}",
+        f"dmesg -T | tail -n 30   # what the kernel knows of it{on}",
+    )

@@ -1,0 +1,86 @@
+"""Gloo cannot use the network.
+
+## What happened
+Gloo found no network interface of the name it was given, could not resolve this host's own name, or could not connect
+to the other ranks.
+## How to recognise it
+`Unable to find address for: ib0`, `ifa != nullptr`, `Unable to find interface for`, `rp != nullptr`, `Gloo
+connectFullMesh failed with …`, `Connect timeout`. That a peer *closed* its connection is a consequence: peer-died.
+## What to do
+`ip -br addr` lists the interfaces; set `GLOO_SOCKET_IFNAME` to the one that joins the nodes, or unset it. On one host,
+`lo` always works. If Gloo cannot resolve the host's own name, add that name to `/etc/hosts`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP204",
+    name="gloo-network",
+    title="Gloo cannot use the network",
+    area=Area.NETWORK,
+    retry=Retry(helps=True, reason="a link that was down for a moment may hold next time"),
+    since="0.1",
+    beats=("peer-died", "native-abort"),
+)
+_ADDRESS = Sign("Unable to find address for", re.compile(r"Unable to find address for:? (?P<name>[\w.\-:@]+)"))
+_INTERFACE = Sign(
+    "Unable to find interface for", re.compile(r"Unable to find interface for:? (?P<name>[\w.\-:@\[\]]+)")
+)
+_NO_INTERFACE = Sign("ifa != nullptr")
+_NO_ADDRESS = Sign("rp != nullptr")
+_MESH = Sign("Gloo connectFullMesh failed", re.compile(r"Gloo connectFullMesh failed(?: with (?P<said>.*))?"))
+_CONNECT = Sign(
+    "gloo/transport/tcp/",
+    re.compile(
+        r"gloo/transport/tcp/\S{1,200}\] (?P<said>(?:connect \[?|Connect timeout |timed out"
+        r" connecting: )(?P<address>\S*).*)"
+    ),
+)
+_NOT_CONNECTED = Sign(
+    "is NOT connected to: [", re.compile(r"\[Gloo\] (?P<said>Rank \d{1,9} is NOT connected to: \[[\d, ]{1,4000}\])")
+)
+SIGNS = (_ADDRESS, _INTERFACE, _NO_INTERFACE, _NO_ADDRESS, _MESH, _CONNECT, _NOT_CONNECTED)
+_LEFT = re.compile(r"Connection (?:closed|reset) by peer|Broken pipe")
+_GLOO = re.compile(r"gloo", re.IGNORECASE)
+_WRONG_NAME = Retry(helps=False, reason="the same interface is missing on the next attempt")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """Gloo's own words on an interface or an address that is not there, or on a connection that was never made."""
+    hit = ended_by(death, SIGNS)
+    if hit is None:
+        return None
+    said = hit.exception.message if hit.exception is not None else hit.text
+    if _LEFT.search(said) or not (_GLOO.search(said) or _from_gloo(hit)):
+        return None
+    if hit.sign in (_ADDRESS, _INTERFACE, _NO_INTERFACE, _NO_ADDRESS):
+        name = f" for {hit['name']}" if hit["name"] else ""
+        cause = f"{death.who}: Gloo finds no network address{name}"
+        return hit.finding(RULE, death, cause, _for_name(hit["name"]), retry=_WRONG_NAME)
+    told = (hit["said"] or "").strip()[:160]
+    cause = f"{death.who}: Gloo could not connect to the other ranks{': ' + told if told else ''}"
+    return hit.finding(RULE, death, cause, _FOR_CONNECTION, confidence="likely")
+
+
+def _from_gloo(hit: Hit) -> bool:
+    return hit.exception is not None and _GLOO.search(hit.exception.traceback) is not None
+
+
+def _for_name(name: str | None) -> tuple[str, ...]:
+    return (
+        f"ip -br addr   # is there an interface or address {name}?" if name else "ip -br addr   # the interfaces",
+        "env | grep GLOO_SOCKET_IFNAME   # unset it, or set it to an interface that is listed",
+        'getent hosts "$(hostname)"   # without GLOO_SOCKET_IFNAME, Gloo uses this address',
+    )
+
+
+_FOR_CONNECTION = (
+    'getent hosts "$(hostname)"   # the address that Gloo tells the others: can they reach it?',
+    "export GLOO_SOCKET_IFNAME=eth0   # the interface that joins the nodes (ip -br addr)",
+)

@@ -1,0 +1,96 @@
+"""A Gloo collective or a monitored barrier timed out.
+
+## What happened
+A rank waited for another one until the time-out (30 minutes by default), because that one did not take part: busy
+elsewhere, hung, gone, or in another collective. Who prints the time-out *waited*; who is missing caused it.
+## How to recognise it
+`[Rank 0]: Rank 1 failed to pass monitoredBarrier in 4000 ms` names the missing rank. `Timed out waiting 30000ms for
+recv operation to complete` of `gloo/transport/tcp/unbound_buffer.cc` names nobody. The other ranks then print
+`Connection closed by peer` or `successfully reached monitoredBarrier, but received errors`: they are victims too.
+## What to do
+Look at what the missing rank did: its log, and `py-spy dump --pid PID` while the next run hangs. Usual reasons: an `if`
+on the rank around a collective, a different number of batches, one rank that saves or evaluates for long. To make Gloo
+name it, call `torch.distributed.monitored_barrier(wait_all_ranks=True)` before the place. If the work is only slow,
+raise the time-out: `init_process_group(timeout=timedelta(minutes=60))`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Sign, ended_by
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.waiting import dump_stacks, silent
+from ddp_run.record.events import Rank
+
+RULE = Rule(
+    code="DDP504",
+    name="gloo-timeout-hang",
+    title="A Gloo collective or a monitored barrier timed out",
+    area=Area.COLLECTIVE,
+    retry=Retry(helps=True, reason="a rank that was only slow or stuck once may keep up next time"),
+    since="0.1",
+    beats=("native-abort", "peer-died"),
+)
+_MISSING = Sign(
+    "failed to pass monitoredBarrier in ",
+    re.compile(
+        r"(?:\[Rank (?P<who>\d+)\]: )?Ranks? (?P<missing>\d{1,9}(?:,? \d{1,9})*) failed to pass"
+        r" monitoredBarrier in (?P<ms>\d{1,20})"
+    ),
+)
+_BARRIER = Sign(
+    "timed out in monitoredBarrier after ", re.compile(r"timed out in monitoredBarrier after (?P<ms>\d{1,20})")
+)
+_TRANSFER = Sign(
+    "Timed out waiting ",
+    re.compile(r"Timed out waiting (?P<ms>\d{1,20})ms for (?P<what>recv|send) operation to complete"),
+)
+_CLOSED = Sign("Application timeout caused pair closure")
+SIGNS = (_MISSING, _BARRIER, _TRANSFER, _CLOSED)
+_OPERATION = re.compile(
+    r"running collective: CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+), ?)?OpType=(?P<op>\w+)"
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A time-out of Gloo's; in a monitored barrier the text names who is missing."""
+    hit = ended_by(death, (_MISSING,)) or ended_by(death, SIGNS)
+    if hit is None:
+        return None
+    said = hit.exception.message if hit.exception is not None else hit.text
+    operation = _OPERATION.search(said)
+    before = f" before {operation['op']}" if operation else ""
+    waited = f"{int(hit['ms']) / 1000:.4g} s " if hit["ms"] else ""
+    missing = [Rank(int(number)) for number in re.findall(r"\d+", hit["missing"] or "")]
+    if missing:
+        named = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:8]))}"
+        who = f"rank {hit['who']}" if hit["who"] else death.who
+        cause = f"{named} did not reach the barrier{before} that {who} waited {waited}for"
+        finding = hit.finding(RULE, death, cause, _advice(missing[0], run))
+        return replace(finding, culprit=missing[0])
+    if hit.sign is _BARRIER:
+        cause = f"{death.who} waited {waited}in a monitored barrier that not all ranks reached"
+    else:
+        what = {"recv": "to receive from", "send": "to send to"}.get(hit["what"] or "", "for")
+        cause = f"{death.who} waited {waited}{what} another rank in a Gloo collective, and gave up"
+    suspect = run.once(_mute)
+    if suspect is not None and suspect != death.rank:
+        cause += f"; likely for rank {suspect}, the only one that printed no time-out"
+        return replace(hit.finding(RULE, death, cause, _advice(suspect, run), confidence="likely"), culprit=suspect)
+    return hit.finding(RULE, death, cause, _advice(None, run))
+
+
+def _mute(run: Evidence) -> Rank | None:
+    return silent(run, SIGNS)
+
+
+def _advice(missing: Rank | None, run: Evidence) -> tuple[str, ...]:
+    whose = f"rank {missing}" if missing is not None else "each rank"
+    return (
+        f"{dump_stacks(run)}   # while the next run hangs: where is {whose}?",
+        "export TORCH_DISTRIBUTED_DEBUG=INFO   # more words in torch's own messages",
+        "grep -rnE 'get_rank\\(\\)|RANK' --include='*.py' .   # is a collective inside an if on the rank?",
+    )

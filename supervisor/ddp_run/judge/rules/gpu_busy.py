@@ -1,0 +1,74 @@
+"""The GPU is taken by another process.
+
+## What happened
+The driver refused this process a context on the GPU: the GPU is in exclusive mode and another process has it, or the
+MPS server that shares it does not answer.
+## How to recognise it
+`CUDA-capable device(s) is/are busy or unavailable` (older CUDA: `all CUDA-capable devices are busy or unavailable`),
+`exclusive-thread device already in use`, and errors 805-810 of MPS. In exclusive mode two ranks on one GPU fail like
+this.
+## What to do
+- `nvidia-smi -q -d COMPUTE`: `Exclusive_Process` allows one process; `sudo nvidia-smi -c DEFAULT` allows many.
+- `nvidia-smi --query-compute-apps=gpu_uuid,pid,name --format=csv` names who has it, often a process of an earlier run.
+- Each rank on its own GPU: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before anything touches CUDA.
+- MPS: `echo get_server_list | nvidia-cuda-mps-control`; without MPS unset `CUDA_MPS_PIPE_DIRECTORY`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu
+from ddp_run.judge.signs import Hit, Sign
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP311",
+    name="gpu-busy",
+    title="The GPU is taken by another process",
+    area=Area.DEVICE,
+    retry=Retry(helps=True, reason="the process that has the GPU may be gone next time"),
+    since="0.1",
+    beats=("cuda-unavailable", "nccl-init", "native-abort"),
+)
+_MPS = (
+    Sign("MPS client failed to connect"),
+    Sign("MPS server is not ready to accept"),
+    Sign("MPS client has been terminated by the server"),
+    Sign("call between the MPS server and the MPS client failed"),
+    Sign("resources required to create MPS client have been exhausted"),
+    Sign("CUDA_ERROR_MPS_"),
+)
+SIGNS = (
+    Sign("busy or unavailable", re.compile(r"CUDA-capable device\(?s\)? (?:is/)?are busy or unavailable")),
+    Sign("exclusive-thread device already in use"),
+    *_MPS,
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What ended the rank says so."""
+    hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS) or behind_no_gpu(death, SIGNS)
+    if hit is None:
+        return None
+    why = "the MPS server refused it" if _is_mps(hit) else "it is busy or in exclusive mode"
+    retry = Retry(helps=False, reason="the MPS server has to be restarted first") if _is_mps(hit) else None
+    cause = f"{death.who} was refused its GPU: {why}{death.where}"
+    return hit.finding(RULE, death, cause, _advice(hit), retry=retry)
+
+
+def _is_mps(hit: Hit) -> bool:
+    return hit.sign in _MPS
+
+
+def _advice(hit: Hit) -> tuple[str, ...]:
+    if _is_mps(hit):
+        return (
+            "echo get_server_list | nvidia-cuda-mps-control; tail /var/log/nvidia-mps/server.log",
+            "unset CUDA_MPS_PIPE_DIRECTORY   # to run without MPS",
+        )
+    return (
+        "nvidia-smi --query-compute-apps=gpu_uuid,pid,name --format=csv   # who has it",
+        "nvidia-smi -q -d COMPUTE | grep 'Compute Mode'   # Exclusive_Process: one process a GPU",
+    )

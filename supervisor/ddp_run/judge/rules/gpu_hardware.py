@@ -1,0 +1,165 @@
+"""A GPU or its link failed.
+
+## What happened
+The hardware reported an error: memory that cannot be corrected (ECC), a broken NVLink, a GPU that left the
+bus or hangs.
+## How to recognise it
+In the kernel's log (`dmesg -T | grep NVRM`): `NVRM: Xid (PCI:0000:3b:00): 79, …`. Xids that mean hardware: 48, 92, 94,
+95 (ECC), 63, 64 (pages or rows of memory retired), 74, 144-150 (NVLink), 79 (fallen off the bus), 61, 62, 119, 120, 140
+(the GPU's own processor or an unrecovered error). In the rank: `uncorrectable ECC error encountered`, `uncorrectable
+NVLink error detected during the execution`, `Invalid access of peer GPU memory over nvlink or a hardware error`,
+`GPU is lost`; ROCm: `HW Exception by GPU node-…`; Intel: `UR_RESULT_ERROR_DEVICE_LOST`.
+
+Xid 13, 31, 43 and 45 come from programs: see [illegal-memory-access](illegal-memory-access.md).
+## What to do
+- Run on another node, or without that GPU (`CUDA_VISIBLE_DEVICES`); tell whoever owns the host the PCI address.
+- `nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT`; a pending remap needs a reset (`nvidia-smi --gpu-reset -i N`)
+  or a reboot. `dcgmi diag -r 3` tests the GPU.
+- Fallen off the bus: only a reboot brings it back; twice on one GPU means power, cooling or the board.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence, LogText, Quote
+from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, is_of_a_gpu, vendor
+from ddp_run.judge.signs import Hit, Sign, every
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP304",
+    name="gpu-hardware",
+    title="A GPU or its link failed",
+    area=Area.DEVICE,
+    retry=Retry(helps=False, reason="the same GPU fails again until it is reset or replaced: use another node"),
+    since="0.1",
+    beats=(
+        "nccl-init",
+        "nccl-network",
+        "nccl-timeout-hang",
+        "peer-died",
+        "native-abort",
+        "segfault",
+        "illegal-memory-access",
+        "cuda-library-error",
+        "cuda-unavailable",
+        "fabric-manager",
+    ),
+)
+XIDS = {
+    48: "a double-bit ECC error",
+    61: "an internal micro-controller breakpoint",
+    62: "an internal micro-controller halt",
+    63: "a page or row of its memory was retired",
+    64: "a page or row of its memory could not be retired",
+    74: "an NVLink error",
+    79: "the GPU has fallen off the bus",
+    92: "a high rate of single-bit ECC errors",
+    94: "a contained ECC error",
+    95: "an uncontained ECC error",
+    119: "the GPU's system processor did not answer",
+    120: "the GPU's system processor failed",
+    140: "an unrecovered ECC error",
+    **dict.fromkeys(range(144, 151), "an NVLink error"),
+}
+"""What each number means that speaks of hardware (NVIDIA, "XID Errors", docs.nvidia.com/deploy/xid-errors). The rest
+come from programs or from the driver, or follow another."""
+_NODE_ONLY = frozenset({79, 119, 120})
+_SURVIVED = frozenset({63, 64, 74, 92})
+"""Those that a program may live through."""
+_ONLY_BESIDE = frozenset({63, 64, 92})
+"""Those that count only beside what ended the rank: they record that memory was retired, now or at the next reset."""
+XID = re.compile(
+    r"NVRM: Xid \(PCI:(?P<pci>[0-9A-Fa-f:.]+)\): (?P<number>\d{1,9})\b"
+    r"(?:, pid='?(?P<pid>\d+))?(?:[^\n]{0,200}?name=(?P<name>[\w.\-/]+))?"
+)
+_XID = Sign("NVRM: Xid", XID)
+_BUS = Sign("has fallen off the bus")
+_LIKELY = (
+    Sign(
+        "HW Exception by GPU node",
+        re.compile(r"HW Exception by GPU node-(?P<gpu>\d{1,9})[^\n]{0,200}?reason ?: ?(?P<why>[\w ]+)"),
+    ),
+    Sign("RESULT_ERROR_DEVICE_LOST", re.compile(r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST")),
+    Sign("PI_ERROR_DEVICE_LOST"),
+    Sign(
+        "Unable to determine the device handle for",
+        re.compile(r"Unable to determine the device handle for [Gg]PU\S* ?\S*"),
+    ),
+    Sign("Invalid access of peer GPU memory over nvlink or a hardware error"),
+)
+_SAID = (
+    Sign("uncorrectable ECC error encountered"),
+    Sign("uncorrectable NVLink error detected during the execution"),
+    Sign("CUDA error: hardware stack error"),
+    Sign("GPU is lost", re.compile(r"GPU is lost\.? ")),
+    Sign("NVMLError_GpuIsLost"),
+    _BUS,
+    *_LIKELY,
+)
+SIGNS = (_XID, *_SAID)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What ended the rank names the hardware, or the kernel did while a rank ended of its GPU."""
+    hit = ended_by_gpu(death, _SAID) or behind_nccl(death, _SAID)
+    xid = _xid(death, run)
+    if hit is not None:
+        return _said(hit, death, xid)
+    if xid is None or int(xid["number"] or 0) in _ONLY_BESIDE or not is_of_a_gpu(death):
+        return None
+    return _by_kernel(xid, death)
+
+
+def _xid(death: Death, run: Evidence) -> Hit | None:
+    """The kernel's word of hardware: of this process, else of none."""
+    found = [hit for log in (run.kernel, death.stderr) for hit in _all(log)]
+    found.sort(key=lambda hit: int(hit["number"] or 0) in _SURVIVED)
+    own = [hit for hit in found if death.pid is not None and hit["pid"] == str(death.pid)]
+    unnamed = [hit for hit in found if hit["pid"] is None or death.pid is None]
+    return next(iter([*own, *unnamed, *found]), None)
+
+
+def _all(log: LogText) -> list[Hit]:
+    return [hit for hit in every(log, _XID) if int(hit["number"] or 0) in XIDS]
+
+
+def _said(hit: Hit, death: Death, xid: Hit | None) -> Finding:
+    sure: Confidence = "likely" if hit.sign in _LIKELY and xid is None else hit.confidence
+    also: tuple[Quote, ...] = (xid.quote,) if xid is not None and xid.quote is not None else ()
+    cause = f"{death.who}'s GPU failed: {hit.match[0].removeprefix('CUDA error: ').strip().rstrip('.')}"
+    if xid is not None:
+        cause += f" (GPU at PCI {xid['pci']}, Xid {xid['number']})"
+    return hit.finding(RULE, death, cause, _advice(hit, xid, death), confidence=sure, also=also)
+
+
+def _by_kernel(xid: Hit, death: Death) -> Finding:
+    number = int(xid["number"] or 0)
+    mine = death.pid is not None and xid["pid"] == str(death.pid)
+    whose = f"{death.who}'s GPU failed" if mine else f"{death.who} ended as a GPU of its host failed"
+    cause = f"{whose}: Xid {number} at PCI {xid['pci']}, {XIDS[number]}"
+    sure: Confidence = "certain" if mine and number not in _SURVIVED else "likely"
+    return xid.finding(RULE, death, cause, _advice(xid, xid, death), confidence=sure)
+
+
+def _advice(hit: Hit, xid: Hit | None, death: Death) -> tuple[str, ...]:
+    maker = vendor(hit.text)
+    if maker == "HIP":
+        return (
+            "dmesg -T | grep -iE 'amdgpu.*(ras|ecc|hang|reset)'   # what the driver saw",
+            "rocm-smi --showrasinfo all   # memory errors by GPU; run on another node until it is reset",
+        )
+    if maker == "XPU":
+        return (
+            "dmesg -T | grep -iE 'i915|xe '   # a reset or a hang of the GPU",
+            "xpu-smi health -l   # run on another node until it is reset",
+        )
+    where = f"-i {xid['pci']} " if xid is not None else ""
+    host = death.host or "this node"
+    advice = [f"nvidia-smi {where}-q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT   # and leave {host} out of the job"]
+    if xid is None:
+        advice.insert(0, "sudo dmesg -T | grep -i xid   # which GPU, and what happened to it")
+    elif int(xid["number"] or 0) in _NODE_ONLY:
+        advice.append("reboot the host: this GPU does not come back without")
+    return tuple(advice)

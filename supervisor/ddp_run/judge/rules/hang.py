@@ -1,0 +1,64 @@
+"""The job made no progress.
+
+## What happened
+No rank came any further: no optimizer step, no collective, no new phase. Most often all ranks but one wait in a
+collective for the one that is somewhere else: in another branch, at another line, in an endless loop, stopped, or
+waiting for a lock, a file or a data loader.
+## How to recognise it
+ddp-run says `no progress: …` after 15 seconds (or three usual steps), names the rank that the others wait for and where
+it stands. Without it, NCCL says so after 10 minutes and Gloo after 30, on the ranks that waited. A pasted dump of
+stacks (`py-spy dump`, faulthandler's `Timeout (0:05:00)!`) shows one too.
+## What to do
+Read where the named rank stands (`live_stacks.txt` in its folder holds the stacks of all its threads) and why the
+others do not get there: collectives inside `if rank == 0:`, different numbers of batches, a `barrier` that one rank
+leaves out.
+`--hang-timeout 300` ends such a job with exit code 124, so that it can be started again.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Sign
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP510",
+    name="hang",
+    title="The job made no progress",
+    area=Area.COLLECTIVE,
+    retry=Retry(helps=True, reason="a hang that comes from timing, a device or the network may not come again"),
+    since="0.1",
+)
+_DUMPED = Sign('"MainThread"', re.compile(r'^\s{0,8}Thread \S{1,20} \((?P<how>idle|active)\): "MainThread"'))
+"""py-spy's dump: nobody takes one of a job that goes on. A GPU's calls wait with the CPU at work."""
+_TOOK_TOO_LONG = Sign("Timeout (", re.compile(r"^Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!"))
+"""faulthandler.dump_traceback_later's (CPython, Modules/faulthandler.c)."""
+SIGNS = (_DUMPED, _TOOK_TOO_LONG)
+_PLACE = re.compile(r"^\s{1,12}(?P<function>\S{1,120}) \((?P<place>[^()\n]{1,400}:\d{1,9})\)$")
+_WAITS = re.compile(
+    r"synchronize|wait|barrier|broadcast|all_?reduce|all_?gather|reduce_scatter|all_to_all|recv|acquire"
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A log of stacks that somebody took of what stands still; nothing tells how it ended."""
+    if not run.logs_only or death.code is not None or death.exception is not None:
+        return None
+    lines = death.stderr.lines
+    for index, line in enumerate(lines):
+        hit = next((found for sign in SIGNS if (found := sign.search(line)) is not None), None)
+        if hit is None:
+            continue
+        innermost = next((place for each in lines[index + 1 : index + 9] if (place := _PLACE.match(each))), None)
+        busy = hit.groupdict().get("how") == "active"
+        if busy and (innermost is None or not _WAITS.search(innermost["function"])):
+            continue
+        where = f" in {innermost['function']} ({innermost['place']})" if innermost is not None else ""
+        quote = death.stderr.quote(index)
+        return Finding(RULE, death.rank, f"{death.who} stands still{where}", (quote,), _ADVICE, "likely")
+    return None
+
+
+_ADVICE = ("py-spy dump --pid PID   # of each rank: which one stands somewhere else?",)

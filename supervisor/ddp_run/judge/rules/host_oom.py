@@ -1,0 +1,160 @@
+"""The host's memory ran out.
+
+## What happened
+The kernel's out-of-memory killer ended the rank, or an allocation of CPU memory was refused.
+## How to recognise it
+SIGKILL, and someone who says that it was for memory: the kernel's log (`Out of memory: Killed process 123 (python)`),
+its count of kills in the job's memory cgroup (`oom_kill 1` in `memory.events`), SLURM (`Detected 1 oom_kill event`,
+`task 3: Out Of Memory`), Kubernetes (`OOMKilled`), systemd, PBS or LSF; in a pasted log these may stand anywhere. Or
+`MemoryError`, `std::bad_alloc`, `DefaultCPUAllocator: can't allocate memory`, `Unable to allocate … for an array`,
+`[Errno 12] Cannot allocate memory`. A SIGKILL alone proves nothing.
+## What to do
+Give the job more memory, or use less: fewer DataLoader workers, smaller prefetch, memory-mapped data, one copy of the
+data set per node in place of one per rank.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from ddp_run.evidence.model import Death, Evidence, Quote
+from ddp_run.judge import oom_text
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_whole_log
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP401",
+    name="host-oom",
+    title="The host's memory ran out",
+    area=Area.MEMORY,
+    retry=Retry(helps=False, reason="the same job needs the same memory again"),
+    since="0.1",
+    beats=("native-abort", "preempted-sigterm", "dataloader-worker-died", "cuda-unavailable"),
+)
+_MEMORY_ERRORS = frozenset({"MemoryError", "_ArrayMemoryError", "ArrowMemoryError"})
+_BYTES = "DefaultCPUAllocator: "
+_REFUSED = (
+    Sign(
+        _BYTES,
+        re.compile(
+            r"DefaultCPUAllocator: (?:can't allocate|not enough) memory(?:: you tried to allocate (?P<bytes>\d{1,20}))?"
+        ),
+    ),
+    Sign("Unable to allocate ", re.compile(r"Unable to allocate (?P<size>[\d.]+ [KMGTPE]iB) for an array")),
+    Sign("malloc of size ", re.compile(r"(?:re|m)alloc of size (?P<bytes>\d{1,20}) failed")),
+    Sign("memory allocation of ", re.compile(r"memory allocation of (?P<bytes>\d{1,20}) bytes failed")),
+    Sign("std::bad_alloc"),
+    Sign("due to the node running low on memory"),  # Ray's memory monitor
+    Sign("Cannot allocate memory", re.compile(r"(?<!error )Cannot allocate memory")),
+    Sign("MemoryError", re.compile(r"MemoryError\b"), _MEMORY_ERRORS),
+)
+_TASK = Sign(": Out Of Memory", re.compile(r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory"))
+_WORKER = Sign(
+    "is killed by signal: Killed",
+    re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed"),
+)
+SIGNS: tuple[Sign, ...] = (*_REFUSED, _WORKER, *oom_text.SIGNS, _TASK)
+_DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</torch_")
+_NO_HOST_HAS = 1 << 50
+"""Bytes: who asks for more has computed a shape or read a length wrongly."""
+_LENGTH = ("print the shape and the length of what is allocated there: one of them is wrong",)
+_ADVICE = ("free -h; dmesg -T | grep -i 'killed process'", "try fewer DataLoader workers (num_workers) first")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A SIGKILL that somebody says was for memory, or an allocation of CPU memory that was refused."""
+    if death.code == -signal.SIGKILL and signal.SIGKILL not in death.signals_sent:
+        return _killed(death, run)
+    if death.exception is None and death.code not in (None, -signal.SIGABRT):
+        return None
+    if ended_by(death, (_WORKER,)) is not None:
+        return _told(death, run, "lost a DataLoader worker by SIGKILL")
+    hit = ended_by(death, _REFUSED)
+    if hit is None or _DEVICE.search(_said(hit)):
+        return None
+    return hit.finding(RULE, death, _cause(death, hit), _LENGTH if _is_absurd(hit) else _ADVICE)
+
+
+def match_launch(run: Evidence) -> Finding | None:
+    """The agent itself was killed for memory."""
+    if run.agent.code != -signal.SIGKILL or run.agent.killed_by_us or not run.cgroup_oom_kills:
+        return None
+    return Finding(RULE, None, "the kernel killed torch's agent: out of memory", (), _ADVICE, "likely")
+
+
+def _killed(death: Death, run: Evidence) -> Finding | None:
+    return _named_by_the_kernel(death, run) or _counted(death, run) or _told(death, run)
+
+
+def _trend(death: Death) -> tuple[Quote, ...]:
+    return () if death.memory is None else (Quote("memory", None, f"{death.who}: {death.memory.words}"),)
+
+
+def _named_by_the_kernel(death: Death, run: Evidence) -> Finding | None:
+    """The kernel's own line; its number of the process is another than ours where ours is a container's."""
+    line = oom_text.named(run.kernel, death.pid) if run.logs_only else run.killed_for_memory(death.pid)
+    if line is None:
+        return None
+    cause = f"the kernel killed {death.who} (pid {death.pid}): out of memory"
+    return Finding(RULE, death.rank, cause, (line, *_trend(death)), _ADVICE)
+
+
+def _counted(death: Death, run: Evidence) -> Finding | None:
+    sure: Confidence = "certain" if run.cgroup_oom_kills else "likely"
+    kills = run.cgroup_oom_kills or run.host_oom_kills
+    if not kills or run.spared_for_memory(death.pid):
+        return None
+    where = "this job's memory cgroup" if run.cgroup_oom_kills else "this host"
+    times = "once" if kills == 1 else f"{kills} times"
+    count = Quote("kernel", None, f"out-of-memory kills in {where} during this attempt: {kills}")
+    cause = f"{death.who} was killed by SIGKILL while {where} ran out of memory ({times})"
+    return Finding(RULE, death.rank, cause, (count, *_trend(death)), _ADVICE, sure)
+
+
+def _told(death: Death, run: Evidence, what: str = "was killed by SIGKILL") -> Finding | None:
+    """Somebody says, or counted, that there was such a kill in the job, container or host; srun says which task's."""
+    task = in_whole_log(run, (_TASK,))
+    kernel = () if run.spared_for_memory(death.pid) else (run.kernel,)
+    quote = task.quote if task is not None else oom_text.told((run.agent.log, *kernel))
+    if quote is None:
+        return None
+    sure: Confidence = "certain" if task is not None else "likely"
+    said = quote.text.strip()
+    cause = f"{death.who} {what}, and its job ran out of memory: {said[:120]}"
+    advice = (
+        "sacct -j $SLURM_JOB_ID -o JobID,MaxRSS,ReqMem,State,NodeList   # what it used, and what it may",
+        _ADVICE[1],
+    )
+    shown = advice if "slurm" in said or "srun" in said else _ADVICE
+    return Finding(RULE, death.rank, cause, (quote,), shown, sure)
+
+
+def _said(hit: Hit) -> str:
+    return hit.text if hit.exception is None else hit.exception.message
+
+
+def _is_absurd(hit: Hit) -> bool:
+    return int(hit["bytes"] or 0) >= _NO_HOST_HAS
+
+
+def _cause(death: Death, hit: Hit) -> str:
+    """What was refused, in the words of who refused it."""
+    if hit["bytes"]:
+        more = ", more than any host has: a wrong shape or length" if _is_absurd(hit) else ""
+        return f"{death.who} was refused {_size(int(hit['bytes']))} of memory{more}{death.where}"
+    if hit["size"]:
+        return f"{death.who} was refused {hit['size']} of memory for an array"
+    raised = hit.exception
+    said = hit.text if raised is None else f"{raised.type}: {raised.message}".partition("\n")[0].removesuffix(": ")
+    return f"{death.who} was refused memory: {said[:160]}"
+
+
+def _size(count: int) -> str:
+    """In the largest binary unit of which there is at least one."""
+    value, unit = float(count), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{count} bytes" if unit == "bytes" else f"{value:.2f} {unit}"

@@ -1,0 +1,169 @@
+"""A download or a remote service cannot be reached.
+
+## What happened
+The program wanted something from the network (weights, a data set, a tracking server, an object store) and got no
+answer, or an answer that the server is busy or broken. The ranks' own connections to each other are well.
+## How to recognise it
+`Max retries exceeded with url`, `Read timed out`, `<urlopen error …>`, `We couldn't connect to
+'https://huggingface.co'`, `LocalEntryNotFoundError`, `Couldn't reach … on the Hub`, `Cannot connect to host …`, `503
+Server Error`, `429 Client Error: Too Many Requests`, `Could not connect to the endpoint URL`,
+`CERTIFICATE_VERIFY_FAILED`; often deep in a chain that ends with an `OSError` of transformers. A name that does not
+resolve while the ranks look for each other is `rendezvous-dns`; a refused token is `auth`.
+## What to do
+Compute nodes often have no way out: fetch on a login node into a shared folder (`huggingface-cli download`), then set
+`HF_HUB_OFFLINE=1` and `HF_HOME` to that folder. Where a proxy is needed, `HTTPS_PROXY` must be set on every node, and
+`NO_PROXY` must hold the nodes' own names. Let one rank download and the others wait: many ranks at once are refused
+with 429.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP206",
+    name="hub-network",
+    title="A download or a remote service cannot be reached",
+    area=Area.NETWORK,
+    retry=Retry(helps=True, reason="servers and networks often answer again after a while"),
+    since="0.1",
+    beats=("file-not-found", "peer-died"),
+)
+_URL = r"(?P<url>https?://[^\s'\"?<>]+)"
+_STATUS = r"(?P<status>5\d\d|429)"
+_OFFLINE = "outgoing traffic has been disabled"
+_OFFLINE_MODE = "offline mode is enabled"
+_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
+_RESET = frozenset({"ConnectionError", "ProtocolError", "ChunkedEncodingError", "IncompleteRead", "RemoteDisconnected"})
+_HTTPX = frozenset({"ConnectError", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout", "ReadError"})
+SIGNS: tuple[Sign, ...] = (
+    Sign(
+        _CERTIFICATE,
+        re.compile(rf"host='(?P<host>[\w.\-]+)'[^\n]{{0,1000}}{_CERTIFICATE}|{_CERTIFICATE}[^\n]{{0,120}}"),
+    ),
+    # requests and urllib3
+    Sign(
+        "Max retries exceeded with url",
+        re.compile(r"(?:host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)[^\n]{0,40}?)?Max retries exceeded with url"),
+    ),
+    Sign(
+        "Read timed out.",
+        re.compile(r"ConnectionPool\(host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)\): Read timed out\."),
+    ),
+    Sign("Connection aborted.", re.compile(r"\('Connection aborted\.', (?P<why>[^\n]{0,100})"), _RESET),
+    Sign("Connection broken: ", re.compile(r"Connection broken: (?P<why>[^\n]{0,100})"), _RESET),
+    Sign("Remote end closed connection without response"),
+    # urllib
+    Sign(
+        "<urlopen error ",
+        re.compile(
+            r"<urlopen error (?P<why>(?:\[Errno (?!2\]|20\]|21\]|13\])-?\d+\]|timed out"
+            r"|\[SSL|_ssl|EOF|Remote|retrieval)[^>]{0,300})>"
+        ),
+    ),
+    Sign("HTTP Error ", re.compile(rf"HTTP Error (?:{_STATUS}|403: rate limit exceeded)[^\n]{{0,80}}")),
+    Sign("retrieval incomplete: got only"),
+    # requests' and httpx' words for a status
+    *(
+        Sign(f"{status} Server Error", re.compile(rf"(?P<status>{status}) Server Error[^\n]*?(?:url: {_URL}|$)"))
+        for status in (500, 502, 503, 504)
+    ),
+    Sign("429 Client Error", re.compile(rf"(?P<status>429) Client Error[^\n]*?(?:url: {_URL}|$)")),
+    Sign("Server error '5", re.compile(rf"Server error '(?P<status>5\d\d)[^']*' for url '{_URL}")),
+    Sign("Client error '429", re.compile(rf"Client error '(?P<status>429)[^']*' for url '{_URL}")),
+    # httpx, aiohttp
+    *(Sign(name, re.compile(rf"{name}(?:: (?P<why>[^\n]{{0,100}}))?"), frozenset({name})) for name in sorted(_HTTPX)),
+    Sign("Cannot connect to host ", re.compile(r"Cannot connect to host (?P<host>[\w.\-]+):(?P<port>\d+) ssl")),
+    Sign("ServerDisconnectedError", types=frozenset({"ServerDisconnectedError"})),
+    # Hugging Face
+    Sign("We couldn't connect to '", re.compile(rf"We couldn't connect to '{_URL}")),
+    Sign("LocalEntryNotFoundError", types=frozenset({"LocalEntryNotFoundError"})),
+    Sign("An error happened while trying to locate the file on the Hub"),
+    Sign(_OFFLINE),
+    Sign(_OFFLINE_MODE, re.compile(rf"Cannot (?:reach|access) {_URL}[^\n]{{0,300}}{_OFFLINE_MODE}|{_OFFLINE_MODE}")),
+    Sign("Couldn't reach ", re.compile(r"Couldn't reach (?P<what>'[^'\n]+' on the Hub|https?://[^\s?]+)[^\n]{0,80}")),
+    Sign("CAS service error"),
+    Sign("An error occurred while downloading using `hf_transfer`"),
+    # object stores and trackers
+    Sign("Could not connect to the endpoint URL", re.compile(rf"Could not connect to the endpoint URL: \"{_URL}")),
+    Sign("timeout on endpoint URL", re.compile(rf"(?:Connect|Read) timeout on endpoint URL: \"?{_URL}")),
+    Sign("Run initialization has timed out after", re.compile(r"Run initialization has timed out after [\d.]+ sec")),
+    Sign("google.api_core.exceptions.ServiceUnavailable"),
+)
+_LEAVING = 20
+"""Lines before the end: clients also print these words when they try again, and go on."""
+# etcd's client, which torch's rendezvous may use, is a user of urllib3 too.
+_RENDEZVOUS = re.compile(r"etcd|torch/distributed/elastic/rendezvous|kubernetes/client")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A client of HTTP that got no answer, or a server's word that it cannot."""
+    if death.struck:
+        return None  # a signal ended it: what it printed before was not the end
+    hit = in_exception(death, SIGNS) if death.exception is not None else in_last_words(death, SIGNS, _LEAVING)
+    if hit is None or (hit.exception is not None and _RENDEZVOUS.search(hit.exception.traceback)):
+        return None
+    return hit.finding(RULE, death, _cause(death, hit), _advice(hit), retry=_retry(hit))
+
+
+def _host(hit: Hit) -> str | None:
+    if hit["host"]:
+        return hit["host"]
+    found = re.match(r"https?://(?:[^/@\s]*@)?([^/:\s]+)", hit["url"] or hit["what"] or "")
+    if found is None and hit.exception is not None:  # the program's own line may show the address
+        found = re.search(r"['\"]https?://(?:[^/@\s]*@)?([\w.\-]+)", hit.exception.traceback)
+    return found[1] if found else None
+
+
+def _cause(death: Death, hit: Hit) -> str:
+    host = _host(hit)
+    to = host or "a server"
+    raised = hit.exception
+    if hit.sign.words in (_OFFLINE, _OFFLINE_MODE):
+        return f"{death.who} wanted a file of the Hugging Face Hub that is not in the cache, and offline mode is on"
+    if hit.sign.words == _CERTIFICATE:
+        return f"{death.who} does not trust the certificate of {to}"
+    if hit["status"]:
+        return f"{death.who} was told by {to} to come back later: HTTP {hit['status']}"
+    if hit["what"]:
+        return f"{death.who} could not reach {hit['what']}"
+    why = hit["why"] or (hit.match[0] if host is None else "")
+    shown = f": {why.strip()[:120]}" if why and (raised is None or why != raised.type.rpartition(".")[2]) else ""
+    return f"{death.who} could not reach {to}{shown}"
+
+
+def _advice(hit: Hit) -> tuple[str, ...]:
+    host = _host(hit)
+    url = (
+        f"https://{host}{':' + hit['port'] if hit['port'] not in (None, '80', '443') else ''}"
+        if host
+        else "https://huggingface.co"
+    )
+    ask = f"curl -sSI --max-time 10 {url}   # on the node that failed: is there a way out?"
+    if hit.sign.words in (_OFFLINE, _OFFLINE_MODE):
+        return ("env | grep -E 'HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE|HF_HOME'   # offline on purpose? which cache?",)
+    if hit.sign.words == _CERTIFICATE:
+        signer = f"curl -sSIv --max-time 10 {url}   # who signed the certificate? a proxy that opens TLS has its own"
+        return (
+            *((signer,) if host else ()),
+            "export SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt REQUESTS_CA_BUNDLE=$SSL_CERT_FILE",
+        )
+    if hit["status"] == "429":
+        return ("if int(os.environ['LOCAL_RANK']) == 0: download()   # then dist.barrier(): one rank per node asks",)
+    if host is None and "/huggingface_hub/" not in (hit.exception.traceback if hit.exception is not None else ""):
+        return ("env | grep -i proxy   # on the node that failed: is a proxy needed here, and set?",)
+    if host is None or "huggingface" in host:
+        return (ask, "export HF_HUB_OFFLINE=1   # if all is in the cache already (HF_HOME)")
+    return (ask, "env | grep -i proxy   # is a proxy needed here, and set?")
+
+
+def _retry(hit: Hit) -> Retry | None:
+    if hit.sign.words in (_OFFLINE, _OFFLINE_MODE):
+        return Retry(helps=False, reason="the cache does not fill by itself in offline mode")
+    if hit.sign.words == _CERTIFICATE:
+        return Retry(helps=False, reason="the certificate is the same on the next attempt")
+    return None

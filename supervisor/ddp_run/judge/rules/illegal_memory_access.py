@@ -1,0 +1,106 @@
+"""A kernel used an address that it may not.
+
+## What happened
+Code on the GPU read or wrote outside its memory, or at a misaligned address. After that the process' GPU context is
+lost, so every later call fails with the same words.
+## How to recognise it
+`CUDA error: an illegal memory access was encountered`, `misaligned address`, `unspecified launch failure`, `an illegal
+instruction was encountered`, `invalid program counter`; ROCm: `Memory access fault by GPU node-1 … on address …`, which
+ends the process with SIGABRT; Intel: `Segmentation fault from GPU at …`. In the kernel's log Xid 31 (a page fault)
+or 13.
+
+The GPU runs behind the program: the Python line in the traceback is where the error was noticed, seldom where it
+happened. An assertion in a kernel is [device-side-assert](device-side-assert.md).
+## What to do
+- `CUDA_LAUNCH_BLOCKING=1` (ROCm: `HIP_LAUNCH_BLOCKING=1`, `AMD_SERIALIZE_KERNEL=3`) makes the Python line true.
+- `compute-sanitizer --target-processes all python train.py` on one GPU names the kernel and the address.
+- Suspect what is not torch's own: custom CUDA and Triton kernels, flash-attention, apex, extensions built for another
+  torch. Indices over 2^31 elements are another common source.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, vendor
+from ddp_run.judge.signs import Hit, Sign, anywhere
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP305",
+    name="illegal-memory-access",
+    title="A kernel used an address that it may not",
+    area=Area.DEVICE,
+    retry=Retry(helps=False, reason="the same kernel does the same on the same data"),
+    since="0.1",
+    beats=(
+        "nccl-init",
+        "nccl-network",
+        "nccl-timeout-hang",
+        "native-abort",
+        "segfault",
+        "cuda-library-error",
+        "compile-failure",
+    ),
+)
+_ROCM = Sign(
+    "Memory access fault by GPU node",
+    re.compile(r"Memory access fault by GPU node-(?P<gpu>\d+).{0,200} on address (?P<address>0x[0-9a-fA-F]+)"),
+)
+_INTEL = Sign("Segmentation fault from GPU at", re.compile(r"Segmentation fault from GPU at (?P<address>0x[0-9a-f]+)"))
+SIGNS = (
+    Sign("an illegal memory access was encountered"),
+    Sign(
+        "misaligned address",
+        re.compile(r"(?:CUDA|HIP) (?:error|driver error): misaligned address|'misaligned address'"),
+    ),
+    Sign("unspecified launch failure"),
+    Sign("an illegal instruction was encountered"),
+    Sign("CUDA error: invalid program counter"),
+    Sign("operation not supported on global/shared address space"),
+    Sign("CUDA_ERROR_ILLEGAL_ADDRESS"),
+    Sign("cudaErrorIllegalAddress"),
+    Sign("HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION"),
+    Sign("HSA_STATUS_ERROR_MEMORY_FAULT"),
+    _ROCM,
+    _INTEL,
+)
+_PAGE_FAULT = (Sign("NVRM: Xid", re.compile(r"NVRM: Xid \([^)]{0,60}\): (?:13|31), [^\n]*")),)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What ended the rank says so."""
+    hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS)
+    if hit is None:
+        return None
+    fault = anywhere(run.kernel, _PAGE_FAULT) if run.kernel.lines else None
+    cause = f"{death.who}'s GPU stopped: {_what(hit)}"
+    if hit.exception is not None and (where := death.where):
+        cause += f", noticed{where.replace(' (', ' at ').rstrip(')')} (the kernel may have been launched before)"
+    also = (fault.quote,) if fault is not None and fault.quote is not None else ()
+    return hit.finding(RULE, death, cause, _advice(hit, run), also=also)
+
+
+def _what(hit: Hit) -> str:
+    if hit.sign is _ROCM:
+        return f"memory access fault on GPU node {hit['gpu']} at address {hit['address']}"
+    if hit.sign is _INTEL:
+        return f"page fault at address {hit['address']}"
+    return re.sub(r"^(?:CUDA|HIP) (?:driver )?error: ", "", hit.match[0]).strip("'")
+
+
+def _advice(hit: Hit, run: Evidence) -> tuple[str, ...]:
+    script = run.script or "train.py"
+    maker = vendor(hit.match.string)
+    if maker == "HIP":
+        return (
+            "export AMD_SERIALIZE_KERNEL=3 HIP_LAUNCH_BLOCKING=1   # then the traceback shows the launch itself",
+            "dmesg -T | grep -i amdgpu   # the page fault, with its process",
+        )
+    if hit.sign is _INTEL:
+        return ("dmesg -T | grep -iE 'i915|xe '   # the page fault, with its engine",)
+    return (
+        "export CUDA_LAUNCH_BLOCKING=1   # then the traceback shows the launch itself",
+        f"compute-sanitizer --target-processes all python {script}   # on one GPU: names the kernel and the address",
+    )

@@ -1,0 +1,74 @@
+"""A module, a name or a shared library cannot be loaded.
+
+## What happened
+Python found no module of that name, the module has no such name, or a shared library that it needs is missing.
+## How to recognise it
+`ModuleNotFoundError`, `ImportError`, or `OSError: libNAME.so…: cannot open shared object file`; most often on all
+ranks at once, seconds after the start.
+## What to do
+Install the package into the Python that runs the ranks (the verdict's advice names it), or start from the folder that
+holds your own module. For a missing library, install it or put its folder into `LD_LIBRARY_PATH`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, in_exception
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP601",
+    name="import-error",
+    title="A module, a name or a shared library cannot be loaded",
+    area=Area.USER_CODE,
+    retry=Retry(helps=False, reason="what is not installed now is not installed on the next attempt"),
+    since="0.1",
+)
+_LIBRARY = frozenset({"OSError", "RuntimeError"})
+SIGNS: tuple[Sign, ...] = (
+    Sign("ModuleNotFoundError", types=frozenset({"ModuleNotFoundError"})),
+    Sign("ImportError", types=frozenset({"ImportError"})),
+    *(
+        Sign(words, re.compile(rf"(?<!\S)(?P<library>\S{{1,400}}\.so[\w.]{{0,40}}): {words}"), _LIBRARY)
+        for words in ("cannot open shared object file", "undefined symbol")
+    ),
+)
+_NAMED = re.compile(
+    r"(?<!\S)(?P<library>\S{1,400}\.so[\w.]{0,40}): (?:cannot open shared object file|undefined symbol)"
+)
+_MODULE = re.compile(r"No module named '(?P<module>[\w.]+)'")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """An import or a dynamic library that failed and ended the rank."""
+    hit = in_exception(death, SIGNS)
+    if hit is None or not _ended_the_rank(death, hit):
+        return None
+    raised = hit.exception
+    where = raised.where if raised is not None else ""
+    message = raised.message if raised is not None else hit.text
+    cause = f"{death.who} cannot import: {message.partition(chr(10))[0]}{where}"
+    return hit.finding(RULE, death, cause, _advice(message, _NAMED.search(message)))
+
+
+def _ended_the_rank(death: Death, hit: Hit) -> bool:
+    """Not one that the program caught before it failed of something else; a later exception may repeat its words."""
+    last, raised = death.exception, hit.exception
+    if last is None or raised is None or raised is last:
+        return True
+    message = raised.message.partition("\n")[0].strip()
+    return bool(message) and message in last.message
+
+
+def _advice(message: str, library: re.Match[str] | None) -> tuple[str, ...]:
+    if library is not None:
+        return (
+            f"ldconfig -p | grep {library['library']}   # is it installed, and in a folder that the linker searches?",
+        )
+    missing = _MODULE.search(message)
+    if missing is not None:
+        package = missing["module"].partition(".")[0]
+        return (f"python -m pip show {package} || python -m pip install {package}",)
+    return ("python -m pip check   # do the installed versions fit each other?",)

@@ -1,0 +1,90 @@
+"""A GPU index beyond the visible GPUs.
+
+## What happened
+The rank chose GPU number N where the process sees fewer: more processes per node than GPUs, a `CUDA_VISIBLE_DEVICES`
+that shows fewer, or the global rank used as the index on a second node.
+## How to recognise it
+`CUDA error: invalid device ordinal` (HIP says the same), `device >= 0 && device < num_gpus INTERNAL ASSERT FAILED`,
+`Invalid device id`, XPU's `device index is out of range`. Only the ranks with the high
+numbers fail.
+## What to do
+- `--nproc-per-node` must not exceed the number of GPUs on the node (`nvidia-smi -L | wc -l`); `--nproc-per-node=gpu`
+  takes it from torch.
+- `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`, not `RANK`.
+- Each rank must see all GPUs of the node, or, where the scheduler gives one GPU per task, use index 0.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.gpu_text import ended_by_gpu, vendor
+from ddp_run.judge.signs import Sign
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP302",
+    name="invalid-device",
+    title="A GPU index beyond the visible GPUs",
+    area=Area.DEVICE,
+    retry=Retry(helps=False, reason="the same rank asks for the same GPU again"),
+    since="0.1",
+    beats=("nccl-init", "native-abort", "cuda-unavailable"),
+)
+_INTELS = (
+    Sign(
+        "device index is out of range",
+        re.compile(r"The device index is out of range\. It must be in \[0, (?P<count>\d+)\), but got (?P<device>\d+)"),
+    ),
+    Sign(
+        "total number of device is",
+        re.compile(r"device is out of range, device is (?P<device>\d+), total number of device is (?P<count>\d+)"),
+    ),
+)
+SIGNS = (
+    Sign("invalid device ordinal", re.compile(r"(?<!Error 101: )invalid device ordinal")),
+    Sign(
+        "device < num_gpus",
+        re.compile(r"device < num_gpus[^\n]*(?:device=(?P<device>\d*),? ?num_gpus=(?P<count>\d*))?"),
+    ),
+    Sign("Invalid device id", types=frozenset({"AssertionError"})),
+    Sign("Invalid device argument", re.compile(r"Invalid device argument\s*:? ?(?P<device>\d+)?")),
+    *_INTELS,
+    Sign(
+        "device_count() is",
+        re.compile(r"on \w+ device (?P<device>\d+) but torch\.\w+\.device_count\(\) is (?P<count>\d+)"),
+    ),
+)
+_DEVICES = re.compile(r"device=(?P<device>\d+), num_gpus=(?P<count>\d+)")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What ended the rank says that its GPU does not exist."""
+    hit = ended_by_gpu(death, SIGNS)
+    if hit is None:
+        return None
+    shown = _DEVICES.search(hit.match.string)
+    device, count = (shown["device"], shown["count"]) if shown else (hit["device"], hit["count"])
+    asked = f"for GPU {device}" if device else "for a GPU that it cannot see"
+    cause = f"{death.who} asks {asked}"
+    if count:
+        cause += f", but sees {count}" if device else ""
+    elif death.local_rank is not None:
+        cause += f" (local rank {death.local_rank})"
+    return hit.finding(
+        RULE, death, cause + death.where, _advice("XPU" if hit.sign in _INTELS else vendor(hit.match.string), death)
+    )
+
+
+def _advice(maker: str, death: Death) -> tuple[str, ...]:
+    count = {"HIP": "rocm-smi --showid", "XPU": "xpu-smi discovery"}.get(maker, "nvidia-smi -L")
+    masks = {"HIP": "HIP_VISIBLE_DEVICES", "XPU": "ZE_AFFINITY_MASK"}
+    mask = masks.get(maker, "CUDA_VISIBLE_DEVICES")
+    mine = f"   # local rank {death.local_rank} needs index {death.local_rank}" if death.local_rank is not None else ""
+    module = "xpu" if maker == "XPU" else "cuda"
+    return (
+        f'{count}; echo "{mask}=${{{mask}-unset}}"{mine}',
+        f"ddp-run --nproc-per-node={'xpu' if maker == 'XPU' else 'gpu'} …   # as many ranks as GPUs",
+        f'torch.{module}.set_device(int(os.environ["LOCAL_RANK"]))   # not RANK: that counts on over all nodes',
+    )

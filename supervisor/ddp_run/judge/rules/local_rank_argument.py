@@ -1,0 +1,68 @@
+"""The script does not take the launcher's --local-rank.
+
+## What happened
+A launcher (`torch.distributed.launch` without `--use-env`, DeepSpeed's) gave every rank `--local-rank=N` (torch up to
+1.13: `--local_rank=N`), and the script's own argument parser does not know that option, or only its other spelling; or
+the script insists on an option that torchrun and ddp-run do not give.
+## How to recognise it
+`error: unrecognized arguments: --local-rank=0` (or `--local_rank=0`); `error: the following arguments are required:
+--local_rank`. Exit code 2, on all ranks alike.
+## What to do
+- Start it by ddp-run or torchrun, which give no such option, and read `int(os.environ["LOCAL_RANK"])` in the script.
+- Where the script must stay as it is and takes the option: take both spellings,
+  `parser.add_argument("--local-rank", "--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", 0)))`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Sign, anywhere, in_exception
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP104",
+    name="local-rank-argument",
+    title="The script does not take the launcher's --local-rank",
+    area=Area.LAUNCH,
+    retry=Retry(helps=False, reason="the same arguments are refused on the next attempt"),
+    since="0.1",
+    beats=("bad-arguments",),
+)
+_OPTION = r"(?P<option>--local[-_]rank)\b"
+_NOT_KNOWN = (
+    Sign("unrecognized arguments: ", re.compile(rf"unrecognized arguments: [^\n]{{0,400}}?{_OPTION}")),
+    Sign("No such option: ", re.compile(rf"No such option: {_OPTION}")),
+)
+_REQUIRED = Sign(
+    "the following arguments are required: ",
+    re.compile(rf"the following arguments are required: [^\n]{{0,400}}?{_OPTION}"),
+)
+_TRANSFORMERS = Sign(
+    "are not used by the HfArgumentParser",
+    re.compile(rf"are not used by the HfArgumentParser: [^\n]{{0,400}}?{_OPTION}"),
+)
+SIGNS = (*_NOT_KNOWN, _REQUIRED, _TRANSFORMERS)
+_ENDING = 200
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """argparse's, click's or transformers' word on that very option, at the end."""
+    hit = in_exception(death, (_TRANSFORMERS,))
+    if hit is None and death.code in (2, None):
+        hit = anywhere(death.stderr.ending(_ENDING), (*_NOT_KNOWN, _REQUIRED))
+    if hit is None:
+        return None
+    script = run.script or "the script"
+    if hit.sign is _REQUIRED:
+        cause = f"{script} insists on {hit['option']}, which ddp-run and torchrun do not give"
+    else:
+        cause = f"{script} does not know the {hit['option']} that its launcher gave it"
+    return hit.finding(RULE, death, cause, _ADVICE, confidence="certain")
+
+
+_ADVICE = (
+    'local_rank = int(os.environ["LOCAL_RANK"])   # in the script, in place of the option',
+    'parser.add_argument("--local-rank", "--local_rank", type=int, default=0)   # if it must take the option',
+)

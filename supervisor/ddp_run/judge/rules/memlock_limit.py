@@ -1,0 +1,70 @@
+"""The limit of locked memory is too low.
+
+## What happened
+InfiniBand and RoCE adapters (and EFA, Omni-Path) need memory that cannot be swapped out. The limit for that
+(`ulimit -l`, RLIMIT_MEMLOCK) is too low, so the adapter's driver refused to register it.
+## How to recognise it
+NCCL's `Call to ibv_reg_mr… failed with error Cannot allocate memory`, the same of `ibv_create_cq` and `ibv_create_qp`;
+`libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.`; UCX's `Please set max locked memory (ulimit -l) to 'unlimited'`;
+Open MPI's `The OpenFabrics (openib) BTL failed to initialize while trying to allocate some locked memory`. The host has
+free memory all the while. The first alone has another reading: the adapter itself ran out of memory regions.
+## What to do
+- `ulimit -l` in the job, not in your login shell: it must be `unlimited`.
+- Docker: `--ulimit memlock=-1`; SLURM: `PropagateResourceLimitsExcept=MEMLOCK` in `slurm.conf` and
+  `LimitMEMLOCK=infinity` in slurmd's unit; Kubernetes: the capability `IPC_LOCK`, or the limit in containerd's unit.
+- Hosts: `* soft memlock unlimited` and `* hard memlock unlimited` in `/etc/security/limits.d/rdma.conf`.
+- To confirm: `NCCL_IB_DISABLE=1` runs over plain TCP.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
+from ddp_run.judge.signs import Sign, anywhere
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP404",
+    name="memlock-limit",
+    title="The limit of locked memory is too low",
+    area=Area.MEMORY,
+    retry=Retry(helps=False, reason="the limit is the same on the next attempt"),
+    since="0.1",
+    beats=("host-oom", "nccl-init", "nccl-network", "native-abort", "peer-died"),
+)
+_CALL = Sign(
+    "failed with error Cannot allocate memory",
+    re.compile(r"Call to (?P<call>ibv_(?:reg|create)_\w+) failed with error Cannot allocate memory"),
+)
+_LIMIT = (
+    Sign("RLIMIT_MEMLOCK is", re.compile(r"RLIMIT_MEMLOCK is (?P<limit>\d+) bytes")),
+    Sign(
+        "Please set max locked memory",
+        re.compile(r"Please set max locked memory \(ulimit -l\)[^\n]{0,200}current: (?P<limit>[\w ]+)"),
+    ),
+    Sign("trying to allocate some locked memory"),
+)
+SIGNS = (_CALL, *_LIMIT)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """NCCL's warning behind the error that ended the rank; certain where a line names the limit."""
+    hit = ended_by_gpu(death, (_CALL,)) or behind_nccl(death, (_CALL,))
+    limit = anywhere(death.stderr, _LIMIT)
+    if hit is None:
+        return None
+    sure: Confidence = "certain" if limit is not None else "likely"
+    cause = f"{death.who} was refused locked memory by {hit['call']}"
+    known = limit["limit"] if limit is not None else None
+    cause += f": the limit is {known}{' bytes' if known.isdigit() else ''}" if known else ""
+    also = (limit.quote,) if limit is not None and limit.quote is not None else ()
+    return hit.finding(RULE, death, cause, _ADVICE, confidence=sure, also=also)
+
+
+_ADVICE = (
+    "grep 'Max locked memory' /proc/self/limits   # inside the job: must be unlimited",
+    "docker run --ulimit memlock=-1:-1 …   # SLURM: PropagateResourceLimitsExcept=MEMLOCK and LimitMEMLOCK=infinity",
+    "NCCL_IB_DISABLE=1 ddp-run …   # to confirm: plain TCP needs none",
+)

@@ -1,0 +1,176 @@
+"""The loss or the gradients are not finite.
+
+## What happened
+A loss, a gradient or a probability became NaN or infinite, and the program, torch or a library stopped for it.
+## How to recognise it
+`Loss is nan, stopping training`; `AssertionError: loss is NaN at step …`; `The total norm of order 2.0 for gradients
+from … is non-finite, so it cannot be clipped`; `Function 'MulBackward0' returned nan values in its 0th output`
+(anomaly detection); `Current loss scale already at minimum` (DeepSpeed); `probability tensor contains either inf, nan
+or element < 0`; `FloatingPointError`. The other ranks either stop in the same step or lose their connection a moment
+later.
+## What to do
+Find the first bad value, not the last: `torch.autograd.set_detect_anomaly(True)` for some steps, and look at the batch
+of that step on the rank that is named. Where one rank alone is affected it is mostly its data. Otherwise: a lower
+learning rate, warm-up, gradient clipping, `bfloat16` in place of `float16`, an epsilon in divisions, logarithms and
+roots.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP603",
+    name="nan-divergence",
+    title="The loss or the gradients are not finite",
+    area=Area.USER_CODE,
+    retry=Retry(helps=False, reason="the same steps lead to the same values, as a rule"),
+    since="0.1",
+)
+_NOT_FINITE = r"(?:nans?|infs?|infinite|infinity|non-?finite|not finite|exploded)\b"
+_OF_LOSS = re.compile(
+    rf"\bloss(?:es)?\b(?:_\w+)?[^\n]{{0,60}}?\b{_NOT_FINITE}|\b{_NOT_FINITE}[^\n]{{0,40}}?\bloss(?:es)?\b",
+    re.IGNORECASE,
+)
+_OF_GRADIENT = re.compile(
+    rf"\bgrad(?:ient)?s?\b[^\n]{{0,60}}?\b{_NOT_FINITE}|\b{_NOT_FINITE}[^\n]{{0,40}}?\bgrad(?:ient)?s?\b", re.IGNORECASE
+)
+_STOPPING = tuple(
+    Sign(
+        words,
+        re.compile(
+            rf"\bloss\b[^\n]{{0,60}}?\b{_NOT_FINITE}[^\n]*?\b(?:stopping|aborting|exiting|terminat)", re.IGNORECASE
+        ),
+    )
+    for words in ("stopping training", "topping the training", "borting training", "xiting training")
+)
+_DISTRIBUTION = re.compile(
+    r"to satisfy the constraint [\s\S]{0,200}?found invalid values:[\s\S]{0,1500}?\b(?:nan|inf)\b"
+)
+SIGNS: tuple[Sign, ...] = (
+    Sign("The total norm of order ", re.compile(r"The total norm of order \S+ for gradients[^\n]{0,40} is non-finite")),
+    Sign(
+        "returned nan values in its",
+        re.compile(r"Function '(?P<function>\w+)' returned nan values in its \d+th output"),
+    ),
+    Sign("Current loss scale already at minimum"),
+    Sign("Minimum loss scale reached"),
+    Sign("to satisfy the constraint", _DISTRIBUTION),
+    Sign(
+        "probability tensor contains either",
+        re.compile(r"probability tensor contains either `?inf`?, `?nan`? or element < 0"),
+    ),
+    Sign("Detected nan and/or inf values"),
+    Sign("The loss returned in `training_step` is"),
+    Sign("found NaN in local"),
+    Sign("found Inf in local"),
+    *(
+        Sign(words, _OF_LOSS)
+        for words in (
+            *(
+                "oss is nan",
+                "oss is NaN",
+                "oss is NAN",
+                "oss is inf",
+                "oss is Inf",
+                "oss is not finite",
+                "oss is non-finite",
+            ),
+            *(
+                "oss was nan",
+                "oss was NaN",
+                "oss became nan",
+                "oss became NaN",
+                "oss became inf",
+                "loss = nan",
+                "loss=nan",
+            ),
+            *("loss: nan", "Loss: nan", "loss nan", "Loss nan", "Loss = nan", "oss exploded", "oss contains nan"),
+            *(
+                "oss contains NaN",
+                "NaN loss",
+                "nan loss",
+                "NaN in loss",
+                "nan in loss",
+                "on-finite loss",
+                "onfinite loss",
+            ),
+            *("nfinite loss", "NaN detected in loss", "oss has nan", "oss has NaN", "oss went nan", "oss went NaN"),
+            *("oss got nan", "oss turned nan", "oss is `nan`", "oss diverged to nan"),
+        )
+    ),
+    *(
+        Sign(words, _OF_GRADIENT)
+        for words in (
+            *(
+                "radients are nan",
+                "radients are NaN",
+                "radients are Nan",
+                "NaN gradient",
+                "nan gradient",
+                "Nan gradient",
+            ),
+            *("NaN in grad", "nan in grad", "radient is nan", "radient is NaN", "on-finite grad", "grad norm is nan"),
+            *(
+                "grad_norm is nan",
+                "grad norm: nan",
+                "radient norm is nan",
+                "radient norm is NaN",
+                "radients contain NaN",
+            ),
+        )
+    ),
+    Sign("FloatingPointError", types=frozenset({"FloatingPointError"})),
+    *_STOPPING,
+)
+_LEAVING = 40
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What was raised for it; of a program that left by `sys.exit`, its own last words that it stops for it."""
+    raised = death.exception
+    if raised is not None and raised.type.rpartition(".")[2] != "SystemExit":
+        hit = in_exception(death, SIGNS)
+    else:
+        left = death.code is None or death.code > 0
+        hit = (in_exception(death, SIGNS) or _last_words(death)) if left else None
+    if hit is None:
+        return None
+    others = [other for other in run.deaths if other.rank != death.rank and other.exception is not None]
+    alone = raised is not None and bool(others) and all(_another(other, death) for other in others)
+    return hit.finding(RULE, death, _cause(death, hit), _advice(death, hit, alone))
+
+
+def _last_words(death: Death) -> Hit | None:
+    """The message is mostly printed to stdout."""
+    return in_last_words(death, _STOPPING, _LEAVING) or anywhere(death.stdout.ending(_LEAVING), _STOPPING)
+
+
+def _another(other: Death, death: Death) -> bool:
+    return death.exception is not None and other.exception is not None and other.exception.type != death.exception.type
+
+
+def _cause(death: Death, hit: Hit) -> str:
+    raised = hit.exception
+    where = raised.where if raised is not None else ""
+    if hit["function"]:
+        return f"{death.who} computed NaN in the backward of {hit['function']}{where}"
+    said = hit.text if raised is None else raised.message.partition("\n")[0].partition(". ")[0] or raised.type
+    if hit.sign.words == "to satisfy the constraint":
+        return f"{death.who} gave NaN or infinite values to a torch.distributions object{where}"
+    return f"{death.who} stopped because a value is not finite{where}: {said[:160]}"
+
+
+def _advice(death: Death, hit: Hit, alone: bool) -> tuple[str, ...]:
+    advice = [
+        "torch.autograd.set_detect_anomaly(True)   # for the steps before: names the operation that made the first NaN"
+    ]
+    if alone:
+        advice.append(f"torch.isfinite(batch).all()   # look at the data of {death.who}: no other rank raised it")
+    if "loss scale" in hit.sign.words:
+        advice.append('"bf16": {"enabled": true}   # in place of fp16 in the DeepSpeed config: no loss scale is needed')
+    return tuple(advice)

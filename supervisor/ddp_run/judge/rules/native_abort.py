@@ -1,0 +1,75 @@
+"""Native code gave up: SIGABRT.
+
+## What happened
+Compiled code called `abort()`: a failed assertion, an uncaught C++ exception, or a damaged heap.
+## How to recognise it
+Exit by SIGABRT (exit code -6, 134 in a shell); often `terminate called …`, `what(): …`, `Assertion … failed`, `free():
+invalid pointer` or `double free or corruption` just before.
+## What to do
+The last lines before the abort say what was violated. Look for the package that prints them, and check that its
+version fits the installed torch.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from ddp_run.evidence.crash_text import crash_of
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.advice import by_core, by_phase
+from ddp_run.judge.signs import Hit, Sign, anywhere
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP611",
+    name="native-abort",
+    title="Native code gave up (SIGABRT)",
+    area=Area.USER_CODE,
+    retry=Retry(helps=False, reason="the same check fails on the same input, as a rule"),
+    since="0.1",
+)
+_NO_REASON = "terminate called"
+"""What C++ prints before the reason, where there is one."""
+_WHAT = (Sign("what():  ", re.compile(r"what\(\):\s+(?P<what>.+)")),)
+_LAST_WORDS = (
+    *(
+        Sign(words, re.compile(rf"(?P<what>{re.escape(words)}.*)"))
+        for words in (
+            *(_NO_REASON, "free(): ", "malloc(): ", "realloc(): ", "double free or corruption"),
+            *("corrupted size", "corrupted double-linked", "Fatal Python error: "),
+        )
+    ),
+    Sign("Assertion `", re.compile(r"^(?P<what>(?>.*?Assertion `).*failed.*)")),
+    Sign("Assertion failed", re.compile(r"^(?P<what>.*Assertion failed.*)")),
+    Sign("*** SIGABRT received at ", re.compile(r"\*\*\* (?P<what>SIGABRT received) at time=")),  # absl's handler
+    Sign("detected ***: terminated", re.compile(r"(?P<what>\*\*\* .{1,80} detected \*\*\*: terminated)")),
+)
+SIGNS: tuple[Sign, ...] = (*_WHAT, *_LAST_WORDS)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """Ended by SIGABRT, and not on its way out after an exception: torch's threads may crash a process there."""
+    if death.code != -signal.SIGABRT or death.crashed_on_the_way_out:
+        return None
+    ending = death.stderr.ending(300)
+    hit = anywhere(ending, _WHAT) or anywhere(ending, _LAST_WORDS)
+    crash = crash_of(death)
+    said = f": {(hit['what'] or '').strip()[:160]}" if hit else ""
+    said = crash.where + (said if hit and crash.what not in said else "") if crash is not None else said
+    quotes = [hit.quote] if hit is not None and hit.quote is not None else []
+    quotes += [quote for quote in (crash.quotes if crash is not None else ()) if quote not in quotes]
+    advice = (f"cat {run.path(death.stack.source)}   # Python stack at the abort",) if death.stack.lines else ()
+    return Finding(
+        RULE,
+        death.rank,
+        f"{death.who} was aborted by native code{said}",
+        tuple(quotes),
+        (*advice, *by_phase(death), *by_core(death)),
+        # who aborted on purpose (a watchdog) says why: a log without that may lack it
+        "certain" if _says_why(hit) or crash is not None or not run.logs_only else "likely",
+    )
+
+
+def _says_why(hit: Hit | None) -> bool:
+    return hit is not None and hit.sign.words != _NO_REASON

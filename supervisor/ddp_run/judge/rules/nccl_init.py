@@ -1,0 +1,95 @@
+"""NCCL refused to set up a communicator.
+
+## What happened
+The ranks met, but NCCL could not make a communicator of them: different versions of NCCL, wrong arguments or settings,
+a CUDA call that failed inside NCCL, or a rank that never came to the set-up.
+## How to recognise it
+`NCCL error in: …ProcessGroupNCCL.cpp:…` with `ncclInvalidUsage`, `ncclInvalidArgument`, `ncclInternalError` or
+`ncclUnhandledCudaError`; the line below `Last error:` (NCCL 2.13 and later) or the `NCCL WARN` line is the real reason.
+Two ranks on one GPU are [duplicate-gpu](duplicate-gpu.md). `is setting up NCCL communicator and retrieving ncclUniqueId
+from [0] … got error: wait timeout` means that rank 0 did not begin the same collective in time. `ncclSystemError` and
+reasons about sockets or InfiniBand are nccl-network; `ncclRemoteError` is a consequence.
+## What to do
+For different versions, install the same torch on all nodes. If NCCL gives no reason, run once with `NCCL_DEBUG=INFO`:
+the first `NCCL WARN` line tells it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.nccl_text import ERRORS, REASONS, NcclError, error_of
+from ddp_run.judge.signs import Sign, ended_by
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.record.events import Rank
+
+RULE = Rule(
+    code="DDP502",
+    name="nccl-init",
+    title="NCCL refused to set up a communicator",
+    area=Area.COLLECTIVE,
+    retry=Retry(helps=False, reason="the same ranks on the same GPUs are refused again"),
+    since="0.1",
+    beats=("native-abort", "peer-died"),
+)
+_UNIQUE_ID = (
+    Sign(
+        "is setting up NCCL communicator and retrieving ncclUniqueId",
+        re.compile(
+            r"\[(?P<rank>\d{1,9})\] is setting up NCCL communicator and retrieving ncclUniqueId from"
+            r" \[(?P<root>\d{1,9})\]"
+            r"[\s\S]{0,400}?got error: (?P<error>[^\n]*)"
+        ),
+    ),
+)
+SIGNS = (*ERRORS, *REASONS, *_UNIQUE_ID)
+_CODES = frozenset({"ncclInvalidUsage", "ncclInvalidArgument", "ncclInternalError", "ncclUnhandledCudaError"})
+_VERSIONS = re.compile(r"[Mm]ismatched NCCL version|mismatch in (?:info|rank count) from procs|Message truncated")
+_FOR_SURE = re.compile(
+    r"same GPU/Partition|Mismatched NCCL version|Invali[dg] (?:config|rank|device|NCCL_)"
+    r"|has already checked in|improper usage of ncclCommInitRank|NCCL_CONFIG_INITIALIZER"
+)
+_WAITED = re.compile(r"wait timeout|Socket Timeout|[Tt]imed out|Timeout waiting")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """An error of NCCL's that speaks of wrong use or of a failed set-up, not of the network or of a lost peer."""
+    waited = ended_by(death, _UNIQUE_ID)
+    if waited is not None:
+        if not _WAITED.search(waited["error"] or ""):
+            return None
+        root = Rank(int(waited["root"] or 0))
+        cause = f"{death.who} waited in NCCL's set-up for rank {root}, which did not begin the same collective in time"
+        advice = (
+            f"py-spy dump --pid PID_OF_RANK_{root}   # while the next run waits: where is rank {root}?",
+            "export NCCL_DEBUG=INFO   # prints each rank's 'Init START'",
+        )
+        return replace(waited.finding(RULE, death, cause, advice, confidence="likely"), culprit=root)
+    error = error_of(death)
+    if error is None or error.network or error.peer_left or error.mismatch or error.shared_memory:
+        return None
+    if error.code not in _CODES and not (error.code is None and error.reason is not None):
+        return None
+    said = f"{error.code or 'an NCCL error'}{': ' + error.reason[:160] if error.reason else ''}"
+    sure = error.reason is not None and _FOR_SURE.search(error.reason) is not None
+    return error.hit.finding(
+        RULE,
+        death,
+        f"{death.who}: NCCL refused with {said}",
+        _advice(error),
+        confidence="certain" if sure else "likely",
+        also=error.also,
+    )
+
+
+def _advice(error: NcclError) -> tuple[str, ...]:
+    said = error.reason or ""
+    debug = "export NCCL_DEBUG=INFO   # the first NCCL WARN line of the next run tells why"
+    if _VERSIONS.search(said):
+        return (
+            "python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version())'   # the same on every node?",
+            "echo $LD_LIBRARY_PATH $LD_PRELOAD   # does one of them bring another libnccl?",
+        )
+    return (debug,)

@@ -1,0 +1,149 @@
+"""NCCL cannot reach the other ranks.
+
+## What happened
+NCCL found no network interface to use, could not connect to another rank, or the network (sockets, InfiniBand, RoCE,
+EFA) failed under it.
+## How to recognise it
+`ncclSystemError`, or `Last error:` and `NCCL WARN` lines about the network: `Bootstrap : no socket interface found`,
+`Call to connect returned Connection refused`, `socketStartConnect: Connect to … failed : No route to host`,
+`NET/IB : Got completion … with error 12`, `Call to ibv_reg_mr failed`. That a peer *closed* a connection
+(`Connection closed by remote peer`, `ncclRemoteError`) is no fault of the network: see peer-died. An `ncclSystemError`
+about `/dev/shm` is shm-exhausted.
+## What to do
+Name the interface that joins the nodes: `export NCCL_SOCKET_IFNAME=eth0` (`ip -br addr` lists them; on one host, `lo`
+always works). Between nodes, all ports must be open: NCCL listens on ephemeral ones. If InfiniBand is in doubt, one run
+with `NCCL_IB_DISABLE=1` tells whether it is the cause (slow). `NCCL_DEBUG=INFO` prints which interfaces and devices
+NCCL chose. An error 12 of InfiniBand can also mean that the other rank's process has gone: look for a rank that ended
+first.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.nccl_text import ERRORS, REASONS, NcclError, error_of
+from ddp_run.judge.signs import Sign, in_last_words
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP205",
+    name="nccl-network",
+    title="NCCL cannot reach the other ranks",
+    area=Area.NETWORK,
+    retry=Retry(helps=True, reason="a link that was down for a moment may hold next time"),
+    since="0.1",
+    beats=("peer-died", "native-abort", "nccl-init"),
+)
+_COMPLETION = Sign(
+    "Got completion from peer ",
+    re.compile(
+        r"NET/IB ?: Got completion from peer (?P<peer>\S{1,80}) with (?:error|status)[ =](?P<status>[1-9]\d{0,4})"
+    ),
+)
+"""Source: NCCL's src/transport/net_ib.cc; older ones say `error 12`, newer ones `status=12`."""
+_PROXY = Sign(
+    "Failed to execute operation Connect from rank ",
+    re.compile(r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})"),
+)
+"""Source: NCCL's src/proxy.cc: the thread that opens connections to other hosts could not."""
+_TRIED = Sign(
+    "socketPollConnect: connect ",
+    re.compile(
+        r"socketPollConnect: connect (?:to \S{1,80} )?returned (?P<said>[^,\n]{1,80}), retrying "
+        r"\((?P<times>\d{1,9}/\d{1,9})\)"
+    ),
+)
+"""Source: NCCL's src/misc/socket.cc: a connection that another rank's host refuses, tried again and again."""
+SIGNS = (*ERRORS, *REASONS, _COMPLETION, _PROXY, _TRIED)
+_INTERFACE = re.compile(
+    r"no socket interface found|No usable listening interface|no interface found|no device found"
+    r"|No IP interface found|No interface found in the same subnet"
+)
+_ADDRESS = re.compile(r"(?:to|from peer|peer) \[?(?P<host>[\w.\-:%]+?)\]?<(?P<port>\d+)>")
+_INFINIBAND = re.compile(r"NET/IB|ibv_|IB_|InfiniBand|Got completion")
+_FOR_SURE = re.compile(
+    r"no socket interface found|No usable listening interface|no interface found|no device found|No route to host"
+    r"|Network is unreachable|Connection refused|Connection timed out|async fatal event"
+)
+_NEVER = Retry(helps=False, reason="the same interface is missing on the next attempt")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """An error of NCCL's whose reason is the network, or a system error for which it gives no reason."""
+    error = error_of(death)
+    if error is None and run.logs_only and death.code is None and death.exception is None:
+        return _without_exception(death)
+    if error is None or error.peer_left or error.shared_memory or error.mismatch:
+        return None
+    if not error.network and (error.code != "ncclSystemError" or error.reason is not None):
+        return None
+    said = error.reason
+    cause = (
+        f"{death.who}: NCCL's network failed: {said[:160]}"
+        if said
+        else (
+            f"{death.who}: a system call of NCCL's failed, most often the network's (ncclSystemError, no reason given)"
+        )
+    )
+    sure = said is not None and _FOR_SURE.search(said) is not None
+    missing = said is not None and _INTERFACE.search(said) is not None
+    return error.hit.finding(
+        RULE,
+        death,
+        cause,
+        _advice(error),
+        confidence="certain" if sure and error.hit.exception is not None else "likely",
+        retry=_NEVER if missing else None,
+        also=error.also,
+    )
+
+
+def _without_exception(death: Death) -> Finding | None:
+    """A log that shows a connection that was not made or a failed transfer over InfiniBand, and no exception."""
+    hit = in_last_words(death, (_PROXY,))
+    if hit is not None:
+        cause = f"{death.who}: NCCL could not connect to another host: {hit['said']}"
+        return hit.finding(
+            RULE, death, cause, ("ip -br addr   # which interface joins the hosts?",), confidence="likely"
+        )
+    hit = in_last_words(death, (_TRIED,))
+    if hit is not None:
+        cause = f"{death.who}: NCCL cannot connect to another host: {hit['said']}, tried {hit['times']} times"
+        joins = "ip -br addr   # which interface joins the hosts? export NCCL_SOCKET_IFNAME to it on each"
+        return hit.finding(RULE, death, cause, (joins,), confidence="likely")
+    hit = in_last_words(death, (_COMPLETION,))
+    if hit is None:
+        return None
+    cause = f"{death.who}: a transfer of NCCL's over InfiniBand failed (status {hit['status']}, peer {hit['peer']})"
+    advice = (
+        "ibv_devinfo; ibstat   # on both hosts: is the port active?",
+        "NCCL_IB_DISABLE=1 ddp-run …   # once: tells whether InfiniBand is the cause (slow)",
+    )
+    return hit.finding(RULE, death, cause, advice, confidence="likely")
+
+
+def _advice(error: NcclError) -> tuple[str, ...]:
+    said = error.reason or ""
+    debug = "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV   # prints the interfaces that NCCL chooses"
+    if _INTERFACE.search(said):
+        return (
+            "ip -br addr   # the interfaces of this host",
+            "env | grep -E 'NCCL_(SOCKET|OOB_NET)_IFNAME'   # set to one that is not listed above?",
+            "export NCCL_SOCKET_IFNAME=lo   # enough for one host; for several, the interface that joins them",
+        )
+    if _INFINIBAND.search(said):
+        return (
+            "ibstat | grep -E 'CA |State|Rate'   # are all ports Active?",
+            "ulimit -l   # must be unlimited for InfiniBand",
+            "export NCCL_IB_DISABLE=1   # one run over sockets tells whether InfiniBand is the cause",
+            debug,
+        )
+    address = _ADDRESS.search(said)
+    if address is not None:
+        return (
+            f"ip route get {address['host']}   # by which interface this host reaches it",
+            "export NCCL_SOCKET_IFNAME=eth0   # the interface that joins the nodes (ip -br addr)",
+            debug,
+        )
+    return ("ip -br addr; env | grep NCCL_   # the interfaces, and which NCCL was told to use", debug)

@@ -1,0 +1,289 @@
+"""A collective of NCCL's never completed.
+
+## What happened
+A rank waited in a collective until its time-out (10 minutes by default, 30 before torch 2.2), because at least one
+other rank did not take part: it was busy elsewhere, hung, had died, or ran another collective. The rank that prints
+the time-out is one that *waited*; it is mostly not the one that is wrong.
+## How to recognise it
+`Watchdog caught collective operation timeout: WorkNCCL(SeqNum=…, OpType=…, Timeout(ms)=…) ran for … milliseconds before
+timing out`, then SIGABRT; with `TORCH_NCCL_BLOCKING_WAIT=1` the same words in an exception. `last enqueued` and `last
+completed` are this rank's counts of collectives: a rank whose numbers are smaller than the others', or that prints
+nothing at all, is the one to look at. `ProcessGroupNCCL's watchdog got stuck for … seconds` is different: there a CUDA
+call or Python's lock held the watchdog itself.
+## What to do
+Find what the missing rank did: its log, and `py-spy dump --pid PID` while the next run hangs. Usual reasons: an `if` on
+the rank around a collective, a different number of batches, one rank that saves, evaluates or downloads for longer than
+the time-out, an exception that only one rank caught. If the work is only slow, raise it:
+`init_process_group(timeout=timedelta(minutes=60))`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ddp_run.evidence.model import Death, Evidence, LogText, Quote
+from ddp_run.evidence.traceback_text import line_of
+from ddp_run.judge.signs import ENDING, Hit, Sign, ended_by, in_last_words
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.waiting import dump_stacks, silent
+from ddp_run.record.events import Rank
+
+RULE = Rule(
+    code="DDP503",
+    name="nccl-timeout-hang",
+    title="A collective of NCCL's never completed",
+    area=Area.COLLECTIVE,
+    retry=Retry(helps=True, reason="a rank that was only slow or stuck once may keep up next time"),
+    since="0.1",
+    beats=("native-abort", "peer-died", "nccl-init", "nccl-network"),
+)
+_WORK = (
+    r"[Cc]aught collective operation timeout:(?: Work\w+\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
+    r"(?:, [^)]{0,200}?NumelIn=(?P<numel>\d+))?[^)]{0,300}?(?:Timeout\(ms\)=(?P<limit>\d{1,20}))?\)"
+    r"(?: ran for (?P<ran>\d{1,20}) milliseconds)?|\s*$)"
+)
+_CAUGHT = Sign("aught collective operation timeout:", re.compile(_WORK))
+_AT_WORK = Sign(
+    "Timeout at NCCL work: ",
+    re.compile(r"Timeout at NCCL work: (?P<seq>\d+), last enqueued NCCL work: (?P<enqueued>\d+)"),
+)
+_IN_CALL = Sign("NCCL timeout in: ", re.compile(r"NCCL timeout in: (?P<where>\S+:\d+)"))
+_STUCK = Sign(
+    "'s watchdog got stuck for ", re.compile(r"ProcessGroup\w{1,40}'s watchdog got stuck for (?P<seconds>\d+) seconds")
+)
+_MONITOR = Sign("Heartbeat monitor timed out! Process will be terminated", None)
+_SIGNAL = Sign(
+    "eceived a dump signal ",
+    re.compile(r"[Rr]eceived a dump signal [^.]{0,200}?from\s{1,20}(?:this local rank|rank (?P<rank>\d+))"),
+)
+_DONE = Sign("Some NCCL operations have failed or timed out")
+_TIMED_OUT = (_CAUGHT, _AT_WORK, _IN_CALL)
+_REPORTS = (
+    Sign(
+        "are the lagging ranks that caused this timeout",
+        re.compile(
+            r"ranks \[(?P<ranks>\d{1,9}(?:, ?\d{1,9}){0,9999})\] are the lagging ranks that caused this timeout"
+        ),
+    ),
+    Sign(
+        ", but didn't join collective #",
+        re.compile(
+            r"\[(?P<ranks>\d{1,9}(?:, ?\d{1,9}){0,9999})\] finished collective #(?P<done>\d+), but"
+            r" didn't join collective #(?P<next>\d+)"
+        ),
+    ),
+)
+_PROGRESS = Sign(
+    "last enqueued ",
+    re.compile(
+        r"(?:\[rank(?P<global>\d{1,9})\]:.{0,200}?)?\[(?:(?P<group>PG [^\]]{0,200}?) )?Rank"
+        r" (?P<rank>\d{1,9})\].{0,300}?"
+        r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,20})\b.{0,100}?"
+        r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,20})\b"
+    ),
+)
+_RAS = (
+    Sign(
+        " launched up to operation ",
+        re.compile(r"(?:Rank (?P<rank>\d{1,9}) has|\d{1,9} ranks have) launched up to operation (?P<count>\d{1,20})\b"),
+    ),
+    Sign(
+        "not launched any operations", re.compile(r"Rank (?P<rank>\d{1,9}) has not launched any operations(?P<count>)")
+    ),
+)
+"""NCCL's own report of a communicator (the `ncclras` program, src/ras/client_support.cc)."""
+SIGNS = (*_TIMED_OUT, _STUCK, _MONITOR, _SIGNAL, _DONE, *_REPORTS, *_RAS, _PROGRESS)
+_NO_TIMEOUT = re.compile(r"(?:CUDA|HIP) error|NCCL error|illegal memory access|ECC|unspecified launch failure")
+_WHOLE_JOB = re.compile(r"default_pg|^PG 0$")
+"""The group in which a rank's number is its number in the job."""
+_NONE_YET = 2**62
+"""torch prints the count -1, "none yet", as an unsigned number in some releases."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """The rank that is likely missing; how one says so of it, and how it says so of itself; the lines that tell."""
+
+    rank: Rank | None
+    other: str
+    own: str
+    quotes: tuple[Quote, ...] = ()
+    shown: bool = True
+    """Whether a line tells it; else only that the rank said nothing."""
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A watchdog of NCCL's that gave up on a collective, or that a monitor gave up on."""
+    hit = ended_by(death, _TIMED_OUT)
+    if hit is None and (death.exception is None or _raised_later(death)):
+        hit = in_last_words(death, _TIMED_OUT)
+    if hit is None:
+        return _stuck(death, run)
+    if hit.exception is None:
+        hit = _first(death) or hit
+    suspect = run.once(_suspect)
+    cause = f"{death.who} waited {_what(hit)}, which never completed"
+    if suspect is not None and suspect.rank != death.rank:
+        cause += f"; likely for {suspect.other}"
+    elif suspect is not None:
+        cause += f"; it is likely the one that lags: {suspect.own}"
+    finding = hit.finding(
+        RULE,
+        death,
+        cause,
+        _advice(suspect, run),
+        confidence="certain" if hit.sign is _CAUGHT and (suspect is None or suspect.shown) else "likely",
+        also=suspect.quotes if suspect is not None else (),
+    )
+    return replace(finding, culprit=suspect.rank if suspect is not None else None)
+
+
+def _raised_later(death: Death) -> bool:
+    """Whether the rank raised behind its own watchdog's word: the collective gives back what was never received."""
+    first = _first(death)
+    if first is None or first.quote is None or death.exception is None:
+        return False
+    shown = line_of(death.stderr, death.exception)
+    return shown is not None and (first.quote.line or 0) < (shown.line or 0)
+
+
+def _first(death: Death) -> Hit | None:
+    """The watchdog's first word on it, which the abort's message repeats."""
+    log = death.stderr.ending(ENDING)
+    for index, line in enumerate(log.lines):
+        match = _CAUGHT.search(line)
+        if match is not None:
+            return Hit(_CAUGHT, match, log.quote(index), None, "certain")
+    return None
+
+
+def _stuck(death: Death, run: Evidence) -> Finding | None:
+    """No time-out of a collective: the watchdog's own heart stopped, another rank's did, or only the end is left."""
+    if death.exception is not None:
+        return None
+    hit = in_last_words(death, (_STUCK, _MONITOR))
+    if hit is not None:
+        seconds = hit["seconds"]
+        waited = f" for {seconds} s" if seconds else ""
+        cause = f"{death.who}: NCCL's watchdog was stuck{waited}: a CUDA or NCCL call, or Python's lock, did not return"
+        advice = (
+            "py-spy dump --native --pid PID   # while the next run hangs: which call does not return?",
+            "export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=3600   # if the call is only slow",
+        )
+        return hit.finding(RULE, death, cause, advice, confidence="likely")
+    hit = in_last_words(death, (_SIGNAL,))
+    if hit is not None:
+        whom = "itself" if hit["rank"] is None else f"rank {hit['rank']}"
+        cause = f"{death.who} ended after a collective of NCCL's had timed out, as told by {whom}"
+        return hit.finding(RULE, death, cause, _advice(None, run), confidence="likely")
+    hit = in_last_words(death, (_DONE,))
+    if hit is None or any(_NO_TIMEOUT.search(line) for line in death.stderr.ending(400).lines):
+        return None
+    cause = f"{death.who} was ended by NCCL's watchdog: a collective failed or timed out"
+    return hit.finding(RULE, death, cause, _advice(None, run), confidence="likely")
+
+
+def _what(hit: Hit) -> str:
+    if hit["where"] is not None:
+        return f"in NCCL's set-up ({hit['where'].rpartition('/')[2]})"
+    operation = hit["op"] or "a collective"
+    number = f" #{hit['seq']}" if hit["seq"] else ""
+    size = f" ({hit['numel']} elements)" if hit["numel"] else ""
+    waited = hit["ran"] or hit["limit"]
+    return f"{_seconds(waited)}in {operation}{number}{size}"
+
+
+def _seconds(milliseconds: str | None) -> str:
+    return f"{int(milliseconds) / 1000:.4g} s " if milliseconds else ""
+
+
+def _suspect(run: Evidence) -> _Suspect | None:
+    """The rank that torch's report names, else the one that lags behind, else the only one without a word."""
+    logs = [death.stderr for death in run.deaths] or [run.agent.log]
+    return _reported(logs) or _seen_by_nccl(logs) or _lagging(logs) or _mute(run)
+
+
+def _reported(logs: Iterable[LogText]) -> _Suspect | None:
+    for log in logs:
+        for sign in _REPORTS:
+            for index, line in enumerate(log.lines):
+                hit = sign.search(line)
+                if hit is None:
+                    continue
+                ranks = [part.strip() for part in hit["ranks"].split(",")]
+                named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(ranks[:8])}"
+                rank = Rank(int(ranks[0])) if len(ranks) == 1 else None
+                return _Suspect(
+                    rank,
+                    f"{named}, as torch's desync report says",
+                    "torch's desync report says so",
+                    (log.quote(index),),
+                )
+    return None
+
+
+def _seen_by_nccl(logs: Iterable[LogText]) -> _Suspect | None:
+    """The only rank that NCCL's report shows behind the others of its communicator."""
+    for log in logs:
+        told: list[tuple[int, Rank | None, Quote]] = []
+        for index, line in enumerate(log.lines):
+            hit = next((match for sign in _RAS if (match := sign.search(line)) is not None), None)
+            if hit is not None:
+                rank = Rank(int(hit["rank"])) if hit["rank"] else None
+                told.append((int(hit["count"] or 0), rank, log.quote(index)))
+        fewest, most = min((each[0] for each in told), default=0), max((each[0] for each in told), default=0)
+        behind = [each for each in told if each[0] == fewest]
+        if fewest < most and len(behind) == 1 and behind[0][1] is not None:
+            why = f"launched {fewest} operations where others launched {most}, as NCCL's report says"
+            rank = behind[0][1]
+            return _Suspect(rank, f"rank {rank}, which {why}", f"it {why}", (behind[0][2],))
+    return None
+
+
+def _lagging(logs: Iterable[LogText]) -> _Suspect | None:
+    """The rank with the fewest collectives in one process group, where exactly one has fewer than all others."""
+    groups: dict[str, dict[Rank, tuple[int, Quote]]] = {}
+    for log in logs:
+        for index, line in enumerate(log.lines):
+            hit = _PROGRESS.search(line)
+            if hit is None:
+                continue
+            if hit["global"] is None and hit["group"] is not None and not _WHOLE_JOB.search(hit["group"]):
+                continue
+            rank = Rank(int(hit["global"] or hit["rank"]))
+            count = int(hit["enqueued"])
+            groups.setdefault(hit["group"] or "", {})[rank] = (-1 if count > _NONE_YET else count, log.quote(index))
+    for counts in groups.values():
+        fewest, most = min(count for count, _ in counts.values()), max(count for count, _ in counts.values())
+        behind = [rank for rank, (count, _) in counts.items() if count == fewest]
+        if fewest < most and len(behind) == 1:
+            rank = behind[0]
+            ahead = next(quote for count, quote in counts.values() if count == most)
+            why = f"enqueued {fewest} collectives where others enqueued up to {most}"
+            return _Suspect(rank, f"rank {rank}, which {why}", f"it {why}", (counts[rank][1], ahead))
+    return None
+
+
+def _mute(run: Evidence) -> _Suspect | None:
+    rank = silent(run, _TIMED_OUT)
+    return (
+        None if rank is None else _Suspect(rank, f"rank {rank}, the only one that printed no time-out", "", shown=False)
+    )
+
+
+def _advice(suspect: _Suspect | None, run: Evidence) -> tuple[str, ...]:
+    whose = f" of rank {suspect.rank}" if suspect is not None and suspect.rank is not None else ""
+    logs = [death.stderr for death in run.deaths if death.rank == suspect.rank] if suspect else []
+    look = (
+        (f"tail -n 50 {run.path(logs[0].source)}   # the last words of the rank that is missing",)
+        if logs and logs[0].lines and run.folder is not None
+        else ()
+    )
+    return (
+        *look,
+        f"{dump_stacks(run)}   # while the next run hangs: where is the process{whose}?",
+        "export TORCH_NCCL_DESYNC_DEBUG=1   # torch then names the ranks that lag",
+        "export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1   # leaves /tmp/nccl_trace_rank_*",
+    )

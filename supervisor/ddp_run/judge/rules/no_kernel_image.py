@@ -1,0 +1,103 @@
+"""No kernel was built for this GPU.
+
+## What happened
+Torch, or an extension, holds no code for the GPU's architecture: the GPU is newer (or much older) than the build.
+## How to recognise it
+`no kernel image is available for execution on the device`, or torch's warning `NVIDIA … with CUDA capability sm_120 is
+not compatible with the current PyTorch installation`, which names both sides; ROCm: `hipErrorNoBinaryForGpu: Unable to
+find code object for all current devices!`, `HIP error: invalid device function`, rocBLAS' `Cannot read
+…TensileLibrary.dat … for GPU arch : gfx1010`; `…_STATUS_ARCH_MISMATCH`. The GPU is found and works until the first
+kernel runs.
+## What to do
+- `python -c "import torch; print(torch.cuda.get_device_capability(), torch.cuda.get_arch_list())"`: the first must be
+  in the second (sm_90 is (9, 0)). Install a torch whose list has it.
+- If torch itself works, an extension (flash-attention, xformers, bitsandbytes, apex, your own) is at fault: rebuild it
+  with `TORCH_CUDA_ARCH_LIST="9.0"`, or install its wheel for this torch.
+- ROCm on a consumer GPU: `HSA_OVERRIDE_GFX_VERSION` of the nearest supported one, where the instruction sets agree.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, vendor
+from ddp_run.judge.signs import Hit, Sign, anywhere
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP309",
+    name="no-kernel-image",
+    title="No kernel was built for this GPU",
+    area=Area.DEVICE,
+    retry=Retry(helps=False, reason="the build has no code for this GPU on the next attempt either"),
+    since="0.1",
+    beats=("cuda-library-error", "compile-failure", "nccl-init", "native-abort", "segfault"),
+)
+_WARNED = Sign(
+    "is not compatible with the current PyTorch installation",
+    re.compile(
+        r"(?m:^)(?P<gpu>[^\n]{2,160}?) with (?:CUDA|HIP|XPU)? ?capability (?P<arch>sm_\w+)"
+        r" is not compatible with the current PyTorch installation"
+    ),
+)
+_ROCBLAS = Sign(
+    "rocBLAS error: Cannot read", re.compile(r"rocBLAS error: Cannot read \S[^\n]{0,300} for GPU arch ?: (?P<arch>\w+)")
+)
+_FUNCTION = Sign("invalid device function", re.compile(r"(?P<runtime>CUDA|HIP) error: invalid device function"))
+SIGNS = (
+    Sign("no kernel image is available for execution on the device"),
+    Sign(
+        "device kernel image is invalid",
+        re.compile(r"(?:(?:CUDA|HIP) (?:driver )?error|Triton Error \[(?:CUDA|HIP)\]): device kernel image is invalid"),
+    ),
+    Sign("Unable to find code object for all current devices"),
+    Sign("_STATUS_ARCH_MISMATCH", re.compile(r"\b\w+_STATUS_ARCH_MISMATCH\w*")),
+    Sign("PI_ERROR_INVALID_BINARY"),
+    Sign("UR_RESULT_ERROR_INVALID_BINARY"),
+    _FUNCTION,
+    _ROCBLAS,
+    _WARNED,
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What ended the rank says so; torch's warning alone is no failure."""
+    said = SIGNS[:-1]
+    hit = ended_by_gpu(death, said) or behind_nccl(death, said)
+    if hit is None:
+        return None
+    warned = anywhere(death.stderr, (_WARNED,))
+    arch = hit["arch"] or (warned["arch"] if warned else None)
+    gpu = re.sub(r"^.*?(?=NVIDIA|GeForce|Tesla|Quadro|AMD|Intel)", "", warned["gpu"] or "", count=1) if warned else ""
+    which = f" ({', '.join(part for part in (gpu, arch) if part)})" if arch or gpu else ""
+    sure = "likely" if hit.sign is _FUNCTION and warned is None and hit["runtime"] == "CUDA" else hit.confidence
+    cause = f"{death.who} has no kernel for its GPU{which}: {_whose(warned, death)}{death.where}"
+    also = (warned.quote,) if warned is not None and warned.quote is not None else ()
+    return hit.finding(RULE, death, cause, _advice(hit, arch, warned is not None), confidence=sure, also=also)
+
+
+def _whose(warned: Hit | None, death: Death) -> str:
+    return "this torch was built without it" if warned is not None else "torch or an extension was built without it"
+
+
+def _advice(hit: Hit, arch: str | None, torchs: bool) -> tuple[str, ...]:
+    if vendor(hit.match.string) == "HIP" or hit.sign is _ROCBLAS:
+        return (
+            "rocminfo | grep -m1 gfx   # the GPU's architecture",
+            'python -c "import torch; print(torch.cuda.get_arch_list())"   # those of this torch',
+        )
+    if torchs:
+        return (
+            'python -c "import torch; print(torch.__version__, torch.cuda.get_arch_list())"   # what this torch has',
+            f"python -m pip install --upgrade torch   # to one that has {arch}:"
+            f" https://pytorch.org/get-started/locally/",
+        )
+    digits = re.fullmatch(r"sm_(\d+)(\d)", arch or "")
+    build = f"{digits[1]}.{digits[2]}" if digits else "9.0"
+    return (
+        'python -c "import torch; print(torch.cuda.get_device_capability(), torch.cuda.get_arch_list())"'
+        "   # the first must be in the second",
+        f'TORCH_CUDA_ARCH_LIST="{build}" pip install --no-build-isolation --force-reinstall --no-deps EXTENSION'
+        "   # if torch's list has it: the extension that failed",
+    )

@@ -1,0 +1,86 @@
+"""A node of the job failed.
+
+## What happened
+The scheduler lost a machine that the job ran on: it crashed, lost power or network, or its daemon did not answer any
+more. The ranks there are gone without a word; the others lose their peers or are ended.
+## How to recognise it
+SLURM: `srun: error: Node failure on node-7`, `JOB 4242 ON node-7 CANCELLED AT … DUE TO NODE FAILURE`. Kubernetes:
+`NodeLost`, `NodeNotReady`. Ray: `The node with node id: … has been marked dead`. A CUDA error on several ranks of that
+node shortly before says that a GPU took the machine along.
+## What to do
+Leave the node out (`sbatch --exclude=NODE`) and tell who runs the cluster; `scontrol show node NODE` has the reason. A
+job that writes checkpoints goes on from the last one: `sbatch --requeue` starts it again by itself.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, in_whole_log
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP909",
+    name="node-failed",
+    title="A node of the job failed",
+    area=Area.HOST,
+    retry=Retry(helps=True, reason="nothing in the job failed: another node, or this one repaired, can run it"),
+    since="0.1",
+    beats=("preempted-sigterm", "peer-died", "native-abort"),
+)
+_NAMED = Sign("error: Node failure on ", re.compile(r"(?P<what>Node failure on (?P<node>[\w.\-]{1,255}))"))
+_SCHEDULER = (
+    Sign(
+        "DUE TO NODE FAILURE",
+        re.compile(r"(?P<what>(?:JOB|STEP) \S{1,40} (?:ON \S{1,255} )?CANCELLED AT \S{1,40} DUE TO NODE FAILURE)"),
+    ),
+    Sign("NodeLost", re.compile(r"(?P<what>\bNodeLost\b[^\n]{0,120})")),
+    Sign(
+        "has been marked dead",
+        re.compile(r"(?P<what>The node with node id: \S{1,80} [^\n]{0,120}has been marked dead)"),
+    ),
+)
+"""They name no node, or another one: that of the step's first process."""
+SIGNS = (_NAMED, *_SCHEDULER)
+_TELLING = (None, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGHUP, -signal.SIGABRT)
+_LOST = re.compile(
+    r"onnection (?:was )?(?:closed|reset)|Broken pipe|remote process exited|[Tt]imed? ?out|ncclRemoteError"
+    r"|CUDA error: unknown"
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """The scheduler says so, and the rank was ended, or only lost its peers."""
+    told = _told(run)
+    if told is None or (death.exception is not None and not _LOST.search(death.exception.message)):
+        return None
+    if death.exception is None and death.code not in _TELLING:
+        return None
+    return told.finding(RULE, death, _cause(told), _advice(told))
+
+
+def match_launch(run: Evidence) -> Finding | None:
+    """A log in which only the scheduler speaks of an end."""
+    told = _told(run)
+    if told is None or told.quote is None or run.deaths:
+        return None
+    return Finding(RULE, None, _cause(told), (told.quote,), _advice(told))
+
+
+def _told(run: Evidence) -> Hit | None:
+    return in_whole_log(run, (_NAMED,)) or in_whole_log(run, _SCHEDULER)
+
+
+def _cause(told: Hit) -> str:
+    node = f" ({told['node']})" if told["node"] else ""
+    return f"a node of the job failed{node}: {told['what']}"
+
+
+def _advice(told: Hit) -> tuple[str, ...]:
+    node = told["node"] or "NODE"
+    return (
+        f"scontrol show node {node}   # why, as the cluster has it",
+        f"sbatch --exclude={node} …   # the next attempt without it",
+    )

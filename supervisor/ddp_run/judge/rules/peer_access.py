@@ -1,0 +1,59 @@
+"""Two GPUs cannot reach each other's memory.
+
+## What happened
+A program or NCCL wanted one GPU to read another one's memory directly (peer-to-peer over PCIe or NVLink), and CUDA says
+that this pair cannot: consumer cards without it, cards below different root complexes, virtual machines, MIG slices, a
+container with only some of the GPUs.
+## How to recognise it
+`peer access is not supported between these two devices` (cudaErrorPeerAccessUnsupported, 217): as NCCL's `Cuda failure
+217 '…'` below `ncclUnhandledCudaError`, as torch's `CUDA error: …`, or of a library's own all-reduce (vLLM, SGLang,
+TensorRT-LLM, DeepEP).
+## What to do
+- `NCCL_P2P_DISABLE=1`: NCCL goes through the host's memory instead. It must reach the ranks: Ray's workers take it from
+  `runtime_env`, not from the shell.
+- A library's own all-reduce has a switch of its own: vLLM and SGLang `--disable-custom-all-reduce`.
+- `nvidia-smi topo -p2p r` shows which pairs can.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
+from ddp_run.judge.signs import Sign
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP312",
+    name="peer-access",
+    title="Two GPUs cannot reach each other's memory",
+    area=Area.DEVICE,
+    retry=Retry(helps=False, reason="the same pair of GPUs cannot on the next attempt either"),
+    since="0.1",
+    beats=("nccl-init", "nccl-network", "native-abort", "peer-died"),
+)
+SIGNS = (
+    Sign("peer access is not supported between these two devices"),
+    Sign("cudaErrorPeerAccessUnsupported"),
+    Sign("uda failure 217", re.compile(r"[Cc]uda failure 217\b")),
+)
+_LIBRARY = re.compile(r"custom_all_?reduce|IpcMemory|deep_ep")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """CUDA says so in what ended the rank, or NCCL in its warning before."""
+    hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS)
+    if hit is None:
+        return None
+    traceback = hit.exception.traceback if hit.exception is not None else ""
+    own = _LIBRARY.search(f"{hit.match.string}\n{traceback}") is not None
+    advice = ("--disable-custom-all-reduce   # vLLM, SGLang: their own all-reduce needs it",) if own else ()
+    cause = f"{death.who}: two GPUs cannot reach each other's memory (CUDA error 217, peer access){death.where}"
+    return hit.finding(RULE, death, cause, (*advice, *_ADVICE))
+
+
+_ADVICE = (
+    "NCCL_P2P_DISABLE=1 ddp-run …   # NCCL then goes through the host's memory; Ray: in runtime_env",
+    "nvidia-smi topo -p2p r; nvidia-smi topo -m   # which pairs can",
+)

@@ -1,0 +1,88 @@
+"""A peer left without a word.
+
+## What happened
+This rank lost its connection to another one in the middle of a collective. Something ended the other rank; this one
+only noticed.
+## How to recognise it
+gloo: `Connection closed by peer`, `Connection reset by peer`, `Broken pipe`; NCCL: `remote process exited or there was
+a network error`; the store: `Failed to recv, got 0 bytes`. Whoever says this is not the cause.
+## What to do
+Look at the rank that ended first (the verdict names it). If it ended with exit code 0, the ranks disagree about the
+number of steps: give each the same number of batches (`DistributedSampler(drop_last=True)`, `Join`).
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.traceback_text import line_of
+from ddp_run.judge.signs import Sign, in_last_words
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP501",
+    name="peer-died",
+    title="A peer left without a word",
+    area=Area.COLLECTIVE,
+    retry=Retry(
+        helps=True, reason="the connection was lost for a reason that the logs do not show; it may hold next time"
+    ),
+    since="0.1",
+    beats=("native-abort",),
+    consequence=True,
+)
+_SPEAKER = (
+    r"(?:gloo|c10d|TCPStore|[Ss]ocket|pair\.cc|ProcessGroup|NCCL|nccl|UCC|MPI|(?:Read|write|writev) (?:error )?\[)"
+)
+_OF = rf"\A(?:(?!{_SPEAKER}).)*+{_SPEAKER}.*"
+"""Behind the first that speaks: trying each of many in turn would take time by the square of a text's length."""
+SIGNS: tuple[Sign, ...] = (
+    *(
+        Sign(words, re.compile(_OF + words, re.DOTALL))
+        for words in ("onnection closed by peer", "onnection reset by peer", "Broken pipe", "ocket closed")
+    ),
+    Sign("closed by remote peer", re.compile(_OF + "closed by remote peer", re.DOTALL)),
+    Sign("onnection was closed by", re.compile(_OF + "onnection was closed by", re.DOTALL)),
+    Sign("remote process exited or there was a network error"),
+    Sign("ncclRemoteError"),
+    Sign(" to recv, got 0 bytes"),  # the store's client: "failed …" up to torch 2.2, "Failed …" since
+)
+_STORE_LOST = re.compile(r"^(?:Connection (?:reset|closed) by peer|Broken pipe|Connection was likely closed)")
+_TORCHS = frozenset({"RuntimeError", "DistNetworkError", "DistBackendError", "DistStoreError", "DistError"})
+_ENDING = 60
+_ABORTS = re.compile(r"terminate called|what\(\): |[Ww]atchdog|[Tt]erminating the process|Check failed")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """The exception that ended the rank is torch's and speaks of a lost connection; without one, its last lines do."""
+    raised = death.exception
+    if raised is not None:
+        name = raised.type.rpartition(".")[2]
+        of_torch = name != "RuntimeError" or "/torch/distributed/" in (raised.traceback or "")
+        lost = _says_lost(raised.message) or (of_torch and _STORE_LOST.search(raised.message))
+        quote = line_of(death.stderr, raised)
+        if name not in _TORCHS or not lost:
+            return None
+        return Finding(RULE, death.rank, _cause(death), (quote,) if quote else (), exception=raised)
+    hit = in_last_words(death, SIGNS, _ENDING) if _may_follow(death) else None
+    return hit.finding(RULE, death, _cause(death), confidence="certain") if hit is not None else None
+
+
+def _may_follow(death: Death) -> bool:
+    """Whether its end can come of a lost peer: who aborts for that says so, as an exception that nobody caught.
+
+    Without such a word it aborted by itself, and who lost a connection are its peers, whose lines stand in one log.
+    """
+    if death.code != -signal.SIGABRT:
+        return True
+    return any(_ABORTS.search(line) for line in death.stderr.ending(_ENDING).lines)
+
+
+def _says_lost(text: str) -> bool:
+    return any(sign.search(text) for sign in SIGNS)
+
+
+def _cause(death: Death) -> str:
+    return f"{death.who} lost its connection to a peer"

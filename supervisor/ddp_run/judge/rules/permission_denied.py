@@ -1,0 +1,122 @@
+"""The operating system refuses access.
+
+## What happened
+The user of the job may not read, write, create or execute something.
+## How to recognise it
+`PermissionError: [Errno 13] Permission denied: '…'`, `[Errno 1] Operation not permitted`; `Permission denied (os error
+13)` of libraries in Rust; `can't open file '…': [Errno 13]` for the script itself. Typical: a cache folder in `/tmp`
+or `/root` that another user made first, an output folder of another user, a script without `x`, a port below 1024. A
+refused web page or token is another cause (`auth`).
+## What to do
+Look at the owner of the path and of the folders above it with `namei -l PATH`. Give caches a folder of your own:
+`HF_HOME`, `TORCH_HOME`, `TRITON_CACHE_DIR`, `TORCHINDUCTOR_CACHE_DIR`, `MPLCONFIGDIR`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_whole_log
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP904",
+    name="permission-denied",
+    title="The operating system refuses access",
+    area=Area.HOST,
+    retry=Retry(helps=False, reason="the same user is refused again"),
+    since="0.1",
+    beats=("bad-arguments",),
+)
+_QUOTED = r"(?P<quote>['\"])(?P<path>.+?)(?P=quote)"
+_SCRIPT = Sign(
+    "can't open file '", re.compile(r"can't open file '(?P<path>[^']*)': \[Errno 13\] (?P<what>Permission denied)")
+)
+_AGENTS = Sign("PermissionError", re.compile(rf"PermissionError: \[Errno \d+\] (?P<what>[^:\n]+): {_QUOTED}"))
+_AGENTS_FRAME = re.compile(r"torch/distributed/(?:elastic|launcher|run\.py)")
+_FRAMES = 16
+SIGNS: tuple[Sign, ...] = (
+    Sign(
+        "PermissionError",
+        re.compile(
+            rf"^(?:\w+\.)*PermissionError(?!: Caught \w+ in )(?:: \[Errno \d+\] (?P<what>[^:\n]+)(?:: {_QUOTED})?)?"
+        ),
+        frozenset({"PermissionError"}),
+    ),
+    _SCRIPT,
+    Sign("Permission denied (os error 13)", re.compile(r"Permission denied \(os error 13\)")),
+    Sign("on fopen: Permission denied", re.compile(r"on fopen: Permission denied, file path: (?P<path>\S+)")),
+    Sign(
+        "(errno: 13 - Permission denied)",
+        re.compile(r"bind to (?P<address>\S+) \(errno: 13 - Permission denied\)"),
+    ),
+    Sign("attempt to write a readonly database"),
+)
+_CONTAINER = Sign(
+    "pyxis:",
+    re.compile(
+        r"error: pyxis:\s{1,9}[\w.+\-]{1,40}: (?:cannot [a-z ]{1,40} )?[\u2018'\"]?(?P<path>/[^:\n\u2019'\"]{1,400})"
+        r"[\u2019'\"]?: (?P<what>Permission denied)"
+    ),
+)
+"""What SLURM's plugin for containers shows of enroot, which makes the image before any rank starts."""
+SIGNS += (_CONTAINER,)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A refusal that ended the rank."""
+    if death.struck:
+        return None  # a signal ended it: what it printed before was not the end
+    hit = ended_by(death, SIGNS)
+    if hit is None and death.exception is None:
+        hit = in_whole_log(run, (_CONTAINER,))
+    if hit is None:
+        return None
+    after = hit.exception is not None and death.exception is not None and hit.exception.type != death.exception.type
+    sure: Confidence = "likely" if after else hit.confidence
+    return hit.finding(RULE, death, _cause(death.who, hit), _advice(hit), confidence=sure)
+
+
+def match_launch(run: Evidence) -> Finding | None:
+    """The agent may not start the program, or may not write its logs."""
+    if run.started or run.deaths:
+        return None
+    lines = run.agent.log.lines
+    for index in range(len(lines) - 1, -1, -1):
+        found = _AGENTS.search(lines[index])
+        if found is not None and any(_AGENTS_FRAME.search(line) for line in lines[max(0, index - _FRAMES) : index]):
+            path = found["path"] or ""
+            cause = f"torch's agent was refused access to {path}"
+            start = any("in _execute_child" in line for line in lines[max(0, index - _FRAMES) : index])
+            advice = (
+                *((f"chmod +x {shlex.quote(path)}   # a program must be executable",) if start else ()),
+                _look(path),
+            )
+            return Finding(RULE, None, cause, (run.agent.log.quote(index),), advice)
+    return None
+
+
+def _cause(who: str, hit: Hit) -> str:
+    if hit["address"]:
+        return f"{who} may not listen on {hit['address']}: ports below 1024 are root's"
+    if hit["path"] is None:
+        raised = hit.exception
+        said = hit.text if raised is None else f"{raised.type}: {raised.message}".partition("\n")[0]
+        return f"{who} was refused access: {said[:160]}"
+    where = hit.exception.where if hit.exception is not None else ""
+    return f"{who} was refused access to {hit['path']}{where}"
+
+
+def _advice(hit: Hit) -> tuple[str, ...]:
+    path = hit["path"]
+    if hit["address"]:
+        return ("ddp-run train.py   # without --master-port: a free port above 1024 is chosen",)
+    if path is None:
+        return ()
+    return (_look(path),)
+
+
+def _look(path: str) -> str:
+    return f"id; namei -l {shlex.quote(path)}   # who owns it, and the folders above it?"

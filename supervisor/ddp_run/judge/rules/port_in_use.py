@@ -1,0 +1,89 @@
+"""A port that the job wants to listen on is taken.
+
+## What happened
+The agent or rank 0 could not listen on the master port because another process does: a second job on this host, what
+is left of an earlier one, or any other service.
+## How to recognise it
+`EADDRINUSE`, `address already in use` or `errno: 98` of the store's server socket.
+## What to do
+Let ddp-run choose the port (give no `--master-port`), or free it: `ss -ltnp` names the process that holds it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.judge.signs import Sign, anywhere
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP201",
+    name="port-in-use",
+    title="A port that the job wants to listen on is taken",
+    area=Area.NETWORK,
+    retry=Retry(helps=True, reason="the next attempt takes a fresh port"),
+    since="0.1",
+    beats=("peer-died",),
+)
+SIGNS: tuple[Sign, ...] = (
+    Sign("EADDRINUSE"),
+    Sign("ddress already in use"),
+    Sign("errno: 98", re.compile(r"errno: 98\b")),
+    Sign("[Errno 98]"),
+    Sign("[Errno 10048]"),
+    Sign("[WinError 10048]"),
+)
+_PORT = re.compile(
+    r"port[:=]? ?(?P<port>\d{2,5})\b|\]?:(?P<bound>\d{2,5})\b (?:\(errno|due)|\[::\]:(?P<any>\d{2,5})"
+    r"|\('[^'\n]{0,80}', (?P<pair>\d{2,5})[,)]"
+)
+_ENDING = 400
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A rank that ended of it: the last exception says so, or the last lines where no exception is known."""
+    raised = death.exception
+    if raised is not None and not _taken(raised.message):
+        return None
+    if death.struck:
+        return None
+    return _finding(death.stderr.ending(_ENDING), death, run)
+
+
+def match_launch(run: Evidence) -> Finding | None:
+    """The agent could not open its store."""
+    return None if run.started else _finding(run.agent.log, None, run)
+
+
+def _finding(log: LogText, death: Death | None, run: Evidence) -> Finding | None:
+    hit = anywhere(log, SIGNS)
+    if hit is None or hit.quote is None:
+        return None
+    port = _port(log)
+    who = "torch's agent" if death is None else death.who
+    retry = RULE.retry
+    if None not in (port, run.master_port) and port != run.master_port and death is not None:
+        retry = Retry(helps=False, reason=f"port {port} was chosen by the program, so the next attempt wants it again")
+    named = f"port {port}" if port is not None else "a port"
+    return Finding(
+        RULE,
+        None if death is None else death.rank,
+        f"{who} cannot listen on {named}: another process does",
+        (hit.quote,),
+        (f"ss -ltnp 'sport = :{port}'   # who holds it",) if port is not None else ("ss -ltnp   # who holds it",),
+        retry=retry,
+        exception=death.exception if death is not None else None,
+    )
+
+
+def _taken(text: str) -> bool:
+    return any(sign.search(text) for sign in SIGNS)
+
+
+def _port(log: LogText) -> int | None:
+    for line in reversed(log.lines):
+        hit = _PORT.search(line) if _taken(line) else None
+        if hit is not None:
+            return int(hit["port"] or hit["bound"] or hit["any"] or hit["pair"])
+    return None

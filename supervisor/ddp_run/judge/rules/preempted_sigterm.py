@@ -1,0 +1,99 @@
+"""Terminated from outside.
+
+## What happened
+A scheduler, a container runtime, a cloud's preemption or a person asked the job, or one rank, to end.
+## How to recognise it
+SIGTERM (or SIGQUIT) that neither ddp-run nor torch's agent had sent: 143 in a shell for SIGTERM. SLURM says why:
+`CANCELLED AT … DUE TO TIME LIMIT`, `DUE TO PREEMPTION`; so do LSF (`TERM_RUNLIMIT`) and PBS (`walltime … exceeded
+limit`). Older torch raises `SignalException: Process … got signal: 15` in its agent. SIGHUP without such a word is
+[terminal-closed](terminal-closed.md).
+## What to do
+Look in the scheduler's log for a time limit or a preemption (`scontrol show job`, `kubectl describe pod`), and save a
+checkpoint on SIGTERM. A job that was preempted can be queued again as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.values.exit_status import in_words
+
+RULE = Rule(
+    code="DDP901",
+    name="preempted-sigterm",
+    title="Terminated from outside",
+    area=Area.HOST,
+    retry=Retry(helps=True, reason="nothing in the job failed: one rank was ended from outside"),
+    since="0.1",
+)
+# A step that is cancelled without a reason is what srun does with the others when one task has failed. ddp-run's own
+# agent prints none of these.
+_SCHEDULER = (
+    Sign(
+        "CANCELLED AT ",
+        re.compile(
+            r"(?P<what>JOB \S+ (?:ON \S+ )?CANCELLED AT \S+(?: DUE TO [A-Z ]*[A-Z])?"
+            r"|STEP \S+ (?:ON \S+ )?CANCELLED AT \S+ DUE TO [A-Z ]*[A-Z])"
+        ),
+    ),
+    Sign("TERM_RUNLIMIT: ", re.compile(r"(?P<what>TERM_RUNLIMIT: [^\n.]*)")),
+    Sign("=>> PBS: job killed: ", re.compile(r"(?P<what>PBS: job killed: [^\n]*)")),
+)
+_HANDLED = Sign(
+    "KeyboardInterrupt: terminated", re.compile(r"^KeyboardInterrupt: terminated$"), frozenset({"KeyboardInterrupt"})
+)
+"""What vLLM's server makes of SIGTERM."""
+SIGNS: tuple[Sign, ...] = (
+    _HANDLED,
+    *_SCHEDULER,
+    Sign("SignalException: Process "),
+    Sign("death signal, shutting down workers"),
+)
+_TELLING = (*(-int(number) for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGQUIT)), None)
+_ENDING = (signal.SIGTERM, signal.SIGQUIT)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A rank that was ended by such a signal, which nobody here had sent."""
+    told = in_whole_log(run, _SCHEDULER)
+    if told is not None and death.exception is None and death.code in _TELLING:
+        return told.finding(RULE, death, f"{death.who} was ended by the scheduler: {told['what']}", _look(told))
+    hit = in_exception(death, (_HANDLED,))
+    if hit is not None:
+        return hit.finding(RULE, death, f"{death.who} was told to stop by SIGTERM", confidence="likely")
+    if death.code is None or -death.code not in _ENDING or -death.code in death.signals_sent:
+        return None
+    cause = f"{death.who} was ended from outside by {in_words(death.code)}"
+    return Finding(RULE, death.rank, cause)
+
+
+def match_stop(run: Evidence) -> Finding | None:
+    """The job was told to stop."""
+    told = in_whole_log(run, _SCHEDULER)
+    if run.stop_signal not in _ENDING and (told is None or run.stop_signal != signal.SIGHUP):
+        return None
+    why = f": {told['what']}" if told is not None else ""
+    cause = f"the job was told to stop by {in_words(-run.stop_signal)}{why}"
+    quotes = (told.quote,) if told is not None and told.quote is not None else ()
+    advice = _look(told) if told is not None else ()
+    return Finding(RULE, None, cause, quotes, advice, retry=Retry(helps=False, reason="it was told to stop"))
+
+
+def match_launch(run: Evidence) -> Finding | None:
+    """A log in which only the scheduler speaks of an end."""
+    told = in_whole_log(run, _SCHEDULER)
+    if told is None or told.quote is None or run.deaths:
+        return None
+    return Finding(RULE, None, f"the scheduler ended the job: {told['what']}", (told.quote,), _look(told))
+
+
+def _look(told: Hit) -> tuple[str, ...]:
+    if "CANCELLED" not in told.text:
+        return ()
+    return (
+        "sacct -j $SLURM_JOB_ID -o JobID,State,Elapsed,Timelimit,NodeList   # what it was allowed, and what it took",
+    )

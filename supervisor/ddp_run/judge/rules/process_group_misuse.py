@@ -1,0 +1,118 @@
+"""torch.distributed was called in a way it does not allow.
+
+## What happened
+A collective before `init_process_group` or after `destroy_process_group`, a second `init_process_group`, a backend that
+is not there or not for this device's tensors, or a rank outside the group.
+## How to recognise it
+`Default process group has not been initialized`, `trying to initialize the default process group twice`, `No backend
+type associated with device type cpu`, `Tensors must be CUDA and dense`, `is not part of group`, `Environment variable
+RANK expected, but not set`, `Distributed package doesn't have MPI built in`. All ranks that come to this line fail
+alike, most often.
+## What to do
+Call `init_process_group` once, at the start, on every rank. NCCL takes only tensors on a GPU: move them (`.cuda()`), or
+make the group for both with `init_process_group("cpu:gloo,cuda:nccl")`. A program that reads RANK must be started by a
+launcher (ddp-run), not by `python`.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP508",
+    name="process-group-misuse",
+    title="torch.distributed was called in a way it does not allow",
+    area=Area.COLLECTIVE,
+    retry=Retry(helps=False, reason="the same call is refused again"),
+    since="0.1",
+    beats=("native-abort", "nccl-init"),
+)
+_NOT_MADE = (
+    Sign("Default process group has not been initialized"),
+    Sign("Default process group is not initialized"),
+    Sign("Invalid process group specified"),
+    Sign("Process group not initialized"),
+)
+_TWICE = Sign("trying to initialize the default process group twice")
+_DEVICE = Sign(
+    "No backend type associated with device type ", re.compile(r"associated with device type (?P<device>\w+)")
+)
+_CUDA_ONLY = (
+    Sign("Tensors must be CUDA and dense"),
+    Sign("ProcessGroupGloo::", re.compile(r"ProcessGroupGloo::\w+: unsupported device type (?P<device>\w+)")),
+)
+_ONE_EACH = Sign("Tensors must be on distinct GPU devices", re.compile(r"Tensors must be on distinct GPU devices"))
+_UNKNOWN = (
+    Sign("Unknown c10d backend type", re.compile(r"Unknown c10d backend type (?P<backend>[\w.]+)")),
+    Sign("Unknown backend", re.compile(r"Unknown backend(?: type|:)? '?(?P<backend>[\w.]+)")),
+    Sign("Invalid backend: ", re.compile(r"Invalid backend: '?(?P<backend>[\w.]+)")),
+    Sign("Distributed package doesn't have ", re.compile(r"package doesn't have (?!NCCL)(?P<backend>\w+) built in")),
+)
+_OUTSIDE = (
+    Sign(" is not part of group", re.compile(r"(?:[Gg]lobal|[Gg]roup) rank (?P<number>\d+) is not part of group")),
+    Sign("The given group does not exist"),
+    Sign("is not registered, please create group with torch.distributed.new_group"),
+    Sign("the new group's rank should be within the world_size set by init_process_group"),
+    Sign("the new group's world size should be less or equal to the world size set by init_process_group"),
+)
+_ENVIRONMENT = Sign(
+    " expected, but not set",
+    re.compile(r"environment variable (?P<variable>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set"),
+)
+_ITSELF = (
+    Sign("rank should not be the same as the rank of the current process"),
+    Sign("Argument ``gather_list`` must "),
+    Sign("Argument ``scatter_list`` must "),
+)
+SIGNS = (*_NOT_MADE, _TWICE, _DEVICE, *_CUDA_ONLY, _ONE_EACH, *_UNKNOWN, *_OUTSIDE, _ENVIRONMENT, *_ITSELF)
+_TORCHS = re.compile(r"torch/distributed/|torch\.distributed")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """torch's refusal, where it is the exception that ended the rank (or no exception is known)."""
+    hit = ended_by(death, SIGNS)
+    if hit is None or not _from_torch(hit):
+        return None
+    cause, advice = _told(hit)
+    return hit.finding(RULE, death, f"{death.who} {cause}", advice)
+
+
+def _from_torch(hit: Hit) -> bool:
+    """Words as common as `Unknown backend` count only where torch.distributed itself raised them."""
+    if hit.sign in (*_UNKNOWN, *_OUTSIDE, *_ITSELF, _NOT_MADE[2], _NOT_MADE[3]):
+        return hit.exception is not None and _TORCHS.search(hit.exception.traceback) is not None
+    return True
+
+
+def _told(hit: Hit) -> tuple[str, tuple[str, ...]]:
+    find = "grep -rn 'init_process_group' --include='*.py' .   # "
+    if hit.sign in _NOT_MADE:
+        return "called torch.distributed while there was no process group", (
+            f"{find}does every rank come there first?",
+        )
+    if hit.sign is _TWICE:
+        return "called init_process_group a second time", (f"{find}keep one (a trainer calls it itself)",)
+    if hit.sign is _DEVICE or hit.sign in _CUDA_ONLY or hit.sign is _ONE_EACH:
+        device = f"a tensor on {hit['device']}" if hit["device"] else "a tensor on a device"
+        return f"used {device} that the process group's backend does not take", (
+            f'{find}"cpu:gloo,cuda:nccl" takes both kinds of tensor',
+        )
+    if hit.sign in _UNKNOWN:
+        near = get_close_matches((hit["backend"] or "").lower(), ("nccl", "gloo", "mpi", "ucc", "xccl"), 1)
+        return f"asked for a backend that this torch does not have: {hit['backend']}", (
+            *(f"is {name} meant? init_process_group({name!r}), or --backend={name}" for name in near),
+            "python -c 'import torch.distributed as d; print(d.is_nccl_available(), d.is_gloo_available())'",
+        )
+    if hit.sign is _ENVIRONMENT:
+        return f"found no {hit['variable']} in its environment: it was not started by a launcher", (
+            "env | grep -E '^(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT)='   # ddp-run sets all of them",
+        )
+    said = hit.text.rpartition("Error: ")[2][:160]
+    return f"gave torch.distributed a wrong group, rank or list: {said}", (
+        "grep -rnE 'new_group|group=' --include='*.py' .   # is the rank in the group it uses?",
+    )

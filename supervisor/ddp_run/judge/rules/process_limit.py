@@ -1,0 +1,82 @@
+"""No more processes or threads can be started.
+
+## What happened
+The user, or the container, has as many processes and threads as it may have, and the kernel refused one more.
+## How to recognise it
+`can't start new thread`; `[Errno 11] Resource temporarily unavailable` from `fork`; `libgomp: Thread creation failed`;
+`OpenBLAS blas_thread_init: pthread_create failed … RLIMIT_NPROC`; `what():  Resource temporarily unavailable`; in the
+kernel's log `cgroup: fork rejected by pids controller`. Each rank starts threads for OpenMP, BLAS, data workers and
+NCCL: on a host with many cores that is thousands.
+## What to do
+Fewer threads per rank (`OMP_NUM_THREADS`, `OPENBLAS_NUM_THREADS`, `RAYON_NUM_THREADS`), fewer DataLoader workers, or a
+higher limit: `ulimit -u` for the user, `pids.max` of the cgroup for a container (`docker run --pids-limit -1`).
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Sign, anywhere, ended_by, in_last_words
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP906",
+    name="process-limit",
+    title="No more processes or threads can be started",
+    area=Area.HOST,
+    retry=Retry(helps=False, reason="the limit is the same on the next attempt"),
+    since="0.1",
+    beats=("native-abort", "segfault", "import-error", "host-oom", "user-interrupt"),
+)
+_AGAIN = "Resource temporarily unavailable"
+SIGNS: tuple[Sign, ...] = (
+    Sign("can't start new thread"),
+    Sign("libgomp: Thread creation failed", re.compile(rf"libgomp: Thread creation failed: {_AGAIN}")),
+    Sign(
+        "pthread_create failed for thread",
+        re.compile(rf"OpenBLAS.{{0,200}}pthread_create failed for thread \d+ of \d+: {_AGAIN}"),
+    ),
+    Sign("System unable to allocate necessary resources for OMP thread"),
+    Sign(_AGAIN, re.compile(rf"what\(\):\s+(?:thread constructor failed: )?{_AGAIN}")),
+    Sign(_AGAIN, re.compile(rf"fork: (?:retry: )?{_AGAIN}")),
+    Sign(_AGAIN, re.compile(rf"code: 11, kind: WouldBlock, message: \"{_AGAIN}\"")),
+)
+_FORK = Sign(_AGAIN, types=frozenset({"BlockingIOError", "OSError"}))
+_FORKED = re.compile(r"in _execute_child|_fork_exec|popen_(?:fork|spawn_posix|forkserver)\.py|os\.fork|forkserver\.py")
+_REJECTED = Sign("fork rejected by pids controller")
+SIGNS += (_FORK, _REJECTED)
+
+
+def _follows(death: Death) -> bool:
+    """OpenBLAS raises SIGINT where it cannot start its threads, or the module that loads it is not imported."""
+    return death.exception is not None and death.exception.type in ("KeyboardInterrupt", "ImportError")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """The kernel's refusal in the words of Python, of OpenMP, BLAS, C++ and Rust."""
+    if death.exception is None and death.code in (-signal.SIGKILL, -signal.SIGTERM):
+        return None
+    signs = [sign for sign in SIGNS if sign not in (_FORK, _REJECTED)]
+    hit = ended_by(death, signs)
+    if hit is None and _follows(death):
+        hit = in_last_words(death, signs)
+    if hit is None:
+        hit = ended_by(death, (_FORK,))
+        if hit is None or hit.exception is None or not _FORKED.search(hit.exception.traceback):
+            return None
+    kernel = anywhere(run.kernel, (_REJECTED,))
+    also = [kernel.quote] if kernel is not None and kernel.quote is not None else []
+    by = "this job's pids cgroup is full" if also else "the limit of processes and threads is reached"
+    return hit.finding(
+        RULE,
+        death,
+        f"{death.who} could not start another process or thread: {by}",
+        (
+            "ulimit -u; cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids.current   # the limits, and how much is used",
+            "ps -eLf --no-headers | awk '{print $1}' | sort | uniq -c   # threads by user",
+            "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1   # fewer threads per rank",
+        ),
+        also=also,
+    )

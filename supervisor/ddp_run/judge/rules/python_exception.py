@@ -1,0 +1,73 @@
+"""A Python exception ended the program.
+
+## What happened
+An exception left the training program on this rank and nothing narrower in the catalogue explains it.
+## How to recognise it
+The rank's traceback ends with this exception; its exit code is 1, or that of a signal where native code crashes while
+the interpreter goes down. Other ranks are then stopped, or lose their connection to this one: they are not the cause.
+## What to do
+Read the line of your own code that the verdict names, and the whole traceback in the rank's log. Where only one rank
+fails, look for what differs there: its share of the data, its device, its files.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.traceback_text import line_of, tells_of_a_program
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.values.exit_status import signal_name
+
+RULE = Rule(
+    code="DDP600",
+    name="python-exception",
+    title="A Python exception ended the program",
+    area=Area.USER_CODE,
+    retry=Retry(helps=False, reason="a retry runs the same code on the same data"),
+    since="0.1",
+)
+_SHOWN = 160
+_FRAME = re.compile(r'  File "[^"]+", line \d+')
+_ENDING = 40
+_PYTHONS_CODE = 1
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """Any exception that is known to have ended the rank."""
+    raised = death.exception
+    if raised is None:
+        return _cut_off(death)
+    where = f" in {raised.file.rpartition('/')[2]}:{raised.line}" if raised.file else ""
+    message = raised.message.partition("\n")[0]
+    said = f": {message[:_SHOWN]}" if message else ""
+    quote = line_of(death.stderr, raised)
+    alone = len(run.deaths) + len(run.leavers) > 1 and not any(
+        other.exception and other.exception.type == raised.type for other in run.deaths if other.rank != death.rank
+    )
+    advice = (f"no other rank raised {raised.type}: look for what only {death.who} has (data, device)",)
+    if death.crashed_on_the_way_out:
+        said += f"; {signal_name(death.code)} then ended its process on the way out"
+    if raised.type == "SystemExit":
+        return Finding(RULE, death.rank, f"{death.who} called sys.exit{where}{said}", exception=raised)
+    return Finding(
+        RULE,
+        death.rank,
+        f"{death.who} raised {raised.type}{where}{said}",
+        (quote,) if quote else (),
+        advice if alone else (),
+        confidence="likely" if tells_of_a_program(raised) else "certain",
+        exception=raised,
+    )
+
+
+def _cut_off(death: Death) -> Finding | None:
+    """Frames of a traceback at the end, but no line that names the exception: a log that was cut, or torn."""
+    ending = death.stderr.ending(_ENDING)
+    frames = [index for index, line in enumerate(ending.lines) if _FRAME.search(line)]
+    if death.code != _PYTHONS_CODE or len(frames) < 2:
+        return None
+    after = [index for index in range(frames[-1] + 1, len(ending.lines)) if ending.lines[index][:1].strip()]
+    quote = ending.quote(after[0] if after else frames[-1])
+    cause = f"{death.who} ended in a traceback that is cut off: {quote.text.strip()[:_SHOWN]}"
+    return Finding(RULE, death.rank, cause, (quote,), confidence="likely")

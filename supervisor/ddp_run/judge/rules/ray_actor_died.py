@@ -1,0 +1,69 @@
+"""A worker process of Ray's died, and Ray does not know why.
+
+## What happened
+A process that Ray had started (an actor, a worker of verl, vLLM or Ray Train) ended without telling Ray. What Ray then
+raises in the driver lists what it might have been, the out-of-memory killer first; that list is the same every time and
+proves nothing.
+## How to recognise it
+`ray.exceptions.ActorDiedError`, `RayActorError` or `WorkerCrashedError` with `The actor died unexpectedly before
+finishing this task` and `Worker exit type: SYSTEM_ERROR`. Where the log holds the worker's own end (an exception, the
+kernel's line, `Fatal Python error`), that is the cause and not this.
+## What to do
+- Read the worker's own log: `ls -t /tmp/ray/session_latest/logs/worker-*PID*` and `python-core-worker-*PID*.log`;
+  `raylet.out` says how it ended.
+- `dmesg -T | grep -i 'killed process'` on the host that the message names (`ip: …`).
+- `ray list actors --detail` and `ray list workers --detail` show exit type and detail.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Sign, ended_by
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP512",
+    name="ray-actor-died",
+    title="A worker process of Ray's died, and Ray does not know why",
+    area=Area.COLLECTIVE,
+    retry=Retry(helps=True, reason="why the worker ended is not known; another attempt may show it, or pass"),
+    since="0.1",
+    consequence=True,
+)
+_TYPES = frozenset({"ActorDiedError", "RayActorError", "WorkerCrashedError", "ActorUnavailableError", "NodeDiedError"})
+_EXIT = re.compile(r"[Ww]orker exit type: (?P<type>\w+)(?: Worker exit detail: (?P<detail>[^.\n]+))?")
+_PID = re.compile(r"^\s*pid: (?P<pid>\d+)", re.MULTILINE)
+_HOST = re.compile(r"^\s*ip: (?P<host>\S+)", re.MULTILINE)
+_TOLD_TO_END = "The process receives a SIGTERM"
+"""Ray's raylet writes this of workers that are ended with the job, also with one that went well."""
+SIGNS = (
+    Sign("died unexpectedly before finishing this task"),
+    Sign("The actor is dead because its"),
+    Sign("The worker died unexpectedly while executing this task"),
+    Sign("The actor is temporarily unavailable"),
+    Sign("A worker died or was killed while executing a task by an unexpected system error"),
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """Ray's exception ended the driver; without one, its words stand at the end."""
+    raised = death.exception
+    if raised is not None and raised.type.rpartition(".")[2] not in _TYPES:
+        return None
+    hit = ended_by(death, SIGNS)
+    if hit is None:
+        return None
+    said = raised.message if raised is not None else "\n".join(death.stderr.ending(40).lines)
+    if raised is None and _TOLD_TO_END in said:
+        return None
+    how, pid, host = _EXIT.search(said), _PID.search(said), _HOST.search(said)
+    named = f" (pid {pid['pid']})" if pid else ""
+    cause = f"a worker process of Ray's died{named}, and Ray does not know why"
+    if how is not None:
+        cause += f": {how['type']}" + (f", {how['detail'].strip()}" if how["detail"] else "")
+    logs = f"/tmp/ray/session_latest/logs/*{pid['pid'] if pid else 'PID'}*"  # noqa: S108  # where Ray keeps them
+    where = f"   # on {host['host']}" if host else ""
+    advice = (f"tail -n 50 {logs}{where}", "dmesg -T | grep -i -E 'killed process|segfault'   # on that host")
+    return hit.finding(RULE, death, cause, advice, confidence="likely")

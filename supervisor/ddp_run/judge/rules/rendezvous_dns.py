@@ -1,0 +1,124 @@
+"""The name of the rendezvous host does not resolve.
+
+## What happened
+The host that the processes should meet at (`--rdzv-endpoint`, `--master-addr`, `MASTER_ADDR`) is given by a name that
+this node cannot turn into an address.
+## How to recognise it
+`The IPv6 network addresses of (HOST, PORT) cannot be retrieved (gai error: -2 - Name or service not known)` from
+torch's socket, followed by its time-out. The same warning alone is harmless: it is printed also where the name has
+only an IPv4 address. A name that an HTTP library cannot resolve is hub-network.
+## What to do
+`getent hosts HOST` on the node that failed: if it prints nothing, use an address in place of the name, or add the
+name to `/etc/hosts`. Under SLURM, `scontrol show hostnames "$SLURM_JOB_NODELIST"` gives names that resolve; under
+Kubernetes, the service of the first pod must exist before the others start.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence, LogText, Quote
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_whole_log
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP203",
+    name="rendezvous-dns",
+    title="The name of the rendezvous host does not resolve",
+    area=Area.NETWORK,
+    retry=Retry(helps=False, reason="a name that is not known now is rarely known a minute later"),
+    since="0.1",
+    beats=("rendezvous-timeout", "peer-died", "native-abort"),
+)
+_UNRESOLVED = Sign(
+    "network addresses of (",
+    re.compile(
+        r"network addresses of \((?P<host>[^,()]+), (?P<port>\d+)\) cannot be retrieved "
+        r"\(gai error: (?P<number>-?\d+) - (?P<said>[^)]*)\)"
+    ),
+)
+_NOT_REACHED = Sign(
+    "he client socket has ",
+    re.compile(
+        r"he client socket has (?:timed out after \d+ ?m?s while trying to connect to "
+        r"|failed to connect to any network address of )\((?P<host>[^,()]+), (?P<port>\d+)\)"
+    ),
+)
+_ETCDS = Sign(
+    "Failed to get list of machines from ",
+    re.compile(r"Failed to get list of machines from https?://(?P<host>[^\s:/]{1,300})[:/]"),
+)
+"""Source: python-etcd's client.py, by which torchelastic and `--rdzv-backend etcd` reach their server."""
+_PYTHONS = Sign("gaierror", types=frozenset({"gaierror"}))
+SIGNS = (_UNRESOLVED, _NOT_REACHED, _ETCDS, _PYTHONS)
+_TORCHS = re.compile(r"torch/distributed/(?:rendezvous|distributed_c10d|elastic/|run)")
+_SAID = re.compile(r"\[Errno (?P<number>-?\d+)\] (?P<said>.+)")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A rank that could not connect, to a name that its own socket could not resolve."""
+    hit = ended_by(death, (_NOT_REACHED,))
+    if hit is not None and not _UNRESOLVED.search(hit.match.string):
+        return _finding(hit, death.stderr, death)
+    hit = in_exception(death, (_UNRESOLVED,))
+    if hit is not None:
+        return hit.finding(RULE, death, _cause(death.who, hit), _advice(hit["host"]))
+    hit = ended_by(death, (_PYTHONS,))
+    if hit is None or hit.exception is None:
+        return None
+    etcd = in_whole_log(run, (_ETCDS,))
+    if etcd is None and not _frames_of_torch(hit.exception.traceback):
+        return None
+    said = _SAID.search(hit.exception.message)
+    cause = f"{death.who} could not resolve the rendezvous host{': ' + said['said'] if said else ''}"
+    return hit.finding(RULE, death, cause, _advice(etcd["host"] if etcd is not None else None))
+
+
+def match_launch(run: Evidence) -> Finding | None:
+    """torch's agent could not resolve the endpoint."""
+    if run.started:
+        return None
+    hit = in_whole_log(run, (_NOT_REACHED,))
+    return _finding(hit, run.agent.log, None) if hit is not None else None
+
+
+def _finding(hit: Hit, log: LogText, death: Death | None) -> Finding | None:
+    unresolved = _unresolved(log, hit["host"])
+    if unresolved is None:
+        return None
+    quote, said = unresolved
+    who = "torch's agent" if death is None else death.who
+    quotes = (quote, *([hit.quote] if hit.quote else ()))
+    rank = None if death is None else death.rank
+    exception = None if death is None else death.exception
+    return Finding(RULE, rank, _cause(who, said), quotes, _advice(hit["host"]), exception=exception)
+
+
+def _unresolved(log: LogText, host: str | None) -> tuple[Quote, Hit] | None:
+    """The lookup of this host that failed, unless an address of it was tried later: then the name does resolve."""
+    found: tuple[Quote, Hit] | None = None
+    for index, line in enumerate(log.lines):
+        match = _UNRESOLVED.search(line)
+        if match is not None and match["host"] == host:
+            quote = log.quote(index)
+            found = quote, Hit(_UNRESOLVED, match, quote, None, "certain")
+        elif "client socket has failed to connect to [" in line and f"]:{found[1]['port'] if found else ''}" in line:
+            found = None
+    return found
+
+
+def _cause(who: str, hit: Hit) -> str:
+    return f"{who} could not resolve the rendezvous host {hit['host']}: {hit['said']}"
+
+
+def _advice(host: str | None) -> tuple[str, ...]:
+    name = host or '"$MASTER_ADDR"'
+    return (
+        f"getent hosts {name}   # on the node that failed: prints its address, or nothing",
+        "cat /etc/resolv.conf   # which name servers and search domains it asks",
+        "hostname -I   # on the rendezvous host: an address to give in place of the name",
+    )
+
+
+def _frames_of_torch(traceback: str) -> bool:
+    return _TORCHS.search(traceback) is not None and "urllib" not in traceback and "requests/" not in traceback

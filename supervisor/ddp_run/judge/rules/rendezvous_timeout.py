@@ -1,0 +1,167 @@
+"""Not all agents or ranks met in time.
+
+## What happened
+The job's processes find each other through a store (on rank 0's or the rendezvous endpoint's host). Someone did not
+come in time, or the store could not be reached.
+## How to recognise it
+In torch's agent: `RendezvousTimeoutError`, `RendezvousConnectionError`, `RendezvousClosedError`. In a rank, during
+`init_process_group`: `The client socket has timed out after 60000ms while trying to connect to (HOST, PORT)`, `Timed
+out after 1801 seconds waiting for clients. 1/2 clients joined`, `wait timeout after 8000ms, keys: …`, `Timed out
+initializing process group in store based barrier`, and only `Socket Timeout` before torch 2.3. A name that does not
+resolve is rendezvous-dns; a store that went away later (`Failed to recv, got 0 bytes`) is a consequence.
+## What to do
+On every node: is the same command running, with the same endpoint, the same number of nodes and the same run id? Can
+the endpoint's port be reached (`timeout 5 bash -c '</dev/tcp/HOST/PORT' && echo open`)? A firewall between the nodes,
+or an endpoint on the wrong network, is the usual reason; one node that starts minutes later is the other: raise the
+time-out (`--rdzv-conf join_timeout=1800`, `init_process_group(timeout=…)`).
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_whole_log
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP202",
+    name="rendezvous-timeout",
+    title="Not all agents or ranks met in time",
+    area=Area.NETWORK,
+    retry=Retry(helps=True, reason="a node that only came late may be there next time"),
+    since="0.1",
+    beats=("peer-died", "native-abort"),
+)
+_CONNECT = Sign(
+    "he client socket has ",
+    re.compile(
+        r"he client socket has (?:timed out after (?P<after>\d{1,20} ?m?s) while trying to connect to "
+        r"|failed to connect to any network address of )"
+        r"(?:\((?P<host>[^,()]+), (?P<port>\d+)\)|(?P<address>[\w.\-]+:\d+))"
+    ),
+)
+_CLIENTS = Sign(
+    "seconds waiting for clients",
+    re.compile(
+        r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+) clients"
+    ),
+)
+_BARRIER = Sign(
+    "Timed out initializing process group in store based barrier",
+    re.compile(
+        r"store based barrier on rank:? ?(?P<rank>\d+), for key: \S+ \(world_size=(?P<wanted>\d+), "
+        r"(?:num_workers_joined|worker_count)=(?P<joined>\d+), timeout=(?P<timeout>[\d:.]+)"
+    ),
+)
+_KEYS = Sign("wait timeout after ", re.compile(r"wait timeout after (?P<ms>\d{1,20})ms, keys: (?P<keys>\S+)"))
+_KEY = Sign(
+    "Timeout waiting for key: ", re.compile(r"Timeout waiting for key: (?P<keys>\S+) after (?P<ms>\d{1,20}) ms")
+)
+_OLD = Sign("connect() timed out. Original timeout was ", re.compile(r"Original timeout was (?P<ms>\d{1,20}) ms"))
+_SOCKET = Sign("Socket Timeout", re.compile(r"(?:Error|Exception): Socket Timeout\s*$"))
+_AGENT = (
+    Sign("RendezvousTimeoutError"),
+    Sign("RendezvousConnectionError"),
+    Sign("RendezvousClosedError"),
+)
+_IN_USE = Sign("return getattr(self._store, store_op)")
+_AWAY = re.compile(r"Connection (?:reset|closed) by peer|Broken pipe|[Ff]ailed to recv|Connection was likely closed")
+_IN_RANK = (_CONNECT, _CLIENTS, _BARRIER, _KEYS, _KEY, _OLD)
+SIGNS = (*_IN_RANK, _SOCKET, *_AGENT)
+_MEETING = re.compile(
+    r"init_process_group|_new_process_group_helper|_store_based_barrier|rendezvous|_create_c10d_store|new_group|TCPStor"
+    r"e"
+    r"|ProcessGroupGloo\("
+)
+_GLOO_KEY = re.compile(r"/(?:cpu|gloo)//?\d+/(?P<rank>\d+)$")
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A rank that ended because the others, or the store, were not there when the process group was made."""
+    hit = ended_by(death, _IN_RANK) or _old_timeout(death) or ended_by(death, _AGENT)
+    if hit is None or "setting up NCCL communicator" in hit.match.string:
+        return None
+    who = "torch's agent" if hit.sign in _AGENT and death.rank is None else death.who
+    return hit.finding(RULE, death, f"{who} {_cause(hit)}", _advice(hit, run))
+
+
+def match_launch(run: Evidence) -> Finding | None:
+    """torch's agent gave up before it had started a rank."""
+    if run.started:
+        return None
+    gave_up = in_whole_log(run, _AGENT)
+    if gave_up is not None and _lost(run.agent.log):
+        cause = "torch's agent lost the rendezvous store: the process that kept it has gone, or the way to it"
+        return Finding(RULE, None, cause, (gave_up.quote,) if gave_up.quote else (), _advice(gave_up, run), "likely")
+    closed = gave_up is not None and "Closed" in gave_up.text
+    hit = None if closed else in_whole_log(run, (_CONNECT, _CLIENTS, _OLD))
+    if gave_up is None and hit is None:
+        return None
+    told = hit or gave_up
+    assert told is not None
+    quotes = tuple(each.quote for each in (hit, gave_up) if each is not None and each.quote is not None)
+    return Finding(RULE, None, f"torch's agent {_cause(told)}", quotes, _advice(told, run))
+
+
+def _lost(log: LogText) -> bool:
+    """Whether the store answered at first: then it went away, and that is the connection error's meaning."""
+    hit = anywhere(log, (_IN_USE,))
+    return hit is not None and any(_AWAY.search(line) for line in log.lines)
+
+
+def _old_timeout(death: Death) -> Hit | None:
+    """torch 1.x says only `Socket Timeout`: that is the store's where the process group was being made."""
+    if death.exception is None or not _MEETING.search(death.exception.traceback):
+        return None
+    return ended_by(death, (_SOCKET,))
+
+
+def _cause(hit: Hit) -> str:
+    if hit.sign is _CONNECT:
+        after = f" within {_time(hit['after'])}" if hit["after"] else ""
+        return f"could not reach the store at {_place(hit)[0]}:{_place(hit)[1]}{after}"
+    if hit.sign is _CLIENTS:
+        return f"waited {hit['seconds']} s for the others to meet: {hit['joined']} of {hit['wanted']} came"
+    if hit.sign is _BARRIER:
+        return f"waited {hit['timeout']} for the others to meet: {hit['joined']} of {hit['wanted']} came"
+    if hit.sign in (_KEYS, _KEY):
+        awaited = _GLOO_KEY.search((hit["keys"] or "").rstrip(".,"))
+        whom = f"rank {awaited['rank']} (likely)" if awaited else "another rank"
+        return f"waited {_time((hit['ms'] or '0') + 'ms')} for {whom}, which did not come to the store"
+    if hit.sign is _OLD:
+        return f"could not reach the store within {_time((hit['ms'] or '0') + 'ms')}"
+    if hit.sign is _SOCKET:
+        return "waited at the store for another rank, which did not come in time"
+    return {
+        "RendezvousTimeoutError": "waited for other nodes that did not come in time",
+        "RendezvousConnectionError": "could not reach the rendezvous store",
+        "RendezvousClosedError": "came to a rendezvous that another node had already closed",
+    }[hit.sign.words]
+
+
+def _time(text: str | None) -> str:
+    number, unit = re.match(r"(\d+) ?(m?s)", text or "0s").groups()  # type: ignore[union-attr]
+    return f"{int(number) / 1000:.4g} s" if unit == "ms" else f"{number} s"
+
+
+def _advice(hit: Hit, run: Evidence) -> tuple[str, ...]:
+    host, port = _place(hit) if hit.sign is _CONNECT else _endpoint(run)
+    same = "ps -eo pid,lstart,args | grep -E 'torchrun|ddp-run'   # on every node: the same command, started when?"
+    if host is None:
+        return (same, "env | grep -E 'MASTER_|WORLD_SIZE|^RANK|PET_'   # the same endpoint and counts on every node?")
+    return (
+        f"timeout 5 bash -c '</dev/tcp/{host}/{port}' && echo open   # from this node: can it be reached?",
+        f"ss -ltn 'sport = :{port}'   # on {host}: does anyone listen there?",
+        same,
+    )
+
+
+def _endpoint(run: Evidence) -> tuple[str | None, str | None]:
+    hit = in_whole_log(run, (_CONNECT,))
+    return _place(hit) if hit is not None else (None, None)
+
+
+def _place(hit: Hit) -> tuple[str | None, str | None]:
+    host, _, port = (hit["address"] or "").partition(":")
+    return hit["host"] or host or None, hit["port"] or port or None

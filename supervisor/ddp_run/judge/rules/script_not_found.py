@@ -1,0 +1,90 @@
+"""The script or module does not exist.
+
+## What happened
+Python was told to run a file or a module that is not there.
+## How to recognise it
+`can't open file '…': [Errno 2] No such file or directory` with exit code 2, or, with `-m`, `No module named …` and
+`Error while finding module specification`; on all ranks, before the first line of the program.
+## What to do
+Check the path against the working directory. With `-m`, name the module with dots and start from the folder above the
+package.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence, Quote
+from ddp_run.judge.signs import Sign, anywhere
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP102",
+    name="script-not-found",
+    title="The script or module does not exist",
+    area=Area.LAUNCH,
+    retry=Retry(helps=False, reason="a missing file is missing on the next attempt too"),
+    since="0.1",
+    beats=("import-error", "bad-arguments", "file-not-found"),
+)
+_FILE = Sign("can't open file '", re.compile(r"can't open file '(?P<path>[^']*)': \[Errno 2\]"))
+_PYTHON = r"(?:^|[/ ])python[\d.]*: "
+_MODULE = (
+    Sign(
+        ": Error while finding module specification for '",
+        re.compile(rf"{_PYTHON}Error while finding module specification for '(?P<module>[^']+)'"),
+    ),
+    Sign(": No module named ", re.compile(rf"{_PYTHON}No module named '?(?P<module>[\w.]+)")),
+)
+_NOT_EXECUTABLE = Sign(
+    "FileNotFoundError: [Errno 2]",
+    re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']*)'"),
+)
+_STARTING = re.compile(r"torch/distributed/elastic/multiprocessing/")
+_FRAMES = 16
+"""Lines from the agent's own frame that starts a program to the exception."""
+_NO_PROGRAM = Sign(
+    "executable file not found in $PATH",
+    re.compile(r"\"(?P<path>[^\"\n]{1,400})\": executable file not found in \$PATH"),
+)
+"""Docker's, Apptainer's and other runtimes' for a container's program (Go, os/exec)."""
+SIGNS: tuple[Sign, ...] = (_FILE, *_MODULE, _NOT_EXECUTABLE, _NO_PROGRAM)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What Python says before a program begins."""
+    hit = anywhere(death.stderr, (_FILE,))
+    if hit is not None and hit.quote is not None:
+        return _no_file(death, hit.quote, hit["path"] or "")
+    hit = anywhere(death.stderr, (_NO_PROGRAM,))
+    if hit is not None and hit.quote is not None:
+        cause = f"there is no program {hit['path']} in the container"
+        return Finding(RULE, death.rank, cause, (hit.quote,), (f"command -v {hit['path']}   # inside the container",))
+    hit = anywhere(death.stderr, _MODULE)
+    if hit is None or hit.quote is None:
+        return None
+    module = hit["module"]
+    return Finding(
+        RULE,
+        death.rank,
+        f"there is no module {module} to run",
+        (hit.quote,),
+        (f"python -c 'import importlib.util as u; print(u.find_spec(\"{module}\"))'   # None: not in this folder",),
+    )
+
+
+def match_launch(run: Evidence) -> Finding | None:
+    """With `--no-python` the agent itself cannot start the program."""
+    if run.started or run.deaths:
+        return None
+    lines = run.agent.log.lines
+    for index in range(len(lines) - 1, -1, -1):
+        hit = _NOT_EXECUTABLE.search(lines[index])
+        if hit is not None and any(_STARTING.search(line) for line in lines[max(0, index - _FRAMES) : index]):
+            cause = f"there is no program {hit['path']} to start"
+            return Finding(RULE, None, cause, (run.agent.log.quote(index),), (f"ls -l {hit['path']}",))
+    return None
+
+
+def _no_file(death: Death, quote: Quote, path: str) -> Finding:
+    return Finding(RULE, death.rank, f"there is no script {path}", (quote,), (f"ls -l {path}",))

@@ -1,0 +1,60 @@
+"""Native code crashed: SIGSEGV.
+
+## What happened
+Compiled code (an extension, a driver, torch itself) touched memory that is not its own; the kernel ended the process.
+## How to recognise it
+Exit by SIGSEGV (exit code -11 in torchrun's words, 139 in a shell's), no Python traceback; faulthandler's `Fatal
+Python error: Segmentation fault` with the Python stack at that moment.
+## What to do
+The innermost line of the stack names the call that crashed. Check that its package fits the installed torch and CUDA,
+and repeat with `num_workers=0` and without compiled extensions to find the one that does it.
+`TORCH_DISTRIBUTED_DEBUG=DETAIL` crashes DistributedDataParallel over gloo (seen with torch 2.13): unset it.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from ddp_run.evidence.crash_text import crash_of
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.advice import by_core, by_phase
+from ddp_run.judge.signs import Sign, anywhere
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP610",
+    name="segfault",
+    title="Native code crashed (SIGSEGV)",
+    area=Area.USER_CODE,
+    retry=Retry(helps=False, reason="native code that crashes once crashes again on the same input, as a rule"),
+    since="0.1",
+)
+_FATAL = Sign("Fatal Python error: Segmentation fault")
+_CAUGHT = (
+    Sign("Caught signal 11 (Segmentation fault"),
+    Sign("Signal: Segmentation fault (11)"),
+    Sign("Segmentation fault", re.compile(r"^Segmentation fault\s*$|Segmentation fault \(core dumped\)")),  # a shell's
+    Sign("*** SIGSEGV received at time="),  # absl's failure handler, which Ray installs
+)
+SIGNS: tuple[Sign, ...] = (_FATAL, *_CAUGHT)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """Ended by SIGSEGV, and not on its way out after an exception: torch's threads may crash a process there."""
+    if death.code != -signal.SIGSEGV or death.crashed_on_the_way_out:
+        return None
+    crash = crash_of(death)
+    caught = anywhere(death.stderr, (_FATAL, *_CAUGHT)) if crash is None else None
+    said = run.kernel_line(death.pid)
+    shown = (*(crash.quotes if crash is not None else ()), caught.quote if caught is not None else None, said)
+    quotes = tuple(quote for quote in shown if quote is not None)
+    where = crash.where if crash is not None else ""
+    return Finding(RULE, death.rank, f"{death.who} crashed in native code{where}", quotes, _advice(death, run))
+
+
+def _advice(death: Death, run: Evidence) -> tuple[str, ...]:
+    advice = ["echo $TORCH_DISTRIBUTED_DEBUG   # DETAIL crashes DistributedDataParallel over gloo: unset it"]
+    if death.stack.lines:
+        advice.insert(0, f"cat {run.path(death.stack.source)}   # Python stack at the crash")
+    return (*advice, *by_phase(death), *by_core(death))

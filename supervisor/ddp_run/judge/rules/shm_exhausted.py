@@ -1,0 +1,162 @@
+"""Shared memory (/dev/shm) ran out.
+
+## What happened
+DataLoader workers hand batches over, and NCCL and Python's `shared_memory` talk to the ranks of one host, through files
+in `/dev/shm`. It is full. Containers get 64 MiB unless told otherwise.
+## How to recognise it
+`DataLoader worker (pid N) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared
+memory`, `Unexpected bus error encountered in worker`, `unable to write to file </torch_…>: No space left on device`,
+`unable to allocate shared memory(shm) for file </torch_…>`, NCCL's `Error while creating shared memory segment
+/dev/shm/nccl-…`; or no word at all: the rank itself ended by SIGBUS (exit code -7) while `/dev/shm` was full, which
+ddp-run looks up. `No space left on device` with any other path is [disk-full](disk-full.md); a worker killed by SIGKILL
+is [dataloader-worker-died](dataloader-worker-died.md).
+## What to do
+- `df -h /dev/shm` in the container while it runs; also `ls -la /dev/shm`: files of killed jobs stay there.
+- Docker: `--shm-size=16g` or `--ipc=host`. Kubernetes: an `emptyDir` with `medium: Memory` mounted on `/dev/shm`.
+- Needs grow with `num_workers` x `prefetch_factor` x the size of a batch x ranks on the host: fewer of these.
+- Cannot change the container: `torch.multiprocessing.set_sharing_strategy("file_system")` helps against a limit of open
+  files only, not here; `num_workers=0` does.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from ddp_run.evidence.model import Death, Evidence, Quote
+from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP403",
+    name="shm-exhausted",
+    title="Shared memory (/dev/shm) ran out",
+    area=Area.MEMORY,
+    retry=Retry(helps=False, reason="the shared memory is as small on the next attempt"),
+    since="0.1",
+    beats=("dataloader-worker-died", "disk-full", "nccl-init", "nccl-network", "host-oom", "native-abort", "peer-died"),
+)
+_SHM = "/dev/shm"  # noqa: S108
+_WORKER = Sign(
+    "is killed by signal: Bus error",
+    re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: Bus error"),
+)
+_SIGNALLED = Sign(
+    "is killed by signal: ",
+    re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: (?P<signal>[\w ]+)"),
+)
+_LEFT = Sign(
+    "exited unexpectedly", re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) exited unexpectedly")
+)
+_HANDLER = Sign("Unexpected bus error encountered in worker")
+_FULL = r"(?:No space left on device|Cannot allocate memory|Resource temporarily unavailable)"
+_TORCHS = (
+    Sign("unable to write to file </torch_", re.compile(r"unable to write to file <(?P<file>/torch_\w+)>[^\n]*")),
+    Sign(
+        "unable to allocate shared memory(shm)",
+        re.compile(rf"unable to allocate shared memory\(shm\) for file <(?P<file>[^>]{{1,300}})>: {_FULL}"),
+    ),
+    Sign("unable to resize file </torch_", re.compile(r"unable to resize file <(?P<file>/torch_\w+)>[^\n]*")),
+    Sign(
+        "bytes from file </torch_", re.compile(rf"unable to mmap \d+ bytes from file <(?P<file>/torch_\w+)>: {_FULL}")
+    ),
+)
+_FILES = (
+    Sign("No space left on device: '/dev/shm", re.compile(r"No space left on device: '(?P<file>/dev/shm[^']*)'")),
+    Sign("No space left on device: '/psm_", re.compile(r"No space left on device: '(?P<file>/psm_\w+)'")),
+)
+_NCCLS = (
+    Sign(
+        "shared memory segment /dev/shm/nccl-",
+        re.compile(
+            r"Error while creating shared memory segment (?P<file>/dev/shm/nccl-\w+) \(size (?P<size>\d+)\)"
+            r"(?!.*(?:Permission denied|No such file))"
+        ),
+    ),
+    Sign(
+        "to extend /dev/shm/nccl-", re.compile(r"failed to extend (?P<file>/dev/shm/nccl-\w+) to (?P<size>\d+) bytes")
+    ),
+    Sign("posix_fallocate failed : No space", re.compile(r"Call to posix_fallocate failed : No space left on device")),
+)
+_SPACE = Sign("No space left on device", types=frozenset({"OSError"}))
+_SHARED = re.compile(r"/multiprocessing/(?:synchronize|shared_memory|heap|context)\.py")
+_OWN = (*_TORCHS, *_FILES, *_NCCLS, _WORKER, _HANDLER)
+SIGNS = (*_OWN, _SIGNALLED, _LEFT, _SPACE)
+_ON_A_FULL_SHM = (
+    "df -h /dev/shm; ls -la /dev/shm   # in the job's container; files of killed jobs stay there",
+    "docker run --shm-size=16g …   # or --ipc=host; Kubernetes: emptyDir {medium: Memory} on /dev/shm",
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What ended the rank says so; a bus error of a worker, or of a rank that speaks of /dev/shm, makes it likely."""
+    hit = ended_by_gpu(death, _OWN) or behind_nccl(death, _NCCLS) or _semaphore(death)
+    if hit is None:
+        hit = _workers_bus_error(death) or _bus_error(death)
+    if hit is None:
+        return _bus_error_without_a_word(death, run)
+    clear = anywhere(death.stderr, (*_TORCHS, *_FILES, *_NCCLS)) if hit.sign in (_WORKER, _HANDLER) else None
+    sure: Confidence = "likely" if hit.sign in (_WORKER, _HANDLER) and clear is None else hit.confidence
+    also = (clear.quote,) if clear is not None and clear.quote is not None else ()
+    return hit.finding(RULE, death, _cause(hit, death), _advice(hit), confidence=sure, also=also)
+
+
+def _workers_bus_error(death: Death) -> Hit | None:
+    """The bus error of the worker that is gone, where other ranks' lines stand between its exception and this rank's.
+
+    The worker's own line names no process: it counts where torch says of this worker only that it left.
+    """
+    left = in_exception(death, (_LEFT,))
+    if left is None:
+        return None
+    pids = (left["pid"] or "").split(", ")
+    named = in_last_words(death, (_SIGNALLED,))
+    if named is not None and any(pid in pids for pid in (named["pid"] or "").split(", ")):
+        return in_last_words(death, (_WORKER,)) if named["signal"] == "Bus error" else None
+    return in_last_words(death, (_HANDLER,))
+
+
+def _semaphore(death: Death) -> Hit | None:
+    """`[Errno 28]` without a path, raised inside multiprocessing: its locks and buffers are files in /dev/shm."""
+    hit = in_exception(death, (_SPACE,))
+    if hit is None or hit.exception is None or "'" in hit.exception.message:
+        return None
+    frames = re.findall(r'File "([^"]+)"', hit.exception.traceback)
+    return hit if frames and _SHARED.search(frames[-1]) else None
+
+
+def _bus_error(death: Death) -> Hit | None:
+    """SIGBUS of the rank itself, where its log speaks of shared memory."""
+    return anywhere(death.stderr.ending(400), _OWN) if death.code == -signal.SIGBUS else None
+
+
+def _bus_error_without_a_word(death: Death, run: Evidence) -> Finding | None:
+    """SIGBUS of the rank itself while /dev/shm had no room: a page of a file there that the kernel could not give.
+
+    A file that somebody cut short, or a disk's error under a mapped file, gives the same signal: likely.
+    """
+    space = run.space_of(_SHM) if death.code == -signal.SIGBUS else None
+    if space is None or not space.nearly_full:
+        return None
+    cause = f"{death.who} was ended by a bus error (SIGBUS) while /dev/shm was full"
+    free = Quote("statvfs", None, space.words)
+    return Finding(RULE, death.rank, cause, (free,), _ON_A_FULL_SHM, "likely")
+
+
+def _cause(hit: Hit, death: Death) -> str:
+    if hit.sign is _WORKER:
+        return f"{death.who} lost a DataLoader worker (pid {hit['pid']}) to a bus error: /dev/shm is too small"
+    if hit.sign is _HANDLER:
+        return f"{death.who} lost a DataLoader worker to a bus error: /dev/shm is too small"
+    file = hit["file"] or ("a lock of Python's multiprocessing" if hit.sign is _SPACE else "NCCL's segment")
+    file = f"{_SHM}{file}" if file.startswith(("/torch_", "/psm_")) else file
+    size = f" of {hit['size']} bytes" if hit["size"] else ""
+    return f"{death.who} found no room for {file}{size}"
+
+
+def _advice(hit: Hit) -> tuple[str, ...]:
+    advice = list(_ON_A_FULL_SHM)
+    if hit.sign not in _NCCLS:
+        advice.append("DataLoader(…, num_workers=0)   # to confirm: without workers nothing goes through /dev/shm")
+    return tuple(advice)

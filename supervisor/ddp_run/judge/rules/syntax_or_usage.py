@@ -1,0 +1,93 @@
+"""The script does not parse, or the launcher was called wrongly.
+
+## What happened
+Python could not compile the script, or torch's launcher refused its own options. Nothing was trained.
+## How to recognise it
+`SyntaxError`, `IndentationError` or `TabError`; a `usage:` text and `error:` of torchrun with exit code 2; `can't open
+file '…/python'`, where the word `python` stands before the script on the command line.
+## What to do
+Correct the line that is named. `ddp-run` and `torchrun` take the script itself: `ddp-run --nproc-per-node 2 train.py`,
+without `python`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.traceback_text import line_of
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_whole_log
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP101",
+    name="syntax-or-usage",
+    title="The script does not parse, or the launcher was called wrongly",
+    area=Area.LAUNCH,
+    retry=Retry(helps=False, reason="the same text does not parse on the next attempt either"),
+    since="0.1",
+    beats=("script-not-found", "bad-arguments"),
+)
+_TYPES = frozenset({"SyntaxError", "IndentationError", "TabError"})
+_VARIABLE = re.compile(r"\$\{?(?P<name>\w+)")
+_PLACE = re.compile(r" \([^()]*, line \d+\)$")
+_PYTHON_AS_SCRIPT = Sign("can't open file '", re.compile(r"can't open file '(?:[^']*/)?(?P<word>python[\d.]*|\s*)'"))
+_PARSE = tuple(Sign(name, types=frozenset({name})) for name in sorted(_TYPES))
+_REFUSED = tuple(
+    Sign(f"{name}: error: ", re.compile(rf"(?:^|[/\s]){re.escape(name)}: error: (?P<what>.+)"))
+    for name in ("torchrun", "run.py", "launch.py", "torch.distributed.run", "torch.distributed.launch")
+)
+# What torch/distributed/run.py and the rendezvous' parameters raise for a value that they cannot read.
+_BAD_VALUE = tuple(
+    Sign(words, re.compile(rf"(?:ValueError|RuntimeError): (?P<what>.{{0,300}}{re.escape(words)}.*)"))
+    for words in (
+        "Unsupported nproc_per_node value",
+        'is not in "MIN:MAX" format',
+        "--local_ranks_filter must be a comma-separated list",
+        "Don't use both the '--no-python' flag",
+        "The port number of the rendezvous endpoint",
+        "The hostname of the rendezvous endpoint",
+    )
+)
+SIGNS: tuple[Sign, ...] = (*_PARSE, _PYTHON_AS_SCRIPT, *_REFUSED, *_BAD_VALUE)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A rank whose script does not compile, or whose script is the word `python`."""
+    raised = death.exception
+    if raised is not None and raised.type in _TYPES:
+        quote = line_of(death.stderr, raised)
+        place = f"{raised.file}:{raised.line}" if raised.file else "the script"
+        return Finding(
+            RULE,
+            death.rank,
+            f"{place} does not parse: {_PLACE.sub('', raised.message.partition(chr(10))[0])}",
+            (quote,) if quote else (),
+            (f"python -m py_compile {raised.file}",) if raised.file else (),
+            exception=raised,
+        )
+    hit = anywhere(death.stderr, (_PYTHON_AS_SCRIPT,))
+    if hit is None or hit.quote is None:
+        return None
+    word = (hit["word"] or "").strip()
+    said = f"`{word}` was taken for the script" if word else "a blank was taken for the script"
+    return Finding(RULE, death.rank, said, (hit.quote,), ("name the script itself: ddp-run [OPTIONS] train.py [ARGS]",))
+
+
+def match_launch(run: Evidence) -> Finding | None:
+    """Options that torch's launcher refused."""
+    hit = in_whole_log(run, _REFUSED) or in_whole_log(run, _BAD_VALUE)
+    if hit is None or hit.quote is None or run.started:
+        return None
+    cause = f"torch's launcher refused its options: {(hit['what'] or '').strip()[:160]}"
+    return Finding(RULE, None, cause, (hit.quote,), _advice(hit))
+
+
+def _advice(hit: Hit) -> tuple[str, ...]:
+    value = _VARIABLE.search(hit["what"] or "")
+    if value is not None:
+        name = value["name"]
+        return (
+            f'echo "{name}=${name}"   # the shell did not put its value in: single quotes, or another shell\'s name',
+        )
+    return ("ddp-run --help   # all options, those of torchrun included",)

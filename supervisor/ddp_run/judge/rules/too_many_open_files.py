@@ -1,0 +1,67 @@
+"""No more files can be opened.
+
+## What happened
+The process, or the whole host, has as many open files, sockets and pipes as it may have.
+## How to recognise it
+`[Errno 24] Too many open files`; `received 0 items of ancdata`, which is what a process says that was to receive a
+file descriptor from a DataLoader worker and could not. With torch's default way of sharing (`file_descriptor`) every
+tensor that a worker hands over holds a descriptor.
+## What to do
+Raise the limit before the start (`ulimit -n 65536`, in SLURM `LimitNOFILE` of slurmd, in docker `--ulimit
+nofile=65536:65536`), or let workers share tensors by name:
+`torch.multiprocessing.set_sharing_strategy("file_system")`. If the number grows during a run, something does not close
+its files.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Sign, ended_by
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP903",
+    name="too-many-open-files",
+    title="No more files can be opened",
+    area=Area.HOST,
+    retry=Retry(helps=False, reason="the limit is the same on the next attempt"),
+    since="0.1",
+    beats=("import-error", "native-abort", "filesystem-error", "file-not-found", "shm-exhausted"),
+)
+_ANCDATA = "items of ancdata"
+_SELECT = "filedescriptor out of range in select()"
+SIGNS: tuple[Sign, ...] = (
+    Sign("Too many open files"),
+    Sign(_ANCDATA, re.compile(r"received 0 items of ancdata")),
+    Sign(_SELECT),
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A refusal of the kernel to open one more, or what follows from it in a process that was to receive one."""
+    if death.struck and death.code != -signal.SIGABRT:
+        return None  # another signal ended it: what it printed before was not the end
+    hit = ended_by(death, SIGNS)
+    if hit is None:
+        return None
+    sure: Confidence = hit.confidence
+    if hit.sign.words == _ANCDATA:
+        sure = "likely"
+        cause = f"{death.who} could not receive a file descriptor from a worker: most likely too many are open"
+    elif hit.sign.words == _SELECT:
+        cause = f"{death.who} has more than 1024 files open, and select() takes no number above that"
+    elif "Too many open files in system" in hit.text:
+        cause = f"{death.who} could not open a file: the whole host has too many open"
+    else:
+        cause = f"{death.who} has as many files open as it may (ulimit -n)"
+    return hit.finding(RULE, death, cause, _advice(hit.sign.words), confidence=sure)
+
+
+def _advice(words: str) -> tuple[str, ...]:
+    sharing = 'torch.multiprocessing.set_sharing_strategy("file_system")   # at the top of the script'
+    if words == _SELECT:
+        return ("ls -l /proc/PID/fd | awk '{print $NF}' | sort | uniq -c | sort -n | tail   # what holds them?",)
+    return ("ulimit -n 65536   # in the shell or job script, before ddp-run; now: ulimit -n", sharing)

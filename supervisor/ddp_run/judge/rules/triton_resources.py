@@ -1,0 +1,63 @@
+"""A Triton kernel needs more of the GPU than it has.
+
+## What happened
+A kernel that Triton compiled (by hand, in a library, or by `torch.compile`) asks for more shared memory, registers or
+threads per block than this GPU has. Such shared memory lies in the GPU's multiprocessors; `/dev/shm` has no part in it.
+## How to recognise it
+`triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, Hardware limit: 101376.
+Reducing block sizes or num_stages may help.`; from Inductor `No valid triton configs. OutOfResources: …`.
+## What to do
+- Fewer `num_stages`, smaller blocks, or fewer `num_warps` where threads are short.
+- A kernel that was tuned for larger GPUs: A100 and H100 have 163 and 227 KiB per block, consumer cards 99, T4 64.
+- `torch.compile`: leave out `mode="max-autotune"`; a library: its newest release, or its switch for kernels of
+  another make.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.gpu_text import ended_by_gpu
+from ddp_run.judge.signs import Sign
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP313",
+    name="triton-resources",
+    title="A Triton kernel needs more of the GPU than it has",
+    area=Area.DEVICE,
+    retry=Retry(helps=False, reason="the same kernel meets the same GPU again"),
+    since="0.1",
+    beats=("compile-failure", "native-abort", "shm-exhausted"),
+)
+_NUMBERS = Sign(
+    "out of resource: ",
+    re.compile(
+        r"out of resource: (?P<what>[\w ]+?),? Required: ?(?P<required>\d+),? Hardware limit: ?(?P<limit>\d+)"
+        r"|out of resource: (?P<other>[\w ]+)"
+    ),
+)
+SIGNS = (_NUMBERS, Sign("OutOfResources", types=frozenset({"OutOfResources"})))
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """Triton's own exception, or a compiler's that holds it."""
+    hit = ended_by_gpu(death, SIGNS)
+    if hit is None:
+        return None
+    what = (hit["what"] or hit["other"] or "resources").strip()
+    cause = f"{death.who} has a Triton kernel that needs more {what} than the GPU has"
+    if hit["required"]:
+        unit = " bytes" if "memory" in what else ""
+        cause = (
+            f"{death.who} has a Triton kernel that needs {hit['required']}{unit} of {what}, "
+            f"more than the GPU's {hit['limit']}"
+        )
+    return hit.finding(RULE, death, cause + death.where, _ADVICE)
+
+
+_ADVICE = (
+    "lower num_stages or the block sizes of this kernel (num_stages=1 needs the least shared memory)",
+    "TORCH_COMPILE_DISABLE=1 ddp-run …   # where torch.compile made the kernel: to confirm",
+)

@@ -1,0 +1,88 @@
+"""Nobody could tell.
+
+## What happened
+The rank ended and left no text that explains it.
+## How to recognise it
+No exception, no last words that the catalogue knows. A SIGKILL of which the kernel counted no out-of-memory kill is
+unknown too: anybody may have sent it.
+## What to do
+For SIGKILL: `dmesg -T | tail`, `memory.events` of the job's cgroup, the scheduler's log. For an exit code without a
+word: look for `os._exit` and `sys.exit` in the program, and read the rank's whole log.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from ddp_run.evidence.crash_text import crash_of
+from ddp_run.evidence.model import Death, Evidence, LogText, Quote
+from ddp_run.judge.advice import by_core, by_phase
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.values.exit_status import in_words
+
+RULE = Rule(
+    code="DDP000",
+    name="unknown",
+    title="Nobody could tell",
+    area=Area.UNKNOWN,
+    retry=Retry(helps=True, reason="the cause is not known: another attempt may show it, or pass"),
+    since="0.1",
+)
+_KILLED = (
+    "dmesg -T | grep -i -E 'killed process|out of memory'   # the kernel's own kills",
+    "cat /sys/fs/cgroup/$(cut -d: -f3 /proc/self/cgroup | tail -1)/memory.events   # oom_kill above 0: memory",
+)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """Every death: what is known of it, and where to look."""
+    cause = f"{death.who} ended with {in_words(death.code)} without a word"
+    if death.code is not None and death.code < 0:
+        cause = f"{death.who} was ended by {in_words(death.code)}, and nothing says by whom"
+    if death.code is None and run.logs_only:
+        cause = f"{death.who} failed, and the log does not show why"
+    crash = crash_of(death)
+    if crash is not None:
+        cause = f"{death.who} was ended by {in_words(death.code)}{crash.where}"
+    quote = _last_line(death.stderr) if crash is None else crash.quotes
+    advice = _read(death, run)
+    if death.code == -signal.SIGKILL:
+        quote = _memory(death)  # its last line has nothing to do with a signal that no program sees coming
+        advice = (*_scarce(death), *_KILLED)
+    elif death.code is not None and death.code < 0:
+        said = run.kernel_line(death.pid)
+        quote += (said,) if said is not None else ()
+        advice = (*by_core(death), *advice)
+    return Finding(RULE, death.rank, cause, quote, (*by_phase(death), *advice), "unknown")
+
+
+def match_launch(run: Evidence) -> Finding | None:
+    """An agent that failed before or beside the ranks."""
+    if not run.agent.code:
+        return None
+    how = "was ended by" if run.agent.code < 0 else "ended with"
+    cause = f"torch's agent {how} {in_words(run.agent.code)}; no rank failed by itself"
+    quote = _last_line(run.agent.log) if run.agent.code > 0 else ()
+    source = run.agent.log.source
+    return Finding(RULE, None, cause, quote, (f"tail {run.path(source)}",) if source and quote else (), "unknown")
+
+
+def _last_line(log: LogText) -> tuple[Quote, ...]:
+    """The last line that is not blank."""
+    last = next((index for index in range(len(log.lines) - 1, -1, -1) if log.lines[index].strip()), None)
+    return () if last is None else (log.quote(last),)
+
+
+def _memory(death: Death) -> tuple[Quote, ...]:
+    """What was seen of its memory: no proof for anything, but what whoever was asked would look at next."""
+    return () if death.memory is None else (Quote("memory", None, f"{death.who}: {death.memory.words}"),)
+
+
+def _scarce(death: Death) -> tuple[str, ...]:
+    if death.memory is None or not death.memory.nearly_all:
+        return ()
+    return ("memory was nearly used up when it was last looked at; to confirm that this killed it, ask the kernel:",)
+
+
+def _read(death: Death, run: Evidence) -> tuple[str, ...]:
+    return (f"tail -n 50 {run.path(death.stderr.source)}",) if death.stderr.source else ()

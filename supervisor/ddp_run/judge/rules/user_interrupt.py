@@ -1,0 +1,55 @@
+"""Somebody pressed Ctrl-C.
+
+## What happened
+The job, or one rank, was told to stop by SIGINT.
+## How to recognise it
+`KeyboardInterrupt`, exit by SIGINT (130 in a shell).
+## What to do
+Nothing, if it was meant. A second Ctrl-C ends everything at once.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.traceback_text import line_of
+from ddp_run.judge.signs import Sign, anywhere
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP902",
+    name="user-interrupt",
+    title="Somebody pressed Ctrl-C",
+    area=Area.HOST,
+    retry=Retry(helps=False, reason="somebody wanted it to stop"),
+    since="0.1",
+)
+_SHUTTING_DOWN = Sign("Detected KeyboardInterrupt, attempting graceful shutdown")
+"""Lightning's, which ends well then."""
+SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=frozenset({"KeyboardInterrupt"})), _SHUTTING_DOWN)
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """A rank that got SIGINT from somebody else than ddp-run and the agent."""
+    raised = death.exception
+    if raised is None and death.code is None and run.logs_only:
+        hit = anywhere(death.stderr, (_SHUTTING_DOWN,))
+        return None if hit is None else hit.finding(RULE, death, f"{death.who} was interrupted", confidence="likely")
+    interrupted = death.code == -signal.SIGINT or (raised is not None and raised.type == "KeyboardInterrupt")
+    if (
+        not interrupted
+        or signal.SIGINT in death.signals_sent
+        or (raised is not None and raised.message == "terminated")
+    ):
+        return None
+    quote = line_of(death.stderr, raised) if raised is not None else None
+    cause = f"{death.who} was interrupted (SIGINT)"
+    return Finding(RULE, death.rank, cause, (quote,) if quote else (), exception=raised)
+
+
+def match_stop(run: Evidence) -> Finding | None:
+    """Told to stop by SIGINT."""
+    if run.stop_signal != signal.SIGINT:
+        return None
+    return Finding(RULE, None, "the job was interrupted (SIGINT)")

@@ -1,0 +1,274 @@
+"""Installed versions do not fit each other.
+
+## What happened
+A package was built for, or asks for, another version of torch, CUDA, NumPy, Python or the C library than is installed.
+## How to recognise it
+`… requires torch>=2.5, but found torch==2.4.0`, `VersionConflict`, `undefined symbol: _ZN3c10…` in a compiled
+extension, `operator torchvision::nms does not exist`, `A module that was compiled using NumPy 1.x cannot be run in
+NumPy 2`, `numpy.dtype size changed, may indicate binary incompatibility`, `module 'numpy' has no attribute 'float'`,
+`version 'GLIBCXX_3.4.29' not found`, `were compiled with different CUDA`. `Weights only load failed … Unsupported
+global` is torch 2.6 and later, which no longer unpickles every class by default. `No module named 'torch._six'`: the
+package is there, in a release without that part. A package that is not there is
+`import-error`.
+## What to do
+Install the pair that belongs together (torch and torchvision are released in pairs), or build the extension again for
+the torch that is installed: `pip install --no-build-isolation --force-reinstall --no-binary :all: PACKAGE`. All nodes
+must have the same environment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+
+RULE = Rule(
+    code="DDP602",
+    name="version-mismatch",
+    title="Installed versions do not fit each other",
+    area=Area.USER_CODE,
+    retry=Retry(helps=False, reason="the same versions are installed on the next attempt"),
+    since="0.1",
+    beats=("import-error", "native-abort", "compile-failure"),
+)
+_IMPORT = frozenset({"ImportError", "ModuleNotFoundError", "RuntimeError", "AssertionError", "ValueError", "OSError"})
+_SYMBOL = "undefined symbol: "
+_GLOBAL = "Weights only load failed"
+_NUMPY_NAME = "module 'numpy' has no attribute"
+_PAIR = "were compiled with different CUDA"
+_LIBRARIES = (
+    r"torch|torchvision|torchtext|torchaudio|pytorch_lightning|lightning|lightning_fabric|transformers|numpy|scipy|sklearn"
+    r"|keras|tensorflow|huggingface_hub|datasets|diffusers|peft|accelerate|timm|mmcv|mmengine|detectron2|triton|pandas"
+)
+_CLASS, _OPERATORS = "Tried to instantiate class '", "'_OpNamespace' '"
+"""Where a compiled extension registered nothing: torch/csrc/jit/python/python_custom_class.cpp, torch/_ops.py."""
+_DROPPED = Sign(
+    "No module named '",
+    # Python names the first part that is missing: of a name with a dot the package itself is there
+    re.compile(
+        rf"No module named '(?P<dropped>(?:{_LIBRARIES})\.[\w.]+|distutils|imp|asyncore|asynchat|cgi|pipes)'"
+        r"(?!; '[\w.]+' is not a package)"
+    ),
+    frozenset({"ModuleNotFoundError"}),
+)
+_LIBRARY_NAME = "' has no attribute '"
+SIGNS: tuple[Sign, ...] = (
+    Sign(
+        "is required for a normal functioning of this module",
+        re.compile(
+            r"(?<!\S)(?P<need>\S+) is required for a normal functioning of this module, but found"
+            r" (?P<have>[^\s]*[^\s.])"
+        ),
+    ),
+    Sign(
+        ", but found ",
+        re.compile(
+            r"requires? (?P<need>[\w\-.\[\]]{1,100} ?(?:version )?[<>=!~]=?[^\n]{0,200}?),? but found"
+            r" (?P<have>[^\s]*[^\s.])"
+        ),
+        _IMPORT,
+    ),
+    Sign(
+        ", but you have ",
+        re.compile(
+            r"requires? (?P<need>[\w\-.\[\]]{1,100} ?(?:version )?[<>=!~]=?[^\n]{0,200}?),? but you"
+            r" have (?P<have>[^\n]*[^\n.])"
+        ),
+        _IMPORT,
+    ),
+    Sign(
+        "Requires Flash-Attention version ",
+        re.compile(r"Requires (?P<need>Flash-Attention version [^\n]{0,100}?) but got (?P<have>\S*[^\s.])"),
+    ),
+    Sign(
+        "VersionConflict",
+        re.compile(r"VersionConflict: \((?P<have>[^\n]{1,200}?), Requirement\.parse\('(?P<need>[^']+)'\)"),
+    ),
+    Sign("VersionConflict", types=frozenset({"VersionConflict", "ContextualVersionConflict"})),
+    Sign(
+        "distribution was not found and is required by",
+        re.compile(r"The '(?P<need>[^']+)' distribution was not found and is required by (?P<by>[^\n]*)"),
+    ),
+    Sign(
+        _SYMBOL, re.compile(r"(?<![^\s:])(?P<library>[^\s:]{1,400}\.so[\w.]{0,40}): undefined symbol: (?P<symbol>\w+)")
+    ),
+    Sign("operator torchvision::", re.compile(r"operator (?P<operator>torchvision::\w+) does not exist")),
+    Sign("Couldn't load custom C++ ops"),
+    Sign(
+        _CLASS,
+        re.compile(r"Tried to instantiate class '(?P<extension>\w+)\.(?P<wanted>\w+)', but it does not exist"),
+        frozenset({"RuntimeError"}),
+    ),
+    Sign(
+        _OPERATORS,
+        re.compile(r"'_OpNamespace' '(?P<extension>\w+)' object has no attribute '(?P<wanted>\w+)'"),
+        frozenset({"AttributeError"}),
+    ),
+    _DROPPED,
+    Sign("partially initialized module 'torchvision' has no attribute"),
+    Sign(_PAIR, re.compile(rf"PyTorch and \w+ {_PAIR}[^\n]*")),
+    Sign(
+        "mismatches the version that was used to compile",
+        re.compile(
+            r"The detected CUDA version \((?P<have>[\d.]+)\) mismatches the version that was used to compile\s+"
+            r"PyTorch \((?P<cuda>[\d.]+)\)"
+        ),
+    ),
+    Sign(
+        "compiled using NumPy 1.x cannot be run in", types=frozenset({"ImportError", "AttributeError", "RuntimeError"})
+    ),
+    Sign("numpy.core.multiarray failed to import", types=frozenset({"ImportError"})),
+    Sign(
+        "incompatible serialization version",  # TensorRT's
+        re.compile(r"Trying to load an engine created with incompatible serialization version"),
+    ),
+    Sign("Numpy is not available", types=frozenset({"RuntimeError"})),
+    Sign("may indicate binary incompatibility", types=frozenset({"ValueError"})),
+    Sign("module compiled against A", re.compile(r"module compiled against (?:API|ABI) version [^\n]{0,100}"), _IMPORT),
+    Sign(_NUMPY_NAME, re.compile(rf"{_NUMPY_NAME} '(?P<name>\w+)'")),
+    Sign(
+        "' not found (required by ",
+        re.compile(
+            r"version [`'](?P<need>(?:GLIBCXX|GLIBC|CXXABI|GOMP|GCC)_[\d.]+)' not found \(required by"
+            r" (?P<by>[^)]{1,400})\)"
+        ),
+    ),
+    Sign("Loading a dataset cached in a", re.compile(r"Loading a dataset cached in a \w+ is not supported")),
+    Sign("Descriptors cannot ", re.compile(r"Descriptors cannot (?:not )?be create")),  # both are protobuf's
+    Sign(
+        "maximum supported version for reading is",
+        re.compile(
+            r"Attempted to read a PyTorch file with version \d{1,9}, but the maximum supported version[^\n]{0,80}"
+        ),
+    ),
+    Sign(
+        _GLOBAL,
+        re.compile(r"Weights only load failed(?:[\s\S]*?Unsupported global: GLOBAL (?P<global>[\w.]+))?"),
+    ),
+    Sign("Unsupported global: GLOBAL", re.compile(r"Unsupported global: GLOBAL (?P<global>[\w.]+)")),
+    Sign(
+        _LIBRARY_NAME,
+        re.compile(
+            r"module '(?P<module>(?:torch|torchvision|transformers|accelerate|datasets|triton|huggingface_hub)[\w.]*)'"
+            r" has no attribute '(?P<name>\w+)'"
+        ),
+        frozenset({"AttributeError"}),
+    ),
+)
+_REMOVED_FROM_NUMPY = re.compile(  # in 1.24 and in 2.0
+    r"object0?|float_?|int0?|bool8?|complex_?|str0?|long|unicode_?|string_|typeDict|uint0|bytes0|void0|Inf|Infinity|NaN|NA"
+    r"N"
+    r"|PINF|NINF|PZERO|NZERO|infty|cast|asfarray|row_stack|in1d|trapz|product|cumproduct|alltrue|sometrue|round_"
+    r"|find_common_type|issctype|maximum_sctype|obj2sctype|sctype2char|issubclass_|set_string_function|lookfor|safe_eva"
+    r"l"
+    r"|msort|mat|disp|byte_bounds|source|who|compat|recfromcsv|recfromtxt|DataSource|sctypes|nbytes|geterrobj|seterrobj"
+    r"|asscalar|rank|longfloat|singlecomplex|clongfloat|longcomplex|cfloat|deprecate"
+)
+_LAST_FILE = re.compile(r'  File "(?P<file>[^"]+)", line \d+')
+
+
+def match(death: Death, run: Evidence) -> Finding | None:
+    """What loaders and packages say of versions that do not fit."""
+    if death.struck:
+        return None  # a signal ended it: what it printed before was not the end
+    hit = ended_by(death, SIGNS)
+    if hit is None or (hit.sign.words == _LIBRARY_NAME and not _raised_in_package(hit)):
+        return None
+    if hit.sign.words == _NUMPY_NAME and not _REMOVED_FROM_NUMPY.fullmatch(hit["name"] or ""):
+        return None
+    return hit.finding(RULE, death, _cause(death, hit), tuple(_advice(hit)), confidence=_sure(hit))
+
+
+def _raised_in_package(hit: Hit) -> bool:
+    """Whether an installed package asked for the name: a program's own misspelling is no matter of versions."""
+    files = _LAST_FILE.findall(hit.exception.traceback) if hit.exception is not None else []
+    return bool(files) and ("/site-packages/" in files[-1] or "/dist-packages/" in files[-1])
+
+
+def _sure(hit: Hit) -> Confidence:
+    guessed = (
+        *((_GLOBAL,) if hit["global"] is None else ()),
+        _SYMBOL,
+        _LIBRARY_NAME,
+        _CLASS,
+        _OPERATORS,
+        "numpy.core.multiarray failed to import",
+        "Numpy is not available",
+    )
+    return "likely" if hit.sign.words in guessed else hit.confidence
+
+
+def _cause(death: Death, hit: Hit) -> str:
+    where = hit.exception.where if hit.exception is not None else ""
+    words = hit.sign.words
+    if hit["cuda"]:
+        return f"{death.who} builds an extension with CUDA {hit['have']}, but torch is for CUDA {hit['cuda']}{where}"
+    if hit["by"]:
+        return f"{death.who} has no {hit['need']}, which {hit['by'].rpartition('/')[2].strip()} needs{where}"
+    if hit["need"]:
+        return f"{death.who} needs {hit['need'].strip()} and has {hit['have']}{where}"
+    if hit["library"]:
+        library = hit["library"].rpartition("/")[2]
+        return f"{death.who} cannot load {library}{where}: it was most likely built for another version of torch"
+    if hit["dropped"]:
+        whose, _, part = hit["dropped"].partition(".")
+        whose = whose if part else "Python"
+        return f"{death.who} found no module {hit['dropped']}{where}: the installed release of {whose} has none"
+    if hit["extension"]:
+        what = f"the compiled extension {hit['extension']} has no {hit['wanted']}"
+        return f"{death.who}: {what}{where}: it was not loaded, or is built for another version of torch"
+    if hit["operator"]:
+        return f"{death.who} found no {hit['operator']}{where}: torch and torchvision do not fit each other"
+    if hit["global"]:
+        return f"{death.who} loaded a checkpoint with {hit['global']} in it{where}: torch 2.6 and later refuse it"
+    if words == _GLOBAL:
+        return f"{death.who} loaded a checkpoint that weights_only=True, the default since torch 2.6, refuses{where}"
+    if words == _NUMPY_NAME:
+        return f"{death.who} used numpy.{hit['name']}{where}, which newer releases of NumPy do not have"
+    if hit["module"]:
+        return f"{death.who} found no {hit['module']}.{hit['name']}{where}: a package asked for another release of it"
+    if words.startswith("Loading a dataset"):
+        return f"{death.who} could not read the data sets' cache{where}: datasets and fsspec do not fit each other"
+    return f"{death.who} has versions that do not fit{where}: {hit.text.partition(': ')[2][:140] or hit.text[:140]}"
+
+
+def _advice(hit: Hit) -> Iterable[str]:
+    words = hit.sign.words
+    if hit["cuda"]:
+        yield f"export CUDA_HOME=/usr/local/cuda-{hit['cuda']}   # the toolkit that torch was built with, if installed"
+    elif hit["global"] or words == _GLOBAL:
+        name = hit["global"]
+        if name:
+            module, _, short = name.rpartition(".")
+            yield f"from {module} import {short}; torch.serialization.add_safe_globals([{short}])   # before torch.load"
+        yield "torch.load(path, weights_only=False)   # only for a file that you trust: it can run any code"
+    elif hit["by"] and "_" in (hit["need"] or ""):
+        yield f"strings $(ldconfig -p | awk '/libstdc\\+\\+.so.6/ {{print $NF; exit}}') | grep {hit['need']}"
+        yield "conda install -c conda-forge libstdcxx-ng   # a newer libstdc++ inside the environment"
+    elif hit["library"]:
+        yield f"c++filt {hit['symbol']}   # whose symbol it is"
+        yield "python -c 'import torch; print(torch.__version__, torch.version.cuda)'   # build it again for this"
+    elif hit["operator"] or words == _PAIR or "torchvision" in words or "C++ ops" in words:
+        yield "python -m pip install --force-reinstall torch torchvision   # a pair of one release, from one index"
+    elif words == _NUMPY_NAME:
+        yield "python -m pip install 'numpy<1.24'   # or a newer release of the package that uses the old name"
+    elif (
+        "umpy" in words
+        or "NumPy" in words
+        or "multiarray" in words
+        or "binary incompat" in words
+        or "compiled against" in words
+    ):
+        yield "python -m pip install 'numpy<2'   # or newer releases of the packages that were built for NumPy 1"
+    elif words.startswith("Loading a dataset"):
+        yield "python -m pip install -U datasets fsspec"
+    elif words.startswith("Descriptors"):
+        yield "python -m pip install 'protobuf<=3.20.3'   # or newer releases of the packages with _pb2.py files"
+    elif hit["need"] and re.match(r"[\w\-.\[\]]+ ?[<>=!~]", hit["need"]):
+        yield f"python -m pip install '{hit['need'].replace(' ', '')}'"
+        yield "python -m pip check"
+    else:
+        yield "python -m pip check   # which of the installed versions do not fit?"

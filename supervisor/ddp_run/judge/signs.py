@@ -1,0 +1,198 @@
+"""What a rule looks for in a rank's words, and where: in what ended the rank, never in what it survived. Pure.
+
+A sign's words are literal, so that a scanner can find the few lines of a large log that any rule may want before a
+regular expression sees one (`ddp_run.evidence.scan`).
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from re import Match, Pattern
+
+from ddp_run.evidence.model import Death, Evidence, LogText, Quote
+from ddp_run.evidence.traceback_text import chain, line_of
+from ddp_run.judge.verdict import Confidence, Finding, Retry, Rule
+from ddp_run.record.events import ExceptionInfo
+
+_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+"""Signals that come of what a process does itself; another may have come long after any line."""
+_NCCL_ERRORS = ("NCCL error", "NCCL Error", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError")
+ENDING = 400
+"""Lines before a rank's end in which its last words are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Words that a text must contain, case and all, and what must then be found in it (the words, by default).
+
+    `types`: the classes (without their modules) of exceptions that may say so; empty: any, and lines without one.
+    """
+
+    words: str
+    pattern: Pattern[str] | None = None
+    types: frozenset[str] = field(default_factory=frozenset)
+
+    def search(self, text: str) -> Match[str] | None:
+        """The first place where the text shows this sign."""
+        if self.words not in text:
+            return None
+        return (self.pattern or re.compile(re.escape(self.words))).search(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A sign that was found. `exception` is the one that says so: the last, or one that led to it; null: a line."""
+
+    sign: Sign
+    match: Match[str]
+    quote: Quote | None
+    exception: ExceptionInfo | None
+    confidence: Confidence
+
+    def __getitem__(self, group: str) -> str | None:
+        """What a named group of the pattern matched; null where it has none, or it matched nothing."""
+        return self.match.groupdict().get(group)
+
+    @property
+    def text(self) -> str:
+        """The line that shows it."""
+        start = self.match.string.rfind("\n", 0, self.match.start()) + 1
+        return self.match.string[start:].partition("\n")[0].strip()
+
+    def finding(
+        self,
+        rule: Rule,
+        death: Death,
+        cause: str,
+        advice: Sequence[str] = (),
+        *,
+        confidence: Confidence | None = None,
+        retry: Retry | None = None,
+        also: Iterable[Quote] = (),
+    ) -> Finding:
+        """What the rule says of this death because of this hit; `also` are further lines that prove it."""
+        quotes = [self.quote] if self.quote else []
+        quotes += [quote for quote in also if quote not in quotes]
+        return Finding(
+            rule,
+            death.rank,
+            cause,
+            tuple(quotes),
+            tuple(advice),
+            confidence or self.confidence,
+            retry,
+            death.exception,
+        )
+
+
+def ended_by(death: Death, signs: Sequence[Sign]) -> Hit | None:
+    """The sign in the exception that ended the rank; where no exception is known, in its last words."""
+    return in_exception(death, signs) if death.exception is not None else in_last_words(death, signs)
+
+
+def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
+    """The sign in the exception that ended the rank, else in those that led to it (`raise … from`, a worker's)."""
+    if death.exception is None:
+        return None
+    for link in chain(death.exception):
+        name = link.type.rpartition(".")[2]
+        said = f"{link.type}: {link.message}" if link.message else link.type
+        for sign in signs:
+            match = sign.search(said) if not sign.types or name in sign.types else None
+            if match is not None:
+                return Hit(sign, match, _quote(death.stderr, link, match), link, "certain")
+    return None
+
+
+def in_last_words(death: Death, signs: Sequence[Sign], lines: int = ENDING) -> Hit | None:
+    """The sign in the rank's last lines, the last of them first; certain only where a crash ended the rank there."""
+    sure: Confidence = "certain" if -(death.code or 0) in _CRASHES else "likely"
+    plain = [sign for sign in signs if not sign.types]
+    ending = death.stderr.ending(lines)
+    hit = _last(ending, plain, sure) or _last(death.stack, plain, sure)
+    return hit or (_last(death.nccl.ending(lines), plain, sure) if _speaks_of_nccl(ending) else None)
+
+
+def anywhere(log: LogText, signs: Sequence[Sign]) -> Hit | None:
+    """The last line of the whole log with a sign: for what no program prints unless it has happened."""
+    return _last(log, signs, "certain")
+
+
+def in_whole_log(run: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
+    """The last line of all that was written with a sign: what launchers and schedulers say. Looked for once."""
+    return run.once(_in_whole_log, signs)
+
+
+def _in_whole_log(run: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
+    return anywhere(run.agent.log, signs)
+
+
+def every(log: LogText, sign: Sign) -> list[Hit]:
+    """All lines of the log with a sign, the first first."""
+    if not _joined(log.lines).holds(sign.words):
+        return []
+    found = ((index, sign.search(line)) for index, line in enumerate(log.lines))
+    return [Hit(sign, match, log.quote(index), None, "certain") for index, match in found if match is not None]
+
+
+def words(signs: Iterable[Sign]) -> Collection[str]:
+    """All literals, each once."""
+    return sorted({sign.words for sign in signs})
+
+
+def _speaks_of_nccl(log: LogText) -> bool:
+    """Whether the log tells of an error of NCCL's, so that what NCCL wrote elsewhere belongs to it."""
+    text = _joined(log.lines)
+    return any(text.holds(words) for words in _NCCL_ERRORS)
+
+
+def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence) -> Hit | None:
+    text = _joined(log.lines)
+    present = [sign for sign in signs if text.holds(sign.words)]
+    for index in range(len(log.lines) - 1 if present else -1, -1, -1):
+        line = log.lines[index]
+        for sign in present:
+            match = sign.search(line) if sign.words in line else None  # a call for each line and sign takes seconds
+            if match is not None:
+                return Hit(sign, match, log.quote(index), None, confidence)
+    return None
+
+
+class _Joined:
+    """All lines as one text: sixty rules look for their words in each log, most in vain, and that is quick in one.
+
+    Each words are looked for once: a rule asks of every rank what the agent's log says.
+    """
+
+    __slots__ = ("_held", "_text")
+
+    def __init__(self, lines: tuple[str, ...]) -> None:
+        self._text = "\n".join(lines)
+        self._held: dict[str, bool] = {}
+
+    def holds(self, words: str) -> bool:
+        """Whether they stand anywhere in it."""
+        held = self._held.get(words)
+        if held is None:
+            held = self._held[words] = words in self._text
+        return held
+
+
+@lru_cache(maxsize=4)
+def _joined(lines: tuple[str, ...]) -> _Joined:
+    return _Joined(lines)
+
+
+def _quote(log: LogText, link: ExceptionInfo, match: Match[str]) -> Quote | None:
+    """The line of the log that holds what was matched, else the one that shows the exception."""
+    shown = link.message.partition("\n")[0]
+    wanted = match[0].partition("\n")[0].strip()
+    if wanted and wanted not in shown:
+        for index in range(len(log.lines) - 1, -1, -1):
+            if wanted in log.lines[index]:
+                return log.quote(index)
+    return line_of(log, link)

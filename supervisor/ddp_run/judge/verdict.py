@@ -1,0 +1,140 @@
+"""What a rule says of an attempt (`Finding`), and the answer (`Verdict`).
+
+Values only: `ddp_run.judge.diagnose` judges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import Literal
+
+from ddp_run.evidence.model import Phase, Quote
+from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
+from ddp_run.values.frozen import frozen
+from ddp_run.values.redaction import redact_lines, redact_value
+
+Outcome = Literal["succeeded", "failed", "hung", "interrupted", "refused"]
+Confidence = Literal["certain", "likely", "unknown"]
+
+
+class Area(StrEnum):
+    """Hundreds of the codes."""
+
+    UNKNOWN = "0xx"
+    LAUNCH = "1xx"
+    NETWORK = "2xx"
+    DEVICE = "3xx"
+    MEMORY = "4xx"
+    COLLECTIVE = "5xx"
+    USER_CODE = "6xx"
+    DATA = "7xx"
+    CHECKPOINT = "8xx"
+    HOST = "9xx"
+
+
+@frozen
+class Retry:
+    """Whether another attempt can help, and why or why not."""
+
+    helps: bool
+    reason: str
+
+
+@frozen
+class Rule:
+    """A cause of the catalogue. `beats`: names of causes that this one wins over when both match the same rank.
+
+    `consequence`: a rank that shows only this followed another's failure; it is named as the cause only where no rank
+    shows anything better.
+    """
+
+    code: str
+    name: str
+    title: str
+    area: Area
+    retry: Retry
+    since: str
+    beats: tuple[str, ...] = ()
+    consequence: bool = False
+
+
+@frozen
+class Finding:
+    """What one rule says of one death (or, with `rank` null, of the agent or the launch)."""
+
+    rule: Rule
+    rank: Rank | None
+    cause: str
+    """One line that stands alone: names the rank, lower case, no full stop."""
+    evidence: tuple[Quote, ...] = ()
+    advice: tuple[str, ...] = ()
+    confidence: Confidence = "certain"
+    retry: Retry | None = None
+    """Where this case differs from the rule's own policy."""
+    exception: ExceptionInfo | None = None
+    culprit: Rank | None = None
+    """The rank that the text itself names as the cause, where that is another (whom a waiting rank waits for)."""
+
+
+@frozen
+class FirstFailure:
+    """The rank that failed first."""
+
+    rank: Rank | None
+    local_rank: LocalRank | None = None
+    node_rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    at: MonotonicNs | None = None
+    exception: ExceptionInfo | None = None
+    log: str | None = None
+
+
+@frozen
+class Collateral:
+    """A rank that failed because another had."""
+
+    rank: Rank | None
+    exit_code: int | None
+    signal: str | None
+    reason: str
+
+
+@frozen
+class Verdict:
+    """The answer for one attempt. `verdict.json` is written from the last attempt's.
+
+    `outcome` and `exit_code` are null only for logs that do not show how the job ended.
+    """
+
+    outcome: Outcome | None
+    exit_code: int | None
+    cause: str | None = None
+    code: str | None = None
+    title: str | None = None
+    """One line that stands alone: what happened, to which rank."""
+    confidence: Confidence = "unknown"
+    phase: Phase | None = None
+    step: int | None = None
+    call: str | None = None
+    first_failure: FirstFailure | None = None
+    evidence: tuple[Quote, ...] = ()
+    collateral: tuple[Collateral, ...] = ()
+    advice: tuple[str, ...] = ()
+    retry: Retry | None = None
+    """The catalogue's view: whether another attempt can help. What was decided is in the journal and verdict.json."""
+    notes: tuple[str, ...] = ()
+
+    def without_secrets(self) -> Verdict:
+        """Redacted; the quotations as one text, as a private key goes over many lines."""
+        texts = redact_lines([quote.text for quote in self.evidence])
+        quotes = tuple(replace(quote, text=text) for quote, text in zip(self.evidence, texts, strict=True))
+        return redact_value(replace(self, evidence=quotes))
+
+    @property
+    def status(self) -> int:
+        """What to exit with: 1 where no code is known."""
+        return 1 if self.exit_code is None else self.exit_code

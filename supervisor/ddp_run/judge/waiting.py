@@ -1,0 +1,35 @@
+"""Which rank the others waited for, where only the waiting ones speak. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Sign
+from ddp_run.record.events import Rank
+
+
+def silent(run: Evidence, waiting: Sequence[Sign]) -> Rank | None:
+    """The only rank that ended without a word of its own while all others say that they waited; null if unsure.
+
+    Lines that name no rank may be anyone's, so this answers only where each rank has its own log.
+    """
+    if run.logs_only or run.world_size is None or len(run.deaths) < run.world_size:
+        return None
+    mute = [death for death in run.deaths if not _says(death, waiting)]
+    if len(mute) != 1 or mute[0].exception is not None or len(run.deaths) < 2:
+        return None
+    return mute[0].rank
+
+
+def dump_stacks(run: Evidence) -> str:
+    """The command that shows what each rank on a host is doing while the job hangs."""
+    if run.script is None:
+        return "py-spy dump --pid PID"
+    return f"for pid in $(pgrep -f {shlex.quote(run.script.rpartition('/')[2])}); do py-spy dump --pid $pid; done"
+
+
+def _says(death: Death, signs: Sequence[Sign]) -> bool:
+    said = death.exception.message if death.exception is not None else ""
+    return any(sign.search(said) or any(sign.search(line) for line in death.stderr.lines) for sign in signs)

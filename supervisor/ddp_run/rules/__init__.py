@@ -1,1 +1,0 @@
-"""The catalogue of causes: one file per cause, found by being here (see `ddp_run.diagnose.catalogue`)."""
