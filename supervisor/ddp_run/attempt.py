@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never, final
 
-from ddp_run import children, processes
+from ddp_run import children
 from ddp_run.inbox import Inbox
 from ddp_run.loop import Caught, Loop, RanOut, Ready, reap
+from ddp_run.observe import processes
 from ddp_run.output import Output
 from ddp_run.record.events import (
     Action,
@@ -49,9 +50,9 @@ from ddp_run.values.aside import Asides
 from ddp_run.values.stop_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
-    from ddp_run.close_look import GpuUse
     from ddp_run.evidence.log_tail import GrowingLog
-    from ddp_run.observer import Observer
+    from ddp_run.observe.close_look import GpuUse
+    from ddp_run.observe.observer import Observer
     from ddp_run.surroundings import Surroundings
 
 _LOOK_FOR_RANKS_S = 2.0
@@ -257,7 +258,7 @@ class Attempt:
             self._first_end = time.monotonic()
         self._emit(RankExited(now(), process.event.rank, process.event.restart, code, dumped))
         if dumped:
-            from ddp_run import core_dump
+            from ddp_run.observe import core_dump
 
             self._emit(core_dump.find(now(), process.event))
         if code != 0:
@@ -350,7 +351,7 @@ class Attempt:
         if not event.watched:
             return
         if self._observer is None:
-            from ddp_run.observer import Observer
+            from ddp_run.observe.observer import Observer
 
             self._observer = Observer(
                 self.inbox.board_folders, self.run_folder, self.folder, self._environ, self._asides

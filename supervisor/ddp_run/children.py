@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import final
 
-from ddp_run.helper_process import die_with_parent, libc_prctl
-from ddp_run.processes import below, send_signal
+from ddp_run.observe.helper_process import die_with_parent, libc_prctl
+from ddp_run.observe.processes import below, send_signal
 from ddp_run.values.private_files import open_private
 
-_KEEPER = Path(__file__).parent / "keeper.py"
+_KEEPER = Path(__file__).parents[1] / "keeper.py"
 
 _MOST_KEEPERS = 5
 

@@ -250,7 +250,7 @@ def _started(fields: _Fields, sender: int) -> RankStarted:
 
 
 def _phase(name: str) -> str:
-    from ddp_run.boards import PHASES, REPLACED
+    from ddp_run.observe.boards import PHASES, REPLACED
 
     if name not in (*PHASES, REPLACED):
         raise ValueError(name)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import final
 
-from ddp_run import processes
-from ddp_run.process_look import PathArgument, last_thread
+from ddp_run.observe import processes
+from ddp_run.observe.process_look import PathArgument, last_thread
+from ddp_run.observe.waited_paths import completed
 from ddp_run.record.events import Event, Noted, NotEnded, RankStarted, SignalSent
 from ddp_run.record.journal import now
-from ddp_run.waited_paths import completed
 
 _LEFTOVERS_S = 5.0
 """Most that leftovers of ranks get between SIGTERM and SIGKILL."""

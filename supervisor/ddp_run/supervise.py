@@ -15,14 +15,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, final
 
-from ddp_run import __version__, children, processes
+from ddp_run import __version__, children
 from ddp_run.attempt import Attempt
 from ddp_run.console import Mode
 from ddp_run.inbox import Inbox, clear_stale
 from ddp_run.loop import Caught, Loop, reap
+from ddp_run.observe import processes
 from ddp_run.output import ConsoleSettings, Output
 from ddp_run.plan.launch_plan import (
     RANK_PROGRAM,
@@ -57,6 +59,16 @@ if TYPE_CHECKING:
     from ddp_run.judge.verdict import Verdict
     from ddp_run.tell import Teller
 
+_NEEDED_WHEN_RANKS_START_OR_DIE = (
+    "ddp_run.observe.observer",
+    "ddp_run.observe.core_dump",
+    "ddp_run.judge.judging",
+    "ddp_run.judge.retry",
+    "ddp_run.backoff",
+    "ddp_run.leftovers",
+    "ddp_run.tell",
+)
+"""Loaded while the agent imports torch: the loop must not be away later."""
 _INTERNAL_ERROR = 70
 """sysexits.h EX_SOFTWARE: ddp-run itself failed."""
 
@@ -402,13 +414,11 @@ class _Job:
             self.output.say(warning, level="warning")
         self.output.load()
         clear_stale()
-        # now, and not when ranks start or die: the loop must not be away then
-        import ddp_run.observer  # noqa: F401
-        from ddp_run import backoff, core_dump, leftovers, tell  # noqa: F401
-        from ddp_run.judge import judging, retry  # noqa: F401
+        for name in _NEEDED_WHEN_RANKS_START_OR_DIE:
+            import_module(name)
 
     def _count_memory(self) -> None:
-        from ddp_run.memory import count_oom_kills
+        from ddp_run.observe.memory import count_oom_kills
 
         self.journal.record(MemoryCounted(now(), *count_oom_kills()))
 

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import final
 
-from ddp_run import gpus, memory, space
-from ddp_run.close_look import GpuUse
-from ddp_run.gpus import GpuWatch
-from ddp_run.kernel_log import KernelLog
 from ddp_run.loop import Loop, RanOut, Ready, Wakeup
-from ddp_run.memory import Sampler
+from ddp_run.observe import gpus, memory, space
+from ddp_run.observe.close_look import GpuUse
+from ddp_run.observe.gpus import GpuWatch
+from ddp_run.observe.kernel_log import KernelLog
+from ddp_run.observe.memory import Sampler
+from ddp_run.observe.space import SpaceQuestion
 from ddp_run.record.events import Event, LocalRank, Noted, Rank
 from ddp_run.record.journal import now
-from ddp_run.space import SpaceQuestion
 from ddp_run.values.aside import Asides
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ddp_run.gpus import GpuWatch
+from ddp_run.observe.gpus import GpuWatch
 from ddp_run.record.events import GpuSampled, LocalRank, MonotonicNs, Rank
 from tests.system.conftest import Launcher
 from tests.waiting import wait_until

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import limit, wait_until
 
-from ddp_run import processes
+from ddp_run.observe import processes
 
 TREE = """
 import os, resource, signal, subprocess, sys, time
@@ -141,7 +141,7 @@ HIDDEN = """
 import os, subprocess, sys, time
 from pathlib import Path
 from ddp_run import children, processes
-from ddp_run.process_look import process
+from ddp_run.observe.process_look import process
 
 def started(words):
     return subprocess.Popen(words, stdout=subprocess.PIPE, env={})

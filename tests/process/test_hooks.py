@@ -22,14 +22,14 @@ import pytest
 from _pytest.mark import ParameterSet
 from tests.waiting import limit, wait_until
 
-from ddp_run.boards import Board
-from ddp_run.close_look import ProcessState
+from ddp_run.observe.boards import Board
+from ddp_run.observe.close_look import ProcessState
+from ddp_run.observe.process_look import state
+from ddp_run.observe.stack_text import Doing, Stack
+from ddp_run.observe.stall_watch import RankLook
 from ddp_run.plan.launch_plan import RANK_PROGRAM
-from ddp_run.process_look import state
 from ddp_run.rank import board as layout
 from ddp_run.record.events import Rank
-from ddp_run.stack_text import Doing, Stack
-from ddp_run.stall_watch import RankLook
 
 ENVIRONMENT = {
     "RANK": "3",

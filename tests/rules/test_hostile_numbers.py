@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run import ras_text, stack_text
 from ddp_run.evidence.childfailed import observed, parse
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.judge.diagnose import follows_another, judge
 from ddp_run.judge.verdict import Verdict
+from ddp_run.observe import ras_text, stack_text
 
 SAMPLES = Path(__file__).parent / "samples"
 LONG = "9" * 4301

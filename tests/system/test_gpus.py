@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from ddp_run.gpus import GpuWatch
+from ddp_run.observe.gpus import GpuWatch
 from ddp_run.record.events import GpuSampled, MonotonicNs, Noted, Rank
 from tests.waiting import limit, wait_until
 

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run import processes
-from ddp_run.close_look import ProcessState
-from ddp_run.native_stack import TOOL, NativeQuestion
-from ddp_run.process_look import KNOWS_CALLS, ProcessLook, process
+from ddp_run.observe import processes
+from ddp_run.observe.close_look import ProcessState
+from ddp_run.observe.native_stack import TOOL, NativeQuestion
+from ddp_run.observe.process_look import KNOWS_CALLS, ProcessLook, process
+from ddp_run.observe.stack_text import native_frames
+from ddp_run.observe.waited_paths import PathQuestion, completed
 from ddp_run.record.events import Rank
-from ddp_run.stack_text import native_frames
-from ddp_run.waited_paths import PathQuestion, completed
 from tests.waiting import limit, wait_until
 
 from .conftest import Launcher, assert_replay_agrees
@@ -328,7 +328,7 @@ def test_native_frames(run_python: Callable[..., int]) -> None:
 
 
 def test_without_the_tool_nothing_is_said(run_python: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddp_run.native_stack.TOOL", "no-such-tool")
+    monkeypatch.setattr("ddp_run.observe.native_stack.TOOL", "no-such-tool")
     assert _asked(run_python(STUCK)) == b""
 
 

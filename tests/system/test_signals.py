@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.close_look import ProcessState
-from ddp_run.process_look import state
+from ddp_run.observe.close_look import ProcessState
+from ddp_run.observe.process_look import state
 from tests.waiting import wait_until
 
 from .conftest import Launcher, disposition

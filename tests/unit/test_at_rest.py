@@ -8,7 +8,7 @@ import threading
 import pytest
 from tests.waiting import wait_until
 
-from ddp_run.at_rest import ThreadLook, at_rest, threads
+from ddp_run.observe.at_rest import ThreadLook, at_rest, threads
 
 MAIN, SAMPLER, WORKER = 10, 11, 12
 

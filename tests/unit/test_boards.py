@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import ddp_run
-from ddp_run import boards
-from ddp_run.boards import Board, last_collectives, times_entered
+from ddp_run.observe import boards
+from ddp_run.observe.boards import Board, last_collectives, times_entered
 from ddp_run.rank import board as layout
 from ddp_run.record.events import Rank
 

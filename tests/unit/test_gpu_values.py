@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_run.close_look import CloseLook, GpuUse, ProcessState
-from ddp_run.gpus import differs, use_of, visible_gpus, wanted
-from ddp_run.progress import explain
+from ddp_run.observe.close_look import CloseLook, GpuUse, ProcessState
+from ddp_run.observe.gpus import differs, use_of, visible_gpus, wanted
+from ddp_run.observe.progress import explain
+from ddp_run.observe.stack_text import dumps
 from ddp_run.record.events import GpuSampled, LocalRank, MonotonicNs, Rank
-from ddp_run.stack_text import dumps
 
 NUMBERS = {"GPU-aa11": 0, "GPU-aa22": 1, "GPU-bb33": 2}
 GIB = 1 << 30

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.memory import Sampler, own_cgroup
+from ddp_run.observe.memory import Sampler, own_cgroup
 from ddp_run.record.events import MonotonicNs, Rank
 
 V1_NONE = 9223372036854771712

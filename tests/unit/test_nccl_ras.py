@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 from tests.waiting import wait_until
 
-from ddp_run.nccl_ras import RasQuestion, addresses
+from ddp_run.observe.nccl_ras import RasQuestion, addresses
 
 Serve = Callable[[socket.socket], None]
 ANSWER = b"NCCL version 2.27.5 compiled with CUDA 12.9\n\nErrors\n======\n\n"

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from tests.waiting import wait_until
 
-from ddp_run import at_rest, processes
-from ddp_run.close_look import ProcessState
-from ddp_run.process_look import KNOWS_CALLS, ProcessLook, process
+from ddp_run.observe import at_rest, processes
+from ddp_run.observe.close_look import ProcessState
+from ddp_run.observe.process_look import KNOWS_CALLS, ProcessLook, process
 
 
 @contextmanager

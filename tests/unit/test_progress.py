@@ -7,11 +7,11 @@ from itertools import permutations
 
 import pytest
 
-from ddp_run.close_look import INPUT, CloseLook, Collective, ProcessState
-from ddp_run.progress import Stall, come_apart, explain
-from ddp_run.ras_text import Missing
+from ddp_run.observe.close_look import INPUT, CloseLook, Collective, ProcessState
+from ddp_run.observe.progress import Stall, come_apart, explain
+from ddp_run.observe.ras_text import Missing
+from ddp_run.observe.stack_text import Frame, Stack
 from ddp_run.record.events import MonotonicNs, Rank, StallSeen
-from ddp_run.stack_text import Frame, Stack
 
 S = 1_000_000_000
 LIB = "/usr/lib/python3.11"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_run.ras_text import Missing, Process, is_of, missing, read
+from ddp_run.observe.ras_text import Missing, Process, is_of, missing, read
 from ddp_run.record.events import Rank
 
 HEAD = """\

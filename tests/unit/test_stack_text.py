@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.stack_text import Doing, Frame, Stack, dumps, is_whole, native_frames
+from ddp_run.observe.stack_text import Doing, Frame, Stack, dumps, is_whole, native_frames
 
 LIB = "/usr/lib/python3.11"
 TORCH = f"{LIB}/site-packages/torch"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ddp_run.observe.stall_watch import Due, RankLook, Watch
 from ddp_run.record.events import Rank
-from ddp_run.stall_watch import Due, RankLook, Watch
 
 S = 1_000_000_000
 

@@ -1,8 +1,8 @@
 """A page of shared memory in which a rank says where it stands: numbers that ddp-run reads while the rank is stuck.
 
-One writer, the rank; `ddp_run/boards.py` reads and knows the same layout (a test compares them). A file of 4 KiB in
-ddp-run's own private folder (in /dev/shm, else where its socket is), 64-bit words in the machine's byte order. Writing
-one costs about 50 ns, no system call.
+One writer, the rank; `ddp_run/observe/boards.py` reads and knows the same layout (a test compares them). A file of
+4 KiB in ddp-run's own private folder (in /dev/shm, else where its socket is), 64-bit words in the machine's byte order.
+Writing one costs about 50 ns, no system call.
 """
 
 import os

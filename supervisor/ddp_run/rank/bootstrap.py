@@ -338,8 +338,8 @@ def _stacks_on_demand(boot: Boot, layout: "Any", words: "Any") -> None:
     """Stacks of all threads to live_stacks.txt at the signal that ddp-run finds in the board.
 
     The last resort, for a rank whose sampling thread cannot run: the handler is C and works while the interpreter's
-    lock is held, but it may end a rank that runs Python (`ddp_run/at_rest.py`). A real-time signal, which nothing
-    else sends; one that comes before it is handled would end the process, so ddp-run waits for the word. An
+    lock is held, but it may end a rank that runs Python (`ddp_run/observe/at_rest.py`). A real-time signal, which
+    nothing else sends; one that comes before it is handled would end the process, so ddp-run waits for the word. An
     interpreter that goes down takes the handler off and puts back what was there before: that must not be the default,
     which ends the process.
     """

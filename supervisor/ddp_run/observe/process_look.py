@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-from ddp_run.close_look import INPUT, ProcessState
-from ddp_run.memory import children, unescaped
+from ddp_run.observe.close_look import INPUT, ProcessState
+from ddp_run.observe.memory import children, unescaped
 from ddp_run.record.events import Rank
 from ddp_run.values import kernel_text
 from ddp_run.values.torch_threads import NOT_OF_THE_PROGRAM

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ddp_run.observe.stack_text import Doing, Stack
 from ddp_run.record.events import Rank
-from ddp_run.stack_text import Doing, Stack
 
 BETWEEN_LOOKS_S = 1.6
 """Time between the two looks at the stacks."""

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Self, final
 
-from ddp_run.process_look import in_first_pid_namespace
+from ddp_run.observe.process_look import in_first_pid_namespace
 from ddp_run.record.events import KernelLogged, MonotonicNs
 
 _KMSG = "/dev/kmsg"

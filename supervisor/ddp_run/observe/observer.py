@@ -1,7 +1,7 @@
 """Looks at the running ranks once a second, and closer when none of them makes progress.
 
-Reads boards, /proc and the stacks that ranks write; decides nothing itself: `ddp_run.progress` does. What it learns
-leaves as events.
+Reads boards, /proc and the stacks that ranks write; decides nothing itself: `ddp_run.observe.progress` does. What it
+learns leaves as events.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
-from ddp_run.boards import Board
-from ddp_run.close_look import BETWEEN_LOOKS_S, CloseLook, GpuUse, ProcessState
-from ddp_run.lateness import LateWatch
-from ddp_run.native_stack import NativeFrames
-from ddp_run.nccl_ras import NcclRas
-from ddp_run.process_look import PathArgument, ProcessLook, process, state
-from ddp_run.progress import Stall, come_apart, explain
+from ddp_run.observe.boards import Board
+from ddp_run.observe.close_look import BETWEEN_LOOKS_S, CloseLook, GpuUse, ProcessState
+from ddp_run.observe.lateness import LateWatch
+from ddp_run.observe.native_stack import NativeFrames
+from ddp_run.observe.nccl_ras import NcclRas
+from ddp_run.observe.process_look import PathArgument, ProcessLook, process, state
+from ddp_run.observe.progress import Stall, come_apart, explain
+from ddp_run.observe.stack_text import Stack
+from ddp_run.observe.stall_watch import LOOK_S, Due, RankLook, Watch
+from ddp_run.observe.waited_paths import WaitedPaths, completed
 from ddp_run.record.events import (
     Event,
     MonotonicNs,
@@ -28,10 +31,7 @@ from ddp_run.record.events import (
     StallSeen,
     StragglerSeen,
 )
-from ddp_run.stack_text import Stack
-from ddp_run.stall_watch import LOOK_S, Due, RankLook, Watch
 from ddp_run.values.aside import Asides
-from ddp_run.waited_paths import WaitedPaths, completed
 
 _STACKS_S = 0.2
 """How long a rank mostly takes to write its stacks: it looks four times a second whether they are asked for."""

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import final
 
-from ddp_run.ras_text import Missing, is_of, missing, read
+from ddp_run.observe.ras_text import Missing, is_of, missing, read
 from ddp_run.record.events import MonotonicNs, Noted, RankStarted
 from ddp_run.values.addresses import is_local
 

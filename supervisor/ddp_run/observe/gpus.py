@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, final
 
-from ddp_run import helper_process
-from ddp_run.close_look import GpuUse
-from ddp_run.process_look import in_first_pid_namespace
+from ddp_run.observe import helper_process
+from ddp_run.observe.close_look import GpuUse
+from ddp_run.observe.process_look import in_first_pid_namespace
 from ddp_run.record.events import GpuSampled, LocalRank, MonotonicNs, Noted, Rank
 from ddp_run.values import aside
 
@@ -36,7 +36,7 @@ _AT_LEAST_EVERY_S = 300.0
 _MOST_SAMPLES = 2000
 """Of one attempt, in the journal; the last before a death and the one at it are written beyond it."""
 _MOST_PROCESSES = 64
-_PROGRAM = Path(__file__).parent / "gpu_probe.py"
+_PROGRAM = Path(__file__).parents[1] / "gpu_probe.py"
 _DEVICES = ("/dev/nvidiactl", "/dev/dxg")
 """The driver's device, and that of WSL."""
 _NONE = ("", "-1", "NoDevFiles")

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, final
 
-from ddp_run.at_rest import ThreadLook, at_rest, threads
-from ddp_run.close_look import Collective
-from ddp_run.lateness import Entered
-from ddp_run.process_look import ProcessLook, goes_on, process
-from ddp_run.processes import catches, send_to_thread
+from ddp_run.observe.at_rest import ThreadLook, at_rest, threads
+from ddp_run.observe.close_look import Collective
+from ddp_run.observe.lateness import Entered
+from ddp_run.observe.process_look import ProcessLook, goes_on, process
+from ddp_run.observe.processes import catches, send_to_thread
+from ddp_run.observe.stack_text import Frame, Stack, dumps, is_whole
+from ddp_run.observe.stall_watch import RankLook
 from ddp_run.record.events import Rank
-from ddp_run.stack_text import Frame, Stack, dumps, is_whole
-from ddp_run.stall_watch import RankLook
 
 SIZE = 4096
 VERSION = 1

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, final
 
+from ddp_run.observe.stack_text import native_frames
 from ddp_run.record.events import Event, MonotonicNs, NativeFramesSeen, Noted, Rank
-from ddp_run.stack_text import native_frames
 from ddp_run.values.aside import Aside, Asides
 
 TOOL = "py-spy"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddp_run.close_look import INPUT, CloseLook, Collective, GpuUse, ProcessState
-from ddp_run.ras_text import Missing
+from ddp_run.observe.close_look import INPUT, CloseLook, Collective, GpuUse, ProcessState
+from ddp_run.observe.ras_text import Missing
+from ddp_run.observe.stack_text import Doing, Stack
 from ddp_run.record.events import MonotonicNs, Rank
-from ddp_run.stack_text import Doing, Stack
 from ddp_run.values.lines import named_ranks
 
 _SLOW_S = 120.0
