@@ -18,7 +18,6 @@ from ddp_run import children
 from ddp_run.inbox import Inbox
 from ddp_run.loop import Caught, Loop, RanOut, Ready, reap
 from ddp_run.observe import processes
-from ddp_run.output import Output
 from ddp_run.record.events import (
     Action,
     AgentExited,
@@ -45,7 +44,8 @@ from ddp_run.record.events import (
 )
 from ddp_run.record.journal import Journal, now
 from ddp_run.run import Run
-from ddp_run.tail import Tailer
+from ddp_run.tell.output import Output
+from ddp_run.tell.tail import Tailer
 from ddp_run.values.aside import Asides
 from ddp_run.values.stop_signals import STOP_SIGNALS
 

@@ -65,8 +65,8 @@ def rules(words: tuple[str, ...], as_json: bool) -> int:
 
     All of them; all that is known of one, by its name or code; or those whose names, titles or pages hold the words.
     """
-    from ddp_run import catalogue_text
     from ddp_run.judge import diagnose
+    from ddp_run.tell import catalogue_text
 
     causes = diagnose.catalogue()
     one = next((each for each in causes if words[:1] and words[0].lower() in _names(each.rule)), None)

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddp_run import verdict_file, verdict_text
 from ddp_run.evidence import scan
 from ddp_run.evidence.pasted import transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log
@@ -23,6 +22,7 @@ from ddp_run.record import journal
 from ddp_run.record.attempt_events import attempts_made
 from ddp_run.record.events import AttemptEnded, Event, Rank, RunStarted
 from ddp_run.record.runs_meant import is_run, last_attempt
+from ddp_run.tell import verdict_file, verdict_text
 
 STANDARD_INPUT = "-"
 _LOGS = (".log", ".txt", ".out", ".err", ".stderr", ".stdout")

@@ -21,11 +21,9 @@ from typing import TYPE_CHECKING, cast, final
 
 from ddp_run import __version__, children
 from ddp_run.attempt import Attempt
-from ddp_run.console import Mode
 from ddp_run.inbox import Inbox, clear_stale
 from ddp_run.loop import Caught, Loop, reap
 from ddp_run.observe import processes
-from ddp_run.output import ConsoleSettings, Output
 from ddp_run.plan.launch_plan import (
     RANK_PROGRAM,
     LaunchPlan,
@@ -49,7 +47,9 @@ from ddp_run.record.journal import Journal, now
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.run import HANDLED_SIGNALS, Run
 from ddp_run.settings.options import Options
-from ddp_run.tail import Tailer
+from ddp_run.tell.console import Mode
+from ddp_run.tell.output import ConsoleSettings, Output
+from ddp_run.tell.tail import Tailer
 from ddp_run.values import terminal
 from ddp_run.values.redaction import redact_words
 from ddp_run.values.stop_signals import STOP_SIGNALS
@@ -57,7 +57,7 @@ from ddp_run.values.stop_signals import STOP_SIGNALS
 if TYPE_CHECKING:
     from ddp_run.judge.retry import Decision
     from ddp_run.judge.verdict import Verdict
-    from ddp_run.tell import Teller
+    from ddp_run.tell.teller import Teller
 
 _NEEDED_WHEN_RANKS_START_OR_DIE = (
     "ddp_run.observe.observer",
@@ -66,7 +66,7 @@ _NEEDED_WHEN_RANKS_START_OR_DIE = (
     "ddp_run.judge.retry",
     "ddp_run.backoff",
     "ddp_run.leftovers",
-    "ddp_run.tell",
+    "ddp_run.tell.teller",
 )
 """Loaded while the agent imports torch: the loop must not be away later."""
 _INTERNAL_ERROR = 70
@@ -164,7 +164,7 @@ class _Job:
 
     def _attempt(self) -> _Outcome:
         """One attempt that counts; those that only lost their port, or their backend, do not."""
-        from ddp_run import verdict_text
+        from ddp_run.tell import verdict_text
 
         while True:
             if self._last is not None:
@@ -334,7 +334,7 @@ class _Job:
                 self.output.say(f"the last lines of the ranks that failed cannot be shown ({type(error).__name__})")
 
     def _announce_retry(self, outcome: _Outcome, delay_s: float) -> None:
-        from ddp_run import verdict_text
+        from ddp_run.tell import verdict_text
 
         self._catch_up()
         if self._stops:
@@ -438,7 +438,7 @@ class _Job:
         return verdict.status
 
     def _teller(self) -> Teller:
-        from ddp_run.tell import Teller
+        from ddp_run.tell.teller import Teller
 
         line = self.environ.get("DDP_RUN_VERDICT_LINE") == "1"
         return Teller(self.folder, self.journal.events, self.output, self._attempts, line_always=line)

@@ -15,8 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from ddp_run.console import Console
-from ddp_run.tail import Tailer
+from ddp_run.tell.console import Console
+from ddp_run.tell.tail import Tailer
 
 LINE = b"step 12345 loss 0.123456 lr 3.0e-04 tokens/s 123456 mem 12345 MiB".ljust(99, b".") + b"\n"
 PROGRAM = """

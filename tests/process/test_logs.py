@@ -14,7 +14,7 @@ import pytest
 from tests.waiting import limit, wait_until
 
 from ddp_run.record.run_folder import RunFolder
-from ddp_run.tail import POLL_S, Chunk, Tailer, pause_s
+from ddp_run.tell.tail import POLL_S, Chunk, Tailer, pause_s
 
 NOW = datetime(2026, 11, 21, 8, 15, 0)
 

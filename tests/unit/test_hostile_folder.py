@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from ddp_run import explanation
 from ddp_run.record import events, journal
 from ddp_run.record.events import Event, ExceptionInfo, MonotonicNs, Rank
-from ddp_run.verdict_text import source_line
+from ddp_run.tell.verdict_text import source_line
 
 AT = iter(range(1_000, 1_000_000, 1_000))
 

@@ -21,7 +21,7 @@ LATER = frozenset(
         "ddp_run.judge.diagnose",
         "ddp_run.evidence.gather",
         "ddp_run.judge.retry",
-        "ddp_run.verdict_text",
+        "ddp_run.tell.verdict_text",
     }
 )
 """What the road to the agent's start has no use for. All of it may load while the agent imports torch."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run import supervise, verdict_file, verdict_text
+from ddp_run import supervise
 from ddp_run.cli import COMMANDS
 from ddp_run.evidence.model import Quote
 from ddp_run.judge import diagnose
@@ -24,6 +24,7 @@ from ddp_run.plan.preflight import torch_rows
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
 from ddp_run.settings.sources import parse
 from ddp_run.settings.table import Row, all_rows
+from ddp_run.tell import verdict_file, verdict_text
 from ddp_run.values import problem
 
 ROOT = Path(__file__).resolve().parents[2]

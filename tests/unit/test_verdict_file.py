@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run import verdict_file
 from ddp_run.judge.verdict import FirstFailure, Verdict
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
+from ddp_run.tell import verdict_file
 
 
 def document(verdict: Verdict) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""ddp-run's two streams: what the ranks wrote, by `ddp_run.console`; its own messages, by structlog between.
+"""ddp-run's two streams: what the ranks wrote, by `ddp_run.tell.console`; its own messages, by structlog between.
 
 With `--log-format json` each message of ddp-run's own is one JSON object a line on stderr.
 """
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast, final
 
-from ddp_run.console import Console, Mode, not_shown, prefix_of, shown_by
 from ddp_run.record.events import Event, NativeFramesSeen, NotEnded, RankFailed, StallEnded, StallSeen, StragglerSeen
-from ddp_run.tail import Tailer
+from ddp_run.tell.console import Console, Mode, not_shown, prefix_of, shown_by
+from ddp_run.tell.tail import Tailer
 from ddp_run.values import terminal
 from ddp_run.values.lines import neutral
 from ddp_run.values.redaction import redact
@@ -125,7 +125,7 @@ class Output:
     def show_failed(self, verdict: Verdict, events: Sequence[Event], folder: Path) -> None:
         """`--console failed`: the last lines of the ranks that failed, now that it is known which."""
         if self._failed_only and verdict.outcome != "succeeded":
-            from ddp_run.failed_lines import failed_lines
+            from ddp_run.tell.failed_lines import failed_lines
 
             self.console.replay(failed_lines(verdict, events, folder), time.monotonic())
 

@@ -17,7 +17,7 @@ from itertools import islice
 from string import Template
 from typing import Final, Literal, final
 
-from ddp_run.tail import Chunk
+from ddp_run.tell.tail import Chunk
 from ddp_run.values.lines import MAX_HELD, Collapser, Group, LineBuffer, Stream, neutral, rank_list, readable
 from ddp_run.values.raw_lines import RawLines
 

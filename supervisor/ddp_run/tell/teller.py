@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from ddp_run import verdict_file, verdict_text
 from ddp_run.judge.verdict import Verdict
-from ddp_run.output import Output
 from ddp_run.record.events import Event
 from ddp_run.record.journal import clock
 from ddp_run.record.run_folder import RunFolder
+from ddp_run.tell import verdict_file, verdict_text
+from ddp_run.tell.output import Output
 
 
 @final

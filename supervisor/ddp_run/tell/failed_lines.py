@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, Rank, RankExited, RankStarted
-from ddp_run.tail import Chunk
+from ddp_run.tell.tail import Chunk
 from ddp_run.values.lines import Stream
 
 _LAST_BYTES = 64 << 10

@@ -11,10 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from ddp_run import quoted_traceback
 from ddp_run.evidence.model import Quote
 from ddp_run.judge.verdict import Collateral, FirstFailure, Outcome, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
+from ddp_run.tell import quoted_traceback
 from ddp_run.values.lines import named_ranks, neutral
 from ddp_run.values.redaction import redact
 

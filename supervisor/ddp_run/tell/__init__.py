@@ -1,0 +1,1 @@
+"""What people and programs are told: the console, the verdict's block, its file."""
