@@ -118,7 +118,7 @@ def launch(words: tuple[str, ...]) -> int:
             sys.stderr.write(f"ddp-run: warning: {warning}\n")
         sys.stdout.write(plan_file.as_text(plan, ("ddp-run", *words)))
         return 0
-    from ddp_run.supervise import supervise
+    from ddp_run.supervise.job import supervise
 
     return supervise(plan, ("ddp-run", *words), environ, (*checked.options.notes, *checked.warnings))
 

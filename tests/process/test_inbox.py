@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run.inbox import Inbox, clear_stale
 from ddp_run.record.events import ExceptionInfo, MonotonicNs, Noted, Rank, RankFailed, RankPhase, RankStarted
+from ddp_run.supervise.inbox import Inbox, clear_stale
 
 AT = time.monotonic_ns()
 HELLO: dict[str, Any] = {
@@ -141,7 +141,7 @@ KILLED = """
 import os
 import sys
 from pathlib import Path
-from ddp_run.inbox import Inbox, clear_stale
+from ddp_run.supervise.inbox import Inbox, clear_stale
 inbox = Inbox()
 for folder in inbox.board_folders:
     for name in ("board_0_3", *sys.argv[1:]):

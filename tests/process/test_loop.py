@@ -11,11 +11,11 @@ from collections.abc import Callable
 import pytest
 from tests.waiting import limit
 
-from ddp_run.loop import Caught, Loop
+from ddp_run.supervise.loop import Caught, Loop
 
 WAITS_FOR_A_CHILD = """
 import signal, subprocess
-from ddp_run.loop import Loop, reap
+from ddp_run.supervise.loop import Loop, reap
 with Loop([signal.SIGCHLD]) as loop:
     child = subprocess.Popen(["sh", "-c", "exit 3"])
     while not (ended := reap()):

@@ -25,7 +25,7 @@ LATER = frozenset(
     }
 )
 """What the road to the agent's start has no use for. All of it may load while the agent imports torch."""
-STARTING = frozenset({"subprocess", "selectors", "socket", "ddp_run.children", "ddp_run.supervise"})
+STARTING = frozenset({"subprocess", "selectors", "socket", "ddp_run.supervise.children", "ddp_run.supervise.job"})
 """What only starting needs."""
 
 # Python's own audit event tells when the agent is about to be started; nothing of ddp-run is replaced. The error that
@@ -103,6 +103,6 @@ def test_the_road_to_the_agent(tmp_path: Path, options: list[str]) -> None:
         timeout=limit(120),
     )
     loaded = set(done.stdout.splitlines())
-    assert "ddp_run.children" in loaded, done.stderr
+    assert "ddp_run.supervise.children" in loaded, done.stderr
     assert not loaded & LATER
     assert list((tmp_path / "ddp-run-logs").glob("*/attempt_0")), "the hook was not asked at the agent's start"

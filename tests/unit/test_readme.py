@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run import supervise
 from ddp_run.cli import COMMANDS
 from ddp_run.evidence.model import Quote
 from ddp_run.judge import diagnose
@@ -24,6 +23,7 @@ from ddp_run.plan.preflight import torch_rows
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
 from ddp_run.settings.sources import parse
 from ddp_run.settings.table import Row, all_rows
+from ddp_run.supervise import job
 from ddp_run.tell import verdict_file, verdict_text
 from ddp_run.values import problem
 
@@ -129,7 +129,7 @@ def test_every_code_is_in_the_change_log() -> None:
 def test_exit_codes_are_those_of_the_code() -> None:
     table = README.partition("### Exit codes\n")[2].partition("###")[0]
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
-    assert listed == {0, 1, diagnose.USAGE, diagnose.LOST, supervise._INTERNAL_ERROR}
+    assert listed == {0, 1, diagnose.USAGE, diagnose.LOST, job._INTERNAL_ERROR}
 
 
 def test_links_lead_somewhere() -> None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_run.backoff import attempts
 from ddp_run.evidence.model import Phase
 from ddp_run.judge.retry import Decision, decide
 from ddp_run.judge.verdict import Outcome, Retry, Verdict
+from ddp_run.supervise.backoff import attempts
 
 
 def verdict(outcome: Outcome = "failed", cause: str | None = "peer-died", helps: bool = True) -> Verdict:

@@ -29,7 +29,7 @@ from ddp_run.record.events import (
     TellUnfinished,
     TimerFired,
 )
-from ddp_run.run import Run
+from ddp_run.supervise.machine import AttemptMachine
 
 AT = MonotonicNs(0)
 GRACE = 7.0
@@ -55,14 +55,14 @@ def fired(name: str) -> TimerFired:
     return TimerFired(AT, name)
 
 
-def running(restarts: int = 0, alone: bool = True) -> Run:
-    run = Run(GRACE, restarts, agent_ends_with_ranks=alone)
+def running(restarts: int = 0, alone: bool = True) -> AttemptMachine:
+    run = AttemptMachine(GRACE, restarts, agent_ends_with_ranks=alone)
     for event in (AgentStarted(AT, 99), started(0), started(1)):
         assert run.on(event) == []
     return run
 
 
-def feed(run: Run, *events: Event) -> list[Action]:
+def feed(run: AttemptMachine, *events: Event) -> list[Action]:
     return [action for event in events for action in run.on(event)]
 
 
@@ -81,7 +81,7 @@ def test_a_failure_starts_the_grace_and_nothing_is_signalled_before_it_ends() ->
 
 def test_after_the_last_rank_the_agent_has_a_deadline_of_its_own_within_the_grace() -> None:
     assert SetTimer("agent", 5.0) in feed(running(), exited(0, 1), exited(1, -15))
-    run = Run(0.5)
+    run = AttemptMachine(0.5)
     feed(run, AgentStarted(AT, 99), started(0), exited(0, 1))
     assert signals(feed(run, fired("agent"))) == KILL_ALL
 
@@ -103,7 +103,7 @@ def test_the_agent_need_not_be_waited_for_once_all_ranks_have_ended_well() -> No
 
 
 def test_a_rank_that_has_not_said_hello_yet_is_waited_for() -> None:
-    run = Run(GRACE, agent_ends_with_ranks=True)
+    run = AttemptMachine(GRACE, agent_ends_with_ranks=True)
     assert feed(run, AgentStarted(AT, 99), started(0), exited(0, 0)) == []
     assert signals(feed(run, started(1), exited(1, 0))) == END_AGENT
 
@@ -197,7 +197,7 @@ def test_a_stop_signal_while_the_job_is_ending_kills() -> None:
 
 
 def test_a_stop_signal_that_the_agent_does_not_take_goes_to_the_ranks() -> None:
-    run = Run(GRACE, agent_signals=frozenset({signal.SIGTERM}))
+    run = AttemptMachine(GRACE, agent_signals=frozenset({signal.SIGTERM}))
     feed(run, AgentStarted(AT, 99), started(0))
     assert signals(feed(run, received(signal.SIGINT))) == [(Target.RANKS, signal.SIGINT)]
 
@@ -210,7 +210,7 @@ def test_notices_are_forwarded_to_ranks_that_handle_them_and_end_nothing(signum:
 
 
 def test_a_notice_that_the_agent_was_told_to_handle_goes_to_the_agent() -> None:
-    run = Run(GRACE, agent_signals=frozenset({signal.SIGUSR1}))
+    run = AttemptMachine(GRACE, agent_signals=frozenset({signal.SIGUSR1}))
     assert signals(feed(run, AgentStarted(AT, 99), received(signal.SIGUSR1))) == [(Target.AGENT, signal.SIGUSR1)]
 
 
@@ -221,31 +221,31 @@ def test_what_even_sigkill_does_not_end_is_not_waited_for() -> None:
     assert feed(run, fired("give-up")) == [FinishAttempt()]
 
 
-def _to_running(run: Run) -> None:
+def _to_running(run: AttemptMachine) -> None:
     feed(run, AgentStarted(AT, 99), started(0), started(1))
 
 
-def _to_failing(run: Run) -> None:
+def _to_failing(run: AttemptMachine) -> None:
     _to_running(run)
     feed(run, exited(1, 3))
 
 
-def _to_stopping(run: Run) -> None:
+def _to_stopping(run: AttemptMachine) -> None:
     _to_running(run)
     feed(run, received(signal.SIGTERM))
 
 
-def _to_killing(run: Run) -> None:
+def _to_killing(run: AttemptMachine) -> None:
     _to_stopping(run)
     feed(run, received(signal.SIGTERM))
 
 
-def _to_done(run: Run) -> None:
+def _to_done(run: AttemptMachine) -> None:
     _to_killing(run)
     feed(run, AgentExited(AT, -9))
 
 
-STATES: dict[str, Callable[[Run], None]] = {
+STATES: dict[str, Callable[[AttemptMachine], None]] = {
     "running": _to_running,
     "failing": _to_failing,
     "stopping": _to_stopping,
@@ -273,14 +273,14 @@ TABLE: list[tuple[Event, list[list[tuple[Target, int]]]]] = [
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("event,cells", TABLE, ids=[str(row[0]) for row in TABLE])
 def test_every_event_in_every_state(state: str, event: Event, cells: list[list[tuple[Target, int]]]) -> None:
-    run = Run(GRACE)
+    run = AttemptMachine(GRACE)
     STATES[state](run)
     assert signals(run.on(event)) == cells[list(STATES).index(state)]
 
 
 @pytest.mark.parametrize("state", ["running", "failing", "stopping", "killing"])
 def test_the_agents_end_finishes_the_attempt_once(state: str) -> None:
-    run = Run(GRACE)
+    run = AttemptMachine(GRACE)
     STATES[state](run)
     assert run.on(AgentExited(AT, 1)) == [FinishAttempt()]
     assert run.on(AgentExited(AT, 1)) == []
@@ -288,6 +288,6 @@ def test_the_agents_end_finishes_the_attempt_once(state: str) -> None:
 
 def test_ctrl_z_stops_the_job_in_every_state() -> None:
     for arrive in STATES.values():
-        run = Run(GRACE)
+        run = AttemptMachine(GRACE)
         arrive(run)
         assert run.on(received(signal.SIGTSTP)) == [SuspendSelf()]

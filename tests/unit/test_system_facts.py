@@ -14,8 +14,6 @@ from tests.waiting import wait_until
 
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.advice import by_core
-from ddp_run.leftovers import Leftovers
-from ddp_run.loop import Loop, reap
 from ddp_run.observe import core_dump, kernel_log, processes
 from ddp_run.observe.gpus import GpuWatch
 from ddp_run.observe.kernel_log import KernelLog, text_of
@@ -33,7 +31,9 @@ from ddp_run.record.events import (
     SpaceCounted,
 )
 from ddp_run.record.resources import MemoryTrend, MemoryUse, Space, size
-from ddp_run.surroundings import Surroundings
+from ddp_run.supervise.leftovers import Leftovers
+from ddp_run.supervise.loop import Loop, reap
+from ddp_run.supervise.surroundings import Surroundings
 from ddp_run.values.aside import Asides
 
 AT = MonotonicNs(7)

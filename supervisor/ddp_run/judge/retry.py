@@ -1,4 +1,4 @@
-"""Whether there is another attempt. Pure; how long it is waited for: `ddp_run.backoff`."""
+"""Whether there is another attempt. Pure; how long it is waited for: `ddp_run.supervise.backoff`."""
 
 from __future__ import annotations
 

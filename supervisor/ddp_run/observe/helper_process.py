@@ -39,7 +39,8 @@ def die_with_parent() -> Callable[[], None]:
 def start_probe(program: Path) -> subprocess.Popen[bytes]:
     """Start a program that answers questions on its standard input, and ends with this process. Raises OSError.
 
-    Nobody may wait for it but `ddp_run.loop.reap`. `-P`: the names of ddp-run's own modules must not hide others.
+    Nobody may wait for it but `ddp_run.supervise.loop.reap`. `-P`: the names of ddp-run's own modules must not hide
+    others.
     """
     return subprocess.Popen(
         [sys.executable, "-P", str(program)],

@@ -1,4 +1,4 @@
-"""Facts that come in (`Event`, past tense) and orders that go out (`Action`, imperative) of `ddp_run.run.Run`.
+"""Facts that come in (`Event`, past tense) and orders that go out (`Action`, imperative) of an attempt's machine.
 
 Every event carries `at`, nanoseconds of CLOCK_MONOTONIC at which the thing *happened*. That clock is shared by all
 processes of a host, so a stamp taken inside a rank and one taken here compare directly.

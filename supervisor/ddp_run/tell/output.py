@@ -47,7 +47,7 @@ class ConsoleSettings:
 
 
 class Descriptors(Protocol):
-    """Who waits for descriptors: `ddp_run.loop.Loop`."""
+    """Who waits for descriptors: `ddp_run.supervise.loop.Loop`."""
 
     def watch(self, fd: int, key: Hashable, *, write: bool = False) -> None:
         """Tell when it can be read, or written."""

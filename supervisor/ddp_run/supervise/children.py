@@ -30,7 +30,7 @@ def become_subreaper() -> bool:
 def start_agent(argv: Sequence[str], environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
     """Start the agent in a session of its own, its output in `log`. Raises OSError.
 
-    Nobody may wait for it but `ddp_run.loop.reap`, which would otherwise race for its exit code.
+    Nobody may wait for it but `ddp_run.supervise.loop.reap`, which would otherwise race for its exit code.
     """
     with open(open_private(log, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as output:
         return subprocess.Popen(

@@ -102,7 +102,7 @@ class _Member:
 
 @final
 @dataclass
-class Run:
+class AttemptMachine:
     """One attempt. `grace_s`: seconds between being asked to end and SIGKILL."""
 
     grace_s: float

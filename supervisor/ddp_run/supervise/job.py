@@ -19,10 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, final
 
-from ddp_run import __version__, children
-from ddp_run.attempt import Attempt
-from ddp_run.inbox import Inbox, clear_stale
-from ddp_run.loop import Caught, Loop, reap
+from ddp_run import __version__
 from ddp_run.observe import processes
 from ddp_run.plan.launch_plan import (
     RANK_PROGRAM,
@@ -45,8 +42,12 @@ from ddp_run.record.events import (
 )
 from ddp_run.record.journal import Journal, now
 from ddp_run.record.run_folder import RunFolder
-from ddp_run.run import HANDLED_SIGNALS, Run
 from ddp_run.settings.options import Options
+from ddp_run.supervise import children
+from ddp_run.supervise.attempt import Attempt
+from ddp_run.supervise.inbox import Inbox, clear_stale
+from ddp_run.supervise.loop import Caught, Loop, reap
+from ddp_run.supervise.machine import HANDLED_SIGNALS, AttemptMachine
 from ddp_run.tell.console import Mode
 from ddp_run.tell.output import ConsoleSettings, Output
 from ddp_run.tell.tail import Tailer
@@ -64,8 +65,8 @@ _NEEDED_WHEN_RANKS_START_OR_DIE = (
     "ddp_run.observe.core_dump",
     "ddp_run.judge.judging",
     "ddp_run.judge.retry",
-    "ddp_run.backoff",
-    "ddp_run.leftovers",
+    "ddp_run.supervise.backoff",
+    "ddp_run.supervise.leftovers",
     "ddp_run.tell.teller",
 )
 """Loaded while the agent imports torch: the loop must not be away later."""
@@ -144,7 +145,7 @@ class _Job:
         self._waiting = self._start_attempt()
         self._start_keeper()
         self._after_spawn()
-        from ddp_run import backoff
+        from ddp_run.supervise import backoff
 
         retrying = backoff.attempts(
             self.plan.options.max_retries,
@@ -208,7 +209,9 @@ class _Job:
             number=number,
             folder=folder,
             run_folder=self.folder.path,
-            run=Run(options.grace_s, local_restarts(options), self.plan.agent_signals, agent_ends_with_ranks(options)),
+            run=AttemptMachine(
+                options.grace_s, local_restarts(options), self.plan.agent_signals, agent_ends_with_ranks(options)
+            ),
             loop=self.loop,
             journal=self.journal,
             inbox=self.inbox,

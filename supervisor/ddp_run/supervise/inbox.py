@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, final
 
-from ddp_run import board_folder
-from ddp_run.board_folder import BoardFolder
 from ddp_run.record.events import (
     ExceptionInfo,
     LocalRank,
@@ -30,6 +28,8 @@ from ddp_run.record.events import (
     RankStarted,
 )
 from ddp_run.record.journal import now
+from ddp_run.supervise import board_folder
+from ddp_run.supervise.board_folder import BoardFolder
 from ddp_run.values import kernel_text, own_folders
 
 _MOST = 256 * 1024

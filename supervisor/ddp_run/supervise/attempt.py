@@ -1,7 +1,7 @@
 """One attempt: the agent and its ranks as sources of events, and actions done to them. A map, no policy.
 
-What happens is decided by `ddp_run.run.Run`; this file only turns descriptors, signals and timers into events for it,
-and carries out what it orders.
+What happens is decided by `ddp_run.supervise.machine`; this file only turns descriptors, signals and timers into events
+for it, and carries out what it orders.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never, final
 
-from ddp_run import children
-from ddp_run.inbox import Inbox
-from ddp_run.loop import Caught, Loop, RanOut, Ready, reap
 from ddp_run.observe import processes
 from ddp_run.record.events import (
     Action,
@@ -43,7 +40,10 @@ from ddp_run.record.events import (
     TimerFired,
 )
 from ddp_run.record.journal import Journal, now
-from ddp_run.run import Run
+from ddp_run.supervise import children
+from ddp_run.supervise.inbox import Inbox
+from ddp_run.supervise.loop import Caught, Loop, RanOut, Ready, reap
+from ddp_run.supervise.machine import AttemptMachine
 from ddp_run.tell.output import Output
 from ddp_run.tell.tail import Tailer
 from ddp_run.values.aside import Asides
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ddp_run.evidence.log_tail import GrowingLog
     from ddp_run.observe.close_look import GpuUse
     from ddp_run.observe.observer import Observer
-    from ddp_run.surroundings import Surroundings
+    from ddp_run.supervise.surroundings import Surroundings
 
 _LOOK_FOR_RANKS_S = 2.0
 """How often to look for ranks among the agent's children, for those that cannot say hello."""
@@ -83,7 +83,7 @@ class Attempt:
     number: int
     folder: Path
     run_folder: Path
-    run: Run
+    run: AttemptMachine
     loop: Loop
     journal: Journal
     inbox: Inbox
@@ -125,7 +125,7 @@ class Attempt:
         agent.returncode = 0
         self._agent, self._environ = agent.pid, environ
         self._emit(AgentStarted(now(), agent.pid))
-        from ddp_run.surroundings import Surroundings
+        from ddp_run.supervise.surroundings import Surroundings
 
         self._surroundings = Surroundings(
             self.loop,
@@ -489,7 +489,7 @@ class Attempt:
 
     def _end_leftovers(self) -> None:
         """End what ranks left behind, and name what does not end."""
-        from ddp_run.leftovers import Leftovers, not_ended
+        from ddp_run.supervise.leftovers import Leftovers, not_ended
 
         leftovers = Leftovers(self._emit, self._serve, self._not_the_jobs)
         leftovers.end(self._remaining_grace_s(), self._killed)

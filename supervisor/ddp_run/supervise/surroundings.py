@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import final
 
-from ddp_run.loop import Loop, RanOut, Ready, Wakeup
 from ddp_run.observe import gpus, memory, space
 from ddp_run.observe.close_look import GpuUse
 from ddp_run.observe.gpus import GpuWatch
@@ -18,6 +17,7 @@ from ddp_run.observe.memory import Sampler
 from ddp_run.observe.space import SpaceQuestion
 from ddp_run.record.events import Event, LocalRank, Noted, Rank
 from ddp_run.record.journal import now
+from ddp_run.supervise.loop import Loop, RanOut, Ready, Wakeup
 from ddp_run.values.aside import Asides
 
 
