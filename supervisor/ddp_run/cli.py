@@ -54,9 +54,9 @@ def run(words: Sequence[str]) -> int:
         return launch(tuple(words))
     if _is_program(words[0]):
         raise Refused((_ambiguous(words[0]),), tuple(words))
-    from ddp_run import commands
+    from ddp_run.commands import command_line
 
-    return commands.run(list(words))
+    return command_line.run(list(words))
 
 
 def _is_program(word: str) -> bool:

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
+from ddp_run.commands.explanation import explain_logs
 from ddp_run.evidence.gather import gather
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted.spoken_text import Log
-from ddp_run.explanation import explain_logs
 from ddp_run.judge import cut_log
 from ddp_run.judge.diagnose import catalogue, judge
 from ddp_run.judge.verdict import Verdict

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
-from ddp_run import explanation
+from ddp_run.commands import explanation
 from tests.waiting import limit, wait_until
 
 TRAIN = Path(__file__).parents[1] / "faults" / "train.py"

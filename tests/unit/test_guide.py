@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ddp_run.cli import COMMANDS
-from ddp_run.commands import commands
+from ddp_run.commands.command_line import commands
 from ddp_run.judge import diagnose
 from ddp_run.plan.preflight import torch_rows
 from ddp_run.settings.sources import parse

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ddp_run import explanation
+from ddp_run.commands import explanation
 from ddp_run.record import events, journal
 from ddp_run.record.events import Event, ExceptionInfo, MonotonicNs, Rank
 from ddp_run.tell.verdict_text import source_line

@@ -39,7 +39,7 @@ def explain(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> 
     folders of them, or - for standard input. Without one: standard input where that is a pipe or a file, else the
     newest run here.
     """
-    from ddp_run import explanation
+    from ddp_run.commands import explanation
     from ddp_run.record.runs_meant import runs_meant
 
     if not paths:

@@ -1,0 +1,1 @@
+"""The commands besides a launch: explain and rules."""
