@@ -22,7 +22,7 @@ from ddp_run.judge.diagnose import catalogue
 MEASURE = """
 import json, re, resource, sys, time
 from pathlib import Path
-from ddp_run import diagnose, scan, transcript
+from ddp_run.evidence import scan; from ddp_run.evidence.pasted import transcript; from ddp_run.judge import diagnose
 from ddp_run.evidence.pasted.spoken_text import Log
 words = sorted({sign.words for cause in diagnose.catalogue() for sign in cause.signs})
 wall, cpu = time.monotonic(), time.process_time()

@@ -17,7 +17,8 @@ from ddp_run.observe import processes
 TREE = """
 import os, resource, signal, subprocess, sys, time
 from pathlib import Path
-from ddp_run import children, processes
+from ddp_run.observe import processes
+from ddp_run.supervise import children
 
 def alive():
     return [pid for pid in pids if processes.is_alive(pid)]
@@ -140,7 +141,8 @@ def test_the_keeper_is_dismissed_where_nothing_is_left(tmp_path: Path) -> None:
 HIDDEN = """
 import os, subprocess, sys, time
 from pathlib import Path
-from ddp_run import children, processes
+from ddp_run.observe import processes
+from ddp_run.supervise import children
 from ddp_run.observe.process_look import process
 
 def started(words):

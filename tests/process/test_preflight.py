@@ -295,7 +295,7 @@ def test_torch_missing_is_told(tmp_path: Path) -> None:
     program = "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p];"
     program += f"sys.path.insert(0, {str(Path(__file__).parents[2] / 'supervisor')!r});"
     program += "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f)];"
-    program += "from ddp_run import preflight, problem\n"
+    program += "from ddp_run.plan import preflight; from ddp_run.values import problem\n"
     program += "try: preflight.torch_rows()\nexcept problem.Refused as refused: print(refused.problems[0].title)"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.strip() == "torch is not installed for this Python", done.stderr

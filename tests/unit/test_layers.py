@@ -1,4 +1,4 @@
-"""Which module may import which: the layers of docs/architecture.md, read from the sources without importing them."""
+"""Which folder may import from which: the way of the data, read from the sources without importing them."""
 
 from __future__ import annotations
 
@@ -12,142 +12,51 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "supervisor" / "ddp_run"
 
-# From the ground up. A module imports from its own layer (without a circle) and from those below.
-LAYERS: dict[str, tuple[str, ...]] = {
-    "values": (
-        "frozen",
-        "events",
-        "event_fields",
-        "resources",
-        "evidence_model",
-        "verdict",
-        "stop_signals",
-        "problem",
-        "exit_status",
-        "secret_forms",
-        "secret_names",
-        "secret_urls",
-        "redaction",
-        "lines",
-        "raw_lines",
-        "option_values",
-        "option_table",
-        "help_text",
-        "shell_slips",
-        "other_launchers",
-        "grammar",
-        "config_file",
-        "options",
-        "option_checks",
-        "option_sources",
-        "likely_mistakes",
-    ),
-    "decisions": (
-        "run",
-        "plan",
-        "retry",
-        "backoff",
-        "diagnose",
-        "first_end",
-        "signs",
-        "advice",
-        "progress",
-        "close_look",
-        "stall_watch",
-        "lateness",
-        "stack_text",
-        "crash_text",
-        "cut_log",
-        "gpu_text",
-        "nccl_text",
-        "oom_text",
-        "ras_text",
-        "waiting",
-        "spoken_text",
-        "torn_line",
-        "raised",
-        "torn_frames",
-        "transcript",
-        "wrapped",
-        "speakers",
-        "launcher_text",
-        "catalogue_text",
-        "childfailed",
-        "traceback_text",
-        "quoted_traceback",
-        "verdict_text",
-        "torch_threads",
-        "attempt_events",
-        "kept_events",
-        "rank_ends",
-        "resource_evidence",
-        "rules",
-    ),
-    "machine": (
-        "terminal",
-        "kernel_text",
-        "private_files",
-        "loop",
-        "processes",
-        "helper_process",
-        "children",
-        "addresses",
-        "net",
-        "memory",
-        "gpus",
-        "kernel_log",
-        "aside",
-        "space",
-        "core_dump",
-        "own_folders",
-        "board_folder",
-        "inbox",
-        "journal",
-        "runs_meant",
-        "run_folder",
-        "tail",
-        "log_tail",
-        "at_rest",
-        "boards",
-        "nccl_ras",
-        "process_look",
-        "waited_paths",
-        "native_stack",
-        "observer",
-        "surroundings",
-        "leftovers",
-        "scan",
-        "evidence",
-        "console",
-        "failed_lines",
-        "output",
-        "plan_file",
-        "verdict_file",
-        "script_check",
-        "plug_ins",
-        "preflight",
-    ),
-    "supervision": ("judging", "tell", "attempt", "supervise", "explanation"),
-    "commands": ("commands", "cli"),
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "values": (),
+    "record": ("values",),
+    "settings": ("values",),
+    "plan": ("settings", "values"),
+    "evidence": ("record", "values"),
+    "observe": ("evidence", "record", "values"),
+    "judge": ("evidence", "record", "values"),
+    "tell": ("judge", "evidence", "record", "values"),
+    "supervise": ("tell", "judge", "evidence", "observe", "record", "plan", "settings", "values"),
+    "commands": ("tell", "judge", "evidence", "record", "values"),
+    "cli": ("commands", "settings", "plan", "supervise", "values"),
+    "__init__": ("commands", "judge"),
 }
-# Code that runs in other processes: nobody imports it, and it imports nothing of the layers.
+"""For each folder the others that it may import from; `cli` and the package's own face are single files."""
+# Code that runs in other processes: nobody imports it, and it imports nothing of the folders.
 ELSEWHERE = ("rank", "agent", "keeper", "gpu_probe", "training")
 # Of these, what runs where torch is loaded anyway: torch's agent, and scripts that call `ddp_run.training`.
 BESIDE_TORCH = ("agent", "training")
 
-PURE = ("values", "decisions")
+PURE = (
+    *("settings", "judge", "evidence.pasted", "plan.launch_plan", "supervise.machine", "supervise.backoff"),
+    *("record.events", "record.event_fields", "record.kept_events", "record.attempt_events", "record.resources"),
+    *("evidence.model", "evidence.rank_ends", "evidence.resource_evidence", "evidence.traceback_text"),
+    *("evidence.childfailed", "evidence.crash_text"),
+    *("observe.stack_text", "observe.close_look", "observe.stall_watch", "observe.lateness", "observe.progress"),
+    *("observe.ras_text", "tell.verdict_text", "tell.catalogue_text", "tell.quoted_traceback"),
+    *("values.frozen", "values.exit_status", "values.problem", "values.secret_forms", "values.secret_names"),
+    *("values.secret_urls", "values.redaction", "values.lines", "values.raw_lines", "values.stop_signals"),
+)
+"""Folders and modules that do no I/O: functions over values."""
+READS_FILES = ("judge.judging",)
+"""What within a pure folder may ask others for I/O."""
 IMPURE_MODULES = frozenset(
     {"os", "socket", "subprocess", "time", "threading", "multiprocessing", "asyncio", "selectors", "select"}
     | {"ctypes", "fcntl", "shutil", "tempfile", "psutil", "structlog", "click", "torch"}
 )
 IMPURE_CALLS = frozenset({"open", "print", "input", "exec"})
 OUTSIDE: dict[str, tuple[str, ...]] = {
-    "click": ("commands",),
-    "structlog": ("output",),
-    "tenacity": ("backoff", "net"),
-    "psutil": ("net",),
+    "click": ("commands.command_line",),
+    "structlog": ("tell.output",),
+    "tenacity": ("supervise.backoff", "plan.net"),
+    "psutil": ("plan.net",),
     "torch": ("agent.logs_specs", "training"),
-    "hyperscan": ("scan",),
+    "hyperscan": ("evidence.scan",),
     "pynvml": ("gpu_probe",),
 }
 """The modules that may import each of the libraries that are not Python's own."""
@@ -155,10 +64,17 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
 
 def _name(path: Path) -> str:
     parts = path.relative_to(PACKAGE).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
 
-MODULES = {name: path for path in sorted(PACKAGE.rglob("*.py")) if (name := _name(path))}
+MODULES = {_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def _folder(module: str) -> str:
+    return module.partition(".")[0]
+
+
+INSIDE = [name for name in MODULES if _folder(name) not in ELSEWHERE]
 
 
 def _tree(module: str) -> ast.Module:
@@ -172,8 +88,7 @@ def _imports(module: str) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}:{node.lineno}: imports are written out in full"
-            names = (f"{node.module}.{alias.name}" for alias in node.names)
-            for name in names:
+            for name in (f"{node.module}.{alias.name}" for alias in node.names):
                 known = name.removeprefix("ddp_run.") in MODULES
                 yield name if known else str(node.module)
 
@@ -189,35 +104,33 @@ def _foreign(module: str) -> set[str]:
     return {name.partition(".")[0] for name in _imports(module)} - {"ddp_run", "__future__"}
 
 
-def _layer(module: str) -> str | None:
-    top = module.partition(".")[0]
-    return next((layer for layer, members in LAYERS.items() if top in members), None)
+def _is_pure(module: str) -> bool:
+    return module not in READS_FILES and any(module == name or module.startswith(f"{name}.") for name in PURE)
 
 
-def test_every_module_has_one_place() -> None:
-    places = [name for members in LAYERS.values() for name in members] + list(ELSEWHERE)
-    assert len(places) == len(set(places)), "a module stands in two layers"
-    tops = {name.partition(".")[0] for name in MODULES}
-    assert tops == set(places), f"without a layer: {tops - set(places)}; gone: {set(places) - tops}"
+def test_every_module_lies_in_a_room() -> None:
+    assert {_folder(name) for name in MODULES} == {*ALLOWED, *ELSEWHERE}
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if _layer(name)])
-def test_imports_go_down(module: str) -> None:
-    order = list(LAYERS)
-    layer = _layer(module)
-    assert layer is not None
+@pytest.mark.parametrize("module", INSIDE)
+def test_folders_import_as_the_data_goes(module: str) -> None:
+    mine = _folder(module)
     for imported in _ours(module):
-        found = _layer(imported)
-        assert found is not None, f"{module} imports {imported}, which runs in another process"
-        assert order.index(found) <= order.index(layer), f"{module} ({layer}) imports {imported} ({found})"
+        found = _folder(imported)
+        assert found == mine or found in ALLOWED[mine], f"{module} imports {imported}"
 
 
 def test_no_circles() -> None:
-    graph = {module: _ours(module) for module in MODULES}
-    assert list(TopologicalSorter(graph).static_order())
+    assert list(TopologicalSorter({module: _ours(module) for module in MODULES}).static_order())
+    folders = {folder: set(others) for folder, others in ALLOWED.items()}
+    assert list(TopologicalSorter(folders).static_order())
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if _layer(name) in PURE])
+def test_what_is_pure_is_there() -> None:
+    assert {*PURE, *READS_FILES} <= set(MODULES)
+
+
+@pytest.mark.parametrize("module", [name for name in INSIDE if _is_pure(name)])
 def test_pure_modules_touch_nothing(module: str) -> None:
     assert not _foreign(module) & IMPURE_MODULES
     called = {
@@ -228,10 +141,10 @@ def test_pure_modules_touch_nothing(module: str) -> None:
     assert not called & IMPURE_CALLS
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.partition(".")[0] in ELSEWHERE])
+@pytest.mark.parametrize("module", [name for name in MODULES if _folder(name) in ELSEWHERE])
 def test_what_runs_elsewhere_stands_alone(module: str) -> None:
-    top = module.partition(".")[0]
-    assert {name.partition(".")[0] for name in _ours(module)} <= {top}
+    top = _folder(module)
+    assert {_folder(name) for name in _ours(module)} <= {top}
     allowed = sys.stdlib_module_names | ({"torch"} if top in BESIDE_TORCH else set())
     allowed |= {library for library, users in OUTSIDE.items() if module in users}
     assert _foreign(module) <= allowed
