@@ -69,11 +69,40 @@ OSError: handle is closed
     raise OSError("handle is closed")
 OSError: handle is closed
 """
+PACKAGE = """Traceback (most recent call last):
+  File "/env/lib/python3.12/site-packages/transformers/utils/quantization_config.py", line 769, in post_init
+    version("optimum")
+  File "/usr/lib/python3.12/importlib/metadata/__init__.py", line 399, in from_name
+    raise PackageNotFoundError(name)
+importlib.metadata.PackageNotFoundError: No package metadata was found for optimum
+"""
+MODEL = """2026-01-01 16:17:07,504 - serve - ERROR - base.py:55 - ValueError: The checkpoint you are trying to load has \
+model type `gpt9_moe` but Transformers does not recognize this architecture. This could be because of an issue with the
+checkpoint, or because your version of Transformers is out of date.
+"""
+SOURCED = "/var/spool/slurmd/job7/slurm_script: line 6: /opt/env.sh: No such file or directory\n"
+ADAPTER = "Error loading adapter: Can't find 'adapter_config.json' at '/home/me/checkpoints'\n"
+CLAP = """error: a value is required for '--model-id <MODEL_ID>' but none was supplied
+
+For more information, try '--help'.
+"""
+IN_A_LIBRARY = """Traceback (most recent call last):
+  File "/home/me/train.py", line 12, in <module>
+    model = build(config)
+  File "/env/lib/python3.12/site-packages/somewhere/build.py", line 9, in build
+    raise RuntimeError("the plan does not hold")
+RuntimeError: the plan does not hold
+"""
 
 
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
+        pytest.param(PACKAGE, "import-error", id="a package that is not installed"),
+        pytest.param(MODEL, "version-mismatch", id="a model that the library does not know"),
+        pytest.param(SOURCED, "file-not-found", id="a shell's words"),
+        pytest.param(ADAPTER, "file-not-found", id="an adapter's folder"),
+        pytest.param(CLAP, "bad-arguments", id="a program in Rust"),
         pytest.param(REFUSED, "bad-arguments", id="a program that a script started refused its arguments"),
         pytest.param(PRINTED, "illegal-memory-access", id="an error that the program printed"),
         pytest.param(WATCHDOG, "nccl-timeout-hang", id="the watchdog of another rank than the first"),
@@ -97,3 +126,10 @@ def test_a_program_that_failed_without_a_word_is_no_sure_cause() -> None:
 
 def test_threads_that_end_at_once_end_no_program() -> None:
     assert explain(THREADS).confidence != "certain"
+
+
+def test_what_a_library_raised_may_have_a_reason_with_a_name() -> None:
+    found = explain(IN_A_LIBRARY)
+    assert (found.cause, found.confidence) == ("python-exception", "likely")
+    own = IN_A_LIBRARY.replace("/env/lib/python3.12/site-packages/somewhere", "/home/me")
+    assert explain(own).confidence == "certain"

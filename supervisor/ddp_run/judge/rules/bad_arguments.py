@@ -39,11 +39,16 @@ _CLICK = tuple(
     Sign(f"Error: {words}", re.compile(rf"^\W*Error: (?P<what>{words}.+)"))
     for words in ("No such option", "Missing ", "Invalid value", "Got unexpected")
 )
+_CLAP = tuple(
+    Sign(f"error: {words}", re.compile(rf"(?<![\w:])error: (?P<what>{words}[^\n]+)"))
+    for words in ("a value is required for '", "unexpected argument '", "the following required arguments were not ")
+)
+"""Programs in Rust: https://docs.rs/clap, the text of its errors."""
 _TRANSFORMERS = Sign(
     "Some specified arguments are not used by the HfArgumentParser",
     re.compile(r"(?P<what>Some specified arguments are not used by the HfArgumentParser: [^\n]*)"),
 )
-SIGNS: tuple[Sign, ...] = (_ARGPARSE, *_CLICK, _TRANSFORMERS)
+SIGNS: tuple[Sign, ...] = (_ARGPARSE, *_CLICK, *_CLAP, _TRANSFORMERS)
 _OF_A_CHILD = re.compile(r"^Command .{1,4000} returned non-zero exit status 2\.", re.DOTALL)
 """Of subprocess.CalledProcessError: a program that the script started refused them."""
 _USAGE = re.compile(r"[Uu]sage: ")
@@ -59,13 +64,13 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if death.exception is not None and _OF_A_CHILD.search(death.exception.message):
         hit = anywhere(ending, (_ARGPARSE,)) if ending.last(_USAGE) is not None else None
     elif death.code is None and death.exception is None:  # a piece of a log that shows no end
-        hit = anywhere(ending, (_ARGPARSES_OWN,))
+        hit = anywhere(ending, (_ARGPARSES_OWN, *_CLAP))
         if hit is None and ending.last(_USAGE) is not None:
             hit = anywhere(ending, _CLICK)
     elif death.code != 2 or ending.last(_USAGE) is None:
         return None
     else:
-        hit = anywhere(ending, (_ARGPARSE,)) or anywhere(ending, _CLICK)
+        hit = anywhere(ending, (*_CLAP, _ARGPARSE)) or anywhere(ending, _CLICK)
     if hit is None or hit.quote is None:
         return None
     script = run.script or "the script"

@@ -82,6 +82,14 @@ SIGNS: tuple[Sign, ...] = (
         re.compile(r"Not found: \"(?P<path>[^\"\n]{1,1000})\": No such file or directory Error #2"),
     ),
     Sign(
+        ": No such file or directory",  # a shell's, of what a script reads in or starts
+        re.compile(r"^\S{1,400}: line \d{1,9}: (?P<path>(?=[^\s:/]{0,80}/)[^\s:]{1,1000}): No such file or directory$"),
+    ),
+    Sign(
+        "Can't find '",  # peft's
+        re.compile(r"Can't find '(?P<file>[^'\n]{1,200})' at '(?P<path>[^'\n]{1,1000})'"),
+    ),
+    Sign(
         "on fopen: No such file or directory",
         re.compile(r"on fopen: No such file or directory, file path: (?P<path>\S+)"),
     ),

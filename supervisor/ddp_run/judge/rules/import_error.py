@@ -29,6 +29,7 @@ RULE = Rule(
 _LIBRARY = frozenset({"OSError", "RuntimeError"})
 SIGNS: tuple[Sign, ...] = (
     Sign("ModuleNotFoundError", types=frozenset({"ModuleNotFoundError"})),
+    Sign("PackageNotFoundError", types=frozenset({"PackageNotFoundError"})),
     Sign("ImportError", types=frozenset({"ImportError"})),
     *(
         Sign(words, re.compile(rf"(?<!\S)(?P<library>\S{{1,400}}\.so[\w.]{{0,40}}): {words}"), _LIBRARY)
@@ -38,7 +39,7 @@ SIGNS: tuple[Sign, ...] = (
 _NAMED = re.compile(
     r"(?<!\S)(?P<library>\S{1,400}\.so[\w.]{0,40}): (?:cannot open shared object file|undefined symbol)"
 )
-_MODULE = re.compile(r"No module named '(?P<module>[\w.]+)'")
+_MODULE = re.compile(r"(?:No module named '|No package metadata was found for )(?P<module>[\w.]+)")
 
 
 def match(death: Death, run: Evidence) -> Finding | None:

@@ -15,8 +15,9 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.evidence.traceback_text import line_of, tells_of_a_program
+from ddp_run.evidence.traceback_text import is_library, line_of, tells_of_a_program
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.exit_status import signal_name
 
 RULE = Rule(
@@ -27,6 +28,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="a retry runs the same code on the same data"),
     since="0.1",
 )
+_FILE = re.compile(r'  File "([^"\n]{1,4096})", line \d')
 _SHOWN = 160
 _FRAME = re.compile(r'  File "[^"]+", line \d+')
 _ENDING = 40
@@ -56,9 +58,19 @@ def match(death: Death, run: Evidence) -> Finding | None:
         f"{death.who} raised {raised.type}{where}{said}",
         (quote,) if quote else (),
         advice if alone else (),
-        confidence="likely" if tells_of_a_program(raised) else "certain",
+        confidence="certain" if _is_the_reason(raised, run) else "likely",
         exception=raised,
     )
+
+
+def _is_the_reason(raised: ExceptionInfo, run: Evidence) -> bool:
+    """Not where it only tells of another program; nor in a pasted log where a library raised it, or nobody is shown.
+
+    Libraries raise for what they were given and what they run on: the reason may have a name that a person knows.
+    """
+    frames = _FILE.findall(raised.traceback)
+    own = bool(frames) and not is_library(frames[-1])
+    return not tells_of_a_program(raised) and (own or not run.logs_only)
 
 
 def _cut_off(death: Death) -> Finding | None:

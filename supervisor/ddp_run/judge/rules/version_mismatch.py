@@ -125,6 +125,12 @@ SIGNS: tuple[Sign, ...] = (
         "incompatible serialization version",  # TensorRT's
         re.compile(r"Trying to load an engine created with incompatible serialization version"),
     ),
+    Sign(
+        "but Transformers does not recognize this architecture",
+        re.compile(
+            r"has model type [`'](?P<model>[^`']{1,200})[`'] but Transformers does not recognize this architecture"
+        ),
+    ),
     Sign("Numpy is not available", types=frozenset({"RuntimeError"})),
     Sign("may indicate binary incompatibility", types=frozenset({"ValueError"})),
     Sign("module compiled against A", re.compile(r"module compiled against (?:API|ABI) version [^\n]{0,100}"), _IMPORT),
