@@ -77,8 +77,8 @@ PACKAGE = """Traceback (most recent call last):
 importlib.metadata.PackageNotFoundError: No package metadata was found for optimum
 """
 MODEL = """2026-01-01 16:17:07,504 - serve - ERROR - base.py:55 - ValueError: The checkpoint you are trying to load \
-has model type `gpt9_moe` but Transformers does not recognize this architecture. This could be because of an issue with the
-checkpoint, or because your version of Transformers is out of date.
+has model type `gpt9_moe` but Transformers does not recognize this architecture. This could be because of an issue with
+the checkpoint, or because your version of Transformers is out of date.
 """
 SOURCED = "/var/spool/slurmd/job7/slurm_script: line 6: /opt/env.sh: No such file or directory\n"
 ADAPTER = "Error loading adapter: Can't find 'adapter_config.json' at '/home/me/checkpoints'\n"
