@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ddp_run.judge.diagnose import catalogue
+from ddp_run.judge.catalogue import catalogue
 
 DDP_RUN = Path(sys.executable).parent / "ddp-run"
 WORDS = sorted({sign.words.replace("\n", " ") for cause in catalogue() for sign in cause.signs})

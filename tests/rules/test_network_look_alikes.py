@@ -7,7 +7,8 @@ import pytest
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log
-from ddp_run.judge.diagnose import follows_another, judge
+from ddp_run.judge.catalogue import follows_another
+from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Verdict
 
 MAIN = 'Traceback (most recent call last):\n  File "/home/user/train.py", line 8, in <module>\n    main()\n'

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_run.evidence.model import AgentEnd, Death, Evidence, Leaver, LogText, SummaryEntry
+from ddp_run.evidence.model import AgentEnd, CleanExit, Death, Evidence, LogText, SummaryEntry
 from ddp_run.judge import diagnose
-from ddp_run.judge.diagnose import Cause, catalogue, judge, load
+from ddp_run.judge.catalogue import Cause, catalogue, load
+from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank, StallSeen
 from ddp_run.values import problem
@@ -52,16 +53,18 @@ def lost_peer(rank: int, died: int) -> Death:
     return death(rank, 1, died + 5, failed=died, raised="RuntimeError", message=PEER)
 
 
-def leaver(rank: int, died: int) -> Leaver:
-    return Leaver(Rank(rank), LocalRank(rank), 100 + rank, MonotonicNs(died))
+def leaver(rank: int, died: int) -> CleanExit:
+    return CleanExit(Rank(rank), LocalRank(rank), 100 + rank, MonotonicNs(died))
 
 
-def run(*deaths: Death, leavers: tuple[Leaver, ...] = (), agent: AgentEnd | None = None, **more: object) -> Evidence:
+def run(
+    *deaths: Death, clean_exits: tuple[CleanExit, ...] = (), agent: AgentEnd | None = None, **more: object
+) -> Evidence:
     ended = sorted(deaths, key=lambda item: item.order)
     evidence = Evidence(
         deaths=tuple(ended),
-        leavers=leavers,
-        started=len(deaths) + len(leavers),
+        clean_exits=clean_exits,
+        started=len(deaths) + len(clean_exits),
         agent=agent or AgentEnd(code=1 if deaths else 0),
     )
     for name, value in more.items():
@@ -76,7 +79,7 @@ def named(evidence: Evidence) -> tuple[str | None, int | None, int | None]:
 
 
 def test_all_ended_with_0() -> None:
-    verdict = judge(run(leavers=(leaver(0, 5), leaver(1, 6))))
+    verdict = judge(run(clean_exits=(leaver(0, 5), leaver(1, 6))))
     assert (verdict.outcome, verdict.exit_code, verdict.cause) == ("succeeded", 0, None)
 
 
@@ -99,7 +102,7 @@ def test_a_peer_that_noticed_before_the_culprit_was_seen_is_not_named() -> None:
 
 
 def test_a_rank_that_left_early_with_0_is_named() -> None:
-    verdict = judge(run(lost_peer(0, 500), leavers=(leaver(1, 400),)))
+    verdict = judge(run(lost_peer(0, 500), clean_exits=(leaver(1, 400),)))
     assert verdict.first_failure is not None
     assert (verdict.cause, verdict.first_failure.rank, verdict.first_failure.exit_code) == ("peer-died", 1, 0)
     assert verdict.exit_code == 1
@@ -126,16 +129,16 @@ def test_a_rank_that_another_one_names_counts_with_its_own_code() -> None:
 
 
 def test_a_rank_that_ended_with_0_is_not_blamed_for_another_error() -> None:
-    evidence = run(death(0, 1, 500, raised="ValueError", message="bad"), leavers=(leaver(1, 400),))
+    evidence = run(death(0, 1, 500, raised="ValueError", message="bad"), clean_exits=(leaver(1, 400),))
     assert named(evidence) == ("python-exception", 0, 1)
 
 
 def test_a_rank_that_ended_with_0_is_blamed_though_its_peer_stamped_first() -> None:
-    assert named(run(lost_peer(0, 500), leavers=(leaver(1, 500 + 20_000_000),))) == ("peer-died", 1, 1)
+    assert named(run(lost_peer(0, 500), clean_exits=(leaver(1, 500 + 20_000_000),))) == ("peer-died", 1, 1)
 
 
 def test_a_rank_that_ended_with_0_later_is_not_blamed() -> None:
-    assert named(run(lost_peer(0, 500), leavers=(leaver(1, 500 + 2_000_000_000),))) == ("peer-died", 0, 1)
+    assert named(run(lost_peer(0, 500), clean_exits=(leaver(1, 500 + 2_000_000_000),))) == ("peer-died", 0, 1)
 
 
 def test_a_rank_that_left_without_a_word_is_the_peer_that_died() -> None:
@@ -147,10 +150,10 @@ def test_a_rank_that_left_without_a_word_is_the_peer_that_died() -> None:
 def test_a_rank_that_left_with_0_while_the_others_waited_for_ever() -> None:
     said = "rank 1 ended with exit code 0; rank 0 waits for it in barrier, 8 s"
     seen = StallSeen(MonotonicNs(9), "peer-died", True, said, (Rank(1),), (Rank(0),), MonotonicNs(1), ())
-    left = Leaver(Rank(1), LocalRank(1), 101, MonotonicNs(5))
+    left = CleanExit(Rank(1), LocalRank(1), 101, MonotonicNs(5))
     told = replace(death(0, -15, 20, sent=(15,)), stderr=LogText("attempt_0/rank_0/stderr.log"))
     verdict = judge(
-        Evidence(deaths=(told,), leavers=(left,), started=2, world_size=2, stall=seen, hung_s=8, folder="/r")
+        Evidence(deaths=(told,), clean_exits=(left,), started=2, world_size=2, stall=seen, hung_s=8, folder="/r")
     )
     assert verdict.first_failure is not None
     assert (verdict.first_failure.rank, verdict.first_failure.exit_code, verdict.exit_code) == (1, 0, 124)
@@ -223,7 +226,7 @@ def test_a_sigkill_of_our_own_is_not_out_of_memory() -> None:
     ],
 )
 def test_stopped_by_a_signal(number: int, cause: str) -> None:
-    evidence = run(death(0, -number, 50, sent=(number,)), leavers=(leaver(1, 60),), stop_signal=number, stop_at=40)
+    evidence = run(death(0, -number, 50, sent=(number,)), clean_exits=(leaver(1, 60),), stop_signal=number, stop_at=40)
     verdict = judge(evidence)
     assert (verdict.outcome, verdict.exit_code, verdict.first_failure) == ("interrupted", 128 + number, None)
     assert verdict.cause == cause
@@ -234,16 +237,16 @@ def test_stopped_by_a_signal(number: int, cause: str) -> None:
 def test_stopped_ranks_with_one_code_of_their_own() -> None:
     ends = [death(rank, 99, 50 + rank, sent=(15,)) for rank in range(3)]
     assert judge(run(*ends, stop_signal=15, stop_at=40)).exit_code == 99
-    assert judge(run(*ends, leavers=(leaver(3, 60),), stop_signal=15, stop_at=40)).exit_code == 143
+    assert judge(run(*ends, clean_exits=(leaver(3, 60),), stop_signal=15, stop_at=40)).exit_code == 143
 
 
 def test_stopped_ranks_that_end_with_0() -> None:
-    evidence = run(leavers=(leaver(0, 50), leaver(1, 60)), stop_signal=15, stop_at=40)
+    evidence = run(clean_exits=(leaver(0, 50), leaver(1, 60)), stop_signal=15, stop_at=40)
     assert (judge(evidence).outcome, judge(evidence).exit_code) == ("interrupted", 143)
 
 
 def test_a_stop_after_the_end_changes_nothing() -> None:
-    assert judge(run(leavers=(leaver(0, 50),), stop_signal=15, stop_at=70)).outcome == "succeeded"
+    assert judge(run(clean_exits=(leaver(0, 50),), stop_signal=15, stop_at=70)).outcome == "succeeded"
 
 
 def test_a_failure_before_the_stop_is_the_verdict() -> None:

@@ -81,14 +81,14 @@ def test_deaths_leavers_and_the_agents_term(tmp_path: Path) -> None:
     evidence = gather(tmp_path, events, 0)
     assert [(d.rank, d.code, d.signals_sent) for d in evidence.deaths] == [(1, 3, ()), (0, -15, (15,))]
     assert (evidence.script, evidence.world_size, evidence.started) == ("train.py", 2, 2)
-    assert gather(tmp_path, [*start(), exited(20, 1, 0), exited(30, 0, 0)], 0).leavers[0].rank == 1
+    assert gather(tmp_path, [*start(), exited(20, 1, 0), exited(30, 0, 0)], 0).clean_exits[0].rank == 1
 
 
 def test_a_rank_has_left_when_its_program_ends(tmp_path: Path) -> None:
     """Its connections are closed from then on; its process may take seconds more."""
     finished = RankFinished(ns(10), Rank(1), 0)
     events = [*start(), finished, failed(20, 0, 1), exited(5_000_000_000, 1, 0), exited(6_000_000_000, 0, 1)]
-    assert [leaver.left_at for leaver in gather(tmp_path, events, 0).leavers] == [10]
+    assert [leaver.at for leaver in gather(tmp_path, events, 0).clean_exits] == [10]
     code_at_exit = [*start(), finished, exited(20, 1, 17), exited(30, 0, -15)]
     assert [death.rank for death in gather(tmp_path, code_at_exit, 0).deaths] == [1, 0]
 
@@ -148,7 +148,7 @@ def test_a_code_that_nobody_could_read_comes_from_the_agent(tmp_path: Path) -> N
     (tmp_path / "attempt_0" / "agent.log").write_text(SUMMARY.format(rank=1, code=-11, pid=101))
     evidence = gather(tmp_path, [*start(), exited(10, 0, None), exited(20, 1, None), AgentExited(ns(40), 1)], 0)
     assert [(d.rank, d.code) for d in evidence.deaths] == [(1, -11)]
-    assert [leaver.rank for leaver in evidence.leavers] == [0]
+    assert [leaver.rank for leaver in evidence.clean_exits] == [0]
 
 
 SPAWNED = """

@@ -14,7 +14,7 @@ import pytest
 
 from ddp_run.cli import COMMANDS
 from ddp_run.commands.command_line import commands
-from ddp_run.judge import diagnose
+from ddp_run.judge import catalogue
 from ddp_run.plan.preflight import torch_rows
 from ddp_run.settings.sources import parse
 from ddp_run.settings.table import Row, all_rows
@@ -116,7 +116,7 @@ def test_command_lines_are_understood(rows: tuple[Row, ...], words: list[str]) -
         command = commands.commands[words[0]]
         context = command.make_context(words[0], list(words[1:]))
         cause = context.params.get("cause")
-        assert cause is None or cause in {each.rule.name for each in diagnose.catalogue()}
+        assert cause is None or cause in {each.rule.name for each in catalogue.catalogue()}
         return
     options = parse(words, {}, torch_rows=rows, read_file=lambda path: Path(path).read_text())
     assert options.script == "train.py" or (ROOT / (options.script or "")).is_file()
@@ -171,7 +171,7 @@ def test_sections_that_are_linked_exist() -> None:
 
 def test_every_cause_is_linked() -> None:
     linked = set(re.findall(r"\]\(causes/([\w-]+)\.md\)", GUIDE))
-    names = {cause.rule.name for cause in diagnose.catalogue()}
+    names = {cause.rule.name for cause in catalogue.catalogue()}
     assert names <= linked
     assert linked <= names | {"index"}
 

@@ -10,7 +10,8 @@ import pytest
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log
-from ddp_run.judge.diagnose import follows_another, judge
+from ddp_run.judge.catalogue import follows_another
+from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Verdict
 
 GROWTH = 10.0

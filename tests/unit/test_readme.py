@@ -17,7 +17,7 @@ from tests.waiting import limit
 
 from ddp_run.cli import COMMANDS
 from ddp_run.evidence.model import Quote
-from ddp_run.judge import diagnose
+from ddp_run.judge import catalogue, diagnose
 from ddp_run.judge.verdict import Collateral, FirstFailure, Verdict
 from ddp_run.plan.preflight import torch_rows
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
@@ -111,7 +111,7 @@ def test_variables_exist(document: str) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_codes_exist(document: str) -> None:
-    causes, notes = diagnose.load()
+    causes, notes = catalogue.load()
     assert not notes
     known = dict(problem.CODES) | {cause.rule.code: cause.rule.name for cause in causes}
     text = (ROOT / document).read_text(encoding="utf-8")
@@ -121,7 +121,7 @@ def test_codes_exist(document: str) -> None:
 
 
 def test_every_code_is_in_the_change_log() -> None:
-    causes, _notes = diagnose.load()
+    causes, _notes = catalogue.load()
     known = set(problem.CODES) | {cause.rule.code for cause in causes}
     assert known <= set(re.findall(r"DDP\d\d\d", (ROOT / "CHANGELOG.md").read_text()))
 

@@ -10,7 +10,8 @@ from ddp_run.evidence.model import Evidence, LogText
 from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.evidence.pasted.torn_line import once
 from ddp_run.evidence.pasted.transcript import read
-from ddp_run.judge.diagnose import follows_another, judge
+from ddp_run.judge.catalogue import follows_another
+from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Rank
 

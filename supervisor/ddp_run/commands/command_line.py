@@ -65,10 +65,10 @@ def rules(words: tuple[str, ...], as_json: bool) -> int:
 
     All of them; all that is known of one, by its name or code; or those whose names, titles or pages hold the words.
     """
-    from ddp_run.judge import diagnose
+    from ddp_run.judge import catalogue
     from ddp_run.tell import catalogue_text
 
-    causes = diagnose.catalogue()
+    causes = catalogue.catalogue()
     one = next((each for each in causes if words[:1] and words[0].lower() in _names(each.rule)), None)
     if one is not None and len(words) == 1:
         text = json.dumps(catalogue_text.as_json(one), indent=2) + "\n" if as_json else ""

@@ -15,7 +15,7 @@ from pathlib import Path
 from ddp_run.evidence import scan
 from ddp_run.evidence.pasted import transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log
-from ddp_run.judge import cut_log, diagnose, judging, retry
+from ddp_run.judge import catalogue, cut_log, diagnose, judging, retry
 from ddp_run.judge.signs import words
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import journal
@@ -67,7 +67,7 @@ def explain_logs(logs: Sequence[Log]) -> Verdict:
 
 
 def _read(logs: Sequence[Log]) -> Verdict:
-    strict = diagnose.judge(transcript.read(logs, diagnose.follows_another))
+    strict = diagnose.judge(transcript.read(logs, catalogue.follows_another))
     return cut_log.read(logs, strict).without_secrets()
 
 
@@ -179,7 +179,7 @@ def _logs(paths: Sequence[str], rank_from_filename: bool) -> list[tuple[Log, str
 
 def _words() -> frozenset[str]:
     """What any rule or reader may want of a large log."""
-    signs = (sign for cause in diagnose.catalogue() for sign in cause.signs)
+    signs = (sign for cause in catalogue.catalogue() for sign in cause.signs)
     return frozenset({*words(signs), *transcript.WORDS})
 
 

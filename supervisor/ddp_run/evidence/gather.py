@@ -17,7 +17,7 @@ from typing import cast, get_args
 
 from ddp_run.evidence import childfailed, resource_evidence, traceback_text
 from ddp_run.evidence.log_tail import TAIL_BYTES, read_tail
-from ddp_run.evidence.model import AgentEnd, Death, Evidence, Leaver, LogText, Phase
+from ddp_run.evidence.model import AgentEnd, CleanExit, Death, Evidence, LogText, Phase
 from ddp_run.evidence.pasted.raised import starts_a_launcher
 from ddp_run.evidence.rank_ends import RankEnds
 from ddp_run.record.attempt_events import AttemptEvents, of_attempt
@@ -69,7 +69,7 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
         for each in untold
         if each.rank is not None
     ]
-    leavers = [_leaver(folder, part, start, ends) for start in started.values() if ends.left(start)]
+    clean_exits = [_leaver(folder, part, start, ends) for start in started.values() if ends.left(start)]
     stop = next((e for e in part.events if isinstance(e, SignalReceived) and e.signum in STOP_SIGNALS), None)
     not_ended = tuple(e for e in part.events if isinstance(e, NotEnded))
     alive = [start for start in started.values() if any(start.pid == e.pid for e in not_ended)]
@@ -81,7 +81,7 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
         attempt=attempt,
         attempts=attempt + 1,
         deaths=tuple(sorted(deaths, key=lambda death: death.order)),
-        leavers=tuple(sorted(leavers, key=lambda leaver: leaver.left_at)),
+        clean_exits=tuple(sorted(clean_exits, key=lambda leaver: leaver.at)),
         started=len(started),
         world_size=next((start.world_size for start in started.values()), None),
         agent=agent,
@@ -253,13 +253,13 @@ def _last_sample(part: AttemptEvents, start: RankStarted) -> ProgressSampled | N
     return sampled[-1] if sampled else None
 
 
-def _leaver(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnds) -> Leaver:
+def _leaver(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnds) -> CleanExit:
     source = f"{start.folder}/stderr.log"
-    return Leaver(
+    return CleanExit(
         rank=start.rank,
         local_rank=start.local_rank,
         pid=start.pid,
-        left_at=ends.left_at(start),
+        at=ends.left_at(start),
         host=part.run.host if part.run else None,
         node_rank=part.run.node_rank if part.run else None,
         stderr=_read(folder, source, _LEAST_BYTES),

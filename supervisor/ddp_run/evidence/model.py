@@ -18,6 +18,8 @@ from ddp_run.values.frozen import frozen
 from ddp_run.values.redaction import redact_value
 
 Found = TypeVar("Found")
+UNORDERED = 2**63
+"""`Death.order` of a rank of which nobody knows when it failed."""
 _CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 Phase = Literal["launch", "before-init", "init", "after-init", "training", "shutdown"]
 
@@ -121,7 +123,7 @@ class Death:
         return self.exception.where if self.exception is not None else ""
 
     @property
-    def struck(self) -> bool:
+    def killed_without_exception(self) -> bool:
         """A signal ended it and no exception is known: what it printed before need not be the end."""
         return self.exception is None and (self.code or 0) < 0
 
@@ -139,17 +141,17 @@ class Death:
     def order(self) -> int:
         """When it failed, for ordering; unknown sorts last."""
         stamps = [stamp for stamp in (self.failed_at, self.died_at) if stamp is not None]
-        return min(stamps, default=2**63)
+        return min(stamps, default=UNORDERED)
 
 
 @frozen
-class Leaver:
-    """A rank that ended with 0. `left_at`: the stamp at the end of its program, else the kernel's report of its end."""
+class CleanExit:
+    """A rank that ended with 0. `at`: the stamp at the end of its program, else the kernel's report of its end."""
 
     rank: Rank
     local_rank: LocalRank | None
     pid: int | None
-    left_at: MonotonicNs
+    at: MonotonicNs
     host: str | None = None
     node_rank: int | None = None
     stderr: LogText = field(default_factory=lambda: LogText(""))
@@ -189,7 +191,7 @@ class Evidence:
     attempts: int = 1
     deaths: tuple[Death, ...] = ()
     """Ranks that ended with anything but 0, earliest first."""
-    leavers: tuple[Leaver, ...] = ()
+    clean_exits: tuple[CleanExit, ...] = ()
     """Ranks that ended with 0, earliest first."""
     started: int = 0
     """How many ranks said hello."""

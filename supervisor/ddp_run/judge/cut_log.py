@@ -20,7 +20,8 @@ from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import raised, torn_frames
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge import oom_text
-from ddp_run.judge.diagnose import catalogue, judge
+from ddp_run.judge.catalogue import catalogue
+from ddp_run.judge.diagnose import judge
 from ddp_run.judge.signs import words
 from ddp_run.judge.verdict import Finding, FirstFailure, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank

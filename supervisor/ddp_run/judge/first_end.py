@@ -42,6 +42,6 @@ def how_close(deaths: Sequence[Death]) -> str:
 
 
 def _weight(death: Death) -> int:
-    if death.struck and -(death.code or 0) not in death.signals_sent:
+    if death.killed_without_exception and -(death.code or 0) not in death.signals_sent:
         return 0
     return 1 if death.exception is not None else 2

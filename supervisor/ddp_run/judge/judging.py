@@ -14,12 +14,12 @@ from pathlib import Path
 from types import FrameType
 
 from ddp_run.evidence.gather import gather
-from ddp_run.judge.diagnose import judge, stopped_before_retry
+from ddp_run.judge.diagnose import judge
 from ddp_run.judge.retry import stopped
-from ddp_run.judge.verdict import FirstFailure, Verdict
+from ddp_run.judge.verdict import FirstFailure, Retry, Verdict
 from ddp_run.record.attempt_events import of_attempt, stop_before_retry
 from ddp_run.record.events import Event, RankExited, RankFailed
-from ddp_run.values.exit_status import shell_code, signal_name
+from ddp_run.values.exit_status import in_words, shell_code, signal_name
 
 LIMIT_S = 10.0
 """Reading and judging take milliseconds; this catches a hostile log, or a file system that does not answer."""
@@ -59,7 +59,15 @@ def judged_by_events(folder: Path, events: Sequence[Event], attempt: int) -> Ver
 def final(verdict: Verdict, events: Sequence[Event]) -> Verdict:
     """The run's verdict from its last attempt's: another one where a stop signal came in place of the next attempt."""
     signum = stop_before_retry(events)
-    return verdict if signum is None else stopped_before_retry(verdict, signum)
+    return verdict if signum is None else _stopped_before_retry(verdict, signum)
+
+
+def _stopped_before_retry(verdict: Verdict, signum: int) -> Verdict:
+    """The run's verdict where a signal came in place of another attempt; `verdict` is the last attempt's."""
+    name = in_words(-signum)
+    title = f"stopped by {name} before the next attempt" + (f"; before that, {verdict.title}" if verdict.title else "")
+    stopped = replace(verdict, outcome="interrupted", exit_code=128 + signum, title=title, advice=())
+    return replace(stopped, retry=Retry(helps=False, reason=f"it was told to stop by {name}"))
 
 
 def final_reason(reason: str, events: Sequence[Event]) -> str:

@@ -122,13 +122,13 @@ def anywhere(log: LogText, signs: Sequence[Sign]) -> Hit | None:
     return _last(log, signs, "certain")
 
 
-def in_whole_log(run: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
+def in_whole_log(attempt: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
     """The last line of all that was written with a sign: what launchers and schedulers say. Looked for once."""
-    return run.once(_in_whole_log, signs)
+    return attempt.once(_in_whole_log, signs)
 
 
-def _in_whole_log(run: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
-    return anywhere(run.agent.log, signs)
+def _in_whole_log(attempt: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
+    return anywhere(attempt.agent.log, signs)
 
 
 def every(log: LogText, sign: Sign) -> list[Hit]:

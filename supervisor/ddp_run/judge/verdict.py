@@ -128,6 +128,19 @@ class Verdict:
     """The catalogue's view: whether another attempt can help. What was decided is in the journal and verdict.json."""
     notes: tuple[str, ...] = ()
 
+    def with_finding(self, finding: Finding) -> Verdict:
+        """With what a rule says for the cause."""
+        return replace(
+            self,
+            cause=finding.rule.name,
+            code=finding.rule.code,
+            title=finding.cause,
+            confidence=finding.confidence,
+            evidence=finding.evidence,
+            advice=finding.advice,
+            retry=finding.retry or finding.rule.retry,
+        )
+
     def without_secrets(self) -> Verdict:
         """Redacted; the quotations as one text, as a private key goes over many lines."""
         texts = redact_lines([quote.text for quote in self.evidence])

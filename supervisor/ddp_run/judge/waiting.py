@@ -10,24 +10,24 @@ from ddp_run.judge.signs import Sign
 from ddp_run.record.events import Rank
 
 
-def silent(run: Evidence, waiting: Sequence[Sign]) -> Rank | None:
+def silent(attempt: Evidence, waiting: Sequence[Sign]) -> Rank | None:
     """The only rank that ended without a word of its own while all others say that they waited; null if unsure.
 
     Lines that name no rank may be anyone's, so this answers only where each rank has its own log.
     """
-    if run.logs_only or run.world_size is None or len(run.deaths) < run.world_size:
+    if attempt.logs_only or attempt.world_size is None or len(attempt.deaths) < attempt.world_size:
         return None
-    mute = [death for death in run.deaths if not _says(death, waiting)]
-    if len(mute) != 1 or mute[0].exception is not None or len(run.deaths) < 2:
+    mute = [death for death in attempt.deaths if not _says(death, waiting)]
+    if len(mute) != 1 or mute[0].exception is not None or len(attempt.deaths) < 2:
         return None
     return mute[0].rank
 
 
-def dump_stacks(run: Evidence) -> str:
+def dump_stacks(attempt: Evidence) -> str:
     """The command that shows what each rank on a host is doing while the job hangs."""
-    if run.script is None:
+    if attempt.script is None:
         return "py-spy dump --pid PID"
-    return f"for pid in $(pgrep -f {shlex.quote(run.script.rpartition('/')[2])}); do py-spy dump --pid $pid; done"
+    return f"for pid in $(pgrep -f {shlex.quote(attempt.script.rpartition('/')[2])}); do py-spy dump --pid $pid; done"
 
 
 def _says(death: Death, signs: Sequence[Sign]) -> bool:

@@ -324,7 +324,7 @@ class Attempt:
         return [process for process in self._ranks.values() if process.event.restart == latest]
 
     def _load_a_rule(self) -> None:
-        from ddp_run.judge.diagnose import rule_modules
+        from ddp_run.judge.catalogue import rule_modules
 
         if self._rules is None:
             self._rules = rule_modules()

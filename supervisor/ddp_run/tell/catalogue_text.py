@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ddp_run.judge.diagnose import Cause
+from ddp_run.judge.catalogue import Cause
 
 HEADINGS = ("## What happened", "## How to recognise it", "## What to do")
 

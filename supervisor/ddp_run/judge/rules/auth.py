@@ -87,9 +87,9 @@ SIGNS: tuple[Sign, ...] = (
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A service's refusal of who asks."""
-    if death.struck:
+    if death.killed_without_exception:
         return None  # a signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:

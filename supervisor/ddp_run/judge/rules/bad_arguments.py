@@ -55,11 +55,13 @@ _USAGE = re.compile(r"[Uu]sage: ")
 _ENDING = 200
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """Exit code 2 of the rank, or of a program that it started, with a usage text and an error (argparse, click)."""
     refused = in_exception(death, (_TRANSFORMERS,))
     if refused is not None:
-        return refused.finding(RULE, death, f"{run.script or 'the script'} refused its arguments: {refused['what']}")
+        return refused.finding(
+            RULE, death, f"{attempt.script or 'the script'} refused its arguments: {refused['what']}"
+        )
     ending = death.stderr.ending(_ENDING)
     if death.exception is not None and _OF_A_CHILD.search(death.exception.message):
         hit = anywhere(ending, (_ARGPARSE,)) if ending.last(_USAGE) is not None else None
@@ -73,6 +75,6 @@ def match(death: Death, run: Evidence) -> Finding | None:
         hit = anywhere(ending, (*_CLAP, _ARGPARSE)) or anywhere(ending, _CLICK)
     if hit is None or hit.quote is None:
         return None
-    script = run.script or "the script"
-    advice = (f"python {run.script} --help",) if run.script and run.script.endswith(".py") else ()
+    script = attempt.script or "the script"
+    advice = (f"python {attempt.script} --help",) if attempt.script and attempt.script.endswith(".py") else ()
     return Finding(RULE, death.rank, f"{script} refused its arguments: {hit['what']}", (hit.quote,), advice)

@@ -70,9 +70,9 @@ _STARTS = {
 }
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A reader's refusal of a file's form."""
-    if death.struck and death.code != -signal.SIGABRT:
+    if death.killed_without_exception and death.code != -signal.SIGABRT:
         return None  # another signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS) or _below_a_blank_line(death)
     if hit is None or not _is_meant(hit) or (hit.exception is not None and _SPAWNED.search(hit.exception.traceback)):

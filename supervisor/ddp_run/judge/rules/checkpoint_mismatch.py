@@ -87,9 +87,9 @@ class _Differences:
     cut: bool
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """torch's and its companions' own words, or a part that a checkpoint does not have."""
-    if death.struck:
+    if death.killed_without_exception:
         return None  # a signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:

@@ -90,7 +90,7 @@ _ADVICE = (
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """What torch's own comparison says, or data of another size than this rank expects."""
     hit = ended_by(death, (_DETECTED, *_GLOO, *_NCCL))
     if hit is None and (death.exception is None or "NCCL" in death.exception.message):

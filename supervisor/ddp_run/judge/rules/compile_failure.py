@@ -102,7 +102,7 @@ SIGNS = (
 _FIRST_ERROR = re.compile(r"(?:\bfatal )?\berror: (?!subprocess|command)|^nvcc fatal|: error #?\d*: ")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """What ended the rank is a compiler's failure."""
     hit = ended_by_gpu(death, SIGNS)
     if hit is None:
@@ -113,12 +113,12 @@ def match(death: Death, run: Evidence) -> Finding | None:
         cause += f": {error.text.strip()[:160]}"
     also = (error,) if error is not None else ()
     finding = hit.finding(RULE, death, cause + death.where, _advice(hit, error), also=also)
-    return replace(finding, culprit=_builder(run)) if hit.sign is _NOT_BUILT else finding
+    return replace(finding, culprit=_builder(attempt)) if hit.sign is _NOT_BUILT else finding
 
 
-def _builder(run: Evidence) -> Rank | None:
+def _builder(attempt: Evidence) -> Rank | None:
     """The rank whose build failed: one builds for all ranks of a host."""
-    return next((each.rank for each in run.deaths if ended_by(each, (_EXTENSION,)) is not None), None)
+    return next((each.rank for each in attempt.deaths if ended_by(each, (_EXTENSION,)) is not None), None)
 
 
 def _what(hit: Hit) -> str:

@@ -56,7 +56,7 @@ SIGNS = (
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """What ended the rank is the status of a library."""
     hit = ended_by_gpu(death, SIGNS)
     if hit is None:

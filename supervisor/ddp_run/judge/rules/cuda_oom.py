@@ -30,7 +30,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ddp_run.evidence.model import Death, Evidence, Leaver, Quote
+from ddp_run.evidence.model import CleanExit, Death, Evidence, Quote
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, vendor
 from ddp_run.judge.signs import Hit, Sign
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
@@ -110,7 +110,7 @@ SIGNS = (
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """An allocation on a GPU that was refused and ended the rank."""
     hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, _IN_NCCL)
     if hit is None:
@@ -118,7 +118,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     if _is_pinned(death):
         return _pinned(hit, death)
     text = hit.exception.message if hit.exception is not None else hit.text
-    scene = _Scene.of(_Memory(text), death, run)
+    scene = _Scene.of(_Memory(text), death, attempt)
     cause = f"{death.who} ran out of GPU memory"
     cause += f" asking for {hit['asked']}" if hit["asked"] else ""
     cause += f" on GPU {scene.memory.gpu}" if scene.memory.gpu else ""
@@ -165,13 +165,13 @@ class _Scene:
     """The other processes that are known to hold memory of it, the largest first."""
 
     @classmethod
-    def of(cls, memory: _Memory, death: Death, run: Evidence) -> _Scene:
+    def of(cls, memory: _Memory, death: Death, attempt: Evidence) -> _Scene:
         look, number = death.gpus, None if memory.gpu is None else int(memory.gpu)
         gpu, certain = look.gpu_of(death.rank, number, death.local_rank) if look is not None else (None, False)
         seen = gpu.holders if gpu is not None and certain else ()
         known = {holder.pid: holder for holder in seen}
         fresh = look is not None and abs(look.age_s) <= _FRESH_S
-        named = [replace(holder, rank=_rank(holder.pid, death, run)) for holder in memory.holders]
+        named = [replace(holder, rank=_rank(holder.pid, death, attempt)) for holder in memory.holders]
         named = [replace(known.get(holder.pid, holder), held=holder.held) for holder in named]
         found = named or [holder for holder in seen if fresh and holder.rank != death.rank]
         total = memory.total or (gpu.total if gpu is not None else 0)
@@ -251,11 +251,11 @@ def _holder(found: re.Match[str]) -> GpuHolder:
     return GpuHolder(int(found["pid"]), int(_bytes(found["size"])))
 
 
-def _rank(pid: int, death: Death, run: Evidence) -> Rank | None:
+def _rank(pid: int, death: Death, attempt: Evidence) -> Rank | None:
     """The rank on the same host that has this pid."""
-    if run.logs_only and death.host is None:
+    if attempt.logs_only and death.host is None:
         return None
-    ranks: list[Death | Leaver] = [*run.deaths, *run.leavers]
+    ranks: list[Death | CleanExit] = [*attempt.deaths, *attempt.clean_exits]
     return next((each.rank for each in ranks if each.pid == pid and each.host == death.host), None)
 
 

@@ -118,7 +118,7 @@ SIGNS = (
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """What ended the rank says that there is no GPU for it."""
     hit = ended_by_gpu(death, SIGNS) or _none_there(death)
     if hit is None:
@@ -138,11 +138,11 @@ def _none_there(death: Death) -> Hit | None:
     return hit if asked else None
 
 
-def match_launch(run: Evidence) -> Finding | None:
+def match_launch(attempt: Evidence) -> Finding | None:
     """torch's agent was to start a rank for each GPU (`--nproc-per-node=gpu`) and found none."""
-    if run.started:
+    if attempt.started:
         return None
-    hit = in_whole_log(run, (_AGENTS,))
+    hit = in_whole_log(attempt, (_AGENTS,))
     if hit is None or hit.quote is None:
         return None
     cause = "torch's agent was to start one rank for each GPU, and torch counts none"

@@ -64,9 +64,9 @@ _KILLED = "Killed"
 _BUS = "Bus error"
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """What torch and the pools say of a worker that is gone; the line that names the signal before the others."""
-    if death.struck and death.code != -signal.SIGABRT:
+    if death.killed_without_exception and death.code != -signal.SIGABRT:
         return None  # another signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:
@@ -74,7 +74,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     hit = ended_by(death, _BY_SIGNAL) or _same_worker(death, hit) or hit
     cause, also = _cause(death, hit), []
     if hit["signal"] == _KILLED:
-        why, proof = _killed_for_memory(hit, run)
+        why, proof = _killed_for_memory(hit, attempt)
         cause += why
         also += proof
     sure: Confidence = "likely" if hit["signal"] == _BUS else hit.confidence
@@ -101,14 +101,14 @@ def _left_its_batch(death: Death) -> Finding | None:
     return Finding(RULE, death.rank, cause, (quote,) if quote else (), advice, "likely", exception=raised)
 
 
-def _killed_for_memory(hit: Hit, run: Evidence) -> tuple[str, list[Quote]]:
+def _killed_for_memory(hit: Hit, attempt: Evidence) -> tuple[str, list[Quote]]:
     """What the kernel says of its out-of-memory killer: that it ended this worker, or that it ended somebody."""
-    kills = run.cgroup_oom_kills or run.host_oom_kills or 0
+    kills = attempt.cgroup_oom_kills or attempt.host_oom_kills or 0
     pids = [int(pid) for pid in (hit["pids"] or "").split(", ") if pid.isdigit() and len(pid) < 10]
-    named = next((line for line in map(run.killed_for_memory, pids) if line is not None), None)
+    named = next((line for line in map(attempt.killed_for_memory, pids) if line is not None), None)
     if named is not None:
         return ", by the kernel's out-of-memory killer", [named]
-    if not kills or (pids and all(map(run.spared_for_memory, pids))):
+    if not kills or (pids and all(map(attempt.spared_for_memory, pids))):
         return "", []
     counted = Quote("kernel", None, f"out-of-memory kills during this attempt: {kills}")
     return "; the kernel's out-of-memory killer was at work", [counted]

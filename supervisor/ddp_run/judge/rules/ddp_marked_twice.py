@@ -33,7 +33,7 @@ SIGNS = (Sign("Expected to mark a variable ready only once"),)
 _WHICH = re.compile(r"Parameter at index (?P<index>\d+)(?: with name (?P<name>\S+))? has been marked as ready twice")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """The reducer's own words; certain where they are in the exception that ended the rank."""
     hit = ended_by(death, SIGNS)
     if hit is None:

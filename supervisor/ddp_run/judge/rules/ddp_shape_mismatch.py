@@ -49,7 +49,7 @@ _ADVICE = (
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """DDP's comparison at construction: who has how many parameters, or which one has another shape."""
     hit = ended_by(death, SIGNS)
     if hit is None or hit["others"] == "0":  # a model without parameters is refused before: nothing was received

@@ -40,7 +40,7 @@ _STATIC = "training graph has changed in this iteration"
 _SHOWN = 4
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """The reducer's own words; certain where they are in the exception that ended the rank."""
     hit = ended_by(death, SIGNS)
     if hit is None:

@@ -80,7 +80,7 @@ _MEANINGS = (
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """What ended the rank says so, or a kernel did before a GPU's error ended it."""
     hit = ended_by_gpu(death, _SAID)
     if hit is None and not _may_follow(death):

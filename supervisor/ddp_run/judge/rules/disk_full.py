@@ -57,21 +57,21 @@ SIGNS: tuple[Sign, ...] = (*_FULL, *_TORN)
 _SHARED_MEMORY = re.compile(r"/dev/shm|</torch_|</?psm_|shared memory|SemLock\(|multiprocessing/synchronize\.py")  # noqa: S108
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A write that the disk refused; one that only came out short is most likely the same."""
-    if death.struck and death.code != -signal.SIGABRT:
+    if death.killed_without_exception and death.code != -signal.SIGABRT:
         return None  # another signal ended it: what it printed before was not the end
     hit = ended_by(death, _FULL)
     if hit is not None:
         if _SHARED_MEMORY.search(_context(hit)):
             return None
-        return hit.finding(RULE, death, _cause(death, hit), _advice(hit, run))
+        return hit.finding(RULE, death, _cause(death, hit), _advice(hit, attempt))
     hit = ended_by(death, _TORN)
     if hit is None or _has_another_reason(death):
         return None
     cause = f"{death.who} could not write all of a file{death.where}: the disk is most likely full"
     sure: Confidence = "likely"
-    return hit.finding(RULE, death, cause, _advice(hit, run), confidence=sure)
+    return hit.finding(RULE, death, cause, _advice(hit, attempt), confidence=sure)
 
 
 def _has_another_reason(death: Death) -> bool:
@@ -96,7 +96,7 @@ def _cause(death: Death, hit: Hit) -> str:
     return f"{death.who} could not write {what}{where}: {why}"
 
 
-def _advice(hit: Hit, run: Evidence) -> tuple[str, ...]:
+def _advice(hit: Hit, attempt: Evidence) -> tuple[str, ...]:
     path = _path(hit)
     folder = shlex.quote((path.rpartition("/")[0] or "/") if path and "/" in path else ".")
     look = "" if path else " /tmp ~ ~/.cache"

@@ -39,7 +39,7 @@ _SAME = Sign("Multiple Ranks are using the same GPU")
 SIGNS = (_DUPLICATE, _SAME)
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """NCCL says so in the error that ended the rank, or in the warning before it."""
     hit = ended_by(death, SIGNS)
     also: tuple[Quote, ...] = ()

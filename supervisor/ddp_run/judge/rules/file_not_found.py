@@ -111,9 +111,9 @@ _COMPILERS = re.compile(
 _SHARED_MEMORY = re.compile(r"^/dev/shm(?:/|$)|^/torch_\d+|^/psm_")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A missing path that ended the rank. A compiler that is missing, and shared memory, are other causes."""
-    if death.struck:
+    if death.killed_without_exception:
         return None  # a signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:
@@ -126,7 +126,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
         RULE,
         death,
         _cause(death, hit, path, program),
-        _advice(death, run, hit, path, program),
+        _advice(death, attempt, hit, path, program),
         confidence=_sure(hit, death),
     )
 
@@ -172,7 +172,7 @@ def _cause(death: Death, hit: Hit, path: str | None, program: bool) -> str:
     return f"{death.who} did not find {path}{where}"
 
 
-def _advice(death: Death, run: Evidence, hit: Hit, path: str | None, program: bool) -> tuple[str, ...]:
+def _advice(death: Death, attempt: Evidence, hit: Hit, path: str | None, program: bool) -> tuple[str, ...]:
     advice: list[str] = []
     if program and path is not None:
         return (f"command -v {shlex.quote(path)}   # is it installed, and in a folder of PATH?",)
@@ -182,10 +182,10 @@ def _advice(death: Death, run: Evidence, hit: Hit, path: str | None, program: bo
             f"curl -sI https://huggingface.co/api/{kind}/{path} | head -n 1   # 200: there; 401: private or misspelt"
         )
     elif path is not None and "://" not in path:
-        on = f"on {death.host}: " if death.host and run.nodes > 1 else ""
+        on = f"on {death.host}: " if death.host and attempt.nodes > 1 else ""
         base = "" if path.startswith("/") else "; a relative path counts from the folder where the job was started"
         advice.append(f"ls -ld {shlex.quote(path)}   # {on}is it there{base}?")
-    if len(run.deaths) + len(run.leavers) > 1 and not _all_alike(death, run):
+    if len(attempt.deaths) + len(attempt.clean_exits) > 1 and not _all_alike(death, attempt):
         advice.append(
             "torch.distributed.barrier()   # after the rank that writes the file, before the others read it:"
             " not all ranks missed it"
@@ -193,7 +193,9 @@ def _advice(death: Death, run: Evidence, hit: Hit, path: str | None, program: bo
     return tuple(advice)
 
 
-def _all_alike(death: Death, run: Evidence) -> bool:
+def _all_alike(death: Death, attempt: Evidence) -> bool:
     """Whether every rank that speaks of an exception speaks of this kind."""
     mine = death.exception.type if death.exception is not None else None
-    return not run.leavers and all(other.exception is None or other.exception.type == mine for other in run.deaths)
+    return not attempt.clean_exits and all(
+        other.exception is None or other.exception.type == mine for other in attempt.deaths
+    )

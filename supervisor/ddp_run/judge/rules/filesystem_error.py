@@ -61,9 +61,9 @@ _PRINTING = re.compile(r"\bprint\(|\b(?:sys\.)?std(?:out|err)\b|\btqdm\b|fp_writ
 _SOCKET = re.compile(r"/socket\.py|/ssl\.py|/asyncio/|\.(?:recv|send|sendall|connect|shutdown|getpeername)\(")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """An error number that only a file system, a disk or a file server gives."""
-    if death.struck and death.code != -signal.SIGABRT:
+    if death.killed_without_exception and death.code != -signal.SIGABRT:
         return None  # another signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None or _of_socket(hit):
@@ -77,7 +77,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
             confidence="likely",
         )
     return hit.finding(
-        RULE, death, _cause(death, hit), _advice(death, run, hit), retry=_retry(hit), confidence=_sure(hit)
+        RULE, death, _cause(death, hit), _advice(death, attempt, hit), retry=_retry(hit), confidence=_sure(hit)
     )
 
 
@@ -114,11 +114,11 @@ def _cause(death: Death, hit: Hit) -> str:
     return f"{death.who} could not use {path or 'a file'}{where}: {hit['what']}"
 
 
-def _advice(death: Death, run: Evidence, hit: Hit) -> tuple[str, ...]:
+def _advice(death: Death, attempt: Evidence, hit: Hit) -> tuple[str, ...]:
     if hit.sign.words == _LOCKED:
         return ("export HDF5_USE_FILE_LOCKING=FALSE   # if every process only reads the file",)
     folder = shlex.quote((hit["path"] or "").rpartition("/")[0] or ".")
-    on = f" on {death.host}" if death.host and run.nodes > 1 else ""
+    on = f" on {death.host}" if death.host and attempt.nodes > 1 else ""
     return (
         f"findmnt -T {folder}   # which mount, from which server, read-only or not{on}",
         f"dmesg -T | tail -n 30   # what the kernel knows of it{on}",

@@ -51,7 +51,7 @@ _GLOO = re.compile(r"gloo", re.IGNORECASE)
 _WRONG_NAME = Retry(helps=False, reason="the same interface is missing on the next attempt")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """Gloo's own words on an interface or an address that is not there, or on a connection that was never made."""
     hit = ended_by(death, SIGNS)
     if hit is None:

@@ -55,7 +55,7 @@ _OPERATION = re.compile(
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A time-out of Gloo's; in a monitored barrier the text names who is missing."""
     hit = ended_by(death, (_MISSING,)) or ended_by(death, SIGNS)
     if hit is None:
@@ -69,28 +69,28 @@ def match(death: Death, run: Evidence) -> Finding | None:
         named = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:8]))}"
         who = f"rank {hit['who']}" if hit["who"] else death.who
         cause = f"{named} did not reach the barrier{before} that {who} waited {waited}for"
-        finding = hit.finding(RULE, death, cause, _advice(missing[0], run))
+        finding = hit.finding(RULE, death, cause, _advice(missing[0], attempt))
         return replace(finding, culprit=missing[0])
     if hit.sign is _BARRIER:
         cause = f"{death.who} waited {waited}in a monitored barrier that not all ranks reached"
     else:
         what = {"recv": "to receive from", "send": "to send to"}.get(hit["what"] or "", "for")
         cause = f"{death.who} waited {waited}{what} another rank in a Gloo collective, and gave up"
-    suspect = run.once(_mute)
+    suspect = attempt.once(_mute)
     if suspect is not None and suspect != death.rank:
         cause += f"; likely for rank {suspect}, the only one that printed no time-out"
-        return replace(hit.finding(RULE, death, cause, _advice(suspect, run), confidence="likely"), culprit=suspect)
-    return hit.finding(RULE, death, cause, _advice(None, run))
+        return replace(hit.finding(RULE, death, cause, _advice(suspect, attempt), confidence="likely"), culprit=suspect)
+    return hit.finding(RULE, death, cause, _advice(None, attempt))
 
 
-def _mute(run: Evidence) -> Rank | None:
-    return silent(run, SIGNS)
+def _mute(attempt: Evidence) -> Rank | None:
+    return silent(attempt, SIGNS)
 
 
-def _advice(missing: Rank | None, run: Evidence) -> tuple[str, ...]:
+def _advice(missing: Rank | None, attempt: Evidence) -> tuple[str, ...]:
     whose = f"rank {missing}" if missing is not None else "each rank"
     return (
-        f"{dump_stacks(run)}   # while the next run hangs: where is {whose}?",
+        f"{dump_stacks(attempt)}   # while the next run hangs: where is {whose}?",
         "export TORCH_DISTRIBUTED_DEBUG=INFO   # more words in torch's own messages",
         "grep -rnE 'get_rank\\(\\)|RANK' --include='*.py' .   # is a collective inside an if on the rank?",
     )

@@ -101,10 +101,10 @@ _SAID = (
 SIGNS = (_XID, *_SAID)
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """What ended the rank names the hardware, or the kernel did while a rank ended of its GPU."""
     hit = ended_by_gpu(death, _SAID) or behind_nccl(death, _SAID)
-    xid = _xid(death, run)
+    xid = _xid(death, attempt)
     if hit is not None:
         return _said(hit, death, xid)
     if xid is None or int(xid["number"] or 0) in _ONLY_BESIDE or not is_of_a_gpu(death):
@@ -112,9 +112,9 @@ def match(death: Death, run: Evidence) -> Finding | None:
     return _by_kernel(xid, death)
 
 
-def _xid(death: Death, run: Evidence) -> Hit | None:
+def _xid(death: Death, attempt: Evidence) -> Hit | None:
     """The kernel's word of hardware: of this process, else of none."""
-    found = [hit for log in (run.kernel, death.stderr) for hit in _all(log)]
+    found = [hit for log in (attempt.kernel, death.stderr) for hit in _all(log)]
     found.sort(key=lambda hit: int(hit["number"] or 0) in _SURVIVED)
     own = [hit for hit in found if death.pid is not None and hit["pid"] == str(death.pid)]
     unnamed = [hit for hit in found if hit["pid"] is None or death.pid is None]

@@ -42,9 +42,9 @@ _WAITS = re.compile(
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A log of stacks that somebody took of what stands still; nothing tells how it ended."""
-    if not run.logs_only or death.code is not None or death.exception is not None:
+    if not attempt.logs_only or death.code is not None or death.exception is not None:
         return None
     lines = death.stderr.lines
     for index, line in enumerate(lines):

@@ -62,61 +62,61 @@ _LENGTH = ("print the shape and the length of what is allocated there: one of th
 _ADVICE = ("free -h; dmesg -T | grep -i 'killed process'", "try fewer DataLoader workers (num_workers) first")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A SIGKILL that somebody says was for memory, or an allocation of CPU memory that was refused."""
     if death.code == -signal.SIGKILL and signal.SIGKILL not in death.signals_sent:
-        return _killed(death, run)
+        return _killed(death, attempt)
     if death.exception is None and death.code not in (None, -signal.SIGABRT):
         return None
     if ended_by(death, (_WORKER,)) is not None:
-        return _told(death, run, "lost a DataLoader worker by SIGKILL")
+        return _told(death, attempt, "lost a DataLoader worker by SIGKILL")
     hit = ended_by(death, _REFUSED)
     if hit is None or _DEVICE.search(_said(hit)):
         return None
     return hit.finding(RULE, death, _cause(death, hit), _LENGTH if _is_absurd(hit) else _ADVICE)
 
 
-def match_launch(run: Evidence) -> Finding | None:
+def match_launch(attempt: Evidence) -> Finding | None:
     """The agent itself was killed for memory."""
-    if run.agent.code != -signal.SIGKILL or run.agent.killed_by_us or not run.cgroup_oom_kills:
+    if attempt.agent.code != -signal.SIGKILL or attempt.agent.killed_by_us or not attempt.cgroup_oom_kills:
         return None
     return Finding(RULE, None, "the kernel killed torch's agent: out of memory", (), _ADVICE, "likely")
 
 
-def _killed(death: Death, run: Evidence) -> Finding | None:
-    return _named_by_the_kernel(death, run) or _counted(death, run) or _told(death, run)
+def _killed(death: Death, attempt: Evidence) -> Finding | None:
+    return _named_by_the_kernel(death, attempt) or _counted(death, attempt) or _told(death, attempt)
 
 
 def _trend(death: Death) -> tuple[Quote, ...]:
     return () if death.memory is None else (Quote("memory", None, f"{death.who}: {death.memory.words}"),)
 
 
-def _named_by_the_kernel(death: Death, run: Evidence) -> Finding | None:
+def _named_by_the_kernel(death: Death, attempt: Evidence) -> Finding | None:
     """The kernel's own line; its number of the process is another than ours where ours is a container's."""
-    line = oom_text.named(run.kernel, death.pid) if run.logs_only else run.killed_for_memory(death.pid)
+    line = oom_text.named(attempt.kernel, death.pid) if attempt.logs_only else attempt.killed_for_memory(death.pid)
     if line is None:
         return None
     cause = f"the kernel killed {death.who} (pid {death.pid}): out of memory"
     return Finding(RULE, death.rank, cause, (line, *_trend(death)), _ADVICE)
 
 
-def _counted(death: Death, run: Evidence) -> Finding | None:
-    sure: Confidence = "certain" if run.cgroup_oom_kills else "likely"
-    kills = run.cgroup_oom_kills or run.host_oom_kills
-    if not kills or run.spared_for_memory(death.pid):
+def _counted(death: Death, attempt: Evidence) -> Finding | None:
+    sure: Confidence = "certain" if attempt.cgroup_oom_kills else "likely"
+    kills = attempt.cgroup_oom_kills or attempt.host_oom_kills
+    if not kills or attempt.spared_for_memory(death.pid):
         return None
-    where = "this job's memory cgroup" if run.cgroup_oom_kills else "this host"
+    where = "this job's memory cgroup" if attempt.cgroup_oom_kills else "this host"
     times = "once" if kills == 1 else f"{kills} times"
     count = Quote("kernel", None, f"out-of-memory kills in {where} during this attempt: {kills}")
     cause = f"{death.who} was killed by SIGKILL while {where} ran out of memory ({times})"
     return Finding(RULE, death.rank, cause, (count, *_trend(death)), _ADVICE, sure)
 
 
-def _told(death: Death, run: Evidence, what: str = "was killed by SIGKILL") -> Finding | None:
+def _told(death: Death, attempt: Evidence, what: str = "was killed by SIGKILL") -> Finding | None:
     """Somebody says, or counted, that there was such a kill in the job, container or host; srun says which task's."""
-    task = in_whole_log(run, (_TASK,))
-    kernel = () if run.spared_for_memory(death.pid) else (run.kernel,)
-    quote = task.quote if task is not None else oom_text.told((run.agent.log, *kernel))
+    task = in_whole_log(attempt, (_TASK,))
+    kernel = () if attempt.spared_for_memory(death.pid) else (attempt.kernel,)
+    quote = task.quote if task is not None else oom_text.told((attempt.agent.log, *kernel))
     if quote is None:
         return None
     sure: Confidence = "certain" if task is not None else "likely"

@@ -100,9 +100,9 @@ _LEAVING = 20
 _RENDEZVOUS = re.compile(r"etcd|torch/distributed/elastic/rendezvous|kubernetes/client")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A client of HTTP that got no answer, or a server's word that it cannot."""
-    if death.struck:
+    if death.killed_without_exception:
         return None  # a signal ended it: what it printed before was not the end
     hit = in_exception(death, SIGNS) if death.exception is not None else in_last_words(death, SIGNS, _LEAVING)
     if hit is None or (hit.exception is not None and _RENDEZVOUS.search(hit.exception.traceback)):

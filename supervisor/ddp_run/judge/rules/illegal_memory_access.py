@@ -69,17 +69,17 @@ SIGNS = (
 _PAGE_FAULT = (Sign("NVRM: Xid", re.compile(r"NVRM: Xid \([^)]{0,60}\): (?:13|31), [^\n]*")),)
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """What ended the rank says so."""
     hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS)
     if hit is None:
         return None
-    fault = anywhere(run.kernel, _PAGE_FAULT) if run.kernel.lines else None
+    fault = anywhere(attempt.kernel, _PAGE_FAULT) if attempt.kernel.lines else None
     cause = f"{death.who}'s GPU stopped: {_what(hit)}"
     if hit.exception is not None and (where := death.where):
         cause += f", noticed{where.replace(' (', ' at ').rstrip(')')} (the kernel may have been launched before)"
     also = (fault.quote,) if fault is not None and fault.quote is not None else ()
-    return hit.finding(RULE, death, cause, _advice(hit, run), also=also)
+    return hit.finding(RULE, death, cause, _advice(hit, attempt), also=also)
 
 
 def _what(hit: Hit) -> str:
@@ -90,8 +90,8 @@ def _what(hit: Hit) -> str:
     return re.sub(r"^(?:CUDA|HIP) (?:driver )?error: ", "", hit.match[0]).strip("'")
 
 
-def _advice(hit: Hit, run: Evidence) -> tuple[str, ...]:
-    script = run.script or "train.py"
+def _advice(hit: Hit, attempt: Evidence) -> tuple[str, ...]:
+    script = attempt.script or "train.py"
     maker = vendor(hit.match.string)
     if maker == "HIP":
         return (

@@ -42,7 +42,7 @@ _NAMED = re.compile(
 _MODULE = re.compile(r"(?:No module named '|No package metadata was found for )(?P<module>[\w.]+)")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """An import or a dynamic library that failed and ended the rank."""
     hit = in_exception(death, SIGNS)
     if hit is None or not _ended_the_rank(death, hit):

@@ -59,7 +59,7 @@ SIGNS = (
 _DEVICES = re.compile(r"device=(?P<device>\d+), num_gpus=(?P<count>\d+)")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """What ended the rank says that its GPU does not exist."""
     hit = ended_by_gpu(death, SIGNS)
     if hit is None:

@@ -47,14 +47,14 @@ SIGNS = (*_NOT_KNOWN, _REQUIRED, _TRANSFORMERS)
 _ENDING = 200
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """argparse's, click's or transformers' word on that very option, at the end."""
     hit = in_exception(death, (_TRANSFORMERS,))
     if hit is None and death.code in (2, None):
         hit = anywhere(death.stderr.ending(_ENDING), (*_NOT_KNOWN, _REQUIRED))
     if hit is None:
         return None
-    script = run.script or "the script"
+    script = attempt.script or "the script"
     if hit.sign is _REQUIRED:
         cause = f"{script} insists on {hit['option']}, which ddp-run and torchrun do not give"
     else:

@@ -49,7 +49,7 @@ _LIMIT = (
 SIGNS = (_CALL, *_LIMIT)
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """NCCL's warning behind the error that ended the rank; certain where a line names the limit."""
     hit = ended_by_gpu(death, (_CALL,)) or behind_nccl(death, (_CALL,))
     limit = anywhere(death.stderr, _LIMIT)

@@ -130,7 +130,7 @@ SIGNS: tuple[Sign, ...] = (
 _LEAVING = 40
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """What was raised for it; of a program that left by `sys.exit`, its own last words that it stops for it."""
     raised = death.exception
     if raised is not None and raised.type.rpartition(".")[2] != "SystemExit":
@@ -140,7 +140,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
         hit = (in_exception(death, SIGNS) or _last_words(death)) if left else None
     if hit is None:
         return None
-    others = [other for other in run.deaths if other.rank != death.rank and other.exception is not None]
+    others = [other for other in attempt.deaths if other.rank != death.rank and other.exception is not None]
     alone = raised is not None and bool(others) and all(_another(other, death) for other in others)
     return hit.finding(RULE, death, _cause(death, hit), _advice(death, hit, alone))
 

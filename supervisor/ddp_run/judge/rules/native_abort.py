@@ -48,7 +48,7 @@ _LAST_WORDS = (
 SIGNS: tuple[Sign, ...] = (*_WHAT, *_LAST_WORDS)
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """Ended by SIGABRT, and not on its way out after an exception: torch's threads may crash a process there."""
     if death.code != -signal.SIGABRT or death.crashed_on_the_way_out:
         return None
@@ -59,7 +59,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     said = crash.where + (said if hit and crash.what not in said else "") if crash is not None else said
     quotes = [hit.quote] if hit is not None and hit.quote is not None else []
     quotes += [quote for quote in (crash.quotes if crash is not None else ()) if quote not in quotes]
-    advice = (f"cat {run.path(death.stack.source)}   # Python stack at the abort",) if death.stack.lines else ()
+    advice = (f"cat {attempt.path(death.stack.source)}   # Python stack at the abort",) if death.stack.lines else ()
     return Finding(
         RULE,
         death.rank,
@@ -67,7 +67,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
         tuple(quotes),
         (*advice, *by_phase(death), *by_core(death)),
         # who aborted on purpose (a watchdog) says why: a log without that may lack it
-        "certain" if _says_why(hit) or crash is not None or not run.logs_only else "likely",
+        "certain" if _says_why(hit) or crash is not None or not attempt.logs_only else "likely",
     )
 
 

@@ -54,7 +54,7 @@ _FOR_SURE = re.compile(
 _WAITED = re.compile(r"wait timeout|Socket Timeout|[Tt]imed out|Timeout waiting")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """An error of NCCL's that speaks of wrong use or of a failed set-up, not of the network or of a lost peer."""
     waited = ended_by(death, _UNIQUE_ID)
     if waited is not None:

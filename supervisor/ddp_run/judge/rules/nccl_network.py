@@ -69,10 +69,10 @@ _FOR_SURE = re.compile(
 _NEVER = Retry(helps=False, reason="the same interface is missing on the next attempt")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """An error of NCCL's whose reason is the network, or a system error for which it gives no reason."""
     error = error_of(death)
-    if error is None and run.logs_only and death.code is None and death.exception is None:
+    if error is None and attempt.logs_only and death.code is None and death.exception is None:
         return _without_exception(death)
     if error is None or error.peer_left or error.shared_memory or error.mismatch:
         return None

@@ -114,16 +114,16 @@ class _Suspect:
     """Whether a line tells it; else only that the rank said nothing."""
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A watchdog of NCCL's that gave up on a collective, or that a monitor gave up on."""
     hit = ended_by(death, _TIMED_OUT)
     if hit is None and (death.exception is None or _raised_later(death)):
         hit = in_last_words(death, _TIMED_OUT)
     if hit is None:
-        return _stuck(death, run)
+        return _stuck(death, attempt)
     if hit.exception is None:
         hit = _first(death) or hit
-    suspect = run.once(_suspect)
+    suspect = attempt.once(_suspect)
     cause = f"{death.who} waited {_what(hit)}, which never completed"
     if suspect is not None and suspect.rank != death.rank:
         cause += f"; likely for {suspect.other}"
@@ -133,7 +133,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
         RULE,
         death,
         cause,
-        _advice(suspect, run),
+        _advice(suspect, attempt),
         confidence="certain" if hit.sign is _CAUGHT and (suspect is None or suspect.shown) else "likely",
         also=suspect.quotes if suspect is not None else (),
     )
@@ -159,7 +159,7 @@ def _first(death: Death) -> Hit | None:
     return None
 
 
-def _stuck(death: Death, run: Evidence) -> Finding | None:
+def _stuck(death: Death, attempt: Evidence) -> Finding | None:
     """No time-out of a collective: the watchdog's own heart stopped, another rank's did, or only the end is left."""
     if death.exception is not None:
         return None
@@ -177,12 +177,12 @@ def _stuck(death: Death, run: Evidence) -> Finding | None:
     if hit is not None:
         whom = "itself" if hit["rank"] is None else f"rank {hit['rank']}"
         cause = f"{death.who} ended after a collective of NCCL's had timed out, as told by {whom}"
-        return hit.finding(RULE, death, cause, _advice(None, run), confidence="likely")
+        return hit.finding(RULE, death, cause, _advice(None, attempt), confidence="likely")
     hit = in_last_words(death, (_DONE,))
     if hit is None or any(_NO_TIMEOUT.search(line) for line in death.stderr.ending(400).lines):
         return None
     cause = f"{death.who} was ended by NCCL's watchdog: a collective failed or timed out"
-    return hit.finding(RULE, death, cause, _advice(None, run), confidence="likely")
+    return hit.finding(RULE, death, cause, _advice(None, attempt), confidence="likely")
 
 
 def _what(hit: Hit) -> str:
@@ -199,10 +199,10 @@ def _seconds(milliseconds: str | None) -> str:
     return f"{int(milliseconds) / 1000:.4g} s " if milliseconds else ""
 
 
-def _suspect(run: Evidence) -> _Suspect | None:
+def _suspect(attempt: Evidence) -> _Suspect | None:
     """The rank that torch's report names, else the one that lags behind, else the only one without a word."""
-    logs = [death.stderr for death in run.deaths] or [run.agent.log]
-    return _reported(logs) or _seen_by_nccl(logs) or _lagging(logs) or _mute(run)
+    logs = [death.stderr for death in attempt.deaths] or [attempt.agent.log]
+    return _reported(logs) or _seen_by_nccl(logs) or _lagging(logs) or _mute(attempt)
 
 
 def _reported(logs: Iterable[LogText]) -> _Suspect | None:
@@ -266,24 +266,24 @@ def _lagging(logs: Iterable[LogText]) -> _Suspect | None:
     return None
 
 
-def _mute(run: Evidence) -> _Suspect | None:
-    rank = silent(run, _TIMED_OUT)
+def _mute(attempt: Evidence) -> _Suspect | None:
+    rank = silent(attempt, _TIMED_OUT)
     return (
         None if rank is None else _Suspect(rank, f"rank {rank}, the only one that printed no time-out", "", shown=False)
     )
 
 
-def _advice(suspect: _Suspect | None, run: Evidence) -> tuple[str, ...]:
+def _advice(suspect: _Suspect | None, attempt: Evidence) -> tuple[str, ...]:
     whose = f" of rank {suspect.rank}" if suspect is not None and suspect.rank is not None else ""
-    logs = [death.stderr for death in run.deaths if death.rank == suspect.rank] if suspect else []
+    logs = [death.stderr for death in attempt.deaths if death.rank == suspect.rank] if suspect else []
     look = (
-        (f"tail -n 50 {run.path(logs[0].source)}   # the last words of the rank that is missing",)
-        if logs and logs[0].lines and run.folder is not None
+        (f"tail -n 50 {attempt.path(logs[0].source)}   # the last words of the rank that is missing",)
+        if logs and logs[0].lines and attempt.folder is not None
         else ()
     )
     return (
         *look,
-        f"{dump_stacks(run)}   # while the next run hangs: where is the process{whose}?",
+        f"{dump_stacks(attempt)}   # while the next run hangs: where is the process{whose}?",
         "export TORCH_NCCL_DESYNC_DEBUG=1   # torch then names the ranks that lag",
         "export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1   # leaves /tmp/nccl_trace_rank_*",
     )

@@ -61,7 +61,7 @@ SIGNS = (
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """What ended the rank says so; torch's warning alone is no failure."""
     said = SIGNS[:-1]
     hit = ended_by_gpu(death, said) or behind_nccl(death, said)

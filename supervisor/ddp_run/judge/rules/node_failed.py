@@ -51,9 +51,9 @@ _LOST = re.compile(
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """The scheduler says so, and the rank was ended, or only lost its peers."""
-    told = _told(run)
+    told = _told(attempt)
     if told is None or (death.exception is not None and not _LOST.search(death.exception.message)):
         return None
     if death.exception is None and death.code not in _TELLING:
@@ -61,16 +61,16 @@ def match(death: Death, run: Evidence) -> Finding | None:
     return told.finding(RULE, death, _cause(told), _advice(told))
 
 
-def match_launch(run: Evidence) -> Finding | None:
+def match_launch(attempt: Evidence) -> Finding | None:
     """A log in which only the scheduler speaks of an end."""
-    told = _told(run)
-    if told is None or told.quote is None or run.deaths:
+    told = _told(attempt)
+    if told is None or told.quote is None or attempt.deaths:
         return None
     return Finding(RULE, None, _cause(told), (told.quote,), _advice(told))
 
 
-def _told(run: Evidence) -> Hit | None:
-    return in_whole_log(run, (_NAMED,)) or in_whole_log(run, _SCHEDULER)
+def _told(attempt: Evidence) -> Hit | None:
+    return in_whole_log(attempt, (_NAMED,)) or in_whole_log(attempt, _SCHEDULER)
 
 
 def _cause(told: Hit) -> str:

@@ -41,7 +41,7 @@ SIGNS = (
 _LIBRARY = re.compile(r"custom_all_?reduce|IpcMemory|deep_ep")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """CUDA says so in what ended the rank, or NCCL in its warning before."""
     hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS)
     if hit is None:

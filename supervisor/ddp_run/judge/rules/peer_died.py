@@ -55,7 +55,7 @@ _ENDING = 60
 _ABORTS = re.compile(r"terminate called|what\(\): |[Ww]atchdog|[Tt]erminating the process|Check failed")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """The exception that ended the rank is torch's and speaks of a lost connection; without one, its last lines do."""
     raised = death.exception
     if raised is not None:

@@ -65,13 +65,13 @@ _CONTAINER = Sign(
 SIGNS += (_CONTAINER,)
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A refusal that ended the rank."""
-    if death.struck:
+    if death.killed_without_exception:
         return None  # a signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None and death.exception is None:
-        hit = in_whole_log(run, (_CONTAINER,))
+        hit = in_whole_log(attempt, (_CONTAINER,))
     if hit is None:
         return None
     after = hit.exception is not None and death.exception is not None and hit.exception.type != death.exception.type
@@ -79,11 +79,11 @@ def match(death: Death, run: Evidence) -> Finding | None:
     return hit.finding(RULE, death, _cause(death.who, hit), _advice(hit), confidence=sure)
 
 
-def match_launch(run: Evidence) -> Finding | None:
+def match_launch(attempt: Evidence) -> Finding | None:
     """The agent may not start the program, or may not write its logs."""
-    if run.started or run.deaths:
+    if attempt.started or attempt.deaths:
         return None
-    lines = run.agent.log.lines
+    lines = attempt.agent.log.lines
     for index in range(len(lines) - 1, -1, -1):
         found = _AGENTS.search(lines[index])
         if found is not None and any(_AGENTS_FRAME.search(line) for line in lines[max(0, index - _FRAMES) : index]):
@@ -94,7 +94,7 @@ def match_launch(run: Evidence) -> Finding | None:
                 *((f"chmod +x {shlex.quote(path)}   # a program must be executable",) if start else ()),
                 _look(path),
             )
-            return Finding(RULE, None, cause, (run.agent.log.quote(index),), advice)
+            return Finding(RULE, None, cause, (attempt.agent.log.quote(index),), advice)
     return None
 
 

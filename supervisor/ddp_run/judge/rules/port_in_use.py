@@ -41,29 +41,29 @@ _PORT = re.compile(
 _ENDING = 400
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A rank that ended of it: the last exception says so, or the last lines where no exception is known."""
     raised = death.exception
     if raised is not None and not _taken(raised.message):
         return None
-    if death.struck:
+    if death.killed_without_exception:
         return None
-    return _finding(death.stderr.ending(_ENDING), death, run)
+    return _finding(death.stderr.ending(_ENDING), death, attempt)
 
 
-def match_launch(run: Evidence) -> Finding | None:
+def match_launch(attempt: Evidence) -> Finding | None:
     """The agent could not open its store."""
-    return None if run.started else _finding(run.agent.log, None, run)
+    return None if attempt.started else _finding(attempt.agent.log, None, attempt)
 
 
-def _finding(log: LogText, death: Death | None, run: Evidence) -> Finding | None:
+def _finding(log: LogText, death: Death | None, attempt: Evidence) -> Finding | None:
     hit = anywhere(log, SIGNS)
     if hit is None or hit.quote is None:
         return None
     port = _port(log)
     who = "torch's agent" if death is None else death.who
     retry = RULE.retry
-    if None not in (port, run.master_port) and port != run.master_port and death is not None:
+    if None not in (port, attempt.master_port) and port != attempt.master_port and death is not None:
         retry = Retry(helps=False, reason=f"port {port} was chosen by the program, so the next attempt wants it again")
     named = f"port {port}" if port is not None else "a port"
     return Finding(

@@ -57,9 +57,9 @@ _TELLING = (*(-int(number) for number in (signal.SIGTERM, signal.SIGKILL, signal
 _ENDING = (signal.SIGTERM, signal.SIGQUIT)
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A rank that was ended by such a signal, which nobody here had sent."""
-    told = in_whole_log(run, _SCHEDULER)
+    told = in_whole_log(attempt, _SCHEDULER)
     if told is not None and death.exception is None and death.code in _TELLING:
         return told.finding(RULE, death, f"{death.who} was ended by the scheduler: {told['what']}", _look(told))
     hit = in_exception(death, (_HANDLED,))
@@ -71,22 +71,22 @@ def match(death: Death, run: Evidence) -> Finding | None:
     return Finding(RULE, death.rank, cause)
 
 
-def match_stop(run: Evidence) -> Finding | None:
+def match_stop(attempt: Evidence) -> Finding | None:
     """The job was told to stop."""
-    told = in_whole_log(run, _SCHEDULER)
-    if run.stop_signal not in _ENDING and (told is None or run.stop_signal != signal.SIGHUP):
+    told = in_whole_log(attempt, _SCHEDULER)
+    if attempt.stop_signal not in _ENDING and (told is None or attempt.stop_signal != signal.SIGHUP):
         return None
     why = f": {told['what']}" if told is not None else ""
-    cause = f"the job was told to stop by {in_words(-run.stop_signal)}{why}"
+    cause = f"the job was told to stop by {in_words(-attempt.stop_signal)}{why}"
     quotes = (told.quote,) if told is not None and told.quote is not None else ()
     advice = _look(told) if told is not None else ()
     return Finding(RULE, None, cause, quotes, advice, retry=Retry(helps=False, reason="it was told to stop"))
 
 
-def match_launch(run: Evidence) -> Finding | None:
+def match_launch(attempt: Evidence) -> Finding | None:
     """A log in which only the scheduler speaks of an end."""
-    told = in_whole_log(run, _SCHEDULER)
-    if told is None or told.quote is None or run.deaths:
+    told = in_whole_log(attempt, _SCHEDULER)
+    if told is None or told.quote is None or attempt.deaths:
         return None
     return Finding(RULE, None, f"the scheduler ended the job: {told['what']}", (told.quote,), _look(told))
 

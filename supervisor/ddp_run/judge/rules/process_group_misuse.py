@@ -73,7 +73,7 @@ SIGNS = (*_NOT_MADE, _TWICE, _DEVICE, *_CUDA_ONLY, _ONE_EACH, *_UNKNOWN, *_OUTSI
 _TORCHS = re.compile(r"torch/distributed/|torch\.distributed")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """torch's refusal, where it is the exception that ended the rank (or no exception is known)."""
     hit = ended_by(death, SIGNS)
     if hit is None or not _from_torch(hit):

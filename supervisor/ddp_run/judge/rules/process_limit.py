@@ -54,7 +54,7 @@ def _follows(death: Death) -> bool:
     return death.exception is not None and death.exception.type in ("KeyboardInterrupt", "ImportError")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """The kernel's refusal in the words of Python, of OpenMP, BLAS, C++ and Rust."""
     if death.exception is None and death.code in (-signal.SIGKILL, -signal.SIGTERM):
         return None
@@ -66,7 +66,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
         hit = ended_by(death, (_FORK,))
         if hit is None or hit.exception is None or not _FORKED.search(hit.exception.traceback):
             return None
-    kernel = anywhere(run.kernel, (_REJECTED,))
+    kernel = anywhere(attempt.kernel, (_REJECTED,))
     also = [kernel.quote] if kernel is not None and kernel.quote is not None else []
     by = "this job's pids cgroup is full" if also else "the limit of processes and threads is reached"
     return hit.finding(

@@ -35,7 +35,7 @@ _ENDING = 40
 _PYTHONS_CODE = 1
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """Any exception that is known to have ended the rank."""
     raised = death.exception
     if raised is None:
@@ -44,8 +44,8 @@ def match(death: Death, run: Evidence) -> Finding | None:
     message = raised.message.partition("\n")[0]
     said = f": {message[:_SHOWN]}" if message else ""
     quote = line_of(death.stderr, raised)
-    alone = len(run.deaths) + len(run.leavers) > 1 and not any(
-        other.exception and other.exception.type == raised.type for other in run.deaths if other.rank != death.rank
+    alone = len(attempt.deaths) + len(attempt.clean_exits) > 1 and not any(
+        other.exception and other.exception.type == raised.type for other in attempt.deaths if other.rank != death.rank
     )
     advice = (f"no other rank raised {raised.type}: look for what only {death.who} has (data, device)",)
     if death.crashed_on_the_way_out:
@@ -58,19 +58,19 @@ def match(death: Death, run: Evidence) -> Finding | None:
         f"{death.who} raised {raised.type}{where}{said}",
         (quote,) if quote else (),
         advice if alone else (),
-        confidence="certain" if _is_the_reason(raised, run) else "likely",
+        confidence="certain" if _is_the_reason(raised, attempt) else "likely",
         exception=raised,
     )
 
 
-def _is_the_reason(raised: ExceptionInfo, run: Evidence) -> bool:
+def _is_the_reason(raised: ExceptionInfo, attempt: Evidence) -> bool:
     """Not where it only tells of another program; nor in a pasted log where a library raised it, or nobody is shown.
 
     Libraries raise for what they were given and what they run on: the reason may have a name that a person knows.
     """
     frames = _FILE.findall(raised.traceback)
     own = bool(frames) and not is_library(frames[-1])
-    return not tells_of_a_program(raised) and (own or not run.logs_only)
+    return not tells_of_a_program(raised) and (own or not attempt.logs_only)
 
 
 def _cut_off(death: Death) -> Finding | None:

@@ -47,7 +47,7 @@ SIGNS = (
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """Ray's exception ended the driver; without one, its words stand at the end."""
     raised = death.exception
     if raised is not None and raised.type.rpartition(".")[2] not in _TYPES:

@@ -55,7 +55,7 @@ _TORCHS = re.compile(r"torch/distributed/(?:rendezvous|distributed_c10d|elastic/
 _SAID = re.compile(r"\[Errno (?P<number>-?\d+)\] (?P<said>.+)")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A rank that could not connect, to a name that its own socket could not resolve."""
     hit = ended_by(death, (_NOT_REACHED,))
     if hit is not None and not _UNRESOLVED.search(hit.match.string):
@@ -66,7 +66,7 @@ def match(death: Death, run: Evidence) -> Finding | None:
     hit = ended_by(death, (_PYTHONS,))
     if hit is None or hit.exception is None:
         return None
-    etcd = in_whole_log(run, (_ETCDS,))
+    etcd = in_whole_log(attempt, (_ETCDS,))
     if etcd is None and not _frames_of_torch(hit.exception.traceback):
         return None
     said = _SAID.search(hit.exception.message)
@@ -74,12 +74,12 @@ def match(death: Death, run: Evidence) -> Finding | None:
     return hit.finding(RULE, death, cause, _advice(etcd["host"] if etcd is not None else None))
 
 
-def match_launch(run: Evidence) -> Finding | None:
+def match_launch(attempt: Evidence) -> Finding | None:
     """torch's agent could not resolve the endpoint."""
-    if run.started:
+    if attempt.started:
         return None
-    hit = in_whole_log(run, (_NOT_REACHED,))
-    return _finding(hit, run.agent.log, None) if hit is not None else None
+    hit = in_whole_log(attempt, (_NOT_REACHED,))
+    return _finding(hit, attempt.agent.log, None) if hit is not None else None
 
 
 def _finding(hit: Hit, log: LogText, death: Death | None) -> Finding | None:

@@ -77,31 +77,33 @@ _MEETING = re.compile(
 _GLOO_KEY = re.compile(r"/(?:cpu|gloo)//?\d+/(?P<rank>\d+)$")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A rank that ended because the others, or the store, were not there when the process group was made."""
     hit = ended_by(death, _IN_RANK) or _old_timeout(death) or ended_by(death, _AGENT)
     if hit is None or "setting up NCCL communicator" in hit.match.string:
         return None
     who = "torch's agent" if hit.sign in _AGENT and death.rank is None else death.who
-    return hit.finding(RULE, death, f"{who} {_cause(hit)}", _advice(hit, run))
+    return hit.finding(RULE, death, f"{who} {_cause(hit)}", _advice(hit, attempt))
 
 
-def match_launch(run: Evidence) -> Finding | None:
+def match_launch(attempt: Evidence) -> Finding | None:
     """torch's agent gave up before it had started a rank."""
-    if run.started:
+    if attempt.started:
         return None
-    gave_up = in_whole_log(run, _AGENT)
-    if gave_up is not None and _lost(run.agent.log):
+    gave_up = in_whole_log(attempt, _AGENT)
+    if gave_up is not None and _lost(attempt.agent.log):
         cause = "torch's agent lost the rendezvous store: the process that kept it has gone, or the way to it"
-        return Finding(RULE, None, cause, (gave_up.quote,) if gave_up.quote else (), _advice(gave_up, run), "likely")
+        return Finding(
+            RULE, None, cause, (gave_up.quote,) if gave_up.quote else (), _advice(gave_up, attempt), "likely"
+        )
     closed = gave_up is not None and "Closed" in gave_up.text
-    hit = None if closed else in_whole_log(run, (_CONNECT, _CLIENTS, _OLD))
+    hit = None if closed else in_whole_log(attempt, (_CONNECT, _CLIENTS, _OLD))
     if gave_up is None and hit is None:
         return None
     told = hit or gave_up
     assert told is not None
     quotes = tuple(each.quote for each in (hit, gave_up) if each is not None and each.quote is not None)
-    return Finding(RULE, None, f"torch's agent {_cause(told)}", quotes, _advice(told, run))
+    return Finding(RULE, None, f"torch's agent {_cause(told)}", quotes, _advice(told, attempt))
 
 
 def _lost(log: LogText) -> bool:
@@ -145,8 +147,8 @@ def _time(text: str | None) -> str:
     return f"{int(number) / 1000:.4g} s" if unit == "ms" else f"{number} s"
 
 
-def _advice(hit: Hit, run: Evidence) -> tuple[str, ...]:
-    host, port = _place(hit) if hit.sign is _CONNECT else _endpoint(run)
+def _advice(hit: Hit, attempt: Evidence) -> tuple[str, ...]:
+    host, port = _place(hit) if hit.sign is _CONNECT else _endpoint(attempt)
     same = "ps -eo pid,lstart,args | grep -E 'torchrun|ddp-run'   # on every node: the same command, started when?"
     if host is None:
         return (same, "env | grep -E 'MASTER_|WORLD_SIZE|^RANK|PET_'   # the same endpoint and counts on every node?")
@@ -157,8 +159,8 @@ def _advice(hit: Hit, run: Evidence) -> tuple[str, ...]:
     )
 
 
-def _endpoint(run: Evidence) -> tuple[str | None, str | None]:
-    hit = in_whole_log(run, (_CONNECT,))
+def _endpoint(attempt: Evidence) -> tuple[str | None, str | None]:
+    hit = in_whole_log(attempt, (_CONNECT,))
     return _place(hit) if hit is not None else (None, None)
 
 

@@ -51,7 +51,7 @@ _NO_PROGRAM = Sign(
 SIGNS: tuple[Sign, ...] = (_FILE, *_MODULE, _NOT_EXECUTABLE, _NO_PROGRAM)
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """What Python says before a program begins."""
     hit = anywhere(death.stderr, (_FILE,))
     if hit is not None and hit.quote is not None:
@@ -73,16 +73,16 @@ def match(death: Death, run: Evidence) -> Finding | None:
     )
 
 
-def match_launch(run: Evidence) -> Finding | None:
+def match_launch(attempt: Evidence) -> Finding | None:
     """With `--no-python` the agent itself cannot start the program."""
-    if run.started or run.deaths:
+    if attempt.started or attempt.deaths:
         return None
-    lines = run.agent.log.lines
+    lines = attempt.agent.log.lines
     for index in range(len(lines) - 1, -1, -1):
         hit = _NOT_EXECUTABLE.search(lines[index])
         if hit is not None and any(_STARTING.search(line) for line in lines[max(0, index - _FRAMES) : index]):
             cause = f"there is no program {hit['path']} to start"
-            return Finding(RULE, None, cause, (run.agent.log.quote(index),), (f"ls -l {hit['path']}",))
+            return Finding(RULE, None, cause, (attempt.agent.log.quote(index),), (f"ls -l {hit['path']}",))
     return None
 
 

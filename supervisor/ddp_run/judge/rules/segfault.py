@@ -40,21 +40,21 @@ _CAUGHT = (
 SIGNS: tuple[Sign, ...] = (_FATAL, *_CAUGHT)
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """Ended by SIGSEGV, and not on its way out after an exception: torch's threads may crash a process there."""
     if death.code != -signal.SIGSEGV or death.crashed_on_the_way_out:
         return None
     crash = crash_of(death)
     caught = anywhere(death.stderr, (_FATAL, *_CAUGHT)) if crash is None else None
-    said = run.kernel_line(death.pid)
+    said = attempt.kernel_line(death.pid)
     shown = (*(crash.quotes if crash is not None else ()), caught.quote if caught is not None else None, said)
     quotes = tuple(quote for quote in shown if quote is not None)
     where = crash.where if crash is not None else ""
-    return Finding(RULE, death.rank, f"{death.who} crashed in native code{where}", quotes, _advice(death, run))
+    return Finding(RULE, death.rank, f"{death.who} crashed in native code{where}", quotes, _advice(death, attempt))
 
 
-def _advice(death: Death, run: Evidence) -> tuple[str, ...]:
+def _advice(death: Death, attempt: Evidence) -> tuple[str, ...]:
     advice = ["echo $TORCH_DISTRIBUTED_DEBUG   # DETAIL crashes DistributedDataParallel over gloo: unset it"]
     if death.stack.lines:
-        advice.insert(0, f"cat {run.path(death.stack.source)}   # Python stack at the crash")
+        advice.insert(0, f"cat {attempt.path(death.stack.source)}   # Python stack at the crash")
     return (*advice, *by_phase(death), *by_core(death))

@@ -89,13 +89,13 @@ _ON_A_FULL_SHM = (
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """What ended the rank says so; a bus error of a worker, or of a rank that speaks of /dev/shm, makes it likely."""
     hit = ended_by_gpu(death, _OWN) or behind_nccl(death, _NCCLS) or _semaphore(death)
     if hit is None:
         hit = _workers_bus_error(death) or _bus_error(death)
     if hit is None:
-        return _bus_error_without_a_word(death, run)
+        return _bus_error_without_a_word(death, attempt)
     clear = anywhere(death.stderr, (*_TORCHS, *_FILES, *_NCCLS)) if hit.sign in (_WORKER, _HANDLER) else None
     sure: Confidence = "likely" if hit.sign in (_WORKER, _HANDLER) and clear is None else hit.confidence
     also = (clear.quote,) if clear is not None and clear.quote is not None else ()
@@ -131,12 +131,12 @@ def _bus_error(death: Death) -> Hit | None:
     return anywhere(death.stderr.ending(400), _OWN) if death.code == -signal.SIGBUS else None
 
 
-def _bus_error_without_a_word(death: Death, run: Evidence) -> Finding | None:
+def _bus_error_without_a_word(death: Death, attempt: Evidence) -> Finding | None:
     """SIGBUS of the rank itself while /dev/shm had no room: a page of a file there that the kernel could not give.
 
     A file that somebody cut short, or a disk's error under a mapped file, gives the same signal: likely.
     """
-    space = run.space_of(_SHM) if death.code == -signal.SIGBUS else None
+    space = attempt.space_of(_SHM) if death.code == -signal.SIGBUS else None
     if space is None or not space.nearly_full:
         return None
     cause = f"{death.who} was ended by a bus error (SIGBUS) while /dev/shm was full"

@@ -42,11 +42,11 @@ _LAST = 15
 _FRAMES = re.compile(r"frame #\d+|Exception raised from |^\s*$")
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A log that ends there: nobody says how anything ended."""
-    if not run.logs_only or death.code is not None or death.exception is not None:
+    if not attempt.logs_only or death.code is not None or death.exception is not None:
         return None
-    log = run.agent.log
+    log = attempt.agent.log
     said = (index for index in range(len(log.lines) - 1, -1, -1) if not _FRAMES.match(log.lines[index]))
     for index in islice(said, _LAST):
         if any(sign.search(log.lines[index]) for sign in SIGNS):

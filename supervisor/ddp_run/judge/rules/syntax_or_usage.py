@@ -52,7 +52,7 @@ _BAD_VALUE = tuple(
 SIGNS: tuple[Sign, ...] = (*_PARSE, _PYTHON_AS_SCRIPT, *_REFUSED, *_BAD_VALUE)
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A rank whose script does not compile, or whose script is the word `python`."""
     raised = death.exception
     if raised is not None and raised.type in _TYPES:
@@ -74,10 +74,10 @@ def match(death: Death, run: Evidence) -> Finding | None:
     return Finding(RULE, death.rank, said, (hit.quote,), ("name the script itself: ddp-run [OPTIONS] train.py [ARGS]",))
 
 
-def match_launch(run: Evidence) -> Finding | None:
+def match_launch(attempt: Evidence) -> Finding | None:
     """Options that torch's launcher refused."""
-    hit = in_whole_log(run, _REFUSED) or in_whole_log(run, _BAD_VALUE)
-    if hit is None or hit.quote is None or run.started:
+    hit = in_whole_log(attempt, _REFUSED) or in_whole_log(attempt, _BAD_VALUE)
+    if hit is None or hit.quote is None or attempt.started:
         return None
     cause = f"torch's launcher refused its options: {(hit['what'] or '').strip()[:160]}"
     return Finding(RULE, None, cause, (hit.quote,), _advice(hit))

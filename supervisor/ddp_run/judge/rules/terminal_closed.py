@@ -39,7 +39,7 @@ _ADVICE = (
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A rank that ended by SIGHUP, which nobody here had sent."""
     if death.code != -signal.SIGHUP or signal.SIGHUP in death.signals_sent:
         return None
@@ -47,11 +47,11 @@ def match(death: Death, run: Evidence) -> Finding | None:
     return Finding(RULE, death.rank, cause, (), _ADVICE, "likely")
 
 
-def match_stop(run: Evidence) -> Finding | None:
+def match_stop(attempt: Evidence) -> Finding | None:
     """The job was told to stop by SIGHUP."""
-    if run.stop_signal != signal.SIGHUP:
+    if attempt.stop_signal != signal.SIGHUP:
         return None
-    hit = in_whole_log(run, SIGNS)
+    hit = in_whole_log(attempt, SIGNS)
     quotes = (hit.quote,) if hit is not None and hit.quote is not None else ()
     cause = "the job was told to stop by SIGHUP: most likely its terminal was closed"
     stopped = Retry(helps=False, reason="it was told to stop")

@@ -40,9 +40,9 @@ SIGNS: tuple[Sign, ...] = (
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A refusal of the kernel to open one more, or what follows from it in a process that was to receive one."""
-    if death.struck and death.code != -signal.SIGABRT:
+    if death.killed_without_exception and death.code != -signal.SIGABRT:
         return None  # another signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:

@@ -41,7 +41,7 @@ _NUMBERS = Sign(
 SIGNS = (_NUMBERS, Sign("OutOfResources", types=frozenset({"OutOfResources"})))
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """Triton's own exception, or a compiler's that holds it."""
     hit = ended_by_gpu(death, SIGNS)
     if hit is None:

@@ -34,37 +34,37 @@ _KILLED = (
 )
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """Every death: what is known of it, and where to look."""
     cause = f"{death.who} ended with {in_words(death.code)} without a word"
     if death.code is not None and death.code < 0:
         cause = f"{death.who} was ended by {in_words(death.code)}, and nothing says by whom"
-    if death.code is None and run.logs_only:
+    if death.code is None and attempt.logs_only:
         cause = f"{death.who} failed, and the log does not show why"
     crash = crash_of(death)
     if crash is not None:
         cause = f"{death.who} was ended by {in_words(death.code)}{crash.where}"
     quote = _last_line(death.stderr) if crash is None else crash.quotes
-    advice = _read(death, run)
+    advice = _read(death, attempt)
     if death.code == -signal.SIGKILL:
         quote = _memory(death)  # its last line has nothing to do with a signal that no program sees coming
         advice = (*_scarce(death), *_KILLED)
     elif death.code is not None and death.code < 0:
-        said = run.kernel_line(death.pid)
+        said = attempt.kernel_line(death.pid)
         quote += (said,) if said is not None else ()
         advice = (*by_core(death), *advice)
     return Finding(RULE, death.rank, cause, quote, (*by_phase(death), *advice), "unknown")
 
 
-def match_launch(run: Evidence) -> Finding | None:
+def match_launch(attempt: Evidence) -> Finding | None:
     """An agent that failed before or beside the ranks."""
-    if not run.agent.code:
+    if not attempt.agent.code:
         return None
-    how = "was ended by" if run.agent.code < 0 else "ended with"
-    cause = f"torch's agent {how} {in_words(run.agent.code)}; no rank failed by itself"
-    quote = _last_line(run.agent.log) if run.agent.code > 0 else ()
-    source = run.agent.log.source
-    return Finding(RULE, None, cause, quote, (f"tail {run.path(source)}",) if source and quote else (), "unknown")
+    how = "was ended by" if attempt.agent.code < 0 else "ended with"
+    cause = f"torch's agent {how} {in_words(attempt.agent.code)}; no rank failed by itself"
+    quote = _last_line(attempt.agent.log) if attempt.agent.code > 0 else ()
+    source = attempt.agent.log.source
+    return Finding(RULE, None, cause, quote, (f"tail {attempt.path(source)}",) if source and quote else (), "unknown")
 
 
 def _last_line(log: LogText) -> tuple[Quote, ...]:
@@ -84,5 +84,5 @@ def _scarce(death: Death) -> tuple[str, ...]:
     return ("memory was nearly used up when it was last looked at; to confirm that this killed it, ask the kernel:",)
 
 
-def _read(death: Death, run: Evidence) -> tuple[str, ...]:
-    return (f"tail -n 50 {run.path(death.stderr.source)}",) if death.stderr.source else ()
+def _read(death: Death, attempt: Evidence) -> tuple[str, ...]:
+    return (f"tail -n 50 {attempt.path(death.stderr.source)}",) if death.stderr.source else ()

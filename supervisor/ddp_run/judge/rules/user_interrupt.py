@@ -30,10 +30,10 @@ _SHUTTING_DOWN = Sign("Detected KeyboardInterrupt, attempting graceful shutdown"
 SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=frozenset({"KeyboardInterrupt"})), _SHUTTING_DOWN)
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """A rank that got SIGINT from somebody else than ddp-run and the agent."""
     raised = death.exception
-    if raised is None and death.code is None and run.logs_only:
+    if raised is None and death.code is None and attempt.logs_only:
         hit = anywhere(death.stderr, (_SHUTTING_DOWN,))
         return None if hit is None else hit.finding(RULE, death, f"{death.who} was interrupted", confidence="likely")
     interrupted = death.code == -signal.SIGINT or (raised is not None and raised.type == "KeyboardInterrupt")
@@ -48,8 +48,8 @@ def match(death: Death, run: Evidence) -> Finding | None:
     return Finding(RULE, death.rank, cause, (quote,) if quote else (), exception=raised)
 
 
-def match_stop(run: Evidence) -> Finding | None:
+def match_stop(attempt: Evidence) -> Finding | None:
     """Told to stop by SIGINT."""
-    if run.stop_signal != signal.SIGINT:
+    if attempt.stop_signal != signal.SIGINT:
         return None
     return Finding(RULE, None, "the job was interrupted (SIGINT)")

@@ -176,9 +176,9 @@ _REMOVED_FROM_NUMPY = re.compile(  # in 1.24 and in 2.0
 _LAST_FILE = re.compile(r'  File "(?P<file>[^"]+)", line \d+')
 
 
-def match(death: Death, run: Evidence) -> Finding | None:
+def match(death: Death, attempt: Evidence) -> Finding | None:
     """What loaders and packages say of versions that do not fit."""
-    if death.struck:
+    if death.killed_without_exception:
         return None  # a signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None or (hit.sign.words == _LIBRARY_NAME and not _raised_in_package(hit)):

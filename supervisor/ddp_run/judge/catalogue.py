@@ -1,0 +1,73 @@
+"""The catalogue of causes: one file of `rules/` each, found by being there."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge import rules
+from ddp_run.judge.signs import Sign
+from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.record.events import ExceptionInfo
+
+NAMELESS = Rule(
+    "DDP000", "unknown", "Nobody could tell", Area.UNKNOWN, Retry(helps=True, reason="the cause is not known"), "0.1"
+)
+"""Where no rule has anything to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One rule of the catalogue and what it is asked: of a rank's death, of a launch, of an order to stop."""
+
+    rule: Rule
+    match: Callable[[Death, Evidence], Finding | None] | None = None
+    match_launch: Callable[[Evidence], Finding | None] | None = None
+    match_stop: Callable[[Evidence], Finding | None] | None = None
+    signs: tuple[Sign, ...] = ()
+    """The words that it looks for in logs, where it does."""
+    text: str = ""
+    """Its documentation: what happened, how to recognise it, what to do."""
+
+
+def rule_modules() -> Iterator[str]:
+    """Load the rules' modules one by one, giving the name of each; a broken one is `load`'s to tell of."""
+    for module_info in pkgutil.iter_modules(rules.__path__):
+        with suppress(Exception):
+            importlib.import_module(f"{rules.__name__}.{module_info.name}")
+        yield module_info.name
+
+
+@cache
+def load() -> tuple[tuple[Cause, ...], tuple[str, ...]]:
+    """The catalogue, by code, and a note for each file of `rules/` that could not be loaded."""
+    causes: list[Cause] = []
+    notes: list[str] = []
+    for module_info in pkgutil.iter_modules(rules.__path__):
+        try:
+            module = importlib.import_module(f"{rules.__name__}.{module_info.name}")
+            asked = {name: getattr(module, name, None) for name in ("match", "match_launch", "match_stop")}
+            causes.append(Cause(module.RULE, **asked, signs=getattr(module, "SIGNS", ()), text=module.__doc__ or ""))
+        except Exception as error:
+            notes.append(f"rule {module_info.name} could not be loaded: {type(error).__name__}: {error}")
+    return tuple(sorted(causes, key=lambda cause: cause.rule.code)), tuple(notes)
+
+
+def catalogue() -> tuple[Cause, ...]:
+    """All causes, by code."""
+    return load()[0]
+
+
+def follows_another(exception: ExceptionInfo) -> bool:
+    """Whether the catalogue takes this exception for a consequence of another rank's failure."""
+    death = Death(rank=None, code=1, exception=exception)
+    return any(
+        cause.match(death, Evidence(deaths=(death,))) is not None
+        for cause in catalogue()
+        if cause.rule.consequence and cause.match is not None
+    )

@@ -1,0 +1,45 @@
+"""The rank that failed first and those that followed it, as a verdict holds them. Pure."""
+
+from __future__ import annotations
+
+from ddp_run.evidence.crash_text import crash_of
+from ddp_run.evidence.model import UNORDERED, CleanExit, Death
+from ddp_run.judge.verdict import Collateral, FirstFailure
+from ddp_run.record.events import MonotonicNs
+from ddp_run.values.exit_status import signal_name
+
+
+def of_death(death: Death) -> FirstFailure:
+    """A rank that failed."""
+    crash = crash_of(death) if death.exception is None else None
+    return FirstFailure(
+        rank=death.rank,
+        local_rank=death.local_rank,
+        node_rank=death.node_rank,
+        host=death.host,
+        pid=death.pid,
+        exit_code=death.code,
+        signal=signal_name(death.code),
+        at=None if death.order == UNORDERED else MonotonicNs(death.order),
+        exception=death.exception if crash is None else crash.exception,
+        log=death.stderr.source or None,
+    )
+
+
+def of_clean_exit(gone: CleanExit) -> FirstFailure:
+    """A rank that ended with 0 while the others still needed it."""
+    return FirstFailure(
+        rank=gone.rank,
+        local_rank=gone.local_rank,
+        node_rank=gone.node_rank,
+        host=gone.host,
+        pid=gone.pid,
+        exit_code=0,
+        at=gone.at,
+        log=gone.stderr.source or None,
+    )
+
+
+def follower(death: Death, reason: str) -> Collateral:
+    """A rank that failed because another had."""
+    return Collateral(death.rank, death.code, signal_name(death.code), reason)
