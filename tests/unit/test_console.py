@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddp_run.tell.console import Console, Prefix, prefix_of, shown_by
+from ddp_run.tell.console import Console
+from ddp_run.tell.selection import Prefix, prefix_of, shown_by
 from ddp_run.tell.tail import Chunk
 from ddp_run.values.lines import MAX_HELD, Stream
 from ddp_run.values.terminal import colour as uses_colour

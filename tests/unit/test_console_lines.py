@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.waiting import limit
 
-from ddp_run.values.lines import Collapser, LineBuffer, Stream, neutral, rank_list, readable
+from ddp_run.values.lines import Collapser, LineBuffer, Stream, neutral, readable
+from ddp_run.values.words import rank_list
 
 
 def whole(buffer: LineBuffer, *pieces: bytes) -> bytes:

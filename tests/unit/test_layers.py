@@ -56,7 +56,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "tenacity": ("supervise.backoff", "plan.net"),
     "psutil": ("plan.net",),
     "torch": ("agent.logs_specs", "training"),
-    "hyperscan": ("evidence.scan",),
+    "hyperscan": ("evidence.word_search",),
     "pynvml": ("gpu_probe",),
 }
 """The modules that may import each of the libraries that are not Python's own."""

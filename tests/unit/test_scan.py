@@ -19,9 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.waiting import limit
 
-from ddp_run.evidence import scan
+from ddp_run.evidence import scan, unpacked, word_search
 from ddp_run.evidence.log_tail import LINE_CHARS, TAIL_BYTES
-from ddp_run.evidence.scan import ENGINES, Engine, Excerpt, read_log, read_stream
+from ddp_run.evidence.scan import Excerpt, read_log, read_stream
+from ddp_run.evidence.word_search import ENGINES, Engine
 
 WORDS = ("NCCL WARN ", "CUDA out of memory", "пример без памяти")
 FILLER = b"step 12345 loss 0.1234 lr 3.0e-04 tokens/s 123456 mem 12345 MiB\n"
@@ -111,8 +112,8 @@ def test_every_planted_line_is_read_with_its_number(tmp_path: Path, engine: Engi
     ending = data.draw(st.sampled_from([b"\n", b"\r\n"]))
     body = bytearray((FILLER.rstrip(b"\n") + ending) * ((2 << 20) // len(FILLER)))
     places = st.integers(0, len(body) - 200)
-    border = st.integers(1, (2 << 20) // scan._CHUNK - 1).map(lambda n: n * scan._CHUNK)
-    block = st.integers(1, (2 << 20) // scan._BLOCK - 1).map(lambda n: n * scan._BLOCK)
+    border = st.integers(1, (2 << 20) // word_search.CHUNK - 1).map(lambda n: n * word_search.CHUNK)
+    block = st.integers(1, (2 << 20) // word_search.BLOCK - 1).map(lambda n: n * word_search.BLOCK)
     tail = st.just(len(body) - tail_bytes)
     near = st.tuples(st.one_of(border, block, tail), st.integers(-40, 4)).map(sum)
     for number, place in enumerate(data.draw(st.lists(st.one_of(places, near), min_size=1, max_size=12))):
@@ -125,8 +126,8 @@ def test_every_planted_line_is_read_with_its_number(tmp_path: Path, engine: Engi
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan, "TAIL_BYTES", tail_bytes)
         if data.draw(st.booleans()):  # grep is stopped and started again
-            patch.setattr(scan, "_GREP_HITS", 2)
-            patch.setattr(scan, "_GREP_SKIP", 20_000)
+            patch.setattr(word_search, "_GREP_HITS", 2)
+            patch.setattr(word_search, "_GREP_SKIP", 20_000)
         excerpt = read_log(tmp_path / "log", "log", WORDS, [engine])
     assert excerpt.left_out is None
     lines = body.decode(errors="replace").split("\n")
@@ -141,7 +142,7 @@ def test_what_stands_around_a_word_is_read(tmp_path: Path, engine: Engine) -> No
     number = _large(tmp_path / "log", b"NCCL WARN here\n")
     excerpt = read_log(tmp_path / "log", "log", WORDS, [engine])
     read = dict(_pairs(excerpt))
-    before, after = scan.BEFORE // len(FILLER) - 2, scan.AFTER // len(FILLER) - 2
+    before, after = word_search.BEFORE // len(FILLER) - 2, word_search.AFTER // len(FILLER) - 2
     assert set(range(number - before, number + after)) <= set(read)
     assert number // 2 not in read, "far from any word"
     assert set(range(1, scan.HEAD_LINES + 1)) <= set(read)
@@ -162,7 +163,7 @@ def test_without_an_engine_the_reader_is_told(tmp_path: Path) -> None:
     excerpt = read_log(tmp_path / "log", "log", WORDS, [])
     assert _numbers(excerpt, "NCCL WARN") == []
     assert excerpt.left_out == (
-        "only the first 200 lines and the last 4 MiB of 13 MiB were read: "
+        "only the first 200 lines and the last 4.0 MiB of 13.0 MiB were read: "
         "pip install 'ddp-run[scan]' to search all of it"
     )
     total = (tmp_path / "log").read_bytes().count(b"\n")
@@ -267,7 +268,7 @@ def test_the_first_and_the_latest_places_are_kept(tmp_path: Path, engine: Engine
     excerpt = read_log(tmp_path / "log", "log", WORDS, [engine])
     found = [number for number in _numbers(excerpt, "NCCL WARN") if number is not None]
     assert found[:10] == [500 * n for n in range(1, 11)]
-    kept = min((scan.LAST_BYTES + TAIL_BYTES // 2) // len(FILLER), scan.LAST_LINES)
+    kept = min((word_search.LAST_BYTES + TAIL_BYTES // 2) // len(FILLER), scan.LAST_LINES)
     latest = range((count - kept) // 500 + 1, count // 500 + 1)
     assert set(found) >= {500 * n for n in latest}
     assert "between them were not" in (excerpt.left_out or "")
@@ -276,9 +277,9 @@ def test_the_first_and_the_latest_places_are_kept(tmp_path: Path, engine: Engine
 def test_a_stretch_that_grep_leaves_out_counts_as_full_of_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "_GREP_HITS", 2)
-    monkeypatch.setattr(scan, "_GREP_SKIP", 200_000)
-    far = FILLER * (2 * scan.AFTER // len(FILLER))
+    monkeypatch.setattr(word_search, "_GREP_HITS", 2)
+    monkeypatch.setattr(word_search, "_GREP_SKIP", 200_000)
+    far = FILLER * (2 * word_search.AFTER // len(FILLER))
     number = _large(tmp_path / "log", b"NCCL WARN 1\nNCCL WARN 2\n" + far + b"NCCL WARN 3\n" + far + b"NCCL WARN 4\n")
     excerpt = read_log(tmp_path / "log", "log", WORDS, ["grep"])
     lines = far.count(b"\n")
@@ -290,7 +291,7 @@ def test_a_stretch_that_grep_leaves_out_counts_as_full_of_words(
 def test_a_line_that_begins_before_the_end_that_is_read(tmp_path: Path, engine: Engine) -> None:
     """The tail begins with its first whole line; here a chunk ends where the tail begins, within a line."""
     line = b"CUDA out of memory".rjust(100) + b"\n"
-    tail_start = 24 * scan._CHUNK
+    tail_start = 24 * word_search.CHUNK
     before = (FILLER * (tail_start // len(FILLER)))[: tail_start - 50].rpartition(b"\n")[0] + b"\n"
     before += b"x" * (tail_start - 50 - len(before) - 1) + b"\n"
     after = (FILLER * (TAIL_BYTES // len(FILLER)))[: TAIL_BYTES - len(line) + 50]
@@ -301,7 +302,7 @@ def test_a_line_that_begins_before_the_end_that_is_read(tmp_path: Path, engine: 
 
 
 def test_grep_that_runs_out_of_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "_GREP_BYTES", 16 << 20)
+    monkeypatch.setattr(word_search, "_GREP_BYTES", 16 << 20)
     _write(tmp_path / "log", b"first\n", b"x" * (40 << 20), b"\nlast\n")
     excerpt = read_log(tmp_path / "log", "log", WORDS, ["grep"])
     assert "grep gave up; pip install" in (excerpt.left_out or "")
@@ -371,7 +372,7 @@ def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "write", full)
     excerpt = read_stream(io.BytesIO(FILLER * 100_000), "-", WORDS)
-    assert (excerpt.left_out or "").startswith("only the first 1 MiB were read: ")
+    assert (excerpt.left_out or "").startswith("only the first 1.0 MiB were read: ")
     assert "No space left on device" in (excerpt.left_out or "")
     assert excerpt.text.lines[0] == FILLER.decode().strip()
 
@@ -395,19 +396,19 @@ def test_a_log_with_a_large_hole(tmp_path: Path) -> None:
 
 
 def test_an_endless_device_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "SPOOL_BYTES", 4 << 20)
+    monkeypatch.setattr(unpacked, "SPOOL_BYTES", 4 << 20)
     excerpt = read_log(Path("/dev/zero"), "log", WORDS)
     assert excerpt.left_out is not None
-    assert excerpt.left_out.startswith("only the first 4 MiB were read: a pipe or packed log is copied to ")
+    assert excerpt.left_out.startswith("only the first 4.0 MiB were read: a pipe or packed log is copied to ")
 
 
 def test_an_endless_pipe_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "SPOOL_BYTES", 1 << 20)
+    monkeypatch.setattr(unpacked, "SPOOL_BYTES", 1 << 20)
     with subprocess.Popen(["yes", "NCCL WARN x"], stdout=subprocess.PIPE) as process:
         assert isinstance(process.stdout, io.BufferedReader)
         excerpt = read_stream(process.stdout, "log", WORDS)
         process.kill()
-    assert (excerpt.left_out or "").startswith("only the first 1 MiB were read")
+    assert (excerpt.left_out or "").startswith("only the first 1.0 MiB were read")
     assert excerpt.text.lines[0] == "NCCL WARN x"
 
 
@@ -429,9 +430,9 @@ def test_a_packed_log_that_is_cut(tmp_path: Path) -> None:
 
 
 def test_a_packed_log_is_unpacked_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "SPOOL_BYTES", 4 << 20)
+    monkeypatch.setattr(unpacked, "SPOOL_BYTES", 4 << 20)
     (tmp_path / "log.gz").write_bytes(gzip.compress(b"\0" * (32 << 20)))
-    assert "only the first 4 MiB were read" in (read_log(tmp_path / "log.gz", "log", WORDS).left_out or "")
+    assert "only the first 4.0 MiB were read" in (read_log(tmp_path / "log.gz", "log", WORDS).left_out or "")
 
 
 def test_many_logs_share_the_room_of_one(tmp_path: Path) -> None:

@@ -30,11 +30,12 @@ from ddp_run.record.events import (
     RankStarted,
     SpaceCounted,
 )
-from ddp_run.record.resources import MemoryTrend, MemoryUse, Space, size
+from ddp_run.record.resources import MemoryTrend, MemoryUse, Space
 from ddp_run.supervise.leftovers import Leftovers
 from ddp_run.supervise.loop import Loop, reap
 from ddp_run.supervise.surroundings import Surroundings
 from ddp_run.values.aside import Asides
+from ddp_run.values.words import size_in_words
 
 AT = MonotonicNs(7)
 GIB = 1 << 30
@@ -293,7 +294,7 @@ def test_memory_in_words() -> None:
 
 
 def test_sizes() -> None:
-    assert [size(n) for n in (0, 1023, 1 << 20, 3 << 29, 800 << 30)] == [
+    assert [size_in_words(n) for n in (0, 1023, 1 << 20, 3 << 29, 800 << 30)] == [
         "0 B",
         "1023 B",
         "1.0 MiB",

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from ddp_run.evidence.line_prefix import Prefix
 from ddp_run.evidence.model import LogText, Quote
 from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.redaction import REDACTED
@@ -28,7 +29,6 @@ _OPEN_BOXES = 200
 """Boxes without an end, as a cut log has one, after which none is looked for."""
 _TRACEBACK_CHARS = 64 << 10
 """Of a longer text of an exception, with those that led to it, the first and the last half are kept."""
-_PREFIX_CHARS = 400
 _PATH_CHARS = 4096
 _BARE_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d{1,9})\s*$')
 _NAME = r"[^\W\d][\w.<>]*"
@@ -51,8 +51,6 @@ _OTHER_SPEAKER = re.compile(
     r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: )"
 )
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/(?:rank/|training\.py)")
-_DIGITS = re.compile(r"\d+")
-_GROUP_ROW = re.compile(r"^\s+[|+]")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _MESSAGE_LINES = 40
 _THREADS_LINES = 6
@@ -203,7 +201,7 @@ def _at(lines: Sequence[str], index: int, *, boxes: bool = True) -> Printed | No
 
 
 def _traceback(lines: Sequence[str], start: int, header: re.Match[str]) -> Printed | None:
-    prefix = _Prefix.of(_before(header), lines[start + 1 : start + 4])
+    prefix = Prefix.of(_before(header), lines[start + 1 : start + 4])
     frames, index = _frames(lines, start + 1, prefix)
     shown = prefix.strip(lines[index]) if index < len(lines) else None
     said = _EXCEPTION.match(shown) if shown is not None else None
@@ -225,7 +223,7 @@ def _traceback(lines: Sequence[str], start: int, header: re.Match[str]) -> Print
 
 def _boxed(lines: Sequence[str], start: int, before: str) -> Printed | None:
     """An exception in a box of rich.traceback; its text is written as Python would."""
-    prefix = _Prefix.of(before, lines[start + 1 : start + 4])
+    prefix = Prefix.of(before, lines[start + 1 : start + 4])
     frames: list[_Frame] = []
     path = ""
     strangers = 0
@@ -259,7 +257,7 @@ def _before(hit: re.Match[str]) -> str:
     return hit.string[: hit.start()]
 
 
-def _below_box(lines: Sequence[str], start: int, index: int, prefix: _Prefix, frames: list[_Frame]) -> Printed | None:
+def _below_box(lines: Sequence[str], start: int, index: int, prefix: Prefix, frames: list[_Frame]) -> Printed | None:
     shown = prefix.strip(lines[index])
     said = _EXCEPTION.match(shown.rstrip()) if shown is not None else None
     if said is None or not frames:
@@ -284,7 +282,7 @@ def _bounded(text: str) -> str:
     return f"{text[:half].rpartition(_NEWLINE)[0]}\n  …\n{text[-half:].partition(_NEWLINE)[2] or text[-half:]}"
 
 
-def _frames(lines: Sequence[str], index: int, prefix: _Prefix) -> tuple[list[_Frame], int]:
+def _frames(lines: Sequence[str], index: int, prefix: Prefix) -> tuple[list[_Frame], int]:
     """The frames from `index` on, and the index of the line after them (other speakers' lines are stepped over)."""
     frames: list[_Frame] = []
     strangers = 0
@@ -300,7 +298,7 @@ def _frames(lines: Sequence[str], index: int, prefix: _Prefix) -> tuple[list[_Fr
     return frames, index
 
 
-def _message(lines: Sequence[str], index: int, prefix: _Prefix, first: str) -> tuple[str, int]:
+def _message(lines: Sequence[str], index: int, prefix: Prefix, first: str) -> tuple[str, int]:
     """The message and the index after it: Python marks no end, so a blank line or another speaker ends it."""
     message = [first]
     end = index + 1
@@ -327,7 +325,7 @@ def _ends_message(text: str) -> bool:
     return _OTHER_SPEAKER.match(text) is not None or _BARE_FRAME.search(text) is not None
 
 
-def _worker_frames(lines: Sequence[str], index: int, end: int, prefix: _Prefix) -> tuple[list[_Frame], int]:
+def _worker_frames(lines: Sequence[str], index: int, end: int, prefix: Prefix) -> tuple[list[_Frame], int]:
     """The frames inside a worker process that torch appends to the message ("Original Traceback …")."""
     for position in range(index, min(len(lines), end + 2)):
         text = prefix.strip(lines[position])
@@ -337,7 +335,7 @@ def _worker_frames(lines: Sequence[str], index: int, end: int, prefix: _Prefix) 
     return [], end
 
 
-def _end_of_group(lines: Sequence[str], index: int, prefix: _Prefix) -> int:
+def _end_of_group(lines: Sequence[str], index: int, prefix: Prefix) -> int:
     while index < len(lines) and prefix.in_group(lines[index]):
         index += 1
     return index
@@ -345,7 +343,7 @@ def _end_of_group(lines: Sequence[str], index: int, prefix: _Prefix) -> int:
 
 def _syntax_error(lines: Sequence[str], start: int, before: str) -> Printed | None:
     """What Python prints for a script that does not parse: the place, the source, and no header."""
-    prefix = _Prefix.of(before, lines[start : start + 1])
+    prefix = Prefix.of(before, lines[start : start + 1])
     for index in range(start + 1, min(len(lines), start + 5)):
         text = prefix.strip(lines[index])
         if text is None or not _SYNTAX.match(text):
@@ -373,46 +371,3 @@ def _joined(earlier: Printed, later: Printed) -> Printed:
     text = _bounded(f"{earlier.info.traceback}\n\n{later.info.traceback}")
     info = replace(later.info, traceback=text)
     return replace(later, info=info, start=earlier.start, final=later.final and earlier.final)
-
-
-@dataclass(frozen=True, slots=True)
-class _Prefix:
-    """What stands before each line of one traceback; its numbers (times, percentages) may change.
-
-    `parts`: what stands between its numbers.
-    """
-
-    parts: tuple[str, ...] = ("",)
-    group: _Prefix | None = None
-
-    @classmethod
-    def of(cls, before: str, following: Sequence[str]) -> _Prefix:
-        """From the text before the header, if the lines after it carry it too (a progress bar's rest does not)."""
-        before = before.removesuffix("Original ")
-        base = before.removesuffix("  + ")
-        group = cls(_parts(base)) if base != before and len(base) <= _PREFIX_CHARS else None
-        if group is not None:
-            before = f"{base}  | "
-        prefix = cls(_parts(before), group) if len(before) <= _PREFIX_CHARS else cls(("",), group)
-        return prefix if any(prefix.strip(line) is not None for line in following) else cls(("",), group)
-
-    def strip(self, line: str) -> str | None:
-        """The line without the prefix, null if it carries another."""
-        first, *others = self.parts
-        if not line.startswith(first):
-            return None
-        end = len(first)
-        for part in others:
-            number = _DIGITS.match(line, end)
-            if number is None or not line.startswith(part, number.end()):
-                return None
-            end = number.end() + len(part)
-        return line[end:]
-
-    def in_group(self, line: str) -> bool:
-        rest = self.group.strip(line) if self.group is not None else None
-        return rest is not None and _GROUP_ROW.match(rest) is not None
-
-
-def _parts(prefix: str) -> tuple[str, ...]:
-    return tuple(_DIGITS.split(prefix))

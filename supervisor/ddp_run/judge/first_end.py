@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddp_run.evidence.model import Death
-from ddp_run.values.lines import named_ranks
+from ddp_run.values.words import named_ranks
 
 _LATE_NS = 50_000_000
 """By so much the kernel's report may be late, on a busy host."""

@@ -13,7 +13,7 @@ from ddp_run.observe.close_look import INPUT, CloseLook, Collective, GpuUse, Pro
 from ddp_run.observe.ras_text import Missing
 from ddp_run.observe.stack_text import Doing, Stack
 from ddp_run.record.events import MonotonicNs, Rank
-from ddp_run.values.lines import named_ranks
+from ddp_run.values.words import conjugated, is_or_are, named_ranks, plural_s
 
 _SLOW_S = 120.0
 """What may end by itself (saving, data, network, a sleep) may stand this long before it is called a hang."""
@@ -118,7 +118,7 @@ class _Scene:
         if not self.waiting:
             return ""
         whom = "" if not culprits else " for it" if len(culprits) == 1 else " for them"
-        return f"; {named_ranks(_of(self.waiting))} wait{_s(self.waiting)}{whom}{_in(self.waiting)}"
+        return f"; {named_ranks(_of(self.waiting))} wait{plural_s(self.waiting)}{whom}{_in(self.waiting)}"
 
 
 def _in(looks: Sequence[CloseLook]) -> str:
@@ -200,7 +200,7 @@ def _held(scene: _Scene) -> Stall:
     if not scene.waiting and not scene.others:
         return scene.stall(False, f"all ranks are {how}", (), patient=True)
     hung = not traced and not any(each.works for each in scene.others)
-    said = f"{named_ranks(who)} {_is(who)} {how}{scene.who_waits(who)}"
+    said = f"{named_ranks(who)} {is_or_are(who)} {how}{scene.who_waits(who)}"
     return scene.stall(hung, said, who, patient=traced, certain=hung and not scene.others)
 
 
@@ -237,7 +237,7 @@ def _groups(looks: Sequence[CloseLook]) -> str:
 
 def _what(look: CloseLook, count: int = 1) -> str:
     """`waits for a lock at train.py:88 in step`, of so many ranks."""
-    words = _conjugated(_does(look), count)
+    words = conjugated(_does(look), count)
     return words + (f" at {look.place}" if look.place else "")
 
 
@@ -266,15 +266,6 @@ def _does(look: CloseLook) -> str:
     return doing + holds + ("" if look.works or doing in (Doing.LOCK, Doing.DEBUGGER) else on)
 
 
-_PLURAL = {"waits": "wait", "is": "are", "works": "work", "stands": "stand", "sleeps": "sleep", "shows": "show"}
-
-
-def _conjugated(words: str, count: int) -> str:
-    verb, _, rest = words.partition(" ")
-    mark = ":" if verb.endswith(":") else ""
-    return words if count == 1 else " ".join(filter(None, (_PLURAL.get(verb.rstrip(":"), verb) + mark, rest)))
-
-
 def _apart(scene: _Scene) -> Stall:
     """All wait for each other: in different collectives, or one has entered fewer."""
     found = _mismatch(scene) or _behind(scene) or _joining(scene) or _seen_by_nccl(scene)
@@ -282,7 +273,7 @@ def _apart(scene: _Scene) -> Stall:
         return found
     if not scene.whole:
         who = named_ranks(_of(scene.waiting))
-        said = f"{who} wait{_s(scene.waiting)}{_in(scene.waiting)}: all of this node, for others"
+        said = f"{who} wait{plural_s(scene.waiting)}{_in(scene.waiting)}: all of this node, for others"
         return scene.stall(False, said, ())
     return _places_apart(scene)
 
@@ -332,7 +323,8 @@ def _behind(scene: _Scene) -> Stall | None:
     waiting = [each for each in scene.waiting if each.rank not in ends]
     if not waiting:
         return scene.stall(True, f"the ranks wait for each other: {_groups(scene.waiting)}", (), certain=True)
-    said = f"{_groups(last)}; {named_ranks(_of(waiting))} {_is(waiting)} ahead and wait{_s(waiting)}{_in(waiting)}"
+    ahead = f"{named_ranks(_of(waiting))} {is_or_are(waiting)} ahead"
+    said = f"{_groups(last)}; {ahead} and wait{plural_s(waiting)}{_in(waiting)}"
     # A message of any size may be on its way between two of them; a GPU's wait looks like work.
     sends = any(each.current is None and each.operation in _POINT_TO_POINT and each.works for each in last)
     # Nor is a collective of NCCL's that all have entered, alone in front of the others, more than slow.
@@ -408,11 +400,3 @@ def _alone(scene: _Scene) -> Stall | None:
 
 def _of(looks: Sequence[CloseLook]) -> tuple[Rank, ...]:
     return tuple(sorted(each.rank for each in looks))
-
-
-def _is(many: Sequence[object]) -> str:
-    return "is" if len(many) == 1 else "are"
-
-
-def _s(many: Sequence[object]) -> str:
-    return "s" if len(many) == 1 else ""

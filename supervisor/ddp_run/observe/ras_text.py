@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddp_run.record.events import Rank
-from ddp_run.values.lines import named_ranks
+from ddp_run.values.words import named_ranks
 
 _PROCESS = r"process (?P<pid>\d{1,9}) on node (?P<node>\S+)"
 _GROUP = re.compile(r"^\s*(?P<group>\d{1,9})\s+\d+\s+\d+\s+[\d-]+\s+(?P<size>\d{1,9})\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ddp_run.record.events import MonotonicNs, Rank
 from ddp_run.values.frozen import frozen
+from ddp_run.values.words import size_in_words
 
 
 @frozen
@@ -39,10 +40,14 @@ class MemoryTrend:
     @property
     def words(self) -> str:
         """The trend in one line, with how old the last look was when the rank ended."""
-        grown = f"{size(self.first.own)}, then {size(self.last.own)}"
+        grown = f"{size_in_words(self.first.own)}, then {size_in_words(self.last.own)}"
         ago = "" if self.ended_at is None else f" {max(0.0, (self.ended_at - self.last.at) / 1e9):.1f} s before its end"
-        within = "" if self.limit is None else f", of {size(self.limit)} {'in its cgroup' if self.cgroup else 'here'}"
-        children = f"; its child processes {size(self.last.children)}" if self.last.children else ""
+        within = (
+            ""
+            if self.limit is None
+            else f", of {size_in_words(self.limit)} {'in its cgroup' if self.cgroup else 'here'}"
+        )
+        children = f"; its child processes {size_in_words(self.last.children)}" if self.last.children else ""
         return f"resident memory {grown}{ago}{within}{children}"
 
     @property
@@ -74,7 +79,7 @@ class Space:
     def words(self) -> str:
         """The space in one line."""
         inodes = ", no inode is free" if self.total_inodes and not self.free_inodes else ""
-        return f"{self.path}: {size(self.free)} of {size(self.total)} free{inodes}"
+        return f"{self.path}: {size_in_words(self.free)} of {size_in_words(self.total)} free{inodes}"
 
 
 @frozen
@@ -137,9 +142,12 @@ class GpuLook:
 
     def words(self, gpu: Gpu) -> str:
         """One GPU in one line, with when that was."""
-        parts = [f"GPU {gpu.number} ({gpu.uuid[:12]}): {size(gpu.free)} of {size(gpu.total)} free{self._when}"]
+        parts = [
+            f"GPU {gpu.number} ({gpu.uuid[:12]}): "
+            f"{size_in_words(gpu.free)} of {size_in_words(gpu.total)} free{self._when}"
+        ]
         if self.own_pids:
-            parts += [f"{each.who} {size(each.held)}" for each in gpu.holders if each.held is not None]
+            parts += [f"{each.who} {size_in_words(each.held)}" for each in gpu.holders if each.held is not None]
         elif gpu.holders:
             count = f"{len(gpu.holders)} process{'es' if len(gpu.holders) > 1 else ''}"
             parts.append(f"{count} on it, numbered as in another pid namespace")
@@ -155,13 +163,3 @@ class GpuLook:
         if self.ended_at is None:
             return ""
         return f" {abs(self.age_s):.1f} s {'before' if self.age_s > 0 else 'after'} it failed"
-
-
-def size(count: int) -> str:
-    """Bytes in words, binary units."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if unit in ("B", "KiB") or value >= 100 else f"{value:.1f} {unit}"

@@ -48,8 +48,8 @@ from ddp_run.supervise.attempt import Attempt
 from ddp_run.supervise.inbox import Inbox, clear_stale
 from ddp_run.supervise.loop import Caught, Loop, reap
 from ddp_run.supervise.machine import HANDLED_SIGNALS, AttemptMachine
-from ddp_run.tell.console import Mode
 from ddp_run.tell.output import ConsoleSettings, Output
+from ddp_run.tell.selection import Mode
 from ddp_run.tell.tail import Tailer
 from ddp_run.values import terminal
 from ddp_run.values.redaction import redact_words

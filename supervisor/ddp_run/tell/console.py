@@ -6,28 +6,19 @@ written stays in the ranks' files; `Console.wants_input` tells when to stop read
 
 from __future__ import annotations
 
-import errno
 import os
 import select
-import stat
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import islice
-from string import Template
-from typing import Final, Literal, final
+from collections.abc import Callable, Iterable
+from typing import Final, final
 
+from ddp_run.tell.line_form import fitting, label, prefixed
+from ddp_run.tell.outlet import Outlet
+from ddp_run.tell.selection import Prefix, Shown, shown_by
 from ddp_run.tell.tail import Chunk
-from ddp_run.values.lines import MAX_HELD, Collapser, Group, LineBuffer, Stream, neutral, rank_list, readable
+from ddp_run.values.lines import MAX_HELD, Collapser, Group, LineBuffer, Stream, neutral, readable
 from ddp_run.values.raw_lines import RawLines
 
-Mode = Literal["all", "rank0", "failed", "none", "raw"]
-Shown = Callable[[int, int, Stream], bool]
-"""Whether (rank, local rank, stream) is for the console."""
-Prefix = Callable[[int, int], str]
-"""What stands before the lines of (rank, local rank)."""
-
-_BIT: Final[Mapping[Stream, int]] = {"stdout": 1, "stderr": 2}
 _FLOOD: Final = 64 << 10
 _FLOOD_LINES: Final = 4096
 """To compare one takes 10 to 20 µs: the loop must not be away when ranks die."""
@@ -41,148 +32,6 @@ _ASK_S: Final = 0.1
 _LEFT_S: Final = 30.0
 """A bar that has not moved for so long gives way to one that does."""
 _ERASE: Final = b"\r\x1b[K"
-
-
-def shown_by(
-    mode: Mode,
-    redirects: int | Mapping[int, int] = 0,
-    tee: int | Mapping[int, int] = 0,
-    local_ranks: Collection[int] = (),
-) -> Shown:
-    """What of the ranks' output the console shows, by `--console` and torchrun's `-r`, `-t`, `--local-ranks-filter`.
-
-    `redirects` and `tee` hold 1 for stdout, 2 for stderr, for all local ranks or by local rank; an empty
-    `local_ranks` means all. As in torch.distributed.elastic.multiprocessing.api.DefaultLogsSpecs.reify: a stream that
-    is redirected and not teed is in its file alone.
-    """
-
-    def bits(option: int | Mapping[int, int], local_rank: int) -> int:
-        return option if isinstance(option, int) else option.get(local_rank, 0)
-
-    def shown(rank: int, local_rank: int, stream: Stream) -> bool:
-        if mode in {"failed", "none"} or (mode == "rank0" and rank != 0):
-            return False
-        if local_ranks and local_rank not in local_ranks:
-            return False
-        bit = _BIT[stream]
-        return not bits(redirects, local_rank) & bit or bool(bits(tee, local_rank) & bit)
-
-    return shown
-
-
-def prefix_of(template: str | None, role: str = "default") -> Prefix | None:
-    """Prefixes by torchrun's TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, none at all where it is empty; null: not set.
-
-    Its names are those that torch.distributed.elastic.agent.server.local_elastic_agent fills in.
-    """
-    if template is None:
-        return None
-    text = Template(template)
-
-    def prefix(rank: int, local_rank: int) -> str:
-        return text.safe_substitute(role_name=role, rank=rank, local_rank=local_rank)
-
-    return prefix
-
-
-@final
-class Outlet:
-    """A descriptor that is written without blocking, and what waits for it."""
-
-    def __init__(self, fd: int, *, tty: bool | None = None) -> None:
-        self.fd = fd
-        self.gone = False
-        """Nobody reads it any more, or it is broken: what comes is thrown away."""
-        self.pending = 0
-        """Bytes that wait."""
-        self._queue: deque[memoryview] = deque()
-        self._own = -1
-        self._writes_at_once = False
-        self._socket = False
-        try:
-            self.tty = os.isatty(fd) if tty is None else tty
-            mode = os.fstat(fd).st_mode
-        except OSError:
-            self.tty, self.gone = False, True
-            return
-        self._socket = stat.S_ISSOCK(mode)
-        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
-            self._own = _reopened(fd)
-        self._writes_at_once = stat.S_ISREG(mode) or self._own >= 0
-
-    def put(self, data: bytes | memoryview) -> None:
-        """Queue bytes; `pump` writes them."""
-        if not self.gone and data:
-            self._queue.append(memoryview(data))
-            self.pending += len(data)
-
-    def pump(self) -> int:
-        """Write what can be written now; how many bytes that was. A stream that fails is given up silently."""
-        written = 0
-        try:
-            while self._queue:
-                done = self._write()
-                if not done:
-                    break
-                written += done
-                self._advance(done)
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            self._fail(error)
-        return written
-
-    def close(self) -> None:
-        """Forget what waits and give back what was opened here; `fd` stays open."""
-        self._queue.clear()
-        self.pending = 0
-        if self._own >= 0:
-            os.close(self._own)
-            self._own = -1
-        self.gone = True
-
-    def _write(self) -> int:
-        if self._writes_at_once:
-            return os.writev(self.fd if self._own < 0 else self._own, list(islice(self._queue, 64)))
-        data = self._queue[0]
-        poll = select.poll()
-        poll.register(self.fd, select.POLLOUT)
-        if not poll.poll(0):
-            return 0
-        if self._socket:
-            return _send(self.fd, data)
-        # A descriptor that says it is writable takes this much without blocking: pipe(7), and n_tty's 256.
-        return os.write(self.fd, data[: 256 if self.tty else select.PIPE_BUF])
-
-    def _advance(self, done: int) -> None:
-        self.pending -= done
-        while self._queue and done >= len(self._queue[0]):
-            done -= len(self._queue.popleft())
-        if done:
-            self._queue[0] = self._queue[0][done:]
-
-    def _fail(self, error: OSError) -> None:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            # Somebody may make room: only what could not be written is lost, and the ranks' files have it.
-            self._queue.clear()
-            self.pending = 0
-        else:
-            self.close()
-
-
-def _reopened(fd: int) -> int:
-    """The same pipe or terminal with a status of its own, or -1: O_NONBLOCK on `fd` itself would be its owners' too."""
-    try:
-        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:
-        return -1
-
-
-def _send(fd: int, data: memoryview) -> int:
-    import socket
-
-    with socket.socket(fileno=os.dup(fd)) as stream:
-        return stream.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
 @final
@@ -415,7 +264,7 @@ class Console:
         key = (chunk.rank, chunk.stream)
         source = self._sources.get(key)
         if source is None:
-            prefix = self._prefix(chunk.rank, chunk.local_rank) if self._prefix else _label((chunk.rank,))
+            prefix = self._prefix(chunk.rank, chunk.local_rank) if self._prefix else label((chunk.rank,))
             shown = self._shown(chunk.rank, chunk.local_rank, chunk.stream)
             source = _Source(chunk.rank, chunk.stream, prefix.encode("utf-8", "replace"), shown)
             self._sources[key] = source
@@ -431,7 +280,7 @@ class Console:
         block = readable(block, colour=self._colour and (self._force_colour or self._outlet(source.stream).tty))
         if flood or not self._collapse or self._shown_ranks() < 2:
             self._emit_groups(self._collapser.all())
-            for piece in _prefixed(block, source.prefix, own=self._prefix is None):
+            for piece in prefixed(block, source.prefix, own=self._prefix is None):
                 self._batch.append((source.stream, piece))
             return
         for line in block[:-1].split(b"\n"):
@@ -441,7 +290,7 @@ class Console:
 
     def _emit_groups(self, groups: list[Group]) -> None:
         for group in groups:
-            line = _label(group.ranks).encode() + group.text + b"\n"
+            line = label(group.ranks).encode() + group.text + b"\n"
             self._batch.append((group.stream, line))
 
     def _is_partial(self, source: _Source) -> bool:
@@ -489,7 +338,7 @@ class Console:
         if found is None:
             return b""
         source, state = found
-        return _fitting(source.prefix + state, self._columns())
+        return fitting(source.prefix + state, self._columns())
 
     def _columns(self) -> int:
         if self._width is not None:
@@ -531,36 +380,6 @@ class Console:
         if self._drawn and live is not None:
             live.put(_ERASE)
         self._drawn = b""
-
-
-def _label(ranks: Iterable[int]) -> str:
-    return f"[rank{rank_list(ranks)}]: "
-
-
-def _prefixed(block: bytes, prefix: bytes, *, own: bool) -> tuple[bytes, memoryview]:
-    """Every line of `block` with `prefix` before it, in two pieces: a flood is not copied once more to join them.
-
-    With `own`, a line that has it already gets no second: torch's excepthook writes `[rank3]: ` itself.
-    """
-    newline = b"\n" + prefix
-    if own and block.rfind(prefix) >= 0:  # three times as fast as `in`
-        block = block.removeprefix(prefix).replace(newline, b"\n")
-    lines = memoryview(block.replace(b"\n", newline))
-    return prefix, lines[: len(lines) - len(prefix)]
-
-
-def _fitting(line: bytes, columns: int) -> bytes:
-    """The start of `line` that fits on one row of a terminal, so that it can be erased as one."""
-    if line.isascii():
-        return line[: columns - 1]
-    from unicodedata import combining, east_asian_width
-
-    text, used = line.decode("utf-8", "replace"), 0
-    for index, character in enumerate(text):
-        used += 0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1
-        if used > columns - 1:
-            return text[:index].encode()
-    return line
 
 
 def _same_terminal(one: int, other: int) -> bool:

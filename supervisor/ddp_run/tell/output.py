@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast, final
 
 from ddp_run.record.events import Event, NativeFramesSeen, NotEnded, RankFailed, StallEnded, StallSeen, StragglerSeen
-from ddp_run.tell.console import Console, Mode, not_shown, prefix_of, shown_by
+from ddp_run.tell.console import Console, not_shown
+from ddp_run.tell.selection import Mode, prefix_of, shown_by
 from ddp_run.tell.tail import Tailer
 from ddp_run.values import terminal
 from ddp_run.values.lines import neutral

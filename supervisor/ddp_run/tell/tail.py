@@ -6,18 +6,16 @@ Ranks write straight into their files; this side only reads. Whoever reads slowl
 from __future__ import annotations
 
 import os
-import struct
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, final
 
-if TYPE_CHECKING:
-    import ctypes
+from ddp_run.tell.inotify import IN_MODIFY, IN_Q_OVERFLOW, Inotify
 
+if TYPE_CHECKING:
     from ddp_run.values.lines import Stream
 
 POLL_S: Final = 0.05
@@ -25,30 +23,6 @@ _REST_S: Final = 1.0
 """The longest pause between two looks at a file that nothing tells about: a look can be a question to a server."""
 _CHUNK: Final = 96 << 10
 """Below malloc's threshold for mapping memory anew: half the CPU of larger pieces."""
-
-# <sys/inotify.h>
-_IN_MODIFY, _IN_ATTRIB, _IN_DELETE_SELF, _IN_MOVE_SELF, _IN_Q_OVERFLOW = 0x2, 0x4, 0x400, 0x800, 0x4000
-_IN_NONBLOCK, _IN_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
-_MASK: Final = _IN_MODIFY | _IN_ATTRIB | _IN_DELETE_SELF | _IN_MOVE_SELF
-_EVENT: Final = struct.Struct("iIII")
-
-# f_type of statfs(2): writes on another host, or behind a file server, raise no event here.
-_REMOTE: Final = {
-    0x6969: "nfs",
-    0x0BD00BD0: "lustre",
-    0x65735546: "fuse",
-    0x01021997: "9p",
-    0xFF534D42: "cifs",
-    0xFE534D42: "smb2",
-    0x517B: "smb",
-    0x00C36400: "ceph",
-    0x47504653: "gpfs",
-    0x5346414F: "afs",
-    0x7461636F: "ocfs2",
-    0x01161970: "gfs2",
-    0x19830326: "beegfs",
-    0x786F4256: "vboxsf",
-}
 
 
 @final
@@ -178,7 +152,7 @@ class Tailer:
         self._ready: deque[_Tail] = deque()
         self._watched: dict[int, _Tail] = {}
         self._notes: list[str] = []
-        self._inotify = None if polling else _Inotify.open()
+        self._inotify = None if polling else Inotify.open()
 
     def fileno(self) -> int | None:
         """Readable when a file has grown; null: poll."""
@@ -268,11 +242,11 @@ class Tailer:
         if self._inotify is None:
             return
         for watch, mask in self._inotify.events():
-            if mask & _IN_Q_OVERFLOW:
+            if mask & IN_Q_OVERFLOW:
                 self._mark(self._tails)
             tail = self._watched.get(watch)
             if tail is not None:
-                tail.suspect |= bool(mask & ~_IN_MODIFY)
+                tail.suspect |= bool(mask & ~IN_MODIFY)
                 self._mark((tail,))
 
     def _look(self, at: float | None) -> None:
@@ -360,52 +334,3 @@ class Tailer:
         if (status.st_dev, status.st_ino) != tail.identity:
             self._notes.append(f"{tail.path} was replaced; the new file is shown from its start")
             self._follow(tail)
-
-
-@final
-class _Inotify:
-    """inotify(7) by ctypes: the standard library has no binding."""
-
-    def __init__(self, libc: ctypes.CDLL, fd: int) -> None:
-        self._libc = libc
-        self.fd = fd
-
-    @classmethod
-    def open(cls) -> Self | None:
-        """Null where the kernel or the C library has none, or the user's limit is reached."""
-        import ctypes
-
-        try:
-            libc = ctypes.CDLL(None, use_errno=True)
-            fd = libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
-        except (OSError, AttributeError):
-            return None
-        return cls(libc, fd) if fd >= 0 else None
-
-    def watch(self, path: Path) -> int:
-        """A watch, or -1."""
-        return int(self._libc.inotify_add_watch(self.fd, os.fsencode(path), _MASK))
-
-    def forget(self, watch: int) -> None:
-        self._libc.inotify_rm_watch(self.fd, watch)
-
-    def is_remote(self, fd: int) -> bool:
-        import ctypes
-
-        status = ctypes.create_string_buffer(512)
-        if self._libc.fstatfs(fd, status) != 0:
-            return True
-        # f_type comes first in struct statfs; glibc and musl give it a machine word.
-        return ctypes.c_ulong.from_buffer(status).value & 0xFFFFFFFF in _REMOTE
-
-    def events(self) -> Iterator[tuple[int, int]]:
-        """Watch and mask of everything that happened since."""
-        try:
-            for data in iter(partial(os.read, self.fd, 65536), b""):
-                position = 0
-                while position < len(data):
-                    watch, mask, _, name = _EVENT.unpack_from(data, position)
-                    position += _EVENT.size + name
-                    yield watch, mask
-        except BlockingIOError:
-            return

@@ -15,8 +15,9 @@ from ddp_run.evidence.model import Quote
 from ddp_run.judge.verdict import Collateral, FirstFailure, Outcome, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
 from ddp_run.tell import quoted_traceback
-from ddp_run.values.lines import named_ranks, neutral
+from ddp_run.values.lines import neutral
 from ddp_run.values.redaction import redact
+from ddp_run.values.words import named_ranks
 
 SourceLine = Callable[[str, int], str | None]
 """The text of (file, line number from 1), or null."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final, Literal, final
 
@@ -180,22 +179,6 @@ def _caret(code: int) -> str:
     if code >= 0x80:
         return f"\\x{code:02x}"
     return "^" + chr(code ^ 0x40)
-
-
-def rank_list(ranks: Iterable[int]) -> str:
-    """Ranks in the short form `0,2,5-7`."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
-
-
-def named_ranks(ranks: Collection[int]) -> str:
-    """`rank 3`, `ranks 0,2,5-7`."""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(ranks)}"
 
 
 @final

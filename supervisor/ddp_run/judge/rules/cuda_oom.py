@@ -36,7 +36,7 @@ from ddp_run.judge.signs import Hit, Sign
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.record.events import Rank
 from ddp_run.record.resources import Gpu, GpuHolder
-from ddp_run.values.lines import rank_list
+from ddp_run.values.words import rank_list
 
 RULE = Rule(
     code="DDP402",

@@ -1,0 +1,111 @@
+"""A descriptor that is written without ever waiting for who reads it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import stat
+from collections import deque
+from itertools import islice
+from typing import final
+
+
+@final
+class Outlet:
+    """A descriptor that is written without blocking, and what waits for it."""
+
+    def __init__(self, fd: int, *, tty: bool | None = None) -> None:
+        self.fd = fd
+        self.gone = False
+        """Nobody reads it any more, or it is broken: what comes is thrown away."""
+        self.pending = 0
+        """Bytes that wait."""
+        self._queue: deque[memoryview] = deque()
+        self._own = -1
+        self._writes_at_once = False
+        self._socket = False
+        try:
+            self.tty = os.isatty(fd) if tty is None else tty
+            mode = os.fstat(fd).st_mode
+        except OSError:
+            self.tty, self.gone = False, True
+            return
+        self._socket = stat.S_ISSOCK(mode)
+        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+            self._own = _reopened(fd)
+        self._writes_at_once = stat.S_ISREG(mode) or self._own >= 0
+
+    def put(self, data: bytes | memoryview) -> None:
+        """Queue bytes; `pump` writes them."""
+        if not self.gone and data:
+            self._queue.append(memoryview(data))
+            self.pending += len(data)
+
+    def pump(self) -> int:
+        """Write what can be written now; how many bytes that was. A stream that fails is given up silently."""
+        written = 0
+        try:
+            while self._queue:
+                done = self._write()
+                if not done:
+                    break
+                written += done
+                self._advance(done)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._fail(error)
+        return written
+
+    def close(self) -> None:
+        """Forget what waits and give back what was opened here; `fd` stays open."""
+        self._queue.clear()
+        self.pending = 0
+        if self._own >= 0:
+            os.close(self._own)
+            self._own = -1
+        self.gone = True
+
+    def _write(self) -> int:
+        if self._writes_at_once:
+            return os.writev(self.fd if self._own < 0 else self._own, list(islice(self._queue, 64)))
+        data = self._queue[0]
+        poll = select.poll()
+        poll.register(self.fd, select.POLLOUT)
+        if not poll.poll(0):
+            return 0
+        if self._socket:
+            return _send(self.fd, data)
+        # A descriptor that says it is writable takes this much without blocking: pipe(7), and n_tty's 256.
+        return os.write(self.fd, data[: 256 if self.tty else select.PIPE_BUF])
+
+    def _advance(self, done: int) -> None:
+        self.pending -= done
+        while self._queue and done >= len(self._queue[0]):
+            done -= len(self._queue.popleft())
+        if done:
+            self._queue[0] = self._queue[0][done:]
+
+    def _fail(self, error: OSError) -> None:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            # Somebody may make room: only what could not be written is lost, and the ranks' files have it.
+            self._queue.clear()
+            self.pending = 0
+        else:
+            self.close()
+
+
+def _reopened(fd: int) -> int:
+    """The same pipe or terminal with a status of its own, or -1: O_NONBLOCK on `fd` itself would be its owners' too."""
+    try:
+        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _send(fd: int, data: memoryview) -> int:
+    import socket
+
+    with socket.socket(fileno=os.dup(fd)) as stream:
+        return stream.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

@@ -1,0 +1,50 @@
+"""Numbers, sizes, plurals and lists of ranks in words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+_PLURAL = {"waits": "wait", "is": "are", "works": "work", "stands": "stand", "sleeps": "sleep", "shows": "show"}
+
+
+def conjugated(words: str, count: int) -> str:
+    """`waits in barrier` for one, `wait in barrier` for more; a word that is not known stays."""
+    verb, _, rest = words.partition(" ")
+    mark = ":" if verb.endswith(":") else ""
+    return words if count == 1 else " ".join(filter(None, (_PLURAL.get(verb.rstrip(":"), verb) + mark, rest)))
+
+
+def is_or_are(many: Sequence[object]) -> str:
+    """For so many."""
+    return "is" if len(many) == 1 else "are"
+
+
+def plural_s(many: Sequence[object]) -> str:
+    """What a noun ends with for so many."""
+    return "s" if len(many) == 1 else ""
+
+
+def rank_list(ranks: Iterable[int]) -> str:
+    """Ranks in the short form `0,2,5-7`."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def named_ranks(ranks: Collection[int]) -> str:
+    """`rank 3`, `ranks 0,2,5-7`."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(ranks)}"
+
+
+def size_in_words(count: int) -> str:
+    """Bytes in words, binary units."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit in ("B", "KiB") or value >= 100 else f"{value:.1f} {unit}"
