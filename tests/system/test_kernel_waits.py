@@ -22,8 +22,9 @@ import pytest
 
 from ddp_run.observe import processes
 from ddp_run.observe.close_look import ProcessState
+from ddp_run.observe.kernel_wait import KNOWS_CALLS
 from ddp_run.observe.native_stack import TOOL, NativeQuestion
-from ddp_run.observe.process_look import KNOWS_CALLS, ProcessLook, process
+from ddp_run.observe.process_look import ProcessLook, process
 from ddp_run.observe.stack_text import native_frames
 from ddp_run.observe.waited_paths import PathQuestion, completed
 from ddp_run.record.events import Rank

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ddp_run import training
+from ddp_run.training import placement
 from tests.ports import unused_port
 from tests.waiting import limit
 
@@ -382,7 +383,7 @@ def test_an_error_can_end_the_process(runner: Runner) -> None:
 def test_a_rank_without_a_gpu_is_told_how_many_there_are() -> None:
     said = RuntimeError("CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?")
     with pytest.raises(training.SetupError) as raised:
-        training._refuse_device("rank 3 (local rank 3)", 3, 2, said)
+        placement._refuse_device("rank 3 (local rank 3)", 3, 2, said)
     lines = str(raised.value).splitlines()
     assert lines[:2] == [
         "rank 3 (local rank 3) has no GPU 3: 2 are visible, counted from 0",
@@ -390,7 +391,7 @@ def test_a_rank_without_a_gpu_is_told_how_many_there_are() -> None:
     ]
     assert any(line.startswith("help: torchrun --nproc-per-node 2 ") for line in lines)
     with pytest.raises(training.SetupError, match=r"^rank 0 \(local rank 0\) cannot use GPU 0 of 2\n"):
-        training._refuse_device("rank 0 (local rank 0)", 0, 2, said)
+        placement._refuse_device("rank 0 (local rank 0)", 0, 2, said)
 
 
 def test_the_module_costs_no_torch() -> None:
@@ -398,7 +399,9 @@ def test_the_module_costs_no_torch() -> None:
         "import sys, ddp_run.training; print(*(name for name in sys.modules if name[:4] in ('torc', 'ddp_', 'clic')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=limit(120))
-    assert done.stdout.split() == ["ddp_run", "ddp_run.training"], done.stderr
+    loaded = done.stdout.split()
+    assert loaded[:2] == ["ddp_run", "ddp_run.training"], done.stderr
+    assert all(name.startswith("ddp_run.training.") for name in loaded[2:])
 
 
 # ---------------------------------------------------------------------------------------- the minimal test

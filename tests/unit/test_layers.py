@@ -38,7 +38,7 @@ PURE = (
     *("evidence.model", "evidence.rank_ends", "evidence.resource_evidence", "evidence.traceback_text"),
     *("evidence.childfailed", "evidence.crash_text"),
     *("observe.stack_text", "observe.close_look", "observe.stall_watch", "observe.lateness", "observe.progress"),
-    *("observe.ras_text", "tell.verdict_text", "tell.catalogue_text", "tell.quoted_traceback"),
+    *("observe.ras_text", "observe.stall_quotes", "tell.verdict_text", "tell.catalogue_text", "tell.quoted_traceback"),
     *("values.frozen", "values.exit_status", "values.problem", "values.secret_forms", "values.secret_names"),
     *("values.secret_urls", "values.redaction", "values.lines", "values.raw_lines", "values.stop_signals"),
 )
@@ -55,7 +55,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "structlog": ("tell.output",),
     "tenacity": ("supervise.backoff", "plan.net"),
     "psutil": ("plan.net",),
-    "torch": ("agent.logs_specs", "training"),
+    "torch": ("agent.logs_specs", "training.placement", "training.step_counts", "training.unused_parameters"),
     "hyperscan": ("evidence.word_search",),
     "pynvml": ("gpu_probe",),
 }

@@ -16,7 +16,8 @@ from tests.waiting import wait_until
 
 from ddp_run.observe import at_rest, processes
 from ddp_run.observe.close_look import ProcessState
-from ddp_run.observe.process_look import KNOWS_CALLS, ProcessLook, process
+from ddp_run.observe.kernel_wait import KNOWS_CALLS
+from ddp_run.observe.process_look import ProcessLook, process
 
 
 @contextmanager

@@ -50,7 +50,7 @@ _OTHER_SPEAKER = re.compile(
     r"^(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
     r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: )"
 )
-_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/(?:rank/|training\.py)")
+_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/(?:rank|training)/")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _MESSAGE_LINES = 40
 _THREADS_LINES = 6

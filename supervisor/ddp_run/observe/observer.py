@@ -13,10 +13,11 @@ from typing import final
 
 from ddp_run.observe.boards import Board
 from ddp_run.observe.close_look import BETWEEN_LOOKS_S, CloseLook, GpuUse, ProcessState
+from ddp_run.observe.kernel_wait import PathArgument
 from ddp_run.observe.lateness import LateWatch
 from ddp_run.observe.native_stack import NativeFrames
 from ddp_run.observe.nccl_ras import NcclRas
-from ddp_run.observe.process_look import PathArgument, ProcessLook, process, state
+from ddp_run.observe.process_look import ProcessLook, process, state
 from ddp_run.observe.progress import Stall, come_apart, explain
 from ddp_run.observe.stack_text import Stack
 from ddp_run.observe.stall_watch import LOOK_S, Due, RankLook, Watch

@@ -6,19 +6,18 @@ said as what it is and never called a hang.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddp_run.observe.close_look import INPUT, CloseLook, Collective, GpuUse, ProcessState
 from ddp_run.observe.ras_text import Missing
-from ddp_run.observe.stack_text import Doing, Stack
+from ddp_run.observe.stack_text import Doing
+from ddp_run.observe.stall_quotes import busy, end_of, numbers, ranks_of
 from ddp_run.record.events import MonotonicNs, Rank
 from ddp_run.values.words import conjugated, is_or_are, named_ranks, plural_s
 
 _SLOW_S = 120.0
 """What may end by itself (saving, data, network, a sleep) may stand this long before it is called a hang."""
-_STACK_LINES = 5
-_MOST_GROUPS = 5
 _SECOND = 1_000_000_000
 _POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
 
@@ -118,7 +117,7 @@ class _Scene:
         if not self.waiting:
             return ""
         whom = "" if not culprits else " for it" if len(culprits) == 1 else " for them"
-        return f"; {named_ranks(_of(self.waiting))} wait{plural_s(self.waiting)}{whom}{_in(self.waiting)}"
+        return f"; {named_ranks(ranks_of(self.waiting))} wait{plural_s(self.waiting)}{whom}{_in(self.waiting)}"
 
 
 def _in(looks: Sequence[CloseLook]) -> str:
@@ -136,65 +135,14 @@ def _dated(stall: Stall, since: MonotonicNs, looks: Sequence[CloseLook], gpus: S
         grouped.setdefault(_what(each), []).append(each)
     quotes = []
     for members in sorted(grouped.values(), key=lambda each: (each[0].rank not in stall.culprits, len(each))):
-        quotes.append(f"{named_ranks(_of(members))}: {_what(members[0], len(members))}")
+        quotes.append(f"{named_ranks(ranks_of(members))}: {_what(members[0], len(members))}")
         if members[0].rank in stall.culprits and members[0].stack is not None:
-            quotes += _end_of(members[0].stack)
-    return replace(stall, since=since, quotes=(*quotes, *_numbers(looks), *_busy(gpus)))
-
-
-def _apart_by(looks: Sequence[CloseLook], shown: Callable[[CloseLook], str | None]) -> str:
-    """`rank 1 12, ranks 0,2 13`: what each shows, those alike together; empty where nobody shows anything."""
-    alike: dict[str, list[CloseLook]] = {}
-    for each in looks:
-        word = shown(each)
-        if word is not None:
-            alike.setdefault(word, []).append(each)
-    groups = sorted(alike.items(), key=lambda pair: (len(pair[1]), pair[1][0].rank))
-    words = [f"{named_ranks(_of(members))} {word}" for word, members in groups[:_MOST_GROUPS]]
-    return ", ".join(words + ["…"] * (len(groups) > _MOST_GROUPS))
-
-
-def _numbers(looks: Sequence[CloseLook]) -> list[str]:
-    """How far each has come, where they differ, and how much of a core each uses."""
-    lines = []
-    if len({each.steps for each in looks}) > 1:
-        lines.append(f"optimizer steps so far: {_apart_by(looks, lambda each: str(each.steps))}")
-    groups = [group for group in looks[0].last if all(group in each.last for each in looks)] if looks else []
-    if groups and len({each.last[groups[0]].number for each in looks}) > 1:
-
-        def entered(look: CloseLook) -> str:
-            last = look.last[groups[0]]
-            return f"{last.number} ({last.name})"
-
-        lines.append(f"last collective entered: {_apart_by(looks, entered)}")
-    if any(each.second is not None for each in looks):
-        lines.append(f"CPU: {_apart_by(looks, lambda each: f'{10 * round(10 * each.cpu_s / each.apart_s)} %')}")
-    return lines
-
-
-def _busy(gpus: Sequence[GpuUse]) -> list[str]:
-    """`GPU 0 at 100 % (rank 0), GPU 1 at 0 % (rank 1)`."""
-    if not gpus:
-        return []
-    shares = []
-    for number, share in sorted({(each.gpu, each.busy) for each in gpus}):
-        ranks = sorted({each.rank for each in gpus if each.gpu == number})
-        shares.append(f"GPU {number} at {share} % ({named_ranks(ranks)})")
-    assumed = "" if all(each.sure for each in gpus) else "; which rank is on which GPU is taken from the local rank"
-    return [", ".join(shares) + assumed]
-
-
-def _end_of(stack: Stack) -> list[str]:
-    """The innermost lines of a stack, and those of the user's own code."""
-    first = next((index for index, frame in enumerate(stack.frames) if frame.own), 0)
-    lines = [frame.printed for frame in stack.frames]
-    if first < _STACK_LINES - 1:
-        return lines[:_STACK_LINES]
-    return [*lines[:2], "  …", *lines[first : first + 2]]
+            quotes += end_of(members[0].stack)
+    return replace(stall, since=since, quotes=(*quotes, *numbers(looks), *busy(gpus)))
 
 
 def _held(scene: _Scene) -> Stall:
-    who = _of(scene.held)
+    who = ranks_of(scene.held)
     traced = all(each.state is ProcessState.TRACED for each in scene.held)
     how = "held by a tracer (a debugger, strace)" if traced else "stopped (SIGSTOP)"
     if not scene.waiting and not scene.others:
@@ -219,7 +167,7 @@ def _elsewhere(scene: _Scene) -> Stall:
         hung = scene.seconds >= _SLOW_S
     unseen = [each for each in scene.others if each.doing is None and each.state is not ProcessState.DISK]
     # A rank that shows nothing of itself may well wait like the rest.
-    culprits = () if unseen else _of(missing)
+    culprits = () if unseen else ranks_of(missing)
     # Those that are named first, alone, are whom "it" means.
     said = _groups(scene.others) + scene.who_waits(culprits if len(culprits) == len(scene.others) else ())
     if scene.left:
@@ -232,7 +180,9 @@ def _groups(looks: Sequence[CloseLook]) -> str:
     grouped: dict[str, list[CloseLook]] = {}
     for each in looks:
         grouped.setdefault(_what(each), []).append(each)
-    return "; ".join(f"{named_ranks(_of(members))} {_what(members[0], len(members))}" for members in grouped.values())
+    return "; ".join(
+        f"{named_ranks(ranks_of(members))} {_what(members[0], len(members))}" for members in grouped.values()
+    )
 
 
 def _what(look: CloseLook, count: int = 1) -> str:
@@ -272,7 +222,7 @@ def _apart(scene: _Scene) -> Stall:
     if found is not None:
         return found
     if not scene.whole:
-        who = named_ranks(_of(scene.waiting))
+        who = named_ranks(ranks_of(scene.waiting))
         said = f"{who} wait{plural_s(scene.waiting)}{_in(scene.waiting)}: all of this node, for others"
         return scene.stall(False, said, ())
     return _places_apart(scene)
@@ -290,10 +240,10 @@ def _mismatch(scene: _Scene) -> Stall | None:
             continue
         sizes = sorted(kinds.values(), key=lambda members: (len(members), members[0].rank))
         few, many = sizes[0], sizes[-1]
-        said = ", ".join(f"{named_ranks(_of(members))} entered {_said(members[0])}" for members in sizes)
+        said = ", ".join(f"{named_ranks(ranks_of(members))} entered {_said(members[0])}" for members in sizes)
         clear = len(few) < len(many) and len(sizes) == 2
         said = f"{said}, as collective {number} of the process group"
-        return scene.stall(True, said, _of(few) if clear else (), cause="collective-mismatch", certain=True)
+        return scene.stall(True, said, ranks_of(few) if clear else (), cause="collective-mismatch", certain=True)
     return None
 
 
@@ -323,7 +273,7 @@ def _behind(scene: _Scene) -> Stall | None:
     waiting = [each for each in scene.waiting if each.rank not in ends]
     if not waiting:
         return scene.stall(True, f"the ranks wait for each other: {_groups(scene.waiting)}", (), certain=True)
-    ahead = f"{named_ranks(_of(waiting))} {is_or_are(waiting)} ahead"
+    ahead = f"{named_ranks(ranks_of(waiting))} {is_or_are(waiting)} ahead"
     said = f"{_groups(last)}; {ahead} and wait{plural_s(waiting)}{_in(waiting)}"
     # A message of any size may be on its way between two of them; a GPU's wait looks like work.
     sends = any(each.current is None and each.operation in _POINT_TO_POINT and each.works for each in last)
@@ -350,7 +300,7 @@ def _joining(scene: _Scene) -> Stall | None:
         return None
     said = f"{_groups(rest)}; {_groups(meeting)}"
     few = rest if len(rest) < len(meeting) else meeting if len(meeting) < len(rest) else []
-    return scene.stall(True, said, _of(few))
+    return scene.stall(True, said, ranks_of(few))
 
 
 def _seen_by_nccl(scene: _Scene) -> Stall | None:
@@ -382,7 +332,7 @@ def _places_apart(scene: _Scene) -> Stall:
         return scene.stall(scene.seconds >= _SLOW_S, _groups(waiting), ())
     few, *_, many = sorted(places.values(), key=lambda members: (len(members), members[0].rank))
     clear = len(few) < len(many) and len(places) == 2 and not recorded
-    return scene.stall(True, _groups(waiting), _of(few) if clear else ())
+    return scene.stall(True, _groups(waiting), ranks_of(few) if clear else ())
 
 
 def _alone(scene: _Scene) -> Stall | None:
@@ -396,7 +346,3 @@ def _alone(scene: _Scene) -> Stall | None:
     left = f"; {named_ranks(scene.left)} ended with exit code 0" if scene.left else ""
     patient = any(each.patient for each in scene.others)
     return scene.stall(hung, _groups(scene.others) + left, (), patient=patient)
-
-
-def _of(looks: Sequence[CloseLook]) -> tuple[Rank, ...]:
-    return tuple(sorted(each.rank for each in looks))

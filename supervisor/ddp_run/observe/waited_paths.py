@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self, final
 
-from ddp_run.observe.process_look import PathArgument, ProcessLook, memory_of, read_path, with_path
+from ddp_run.observe.kernel_wait import PathArgument, memory_of, read_path, with_path
+from ddp_run.observe.process_look import ProcessLook
 from ddp_run.values.aside import Aside, Asides
 
 _WAIT_S = 5.0

@@ -116,7 +116,7 @@ def _frames(trace: "TracebackType | None") -> "Iterator[tuple[str, int, str]]":
 
 def is_users(file: str) -> bool:
     """Whether the file is neither Python's own nor an installed package's nor made up."""
-    ours_or_none = file.startswith("<") or file.endswith("/ddp_run/training.py")
+    ours_or_none = file.startswith("<") or "/ddp_run/training/" in file
     return not (ours_or_none or _in_standard_library(file) or any(part in file for part in _PACKAGES))
 
 

@@ -25,8 +25,6 @@ SAMPLE_S = 0.25
 _REST_NS = 50_000_000
 _LEAVE_TORCH_S = 5.0
 """Longest that the program's end waits for the sampling thread to come back from torch; it takes microseconds."""
-_LOOKS = 16
-"""Steps of a class at which the stack is looked at: one that steps alone and within another does both among so many."""
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
@@ -74,7 +72,7 @@ class Hooks:
             PARALLEL: lambda module: self._during(module.DistributedDataParallel, "__init__", 2),
             CUDA: lambda module: self._during(module, "set_device", 1),
         }
-        sys.meta_path.insert(0, _AfterImport(targets, self.missed))
+        sys.meta_path.insert(0, self._load("after_import").AfterImport(targets, self.missed))
         os.register_at_fork(before=self._rest, after_in_child=self._in_child)
 
     def _in_child(self) -> None:
@@ -174,7 +172,7 @@ class Hooks:
 
     def _on_optimizer(self, module: "ModuleType") -> None:
         """Count the steps of all optimizers; one that steps another one within its own step counts once."""
-        hooks, steps, outermost = self, self._layout.STEPS, _Outermost()
+        hooks, steps, outermost = self, self._layout.STEPS, self._load("outermost").Outermost()
         known = outermost.known
         made = 0
 
@@ -354,94 +352,3 @@ class Hooks:
                 self.missed("flight recorder", error)
             self._without_flight = True
         self.words[self._layout.ANSWERED] = number
-
-
-class _Outermost:
-    """Which classes of optimizers step by themselves, not within another one's step as ZeroRedundancyOptimizer has it.
-
-    To look takes the longer the deeper the stack is, 2 to 4 µs. So it is done for the first steps of a class only, for
-    all of them anew when another class comes, and for good once a step was seen within another. What is left: where an
-    optimizer of a known class is later put into another one, its steps within the first step of that are counted too.
-    """
-
-    def __init__(self) -> None:
-        self.known: "list[type]" = []
-        """Classes at which nobody needs to look; a list, since a class need not be hashable."""
-        self._looks: "dict[int, int]" = {}
-        self._nested = False
-
-    def look(self, kind: type) -> bool:
-        """Whether the step of a `kind` whose hook is calling is within no other one."""
-        if _within_another_step():
-            self._nested = True
-            self.known.clear()
-            return False
-        if id(kind) not in self._looks:
-            self.known.clear()
-            self._looks = dict.fromkeys([*self._looks, id(kind)], 0)
-        self._looks[id(kind)] += 1
-        if self._looks[id(kind)] == _LOOKS and not self._nested:
-            self.known.append(kind)
-        return True
-
-
-def _within_another_step() -> bool:
-    """Whether torch's wrapper of a step, which called the hook, runs inside another such wrapper."""
-    frame = sys._getframe(3)
-    code = frame.f_code
-    above = frame.f_back
-    while above is not None and above.f_code is not code:
-        above = above.f_back
-    return above is not None
-
-
-class _AfterImport:
-    """A finder that finds nothing itself: it lets the others find a module and looks at it once it is imported.
-
-    It leaves sys.meta_path when all that it waits for has come.
-    """
-
-    def __init__(
-        self, targets: "dict[str, Callable[[ModuleType], None]]", missed: "Callable[[str, BaseException], None]"
-    ) -> None:
-        self._targets = targets
-        self.missed = missed
-
-    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        """The spec that the other finders give, its loader prepared; None for all other modules."""
-        if name not in self._targets:
-            return None
-        for finder in list(sys.meta_path):
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None else None
-            if spec is not None:
-                if hasattr(spec.loader, "exec_module"):
-                    self._prepare(name, spec.loader)
-                return spec
-        return None
-
-    def _prepare(self, name: str, loader: "Any") -> None:
-        execute = loader.exec_module
-
-        def exec_module(module: "ModuleType") -> None:
-            try:
-                del loader.exec_module
-            except AttributeError:
-                pass
-            execute(module)
-            look = self._targets.pop(name, None)
-            if not self._targets:
-                try:
-                    sys.meta_path.remove(self)
-                except ValueError:
-                    pass
-            if look is not None:
-                try:
-                    look(module)
-                except Exception as error:
-                    self.missed(name, error)
-
-        try:
-            loader.exec_module = exec_module
-        except AttributeError:
-            self._targets.pop(name, None)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import final
 
 from ddp_run.observe import processes
-from ddp_run.observe.process_look import PathArgument, last_thread
+from ddp_run.observe.kernel_wait import PathArgument
+from ddp_run.observe.process_look import last_thread
 from ddp_run.observe.waited_paths import completed
 from ddp_run.record.events import Event, Noted, NotEnded, RankStarted, SignalSent
 from ddp_run.record.journal import now

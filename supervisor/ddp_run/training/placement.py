@@ -1,32 +1,16 @@
-"""For training scripts that want it: set-up with clear errors, and checks of what ranks must agree on.
-
-Runs in the user's process, under any launcher or none; ddp-run itself needs none of it. Imports nothing of ddp_run,
-and torch only inside the calls.
-
-    from ddp_run.training import cleanup, check_step_counts, report_unused_parameters, setup_distributed
-"""
+"""Where a process stands in its job, and the process group: made with clear errors, and taken down."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Placement",
-    "SetupError",
-    "StepCountError",
-    "check_step_counts",
-    "cleanup",
-    "report_unused_parameters",
-    "setup_distributed",
-]
+from ddp_run.training.told import SetupError
 
 REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """The variables that a launcher gives to each rank."""
@@ -38,9 +22,6 @@ _SRUN = (
     "srun bash -c 'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID exec python train.py'"
     "   # MASTER_ADDR and MASTER_PORT the same for all"
 )
-_NAMES_SHOWN = 20
-_MOST_S_BETWEEN_LOOKS = 0.25
-_LET_READ_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +33,6 @@ class Placement:
     local_rank: int
     device: torch.device
     backend: str
-
-
-class _Told(RuntimeError):
-    """An error with its evidence and what to do, told as a block: a line that stands alone, then the rest."""
-
-    def __init__(self, title: str, evidence: Sequence[str] = (), helps: Sequence[str] = ()) -> None:
-        super().__init__(title, tuple(evidence), tuple(helps))
-        self.title, self.evidence, self.helps = title, tuple(evidence), tuple(helps)
-
-    def __str__(self) -> str:
-        return _block(self.title, self.evidence, self.helps)
-
-
-class SetupError(_Told):
-    """`setup_distributed` found what cannot work, or torch refused; torch's own error is the `__cause__`."""
-
-
-class StepCountError(_Told):
-    """The ranks did different numbers of steps, or not all came to the check in time.
-
-    `counts` maps each rank that is known to its steps; `absent` are those that did not come.
-    """
-
-    counts: Mapping[int, int]
-    absent: tuple[int, ...]
-
-
-def _block(title: str, evidence: Iterable[str], helps: Iterable[str]) -> str:
-    return "\n".join([title, *(f"  --> {line}" for line in evidence), *(f"help: {line}" for line in helps)])
-
-
-# ------------------------------------------------------------------------------------------------ set-up
 
 
 def setup_distributed(
@@ -293,186 +242,6 @@ def _versions() -> str:
 def _surroundings() -> str:
     values = ((name, os.environ.get(name)) for name in _SHOWN)
     return " ".join(f"{name}={value}" for name, value in values if value is not None) or "none of the variables is set"
-
-
-# ----------------------------------------------------------------------------------------------- checks
-
-
-def check_step_counts(steps: int, *, what: str = "", timeout_s: float = 60.0) -> None:
-    """Compare this rank's number of steps with the other ranks'; every rank must call it, equally often.
-
-    Before an epoch with `len(loader)` it finds the mistake before a rank waits for one that has finished. `what`
-    (such as "epoch 3") only goes into the message. Waits at most `timeout_s` seconds for the others. It asks the
-    group's key-value store, not a collective: it is safe while another rank is inside one. Does nothing without a
-    process group.
-
-    Raises StepCountError on every rank that called, with all counts that are known; torch's own error where the
-    store itself is gone.
-    """
-    import torch.distributed
-
-    dist: Any = torch.distributed
-    if not dist.is_available() or not dist.is_initialized():
-        return
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    store = dist.PrefixStore("ddp_run.training/steps", dist.distributed_c10d._get_default_store())
-    # The number of this check is kept in the store, so it is of one mind with the keys after a restart.
-    number = store.add(f"calls/{rank}", 1)
-    store.set(f"{number}/{rank}", str(int(steps)))
-    if store.add(f"{number}/arrived", 1) == world_size:
-        store.set(f"{number}/complete", "1")
-        _forget(store, number - 1, world_size)
-    complete = _appears(store, f"{number}/complete", timeout_s)
-    counts = _counts(store, number, world_size)
-    if complete and store.add(f"{number}/read", 1) == world_size:
-        store.set(f"{number}/all-read", "1")
-    if complete and rank == 0:
-        # The store may live in this process, which may end right after: not before the others have read.
-        _appears(store, f"{number}/all-read", _LET_READ_S)
-    if not complete and len(counts) < world_size:
-        raise _absent(rank, counts, world_size, what, timeout_s)
-    if len(set(counts.values())) > 1:
-        raise _different(counts, what)
-
-
-def _forget(store: Any, number: int, world_size: int) -> None:
-    """Every rank is in a later check: nobody reads the keys of this one."""
-    if number > 0:
-        for name in ("arrived", "complete", "read", "all-read", *map(str, range(world_size))):
-            store.delete_key(f"{number}/{name}")
-
-
-def _appears(store: Any, key: str, within_s: float) -> bool:
-    """Whether the key is there before the time is over.
-
-    Asks now and then: `Store.wait` holds the store's connection and cannot be interrupted meanwhile.
-    """
-    end = time.monotonic() + within_s
-    pause = 0.005
-    while not store.check([key]):
-        left = end - time.monotonic()
-        if left <= 0:
-            return False
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.5, _MOST_S_BETWEEN_LOOKS)
-    return True
-
-
-def _counts(store: Any, number: int, world_size: int) -> dict[int, int]:
-    keys = {rank: f"{number}/{rank}" for rank in range(world_size)}
-    if store.check(list(keys.values())):
-        return {rank: int(value) for rank, value in zip(keys, store.multi_get(list(keys.values())), strict=True)}
-    return {rank: int(store.get(key)) for rank, key in keys.items() if store.check([key])}
-
-
-def _different(counts: Mapping[int, int], what: str) -> StepCountError:
-    title = f"the ranks do different numbers of steps{_of(what)}: {_by_count(counts)}"
-    helps = (
-        "DistributedSampler(dataset, drop_last=True), and a batch size that is the same on every rank",
-        "or torch.distributed.algorithms.join.Join([model]) for uneven inputs",
-    )
-    return _step_count_error(title, (), helps, counts, ())
-
-
-def _absent(rank: int, counts: Mapping[int, int], world_size: int, what: str, within_s: float) -> StepCountError:
-    absent = tuple(each for each in range(world_size) if each not in counts)
-    title = (
-        f"rank {rank} did {counts[rank]} steps{_of(what)}, and {_ranks(absent)} did not come to the same check "
-        f"within {within_s:g} s"
-    )
-    evidence = [f"came: {_by_count(counts)}", f"did not come: {_ranks(absent)}"]
-    helps = (
-        f"py-spy dump --pid PID   # of {_ranks(absent)}: inside a collective it waits for a step that others do not do",
-        "check_step_counts(len(loader)) before the epoch compares before anybody has to wait",
-    )
-    return _step_count_error(title, evidence, helps, counts, absent)
-
-
-def _step_count_error(
-    title: str, evidence: Sequence[str], helps: Sequence[str], counts: Mapping[int, int], absent: tuple[int, ...]
-) -> StepCountError:
-    error = StepCountError(title, evidence, helps)
-    error.counts, error.absent = dict(counts), absent
-    return error
-
-
-def _of(what: str) -> str:
-    return f" ({what})" if what else ""
-
-
-def _by_count(counts: Mapping[int, int]) -> str:
-    """The ranks of each count, the most steps first: "5 on ranks 0-2, 4 on rank 3"."""
-    return ", ".join(
-        f"{steps} on {_ranks([rank for rank, each in counts.items() if each == steps])}"
-        for steps in sorted(set(counts.values()), reverse=True)
-    )
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """As people write them: "rank 3", "ranks 0-2, 5"."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"
-
-
-def report_unused_parameters(model: torch.nn.Module) -> tuple[str, ...]:
-    """Name the parameters that got no gradient on this rank: on stderr, and as the result.
-
-    Call it after `loss.backward()` and before `zero_grad()`. Waits for nobody; each rank tells its own. A gradient
-    left from an earlier step counts as one. For DistributedDataParallel the numbers are those of its error
-    ("Parameter indices which did not receive grad"). Where ranks differ, `backward()` itself may wait for ever, and
-    with `find_unused_parameters=True` the other ranks' gradients stand in; both are avoided by
-
-        with model.no_sync():
-            loss_of(model(batch)).backward()
-            report_unused_parameters(model)
-    """
-    import torch
-    import torch.distributed as dist
-
-    wrapped = model if isinstance(model, torch.nn.parallel.DistributedDataParallel) else None
-    ignored = frozenset(wrapped.parameters_to_ignore) if wrapped is not None else frozenset()
-    inner = wrapped.module if wrapped is not None else model
-    trained = [
-        (name, parameter)
-        for name, parameter in inner.named_parameters()
-        # DDP writes the names of a model's own parameters with a dot before them.
-        if parameter.requires_grad and name not in ignored and f".{name}" not in ignored
-    ]
-    unused = [(index, name) for index, (name, parameter) in enumerate(trained) if parameter.grad is None]
-    mixed = wrapped is not None and wrapped.find_unused_parameters and wrapped.require_backward_grad_sync
-    if unused or mixed:
-        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-        sys.stderr.write(_unused_text(rank, unused, len(trained), mixed) + "\n")
-        sys.stderr.flush()
-    return tuple(name for _index, name in unused)
-
-
-def _unused_text(rank: int, unused: Sequence[tuple[int, str]], trained: int, mixed: bool) -> str:
-    names = ", ".join(f"{name} ({index})" for index, name in unused[:_NAMES_SHOWN])
-    if len(unused) > _NAMES_SHOWN:
-        names += f" and {len(unused) - _NAMES_SHOWN} more"
-    if mixed:
-        title = f"warning: rank {rank}: find_unused_parameters=True gives gradients of other ranks to unused parameters"
-        helps = ["with model.no_sync(): around the backward and this call, to see what this rank itself did not use"]
-        return _block(title, (f"without a gradient on all ranks: {names or 'none'}",), helps)
-    if len(unused) == trained:
-        title = f"warning: rank {rank}: none of the {trained} parameters has a gradient"
-        return _block(title, (names,), ("call it after loss.backward() and before zero_grad()",))
-    title = f"warning: rank {rank}: {len(unused)} of {trained} parameters got no gradient"
-    helps = [
-        "use them in forward() on every rank, or requires_grad_(False) on what is never trained",
-        "or DistributedDataParallel(model, find_unused_parameters=True), which costs time in every step",
-    ]
-    return _block(title, (names,), helps)
-
-
-# ---------------------------------------------------------------------------------------------- cleaning up
 
 
 def cleanup() -> None:

@@ -1,0 +1,290 @@
+"""What a thread waits for in the kernel: its system call, and the file, lock or mount that this is about."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from ddp_run.observe.close_look import INPUT
+from ddp_run.observe.memory import unescaped
+from ddp_run.record.events import Rank
+from ddp_run.values import kernel_text
+
+_LONGEST_PATH = 4096
+_PAGE = os.sysconf("SC_PAGESIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """Where a file system is mounted. `minor`: the number of its device, by which FUSE lists its connections."""
+
+    point: str
+    kind: str
+    minor: str
+
+    @classmethod
+    def of_line(cls, line: str) -> Self | None:
+        """Of a line of /proc/PID/mountinfo (proc(5))."""
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < 5 or not right:
+            return None
+        return cls(unescaped(fields[4]), right.split(" ")[0], fields[2].partition(":")[2])
+
+    @property
+    def said(self) -> str:
+        """`fuse at /mnt/x`."""
+        return f"{self.kind} at {self.point}"
+
+    @property
+    def remote(self) -> bool:
+        """Whether another machine or a program answers for it, so that nobody may."""
+        return self.kind.startswith(("fuse.", "nfs")) or self.kind in _REMOTE
+
+    @property
+    def release(self) -> str | None:
+        """A command after which waits for it end with an error, for kinds that have one."""
+        if self.kind.startswith("fuse"):
+            return f"echo 1 > /sys/fs/fuse/connections/{self.minor}/abort"
+        return f"umount -f {self.point}" if self.kind.startswith(("nfs", "cifs", "smb", "ceph")) else None
+
+
+_REMOTE = frozenset({"fuse", "cifs", "smb3", "ceph", "lustre", "9p", "virtiofs", "gpfs", "beegfs", "afs", "wekafs"})
+
+
+@dataclass(frozen=True, slots=True)
+class PathArgument:
+    """A path that a system call was given: it lies in the process' memory. `base`: the folder that it starts from."""
+
+    pid: int
+    address: int
+    base: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelWait:
+    """What a thread waits for: `call` ("write to"), the path that it concerns, and what is known of that."""
+
+    call: str
+    path: str | None = None
+    argument: PathArgument | None = None
+    """Where the path can be read that is not known yet."""
+    mount: Mount | None = None
+    holder: int | None = None
+    """The process that holds the lock which it waits for."""
+
+    def said(self, ranks: Mapping[int, Rank]) -> str:
+        """`write to /mnt/x/ckpt.pt (fuse at /mnt/x)`; `ranks`: which pids are ranks."""
+        if self.call == INPUT:
+            return INPUT
+        mount = f" ({self.mount.said})" if self.mount is not None and self.mount.point != "/" else ""
+        holder = ""
+        if self.holder is not None:
+            rank = ranks.get(self.holder)
+            holder = f", held by process {self.holder}" if rank is None else f", held by rank {rank}"
+        return f"{self.call} {self.path or 'a file'}{mount}{holder}"
+
+
+_CALLS: dict[str, dict[str, tuple[int, ...]]] = {
+    "x86_64": {
+        "read": (0, 17, 19, 295, 327),
+        "write": (1, 18, 20, 296, 328),
+        "fsync": (74, 75, 277, 306),
+        "close": (3,),
+        "list": (78, 217),
+        "size": (77, 285),
+        "status": (5, 138),
+        "lock": (73,),
+        "fcntl": (72,),
+        "open": (2, 85),
+        "openat": (257, 437),
+        "stat": (4, 6, 21, 80, 137),
+        "statat": (262, 269, 332, 439),
+        "change": (82, 83, 84, 87, 76),
+        "changeat": (258, 263, 264, 316),
+        "start": (59,),
+        "futex": (202,),
+        "sleep": (35, 230),
+        "clone": (56, 58, 435),
+        "memory": (-1,),
+    },
+    "aarch64": {
+        "read": (63, 65, 67, 69, 286),
+        "write": (64, 66, 68, 70, 287),
+        "fsync": (82, 83, 84, 267),
+        "close": (57,),
+        "list": (61,),
+        "size": (46, 47),
+        "status": (80, 44),
+        "lock": (32,),
+        "fcntl": (25,),
+        "openat": (56, 437),
+        "stat": (43,),
+        "statat": (79, 48, 291, 439),
+        "change": (45,),
+        "changeat": (34, 35, 38, 276),
+        "start": (221,),
+        "futex": (98,),
+        "sleep": (101, 115),
+        "clone": (220, 435),
+        "memory": (-1,),
+    },
+}
+"""System calls by number (Linux, asm/unistd.h), as far as they say what a thread waits for. `…at`: the second argument
+is a path, the first the descriptor of the folder that it starts from; -1: not in a system call, so it waits for
+memory."""
+_NAMES = {number: name for name, numbers in _CALLS.get(os.uname().machine, {}).items() for number in numbers}
+KNOWS_CALLS = bool(_NAMES)
+_OF_DESCRIPTOR = {"read": "read of", "write": "write to", "fsync": "fsync of", "lock": "flock of", "close": "close of"}
+_OF_DESCRIPTOR |= {"list": "listing of", "size": "change of size of", "status": "status of", "fcntl": "lock of"}
+_OF_PATH = {"open": "open of", "stat": "look-up of", "change": "change of", "start": "start of"}
+_TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
+_LOCKS = (7, 38)
+"""F_SETLKW and F_OFD_SETLKW (linux/fcntl.h)."""
+
+
+def call_of(pid: int, thread: int) -> tuple[str | None, list[int]]:
+    """The system call that a thread is in, and its arguments.
+
+    Needs the right to trace the process, which its ancestor has by default (ptrace_scope 1).
+    """
+    try:
+        words = kernel_text.read(Path(f"/proc/{pid}/task/{thread}/syscall")).split()
+        return _NAMES.get(int(words[0])), [int(word, 16) for word in words[1:7]]
+    except (OSError, ValueError, IndexError):
+        return None, []
+
+
+def is_lock(name: str | None, arguments: list[int]) -> bool:
+    """Whether a call waits for a lock without a time-out."""
+    return name == "futex" and len(arguments) > 3 and arguments[3] == 0
+
+
+def file_wait(pid: int, name: str | None, arguments: list[int]) -> KernelWait | None:
+    """What it waits for, where that is a file or a child that has not begun."""
+    if name is None or len(arguments) < 3:
+        return None
+    if name in _OF_DESCRIPTOR:
+        if name == "fcntl" and arguments[1] not in _LOCKS:
+            return None
+        if name == "close":  # its descriptor is gone by then, and with it the path
+            return KernelWait("close of")
+        return _of_descriptor(pid, name, arguments[0] & 0xFFFFFFFF)
+    if name.removesuffix("at") in _OF_PATH:
+        base = _folder(pid, arguments[0]) if name.endswith("at") else link(pid, "cwd")
+        address = arguments[1] if name.endswith("at") else arguments[0]
+        return KernelWait(_OF_PATH[name.removesuffix("at")], argument=PathArgument(pid, address, base))
+    return None
+
+
+def _of_descriptor(pid: int, name: str, descriptor: int) -> KernelWait | None:
+    path = link(pid, f"fd/{descriptor}")
+    if path is None:
+        return None
+    piped = descriptor == 0 and path.startswith(("pipe:", "socket:"))
+    if name == "read" and (piped or path.startswith(_TERMINALS)):
+        return KernelWait(INPUT)
+    if not path.startswith("/"):
+        return None
+    holder = _holder(pid) if name in ("lock", "fcntl") else None
+    return KernelWait(_OF_DESCRIPTOR[name], path, mount=_mount_of(pid, descriptor), holder=holder)
+
+
+def _folder(pid: int, descriptor: int) -> str | None:
+    """Where a path starts from that is given with a descriptor; AT_FDCWD is -100."""
+    number = descriptor & 0xFFFFFFFF
+    return link(pid, "cwd" if number == 0xFFFFFF9C else f"fd/{number}")
+
+
+def _mount_of(pid: int, descriptor: int) -> Mount | None:
+    """The mount that an open file is on, by its number in fdinfo. Null for what is on none (pipes)."""
+    try:
+        info = kernel_text.lines(Path(f"/proc/{pid}/fdinfo/{descriptor}"))
+        number = next(line.split()[1] for line in info if line.startswith("mnt_id:"))
+    except (OSError, StopIteration, IndexError):
+        return None
+    return next((Mount.of_line(line) for line in mounts(pid) if line.startswith(f"{number} ")), None)
+
+
+def with_path(wait: KernelWait, path: str) -> KernelWait:
+    """With the path that its argument holds.
+
+    Its mount is told only of a kind that can die: by the path alone a link may lead elsewhere, and other kinds are
+    everywhere.
+    """
+    if wait.argument is None:
+        return wait
+    if not path.startswith("/"):
+        base = wait.argument.base
+        if base is None or not base.startswith("/"):
+            return KernelWait(wait.call, path)
+        path = f"{base.rstrip('/')}/{path}" if path else base
+    mount = mount_over(path, mounts(wait.argument.pid))
+    return KernelWait(wait.call, path, mount=mount if mount is not None and mount.remote else None)
+
+
+def mount_over(path: str, lines: Sequence[str]) -> Mount | None:
+    """The mount that an absolute path without links lies on, by the lines of mountinfo; the later hides the earlier."""
+    mounts = [mount for line in lines if (mount := Mount.of_line(line)) is not None]
+    over = [mount for mount in mounts if f"{path}/".startswith(mount.point.rstrip("/") + "/")]
+    return max(reversed(over), key=lambda mount: len(mount.point), default=None)
+
+
+def memory_of(pid: int) -> int | None:
+    """A descriptor of a process' memory; null where it may not be read.
+
+    The kernel asks at the opening whether the reader may trace the process (an ancestor may, its other children not).
+    """
+    try:
+        return os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def read_path(memory: int, address: int) -> str | None:
+    """The path that lies there; null where none does.
+
+    Takes the lock of the process' memory, which can wait for ever: call it in a process of its own.
+    """
+    length = min(_LONGEST_PATH, 2 * _PAGE - address % _PAGE)
+    try:
+        found = os.pread(memory, length, address)
+    except (OSError, OverflowError):
+        return None
+    path, end, _ = found.partition(b"\0")
+    return path.decode("utf-8", "backslashreplace") if end else None
+
+
+def _holder(pid: int) -> int | None:
+    """Who holds the lock that a process waits for: /proc/locks lists each lock, then who waits for it, marked `->`."""
+    try:
+        lines = [line.split() for line in kernel_text.lines(Path("/proc/locks"))]
+    except OSError:
+        return None
+    held: dict[str, str] = {}
+    for words in lines:
+        if len(words) > 5 and words[1] == "->":
+            if words[5] == str(pid) and held.get(words[0], "-1").isdigit():
+                return int(held[words[0]]) or None
+        elif len(words) > 4:
+            held[words[0]] = words[4]
+    return None
+
+
+def link(pid: int, name: str) -> str | None:
+    """Where a link of /proc/PID leads: the kernel knows, and asks no file system."""
+    try:
+        return str(Path(f"/proc/{pid}/{name}").readlink())
+    except OSError:
+        return None
+
+
+def mounts(pid: int) -> list[str]:
+    """The lines of its mountinfo (proc(5))."""
+    try:
+        return kernel_text.lines(Path(f"/proc/{pid}/mountinfo"))
+    except OSError:
+        return []

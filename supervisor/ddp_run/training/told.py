@@ -1,0 +1,39 @@
+"""Errors that tell what was found, with evidence and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+
+class Told(RuntimeError):
+    """An error with its evidence and what to do, told as a block: a line that stands alone, then the rest."""
+
+    def __init__(self, title: str, evidence: Sequence[str] = (), helps: Sequence[str] = ()) -> None:
+        super().__init__(title, tuple(evidence), tuple(helps))
+        self.title, self.evidence, self.helps = title, tuple(evidence), tuple(helps)
+
+    def __str__(self) -> str:
+        return block(self.title, self.evidence, self.helps)
+
+
+class SetupError(Told):
+    """`setup_distributed` found what cannot work, or torch refused; torch's own error is the `__cause__`."""
+
+
+class StepCountError(Told):
+    """The ranks did different numbers of steps, or not all came to the check in time.
+
+    `counts` maps each rank that is known to its steps; `absent` are those that did not come.
+    """
+
+    counts: Mapping[int, int]
+    absent: tuple[int, ...]
+
+
+def block(title: str, evidence: Iterable[str], helps: Iterable[str]) -> str:
+    """The line that stands alone, what was found, and what to do."""
+    return "\n".join([title, *(f"  --> {line}" for line in evidence), *(f"help: {line}" for line in helps)])

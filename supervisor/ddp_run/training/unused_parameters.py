@@ -1,0 +1,66 @@
+"""Which parameters got no gradient, before DistributedDataParallel says so in its own words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+from ddp_run.training.told import block
+
+_NAMES_SHOWN = 20
+
+
+def report_unused_parameters(model: torch.nn.Module) -> tuple[str, ...]:
+    """Name the parameters that got no gradient on this rank: on stderr, and as the result.
+
+    Call it after `loss.backward()` and before `zero_grad()`. Waits for nobody; each rank tells its own. A gradient
+    left from an earlier step counts as one. For DistributedDataParallel the numbers are those of its error
+    ("Parameter indices which did not receive grad"). Where ranks differ, `backward()` itself may wait for ever, and
+    with `find_unused_parameters=True` the other ranks' gradients stand in; both are avoided by
+
+        with model.no_sync():
+            loss_of(model(batch)).backward()
+            report_unused_parameters(model)
+    """
+    import torch
+    import torch.distributed as dist
+
+    wrapped = model if isinstance(model, torch.nn.parallel.DistributedDataParallel) else None
+    ignored = frozenset(wrapped.parameters_to_ignore) if wrapped is not None else frozenset()
+    inner = wrapped.module if wrapped is not None else model
+    trained = [
+        (name, parameter)
+        for name, parameter in inner.named_parameters()
+        # DDP writes the names of a model's own parameters with a dot before them.
+        if parameter.requires_grad and name not in ignored and f".{name}" not in ignored
+    ]
+    unused = [(index, name) for index, (name, parameter) in enumerate(trained) if parameter.grad is None]
+    mixed = wrapped is not None and wrapped.find_unused_parameters and wrapped.require_backward_grad_sync
+    if unused or mixed:
+        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        sys.stderr.write(_unused_text(rank, unused, len(trained), mixed) + "\n")
+        sys.stderr.flush()
+    return tuple(name for _index, name in unused)
+
+
+def _unused_text(rank: int, unused: Sequence[tuple[int, str]], trained: int, mixed: bool) -> str:
+    names = ", ".join(f"{name} ({index})" for index, name in unused[:_NAMES_SHOWN])
+    if len(unused) > _NAMES_SHOWN:
+        names += f" and {len(unused) - _NAMES_SHOWN} more"
+    if mixed:
+        title = f"warning: rank {rank}: find_unused_parameters=True gives gradients of other ranks to unused parameters"
+        helps = ["with model.no_sync(): around the backward and this call, to see what this rank itself did not use"]
+        return block(title, (f"without a gradient on all ranks: {names or 'none'}",), helps)
+    if len(unused) == trained:
+        title = f"warning: rank {rank}: none of the {trained} parameters has a gradient"
+        return block(title, (names,), ("call it after loss.backward() and before zero_grad()",))
+    title = f"warning: rank {rank}: {len(unused)} of {trained} parameters got no gradient"
+    helps = [
+        "use them in forward() on every rank, or requires_grad_(False) on what is never trained",
+        "or DistributedDataParallel(model, find_unused_parameters=True), which costs time in every step",
+    ]
+    return block(title, (names,), helps)
