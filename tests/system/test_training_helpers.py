@@ -399,9 +399,9 @@ def test_the_module_costs_no_torch() -> None:
         "import sys, ddp_run.training; print(*(name for name in sys.modules if name[:4] in ('torc', 'ddp_', 'clic')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=limit(120))
-    loaded = done.stdout.split()
-    assert loaded[:2] == ["ddp_run", "ddp_run.training"], done.stderr
-    assert all(name.startswith("ddp_run.training.") for name in loaded[2:])
+    loaded = set(done.stdout.split())
+    assert {"ddp_run", "ddp_run.training"} <= loaded, done.stderr
+    assert all(name == "ddp_run" or name.startswith("ddp_run.training") for name in loaded)
 
 
 # ---------------------------------------------------------------------------------------- the minimal test
