@@ -8,26 +8,30 @@ from collections.abc import Callable
 import pytest
 
 from ddp_run.record.events import (
-    Action,
     AgentExited,
     AgentReported,
     AgentStarted,
-    AwaitReport,
     Event,
-    FinishAttempt,
     LocalRank,
     MonotonicNs,
     Rank,
     RankExited,
     RankFailed,
     RankStarted,
+    SignalReceived,
+    Timer,
+    TimerFired,
+    TimerKind,
+)
+from ddp_run.supervise.actions import (
+    Action,
+    AwaitReport,
+    FinishAttempt,
     SendSignal,
     SetTimer,
-    SignalReceived,
     SuspendSelf,
     Target,
     TellUnfinished,
-    TimerFired,
 )
 from ddp_run.supervise.machine import AttemptMachine
 
@@ -51,8 +55,16 @@ def received(signum: int) -> SignalReceived:
     return SignalReceived(AT, signum)
 
 
+def timer(name: str) -> Timer:
+    """`teardown 1 0`: of rank 1 in the ranks' first start; `survivors 0`: of all ranks in it."""
+    kind, *numbers = name.split()
+    rank = Rank(int(numbers[0])) if len(numbers) == 2 else None
+    return Timer(TimerKind(kind), rank, int(numbers[-1]) if numbers else None)
+
+
 def fired(name: str) -> TimerFired:
-    return TimerFired(AT, name)
+    each = timer(name)
+    return TimerFired(AT, each.kind, each.rank, each.restart)
 
 
 def running(restarts: int = 0, alone: bool = True) -> AttemptMachine:
@@ -75,12 +87,12 @@ KILL_ALL: list[tuple[Target, int]] = [(Target.JOB, signal.SIGKILL)]
 
 def test_a_failure_starts_the_grace_and_nothing_is_signalled_before_it_ends() -> None:
     run = running()
-    assert feed(run, exited(1, 3)) == [SetTimer("grace", GRACE)]
+    assert feed(run, exited(1, 3)) == [SetTimer(timer("grace"), GRACE)]
     assert signals(feed(run, fired("grace"))) == KILL_ALL
 
 
 def test_after_the_last_rank_the_agent_has_a_deadline_of_its_own_within_the_grace() -> None:
-    assert SetTimer("agent", 5.0) in feed(running(), exited(0, 1), exited(1, -15))
+    assert SetTimer(timer("agent"), 5.0) in feed(running(), exited(0, 1), exited(1, -15))
     run = AttemptMachine(0.5)
     feed(run, AgentStarted(AT, 99), started(0), exited(0, 1))
     assert signals(feed(run, fired("agent"))) == KILL_ALL
@@ -89,8 +101,8 @@ def test_after_the_last_rank_the_agent_has_a_deadline_of_its_own_within_the_grac
 def test_a_failing_rank_that_is_the_last_one_alive_still_bounds_the_agent() -> None:
     run = running()
     actions = feed(run, exited(0, 0), exited(1, 9))
-    assert SetTimer("grace", GRACE) in actions
-    assert SetTimer("agent", 5.0) in actions
+    assert SetTimer(timer("grace"), GRACE) in actions
+    assert SetTimer(timer("agent"), 5.0) in actions
 
 
 END_AGENT: list[tuple[Target, int]] = [(Target.AGENT, signal.SIGKILL)]
@@ -138,12 +150,12 @@ def test_an_unread_exit_code_ends_nothing() -> None:
 
 def test_an_unread_exit_code_after_a_reported_failure_is_a_failure() -> None:
     run = running()
-    assert SetTimer("grace", GRACE) in feed(run, failed(0), exited(0, None))
+    assert SetTimer(timer("grace"), GRACE) in feed(run, failed(0), exited(0, None))
 
 
 def test_a_rank_stuck_in_its_own_teardown_is_ended_after_the_grace() -> None:
     run = running()
-    assert SetTimer("teardown 1 0", GRACE) in feed(run, failed(1))
+    assert SetTimer(timer("teardown 1 0"), GRACE) in feed(run, failed(1))
     [order] = feed(run, fired("teardown 1 0"))
     assert isinstance(order, SendSignal)
     assert (order.target, order.signum, order.ranks) == (Target.RANKS, signal.SIGKILL, (Rank(1),))
@@ -151,7 +163,7 @@ def test_a_rank_stuck_in_its_own_teardown_is_ended_after_the_grace() -> None:
 
 def test_a_rank_stuck_in_its_own_teardown_is_told_of_before() -> None:
     run = running()
-    assert SetTimer("unfinished 1 0", 2.0) in feed(run, failed(1))
+    assert SetTimer(timer("unfinished 1 0"), 2.0) in feed(run, failed(1))
     assert feed(run, fired("unfinished 1 0")) == [TellUnfinished(failed(1), GRACE - 2.0)]
     feed(run, exited(1, 1))
     assert feed(run, fired("unfinished 1 0")) == []
@@ -165,19 +177,19 @@ def test_a_rank_that_ended_in_time_is_not_signalled_again() -> None:
 
 def test_while_the_agent_may_restart_only_survivors_are_bounded() -> None:
     run = running(restarts=1)
-    assert feed(run, exited(1, 1)) == [SetTimer("survivors 0", GRACE)]
+    assert feed(run, exited(1, 1)) == [SetTimer(timer("survivors 0"), GRACE)]
     [order] = feed(run, fired("survivors 0"))
     assert isinstance(order, SendSignal)
     assert order.ranks == (Rank(0),)
     feed(run, started(0, restart=1), started(1, restart=1))
     assert feed(run, exited(1, 1)) == [], "a death of the last restart is news of the past"
-    assert SetTimer("grace", GRACE) in feed(run, exited(1, 1, restart=1))
+    assert SetTimer(timer("grace"), GRACE) in feed(run, exited(1, 1, restart=1))
 
 
 def test_agents_of_several_nodes_may_restart_ranks_at_any_time() -> None:
     run = running(alone=False)
     run.restarts = None
-    assert feed(run, exited(0, -15)) == [SetTimer("survivors 0", GRACE)]
+    assert feed(run, exited(0, -15)) == [SetTimer(timer("survivors 0"), GRACE)]
     feed(run, exited(1, -15), started(0, restart=1), started(1, restart=1))
     assert signals(feed(run, fired("survivors 0"), fired("grace"))) == []
 
@@ -187,7 +199,7 @@ def test_the_first_stop_signal_goes_to_the_agent_and_the_second_kills(signum: in
     run = running()
     actions = feed(run, received(signum))
     assert signals(actions) == [(Target.AGENT, signum)]
-    assert SetTimer("grace", GRACE) in actions
+    assert SetTimer(timer("grace"), GRACE) in actions
     assert signals(feed(run, received(signum))) == KILL_ALL
     assert run.stop_signal == signum
 
@@ -217,7 +229,7 @@ def test_a_notice_that_the_agent_was_told_to_handle_goes_to_the_agent() -> None:
 def test_what_even_sigkill_does_not_end_is_not_waited_for() -> None:
     run = running()
     actions = feed(run, exited(0, 1), fired("grace"))
-    assert [action.name for action in actions if isinstance(action, SetTimer)][-1] == "give-up"
+    assert [action.timer for action in actions if isinstance(action, SetTimer)][-1] == timer("give-up")
     assert feed(run, fired("give-up")) == [FinishAttempt()]
 
 
@@ -261,7 +273,6 @@ TABLE: list[tuple[Event, list[list[tuple[Target, int]]]]] = [
     (received(signal.SIGWINCH), [[], [], [], [], []]),
     (fired("grace"), [[], KILL_ALL, KILL_ALL, [], []]),
     (fired("agent"), [[], KILL_ALL, KILL_ALL, [], []]),
-    (fired("unheard of"), [[], [], [], [], []]),
     (exited(0, 0), [[], [], [], [], []]),
     (exited(0, -9), [[], [], [], [], []]),
     (exited(5, 1), [[], [], [], [], []]),

@@ -126,7 +126,14 @@ def _exception(value: object) -> ExceptionInfo:
     return raised
 
 
-_SINGLE: Mapping[Any, _Reader] = {int: _whole, float: _number, bool: _switch, str: _text, ExceptionInfo: _exception}
+_SINGLE: Mapping[Any, _Reader] = {
+    int: _whole,
+    float: _number,
+    bool: _switch,
+    str: _text,
+    ExceptionInfo: _exception,
+    events.TimerKind: lambda value: events.TimerKind(_text(value)),
+}
 
 
 def _check_folder(folder: str) -> None:

@@ -1,6 +1,6 @@
-"""Facts that come in (`Event`, past tense) and orders that go out (`Action`, imperative) of an attempt's machine.
+"""Facts of a run (`Event`, past tense), as its journal holds them and as an attempt's machine is told of them.
 
-Every event carries `at`, nanoseconds of CLOCK_MONOTONIC at which the thing *happened*. That clock is shared by all
+Each carries `at`, nanoseconds of CLOCK_MONOTONIC at which the thing *happened*. That clock is shared by all
 processes of a host, so a stamp taken inside a rank and one taken here compare directly.
 
 Exit codes follow Python's convention: `code >= 0` is an exit code, `code < 0` the negated number of a signal.
@@ -163,12 +163,40 @@ class SignalSent:
     reason: str
 
 
+class TimerKind(StrEnum):
+    """What a deadline is for."""
+
+    GRACE = "grace"
+    """Whoever was asked to end has ended by then."""
+    AGENT = "agent"
+    """The agent has ended by then, its ranks being gone."""
+    GIVE_UP = "give-up"
+    """What SIGKILL has not ended by then is not waited for."""
+    UNFINISHED = "unfinished"
+    """People are told of a rank whose program has failed and whose process is still there."""
+    TEARDOWN = "teardown"
+    """Such a rank has ended by then."""
+    SURVIVORS = "survivors"
+    """All ranks of a start that the agent starts again have ended by then."""
+
+
+@frozen
+class Timer:
+    """One deadline: of the whole attempt, of one rank, or of all ranks of one start (`restart`)."""
+
+    kind: TimerKind
+    rank: Rank | None = None
+    restart: int | None = None
+
+
 @frozen
 class TimerFired:
-    """A timer asked for with `SetTimer` ran out."""
+    """A deadline that was asked for with `SetTimer` has passed."""
 
     at: MonotonicNs
-    name: str
+    kind: TimerKind
+    rank: Rank | None = None
+    restart: int | None = None
 
 
 @frozen
@@ -461,61 +489,3 @@ Event = (
     | AttemptEnded
     | RunEnded
 )
-
-
-# --------------------------------------------------------------------------------------------- actions
-
-
-class Target(StrEnum):
-    """Whom a signal is for."""
-
-    AGENT = "agent"
-    RANKS = "ranks"
-    JOB = "job"
-    """The agent, the ranks and everything that descends from them."""
-
-
-@frozen
-class SendSignal:
-    """Send a signal; with `only_if_handled`, to those processes alone that would not die of it."""
-
-    target: Target
-    signum: int
-    reason: str
-    ranks: tuple[Rank, ...] = ()
-    """With Target.RANKS: these ranks only; empty means all."""
-    only_if_handled: bool = False
-
-
-@frozen
-class SetTimer:
-    """Ask for TimerFired(name) after `after_s` seconds; an earlier timer of that name is replaced."""
-
-    name: str
-    after_s: float
-
-
-@frozen
-class AwaitReport:
-    """Ask for AgentReported once the agent has written its account of the failure."""
-
-
-@frozen
-class TellUnfinished:
-    """Say that this rank's program has failed and its process goes on; it is killed `kill_in_s` seconds from now."""
-
-    failed: RankFailed
-    kill_in_s: float
-
-
-@frozen
-class SuspendSelf:
-    """Stop the whole job and then ddp-run itself (Ctrl-Z); continue the job when ddp-run is continued."""
-
-
-@frozen
-class FinishAttempt:
-    """Nothing is left to wait for: end leftovers, gather, judge."""
-
-
-Action = SendSignal | SetTimer | AwaitReport | TellUnfinished | SuspendSelf | FinishAttempt

@@ -16,8 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, cast, final
+from typing import TYPE_CHECKING, final
 
 from ddp_run import __version__
 from ddp_run.observe import processes
@@ -26,8 +25,6 @@ from ddp_run.plan.launch_plan import (
     LaunchPlan,
     agent_argv,
     agent_ends_with_ranks,
-    agent_environment,
-    dist_timeout_s,
     local_restarts,
     log_dir,
 )
@@ -42,16 +39,14 @@ from ddp_run.record.events import (
 )
 from ddp_run.record.journal import Journal, now
 from ddp_run.record.run_folder import RunFolder
-from ddp_run.settings.options import Options
 from ddp_run.supervise import children
+from ddp_run.supervise.agent_start import MasterPorts, agent_environ, console_settings, places
 from ddp_run.supervise.attempt import Attempt
 from ddp_run.supervise.inbox import Inbox, clear_stale
 from ddp_run.supervise.loop import Caught, Loop, reap
 from ddp_run.supervise.machine import HANDLED_SIGNALS, AttemptMachine
-from ddp_run.tell.output import ConsoleSettings, Output
-from ddp_run.tell.selection import Mode
+from ddp_run.tell.output import Output
 from ddp_run.tell.tail import Tailer
-from ddp_run.values import terminal
 from ddp_run.values.redaction import redact_words
 from ddp_run.values.stop_signals import STOP_SIGNALS
 
@@ -119,10 +114,10 @@ class _Job:
     inbox: Inbox
     stack: ExitStack
     output: Output = field(init=False)
+    _ports: MasterPorts = field(init=False)
     _attempts: int = 0
     _counted: int = 0
     _ports_lost: int = 0
-    _used_ports: set[int] = field(default_factory=set)
     _port: int | None = None
     keeper: children.Keeper = field(init=False)
     _keep: frozenset[int] = frozenset()
@@ -138,7 +133,8 @@ class _Job:
     """The process-group backend of the next attempt, where it is another than the program's."""
 
     def run(self) -> int:
-        self.output = Output(_console_settings(self.plan.options), self.environ, self.loop)
+        self._ports = MasterPorts(self.plan)
+        self.output = Output(console_settings(self.plan.options), self.environ, self.loop)
         self.keeper = children.Keeper(self.folder.run_id, self.inbox.board_folders)
         self.stack.callback(self.keeper.dismiss)
         self.journal.record(self._run_started())
@@ -200,7 +196,7 @@ class _Job:
     def _start_attempt(self) -> Attempt:
         number = self._attempts
         folder = self.folder.attempt_folder(number)
-        self._port, override = self._choose_port(number)
+        self._port, override = self._ports.choose(number)
         argv = agent_argv(self.plan, folder=folder, rank_program=RANK_PROGRAM, port=override)
         self.journal.record(AttemptStarted(now(), number, redact_words(argv), self._port))
         options = self.plan.options
@@ -209,7 +205,7 @@ class _Job:
             number=number,
             folder=folder,
             run_folder=self.folder.path,
-            run=AttemptMachine(
+            machine=AttemptMachine(
                 options.grace_s, local_restarts(options), self.plan.agent_signals, agent_ends_with_ranks(options)
             ),
             loop=self.loop,
@@ -217,12 +213,12 @@ class _Job:
             inbox=self.inbox,
             output=self.output,
             tailer=tailer,
-            places=self._places(),
+            places=places(self.environ, self.folder),
             keep=self._keep,
             keeper=self.keeper,
             hang_timeout_s=options.hang_timeout_s,
         )
-        attempt.start(argv, self._agent_environ(number))
+        attempt.start(argv, agent_environ(self.plan, self.environ, self.folder, self.inbox, number, self._backend))
         self._attempts += 1
         self._count_memory()
         return attempt
@@ -234,61 +230,6 @@ class _Job:
         decision = retry.not_started(self._attempts + 1, error)
         self._record_end(self._attempts, last.verdict, decision)
         return _Outcome(last.verdict, decision)
-
-    def _choose_port(self, number: int) -> tuple[int | None, int | None]:
-        """The attempt's master port (null: torch takes a free one), and the one to put in the user's place."""
-        chosen = self.plan.chosen_port
-        fixed = chosen is None or number == 0 or self.plan.options.max_nodes > 1
-        if fixed and not self.plan.options.needs_port:
-            self._used_ports.update([chosen] if chosen else [])
-            return chosen, None
-        from ddp_run.plan.net import free_port
-
-        fresh = free_port(self.plan.master or "127.0.0.1", avoid=self._used_ports)
-        self._used_ports.add(fresh)
-        return fresh, fresh
-
-    def _places(self) -> tuple[str, ...]:
-        """Where a job runs out of space: shared memory, ddp-run's files, temporary files, the job's own folder."""
-        temporary = next((path for name in ("TMPDIR", "TEMP", "TMP") if (path := self.environ.get(name))), "/tmp")  # noqa: S108
-        try:
-            here = [str(Path.cwd())]
-        except OSError:  # somebody removed it
-            here = []
-        return tuple(dict.fromkeys(["/dev/shm", str(self.folder.path), temporary, *here]))  # noqa: S108
-
-    def _agent_environ(self, number: int) -> dict[str, str]:
-        import json
-
-        environ = agent_environment(self.plan, self.environ, self.folder.run_id)
-        environ["DDP_RUN_AGENT"] = json.dumps(
-            {
-                "run_folder": str(self.folder.path),
-                "attempt": number,
-                "socket": str(self.inbox.path),
-                "nccl_debug": self.plan.nccl_log,
-                "restore": {**self._terminal(), **self.plan.restore},
-                "watch": self._watch(),
-                "logs_specs": self.plan.options.logs_specs,
-            }
-        )
-        return environ
-
-    def _terminal(self) -> dict[str, str]:
-        """Variables by which ranks draw what only a terminal can show."""
-        options = self.plan.options
-        files_only = options.redirects.every or options.redirects.ranks
-        shown = options.console in ("all", "rank0") and not files_only
-        return terminal.variables_for_ranks(self.environ, options.nproc_count or 0) if shown else {}
-
-    def _watch(self) -> dict[str, object]:
-        """What is hooked into torch inside the ranks."""
-        options = self.plan.options
-        return {
-            "backend": self._backend or options.backend,
-            "timeout_s": dist_timeout_s(self.environ),
-            "debug": options.ddp_debug,
-        }
 
     def _conclude(self, attempt: Attempt) -> _Outcome:
         from ddp_run.judge import judging, retry
@@ -445,16 +386,3 @@ class _Job:
 
         line = self.environ.get("DDP_RUN_VERDICT_LINE") == "1"
         return Teller(self.folder, self.journal.events, self.output, self._attempts, line_always=line)
-
-
-def _console_settings(options: Options) -> ConsoleSettings:
-    return ConsoleSettings(
-        mode=cast(Mode, options.console),
-        json=options.log_format == "json",
-        ranks=options.nproc_count or 0,
-        redirects=options.redirects.ranks or int(options.redirects.every),
-        tee=options.tee.ranks or int(options.tee.every),
-        local_ranks=options.local_ranks_filter or (),
-        prefix_template=options.prefix_template,
-        role=options.role,
-    )

@@ -13,17 +13,19 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Self, final
 
+Handler = Callable[[], None]
+
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """The descriptor registered under `key` can be read (or written, where it was watched for that)."""
+class Call:
+    """A descriptor can be read (or written, where it was watched for that), or a timer ran out: what is to be done."""
 
-    key: Hashable
+    handler: Handler
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +35,7 @@ class Caught:
     signum: int
 
 
-@dataclass(frozen=True, slots=True)
-class RanOut:
-    """A timer ran out; it is gone unless set again."""
-
-    name: str
-
-
-Wakeup = Ready | Caught | RanOut
+Wakeup = Call | Caught
 
 
 @final
@@ -52,7 +47,7 @@ class Loop:
 
     def __init__(self, signals: Iterable[int]) -> None:
         self._selector = selectors.DefaultSelector()
-        self._timers: dict[str, float] = {}
+        self._timers: dict[Hashable, tuple[float, Handler]] = {}
         # a pipe holds 65,536 signals; of a socket's buffer each takes 768 bytes
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._room = fcntl.fcntl(self._woken, fcntl.F_GETPIPE_SZ)
@@ -78,14 +73,14 @@ class Loop:
         os.close(self._waker)
         os.close(self._woken)
 
-    def watch(self, fd: int, key: Hashable, *, write: bool = False) -> None:
-        """Report `Ready(key)` when `fd` can be read (`write`: written). Watching it again changes key or direction."""
+    def watch(self, fd: int, handler: Handler, *, write: bool = False) -> None:
+        """Give `handler` back when `fd` can be read (`write`: written). To watch it again changes both."""
         events = selectors.EVENT_WRITE if write else selectors.EVENT_READ
         known = self._selector.get_map().get(fd)
         if known is None:
-            self._selector.register(fd, events, key)
-        elif (known.events, known.data) != (events, key):
-            self._selector.modify(fd, events, key)
+            self._selector.register(fd, events, handler)
+        elif (known.events, known.data) != (events, handler):
+            self._selector.modify(fd, events, handler)
 
     def unwatch(self, fd: int) -> None:
         """Forget a descriptor; it is fine if it was not watched."""
@@ -94,17 +89,17 @@ class Loop:
         except (KeyError, ValueError):
             pass
 
-    def set_timer(self, name: str, after_s: float) -> None:
-        """Report `RanOut(name)` once, `after_s` seconds from now; replaces an earlier timer of that name."""
-        self._timers[name] = time.monotonic() + after_s
+    def set_timer(self, after_s: float, handler: Handler, *, key: Hashable = None) -> None:
+        """Give `handler` back once, `after_s` seconds from now; replaces an earlier timer of that key, or handler."""
+        self._timers[handler if key is None else key] = time.monotonic() + after_s, handler
 
-    def cancel_timer(self, name: str) -> None:
+    def cancel_timer(self, key: Hashable) -> None:
         """Forget a timer; it is fine if there is none."""
-        self._timers.pop(name, None)
+        self._timers.pop(key, None)
 
     def postpone_timers(self, by_s: float) -> None:
         """Let all timers run out later: this process was stopped for that long."""
-        self._timers = {name: deadline + by_s for name, deadline in self._timers.items()}
+        self._timers = {key: (deadline + by_s, handler) for key, (deadline, handler) in self._timers.items()}
 
     def clear_timers(self) -> None:
         """Forget all timers."""
@@ -113,7 +108,7 @@ class Loop:
     def wait(self, at_most_s: float | None = None) -> list[Wakeup]:
         """What has happened; waits for something, `at_most_s` seconds at most (None: as long as it takes)."""
         now = time.monotonic()
-        deadlines = list(self._timers.values())
+        deadlines = [deadline for deadline, _handler in self._timers.values()]
         if at_most_s is not None:
             deadlines.append(now + at_most_s)
         timeout = max(0.0, min(deadlines) - now) if deadlines else None
@@ -122,12 +117,12 @@ class Loop:
             if selected.fd == self._woken:
                 woken[:0] = self._signals()
             else:
-                woken.append(Ready(selected.data))
+                woken.append(Call(selected.data))
         now = time.monotonic()
-        for name, deadline in sorted(self._timers.items(), key=lambda timer: timer[1]):
+        for key, (deadline, handler) in sorted(self._timers.items(), key=lambda timer: timer[1][0]):
             if deadline <= now:
-                del self._timers[name]
-                woken.append(RanOut(name))
+                del self._timers[key]
+                woken.append(Call(handler))
         return woken
 
     def _note(self, signum: int, _frame: FrameType | None) -> None:

@@ -12,16 +12,13 @@ from signal import Signals
 from typing import assert_never, final
 
 from ddp_run.record.events import (
-    Action,
     AgentExited,
     AgentReported,
     AgentStarted,
     AttemptEnded,
     AttemptStarted,
-    AwaitReport,
     CoreDumped,
     Event,
-    FinishAttempt,
     GpuSampled,
     HangTimedOut,
     KernelLogged,
@@ -39,18 +36,25 @@ from ddp_run.record.events import (
     RankStarted,
     RunEnded,
     RunStarted,
-    SendSignal,
-    SetTimer,
     SignalReceived,
     SignalSent,
     SpaceCounted,
     StallEnded,
     StallSeen,
     StragglerSeen,
+    Timer,
+    TimerFired,
+    TimerKind,
+)
+from ddp_run.supervise.actions import (
+    Action,
+    AwaitReport,
+    FinishAttempt,
+    SendSignal,
+    SetTimer,
     SuspendSelf,
     Target,
     TellUnfinished,
-    TimerFired,
 )
 from ddp_run.values.stop_signals import STOP_SIGNALS
 
@@ -70,6 +74,7 @@ _GRACE_OF_HUNG_S = 5.0
 """A rank that hangs mostly cannot hear SIGTERM either."""
 
 
+_GRACE, _AGENT, _GIVE_UP = Timer(TimerKind.GRACE), Timer(TimerKind.AGENT), Timer(TimerKind.GIVE_UP)
 _END_AGENT = SendSignal(
     Target.AGENT, Signals.SIGKILL, "its ranks have ended and it has said what it knows; its own teardown takes long"
 )
@@ -139,7 +144,7 @@ class AttemptMachine:
             case SignalReceived():
                 return self._on_signal(event.signum)
             case TimerFired():
-                return self._on_timer(event.name)
+                return self._on_timer(event)
             case RunStarted() | AttemptStarted() | SignalSent() | NotEnded() | Noted() | AttemptEnded() | RunEnded():
                 return []
             case HangTimedOut():
@@ -164,9 +169,9 @@ class AttemptMachine:
         member = self._ranks.get(event.rank)
         if member is not None and member.restart == event.restart:
             member.program_failed = event
-        whose = f"{event.rank} {event.restart}"
-        told = [SetTimer(f"unfinished {whose}", _UNFINISHED_S)] if self.grace_s > _UNFINISHED_S else []
-        return [*told, SetTimer(f"teardown {whose}", self.grace_s)]
+        unfinished = Timer(TimerKind.UNFINISHED, event.rank, event.restart)
+        told = [SetTimer(unfinished, _UNFINISHED_S)] if self.grace_s > _UNFINISHED_S else []
+        return [*told, SetTimer(Timer(TimerKind.TEARDOWN, event.rank, event.restart), self.grace_s)]
 
     def _on_rank_exited(self, event: RankExited) -> list[Action]:
         member = self._ranks.get(event.rank)
@@ -178,9 +183,9 @@ class AttemptMachine:
         member.failed = member.program_failed is not None if event.code is None else event.code != 0
         if self._state is _State.RUNNING and member.failed:
             if self.restarts is None or event.restart < self.restarts:
-                return [SetTimer(f"survivors {event.restart}", self.grace_s)]
+                return [SetTimer(Timer(TimerKind.SURVIVORS, restart=event.restart), self.grace_s)]
             self._state = _State.FAILING
-            return [SetTimer("grace", self.grace_s), *self._when_all_ended()]
+            return [SetTimer(_GRACE, self.grace_s), *self._when_all_ended()]
         return self._when_all_ended()
 
     def _when_all_ended(self) -> list[Action]:
@@ -188,9 +193,9 @@ class AttemptMachine:
             return []
         if self._state is _State.FAILING:
             within_s = min(_AGENT_AFTER_RANKS_S, self.grace_s + _AGENT_WINDS_UP_S)
-            return [SetTimer("agent", within_s), *([AwaitReport()] if self.agent_ends_with_ranks else [])]
+            return [SetTimer(_AGENT, within_s), *([AwaitReport()] if self.agent_ends_with_ranks else [])]
         if self._state is _State.STOPPING:
-            return [SetTimer("agent", _AGENT_AFTER_RANKS_S), *([_END_AGENT] if self._job_done else [])]
+            return [SetTimer(_AGENT, _AGENT_AFTER_RANKS_S), *([_END_AGENT] if self._job_done else [])]
         if self._state is _State.RUNNING and self._job_done and not self._any_failed:
             return [_END_AGENT]
         return []
@@ -226,7 +231,7 @@ class AttemptMachine:
             orders: list[Action] = [SendSignal(Target.AGENT, signum, "forwarded")]
         else:
             orders = [SendSignal(Target.RANKS, signum, "forwarded")]
-        return [*orders, SetTimer("grace", self.grace_s), *self._when_all_ended()]
+        return [*orders, SetTimer(_GRACE, self.grace_s), *self._when_all_ended()]
 
     def _on_hang(self, event: HangTimedOut) -> list[Action]:
         if self._state is not _State.RUNNING:
@@ -236,57 +241,60 @@ class AttemptMachine:
         reason = f"no progress for {event.after_s:.0f} s (--hang-timeout)"
         # The ranks before the agent: the agent would wait for ranks that cannot hear it.
         orders: list[Action] = [SendSignal(Target.RANKS, Signals.SIGTERM, reason)]
-        return [*orders, SetTimer("grace", self.grace_s), *self._when_all_ended()]
+        return [*orders, SetTimer(_GRACE, self.grace_s), *self._when_all_ended()]
 
     @property
     def is_running(self) -> bool:
         """Whether nothing has failed and nobody has told the job to stop."""
         return self._state is _State.RUNNING
 
-    def _on_timer(self, name: str) -> list[Action]:
+    def _on_timer(self, event: TimerFired) -> list[Action]:
         if self._state is _State.DONE:
             return []
-        kind, *numbers = name.split()
-        if kind in ("grace", "agent") and self._state is _State.RUNNING:
-            return []
-        match kind:
-            case "grace":
+        match event.kind:
+            case TimerKind.GRACE | TimerKind.AGENT if self._state is _State.RUNNING:
+                return []
+            case TimerKind.GRACE:
                 if self._anyone_alive or not self._ranks:
                     return self._kill(f"still there {self.grace_s:g} s after being asked to end")
-                return [SetTimer("agent", _AGENT_WINDS_UP_S)]
-            case "agent":
+                return [SetTimer(_AGENT, _AGENT_WINDS_UP_S)]
+            case TimerKind.AGENT:
                 return self._kill("its ranks have ended and it has not")
-            case "give-up":
+            case TimerKind.GIVE_UP:
                 return self._finish()
-            case "unfinished":
-                return self._tell_unfinished(Rank(int(numbers[0])), int(numbers[1]))
-            case "teardown":
-                return self._kill_unfinished(Rank(int(numbers[0])), int(numbers[1]))
-            case "survivors":
-                return self._kill_survivors(int(numbers[0]))
+            case TimerKind.UNFINISHED:
+                return self._tell_unfinished(event)
+            case TimerKind.TEARDOWN:
+                return self._kill_unfinished(event)
+            case TimerKind.SURVIVORS:
+                return self._kill_survivors(event.restart)
             case _:
-                return []
+                assert_never(event.kind)
 
     def _kill(self, reason: str) -> list[Action]:
         if self._state is _State.KILLING:
             return []
         self._state = _State.KILLING
-        return [SendSignal(Target.JOB, Signals.SIGKILL, reason), SetTimer("give-up", _GIVE_UP_S)]
+        return [SendSignal(Target.JOB, Signals.SIGKILL, reason), SetTimer(_GIVE_UP, _GIVE_UP_S)]
 
-    def _tell_unfinished(self, rank: Rank, restart: int) -> list[Action]:
-        member = self._ranks.get(rank)
-        if member is None or not member.alive or member.restart != restart or member.program_failed is None:
+    def _unfinished(self, event: TimerFired) -> _Member | None:
+        """The rank whose deadline it was, if it is still there."""
+        member = None if event.rank is None else self._ranks.get(event.rank)
+        return member if member is not None and member.alive and member.restart == event.restart else None
+
+    def _tell_unfinished(self, event: TimerFired) -> list[Action]:
+        member = self._unfinished(event)
+        if member is None or member.program_failed is None:
             return []
         return [TellUnfinished(member.program_failed, self.grace_s - _UNFINISHED_S)]
 
-    def _kill_unfinished(self, rank: Rank, restart: int) -> list[Action]:
-        member = self._ranks.get(rank)
-        if member is None or not member.alive or member.restart != restart:
+    def _kill_unfinished(self, event: TimerFired) -> list[Action]:
+        if event.rank is None or self._unfinished(event) is None:
             return []
         reason = f"its program failed {self.grace_s:g} s ago and the process has not ended"
-        return [SendSignal(Target.RANKS, Signals.SIGKILL, reason, ranks=(rank,))]
+        return [SendSignal(Target.RANKS, Signals.SIGKILL, reason, ranks=(event.rank,))]
 
-    def _kill_survivors(self, restart: int) -> list[Action]:
+    def _kill_survivors(self, restart: int | None) -> list[Action]:
         left = tuple(rank for rank, member in self._ranks.items() if member.alive and member.restart == restart)
         if not left:
             return []

@@ -17,13 +17,13 @@ from ddp_run.observe.memory import Sampler
 from ddp_run.observe.space import SpaceQuestion
 from ddp_run.record.events import Event, LocalRank, Noted, Rank
 from ddp_run.record.journal import now
-from ddp_run.supervise.loop import Loop, RanOut, Ready, Wakeup
+from ddp_run.supervise.loop import Loop
 from ddp_run.values.aside import Asides
 
 
 @final
 class Surroundings:
-    """Of one attempt, from its beginning on. Sets timers and watches descriptors of its own, and takes their wake-ups.
+    """Of one attempt, from its beginning on. Sets timers and watches descriptors of its own.
 
     `environ`: the agent's; `places`: paths whose free space is of interest after a death; `started`: the pids of all
     ranks that are known, `living`: of those that have not ended.
@@ -62,7 +62,7 @@ class Surroundings:
         """A rank has started; from the first on they are looked at."""
         if self._sampler is None:
             self._sampler = Sampler()
-            self._loop.set_timer("sample-memory", self._sample_after_s)
+            self._loop.set_timer(self._sample_after_s, self._sample_memory)
             self._watch_gpus()
 
     def ranks_fail(self) -> None:
@@ -93,24 +93,7 @@ class Surroundings:
             self._emit(logged)
         self._kernel_log.close()
 
-    # ------------------------------------------------------------------------------- wake-ups
-
-    def take(self, wakeup: Wakeup) -> bool:
-        """Do what a wake-up is for; false where it is for somebody else."""
-        match wakeup:
-            case RanOut("sample-memory"):
-                self._sample_memory()
-            case RanOut("look-at-gpus"):
-                self._look_at_gpus()
-            case Ready("gpus"):
-                self._read_gpus()
-            case RanOut("space"):
-                self._end_space()
-            case Ready("space"):
-                self._read_space()
-            case _:
-                return False
-        return True
+    # ------------------------------------------------------------------------ processes of its own
 
     def reaped(self, pid: int) -> None:
         """A child was waited for."""
@@ -131,7 +114,7 @@ class Surroundings:
         if sample is not None:
             self._emit(sample)
         self._sample_after_s = min(2 * self._sample_after_s, memory.LOOK_S)
-        self._loop.set_timer("sample-memory", self._sample_after_s)
+        self._loop.set_timer(self._sample_after_s, self._sample_memory)
 
     # ----------------------------------------------------------------------------------- GPUs
 
@@ -150,7 +133,7 @@ class Surroundings:
         except OSError as error:
             self._emit(Noted(now(), f"GPUs are not looked at: {error}"))
             return
-        self._loop.watch(self._gpus.fd, "gpus")
+        self._loop.watch(self._gpus.fd, self._read_gpus)
         self._look_at_gpus()
 
     def _look_at_gpus(self) -> None:
@@ -161,7 +144,7 @@ class Surroundings:
             self._stop_looking_at_gpus("GPUs are not looked at any more: NVML gives no answer")
             return
         self._gpus.ask(now())
-        self._loop.set_timer("look-at-gpus", self._look_at_gpus_after_s)
+        self._loop.set_timer(self._look_at_gpus_after_s, self._look_at_gpus)
         self._look_at_gpus_after_s = min(2 * self._look_at_gpus_after_s, gpus.LOOK_S)
 
     def _read_gpus(self) -> None:
@@ -181,7 +164,7 @@ class Surroundings:
     def _stop_looking_at_gpus(self, why: str) -> None:
         if self._gpus is None:
             return
-        self._loop.cancel_timer("look-at-gpus")
+        self._loop.cancel_timer(self._look_at_gpus)
         self._loop.unwatch(self._gpus.fd)
         self._gpus.end()
         if not self._gpus.reaped:
@@ -199,8 +182,8 @@ class Surroundings:
             self._emit(Noted(now(), f"free space not counted: {error}"))
             return
         self._asides.add(self._space.aside)
-        self._loop.watch(self._space.aside.fd, "space")
-        self._loop.set_timer("space", space.WAIT_S)
+        self._loop.watch(self._space.aside.fd, self._read_space)
+        self._loop.set_timer(space.WAIT_S, self._end_space)
 
     def _read_space(self) -> None:
         if self._space is None:
@@ -213,7 +196,7 @@ class Surroundings:
 
     def _end_space(self) -> None:
         if self._space is not None:
-            self._loop.cancel_timer("space")
+            self._loop.cancel_timer(self._end_space)
             self._loop.unwatch(self._space.aside.fd)
             self._space.aside.end()
             self._space = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast, final
@@ -50,8 +50,8 @@ class ConsoleSettings:
 class Descriptors(Protocol):
     """Who waits for descriptors: `ddp_run.supervise.loop.Loop`."""
 
-    def watch(self, fd: int, key: Hashable, *, write: bool = False) -> None:
-        """Tell when it can be read, or written."""
+    def watch(self, fd: int, handler: Callable[[], None], *, write: bool = False) -> None:
+        """Call that when it can be read, or written."""
 
     def unwatch(self, fd: int) -> None:
         """Tell no more."""
@@ -92,13 +92,13 @@ class Output:
         tail = tailer.fileno()
         if tail is not None:
             if self.console.wants_input:
-                self._loop.watch(tail, "ranks wrote")
+                self._loop.watch(tail, _wake)
             else:
                 self._loop.unwatch(tail)
         waiting = self.console.writable_fds
         for fd in (STDOUT, STDERR):
             if fd in waiting:
-                self._loop.watch(fd, "console can be written", write=True)
+                self._loop.watch(fd, _wake, write=True)
             else:
                 self._loop.unwatch(fd)
 
@@ -207,6 +207,10 @@ class Output:
     def width(self) -> int:
         """Columns for text of our own."""
         return terminal.columns()
+
+
+def _wake() -> None:
+    """Nothing more: the ranks' files and the console are served after every turn of the loop."""
 
 
 def _render_plain(_logger: Any, _method: str, fields: Mapping[str, Any]) -> str:

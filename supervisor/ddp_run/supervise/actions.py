@@ -1,0 +1,63 @@
+"""Orders that an attempt's machine gives (`Action`, imperative); `ddp_run.supervise.attempt` carries them out."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ddp_run.record.events import Rank, RankFailed, Timer
+from ddp_run.values.frozen import frozen
+
+
+class Target(StrEnum):
+    """Whom a signal is for."""
+
+    AGENT = "agent"
+    RANKS = "ranks"
+    JOB = "job"
+    """The agent, the ranks and everything that descends from them."""
+
+
+@frozen
+class SendSignal:
+    """Send a signal; with `only_if_handled`, to those processes alone that would not die of it."""
+
+    target: Target
+    signum: int
+    reason: str
+    ranks: tuple[Rank, ...] = ()
+    """With Target.RANKS: these ranks only; empty means all."""
+    only_if_handled: bool = False
+
+
+@frozen
+class SetTimer:
+    """Ask for TimerFired of that timer after `after_s` seconds; it is set anew where it was set before."""
+
+    timer: Timer
+    after_s: float
+
+
+@frozen
+class AwaitReport:
+    """Ask for AgentReported once the agent has written its account of the failure."""
+
+
+@frozen
+class TellUnfinished:
+    """Say that this rank's program has failed and its process goes on; it is killed `kill_in_s` seconds from now."""
+
+    failed: RankFailed
+    kill_in_s: float
+
+
+@frozen
+class SuspendSelf:
+    """Stop the whole job and then ddp-run itself (Ctrl-Z); continue the job when ddp-run is continued."""
+
+
+@frozen
+class FinishAttempt:
+    """Nothing is left to wait for: end leftovers, gather, judge."""
+
+
+Action = SendSignal | SetTimer | AwaitReport | TellUnfinished | SuspendSelf | FinishAttempt

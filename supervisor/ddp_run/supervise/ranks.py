@@ -1,0 +1,135 @@
+"""The rank processes of one attempt, as far as they are known: from a hello, or a look below the agent, to the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+from ddp_run.observe import processes
+from ddp_run.record.events import LocalRank, Rank, RankStarted
+from ddp_run.record.journal import now
+from ddp_run.supervise.loop import Loop
+
+_LOOK_FOR_DEATHS_S = 0.05
+"""How often to look at ranks whose death nothing reports. A zombie shows its exit code until the agent reaps it."""
+
+
+@dataclass(slots=True)
+class RankProcess:
+    """One of them. `pidfd` reports its death; null where there is none, or once it was reported."""
+
+    event: RankStarted
+    pidfd: int | None
+    alive: bool = True
+    left: bool = False
+    """It ended with 0."""
+
+
+@final
+class Ranks:
+    """Those of one attempt, by rank: of each the last that was started.
+
+    `hear` reads what ranks have said so far: it belongs before their deaths. `ended` is told of one that is gone.
+    """
+
+    def __init__(self, loop: Loop, hear: Callable[[], None], ended: Callable[[RankProcess], None]) -> None:
+        self._loop = loop
+        self._hear = hear
+        self._ended = ended
+        self._by_rank: dict[Rank, RankProcess] = {}
+
+    def __iter__(self) -> Iterator[RankProcess]:
+        return iter(self._by_rank.values())
+
+    def of(self, rank: Rank) -> RankProcess | None:
+        """The last that was started of this rank."""
+        return self._by_rank.get(rank)
+
+    def of_pid(self, pid: int) -> list[RankProcess]:
+        """Those that are, or were, this process."""
+        return [process for process in self if process.event.pid == pid]
+
+    @property
+    def started(self) -> dict[Rank, int]:
+        """Their pids."""
+        return {rank: process.event.pid for rank, process in self._by_rank.items()}
+
+    @property
+    def living(self) -> dict[Rank, int]:
+        """The pids of those that have not ended, by rank."""
+        return {rank: process.event.pid for rank, process in sorted(self._by_rank.items()) if process.alive}
+
+    @property
+    def latest(self) -> list[RankProcess]:
+        """The ranks of the latest start."""
+        latest = max((process.event.restart for process in self), default=0)
+        return [process for process in self if process.event.restart == latest]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks of the latest start are known."""
+        known = self.latest
+        return bool(known) and len(known) >= known[0].event.local_world_size
+
+    def add(self, event: RankStarted) -> bool:
+        """It has started; false where it said hello, ended and was reaped before we came to read."""
+        pidfd, gone = None, False
+        try:
+            pidfd = os.pidfd_open(event.pid)
+        except ProcessLookupError:
+            gone = True
+        except OSError:  # the kernel is older than 5.3, or there are no descriptors left
+            self._loop.set_timer(_LOOK_FOR_DEATHS_S, self._look_for_deaths)
+        process = self._by_rank[event.rank] = RankProcess(event, pidfd)
+        if pidfd is not None:
+            self._loop.watch(pidfd, partial(self._died, process))
+        return not gone
+
+    def forget(self, process: RankProcess) -> None:
+        """Wait for its death no more."""
+        if process.pidfd is not None:
+            self._loop.unwatch(process.pidfd)
+            os.close(process.pidfd)
+            process.pidfd = None
+
+    def close(self) -> None:
+        """The attempt is over."""
+        for process in self:
+            self.forget(process)
+
+    def unheard(self, agent: int, attempt: int) -> list[RankStarted]:
+        """Ranks below the agent that have not said hello: those of programs without Python, say."""
+        found = processes.find_ranks(agent)
+        self._hear()  # whoever has said hello by now has said more than can be found
+        return [_silent(pid, environ, attempt) for pid, environ in found if not self.of_pid(pid)]
+
+    def _died(self, process: RankProcess) -> None:
+        self._hear()
+        self._ended(process)
+
+    def _look_for_deaths(self) -> None:
+        self._hear()
+        silent = [process for process in self if process.alive and process.pidfd is None]
+        for process in silent:
+            if not processes.is_alive(process.event.pid):
+                self._ended(process)
+        if any(process.alive for process in silent):
+            self._loop.set_timer(_LOOK_FOR_DEATHS_S, self._look_for_deaths)
+
+
+def _silent(pid: int, environ: Mapping[str, str], attempt: int) -> RankStarted:
+    rank, restart = Rank(int(environ["RANK"])), int(environ["TORCHELASTIC_RESTART_COUNT"])
+    within = f"attempt_{attempt}/restart_{restart}" if restart else f"attempt_{attempt}"
+    return RankStarted(
+        at=now(),
+        rank=rank,
+        local_rank=LocalRank(int(environ.get("LOCAL_RANK", "0"))),
+        restart=restart,
+        pid=pid,
+        world_size=int(environ.get("WORLD_SIZE", "0")),
+        local_world_size=int(environ.get("LOCAL_WORLD_SIZE", "0")),
+        folder=f"{within}/rank_{rank}",
+    )
