@@ -18,7 +18,7 @@ from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.judge import catalogue, cut_log, diagnose, judging, retry
 from ddp_run.judge.signs import words
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record import journal
+from ddp_run.record import file_names, journal
 from ddp_run.record.attempt_events import attempts_made
 from ddp_run.record.events import AttemptEnded, Event, Rank, RunStarted
 from ddp_run.record.runs_meant import is_run, last_attempt
@@ -112,7 +112,7 @@ def print_answer(answer: Answer, *, as_json: bool, width: int, colour: bool) -> 
 
 def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
     """The verdict of a run's last attempt, and its journal. Raises OSError; ValueError where there was no attempt."""
-    recorded = journal.load(folder / "events.jsonl")
+    recorded = journal.load(folder / file_names.EVENTS)
     events = recorded.events
     made = attempts_made(events)
     if not made:
@@ -222,7 +222,7 @@ def rank_of(path: Path) -> Rank | None:
         named = _RANK.findall(part)
         if named:
             return Rank(int(named[-1]))
-    if path.name in ("stderr.log", "stdout.log") and _NUMBER.fullmatch(path.parent.name):
+    if path.name in (file_names.STDERR, file_names.STDOUT) and _NUMBER.fullmatch(path.parent.name):
         return Rank(int(path.parent.name))
     numbers = _NUMBER.findall(path.stem)
     return Rank(int(numbers[-1])) if numbers else None

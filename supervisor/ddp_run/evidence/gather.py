@@ -20,6 +20,7 @@ from ddp_run.evidence.log_tail import TAIL_BYTES, read_tail
 from ddp_run.evidence.model import AgentEnd, CleanExit, Death, Evidence, LogText, Phase
 from ddp_run.evidence.pasted.raised import starts_a_launcher
 from ddp_run.evidence.rank_ends import RankEnds
+from ddp_run.record import file_names
 from ddp_run.record.attempt_events import AttemptEvents, of_attempt
 from ddp_run.record.events import (
     AgentExited,
@@ -159,7 +160,7 @@ def _within(folder: Path, source: str) -> Path:
 
 
 def _agent(folder: Path, part: AttemptEvents, attempt: int) -> AgentEnd:
-    source = f"attempt_{attempt}/agent.log"
+    source = f"{file_names.attempt_folder(attempt)}/{file_names.AGENT_LOG}"
     log = _read(folder, source)
     text = "\n".join(log.lines)
     summary = childfailed.parse(text)
@@ -285,7 +286,7 @@ def _without_hello(part: AttemptEvents, agent: AgentEnd, started: Mapping[Rank, 
 
 def _rank_folder(folder: Path, attempt: int, rank: Rank) -> str:
     """Where a rank's files lie when no RankStarted tells: in the last restart's folder that has them."""
-    base = folder / f"attempt_{attempt}"
+    base = folder / file_names.attempt_folder(attempt)
     named = [path for path in base.glob(f"restart_*/rank_{rank}") if _RESTART.fullmatch(path.parent.name)]
     restarts = sorted(named, key=lambda path: int(path.parent.name[8:]))
     return str((restarts[-1] if restarts else base / f"rank_{rank}").relative_to(folder))
@@ -295,8 +296,8 @@ def _with_logs(folder: Path, rank_folder: str, death: Death, share: int) -> Deat
     def read(name: str) -> LogText:
         return _read(folder, f"{rank_folder}/{name}", share)
 
-    stderr, stdout = read("stderr.log"), read("stdout.log")
-    exception = death.exception or _error_file(folder, f"{rank_folder}/error.json")
+    stderr, stdout = read(file_names.STDERR), read(file_names.STDOUT)
+    exception = death.exception or _error_file(folder, f"{rank_folder}/{file_names.ERROR}")
     exception = traceback_text.at_its_origin(exception) if exception is not None else None
     raised_in_child = None
     if exception is not None:
@@ -307,8 +308,8 @@ def _with_logs(folder: Path, rank_folder: str, death: Death, share: int) -> Deat
         death,
         stderr=stderr,
         stdout=stdout,
-        stack=read("stacks.txt"),
-        nccl=_nccl(read("nccl.log"), stdout),
+        stack=read(file_names.STACKS),
+        nccl=_nccl(read(file_names.NCCL), stdout),
         exception=_cause_of_exit(death.code, exception, stderr),
     )
 

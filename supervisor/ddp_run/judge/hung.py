@@ -9,6 +9,7 @@ from ddp_run.evidence.model import Death, Evidence, Phase, Quote
 from ddp_run.judge.catalogue import NAMELESS, Cause
 from ddp_run.judge.first_failure import follower, of_clean_exit, of_death
 from ddp_run.judge.verdict import Confidence, Finding, FirstFailure, Verdict
+from ddp_run.record import file_names
 from ddp_run.record.events import Rank
 
 CODE = 124
@@ -66,7 +67,7 @@ def _stacks(attempt: Evidence, rank: Rank | None) -> str:
     """Where the stacks of a rank are."""
     known = [death for death in _ranks(attempt) if rank is None or death.rank == rank]
     source = known[0].stderr.source if known else ""
-    return source.replace("stderr.log", "live_stacks.txt") if source else "live_stacks.txt"
+    return source.replace(file_names.STDERR, file_names.LIVE_STACKS) if source else file_names.LIVE_STACKS
 
 
 def _phase_of(attempt: Evidence, rank: Rank | None) -> Phase | None:

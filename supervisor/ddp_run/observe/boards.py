@@ -21,6 +21,7 @@ from ddp_run.observe.process_look import ProcessLook, goes_on, process
 from ddp_run.observe.processes import catches, send_to_thread
 from ddp_run.observe.stack_text import Frame, Stack, dumps, is_whole
 from ddp_run.observe.stall_watch import RankLook
+from ddp_run.record import file_names
 from ddp_run.record.events import Rank
 
 SIZE = 4096
@@ -94,7 +95,7 @@ class Board:
 
     def ask_for_stacks(self) -> None:
         """Have the rank write its stacks, as soon as its sampling thread runs."""
-        file = self._folder / "live_stacks.txt"
+        file = self._folder / file_names.LIVE_STACKS
         try:
             self._stacks_from = file.stat().st_size
             if self._stacks_from > _MOST_KEPT:  # all who write there append
@@ -132,7 +133,7 @@ class Board:
     def stack(self) -> Stack | None:
         """The main thread's stack as written since it was asked for; null where it is not there, whole, yet."""
         try:
-            with (self._folder / "live_stacks.txt").open("rb") as file:
+            with (self._folder / file_names.LIVE_STACKS).open("rb") as file:
                 file.seek(self._stacks_from)
                 text = file.read(_MOST_STACKS).decode("utf-8", "replace")
         except OSError:
@@ -178,7 +179,7 @@ class Board:
         if self._word("ANSWERED") < max(1, self._word("ASKED")):
             return {}
         try:
-            return dict(json.loads((self._folder / "flight.json").read_bytes()))
+            return dict(json.loads((self._folder / file_names.FLIGHT).read_bytes()))
         except (OSError, ValueError, TypeError):
             return {}
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import final
 
 from ddp_run.observe.ras_text import Missing, is_of, missing, read
+from ddp_run.record import file_names
 from ddp_run.record.events import MonotonicNs, Noted, RankStarted
 from ddp_run.values.addresses import is_local
 
@@ -212,7 +213,8 @@ class NcclRas:
     def _keep(self, text: str) -> str | None:
         """Why it is not kept, where it is not."""
         try:
-            descriptor = os.open(self._folder / "ras.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            descriptor = os.open(self._folder / file_names.RAS, flags, 0o600)
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:

@@ -8,6 +8,7 @@ Exit codes follow Python's convention: `code >= 0` is an exit code, `code < 0` t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NewType
 
@@ -195,8 +196,8 @@ class TimerFired:
 
     at: MonotonicNs
     kind: TimerKind
-    rank: Rank | None = None
-    restart: int | None = None
+    rank: Rank | None
+    restart: int | None
 
 
 @frozen
@@ -489,3 +490,6 @@ Event = (
     | AttemptEnded
     | RunEnded
 )
+
+EventSink = Callable[[Event], None]
+"""Who is told of each event: the journal first, then the console; a page or a metric would be another one."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, final
 
+from ddp_run.record import file_names
 from ddp_run.values import private_files
 
 if TYPE_CHECKING:
@@ -53,21 +54,21 @@ class RunFolder:
     @property
     def plan(self) -> Path:
         """The launch plan."""
-        return self.path / "plan.json"
+        return self.path / file_names.PLAN
 
     @property
     def events(self) -> Path:
         """The journal."""
-        return self.path / "events.jsonl"
+        return self.path / file_names.EVENTS
 
     @property
     def verdict(self) -> Path:
         """The answer."""
-        return self.path / "verdict.json"
+        return self.path / file_names.VERDICT
 
     def attempt(self, number: int) -> Path:
         """The folder of attempt `number`, counted from 0; it is not made here."""
-        return self.path / f"attempt_{number}"
+        return self.path / file_names.attempt_folder(number)
 
     def attempt_folder(self, number: int) -> Path:
         """Make the folder of attempt `number`, counted from 0. Raises OSError."""
@@ -75,24 +76,16 @@ class RunFolder:
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
 
-    def agent_log(self, number: int) -> Path:
-        """What the agent of attempt `number` wrote."""
-        return self.attempt(number) / "agent.log"
-
-    def rank_folder(self, number: int, rank: int) -> Path:
-        """The folder of global rank `rank` in attempt `number`; the agent makes it."""
-        return self.attempt(number) / f"rank_{rank}"
-
 
 def _point_latest(log_dir: Path, name: str, held: int) -> str | None:
     new = f".latest-{name}"
     try:
         os.symlink(name, new, dir_fd=held)
         try:
-            os.replace(new, "latest", src_dir_fd=held, dst_dir_fd=held)
+            os.replace(new, file_names.LATEST, src_dir_fd=held, dst_dir_fd=held)
         except OSError:
             os.unlink(new, dir_fd=held)
             raise
     except OSError as error:
-        return f"the link {log_dir / 'latest'} was not set: {error.strerror}"
+        return f"the link {log_dir / file_names.LATEST} was not set: {error.strerror}"
     return None

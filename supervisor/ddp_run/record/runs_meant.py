@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_run.record import journal
+from ddp_run.record import file_names, journal
 from ddp_run.record.events import RunStarted
 
-JOURNAL = "events.jsonl"
-_FILES_OF_A_RUN = (JOURNAL, "verdict.json", "plan.json")
 _ONE_JOB_NS = 900 * 10**9
 """The nodes of one job start within a quarter of an hour."""
 
@@ -40,7 +38,7 @@ def runs_meant(paths: Sequence[str]) -> Meant:
 
 def is_run(path: str) -> bool:
     """Whether the path is the folder of a run."""
-    return (Path(path) / JOURNAL).is_file()
+    return (Path(path) / file_names.EVENTS).is_file()
 
 
 def last_attempt(run: str) -> str:
@@ -51,7 +49,7 @@ def last_attempt(run: str) -> str:
 
 def _folder_of(path: str) -> str:
     given = Path(path)
-    return str(given.parent) if given.name in _FILES_OF_A_RUN and is_run(str(given.parent)) else path
+    return str(given.parent) if given.name in file_names.OF_A_RUN and is_run(str(given.parent)) else path
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ def _runs_in(folder: Path) -> list[_Run]:
 
 
 def _run(folder: Path) -> _Run:
-    path = folder / JOURNAL
+    path = folder / file_names.EVENTS
     try:
         first = next(iter(journal.read(path)), None)
         modified_ns = path.stat().st_mtime_ns

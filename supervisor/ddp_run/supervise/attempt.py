@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never, final
 
 from ddp_run.observe import processes
+from ddp_run.record import file_names
 from ddp_run.record.events import (
     AgentExited,
     AgentReported,
     AgentStarted,
     Event,
+    EventSink,
     RankExited,
     RankFailed,
     RankStarted,
@@ -29,7 +31,7 @@ from ddp_run.record.events import (
     Timer,
     TimerFired,
 )
-from ddp_run.record.journal import Journal, now
+from ddp_run.record.journal import now
 from ddp_run.supervise import children
 from ddp_run.supervise.actions import (
     Action,
@@ -76,7 +78,7 @@ class Attempt:
     run_folder: Path
     machine: AttemptMachine
     loop: Loop
-    journal: Journal
+    emit: EventSink
     inbox: Inbox
     output: Output
     tailer: Tailer
@@ -127,7 +129,7 @@ class Attempt:
     def start(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
         """Start the agent. Raises OSError."""
         # The process object is dropped: reap() waits for the pid, whoever it belongs to.
-        agent = children.start_agent(argv, environ, self.folder / "agent.log")
+        agent = children.start_agent(argv, environ, self.folder / file_names.AGENT_LOG)
         agent.returncode = 0
         self._agent, self._environ = agent.pid, environ
         self._put(AgentStarted(now(), agent.pid))
@@ -190,8 +192,7 @@ class Attempt:
             self._serving = False
 
     def _serve(self, event: Event) -> None:
-        self.journal.record(event)
-        self.output.tell(event)
+        self.emit(event)
         for action in self.machine.on(event):
             self._do(action)
 
@@ -262,8 +263,8 @@ class Attempt:
             self.tailer.retire(event.rank)
         there = self._ranks.add(event)
         folder = self.run_folder / event.folder
-        self.tailer.add(event.rank, event.local_rank, "stdout", folder / "stdout.log")
-        self.tailer.add(event.rank, event.local_rank, "stderr", folder / "stderr.log")
+        self.tailer.add(event.rank, event.local_rank, "stdout", folder / file_names.STDOUT)
+        self.tailer.add(event.rank, event.local_rank, "stderr", folder / file_names.STDERR)
         self._put(event)
         self._surroundings.ranks_start()
         self._watch.rank_starts(event)
@@ -338,7 +339,7 @@ class Attempt:
         from ddp_run.evidence.log_tail import GrowingLog
 
         if self._agent_log is None:
-            self._agent_log = GrowingLog(self.folder / "agent.log", "agent.log")
+            self._agent_log = GrowingLog(self.folder / file_names.AGENT_LOG, file_names.AGENT_LOG)
         log = self._agent_log.more()
         if log is not None and childfailed.is_complete(log.lines):
             self._put(AgentReported(now()))

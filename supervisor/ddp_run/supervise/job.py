@@ -31,6 +31,8 @@ from ddp_run.plan.launch_plan import (
 from ddp_run.record.events import (
     AttemptEnded,
     AttemptStarted,
+    Event,
+    EventSink,
     MemoryCounted,
     Noted,
     RunEnded,
@@ -114,6 +116,7 @@ class _Job:
     inbox: Inbox
     stack: ExitStack
     output: Output = field(init=False)
+    _sinks: tuple[EventSink, ...] = ()
     _ports: MasterPorts = field(init=False)
     _attempts: int = 0
     _counted: int = 0
@@ -137,7 +140,8 @@ class _Job:
         self.output = Output(console_settings(self.plan.options), self.environ, self.loop)
         self.keeper = children.Keeper(self.folder.run_id, self.inbox.board_folders)
         self.stack.callback(self.keeper.dismiss)
-        self.journal.record(self._run_started())
+        self._sinks = (self.journal.record, self.output.tell)
+        self._emit(self._run_started())
         self._waiting = self._start_attempt()
         self._start_keeper()
         self._after_spawn()
@@ -198,7 +202,7 @@ class _Job:
         folder = self.folder.attempt_folder(number)
         self._port, override = self._ports.choose(number)
         argv = agent_argv(self.plan, folder=folder, rank_program=RANK_PROGRAM, port=override)
-        self.journal.record(AttemptStarted(now(), number, redact_words(argv), self._port))
+        self._emit(AttemptStarted(now(), number, redact_words(argv), self._port))
         options = self.plan.options
         tailer = self.stack.enter_context(Tailer())
         attempt = Attempt(
@@ -209,7 +213,7 @@ class _Job:
                 options.grace_s, local_restarts(options), self.plan.agent_signals, agent_ends_with_ranks(options)
             ),
             loop=self.loop,
-            journal=self.journal,
+            emit=self._emit,
             inbox=self.inbox,
             output=self.output,
             tailer=tailer,
@@ -258,7 +262,7 @@ class _Job:
 
     def _record_end(self, number: int, verdict: Verdict, decision: Decision) -> None:
         outcome, word = verdict.outcome or "failed", "retry" if decision.retry else "stop"
-        self.journal.record(AttemptEnded(now(), number, outcome, verdict.cause, verdict.status, word, decision.reason))
+        self._emit(AttemptEnded(now(), number, outcome, verdict.cause, verdict.status, word, decision.reason))
 
     # ------------------------------------------------------------ between attempts
 
@@ -269,7 +273,7 @@ class _Job:
             return
         self.output.drain(attempt.tailer, self.folder.path, give_up=self._served_stop)
         for note in attempt.tailer.take_notes():
-            self.journal.record(Noted(now(), note))
+            self._emit(Noted(now(), note))
         attempt.tailer.close()
         if self._last is not None:
             try:
@@ -313,7 +317,7 @@ class _Job:
                     for pid, _code in reap():
                         self.keeper.reaped(pid)
                 case Caught(signum) if signum in HANDLED_SIGNALS:
-                    self.journal.record(SignalReceived(now(), signum))
+                    self._emit(SignalReceived(now(), signum))
                     self._stops += signum in STOP_SIGNALS
                 case _:
                     pass
@@ -323,6 +327,10 @@ class _Job:
         stops = self._stops
         self._serve(0)
         return self._stops > stops
+
+    def _emit(self, event: Event) -> None:
+        for sink in self._sinks:
+            sink(event)
 
     # ------------------------------------------------------------------ beginning and end
 
@@ -347,7 +355,7 @@ class _Job:
         try:
             self.keeper.start()
         except OSError as error:
-            self.journal.record(Noted(now(), f"no keeper: {error}"))
+            self._emit(Noted(now(), f"no keeper: {error}"))
 
     def _after_spawn(self) -> None:
         """What may wait until the agent runs: the plan's file, and what the user should know."""
@@ -356,6 +364,8 @@ class _Job:
         plan_file.write(self.folder.plan, self.plan, self.argv, self.folder.run_id)
         for warning in self.warnings:
             self.output.say(warning, level="warning")
+        if self.folder.note is not None:
+            self._emit(Noted(now(), self.folder.note))
         self.output.load()
         clear_stale()
         for name in _NEEDED_WHEN_RANKS_START_OR_DIE:
@@ -364,7 +374,7 @@ class _Job:
     def _count_memory(self) -> None:
         from ddp_run.observe.memory import count_oom_kills
 
-        self.journal.record(MemoryCounted(now(), *count_oom_kills()))
+        self._emit(MemoryCounted(now(), *count_oom_kills()))
 
     def _end(self, outcome: _Outcome) -> int:
         """The answer first, in verdict.json; then the console catches up and shows it."""
@@ -376,7 +386,9 @@ class _Job:
         teller = self._teller()
         document = teller.write(verdict, reason)
         self._catch_up()
-        self.journal.record(RunEnded(now(), verdict.status))
+        self._emit(RunEnded(now(), verdict.status))
+        if self.journal.broken is not None:
+            self.output.say(f"{self.folder.events} is incomplete: {self.journal.broken.strerror}", level="warning")
         teller.show(verdict, reason, document)
         self.output.finish(give_up=self._served_stop)
         return verdict.status

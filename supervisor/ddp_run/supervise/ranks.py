@@ -9,6 +9,7 @@ from functools import partial
 from typing import final
 
 from ddp_run.observe import processes
+from ddp_run.record import file_names
 from ddp_run.record.events import LocalRank, Rank, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
@@ -122,7 +123,6 @@ class Ranks:
 
 def _silent(pid: int, environ: Mapping[str, str], attempt: int) -> RankStarted:
     rank, restart = Rank(int(environ["RANK"])), int(environ["TORCHELASTIC_RESTART_COUNT"])
-    within = f"attempt_{attempt}/restart_{restart}" if restart else f"attempt_{attempt}"
     return RankStarted(
         at=now(),
         rank=rank,
@@ -131,5 +131,5 @@ def _silent(pid: int, environ: Mapping[str, str], attempt: int) -> RankStarted:
         pid=pid,
         world_size=int(environ.get("WORLD_SIZE", "0")),
         local_world_size=int(environ.get("LOCAL_WORLD_SIZE", "0")),
-        folder=f"{within}/rank_{rank}",
+        folder=file_names.rank_folder(attempt, rank, restart),
     )

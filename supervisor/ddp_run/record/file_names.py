@@ -1,0 +1,35 @@
+"""The names of all files in a run's folder, and of the folders below it; a promise to users (README, "Files").
+
+Ranks and the agent run elsewhere and write some of them under the same names: `rank/`, `agent/logs_specs.py`.
+"""
+
+from __future__ import annotations
+
+PLAN = "plan.json"
+EVENTS = "events.jsonl"
+VERDICT = "verdict.json"
+OF_A_RUN = (EVENTS, VERDICT, PLAN)
+LATEST = "latest"
+"""A link beside the runs' folders."""
+
+AGENT_LOG = "agent.log"
+RAS = "ras.txt"
+
+STDOUT = "stdout.log"
+STDERR = "stderr.log"
+ERROR = "error.json"
+STACKS = "stacks.txt"
+LIVE_STACKS = "live_stacks.txt"
+FLIGHT = "flight.json"
+NCCL = "nccl.log"
+
+
+def attempt_folder(attempt: int) -> str:
+    """Of one attempt, counted from 0."""
+    return f"attempt_{attempt}"
+
+
+def rank_folder(attempt: int, rank: int, restart: int = 0) -> str:
+    """Of one global rank, below the run's folder; `restart`: how often the agent had started its ranks before."""
+    within = f"{attempt_folder(attempt)}/restart_{restart}" if restart else attempt_folder(attempt)
+    return f"{within}/rank_{rank}"
