@@ -89,7 +89,7 @@ def main() -> None:
         import pynvml
     except ImportError:
         why = "nvidia-ml-py is not installed (pip install 'ddp-run[gpu]')"
-        write({"note": f"GPUs are not looked at: {why}", "last": True})
+        write({"note": f"GPU monitoring disabled: {why}", "last": True})
         return
     try:
         pynvml.nvmlInit()
@@ -97,7 +97,7 @@ def main() -> None:
         while os.read(0, 64):
             write(probe.look())
     except pynvml.NVMLError as error:
-        write({"note": f"GPUs are not looked at: NVML says: {error}", "last": True})
+        write({"note": f"GPU monitoring disabled: NVML says: {error}", "last": True})
 
 
 if __name__ == "__main__":

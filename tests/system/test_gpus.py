@@ -178,9 +178,9 @@ def more(*values: object) -> ParameterSet:
 @pytest.mark.parametrize(
     ("lines", "environ", "said"),
     [
-        (["init 9"], {}, ["GPUs are not looked at: NVML says: Driver Not Loaded"]),
-        (["crash init"], {}, ["GPUs are not looked at any more: what asks NVML has ended"]),
-        more([], {"LD_LIBRARY_PATH": ""}, ["GPUs are not looked at: NVML says: NVML Shared Library Not Found"]),
+        (["init 9"], {}, ["GPU monitoring disabled: NVML says: Driver Not Loaded"]),
+        (["crash init"], {}, ["GPU monitoring disabled: what asks NVML has ended"]),
+        more([], {"LD_LIBRARY_PATH": ""}, ["GPU monitoring disabled: NVML says: NVML Shared Library Not Found"]),
         more(["open 0 4"], {}, ["GPU 0 is not looked at: Insufficient Permissions"]),
         (["mig 0 1"], {}, ["GPU 0 is not looked at: it is split by MIG"]),
         more(["mig 0 0"], {}, []),

@@ -106,7 +106,7 @@ def test_a_rank_that_left_early_with_0_is_named() -> None:
     assert verdict.first_failure is not None
     assert (verdict.cause, verdict.first_failure.rank, verdict.first_failure.exit_code) == ("peer-died", 1, 0)
     assert verdict.exit_code == 1
-    assert verdict.title == "rank 1 left with exit code 0 while rank 0 still needed it"
+    assert verdict.title == "rank 1 exited early (exit code 0) while rank 0 still needed it"
     assert verdict.retry is not None
     assert not verdict.retry.helps
 
@@ -144,7 +144,7 @@ def test_a_rank_that_ended_with_0_later_is_not_blamed() -> None:
 def test_a_rank_that_left_without_a_word_is_the_peer_that_died() -> None:
     verdict = judge(run(lost_peer(0, 100), death(3, 77, 90)))
     assert named(run(lost_peer(0, 100), death(3, 77, 90))) == ("peer-died", 3, 77)
-    assert verdict.title == "rank 3 left with exit code 77 while rank 0 still needed it"
+    assert verdict.title == "rank 3 exited early (exit code 77) while rank 0 still needed it"
 
 
 def test_a_rank_that_left_with_0_while_the_others_waited_for_ever() -> None:

@@ -25,7 +25,7 @@ def found(death: Death, run: Evidence | None = None) -> Finding:
 
 def test_a_sigkill_shows_its_memory_and_asks_the_kernel() -> None:
     large = found(Death(Rank(3), code=-9, memory=trend(61 * GIB)))
-    assert large.cause == "rank 3 was ended by SIGKILL, and nothing says by whom"
+    assert large.cause == "rank 3 was killed by SIGKILL; sender unknown"
     shown = "rank 3: resident memory 1.0 GiB, then 61.0 GiB 2.0 s before its end, of 62.0 GiB here"
     assert [quote.text for quote in large.evidence] == [shown]
     assert "memory was nearly used up" in large.advice[0]

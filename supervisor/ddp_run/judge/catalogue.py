@@ -16,7 +16,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
 NAMELESS = Rule(
-    "DDP000", "unknown", "Nobody could tell", Area.UNKNOWN, Retry(helps=True, reason="the cause is not known"), "0.1"
+    "DDP000", "unknown", "Unknown cause", Area.UNKNOWN, Retry(helps=True, reason="the cause is not known"), "0.1"
 )
 """Where no rule has anything to say."""
 

@@ -373,7 +373,7 @@ def _departure(rank: int | None, code: int | None, lost: Sequence[_Judged], foun
     return replace(
         lost[0].finding,
         rank=lost[0].death.rank,
-        cause=f"{who} left with {in_words(code)} while {waiting} still needed it",
+        cause=f"{who} exited early ({in_words(code)}) while {waiting} still needed it",
         evidence=(*(found.evidence if found is not None else ()), *lost[0].finding.evidence),
         advice=advice,
         retry=Retry(helps=False, reason="the ranks would disagree about the number of steps again")

@@ -103,7 +103,7 @@ def _port_stolen(verdict: Verdict, port: int | None) -> bool:
     return verdict.cause == "port-in-use" and port is not None and cured
 
 
-UNDECIDED = "ddp-run did not live to decide"
+UNDECIDED = "ddp-run was killed before deciding"
 """What a verdict says of a retry until that is decided."""
 _END_REASONS = {"succeeded": "the job succeeded", "interrupted": "ddp-run was told to stop"}
 

@@ -34,7 +34,7 @@ class JobSignals:
             pids = [pid for pid in pids if pid not in deaf]
             if deaf:
                 name = signal.Signals(order.signum).name
-                yield Noted(now(), f"{name} not forwarded to {deaf}: it would end them, they do not handle it")
+                yield Noted(now(), f"{name} not forwarded to {deaf}: no handler, it would kill them")
         reached = processes.send_signal(pids, order.signum)
         if order.signum == signal.SIGKILL:
             self.killed.update(reached)

@@ -88,7 +88,7 @@ class RankWatch:
         except Exception as error:  # looking is optional: what goes wrong there is no concern of the job
             self.close()
             self._observer = None
-            self._emit(Noted(now(), f"ranks are not observed any more: {type(error).__name__}: {error}"))
+            self._emit(Noted(now(), f"progress monitoring disabled: {type(error).__name__}: {error}"))
 
     def _observe(self) -> None:
         if self._observer is None or not self._running():

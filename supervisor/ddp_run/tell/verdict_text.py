@@ -163,7 +163,7 @@ def _plain_title(verdict: Verdict, attempts: int) -> str:
         case "refused":
             return "nothing was started"
         case None:
-            return "nothing in these lines shows a failure"
+            return "no failure found in this log"
 
 
 def _where(

@@ -1,4 +1,4 @@
-"""Credentials are missing or refused.
+"""Credentials missing or rejected.
 
 ## What happened
 A remote service (the Hugging Face Hub, wandb, an object store) knows no valid login of this job, or the login may not
@@ -25,7 +25,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP207",
     name="auth",
-    title="Credentials are missing or refused",
+    title="Credentials missing or rejected",
     area=Area.NETWORK,
     retry=Retry(helps=False, reason="the same credentials are refused again"),
     since="0.1",
@@ -134,12 +134,12 @@ def _cause(death: Death, hit: Hit, service: str) -> str:
             f"{death.who} was shown no {what.removeprefix('the ').removeprefix('a ')} by the Hub: private, or misspelt"
         )
     if hit["status"]:
-        return f"{death.who} was refused by {by}: HTTP {hit['status']}"
+        return f"{death.who} was rejected by {by}: HTTP {hit['status']}"
     if hit["what"]:
-        return f"{death.who} was refused by {by}: {hit['what']}"
+        return f"{death.who} was rejected by {by}: {hit['what']}"
     if re.search(r"not configured|No API key|locate credentials|not found|no token found|determine cred", hit.match[0]):
         return f"{death.who} has no credentials for {by}"
-    return f"{death.who} was refused by {by}: {hit.match[0][:120]}"
+    return f"{death.who} was rejected by {by}: {hit.match[0][:120]}"
 
 
 def _repository(hit: Hit) -> str | None:

@@ -1,4 +1,4 @@
-"""The script refused its arguments.
+"""Script rejected its arguments.
 
 ## What happened
 The script's own argument parser did not accept what stands behind the script's name on the command line.
@@ -21,7 +21,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP103",
     name="bad-arguments",
-    title="The script refused its arguments",
+    title="Script rejected its arguments",
     area=Area.LAUNCH,
     retry=Retry(helps=False, reason="the same arguments are refused on the next attempt"),
     since="0.1",
@@ -60,7 +60,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     refused = in_exception(death, (_TRANSFORMERS,))
     if refused is not None:
         return refused.finding(
-            RULE, death, f"{attempt.script or 'the script'} refused its arguments: {refused['what']}"
+            RULE, death, f"{attempt.script or 'the script'} rejected its arguments: {refused['what']}"
         )
     ending = death.stderr.ending(_ENDING)
     if death.exception is not None and _OF_A_CHILD.search(death.exception.message):
@@ -77,4 +77,4 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     script = attempt.script or "the script"
     advice = (f"python {attempt.script} --help",) if attempt.script and attempt.script.endswith(".py") else ()
-    return Finding(RULE, death.rank, f"{script} refused its arguments: {hit['what']}", (hit.quote,), advice)
+    return Finding(RULE, death.rank, f"{script} rejected its arguments: {hit['what']}", (hit.quote,), advice)

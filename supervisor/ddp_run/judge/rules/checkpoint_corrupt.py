@@ -1,4 +1,4 @@
-"""A file of weights or pickled data cannot be read.
+"""Checkpoint or pickle file corrupt.
 
 ## What happened
 The file exists, but it is not what it should be: cut short by a job that was killed while it wrote, written by several
@@ -28,7 +28,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP802",
     name="checkpoint-corrupt",
-    title="A file of weights or pickled data cannot be read",
+    title="Checkpoint or pickle file corrupt",
     area=Area.CHECKPOINT,
     retry=Retry(helps=False, reason="the file is the same on the next attempt"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""A checkpoint does not fit the model, the optimizer or the number of ranks.
+"""Checkpoint does not match the model, the optimizer or the number of ranks.
 
 ## What happened
 The checkpoint was read, but it holds other names, other shapes or other parts than the program wants.
@@ -26,7 +26,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP801",
     name="checkpoint-mismatch",
-    title="A checkpoint does not fit the model, the optimizer or the number of ranks",
+    title="Checkpoint does not match the model, the optimizer or the number of ranks",
     area=Area.CHECKPOINT,
     retry=Retry(helps=False, reason="checkpoint and model are the same on the next attempt"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""The ranks called different collectives, or with different sizes.
+"""Collectives do not match between ranks.
 
 ## What happened
 At the same point, two ranks ran different operations, or the same one with tensors of different shape or type.
@@ -26,7 +26,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP505",
     name="collective-mismatch",
-    title="The ranks called different collectives, or with different sizes",
+    title="Collectives do not match between ranks",
     area=Area.COLLECTIVE,
     retry=Retry(helps=False, reason="the ranks would call the same different collectives again"),
     since="0.1",

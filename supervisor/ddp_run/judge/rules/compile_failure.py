@@ -1,4 +1,4 @@
-"""Compiling a kernel or an extension failed.
+"""Compilation of a kernel or an extension failed.
 
 ## What happened
 Code that is compiled while the job runs did not compile: by `torch.compile` (Dynamo, Inductor), by Triton, or a
@@ -31,7 +31,7 @@ from ddp_run.record.events import Rank
 RULE = Rule(
     code="DDP310",
     name="compile-failure",
-    title="Compiling a kernel or an extension failed",
+    title="Compilation of a kernel or an extension failed",
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same source meets the same compiler again"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""A GPU library failed.
+"""GPU library error.
 
 ## What happened
 cuBLAS, cuDNN, cuSOLVER, cuSPARSE, cuFFT, their ROCm counterparts (rocBLAS, hipBLAS, MIOpen) or oneDNN returned an error
@@ -29,7 +29,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP307",
     name="cuda-library-error",
-    title="A GPU library failed",
+    title="GPU library error",
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same call fails again, as a rule"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""A GPU's memory ran out.
+"""GPU out of memory.
 
 ## What happened
 The rank asked its GPU for more memory than was free there.
@@ -41,7 +41,7 @@ from ddp_run.values.words import rank_list
 RULE = Rule(
     code="DDP402",
     name="cuda-oom",
-    title="A GPU's memory ran out",
+    title="GPU out of memory",
     area=Area.MEMORY,
     retry=Retry(helps=False, reason="the same step asks for the same memory again"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""No usable GPU, or a torch built without one.
+"""CUDA not available.
 
 ## What happened
 The rank wanted a GPU and torch found none: no driver, no device given to the job or the container, or a torch that was
@@ -34,7 +34,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP301",
     name="cuda-unavailable",
-    title="No usable GPU, or a torch built without one",
+    title="CUDA not available",
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="a host without a usable GPU has none on the next attempt"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""A worker process that loads data died.
+"""DataLoader worker died.
 
 ## What happened
 A worker process of a DataLoader, or of a pool that prepares the data, ended without a Python exception: a signal
@@ -30,7 +30,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP701",
     name="dataloader-worker-died",
-    title="A worker process that loads data died",
+    title="DataLoader worker died",
     area=Area.DATA,
     retry=Retry(helps=False, reason="the same data and the same memory end a worker again, as a rule"),
     since="0.1",

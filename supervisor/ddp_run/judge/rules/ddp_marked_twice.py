@@ -23,7 +23,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP509",
     name="ddp-marked-twice",
-    title="DistributedDataParallel got two gradients for one parameter",
+    title="DDP: two gradients for one parameter",
     area=Area.COLLECTIVE,
     retry=Retry(helps=False, reason="the same backward pass marks the same parameter twice"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""The ranks wrapped different models.
+"""Ranks wrapped different models.
 
 ## What happened
 `DistributedDataParallel` compares the model's parameters over all ranks when it is made. They differ in number or in
@@ -22,7 +22,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP507",
     name="ddp-shape-mismatch",
-    title="The ranks wrapped different models",
+    title="Ranks wrapped different models",
     area=Area.COLLECTIVE,
     retry=Retry(helps=False, reason="the ranks would build the same different models again"),
     since="0.1",

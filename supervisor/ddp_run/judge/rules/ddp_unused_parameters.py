@@ -1,4 +1,4 @@
-"""DistributedDataParallel waited for gradients that never came.
+"""DDP: parameters received no gradient.
 
 ## What happened
 Some parameters took no part in the loss of an iteration, so they got no gradient, and DDP could not finish its
@@ -27,7 +27,7 @@ from ddp_run.record.events import Rank
 RULE = Rule(
     code="DDP506",
     name="ddp-unused-parameters",
-    title="DistributedDataParallel waited for gradients that never came",
+    title="DDP: parameters received no gradient",
     area=Area.COLLECTIVE,
     retry=Retry(helps=False, reason="the same parameters stay without a gradient"),
     since="0.1",

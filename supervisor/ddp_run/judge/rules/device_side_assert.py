@@ -1,4 +1,4 @@
-"""An assertion in a kernel failed.
+"""Device-side assertion failed.
 
 ## What happened
 A kernel checked its input on the GPU and refused it: most often an index (a class label, a token, an embedding row)
@@ -36,7 +36,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP306",
     name="device-side-assert",
-    title="An assertion in a kernel failed",
+    title="Device-side assertion failed",
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same data fail the same check again"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""The disk or a quota is full.
+"""Disk or quota full.
 
 ## What happened
 Something could not be written because the disk, or this user's share of it, is full: a checkpoint, a log, a cache.
@@ -27,7 +27,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP905",
     name="disk-full",
-    title="The disk or a quota is full",
+    title="Disk or quota full",
     area=Area.HOST,
     retry=Retry(helps=False, reason="nothing frees the disk before the next attempt"),
     since="0.1",

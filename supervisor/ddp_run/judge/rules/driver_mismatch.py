@@ -1,4 +1,4 @@
-"""The GPU's driver does not fit the CUDA that torch was built with.
+"""GPU driver does not match torch's CUDA version.
 
 ## What happened
 The driver on the host is older than this torch needs, or its kernel module and its libraries are of different versions
@@ -30,7 +30,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP303",
     name="driver-mismatch",
-    title="The GPU's driver does not fit the CUDA that torch was built with",
+    title="GPU driver does not match torch's CUDA version",
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the host's driver is the same on the next attempt"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""Two ranks use one GPU.
+"""Two ranks share one GPU.
 
 ## What happened
 Two ranks of one communicator stand on the same GPU. NCCL takes one rank per GPU and refuses.
@@ -24,7 +24,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP511",
     name="duplicate-gpu",
-    title="Two ranks use one GPU",
+    title="Two ranks share one GPU",
     area=Area.COLLECTIVE,
     retry=Retry(helps=False, reason="the same ranks stand on the same GPU again"),
     since="0.1",

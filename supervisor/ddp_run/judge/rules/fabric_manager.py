@@ -1,4 +1,4 @@
-"""The GPUs' fabric is not ready.
+"""GPU fabric not ready (fabric manager).
 
 ## What happened
 On a host with NVSwitch (HGX and DGX with A100, H100 and later) CUDA starts only once NVIDIA's fabric manager has set up
@@ -26,7 +26,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP308",
     name="fabric-manager",
-    title="The GPUs' fabric is not ready",
+    title="GPU fabric not ready (fabric manager)",
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="CUDA does not start on this host until its fabric manager runs"),
     since="0.1",

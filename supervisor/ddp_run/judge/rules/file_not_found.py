@@ -1,4 +1,4 @@
-"""A file or folder is missing, or is of the wrong kind.
+"""File or folder not found, or of the wrong kind.
 
 ## What happened
 The program opened a path that does not exist on this host, or a folder where it wanted a file (or the reverse).
@@ -24,7 +24,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP702",
     name="file-not-found",
-    title="A file or folder is missing, or is of the wrong kind",
+    title="File or folder not found, or of the wrong kind",
     area=Area.DATA,
     retry=Retry(helps=False, reason="what is missing now is missing on the next attempt too"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""The file system failed.
+"""File system error.
 
 ## What happened
 A read or a write failed because the file system or the server behind it did, not because of the path or the user.
@@ -25,7 +25,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP907",
     name="filesystem-error",
-    title="The file system failed",
+    title="File system error",
     area=Area.HOST,
     retry=Retry(helps=True, reason="file servers and mounts often come back"),
     since="0.1",

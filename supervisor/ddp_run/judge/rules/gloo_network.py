@@ -1,4 +1,4 @@
-"""Gloo cannot use the network.
+"""Gloo network error.
 
 ## What happened
 Gloo found no network interface of the name it was given, could not resolve this host's own name, or could not connect
@@ -22,7 +22,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP204",
     name="gloo-network",
-    title="Gloo cannot use the network",
+    title="Gloo network error",
     area=Area.NETWORK,
     retry=Retry(helps=True, reason="a link that was down for a moment may hold next time"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""A Gloo collective or a monitored barrier timed out.
+"""Gloo collective or monitored barrier timed out.
 
 ## What happened
 A rank waited for another one until the time-out (30 minutes by default), because that one did not take part: busy
@@ -28,7 +28,7 @@ from ddp_run.record.events import Rank
 RULE = Rule(
     code="DDP504",
     name="gloo-timeout-hang",
-    title="A Gloo collective or a monitored barrier timed out",
+    title="Gloo collective or monitored barrier timed out",
     area=Area.COLLECTIVE,
     retry=Retry(helps=True, reason="a rank that was only slow or stuck once may keep up next time"),
     since="0.1",

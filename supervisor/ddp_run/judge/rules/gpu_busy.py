@@ -1,4 +1,4 @@
-"""The GPU is taken by another process.
+"""GPU in use by another process.
 
 ## What happened
 The driver refused this process a context on the GPU: the GPU is in exclusive mode and another process has it, or the
@@ -26,7 +26,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP311",
     name="gpu-busy",
-    title="The GPU is taken by another process",
+    title="GPU in use by another process",
     area=Area.DEVICE,
     retry=Retry(helps=True, reason="the process that has the GPU may be gone next time"),
     since="0.1",
@@ -54,7 +54,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     why = "the MPS server refused it" if _is_mps(hit) else "it is busy or in exclusive mode"
     retry = Retry(helps=False, reason="the MPS server has to be restarted first") if _is_mps(hit) else None
-    cause = f"{death.who} was refused its GPU: {why}{death.where}"
+    cause = f"{death.who} could not use its GPU: {why}{death.where}"
     return hit.finding(RULE, death, cause, _advice(hit), retry=retry)
 
 

@@ -1,4 +1,4 @@
-"""A GPU or its link failed.
+"""GPU hardware or link failure.
 
 ## What happened
 The hardware reported an error: memory that cannot be corrected (ECC), a broken NVLink, a GPU that left the
@@ -30,7 +30,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP304",
     name="gpu-hardware",
-    title="A GPU or its link failed",
+    title="GPU hardware or link failure",
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same GPU fails again until it is reset or replaced: use another node"),
     since="0.1",

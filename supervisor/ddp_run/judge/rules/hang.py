@@ -1,4 +1,4 @@
-"""The job made no progress.
+"""No progress: the job hangs.
 
 ## What happened
 No rank came any further: no optimizer step, no collective, no new phase. Most often all ranks but one wait in a
@@ -26,7 +26,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP510",
     name="hang",
-    title="The job made no progress",
+    title="No progress: the job hangs",
     area=Area.COLLECTIVE,
     retry=Retry(helps=True, reason="a hang that comes from timing, a device or the network may not come again"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""The host's memory ran out.
+"""Host out of memory.
 
 ## What happened
 The kernel's out-of-memory killer ended the rank, or an allocation of CPU memory was refused.
@@ -26,7 +26,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP401",
     name="host-oom",
-    title="The host's memory ran out",
+    title="Host out of memory",
     area=Area.MEMORY,
     retry=Retry(helps=False, reason="the same job needs the same memory again"),
     since="0.1",
@@ -142,12 +142,12 @@ def _cause(death: Death, hit: Hit) -> str:
     """What was refused, in the words of who refused it."""
     if hit["bytes"]:
         more = ", more than any host has: a wrong shape or length" if _is_absurd(hit) else ""
-        return f"{death.who} was refused {_size(int(hit['bytes']))} of memory{more}{death.where}"
+        return f"{death.who} could not allocate {_size(int(hit['bytes']))} of memory{more}{death.where}"
     if hit["size"]:
-        return f"{death.who} was refused {hit['size']} of memory for an array"
+        return f"{death.who} could not allocate {hit['size']} of memory for an array"
     raised = hit.exception
     said = hit.text if raised is None else f"{raised.type}: {raised.message}".partition("\n")[0].removesuffix(": ")
-    return f"{death.who} was refused memory: {said[:160]}"
+    return f"{death.who} could not allocate memory: {said[:160]}"
 
 
 def _size(count: int) -> str:

@@ -1,4 +1,4 @@
-"""A download or a remote service cannot be reached.
+"""Download failed or remote service unreachable.
 
 ## What happened
 The program wanted something from the network (weights, a data set, a tracking server, an object store) and got no
@@ -27,7 +27,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP206",
     name="hub-network",
-    title="A download or a remote service cannot be reached",
+    title="Download failed or remote service unreachable",
     area=Area.NETWORK,
     retry=Retry(helps=True, reason="servers and networks often answer again after a while"),
     since="0.1",

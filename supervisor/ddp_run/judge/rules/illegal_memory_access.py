@@ -1,4 +1,4 @@
-"""A kernel used an address that it may not.
+"""Illegal memory access on the GPU.
 
 ## What happened
 Code on the GPU read or wrote outside its memory, or at a misaligned address. After that the process' GPU context is
@@ -30,7 +30,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP305",
     name="illegal-memory-access",
-    title="A kernel used an address that it may not",
+    title="Illegal memory access on the GPU",
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same kernel does the same on the same data"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""A module, a name or a shared library cannot be loaded.
+"""Import failed.
 
 ## What happened
 Python found no module of that name, the module has no such name, or a shared library that it needs is missing.
@@ -21,7 +21,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP601",
     name="import-error",
-    title="A module, a name or a shared library cannot be loaded",
+    title="Import failed",
     area=Area.USER_CODE,
     retry=Retry(helps=False, reason="what is not installed now is not installed on the next attempt"),
     since="0.1",

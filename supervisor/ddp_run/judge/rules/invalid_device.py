@@ -1,4 +1,4 @@
-"""A GPU index beyond the visible GPUs.
+"""GPU index out of range.
 
 ## What happened
 The rank chose GPU number N where the process sees fewer: more processes per node than GPUs, a `CUDA_VISIBLE_DEVICES`
@@ -26,7 +26,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP302",
     name="invalid-device",
-    title="A GPU index beyond the visible GPUs",
+    title="GPU index out of range",
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same rank asks for the same GPU again"),
     since="0.1",

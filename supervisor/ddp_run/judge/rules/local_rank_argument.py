@@ -1,4 +1,4 @@
-"""The script does not take the launcher's --local-rank.
+"""Script does not accept --local-rank.
 
 ## What happened
 A launcher (`torch.distributed.launch` without `--use-env`, DeepSpeed's) gave every rank `--local-rank=N` (torch up to
@@ -24,7 +24,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP104",
     name="local-rank-argument",
-    title="The script does not take the launcher's --local-rank",
+    title="Script does not accept --local-rank",
     area=Area.LAUNCH,
     retry=Retry(helps=False, reason="the same arguments are refused on the next attempt"),
     since="0.1",

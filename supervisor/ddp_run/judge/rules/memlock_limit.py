@@ -1,4 +1,4 @@
-"""The limit of locked memory is too low.
+"""Locked-memory limit too low.
 
 ## What happened
 InfiniBand and RoCE adapters (and EFA, Omni-Path) need memory that cannot be swapped out. The limit for that
@@ -28,7 +28,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP404",
     name="memlock-limit",
-    title="The limit of locked memory is too low",
+    title="Locked-memory limit too low",
     area=Area.MEMORY,
     retry=Retry(helps=False, reason="the limit is the same on the next attempt"),
     since="0.1",
@@ -56,7 +56,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None:
         return None
     sure: Confidence = "certain" if limit is not None else "likely"
-    cause = f"{death.who} was refused locked memory by {hit['call']}"
+    cause = f"{death.who} was denied locked memory by {hit['call']}"
     known = limit["limit"] if limit is not None else None
     cause += f": the limit is {known}{' bytes' if known.isdigit() else ''}" if known else ""
     also = (limit.quote,) if limit is not None and limit.quote is not None else ()

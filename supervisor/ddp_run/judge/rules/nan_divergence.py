@@ -1,4 +1,4 @@
-"""The loss or the gradients are not finite.
+"""Loss or gradients not finite (NaN, Inf).
 
 ## What happened
 A loss, a gradient or a probability became NaN or infinite, and the program, torch or a library stopped for it.
@@ -26,7 +26,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP603",
     name="nan-divergence",
-    title="The loss or the gradients are not finite",
+    title="Loss or gradients not finite (NaN, Inf)",
     area=Area.USER_CODE,
     retry=Retry(helps=False, reason="the same steps lead to the same values, as a rule"),
     since="0.1",

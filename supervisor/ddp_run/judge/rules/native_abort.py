@@ -24,7 +24,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP611",
     name="native-abort",
-    title="Native code gave up (SIGABRT)",
+    title="Aborted in native code (SIGABRT)",
     area=Area.USER_CODE,
     retry=Retry(helps=False, reason="the same check fails on the same input, as a rule"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""NCCL refused to set up a communicator.
+"""NCCL initialization failed.
 
 ## What happened
 The ranks met, but NCCL could not make a communicator of them: different versions of NCCL, wrong arguments or settings,
@@ -28,7 +28,7 @@ from ddp_run.record.events import Rank
 RULE = Rule(
     code="DDP502",
     name="nccl-init",
-    title="NCCL refused to set up a communicator",
+    title="NCCL initialization failed",
     area=Area.COLLECTIVE,
     retry=Retry(helps=False, reason="the same ranks on the same GPUs are refused again"),
     since="0.1",

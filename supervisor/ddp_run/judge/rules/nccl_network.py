@@ -1,4 +1,4 @@
-"""NCCL cannot reach the other ranks.
+"""NCCL network error.
 
 ## What happened
 NCCL found no network interface to use, could not connect to another rank, or the network (sockets, InfiniBand, RoCE,
@@ -29,7 +29,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP205",
     name="nccl-network",
-    title="NCCL cannot reach the other ranks",
+    title="NCCL network error",
     area=Area.NETWORK,
     retry=Retry(helps=True, reason="a link that was down for a moment may hold next time"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""A collective of NCCL's never completed.
+"""NCCL collective timed out.
 
 ## What happened
 A rank waited in a collective until its time-out (10 minutes by default, 30 before torch 2.2), because at least one
@@ -33,7 +33,7 @@ from ddp_run.record.events import Rank
 RULE = Rule(
     code="DDP503",
     name="nccl-timeout-hang",
-    title="A collective of NCCL's never completed",
+    title="NCCL collective timed out",
     area=Area.COLLECTIVE,
     retry=Retry(helps=True, reason="a rank that was only slow or stuck once may keep up next time"),
     since="0.1",

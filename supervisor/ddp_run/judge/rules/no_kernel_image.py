@@ -1,4 +1,4 @@
-"""No kernel was built for this GPU.
+"""No kernel for this GPU's architecture.
 
 ## What happened
 Torch, or an extension, holds no code for the GPU's architecture: the GPU is newer (or much older) than the build.
@@ -28,7 +28,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP309",
     name="no-kernel-image",
-    title="No kernel was built for this GPU",
+    title="No kernel for this GPU's architecture",
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the build has no code for this GPU on the next attempt either"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""A node of the job failed.
+"""Node failed.
 
 ## What happened
 The scheduler lost a machine that the job ran on: it crashed, lost power or network, or its daemon did not answer any
@@ -24,7 +24,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP909",
     name="node-failed",
-    title="A node of the job failed",
+    title="Node failed",
     area=Area.HOST,
     retry=Retry(helps=True, reason="nothing in the job failed: another node, or this one repaired, can run it"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""Two GPUs cannot reach each other's memory.
+"""GPU peer access not supported.
 
 ## What happened
 A program or NCCL wanted one GPU to read another one's memory directly (peer-to-peer over PCIe or NVLink), and CUDA says
@@ -27,7 +27,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP312",
     name="peer-access",
-    title="Two GPUs cannot reach each other's memory",
+    title="GPU peer access not supported",
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same pair of GPUs cannot on the next attempt either"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""A peer left without a word.
+"""Peer exited without an error.
 
 ## What happened
 This rank lost its connection to another one in the middle of a collective. Something ended the other rank; this one
@@ -24,7 +24,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP501",
     name="peer-died",
-    title="A peer left without a word",
+    title="Peer exited without an error",
     area=Area.COLLECTIVE,
     retry=Retry(
         helps=True, reason="the connection was lost for a reason that the logs do not show; it may hold next time"

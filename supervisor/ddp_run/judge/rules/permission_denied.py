@@ -1,4 +1,4 @@
-"""The operating system refuses access.
+"""Permission denied.
 
 ## What happened
 The user of the job may not read, write, create or execute something.
@@ -24,7 +24,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP904",
     name="permission-denied",
-    title="The operating system refuses access",
+    title="Permission denied",
     area=Area.HOST,
     retry=Retry(helps=False, reason="the same user is refused again"),
     since="0.1",
@@ -88,7 +88,7 @@ def match_launch(attempt: Evidence) -> Finding | None:
         found = _AGENTS.search(lines[index])
         if found is not None and any(_AGENTS_FRAME.search(line) for line in lines[max(0, index - _FRAMES) : index]):
             path = found["path"] or ""
-            cause = f"torch's agent was refused access to {path}"
+            cause = f"torch's agent was denied access to {path}"
             start = any("in _execute_child" in line for line in lines[max(0, index - _FRAMES) : index])
             advice = (
                 *((f"chmod +x {shlex.quote(path)}   # a program must be executable",) if start else ()),
@@ -104,9 +104,9 @@ def _cause(who: str, hit: Hit) -> str:
     if hit["path"] is None:
         raised = hit.exception
         said = hit.text if raised is None else f"{raised.type}: {raised.message}".partition("\n")[0]
-        return f"{who} was refused access: {said[:160]}"
+        return f"{who} was denied access: {said[:160]}"
     where = hit.exception.where if hit.exception is not None else ""
-    return f"{who} was refused access to {hit['path']}{where}"
+    return f"{who} was denied access to {hit['path']}{where}"
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A port that the job wants to listen on is taken.
+"""Port already in use.
 
 ## What happened
 The agent or rank 0 could not listen on the master port because another process does: a second job on this host, what
@@ -20,7 +20,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP201",
     name="port-in-use",
-    title="A port that the job wants to listen on is taken",
+    title="Port already in use",
     area=Area.NETWORK,
     retry=Retry(helps=True, reason="the next attempt takes a fresh port"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""Terminated from outside.
+"""Terminated from outside (SIGTERM).
 
 ## What happened
 A scheduler, a container runtime, a cloud's preemption or a person asked the job, or one rank, to end.
@@ -25,7 +25,7 @@ from ddp_run.values.exit_status import in_words
 RULE = Rule(
     code="DDP901",
     name="preempted-sigterm",
-    title="Terminated from outside",
+    title="Terminated from outside (SIGTERM)",
     area=Area.HOST,
     retry=Retry(helps=True, reason="nothing in the job failed: one rank was ended from outside"),
     since="0.1",
@@ -61,13 +61,13 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """A rank that was ended by such a signal, which nobody here had sent."""
     told = in_whole_log(attempt, _SCHEDULER)
     if told is not None and death.exception is None and death.code in _TELLING:
-        return told.finding(RULE, death, f"{death.who} was ended by the scheduler: {told['what']}", _look(told))
+        return told.finding(RULE, death, f"{death.who} was killed by the scheduler: {told['what']}", _look(told))
     hit = in_exception(death, (_HANDLED,))
     if hit is not None:
         return hit.finding(RULE, death, f"{death.who} was told to stop by SIGTERM", confidence="likely")
     if death.code is None or -death.code not in _ENDING or -death.code in death.signals_sent:
         return None
-    cause = f"{death.who} was ended from outside by {in_words(death.code)}"
+    cause = f"{death.who} was terminated from outside by {in_words(death.code)}"
     return Finding(RULE, death.rank, cause)
 
 

@@ -1,4 +1,4 @@
-"""torch.distributed was called in a way it does not allow.
+"""Invalid use of torch.distributed.
 
 ## What happened
 A collective before `init_process_group` or after `destroy_process_group`, a second `init_process_group`, a backend that
@@ -26,7 +26,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP508",
     name="process-group-misuse",
-    title="torch.distributed was called in a way it does not allow",
+    title="Invalid use of torch.distributed",
     area=Area.COLLECTIVE,
     retry=Retry(helps=False, reason="the same call is refused again"),
     since="0.1",

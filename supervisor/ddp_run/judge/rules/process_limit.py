@@ -1,4 +1,4 @@
-"""No more processes or threads can be started.
+"""Process or thread limit reached.
 
 ## What happened
 The user, or the container, has as many processes and threads as it may have, and the kernel refused one more.
@@ -24,7 +24,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP906",
     name="process-limit",
-    title="No more processes or threads can be started",
+    title="Process or thread limit reached",
     area=Area.HOST,
     retry=Retry(helps=False, reason="the limit is the same on the next attempt"),
     since="0.1",

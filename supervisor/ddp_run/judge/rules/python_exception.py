@@ -1,4 +1,4 @@
-"""A Python exception ended the program.
+"""Unhandled Python exception.
 
 ## What happened
 An exception left the training program on this rank and nothing narrower in the catalogue explains it.
@@ -23,7 +23,7 @@ from ddp_run.values.exit_status import signal_name
 RULE = Rule(
     code="DDP600",
     name="python-exception",
-    title="A Python exception ended the program",
+    title="Unhandled Python exception",
     area=Area.USER_CODE,
     retry=Retry(helps=False, reason="a retry runs the same code on the same data"),
     since="0.1",
@@ -47,7 +47,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     alone = len(attempt.deaths) + len(attempt.clean_exits) > 1 and not any(
         other.exception and other.exception.type == raised.type for other in attempt.deaths if other.rank != death.rank
     )
-    advice = (f"no other rank raised {raised.type}: look for what only {death.who} has (data, device)",)
+    advice = (f"no other rank raised {raised.type}: check what differs on {death.who}: data shard, device",)
     if death.crashed_on_the_way_out:
         said += f"; {signal_name(death.code)} then ended its process on the way out"
     if raised.type == "SystemExit":

@@ -1,4 +1,4 @@
-"""A worker process of Ray's died, and Ray does not know why.
+"""Ray worker died; Ray gives no reason.
 
 ## What happened
 A process that Ray had started (an actor, a worker of verl, vLLM or Ray Train) ended without telling Ray. What Ray then
@@ -26,7 +26,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP512",
     name="ray-actor-died",
-    title="A worker process of Ray's died, and Ray does not know why",
+    title="Ray worker died; Ray gives no reason",
     area=Area.COLLECTIVE,
     retry=Retry(helps=True, reason="why the worker ended is not known; another attempt may show it, or pass"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""The name of the rendezvous host does not resolve.
+"""Rendezvous host name does not resolve.
 
 ## What happened
 The host that the processes should meet at (`--rdzv-endpoint`, `--master-addr`, `MASTER_ADDR`) is given by a name that
@@ -24,7 +24,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP203",
     name="rendezvous-dns",
-    title="The name of the rendezvous host does not resolve",
+    title="Rendezvous host name does not resolve",
     area=Area.NETWORK,
     retry=Retry(helps=False, reason="a name that is not known now is rarely known a minute later"),
     since="0.1",

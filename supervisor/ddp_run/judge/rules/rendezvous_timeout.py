@@ -1,4 +1,4 @@
-"""Not all agents or ranks met in time.
+"""Rendezvous timed out.
 
 ## What happened
 The job's processes find each other through a store (on rank 0's or the rendezvous endpoint's host). Someone did not
@@ -27,7 +27,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP202",
     name="rendezvous-timeout",
-    title="Not all agents or ranks met in time",
+    title="Rendezvous timed out",
     area=Area.NETWORK,
     retry=Retry(helps=True, reason="a node that only came late may be there next time"),
     since="0.1",

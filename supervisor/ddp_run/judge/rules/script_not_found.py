@@ -1,4 +1,4 @@
-"""The script or module does not exist.
+"""Script or module not found.
 
 ## What happened
 Python was told to run a file or a module that is not there.
@@ -21,7 +21,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP102",
     name="script-not-found",
-    title="The script or module does not exist",
+    title="Script or module not found",
     area=Area.LAUNCH,
     retry=Retry(helps=False, reason="a missing file is missing on the next attempt too"),
     since="0.1",

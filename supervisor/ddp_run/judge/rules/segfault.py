@@ -25,7 +25,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP610",
     name="segfault",
-    title="Native code crashed (SIGSEGV)",
+    title="Segmentation fault (SIGSEGV)",
     area=Area.USER_CODE,
     retry=Retry(helps=False, reason="native code that crashes once crashes again on the same input, as a rule"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""Shared memory (/dev/shm) ran out.
+"""Shared memory (/dev/shm) exhausted.
 
 ## What happened
 DataLoader workers hand batches over, and NCCL and Python's `shared_memory` talk to the ranks of one host, through files
@@ -31,7 +31,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP403",
     name="shm-exhausted",
-    title="Shared memory (/dev/shm) ran out",
+    title="Shared memory (/dev/shm) exhausted",
     area=Area.MEMORY,
     retry=Retry(helps=False, reason="the shared memory is as small on the next attempt"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""The job's store went away.
+"""Connection to the job's store lost.
 
 ## What happened
 A rank lost its connection to the store by which the ranks find each other. The store is a part of one process: of the
@@ -26,7 +26,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP209",
     name="store-lost",
-    title="The job's store went away",
+    title="Connection to the job's store lost",
     area=Area.NETWORK,
     retry=Retry(helps=True, reason="why the store's process ended is not shown; another attempt may show it, or pass"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""More processes than the job has came to its store.
+"""More processes joined the store than the job has.
 
 ## What happened
 The ranks count themselves in the store of their group before they begin, and more have come than the group is to have:
@@ -28,7 +28,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP208",
     name="store-reused",
-    title="More processes than the job has came to its store",
+    title="More processes joined the store than the job has",
     area=Area.NETWORK,
     retry=Retry(helps=True, reason="another port, or an earlier job that has ended by then, gives a store of its own"),
     since="0.1",

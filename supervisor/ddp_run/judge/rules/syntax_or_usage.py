@@ -1,4 +1,4 @@
-"""The script does not parse, or the launcher was called wrongly.
+"""Syntax error, or invalid launcher options.
 
 ## What happened
 Python could not compile the script, or torch's launcher refused its own options. Nothing was trained.
@@ -22,7 +22,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP101",
     name="syntax-or-usage",
-    title="The script does not parse, or the launcher was called wrongly",
+    title="Syntax error, or invalid launcher options",
     area=Area.LAUNCH,
     retry=Retry(helps=False, reason="the same text does not parse on the next attempt either"),
     since="0.1",

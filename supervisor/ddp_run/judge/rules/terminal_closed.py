@@ -24,7 +24,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP908",
     name="terminal-closed",
-    title="The job's terminal was closed (SIGHUP)",
+    title="Terminal closed (SIGHUP)",
     area=Area.HOST,
     retry=Retry(helps=True, reason="nothing in the job failed: its terminal went away"),
     since="0.1",
@@ -43,7 +43,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """A rank that ended by SIGHUP, which nobody here had sent."""
     if death.code != -signal.SIGHUP or signal.SIGHUP in death.signals_sent:
         return None
-    cause = f"{death.who} was ended by SIGHUP: most likely its terminal was closed"
+    cause = f"{death.who} was killed by SIGHUP: its terminal was probably closed"
     return Finding(RULE, death.rank, cause, (), _ADVICE, "likely")
 
 
@@ -53,6 +53,6 @@ def match_stop(attempt: Evidence) -> Finding | None:
         return None
     hit = in_whole_log(attempt, SIGNS)
     quotes = (hit.quote,) if hit is not None and hit.quote is not None else ()
-    cause = "the job was told to stop by SIGHUP: most likely its terminal was closed"
+    cause = "the job was told to stop by SIGHUP: its terminal was probably closed"
     stopped = Retry(helps=False, reason="it was told to stop")
     return Finding(RULE, None, cause, quotes, _ADVICE, "likely", retry=stopped)

@@ -1,4 +1,4 @@
-"""No more files can be opened.
+"""Too many open files.
 
 ## What happened
 The process, or the whole host, has as many open files, sockets and pipes as it may have.
@@ -25,7 +25,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP903",
     name="too-many-open-files",
-    title="No more files can be opened",
+    title="Too many open files",
     area=Area.HOST,
     retry=Retry(helps=False, reason="the limit is the same on the next attempt"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""A Triton kernel needs more of the GPU than it has.
+"""Triton kernel exceeds the GPU's resources.
 
 ## What happened
 A kernel that Triton compiled (by hand, in a library, or by `torch.compile`) asks for more shared memory, registers or
@@ -25,7 +25,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP313",
     name="triton-resources",
-    title="A Triton kernel needs more of the GPU than it has",
+    title="Triton kernel exceeds the GPU's resources",
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same kernel meets the same GPU again"),
     since="0.1",

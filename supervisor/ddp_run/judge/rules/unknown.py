@@ -1,4 +1,4 @@
-"""Nobody could tell.
+"""Unknown cause.
 
 ## What happened
 The rank ended and left no text that explains it.
@@ -23,7 +23,7 @@ from ddp_run.values.exit_status import in_words
 RULE = Rule(
     code="DDP000",
     name="unknown",
-    title="Nobody could tell",
+    title="Unknown cause",
     area=Area.UNKNOWN,
     retry=Retry(helps=True, reason="the cause is not known: another attempt may show it, or pass"),
     since="0.1",
@@ -36,14 +36,14 @@ _KILLED = (
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Every death: what is known of it, and where to look."""
-    cause = f"{death.who} ended with {in_words(death.code)} without a word"
+    cause = f"{death.who} ended with {in_words(death.code)} and printed no error"
     if death.code is not None and death.code < 0:
-        cause = f"{death.who} was ended by {in_words(death.code)}, and nothing says by whom"
+        cause = f"{death.who} was killed by {in_words(death.code)}; sender unknown"
     if death.code is None and attempt.logs_only:
         cause = f"{death.who} failed, and the log does not show why"
     crash = crash_of(death)
     if crash is not None:
-        cause = f"{death.who} was ended by {in_words(death.code)}{crash.where}"
+        cause = f"{death.who} was killed by {in_words(death.code)}{crash.where}"
     quote = _last_line(death.stderr) if crash is None else crash.quotes
     advice = _read(death, attempt)
     if death.code == -signal.SIGKILL:

@@ -1,4 +1,4 @@
-"""Somebody pressed Ctrl-C.
+"""Interrupted by the user (Ctrl-C).
 
 ## What happened
 The job, or one rank, was told to stop by SIGINT.
@@ -20,7 +20,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP902",
     name="user-interrupt",
-    title="Somebody pressed Ctrl-C",
+    title="Interrupted by the user (Ctrl-C)",
     area=Area.HOST,
     retry=Retry(helps=False, reason="somebody wanted it to stop"),
     since="0.1",

@@ -1,4 +1,4 @@
-"""Installed versions do not fit each other.
+"""Incompatible versions.
 
 ## What happened
 A package was built for, or asks for, another version of torch, CUDA, NumPy, Python or the C library than is installed.
@@ -28,7 +28,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP602",
     name="version-mismatch",
-    title="Installed versions do not fit each other",
+    title="Incompatible versions",
     area=Area.USER_CODE,
     retry=Retry(helps=False, reason="the same versions are installed on the next attempt"),
     since="0.1",
