@@ -47,7 +47,7 @@ class Probe:
     def _leave(self, index: int, why: str) -> None:
         self._whole = False
         self._devices.pop(index, None)
-        write({"note": f"GPU {index} is not looked at: {why}", "last": False})
+        write({"note": f"GPU {index} is not monitored: {why}", "last": False})
 
     def _is_split(self, handle: Any) -> bool:
         try:

@@ -90,7 +90,7 @@ def machine(library: Path, tmp_path: Path) -> Machine:
 
 
 def notes(running: Running) -> list[str]:
-    return [event["text"] for event in running.events("Noted") if "looked at" in event["text"]]
+    return [event["text"] for event in running.events("Noted") if event["text"].startswith("GPU ")]
 
 
 def probes(running: Running) -> list[int]:
@@ -181,8 +181,8 @@ def more(*values: object) -> ParameterSet:
         (["init 9"], {}, ["GPU monitoring disabled: NVML says: Driver Not Loaded"]),
         (["crash init"], {}, ["GPU monitoring disabled: what asks NVML has ended"]),
         more([], {"LD_LIBRARY_PATH": ""}, ["GPU monitoring disabled: NVML says: NVML Shared Library Not Found"]),
-        more(["open 0 4"], {}, ["GPU 0 is not looked at: Insufficient Permissions"]),
-        (["mig 0 1"], {}, ["GPU 0 is not looked at: it is split by MIG"]),
+        more(["open 0 4"], {}, ["GPU 0 is not monitored: Insufficient Permissions"]),
+        (["mig 0 1"], {}, ["GPU 0 is not monitored: it is split by MIG"]),
         more(["mig 0 0"], {}, []),
         more(["init 9"], {"CUDA_VISIBLE_DEVICES": ""}, []),
     ],
@@ -203,7 +203,7 @@ def test_what_cannot_be_seen_is_noted_once(
     outcome = running.wait()
     assert outcome.code == 0
     assert notes(running) == said
-    assert "looked at" not in outcome.stderr
+    assert "monitor" not in outcome.stderr
     if said and said[0].startswith("GPU 0"):
         assert {tuple(event["gpus"]) for event in outcome.named("GpuSampled")} == {(1,)}
 
@@ -227,7 +227,7 @@ def test_a_gpu_that_is_lost_while_the_job_runs(ddp: Launcher, machine: Machine) 
     wait_until(lambda: any(event["gpus"] == [0] for event in running.events("GpuSampled")), "a look at the other")
     machine.let_go()
     assert running.wait().code == 0
-    assert notes(running) == ["GPU 1 is not looked at: GPU is lost"]
+    assert notes(running) == ["GPU 1 is not monitored: GPU is lost"]
 
 
 @pytest.mark.parametrize("function", cases(("init", "memory"), ("memory",)))
