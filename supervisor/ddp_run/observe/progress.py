@@ -14,7 +14,7 @@ from ddp_run.observe.ras_text import Missing
 from ddp_run.observe.stack_text import Doing
 from ddp_run.observe.stall_quotes import busy, end_of, numbers, ranks_of
 from ddp_run.record.events import MonotonicNs, Rank
-from ddp_run.values.words import conjugated, is_or_are, named_ranks, plural_s
+from ddp_run.values.words import conjugated, is_or_are, named_ranks, verb_s
 
 _SLOW_S = 120.0
 """What may end by itself (saving, data, network, a sleep) may stand this long before it is called a hang."""
@@ -117,7 +117,7 @@ class _Scene:
         if not self.waiting:
             return ""
         whom = "" if not culprits else " for it" if len(culprits) == 1 else " for them"
-        return f"; {named_ranks(ranks_of(self.waiting))} wait{plural_s(self.waiting)}{whom}{_in(self.waiting)}"
+        return f"; {named_ranks(ranks_of(self.waiting))} wait{verb_s(self.waiting)}{whom}{_in(self.waiting)}"
 
 
 def _in(looks: Sequence[CloseLook]) -> str:
@@ -223,7 +223,7 @@ def _apart(scene: _Scene) -> Stall:
         return found
     if not scene.whole:
         who = named_ranks(ranks_of(scene.waiting))
-        said = f"{who} wait{plural_s(scene.waiting)}{_in(scene.waiting)}: all of this node, for others"
+        said = f"{who} wait{verb_s(scene.waiting)}{_in(scene.waiting)}: all of this node, for others"
         return scene.stall(False, said, ())
     return _places_apart(scene)
 
@@ -274,7 +274,7 @@ def _behind(scene: _Scene) -> Stall | None:
     if not waiting:
         return scene.stall(True, f"the ranks wait for each other: {_groups(scene.waiting)}", (), certain=True)
     ahead = f"{named_ranks(ranks_of(waiting))} {is_or_are(waiting)} ahead"
-    said = f"{_groups(last)}; {ahead} and wait{plural_s(waiting)}{_in(waiting)}"
+    said = f"{_groups(last)}; {ahead} and wait{verb_s(waiting)}{_in(waiting)}"
     # A message of any size may be on its way between two of them; a GPU's wait looks like work.
     sends = any(each.current is None and each.operation in _POINT_TO_POINT and each.works for each in last)
     # Nor is a collective of NCCL's that all have entered, alone in front of the others, more than slow.

@@ -19,8 +19,8 @@ def is_or_are(many: Sequence[object]) -> str:
     return "is" if len(many) == 1 else "are"
 
 
-def plural_s(many: Sequence[object]) -> str:
-    """What a noun ends with for so many."""
+def verb_s(many: Sequence[object]) -> str:
+    """What a verb ends with for so many: `waits` for one."""
     return "s" if len(many) == 1 else ""
 
 

@@ -22,6 +22,7 @@ from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge import oom_text
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_whole_log
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.values.words import size_in_words
 
 RULE = Rule(
     code="DDP401",
@@ -142,19 +143,9 @@ def _cause(death: Death, hit: Hit) -> str:
     """What was refused, in the words of who refused it."""
     if hit["bytes"]:
         more = ", more than any host has: a wrong shape or length" if _is_absurd(hit) else ""
-        return f"{death.who} could not allocate {_size(int(hit['bytes']))} of memory{more}{death.where}"
+        return f"{death.who} could not allocate {size_in_words(int(hit['bytes']))} of memory{more}{death.where}"
     if hit["size"]:
         return f"{death.who} could not allocate {hit['size']} of memory for an array"
     raised = hit.exception
     said = hit.text if raised is None else f"{raised.type}: {raised.message}".partition("\n")[0].removesuffix(": ")
     return f"{death.who} could not allocate memory: {said[:160]}"
-
-
-def _size(count: int) -> str:
-    """In the largest binary unit of which there is at least one."""
-    value, unit = float(count), "bytes"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{count} bytes" if unit == "bytes" else f"{value:.2f} {unit}"
