@@ -75,16 +75,20 @@ def wrong(job: Job, folder: Path) -> list[str]:
         command = [DDP_RUN, "--nproc-per-node", str(job.ranks), *job.options, str(program), *words[1:]]
         code = run(job, [str(word) for word in command], folder)
     job = with_who_was_first(job, folder)
-    if ABORTED in (folder / "err").read_text(errors="replace") and job.outcome == "failed":
-        job = replace(job, code=128 + signal.SIGABRT)
+    codes = (job.code, *((128 + signal.SIGABRT,) if job.outcome == "failed" and aborted(folder) else ()))
     latest = folder / "ddp-run-logs" / "latest"
     if job.outcome == "refused":
         return different("code", code, (job.code,))
     try:
         verdict = json.loads((latest / "verdict.json").read_text())
     except (OSError, ValueError) as error:
-        return [f"no verdict: {error}", *different("code", code, (job.code,))]
-    return [*different("code", code, (job.code,)), *compared(job, verdict, program)]
+        return [f"no verdict: {error}", *different("code", code, codes)]
+    return [*different("code", code, codes), *compared(job, verdict, program)]
+
+
+def aborted(folder: Path) -> bool:
+    """Whether torch has aborted a rank on its way out."""
+    return ABORTED in (folder / "err").read_text(errors="replace")
 
 
 def compared(job: Job, verdict: dict[str, Any], program: Path) -> Iterator[str]:

@@ -80,6 +80,18 @@ MODEL = """2026-01-01 16:17:07,504 - serve - ERROR - base.py:55 - ValueError: Th
 has model type `gpt9_moe` but Transformers does not recognize this architecture. This could be because of an issue with
 the checkpoint, or because your version of Transformers is out of date.
 """
+DEMANDED = """Traceback (most recent call last):
+  File "/env/lib/python3.12/site-packages/transformers/integrations/bitsandbytes.py", line 536, in _validate
+RuntimeError: CUDA is required but not available for bitsandbytes. Please consider installing another version of it.
+"""
+LINKED = """Traceback (most recent call last):
+  File "/env/lib/python3.10/site-packages/horovod/tensorflow/mpi_ops.py", line 45, in _load_library
+tensorflow.python.framework.errors_impl.NotFoundError: libmpi.so.12: cannot open shared object file: No such file or \
+directory
+"""
+EIGHT = WATCHDOG.partition("torch.distributed.elastic")[0] + box(
+    (5, -6), *((rank, -6) for rank in (0, 1, 2, 3, 4, 6, 7))
+)
 SOURCED = "/var/spool/slurmd/job7/slurm_script: line 6: /opt/env.sh: No such file or directory\n"
 ADAPTER = "Error loading adapter: Can't find 'adapter_config.json' at '/home/me/checkpoints'\n"
 CLAP = """error: a value is required for '--model-id <MODEL_ID>' but none was supplied
@@ -100,6 +112,9 @@ RuntimeError: the plan does not hold
     [
         pytest.param(PACKAGE, "import-error", id="a package that is not installed"),
         pytest.param(MODEL, "version-mismatch", id="a model that the library does not know"),
+        pytest.param(DEMANDED, "cuda-unavailable", id="a library that asks for a GPU"),
+        pytest.param(LINKED, "import-error", id="a library's own class for a library that is missing"),
+        pytest.param(EIGHT, "nccl-timeout-hang", id="a long summary behind the watchdog's words"),
         pytest.param(SOURCED, "file-not-found", id="a shell's words"),
         pytest.param(ADAPTER, "file-not-found", id="an adapter's folder"),
         pytest.param(CLAP, "bad-arguments", id="a program in Rust"),

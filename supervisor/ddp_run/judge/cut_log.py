@@ -272,7 +272,8 @@ def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> I
     present = _present("\n".join(spoken.lines[index] for index in indexes))
     telling = [k for k, index in enumerate(indexes) if any(word in spoken.lines[index] for word in present)]
     once = {raised.form_of(spoken.lines[indexes[k]]): k for k in reversed(telling)}  # eight ranks say the same
-    calm = [k for k, index in enumerate(indexes) if _is_calm(spoken, index)]
+    summaries = childfailed.boxes(spoken.lines)
+    calm = [k for k, index in enumerate(indexes) if index not in summaries and _is_calm(spoken, index)]
     for k in sorted(once.values())[-_MOST_LINES_ASKED:]:
         index = indexes[k]
         if len(calm) - bisect_right(calm, k) >= _CALM:

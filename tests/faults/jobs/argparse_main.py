@@ -6,6 +6,7 @@ argparse_main.py [--fault NAME] [--rank R] [--at STEP] [--steps N]
 import argparse
 import ctypes
 import errno
+import gc
 import os
 import resource
 import signal
@@ -142,6 +143,7 @@ def main():
     try:
         train(args, faulty)
     finally:
+        gc.collect()  # who still refers to the group then may abort within torch, under torchrun too
         dist.destroy_process_group()
     if faulty:
         after(args.fault)

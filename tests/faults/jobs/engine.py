@@ -3,6 +3,7 @@
 engine.py FAULT RANK
 """
 
+import gc
 import os
 import sys
 
@@ -30,6 +31,7 @@ class Engine:
     def __exit__(self, *raised):
         if FAULT == "exit" and HERE:
             raise BufferError("the queue is not empty")  # <- exit
+        gc.collect()  # who still refers to the group then may abort within torch, under torchrun too
         dist.destroy_process_group()
 
     def step(self, batch):

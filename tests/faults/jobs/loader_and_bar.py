@@ -3,6 +3,7 @@
 loader_and_bar.py FAULT RANK
 """
 
+import gc
 import os
 import signal
 import sys
@@ -60,6 +61,7 @@ def main():
         model(batch).square().mean().backward()
         optimizer.step()
         bar(step + 1, len(loader))
+    gc.collect()  # who still refers to the group then may abort within torch, under torchrun too
     dist.destroy_process_group()
 
 

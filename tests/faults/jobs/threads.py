@@ -5,6 +5,7 @@ threads.py FAULT RANK
 
 import atexit
 import concurrent.futures
+import gc
 import os
 import sys
 import threading
@@ -59,6 +60,7 @@ def main():
                     atexit.register(time.sleep, 600)
                     raise ArithmeticError("raised, and the exit waits")  # <- stays-at-exit
             dist.all_reduce(batch)
+    gc.collect()  # who still refers to the group then may abort within torch, under torchrun too
     dist.destroy_process_group()
 
 

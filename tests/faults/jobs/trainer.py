@@ -3,6 +3,7 @@
 trainer.py FAULT RANK
 """
 
+import gc
 import os
 import sys
 
@@ -69,6 +70,7 @@ class Trainer:
                     return
             self.call("on_epoch_end")
         self.call("on_train_end")
+        gc.collect()  # who still refers to the group then may abort within torch, under torchrun too
         dist.destroy_process_group()
 
     def training_step(self, optimizer):

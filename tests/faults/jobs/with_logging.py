@@ -3,6 +3,7 @@
 with_logging.py FAULT RANK
 """
 
+import gc
 import logging
 import os
 import sys
@@ -66,6 +67,7 @@ def main():
         logger.exception("training failed")
         sys.exit(3)
     finally:
+        gc.collect()  # who still refers to the group then may abort within torch, under torchrun too
         dist.destroy_process_group()
 
 

@@ -46,7 +46,11 @@ _COUNT = re.compile(
     r"(?P<number>\d+): (?P<text>[^\n(]+)"
 )
 
-_DEMANDED = (Sign("mixed precision requires a GPU"), Sign("bf16/gpu. You need to assign use_cpu"))
+_DEMANDED = (
+    Sign("mixed precision requires a GPU"),
+    Sign("bf16/gpu. You need to assign use_cpu"),
+    Sign("CUDA is required but not available"),  # bitsandbytes, as transformers asks for it
+)
 """Said of a program that runs on the CPU, wanted or not."""
 _NO_PART = Sign(
     "torch._C' has no attribute '_",

@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.traceback_text import line_of
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words, in_whole_log
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -56,6 +56,8 @@ SIGNS: tuple[Sign, ...] = (
     Sign("One of the subprocesses has abruptly died"),
     Sign("A worker process managed by the executor was unexpectedly terminated"),
 )
+_TOLD = (Sign("eceived SIGTERM"), Sign("eceived SIGINT"))
+"""Lightning's words, and those of many handlers: workers get the signal too, and their end may be all that follows."""
 _LOST = frozenset(
     {"ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError"}
 )
@@ -77,7 +79,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         why, proof = _killed_for_memory(hit, attempt)
         cause += why
         also += proof
-    sure: Confidence = "likely" if hit["signal"] == _BUS else hit.confidence
+    told = attempt.logs_only and in_whole_log(attempt, _TOLD) is not None
+    sure: Confidence = "likely" if told or hit["signal"] == _BUS else hit.confidence
     return hit.finding(RULE, death, cause, _advice(hit), confidence=sure, also=also)
 
 

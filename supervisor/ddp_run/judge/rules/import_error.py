@@ -26,7 +26,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="what is not installed now is not installed on the next attempt"),
     since="0.1",
 )
-_LIBRARY = frozenset({"OSError", "RuntimeError"})
+_LIBRARY = frozenset({"OSError", "RuntimeError", "NotFoundError"})
 SIGNS: tuple[Sign, ...] = (
     Sign("ModuleNotFoundError", types=frozenset({"ModuleNotFoundError"})),
     Sign("PackageNotFoundError", types=frozenset({"PackageNotFoundError"})),
