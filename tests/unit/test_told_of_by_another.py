@@ -92,6 +92,18 @@ directory
 EIGHT = WATCHDOG.partition("torch.distributed.elastic")[0] + box(
     (5, -6), *((rank, -6) for rank in (0, 1, 2, 3, 4, 6, 7))
 )
+SILENT = """[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 96.56 GiB. GPU 3 has a total \
+capacity of 184.31 GiB of which 67.28 GiB is free.
+Traceback (most recent call last):
+  File "/opt/venv/bin/torchrun", line 10, in <module>
+    sys.exit(main())
+  File "/opt/venv/lib/python3.10/site-packages/torch/distributed/run.py", line 918, in main
+    run(args)
+  File "/opt/venv/lib/python3.10/site-packages/torch/distributed/launcher/api.py", line 138, in __call__
+    return launch_agent(self._config, self._entrypoint, list(args))
+  File "/opt/venv/lib/python3.10/site-packages/torch/distributed/launcher/api.py", line 269, in launch_agent
+    raise ChildFailedError(
+""" + box((7, 1))
 SOURCED = "/var/spool/slurmd/job7/slurm_script: line 6: /opt/env.sh: No such file or directory\n"
 ADAPTER = "Error loading adapter: Can't find 'adapter_config.json' at '/home/me/checkpoints'\n"
 CLAP = """error: a value is required for '--model-id <MODEL_ID>' but none was supplied
@@ -115,6 +127,7 @@ RuntimeError: the plan does not hold
         pytest.param(DEMANDED, "cuda-unavailable", id="a library that asks for a GPU"),
         pytest.param(LINKED, "import-error", id="a library's own class for a library that is missing"),
         pytest.param(EIGHT, "nccl-timeout-hang", id="a long summary behind the watchdog's words"),
+        pytest.param(SILENT, "cuda-oom", id="an exception of another rank than the first, which has no words"),
         pytest.param(SOURCED, "file-not-found", id="a shell's words"),
         pytest.param(ADAPTER, "file-not-found", id="an adapter's folder"),
         pytest.param(CLAP, "bad-arguments", id="a program in Rust"),

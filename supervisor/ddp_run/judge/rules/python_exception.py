@@ -31,6 +31,7 @@ RULE = Rule(
 _FILE = re.compile(r'  File "([^"\n]{1,4096})", line \d')
 _SHOWN = 160
 _FRAME = re.compile(r'  File "[^"]+", line \d+')
+_AGENTS = re.compile(r"torch/distributed/(?:run|launch|launcher/\w+|elastic/[\w/]+)\.py\"")
 _ENDING = 40
 _PYTHONS_CODE = 1
 
@@ -78,6 +79,8 @@ def _cut_off(death: Death) -> Finding | None:
     ending = death.stderr.ending(_ENDING)
     frames = [index for index, line in enumerate(ending.lines) if _FRAME.search(line)]
     if death.code != _PYTHONS_CODE or len(frames) < 2:
+        return None
+    if _AGENTS.search(ending.lines[frames[-1]]):  # torch's launcher tells of the ranks: these are no words of this one
         return None
     after = [index for index in range(frames[-1] + 1, len(ending.lines)) if ending.lines[index][:1].strip()]
     quote = ending.quote(after[0] if after else frames[-1])
