@@ -31,7 +31,7 @@ RULE = Rule(
 _FILE = re.compile(r'  File "([^"\n]{1,4096})", line \d')
 _SHOWN = 160
 _FRAME = re.compile(r'  File "[^"]+", line \d+')
-_AGENTS = re.compile(r"torch/distributed/(?:run|launch|launcher/\w+|elastic/[\w/]+)\.py\"")
+_AGENTS = re.compile(r"torch/distributed/(?:run|launch|launcher/|elastic/)")
 _ENDING = 40
 _PYTHONS_CODE = 1
 
