@@ -53,7 +53,9 @@ def test_step_and_phase_of_a_failure(ddp: Launcher, kind: str) -> None:
     wanted = KINDS[kind]
     outcome = ddp("--nproc-per-node", "2", LOOPS, "--kind", kind, "--turns", TURNS)
     verdict = outcome.verdict
-    assert (outcome.code, verdict["outcome"], verdict["cause"]) == (1, "failed", "python-exception")
+    # torch's own threads may abort a rank on its way out, under torchrun too: its code is then that of SIGABRT
+    code = 134 if "terminate called without an active exception" in outcome.stderr else 1
+    assert (outcome.code, verdict["outcome"], verdict["cause"]) == (code, "failed", "python-exception")
     assert (verdict["first_failure"]["rank"], verdict["first_failure"]["exception"]["message"]) == (1, "planned")
     assert (verdict["step"], verdict["phase"]) == (wanted.steps, wanted.phase)
     assert [note["text"] for note in outcome.named("Noted") if "observed" in note["text"]] == []
