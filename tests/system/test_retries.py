@@ -143,11 +143,14 @@ def test_a_stop_signal_between_attempts_starts_no_other(ddp: Launcher, signum: s
 # Rank 1 fails; rank 0 hears that it is to end, and takes long.
 SLOW_TO_END = """
 import os, signal, sys, time
-if os.environ["RANK"] == "1": os.kill(os.getpid(), signal.SIGKILL)
+if os.environ["RANK"] == "1":
+    while not os.path.exists("handled"): time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
 def slow(*_):
     print("asked", flush=True)
     time.sleep(600)
 signal.signal(signal.SIGTERM, slow)
+open("handled", "w").close()
 time.sleep(600)
 """
 
