@@ -289,7 +289,7 @@ def _rank_folder(folder: Path, attempt: int, rank: Rank) -> str:
     base = folder / file_names.attempt_folder(attempt)
     named = [path for path in base.glob(f"restart_*/rank_{rank}") if _RESTART.fullmatch(path.parent.name)]
     restarts = sorted(named, key=lambda path: int(path.parent.name[8:]))
-    return str((restarts[-1] if restarts else base / f"rank_{rank}").relative_to(folder))
+    return str(restarts[-1].relative_to(folder)) if restarts else file_names.rank_folder(attempt, rank)
 
 
 def _with_logs(folder: Path, rank_folder: str, death: Death, share: int) -> Death:

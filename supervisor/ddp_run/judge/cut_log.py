@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import signal
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -207,14 +207,13 @@ def _words(spoken: SpokenText, index: int) -> str:
     return spoken.lines[index][spoken.by[index].start :]
 
 
-def _behind_progress(spoken: SpokenText) -> int:
+def _behind_progress(spoken: SpokenText, summaries: Set[int]) -> int:
     """The index behind the last line of those that a program writes again and again as it goes on."""
     said = [_words(spoken, index) for index in range(len(spoken.lines))]
     present = _present("\n".join(said))
     texts: dict[str, set[str]] = {}
     forms: dict[int, str] = {}
     driver_failed, bars = False, dict[str, int]()
-    summaries = childfailed.boxes(spoken.lines)
     for index, line in enumerate(said):
         driver_failed = driver_failed or _OF_RAYS_DRIVER.match(line) is not None
         if driver_failed and _LATE.search(line):
@@ -249,7 +248,8 @@ def _present(text: str) -> list[str]:
 def _signs(logs: Sequence[Log]) -> Iterator[_Sign]:
     """What the rules find behind the last progress: exceptions, whole and torn, then lines, then frames alone."""
     spoken = SpokenText.of_logs([replace(log, text=log.text.ending(_MOST_LINES)) for log in logs[:_MOST_LOGS]])
-    behind = _behind_progress(spoken)
+    summaries = childfailed.boxes(spoken.lines)
+    behind = _behind_progress(spoken, summaries)
     everything = spoken.text(range(len(spoken.lines)))
     exceptions = [each for each in raised.all_of(spoken) if each.index >= behind][-_MOST_EXCEPTIONS:]
     exceptions = [each for each in exceptions if not raised.starts_a_launcher(each.info)] or exceptions
@@ -260,19 +260,18 @@ def _signs(logs: Sequence[Log]) -> Iterator[_Sign]:
     inside = {index for each in exceptions for index in each.lines}
     others = [index for index in range(behind, len(spoken.lines)) if index not in inside]
     well = any(_WENT_WELL.search(spoken.lines[index]) for index in others)
-    for sign in _lines(spoken, others, everything):
+    for sign in _lines(spoken, others, everything, summaries):
         if not (well and sign.finding.rule.consequence):  # the first rank to end takes the store and its sockets along
             yield sign
     if not exceptions:
         yield from _frames(spoken, others, everything)
 
 
-def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> Iterator[_Sign]:
+def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText, summaries: Set[int]) -> Iterator[_Sign]:
     """What single lines show that hold the words of a sign, with the lines around them."""
     present = _present("\n".join(spoken.lines[index] for index in indexes))
     telling = [k for k, index in enumerate(indexes) if any(word in spoken.lines[index] for word in present)]
     once = {raised.form_of(spoken.lines[indexes[k]]): k for k in reversed(telling)}  # eight ranks say the same
-    summaries = childfailed.boxes(spoken.lines)
     calm = [k for k, index in enumerate(indexes) if index not in summaries and _is_calm(spoken, index)]
     for k in sorted(once.values())[-_MOST_LINES_ASKED:]:
         index = indexes[k]

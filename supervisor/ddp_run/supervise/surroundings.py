@@ -141,7 +141,7 @@ class Surroundings:
         if self._gpus is None or self._resting:
             return
         if self._gpus.is_silent(now()):
-            self._stop_looking_at_gpus("GPU monitoring disabled: NVML gives no answer")
+            self._stop_looking_at_gpus("NVML gives no answer")
             return
         self._gpus.ask(now())
         self._loop.set_timer(self._look_at_gpus_after_s, self._look_at_gpus)
@@ -153,12 +153,12 @@ class Surroundings:
         try:
             events, over = self._gpus.read(now(), self._started(), list(self._living()))
         except Exception as error:  # looking is optional: what goes wrong there is no concern of the job
-            self._stop_looking_at_gpus(f"GPU monitoring disabled: {type(error).__name__}: {error}")
+            self._stop_looking_at_gpus(f"{type(error).__name__}: {error}")
             return
         for event in events:
             self._emit(event)
         if over:
-            unsaid = "GPU monitoring disabled: what asks NVML has ended"
+            unsaid = "what asks NVML has ended"
             self._stop_looking_at_gpus("" if self._gpus.said_why else unsaid)
 
     def _stop_looking_at_gpus(self, why: str) -> None:
@@ -171,7 +171,7 @@ class Surroundings:
             self._asides.killed(self._gpus.pid)
         self._gpus = None
         if why:
-            self._emit(Noted(now(), why))
+            self._emit(Noted(now(), f"GPU monitoring disabled: {why}"))
 
     # ----------------------------------------------------------------------------- free space
 

@@ -14,7 +14,7 @@ from ddp_run.evidence.traceback_text import Printed
 from ddp_run.record.events import ExceptionInfo, Rank
 
 _AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"})
-_AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")
+AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")
 _LAUNCHER = re.compile(r"accelerate/commands/|deepspeed/launcher/|torch/multiprocessing/spawn\.py")
 _LAUNCHERS_WORDS = re.compile(
     r"Unsupported nproc_per_node value|See root cause above|See stack trace[^.]{0,20} for the root cause"
@@ -135,7 +135,7 @@ def _is_launchers(info: ExceptionInfo) -> bool:
         return True
     if name == "CalledProcessError" and _LAUNCHER.search(info.traceback):
         return True
-    return bool(_AGENT_FRAME.search(info.traceback))
+    return bool(AGENT_FRAME.search(info.traceback))
 
 
 def says_a_launcher(text: str) -> bool:

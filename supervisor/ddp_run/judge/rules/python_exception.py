@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.pasted.raised import AGENT_FRAME
 from ddp_run.evidence.traceback_text import is_library, line_of, tells_of_a_program
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
@@ -28,10 +29,8 @@ RULE = Rule(
     retry=Retry(helps=False, reason="a retry runs the same code on the same data"),
     since="0.1",
 )
-_FILE = re.compile(r'  File "([^"\n]{1,4096})", line \d')
 _SHOWN = 160
-_FRAME = re.compile(r'  File "[^"]+", line \d+')
-_AGENTS = re.compile(r"torch/distributed/(?:run|launch|launcher/|elastic/)")
+_FRAME = re.compile(r'  File "([^"]+)", line \d+')
 _ENDING = 40
 _PYTHONS_CODE = 1
 
@@ -69,9 +68,12 @@ def _is_the_reason(raised: ExceptionInfo, attempt: Evidence) -> bool:
 
     Libraries raise for what they were given and what they run on: the reason may have a name that a person knows.
     """
-    frames = _FILE.findall(raised.traceback)
-    own = bool(frames) and not is_library(frames[-1])
-    return not tells_of_a_program(raised) and (own or not attempt.logs_only)
+    if tells_of_a_program(raised):
+        return False
+    if not attempt.logs_only:
+        return True
+    frames = _FRAME.findall(raised.traceback)
+    return bool(frames) and not is_library(frames[-1])
 
 
 def _cut_off(death: Death) -> Finding | None:
@@ -80,7 +82,9 @@ def _cut_off(death: Death) -> Finding | None:
     frames = [index for index, line in enumerate(ending.lines) if _FRAME.search(line)]
     if death.code != _PYTHONS_CODE or len(frames) < 2:
         return None
-    if _AGENTS.search(ending.lines[frames[-1]]):  # torch's launcher tells of the ranks: these are no words of this one
+    if AGENT_FRAME.search(
+        ending.lines[frames[-1]]
+    ):  # torch's launcher tells of the ranks: these are no words of this one
         return None
     after = [index for index in range(frames[-1] + 1, len(ending.lines)) if ending.lines[index][:1].strip()]
     quote = ending.quote(after[0] if after else frames[-1])
