@@ -23,10 +23,10 @@ import pytest
 from ddp_run.observe import processes
 from ddp_run.observe.close_look import ProcessState
 from ddp_run.observe.kernel_wait import KNOWS_CALLS
-from ddp_run.observe.native_stack import TOOL, NativeQuestion
+from ddp_run.observe.native_stack import TOOL, NativeStackProbe
 from ddp_run.observe.process_look import ProcessLook, process
 from ddp_run.observe.stack_text import native_frames
-from ddp_run.observe.waited_paths import PathQuestion, completed
+from ddp_run.observe.waited_paths import PathProbe, completed
 from ddp_run.record.events import Rank
 from tests.waiting import limit, wait_until
 
@@ -112,7 +112,7 @@ def run_python() -> Iterator[Callable[..., int]]:
 
 def _look(pid: int, wanted: Callable[[ProcessLook], bool]) -> ProcessLook:
     (found,) = wait_until(lambda: [look for look in [process(pid)] if wanted(look)], f"a look at {pid}")
-    question = PathQuestion.ask([found])
+    question = PathProbe.ask([found])
     if question is None:
         return found
     wait_until(lambda: question.aside.read()[1], "the path")
@@ -310,7 +310,7 @@ STUCK = """
 
 
 def _asked(pid: int) -> bytes:
-    question = NativeQuestion.ask(Rank(0), pid)
+    question = NativeStackProbe.ask(Rank(0), pid)
     wait_until(lambda: question.aside.read()[1], "py-spy")
     said, _ = question.aside.read()
     question.aside.end()

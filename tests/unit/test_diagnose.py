@@ -328,8 +328,8 @@ def test_a_broken_rule_is_a_note_and_hides_no_other() -> None:
 
 
 def test_a_rule_that_beats_another_wins() -> None:
-    def rule(code: str, name: str, beats: tuple[str, ...]) -> Cause:
-        about = Rule(code, name, name, Area.HOST, Retry(helps=False, reason=""), "0.1", beats=beats)
+    def rule(code: str, name: str, supersedes: tuple[str, ...]) -> Cause:
+        about = Rule(code, name, name, Area.HOST, Retry(helps=False, reason=""), "0.1", supersedes=supersedes)
         return Cause(about, lambda death, run: Finding(about, death.rank, name))
 
     evidence = run(death(0, 1, 10))
@@ -348,7 +348,7 @@ def test_the_catalogue_is_sound() -> None:
     names = [cause.rule.name for cause in causes]
     assert len(set(names)) == len(names) >= 13
     assert len({cause.rule.code for cause in causes}) == len(causes)
-    assert {name for cause in causes for name in cause.rule.beats} <= set(names)
+    assert {name for cause in causes for name in cause.rule.supersedes} <= set(names)
     assert set(diagnose._FALLBACKS) <= set(names)
     assert all(cause.match or cause.match_launch or cause.match_stop for cause in causes)
     for cause in causes:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 from tests.waiting import wait_until
 
-from ddp_run.observe.nccl_ras import RasQuestion, addresses
+from ddp_run.observe.nccl_ras import RasQuery, addresses
 
 Serve = Callable[[socket.socket], None]
 ANSWER = b"NCCL version 2.27.5 compiled with CUDA 12.9\n\nErrors\n======\n\n"
@@ -38,7 +38,7 @@ def server(serve: Serve) -> Iterator[int]:
 
 
 def asked(port: int, wait_s: float = 60.0) -> tuple[str, str | None]:
-    question = RasQuestion((("127.0.0.1", port),), wait_s=wait_s)
+    question = RasQuery((("127.0.0.1", port),), wait_s=wait_s)
     wait_until(question.over, "the end of the question")
     return question.text, question.why
 
@@ -88,7 +88,7 @@ def test_an_answer_that_comes_too_late_is_used_as_far_as_it_came() -> None:
 
 def test_it_is_never_waited_for() -> None:
     with server(silent) as port:
-        question = RasQuestion((("127.0.0.1", port),), wait_s=3600)
+        question = RasQuery((("127.0.0.1", port),), wait_s=3600)
         assert [question.over() for _ in range(3)] == [False] * 3
         del question  # hangs up
 
@@ -101,7 +101,7 @@ def test_nobody_is_there() -> None:
 
 def test_the_second_address_is_called_where_nobody_is_at_the_first() -> None:
     with server(as_nccl_does(ANSWER)) as port:
-        question = RasQuestion((("::1", port), ("127.0.0.1", port)), wait_s=60)
+        question = RasQuery((("::1", port), ("127.0.0.1", port)), wait_s=60)
         wait_until(question.over, "the end of the question")
         assert question.text == ANSWER.decode()
 

@@ -17,7 +17,7 @@ from ddp_run.judge.advice import by_core
 from ddp_run.observe import core_dump, kernel_log, processes
 from ddp_run.observe.gpus import GpuWatch
 from ddp_run.observe.kernel_log import KernelLog, text_of
-from ddp_run.observe.space import SpaceQuestion
+from ddp_run.observe.space import StatvfsProbe
 from ddp_run.record import journal
 from ddp_run.record.events import (
     CoreDumped,
@@ -129,7 +129,7 @@ def test_a_kill_is_found_by_pid_where_pids_are_ours() -> None:
 # --------------------------------------------------------------------------------------------- space
 
 
-def asked(question: SpaceQuestion, enough: int | None = None) -> list[SpaceCounted]:
+def asked(question: StatvfsProbe, enough: int | None = None) -> list[SpaceCounted]:
     """All answers, or the first few."""
     found: list[SpaceCounted] = []
 
@@ -143,7 +143,7 @@ def asked(question: SpaceQuestion, enough: int | None = None) -> list[SpaceCount
 
 
 def test_space_of_paths_some_of_which_are_not_there(tmp_path: Path) -> None:
-    question = SpaceQuestion.ask([str(tmp_path), str(tmp_path / "none"), "/proc"])
+    question = StatvfsProbe.ask([str(tmp_path), str(tmp_path / "none"), "/proc"])
     found = asked(question)
     question.aside.end()
     os.waitpid(question.aside.pid, 0)
@@ -155,7 +155,7 @@ def test_space_of_paths_some_of_which_are_not_there(tmp_path: Path) -> None:
 def test_a_path_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.statvfs
     monkeypatch.setattr(os, "statvfs", lambda path: time.sleep(600) if "dead" in path else real(path))
-    question = SpaceQuestion.ask([str(tmp_path), "/dead"])
+    question = StatvfsProbe.ask([str(tmp_path), "/dead"])
     assert [each.path for each in asked(question, enough=1)] == [str(tmp_path)]
     assert question.answers(AT) == ([], False)
     question.aside.end()
@@ -186,7 +186,7 @@ def test_what_does_not_end_is_looked_for_less_and_less_often() -> None:
 
 
 def test_whoever_reaped_it_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    question = SpaceQuestion.ask([str(tmp_path)])
+    question = StatvfsProbe.ask([str(tmp_path)])
     asked(question)
     wait_until(lambda: question.aside.pid in dict(reap()), "its end")
     question.aside.reaped = True

@@ -121,8 +121,8 @@ def _strongest(signs: Iterable[_Sign]) -> _Sign | None:
     """The one to believe: a cause wins over those that come of it, wherever they stand."""
     told = list(signs)
     causes = [sign.finding.rule for sign in told if not sign.finding.rule.consequence]
-    beaten = {name for rule in causes for name in rule.beats}
-    left = [sign for sign in told if sign.finding.rule.name not in beaten] or told
+    superseded = {name for rule in causes for name in rule.supersedes}
+    left = [sign for sign in told if sign.finding.rule.name not in superseded] or told
     return min(left, key=lambda sign: sign.strength, default=None)
 
 
@@ -345,5 +345,5 @@ def _asked(death: Death, everything: LogText) -> list[Finding]:
                 found += [] if finding is None else [finding]
     if any(finding.rule.name not in _UNSURE for finding in found):
         found = [finding for finding in found if finding.rule.name not in _UNSURE]
-    beaten = {name for finding in found for name in finding.rule.beats}
-    return [finding for finding in found if finding.rule.name not in beaten] or found
+    superseded = {name for finding in found for name in finding.rule.supersedes}
+    return [finding for finding in found if finding.rule.name not in superseded] or found

@@ -302,9 +302,9 @@ class _Judgement:
         return found
 
     def _best(self, findings: Sequence[Finding]) -> Finding | None:
-        """What no other finding beats; a cause before a consequence, the surer one first."""
-        beaten = {name for finding in findings for name in finding.rule.beats}
-        left = [finding for finding in findings if finding.rule.name not in beaten] or list(findings)
+        """What no other finding supersedes; a cause before a consequence, the surer one first."""
+        superseded = {name for finding in findings for name in finding.rule.supersedes}
+        left = [finding for finding in findings if finding.rule.name not in superseded] or list(findings)
         return min(left, key=_precedence, default=None)
 
     # ----------------------------------------------------------------------------------- cross-checks

@@ -43,7 +43,7 @@ class Retry:
 
 @frozen
 class Rule:
-    """A cause of the catalogue. `beats`: names of causes that this one wins over when both match the same rank.
+    """A cause of the catalogue. `supersedes`: names of causes that this one wins over when both match the same rank.
 
     `consequence`: a rank that shows only this followed another's failure; it is named as the cause only where no rank
     shows anything better.
@@ -55,7 +55,7 @@ class Rule:
     area: Area
     retry: Retry
     since: str
-    beats: tuple[str, ...] = ()
+    supersedes: tuple[str, ...] = ()
     consequence: bool = False
 
 

@@ -27,7 +27,7 @@ _MOST = 2
 
 @final
 @dataclass(slots=True)
-class NativeQuestion:
+class NativeStackProbe:
     """py-spy at work on one process."""
 
     aside: Aside
@@ -46,7 +46,7 @@ class NativeFrames:
 
     def __init__(self, asides: Asides) -> None:
         self._asides = asides
-        self._question: NativeQuestion | None = None
+        self._question: NativeStackProbe | None = None
         self._wanted: dict[Rank, int] = {}
         self._asked: set[Rank] = set()
         self._off = False
@@ -97,7 +97,7 @@ class NativeFrames:
         rank, pid = self._wanted.popitem()
         self._asked.add(rank)
         try:
-            self._question = NativeQuestion.ask(rank, pid)
+            self._question = NativeStackProbe.ask(rank, pid)
         except OSError:
             return
         self._asides.add(self._question.aside)

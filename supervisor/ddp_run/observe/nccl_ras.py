@@ -61,7 +61,7 @@ class _At(Enum):
 
 
 @final
-class RasQuestion:
+class RasQuery:
     """One question. Call `over` until it is true; `text` is what has come by then, empty where nobody answered.
 
     `why`: why there is no answer, or only a part of one; null where that is as it should be.
@@ -172,13 +172,13 @@ class NcclRas:
     def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
         self._places = addresses(environ)
         self._folder = folder
-        self._question: RasQuestion | None = None
+        self._question: RasQuery | None = None
         self._noted: set[str] = set()
 
     def ask(self) -> None:
         """Begin; one rank's RAS knows of all of them, on all nodes."""
         if self._places:
-            self._question = RasQuestion(self._places)
+            self._question = RasQuery(self._places)
             self._question.over()  # so that it has greeted by the next turn
 
     def over(self) -> bool:

@@ -17,7 +17,7 @@ WAIT_S = 1.0
 
 @final
 @dataclass(slots=True)
-class SpaceQuestion:
+class StatvfsProbe:
     """A process that asks."""
 
     aside: Aside

@@ -21,7 +21,7 @@ _WAIT_S = 5.0
 
 @final
 @dataclass(slots=True)
-class PathQuestion:
+class PathProbe:
     """A process that reads."""
 
     aside: Aside
@@ -56,14 +56,14 @@ class WaitedPaths:
 
     def __init__(self, asides: Asides) -> None:
         self._asides = asides
-        self._question: PathQuestion | None = None
+        self._question: PathProbe | None = None
         self.known: dict[PathArgument, str] = {}
 
     def ask(self, looks: Iterable[ProcessLook]) -> None:
         """Have those read that these looks lack; a question of before is over."""
         self.end()
         try:
-            self._question = PathQuestion.ask(looks)
+            self._question = PathProbe.ask(looks)
         except OSError:
             return
         if self._question is not None:

@@ -14,7 +14,7 @@ from ddp_run.observe.close_look import GpuUse
 from ddp_run.observe.gpus import GpuWatch
 from ddp_run.observe.kernel_log import KernelLog
 from ddp_run.observe.memory import Sampler
-from ddp_run.observe.space import SpaceQuestion
+from ddp_run.observe.space import StatvfsProbe
 from ddp_run.record.events import Event, LocalRank, Noted, Rank
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
@@ -52,7 +52,7 @@ class Surroundings:
         self._sample_after_s = memory.FIRST_LOOK_S
         self._gpus: GpuWatch | None = None
         self._look_at_gpus_after_s = gpus.FIRST_LOOK_S
-        self._space: SpaceQuestion | None = None
+        self._space: StatvfsProbe | None = None
         self._resting = False
         self._failed = False
 
@@ -177,7 +177,7 @@ class Surroundings:
 
     def _ask_for_space(self) -> None:
         try:
-            self._space = SpaceQuestion.ask(self._places)
+            self._space = StatvfsProbe.ask(self._places)
         except OSError as error:
             self._emit(Noted(now(), f"free space not counted: {error}"))
             return

@@ -28,8 +28,8 @@ def page(cause: Cause) -> str:
     ]
     if rule.consequence:
         facts.append("A rank that shows only this followed another's failure.")
-    if rule.beats:
-        facts.append("Wins over: " + ", ".join(f"[{name}]({name}.md)" for name in rule.beats) + ".")
+    if rule.supersedes:
+        facts.append("Wins over: " + ", ".join(f"[{name}]({name}.md)" for name in rule.supersedes) + ".")
     return "\n".join([f"# {title.removesuffix('.')}", "", *facts, "", body.strip("\n"), ""])
 
 
@@ -123,7 +123,7 @@ def as_json(cause: Cause) -> dict[str, object]:
         "title": rule.title,
         "retry": {"helps": rule.retry.helps, "reason": rule.retry.reason},
         "consequence": rule.consequence,
-        "beats": list(rule.beats),
+        "supersedes": list(rule.supersedes),
         "since": rule.since,
         "page": page(cause),
     }

@@ -29,7 +29,7 @@ RULE = Rule(
     area=Area.NETWORK,
     retry=Retry(helps=False, reason="the same credentials are refused again"),
     since="0.1",
-    beats=("hub-network", "file-not-found", "permission-denied"),
+    supersedes=("hub-network", "file-not-found", "permission-denied"),
 )
 _URL = r"(?P<url>https?://[^\s'\"?<>]+)"
 _NOT_FOUND = "If you are trying to access a private or gated repo"

@@ -32,7 +32,7 @@ RULE = Rule(
     area=Area.CHECKPOINT,
     retry=Retry(helps=False, reason="the file is the same on the next attempt"),
     since="0.1",
-    beats=("native-abort", "version-mismatch"),
+    supersedes=("native-abort", "version-mismatch"),
 )
 _KEY = "invalid load key, "
 _OPERAND = "Unsupported operand "

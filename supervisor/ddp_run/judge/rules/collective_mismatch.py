@@ -30,7 +30,7 @@ RULE = Rule(
     area=Area.COLLECTIVE,
     retry=Retry(helps=False, reason="the ranks would call the same different collectives again"),
     since="0.1",
-    beats=(
+    supersedes=(
         *("peer-died", "native-abort", "nccl-init", "nccl-network", "gloo-timeout-hang"),
         *("host-oom", "checkpoint-corrupt"),
     ),

@@ -35,7 +35,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same source meets the same compiler again"),
     since="0.1",
-    beats=("native-abort", "import-error"),
+    supersedes=("native-abort", "import-error"),
 )
 _MISSING = Sign("Failed to find C compiler")
 _EXTENSION = Sign("Error building extension", re.compile(r"Error building extension '(?P<name>[^']+)'"))

@@ -33,7 +33,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same call fails again, as a rule"),
     since="0.1",
-    beats=("nccl-init", "native-abort", "segfault", "compile-failure"),
+    supersedes=("nccl-init", "native-abort", "segfault", "compile-failure"),
 )
 SIGNS = (
     Sign(

@@ -45,7 +45,7 @@ RULE = Rule(
     area=Area.MEMORY,
     retry=Retry(helps=False, reason="the same step asks for the same memory again"),
     since="0.1",
-    beats=(
+    supersedes=(
         "nccl-init",
         "nccl-network",
         "native-abort",

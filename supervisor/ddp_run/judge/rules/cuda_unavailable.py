@@ -38,7 +38,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="a host without a usable GPU has none on the next attempt"),
     since="0.1",
-    beats=("nccl-init", "native-abort", "import-error", "version-mismatch", "compile-failure"),
+    supersedes=("nccl-init", "native-abort", "import-error", "version-mismatch", "compile-failure"),
 )
 _RAISED = frozenset({"RuntimeError", "AssertionError", "ValueError", "OSError", "MisconfigurationException"})
 _COUNT = re.compile(

@@ -34,7 +34,7 @@ RULE = Rule(
     area=Area.DATA,
     retry=Retry(helps=False, reason="the same data and the same memory end a worker again, as a rule"),
     since="0.1",
-    beats=("file-not-found",),
+    supersedes=("file-not-found",),
 )
 _BY_SIGNAL = (
     Sign(

@@ -27,7 +27,7 @@ RULE = Rule(
     area=Area.COLLECTIVE,
     retry=Retry(helps=False, reason="the same backward pass marks the same parameter twice"),
     since="0.1",
-    beats=("native-abort",),
+    supersedes=("native-abort",),
 )
 SIGNS = (Sign("Expected to mark a variable ready only once"),)
 _WHICH = re.compile(r"Parameter at index (?P<index>\d+)(?: with name (?P<name>\S+))? has been marked as ready twice")

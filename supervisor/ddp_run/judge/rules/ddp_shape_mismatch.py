@@ -26,7 +26,7 @@ RULE = Rule(
     area=Area.COLLECTIVE,
     retry=Retry(helps=False, reason="the ranks would build the same different models again"),
     since="0.1",
-    beats=("native-abort", "peer-died"),
+    supersedes=("native-abort", "peer-died"),
 )
 _COUNT = Sign(
     "DDP expects same model across all ranks",

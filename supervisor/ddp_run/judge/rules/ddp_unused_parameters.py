@@ -31,7 +31,7 @@ RULE = Rule(
     area=Area.COLLECTIVE,
     retry=Retry(helps=False, reason="the same parameters stay without a gradient"),
     since="0.1",
-    beats=("native-abort",),
+    supersedes=("native-abort",),
 )
 SIGNS = (Sign("Expected to have finished reduction in the prior iteration"),)
 _NAMES = re.compile(r"Parameters which did not receive grad for rank (?P<rank>\d{1,9}): (?P<names>[^\n]+)")

@@ -40,7 +40,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same data fail the same check again"),
     since="0.1",
-    beats=(
+    supersedes=(
         "illegal-memory-access",
         "cuda-library-error",
         "compile-failure",

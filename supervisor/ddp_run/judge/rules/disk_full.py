@@ -31,7 +31,7 @@ RULE = Rule(
     area=Area.HOST,
     retry=Retry(helps=False, reason="nothing frees the disk before the next attempt"),
     since="0.1",
-    beats=("checkpoint-corrupt", "native-abort", "filesystem-error", "file-not-found"),
+    supersedes=("checkpoint-corrupt", "native-abort", "filesystem-error", "file-not-found"),
 )
 _QUOTED = r"(?P<quote>['\"])(?P<path>.+?)(?P=quote)"
 _QUOTA = "Disk quota exceeded"

@@ -34,7 +34,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the host's driver is the same on the next attempt"),
     since="0.1",
-    beats=("cuda-unavailable", "nccl-init", "native-abort", "no-kernel-image", "compile-failure"),
+    supersedes=("cuda-unavailable", "nccl-init", "native-abort", "no-kernel-image", "compile-failure"),
 )
 _TOO_OLD = Sign(
     "The NVIDIA driver on your system is too old",

@@ -28,7 +28,7 @@ RULE = Rule(
     area=Area.COLLECTIVE,
     retry=Retry(helps=False, reason="the same ranks stand on the same GPU again"),
     since="0.1",
-    beats=("nccl-init", "native-abort", "peer-died"),
+    supersedes=("nccl-init", "native-abort", "peer-died"),
 )
 _PAIR = re.compile(
     r"Duplicate GPU detected ?: ranks? (?P<one>\d+) and (?:rank )?(?P<other>\d+) both on (?:CUDA|HIP|\w+) device"

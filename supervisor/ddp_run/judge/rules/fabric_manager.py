@@ -30,7 +30,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="CUDA does not start on this host until its fabric manager runs"),
     since="0.1",
-    beats=("cuda-unavailable", "nccl-init", "native-abort"),
+    supersedes=("cuda-unavailable", "nccl-init", "native-abort"),
 )
 SIGNS = (
     Sign("system not yet initialized", re.compile(r"(?:\b802\b.{0,4}|[Ee]rror: |')system not yet initialized")),

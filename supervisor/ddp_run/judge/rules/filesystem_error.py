@@ -29,7 +29,7 @@ RULE = Rule(
     area=Area.HOST,
     retry=Retry(helps=True, reason="file servers and mounts often come back"),
     since="0.1",
-    beats=("checkpoint-corrupt", "native-abort", "file-not-found"),
+    supersedes=("checkpoint-corrupt", "native-abort", "file-not-found"),
 )
 _QUOTED = r"(?:: (?P<quote>['\"])(?P<path>.+?)(?P=quote))?"
 _ERRORS = (

@@ -26,7 +26,7 @@ RULE = Rule(
     area=Area.NETWORK,
     retry=Retry(helps=True, reason="a link that was down for a moment may hold next time"),
     since="0.1",
-    beats=("peer-died", "native-abort"),
+    supersedes=("peer-died", "native-abort"),
 )
 _ADDRESS = Sign("Unable to find address for", re.compile(r"Unable to find address for:? (?P<name>[\w.\-:@]+)"))
 _INTERFACE = Sign(

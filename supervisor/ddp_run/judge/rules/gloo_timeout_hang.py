@@ -32,7 +32,7 @@ RULE = Rule(
     area=Area.COLLECTIVE,
     retry=Retry(helps=True, reason="a rank that was only slow or stuck once may keep up next time"),
     since="0.1",
-    beats=("native-abort", "peer-died"),
+    supersedes=("native-abort", "peer-died"),
 )
 _MISSING = Sign(
     "failed to pass monitoredBarrier in ",

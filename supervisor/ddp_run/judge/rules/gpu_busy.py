@@ -30,7 +30,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=True, reason="the process that has the GPU may be gone next time"),
     since="0.1",
-    beats=("cuda-unavailable", "nccl-init", "native-abort"),
+    supersedes=("cuda-unavailable", "nccl-init", "native-abort"),
 )
 _MPS = (
     Sign("MPS client failed to connect"),

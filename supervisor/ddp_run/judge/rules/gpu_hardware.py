@@ -34,7 +34,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same GPU fails again until it is reset or replaced: use another node"),
     since="0.1",
-    beats=(
+    supersedes=(
         "nccl-init",
         "nccl-network",
         "nccl-timeout-hang",

@@ -31,7 +31,7 @@ RULE = Rule(
     area=Area.MEMORY,
     retry=Retry(helps=False, reason="the same job needs the same memory again"),
     since="0.1",
-    beats=("native-abort", "preempted-sigterm", "dataloader-worker-died", "cuda-unavailable"),
+    supersedes=("native-abort", "preempted-sigterm", "dataloader-worker-died", "cuda-unavailable"),
 )
 _MEMORY_ERRORS = frozenset({"MemoryError", "_ArrayMemoryError", "ArrowMemoryError"})
 _BYTES = "DefaultCPUAllocator: "

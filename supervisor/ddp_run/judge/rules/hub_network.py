@@ -31,7 +31,7 @@ RULE = Rule(
     area=Area.NETWORK,
     retry=Retry(helps=True, reason="servers and networks often answer again after a while"),
     since="0.1",
-    beats=("file-not-found", "peer-died"),
+    supersedes=("file-not-found", "peer-died"),
 )
 _URL = r"(?P<url>https?://[^\s'\"?<>]+)"
 _STATUS = r"(?P<status>5\d\d|429)"

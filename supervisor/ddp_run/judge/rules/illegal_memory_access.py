@@ -34,7 +34,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same kernel does the same on the same data"),
     since="0.1",
-    beats=(
+    supersedes=(
         "nccl-init",
         "nccl-network",
         "nccl-timeout-hang",

@@ -30,7 +30,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same rank asks for the same GPU again"),
     since="0.1",
-    beats=("nccl-init", "native-abort", "cuda-unavailable"),
+    supersedes=("nccl-init", "native-abort", "cuda-unavailable"),
 )
 _INTELS = (
     Sign(

@@ -28,7 +28,7 @@ RULE = Rule(
     area=Area.LAUNCH,
     retry=Retry(helps=False, reason="the same arguments are refused on the next attempt"),
     since="0.1",
-    beats=("bad-arguments",),
+    supersedes=("bad-arguments",),
 )
 _OPTION = r"(?P<option>--local[-_]rank)\b"
 _NOT_KNOWN = (

@@ -32,7 +32,7 @@ RULE = Rule(
     area=Area.MEMORY,
     retry=Retry(helps=False, reason="the limit is the same on the next attempt"),
     since="0.1",
-    beats=("host-oom", "nccl-init", "nccl-network", "native-abort", "peer-died"),
+    supersedes=("host-oom", "nccl-init", "nccl-network", "native-abort", "peer-died"),
 )
 _CALL = Sign(
     "failed with error Cannot allocate memory",

@@ -32,7 +32,7 @@ RULE = Rule(
     area=Area.COLLECTIVE,
     retry=Retry(helps=False, reason="the same ranks on the same GPUs are refused again"),
     since="0.1",
-    beats=("native-abort", "peer-died"),
+    supersedes=("native-abort", "peer-died"),
 )
 _UNIQUE_ID = (
     Sign(

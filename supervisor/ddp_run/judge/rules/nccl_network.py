@@ -33,7 +33,7 @@ RULE = Rule(
     area=Area.NETWORK,
     retry=Retry(helps=True, reason="a link that was down for a moment may hold next time"),
     since="0.1",
-    beats=("peer-died", "native-abort", "nccl-init"),
+    supersedes=("peer-died", "native-abort", "nccl-init"),
 )
 _COMPLETION = Sign(
     "Got completion from peer ",

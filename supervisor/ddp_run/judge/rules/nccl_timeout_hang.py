@@ -37,7 +37,7 @@ RULE = Rule(
     area=Area.COLLECTIVE,
     retry=Retry(helps=True, reason="a rank that was only slow or stuck once may keep up next time"),
     since="0.1",
-    beats=("native-abort", "peer-died", "nccl-init", "nccl-network"),
+    supersedes=("native-abort", "peer-died", "nccl-init", "nccl-network"),
 )
 _WORK = (
     r"[Cc]aught collective operation timeout:(?: Work\w+\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"

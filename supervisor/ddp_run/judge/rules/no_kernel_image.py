@@ -32,7 +32,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the build has no code for this GPU on the next attempt either"),
     since="0.1",
-    beats=("cuda-library-error", "compile-failure", "nccl-init", "native-abort", "segfault"),
+    supersedes=("cuda-library-error", "compile-failure", "nccl-init", "native-abort", "segfault"),
 )
 _WARNED = Sign(
     "is not compatible with the current PyTorch installation",

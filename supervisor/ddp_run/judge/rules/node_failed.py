@@ -28,7 +28,7 @@ RULE = Rule(
     area=Area.HOST,
     retry=Retry(helps=True, reason="nothing in the job failed: another node, or this one repaired, can run it"),
     since="0.1",
-    beats=("preempted-sigterm", "peer-died", "native-abort"),
+    supersedes=("preempted-sigterm", "peer-died", "native-abort"),
 )
 _NAMED = Sign("error: Node failure on ", re.compile(r"(?P<what>Node failure on (?P<node>[\w.\-]{1,255}))"))
 _SCHEDULER = (

@@ -31,7 +31,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same pair of GPUs cannot on the next attempt either"),
     since="0.1",
-    beats=("nccl-init", "nccl-network", "native-abort", "peer-died"),
+    supersedes=("nccl-init", "nccl-network", "native-abort", "peer-died"),
 )
 SIGNS = (
     Sign("peer access is not supported between these two devices"),

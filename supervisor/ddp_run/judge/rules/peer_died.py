@@ -30,7 +30,7 @@ RULE = Rule(
         helps=True, reason="the connection was lost for a reason that the logs do not show; it may hold next time"
     ),
     since="0.1",
-    beats=("native-abort",),
+    supersedes=("native-abort",),
     consequence=True,
 )
 _SPEAKER = (

@@ -28,7 +28,7 @@ RULE = Rule(
     area=Area.HOST,
     retry=Retry(helps=False, reason="the same user is refused again"),
     since="0.1",
-    beats=("bad-arguments",),
+    supersedes=("bad-arguments",),
 )
 _QUOTED = r"(?P<quote>['\"])(?P<path>.+?)(?P=quote)"
 _SCRIPT = Sign(

@@ -24,7 +24,7 @@ RULE = Rule(
     area=Area.NETWORK,
     retry=Retry(helps=True, reason="the next attempt takes a fresh port"),
     since="0.1",
-    beats=("peer-died",),
+    supersedes=("peer-died",),
 )
 SIGNS: tuple[Sign, ...] = (
     Sign("EADDRINUSE"),

@@ -30,7 +30,7 @@ RULE = Rule(
     area=Area.COLLECTIVE,
     retry=Retry(helps=False, reason="the same call is refused again"),
     since="0.1",
-    beats=("native-abort", "nccl-init"),
+    supersedes=("native-abort", "nccl-init"),
 )
 _NOT_MADE = (
     Sign("Default process group has not been initialized"),

@@ -28,7 +28,7 @@ RULE = Rule(
     area=Area.HOST,
     retry=Retry(helps=False, reason="the limit is the same on the next attempt"),
     since="0.1",
-    beats=("native-abort", "segfault", "import-error", "host-oom", "user-interrupt"),
+    supersedes=("native-abort", "segfault", "import-error", "host-oom", "user-interrupt"),
 )
 _AGAIN = "Resource temporarily unavailable"
 SIGNS: tuple[Sign, ...] = (

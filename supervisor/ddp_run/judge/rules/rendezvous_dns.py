@@ -28,7 +28,7 @@ RULE = Rule(
     area=Area.NETWORK,
     retry=Retry(helps=False, reason="a name that is not known now is rarely known a minute later"),
     since="0.1",
-    beats=("rendezvous-timeout", "peer-died", "native-abort"),
+    supersedes=("rendezvous-timeout", "peer-died", "native-abort"),
 )
 _UNRESOLVED = Sign(
     "network addresses of (",

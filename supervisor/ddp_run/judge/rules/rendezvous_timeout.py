@@ -31,7 +31,7 @@ RULE = Rule(
     area=Area.NETWORK,
     retry=Retry(helps=True, reason="a node that only came late may be there next time"),
     since="0.1",
-    beats=("peer-died", "native-abort"),
+    supersedes=("peer-died", "native-abort"),
 )
 _CONNECT = Sign(
     "he client socket has ",

@@ -25,7 +25,7 @@ RULE = Rule(
     area=Area.LAUNCH,
     retry=Retry(helps=False, reason="a missing file is missing on the next attempt too"),
     since="0.1",
-    beats=("import-error", "bad-arguments", "file-not-found"),
+    supersedes=("import-error", "bad-arguments", "file-not-found"),
 )
 _FILE = Sign("can't open file '", re.compile(r"can't open file '(?P<path>[^']*)': \[Errno 2\]"))
 _PYTHON = r"(?:^|[/ ])python[\d.]*: "

@@ -35,7 +35,15 @@ RULE = Rule(
     area=Area.MEMORY,
     retry=Retry(helps=False, reason="the shared memory is as small on the next attempt"),
     since="0.1",
-    beats=("dataloader-worker-died", "disk-full", "nccl-init", "nccl-network", "host-oom", "native-abort", "peer-died"),
+    supersedes=(
+        "dataloader-worker-died",
+        "disk-full",
+        "nccl-init",
+        "nccl-network",
+        "host-oom",
+        "native-abort",
+        "peer-died",
+    ),
 )
 _SHM = "/dev/shm"  # noqa: S108
 _WORKER = Sign(

@@ -30,7 +30,7 @@ RULE = Rule(
     area=Area.NETWORK,
     retry=Retry(helps=True, reason="why the store's process ended is not shown; another attempt may show it, or pass"),
     since="0.1",
-    beats=("peer-died",),
+    supersedes=("peer-died",),
     consequence=True,
 )
 SIGNS = (

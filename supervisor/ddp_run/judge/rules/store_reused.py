@@ -32,7 +32,7 @@ RULE = Rule(
     area=Area.NETWORK,
     retry=Retry(helps=True, reason="another port, or an earlier job that has ended by then, gives a store of its own"),
     since="0.1",
-    beats=("rendezvous-timeout", "peer-died"),
+    supersedes=("rendezvous-timeout", "peer-died"),
 )
 _COUNTS = r"\(world_size=(?P<wanted>\d{1,9}), (?:num_workers_joined|worker_count)=(?P<joined>\d{1,9})\b"
 _TIMED_OUT = Sign(

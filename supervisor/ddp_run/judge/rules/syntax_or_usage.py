@@ -26,7 +26,7 @@ RULE = Rule(
     area=Area.LAUNCH,
     retry=Retry(helps=False, reason="the same text does not parse on the next attempt either"),
     since="0.1",
-    beats=("script-not-found", "bad-arguments"),
+    supersedes=("script-not-found", "bad-arguments"),
 )
 _TYPES = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _VARIABLE = re.compile(r"\$\{?(?P<name>\w+)")

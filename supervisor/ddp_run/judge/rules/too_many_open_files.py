@@ -29,7 +29,7 @@ RULE = Rule(
     area=Area.HOST,
     retry=Retry(helps=False, reason="the limit is the same on the next attempt"),
     since="0.1",
-    beats=("import-error", "native-abort", "filesystem-error", "file-not-found", "shm-exhausted"),
+    supersedes=("import-error", "native-abort", "filesystem-error", "file-not-found", "shm-exhausted"),
 )
 _ANCDATA = "items of ancdata"
 _SELECT = "filedescriptor out of range in select()"

@@ -29,7 +29,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the same kernel meets the same GPU again"),
     since="0.1",
-    beats=("compile-failure", "native-abort", "shm-exhausted"),
+    supersedes=("compile-failure", "native-abort", "shm-exhausted"),
 )
 _NUMBERS = Sign(
     "out of resource: ",

@@ -32,7 +32,7 @@ RULE = Rule(
     area=Area.USER_CODE,
     retry=Retry(helps=False, reason="the same versions are installed on the next attempt"),
     since="0.1",
-    beats=("import-error", "native-abort", "compile-failure"),
+    supersedes=("import-error", "native-abort", "compile-failure"),
 )
 _IMPORT = frozenset({"ImportError", "ModuleNotFoundError", "RuntimeError", "AssertionError", "ValueError", "OSError"})
 _SYMBOL = "undefined symbol: "
