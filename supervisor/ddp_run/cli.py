@@ -97,7 +97,7 @@ def launch(words: tuple[str, ...]) -> int:
         return 2
     from ddp_run.plan import preflight
     from ddp_run.settings.grammar import HelpWanted
-    from ddp_run.settings.sources import parse
+    from ddp_run.settings.parse import parse
 
     _take_stop_signals()
     environ = dict(os.environ)

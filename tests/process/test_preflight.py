@@ -15,7 +15,7 @@ import pytest
 from ddp_run.plan import preflight
 from ddp_run.plan.net import free_port
 from ddp_run.plan.preflight import Checked, check, find_torch_run, torch_rows, visible_gpus
-from ddp_run.settings.sources import parse
+from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row
 from ddp_run.values.problem import Problem, Refused, render
 
@@ -269,7 +269,7 @@ def test_nothing_heavy_is_loaded_for_a_good_line(folder: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from ddp_run.settings.sources import parse
+from ddp_run.settings.parse import parse
 from ddp_run.plan.preflight import check, torch_rows
 checked = check(parse(["--nproc-per-node=2", "train.py"], {}, torch_rows=torch_rows()), {}, Path.cwd())
 assert not checked.problems

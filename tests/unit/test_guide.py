@@ -16,7 +16,7 @@ from ddp_run.cli import COMMANDS
 from ddp_run.commands.command_line import commands
 from ddp_run.judge import catalogue
 from ddp_run.plan.preflight import torch_rows
-from ddp_run.settings.sources import parse
+from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row, all_rows
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from ddp_run.plan.preflight import torch_rows
 from ddp_run.settings.grammar import HelpWanted
 from ddp_run.settings.help_text import options_table_markdown, short_help, whole_help
 from ddp_run.settings.options import Options, Source
-from ddp_run.settings.sources import parse
+from ddp_run.settings.parse import parse
 from ddp_run.settings.table import (
     OWN_ROWS,
     Row,

@@ -17,7 +17,7 @@ from tests.waiting import limit
 
 from ddp_run.settings.grammar import HelpWanted
 from ddp_run.settings.options import Setting, Source
-from ddp_run.settings.sources import settle
+from ddp_run.settings.parse import settle
 from ddp_run.settings.table import OWN_ROWS, Row, read_torch_table
 from ddp_run.values.problem import Refused
 

@@ -19,7 +19,7 @@ from ddp_run.plan.launch_plan import (
     make_plan,
 )
 from ddp_run.settings.options import Options
-from ddp_run.settings.sources import parse
+from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row
 
 ROWS = preflight.torch_rows()

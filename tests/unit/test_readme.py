@@ -21,7 +21,7 @@ from ddp_run.judge import catalogue, diagnose
 from ddp_run.judge.verdict import Collateral, FirstFailure, Verdict
 from ddp_run.plan.preflight import torch_rows
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
-from ddp_run.settings.sources import parse
+from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row, all_rows
 from ddp_run.supervise import job
 from ddp_run.tell import verdict_file, verdict_text

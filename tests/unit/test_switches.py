@@ -13,7 +13,7 @@ from tests.waiting import limit
 
 from ddp_run.plan import preflight
 from ddp_run.plan.launch_plan import agent_argv, agent_environment, make_plan
-from ddp_run.settings.sources import parse
+from ddp_run.settings.parse import parse
 
 ROWS = preflight.torch_rows()
 RANK = Path("/rank/__main__.py")

@@ -1,6 +1,6 @@
 """Options of one launch and where each value came from: values that answer what a launch is like. Pure.
 
-They are valid by construction: `ddp_run.settings.sources` makes them.
+They are valid by construction: `ddp_run.settings.parse` makes them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Source(StrEnum):
     PET = "PET_ variable"
     VARIABLE = "variable"
     CONFIG = "configuration file"
+    SCHEDULER = "scheduler"
     DEFAULT = "default"
 
 
@@ -41,7 +42,7 @@ class Setting:
     @property
     def place(self) -> str | None:
         """Where a value stands that is not on the command line, for a message; null for a default."""
-        if self.source in (Source.PET, Source.VARIABLE):
+        if self.source in (Source.PET, Source.VARIABLE, Source.SCHEDULER):
             return f"environment variable {self.origin}"
         return self.origin if self.source is Source.CONFIG else None
 
@@ -79,7 +80,7 @@ class Options:
 
     def _handed_on(self, row: Row) -> bool:
         setting = self.settings[row.dest]
-        return setting.source in (Source.OPTION, Source.VARIABLE, Source.CONFIG) and setting.value is not False
+        return setting.source not in (Source.PET, Source.DEFAULT) and setting.value is not False
 
     def without(self, dests: Collection[str], reason: str) -> Options:
         """These options with the default again, and a note that says why."""

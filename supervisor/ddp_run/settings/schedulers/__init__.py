@@ -1,0 +1,1 @@
+"""One file for each scheduler: see `ddp_run.settings.scheduler`."""

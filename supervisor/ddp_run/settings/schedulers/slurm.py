@@ -1,0 +1,51 @@
+"""SLURM: the nodes of a step in which srun starts ddp-run once on each (srun(1), OUTPUT ENVIRONMENT VARIABLES). Pure.
+
+Not read: several tasks on a node (`ddp_run.settings.likely_mistakes` tells of them), the script of sbatch, which runs
+on the first node alone, and a heterogeneous job, whose parts have node lists of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ddp_run.settings.scheduler import JobNodes
+
+_FIRST_PORT, _PORTS = 20000, 12000
+"""Below the ports that Linux gives to clients (32768 and up), so that none of those stands in the way."""
+_STRIDE = 7919
+"""A prime: jobs whose numbers follow each other get ports with room for their steps between them."""
+
+
+def job_nodes(environ: Mapping[str, str]) -> JobNodes | None:
+    """The nodes of the step; the first is the master."""
+    nodes = _number(environ, "SLURM_STEP_NUM_NODES")
+    node_rank = _number(environ, "SLURM_NODEID")
+    job, step = _number(environ, "SLURM_JOB_ID"), _number(environ, "SLURM_STEP_ID")
+    master = _first_host(environ.get("SLURM_STEP_NODELIST", ""))
+    if nodes is None or node_rank is None or job is None or step is None or master is None:
+        return None
+    if nodes < 2 or _number(environ, "SLURM_STEP_NUM_TASKS") != nodes or "SLURM_HET_SIZE" in environ:
+        return None
+    port = _FIRST_PORT + (_STRIDE * job + step) % _PORTS
+    settings = {
+        "nnodes": (str(nodes), "SLURM_STEP_NUM_NODES"),
+        "node_rank": (str(node_rank), "SLURM_NODEID"),
+        "master_addr": (master, "SLURM_STEP_NODELIST"),
+        "master_port": (str(port), "SLURM_JOB_ID"),
+    }
+    return JobNodes(nodes, settings, f"SLURM job {job}")
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _first_host(nodes: str) -> str | None:
+    """The first name of a list such as `gpu[03-07,12],login1` or `rack[1-2]n[01-16]`; null where there is none.
+
+    The order of a step's list is that of SLURM_NODEID. The whole list is `scontrol show hostnames`' to tell.
+    """
+    first = re.match(r"(?:[^,\[\]\s]|\[[^\[\]\s]{1,4096}\]){1,255}", nodes)
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0]) if first else None
