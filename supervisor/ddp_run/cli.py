@@ -27,7 +27,6 @@ def main() -> NoReturn:
         code = run(sys.argv[1:])
     except Refused as refused:
         sys.stderr.write(render(refused.problems, refused.argv, width=columns(), colour=colour(sys.stderr)))
-        code = refused.exit_code
     except OSError as error:
         sys.stderr.write(f"ddp-run: cannot start: {error}\n")
     except KeyboardInterrupt:
@@ -66,13 +65,13 @@ def _is_program(word: str) -> bool:
 
 
 def _help(*, whole: bool) -> int:
-    from ddp_run.plan import preflight
+    from ddp_run.plan.installed_torch import torch_rows
     from ddp_run.settings.help_text import short_help, whole_help
     from ddp_run.settings.table import all_rows
 
     note = ""
     try:
-        rows = all_rows(preflight.torch_rows())
+        rows = all_rows(torch_rows())
     except Refused as refused:
         rows = all_rows(())
         note = f"\n{refused.problems[0].title}: its torchrun's options are not listed\n"
@@ -96,18 +95,19 @@ def launch(words: tuple[str, ...]) -> int:
         sys.stderr.write(f"ddp-run: jobs are started on Linux only, and this is {sys.platform}: use torchrun here\n")
         return 2
     from ddp_run.plan import preflight
+    from ddp_run.plan.installed_torch import torch_rows
     from ddp_run.settings.grammar import HelpWanted
     from ddp_run.settings.parse import parse
 
     _take_stop_signals()
     environ = dict(os.environ)
     try:
-        options = parse(words, environ, torch_rows=preflight.torch_rows(), read_file=_read_file)
+        options = parse(words, environ, torch_rows=torch_rows(), read_file=_read_file)
     except HelpWanted as wanted:
         return _help(whole=wanted.whole)
     checked = preflight.check(options, environ, Path.cwd())
     if checked.problems:
-        raise Refused(checked.problems, words, checked.exit_code)
+        raise Refused(checked.problems, words)
     from ddp_run.plan.launch_plan import make_plan
 
     plan = make_plan(checked.options, environ, python=sys.executable, master=checked.master)

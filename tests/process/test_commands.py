@@ -12,7 +12,7 @@ from tests.waiting import limit
 
 import ddp_run
 from ddp_run import cli
-from ddp_run.plan import preflight
+from ddp_run.plan import installed_torch
 
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 
@@ -81,7 +81,7 @@ def test_help_needs_no_torch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, word: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(preflight, "find_torch_run", lambda _path: None)
+    monkeypatch.setattr(installed_torch, "find_torch_run", lambda _path: None)
     assert cli.run([word]) == 0
     said = capsys.readouterr().out
     assert "--max-retries" in said

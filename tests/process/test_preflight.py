@@ -8,13 +8,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ddp_run.plan import preflight
+from ddp_run.plan.check import Answer, Launch, all_checks
+from ddp_run.plan.checks.devices import visible_gpus
+from ddp_run.plan.installed_torch import find_torch_run, torch_rows
 from ddp_run.plan.net import free_port
-from ddp_run.plan.preflight import Checked, check, find_torch_run, torch_rows, visible_gpus
+from ddp_run.plan.preflight import Checked, check
 from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row
 from ddp_run.values.problem import Problem, Refused, render
@@ -145,18 +148,16 @@ def test_folders_without_init_are_packages_too(rows: tuple[Row, ...], folder: Pa
     assert _check(rows, folder, "-m outer.inner").problems == ()
 
 
-def test_a_check_that_fails_ends_no_launch(
-    rows: tuple[Row, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_args: object) -> None:
+def test_a_check_that_fails_ends_no_launch(rows: tuple[Row, ...], folder: Path) -> None:
+    def broken(_launch: Launch) -> Answer:
         raise KeyError("outer")
 
-    for name in ("check_script", "_check_log_folder", "_check_devices", "_check_master"):
-        monkeypatch.setattr(preflight, name, broken)
-    checked = _check(rows, folder, "train.py")
+    checks = [replace(each, run=broken) for each in all_checks()]
+    checked = check(parse(["train.py"], {}, torch_rows=rows), {}, folder, checks=checks)
     assert checked.problems == ()
-    assert len(checked.warnings) == 4
-    assert "check of the script skipped: KeyError: 'outer'" in checked.warnings[0]
+    assert len(checked.warnings) == len(checks) > 5
+    named = "\n".join(checked.warnings)
+    assert "check of the script skipped: KeyError: 'outer'" in named
 
 
 def test_a_file_with_dash_m(rows: tuple[Row, ...], folder: Path) -> None:
@@ -270,7 +271,8 @@ def test_nothing_heavy_is_loaded_for_a_good_line(folder: Path) -> None:
 import sys
 from pathlib import Path
 from ddp_run.settings.parse import parse
-from ddp_run.plan.preflight import check, torch_rows
+from ddp_run.plan.installed_torch import torch_rows
+from ddp_run.plan.preflight import check
 checked = check(parse(["--nproc-per-node=2", "train.py"], {}, torch_rows=torch_rows()), {}, Path.cwd())
 assert not checked.problems
 print(sorted({"torch", "asyncio", "tenacity", "psutil", "structlog", "socket", "tomllib"} & set(sys.modules)))
@@ -295,8 +297,8 @@ def test_torch_missing_is_told(tmp_path: Path) -> None:
     program = "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p];"
     program += f"sys.path.insert(0, {str(Path(__file__).parents[2] / 'supervisor')!r});"
     program += "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f)];"
-    program += "from ddp_run.plan import preflight; from ddp_run.values import problem\n"
-    program += "try: preflight.torch_rows()\nexcept problem.Refused as refused: print(refused.problems[0].title)"
+    program += "from ddp_run.plan import installed_torch; from ddp_run.values import problem\n"
+    program += "try: installed_torch.torch_rows()\nexcept problem.Refused as refused: print(refused.problems[0].title)"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.strip() == "torch is not installed for this Python", done.stderr
 

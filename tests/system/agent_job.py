@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddp_run.plan.preflight import torch_rows
+from ddp_run.plan.installed_torch import torch_rows
 from tests.ports import unused_port
 from tests.waiting import limit
 

@@ -15,7 +15,7 @@ import pytest
 from ddp_run.cli import COMMANDS
 from ddp_run.commands.command_line import commands
 from ddp_run.judge import catalogue
-from ddp_run.plan.preflight import torch_rows
+from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row, all_rows
 

@@ -73,7 +73,7 @@ def _loaded(folder: Path, *words: str) -> tuple[int, set[str]]:
 def test_short_answers_load_little(tmp_path: Path, words: list[str], code: int) -> None:
     returned, loaded = _loaded(tmp_path, *words)
     assert returned == code
-    assert "ddp_run.settings.options" in loaded
+    assert "ddp_run.settings.table" in loaded
     assert not loaded & (LATER | STARTING)
 
 

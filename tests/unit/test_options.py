@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.plan.preflight import torch_rows
+from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.grammar import HelpWanted
 from ddp_run.settings.help_text import options_table_markdown, short_help, whole_help
 from ddp_run.settings.options import Options, Source

@@ -282,7 +282,7 @@ def test_own_options_leave_torch_its_abbreviations(row: Row) -> None:
 
 def test_the_table_is_that_of_the_real_parser() -> None:
     """Asked of the parser itself and read from its source: the same rows."""
-    from ddp_run.plan.preflight import ask_torch_parser
+    from ddp_run.plan.installed_torch import ask_torch_parser
 
     read = {row.dest: row for row in _torch_rows()}
     asked = {row.dest: row for row in ask_torch_parser(sys.executable)}

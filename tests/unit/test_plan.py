@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.plan import plan_file, preflight
+from ddp_run.plan import installed_torch, plan_file
 from ddp_run.plan.launch_plan import (
     LaunchPlan,
     agent_argv,
@@ -22,7 +22,7 @@ from ddp_run.settings.options import Options
 from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row
 
-ROWS = preflight.torch_rows()
+ROWS = installed_torch.torch_rows()
 
 
 # As torch 2.13 and newer have --master-port, and as older releases have it.

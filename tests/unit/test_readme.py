@@ -19,7 +19,7 @@ from ddp_run.cli import COMMANDS
 from ddp_run.evidence.model import Quote
 from ddp_run.judge import catalogue, diagnose
 from ddp_run.judge.verdict import Collateral, FirstFailure, Verdict
-from ddp_run.plan.preflight import torch_rows
+from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
 from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row, all_rows

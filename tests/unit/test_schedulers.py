@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from ddp_run.plan.preflight import torch_rows
+from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.options import Options, Source
 from ddp_run.settings.parse import parse
 from ddp_run.settings.schedulers import slurm

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run.plan import preflight
+from ddp_run.plan import installed_torch
 from ddp_run.plan.launch_plan import agent_argv, agent_environment, make_plan
 from ddp_run.settings.parse import parse
 
-ROWS = preflight.torch_rows()
+ROWS = installed_torch.torch_rows()
 RANK = Path("/rank/__main__.py")
 PROGRAM = ["true", "--lr", "1"]
 

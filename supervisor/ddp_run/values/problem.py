@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 CODES = {
     "DDP101": "syntax-or-usage",
@@ -42,11 +42,10 @@ class Problem:
 
 @dataclass
 class Refused(Exception):
-    """Raised to refuse a launch: every problem found, nothing started. `exit_code` by interfaces: 2 or 78."""
+    """Raised to refuse a launch: every problem found, nothing started."""
 
     problems: tuple[Problem, ...]
     argv: tuple[str, ...] = ()
-    exit_code: int = field(default=2)
 
 
 def nearest(text: str, names: Iterable[str], count: int = 2) -> tuple[str, ...]:

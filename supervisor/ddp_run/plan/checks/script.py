@@ -11,6 +11,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
+from ddp_run.plan.check import Answer, Check, Launch
 from ddp_run.settings.options import Options
 from ddp_run.settings.other_launchers import (
     OTHERS,
@@ -27,15 +28,15 @@ from ddp_run.values.problem import Problem, nearest
 _SHELLS = re.compile(rb"#!\s{0,9}[^\s#]{0,200}/(?:env\s{1,9})?(?:ba|z|k|da|a)?sh\b")
 
 
-def check_script(options: Options, environ: Mapping[str, str], cwd: Path) -> tuple[Problem, ...]:
-    """Problems of what is to be run; empty where it can be started, or where that cannot be told."""
+def _check(launch: Launch) -> Answer:
+    options, environ, cwd = launch.options, launch.environ, launch.cwd
     if options.no_python and not options.run_path:
         found = _program_problem(options, environ, cwd)
     elif options.module and not options.run_path:
         found = _module_problem(options, environ, cwd)
     else:
         found = _script_problem(options, environ, cwd)
-    return (found,) if found else ()
+    return Answer(problems=(found,) if found else ())
 
 
 # ---------------------------------------------------------------------------------------------- scripts
@@ -322,3 +323,6 @@ def _which(program: str, environ: Mapping[str, str]) -> str | None:
 
 def _command(before: Sequence[str], *after: str) -> str:
     return shlex.join(["ddp-run", *before, *after])
+
+
+CHECK = Check("the script", _check, needed=True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
+from ddp_run.plan.check import Answer, Check, Launch
+from ddp_run.plan.installed_torch import find_torch_run
 from ddp_run.settings.options import Options, Setting
 from ddp_run.values.problem import Problem, nearest
 
@@ -12,12 +15,10 @@ _GROUP_BACKENDS = frozenset({"nccl", "gloo", "mpi", "ucc", "xccl", "hccl"})
 """Backends of process groups, which people give as that of the rendezvous."""
 
 
-def check_plug_ins(options: Options, torch_run: Path | None) -> list[Problem]:
-    """Names that the installed torch does not know; the agent would fail over them after it has imported torch.
-
-    `torch_run`: torch/distributed/run.py, beside which torch keeps the names of its own.
-    """
-    return [*_rendezvous_backend(options, torch_run), *_logs_specs(options)]
+def _check(launch: Launch) -> Answer:
+    """Names that the installed torch does not know; the agent would fail over them after it has imported torch."""
+    torch_run = find_torch_run([entry for entry in sys.path if entry])
+    return Answer(problems=(*_rendezvous_backend(launch.options, torch_run), *_logs_specs(launch.options)))
 
 
 def _logs_specs(options: Options) -> list[Problem]:
@@ -34,7 +35,10 @@ def _logs_specs(options: Options) -> list[Problem]:
 
 
 def _rendezvous_backend(options: Options, torch_run: Path | None) -> list[Problem]:
-    """torch/distributed/elastic/rendezvous/registry.py: its own names, and entry points of `torchrun.handlers`."""
+    """`torch_run`: torch/distributed/run.py, beside which torch keeps the names of its own.
+
+    torch/distributed/elastic/rendezvous/registry.py: its own names, and entry points of `torchrun.handlers`.
+    """
     name = options.rdzv_backend
     if options.standalone or name in ("static", "c10d") or torch_run is None:
         return []
@@ -74,3 +78,6 @@ def _entry_points(group: str) -> frozenset[str]:
 
 def _problem(setting: Setting, title: str, label: str, notes: tuple[str, ...], helps: tuple[str, ...]) -> Problem:
     return Problem("DDP101", title, setting.word, label, setting.place, notes, helps)
+
+
+CHECK = Check("plug-ins", _check, needed=True)

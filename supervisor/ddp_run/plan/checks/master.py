@@ -1,0 +1,111 @@
+"""The rendezvous' host: its address, and whether its port is free where this machine is that host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ddp_run.plan.check import Answer, Check, Cost, Launch, origin
+from ddp_run.settings.options import Options, Source
+from ddp_run.values.problem import Problem
+
+_ONE_NODE_S = 5.0
+_SEVERAL_NODES_S = 120.0
+"""How long DNS may take to be ready: pods and instances of one job start minutes apart."""
+_DRY_RUN_S = 1.0
+"""A plan is shown at once: on a login node the job's names may mean nothing."""
+
+
+def _check(launch: Launch) -> Answer:
+    options = launch.options
+    if not options.is_static and not _is_c10d(options):
+        return Answer()
+    from ddp_run.plan import net
+    from ddp_run.values.addresses import is_local
+
+    options = _drop_foreign_variables(options, is_local, net.port_is_free)
+    c10d = _is_c10d(options)
+    if not (options.is_static or c10d) or options.master is None:
+        return Answer(options=options)
+    host, port = options.master
+    several = options.max_nodes > 1
+    deadline_s = _DRY_RUN_S if options.dry_run else _SEVERAL_NODES_S if several else _ONE_NODE_S
+    say = launch.say if not options.dry_run else lambda _line: None
+    try:
+        # Each c10d agent asks whether the host is its own, so a name of this host may be a loopback address there.
+        found = net.resolve(host, port or 0, deadline_s, several_nodes=several, loopback_allowed=c10d, say=say)
+    except net.Unresolvable as error:
+        if options.dry_run:
+            warning = f"the master, {host}, does not resolve here: {error.reason}"
+            return Answer(options=options, warnings=(warning,))
+        return Answer(options=options, problems=(_about_host(options, error.reason, error.helps),))
+    if c10d:
+        return Answer(options=options)
+    local = is_local(found.ip)
+    if port and local and options.node_rank == 0 and not net.port_is_free(port, found.ip):
+        return Answer(options=options, problems=(_port_taken(options, port),))
+    # Not refused: behind address translation a host's public address is none of its interfaces'.
+    stranger = options.node_rank == 0 and not local
+    warnings = (f"the master, {host}, is not an address of this machine, which is node 0",) if stranger else ()
+    master = None if options.rdzv_endpoint or "master_addr" not in options.given else found.ip
+    return Answer(options=options, warnings=warnings, master=master)
+
+
+def _is_c10d(options: Options) -> bool:
+    return options.rdzv_backend == "c10d" and not options.standalone and bool(options.rdzv_endpoint)
+
+
+def _drop_foreign_variables(
+    options: Options, is_local: Callable[[str], bool], port_is_free: Callable[[int], bool]
+) -> Options:
+    """One node needs neither MASTER_ADDR nor MASTER_PORT: where they do not fit, they were meant for another job."""
+    if options.max_nodes > 1:
+        return options
+    port = options.settings["master_port"]
+    address = options.settings["master_addr"]
+    if address.source is Source.VARIABLE and not _names_this_host(options.master_addr, is_local):
+        dests = ["master_addr"] + (["master_port"] if port.source is Source.VARIABLE else [])
+        return options.without(dests, f"{options.master_addr} is not this machine, and the job has one node")
+    if port.source is Source.VARIABLE and options.master_port and not port_is_free(options.master_port):
+        return options.without(
+            ["master_port"], f"port {options.master_port} is taken, and one node needs no fixed port"
+        )
+    return options
+
+
+def _names_this_host(name: str, is_local: Callable[[str], bool]) -> bool:
+    import socket
+
+    from ddp_run.plan import net
+
+    if name in ("localhost", socket.gethostname()):
+        return True
+    try:
+        return is_local(net.resolve(name, 0, 1.0).ip)
+    except net.Unresolvable:
+        return False
+
+
+def _about_host(options: Options, title: str, helps: tuple[str, ...]) -> Problem:
+    setting = options.settings["rdzv_endpoint" if options.rdzv_endpoint else "master_addr"]
+    return Problem("DDP203", title, setting.word, "the master", origin(setting), helps=helps)
+
+
+def _port_taken(options: Options, port: int) -> Problem:
+    from ddp_run.plan import net
+
+    setting = options.settings["rdzv_endpoint" if options.rdzv_endpoint else "master_port"]
+    holder = net.port_holder(port)
+    notes: tuple[str, ...] = ()
+    if holder is not None and holder.pid is not None:
+        command = (holder.command or holder.name or "")[:120]
+        notes = (f"pid {holder.pid} listens there: {command}",)
+    elif holder is not None:
+        notes = ("another user's process listens there",)
+    helps = [f"--master-port={net.free_port()}" if not options.rdzv_endpoint else "another port in --rdzv-endpoint"]
+    if options.max_nodes == 1:
+        helps.append("leave --master-port out: one node takes a free port by itself")
+    title = f"port {port} is already taken on this host"
+    return Problem("DDP201", title, setting.word, "taken", origin(setting), notes, tuple(helps))
+
+
+CHECK = Check("the master", _check, Cost.WAITS)

@@ -1,0 +1,78 @@
+"""The installed torch, without importing it: where its launcher lies, and the options that it has."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddp_run.settings.table import Row, TableUnreadable, read_torch_table, rows_of_actions
+from ddp_run.values.problem import Problem, Refused
+
+_PRINT_ACTIONS = """
+import json
+from torch.distributed.run import get_args_parser
+def row(action):
+    kind = type(action).__name__
+    names = {"_StoreAction": "store", "_StoreTrueAction": "store_true", "_HelpAction": "help"}
+    return {
+        "flags": action.option_strings,
+        "dest": action.dest,
+        "action": names.get(kind, kind),
+        "type": getattr(action.type, "__name__", "str") if action.type else "str",
+        "default": action.default,
+        "choices": None if action.choices is None else list(action.choices),
+        "nargs": action.nargs,
+        "help": action.help or "",
+    }
+print(json.dumps([row(action) for action in get_args_parser()._actions if action.option_strings], default=str))
+"""
+
+
+def find_torch_run(search_path: Sequence[str]) -> Path | None:
+    """torch/distributed/run.py of the torch that `python -m` would take; torch itself is not imported."""
+    for entry in search_path:
+        if (Path(entry) / "torch" / "__init__.py").is_file():
+            path = Path(entry) / "torch" / "distributed" / "run.py"
+            return path if path.is_file() else None
+    # An editable build is not on the path but has a finder of its own.
+    from importlib.util import find_spec
+
+    spec = find_spec("torch")
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        path = Path(folder) / "distributed" / "run.py"
+        if path.is_file():
+            return path
+    return None
+
+
+def torch_rows() -> tuple[Row, ...]:
+    """The installed torch's options. Raises `Refused` where torch is missing or its parser cannot be read."""
+    path = find_torch_run([entry for entry in sys.path if entry])
+    if path is None:
+        helps = (f"{sys.executable} -m pip install torch",)
+        title = "torch is not installed for this Python"
+        raise Refused((Problem("DDP601", title, origin=sys.executable, helps=helps),))
+    try:
+        return read_torch_table(path.read_text(encoding="utf-8"))
+    except (TableUnreadable, OSError, ValueError):
+        return ask_torch_parser(sys.executable)
+
+
+def ask_torch_parser(python: str) -> tuple[Row, ...]:
+    """The rows as torch's parser itself tells them, in a process that imports torch (seconds). Raises `Refused`."""
+    import json
+    import subprocess
+
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
+    try:
+        done = subprocess.run(
+            [python, "-c", _PRINT_ACTIONS], env=environ, capture_output=True, text=True, timeout=120, check=True
+        )
+        return rows_of_actions(json.loads(done.stdout.splitlines()[-1]))
+    except (subprocess.SubprocessError, OSError, ValueError, IndexError, TableUnreadable) as error:
+        text = getattr(error, "stderr", None) or str(error)
+        notes = tuple(str(text).strip().splitlines()[-1:])
+        problem = Problem("DDP601", "the installed torch's options cannot be read", origin=python, notes=notes)
+        raise Refused((problem,)) from error
