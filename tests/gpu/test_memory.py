@@ -140,8 +140,8 @@ def test_a_gpu_that_computes_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
             wait_until(lambda: _share(watch, job.pid) >= 50, "a busy GPU", 60)
         finally:
             job.kill()
-            watch.end()
-            os.waitpid(watch.pid, 0)
+            watch.process.end()
+            os.waitpid(watch.process.pid, 0)
 
 
 def _share(watch: GpuWatch, pid: int) -> int:

@@ -19,6 +19,7 @@ import os, resource, signal, subprocess, sys, time
 from pathlib import Path
 from ddp_run.observe import processes
 from ddp_run.supervise import children
+from ddp_run.values.helper_process import HelperProcesses
 
 def alive():
     return [pid for pid in pids if processes.is_alive(pid)]
@@ -101,7 +102,8 @@ KEEPER = """
 for pid in pids: os.kill(pid, signal.SIGKILL)
 while alive(): time.sleep(0.01)
 quiet = subprocess.DEVNULL
-keeper = children.Keeper("{run}", [Path("{folder}")])
+helpers = HelperProcesses()
+keeper = children.Keeper("{run}", [Path("{folder}")], helpers)
 keeper.start()
 carrier = subprocess.Popen(["sleep", "300"], env={{"DDP_RUN_ID": "{run}"}}, stdout=quiet, stderr=quiet)
 print(carrier.pid)
@@ -116,7 +118,7 @@ def test_the_keeper_ends_what_is_left(tmp_path: Path, how: str) -> None:
             first = keeper.pid
             os.kill(first, signal.SIGKILL)
             assert os.waitpid(first, 0)[0] == first
-            assert keeper.reaped(first) and keeper.pid not in (None, first)
+            assert helpers.reaped(first) and keeper.pid not in (None, first)
         """,
     }[how]
     folder = tmp_path / "socket"
@@ -144,12 +146,13 @@ from pathlib import Path
 from ddp_run.observe import processes
 from ddp_run.supervise import children
 from ddp_run.observe.process_look import process
+from ddp_run.values.helper_process import HelperProcesses
 
 def started(words):
     return subprocess.Popen(words, stdout=subprocess.PIPE, env={})
 
 children.become_subreaper()
-keeper = children.Keeper(sys.argv[1], [Path(sys.argv[2])])
+keeper = children.Keeper(sys.argv[1], [Path(sys.argv[2])], HelperProcesses())
 keeper.start()
 daemon = "import os, time; os.fork() and os._exit(0); os.setsid(); print(os.getpid(), flush=True); time.sleep(300)"
 child = "import subprocess, time; p = subprocess.Popen(['sleep', '300'], env={})\\n"

@@ -273,8 +273,8 @@ def watch(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[GpuWatc
         monkeypatch.setenv(name, value)
     started = GpuWatch.start()
     yield started
-    started.end()
-    os.waitpid(started.pid, 0)
+    started.process.end()
+    os.waitpid(started.process.pid, 0)
 
 
 def now() -> MonotonicNs:

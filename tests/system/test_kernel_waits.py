@@ -115,9 +115,9 @@ def _look(pid: int, wanted: Callable[[ProcessLook], bool]) -> ProcessLook:
     question = PathProbe.ask([found])
     if question is None:
         return found
-    wait_until(lambda: question.aside.read()[1], "the path")
-    question.aside.end()
-    os.waitpid(question.aside.pid, 0)
+    wait_until(lambda: question.process.read()[1], "the path")
+    question.process.end()
+    os.waitpid(question.process.pid, 0)
     return completed(found, question.answers())
 
 
@@ -311,10 +311,10 @@ STUCK = """
 
 def _asked(pid: int) -> bytes:
     question = NativeStackProbe.ask(Rank(0), pid)
-    wait_until(lambda: question.aside.read()[1], "py-spy")
-    said, _ = question.aside.read()
-    question.aside.end()
-    os.waitpid(question.aside.pid, 0)
+    wait_until(lambda: question.process.read()[1], "py-spy")
+    said, _ = question.process.read()
+    question.process.end()
+    os.waitpid(question.process.pid, 0)
     return said
 
 

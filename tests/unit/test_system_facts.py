@@ -15,7 +15,6 @@ from tests.waiting import wait_until
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.advice import by_core
 from ddp_run.observe import core_dump, kernel_log, processes
-from ddp_run.observe.gpus import GpuWatch
 from ddp_run.observe.kernel_log import KernelLog, text_of
 from ddp_run.observe.space import StatvfsProbe
 from ddp_run.record import journal
@@ -34,7 +33,7 @@ from ddp_run.record.resources import MemoryTrend, MemoryUse, Space
 from ddp_run.supervise.leftovers import Leftovers
 from ddp_run.supervise.loop import Loop, reap
 from ddp_run.supervise.surroundings import Surroundings
-from ddp_run.values.aside import Asides
+from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.words import size_in_words
 
 AT = MonotonicNs(7)
@@ -145,8 +144,8 @@ def asked(question: StatvfsProbe, enough: int | None = None) -> list[SpaceCounte
 def test_space_of_paths_some_of_which_are_not_there(tmp_path: Path) -> None:
     question = StatvfsProbe.ask([str(tmp_path), str(tmp_path / "none"), "/proc"])
     found = asked(question)
-    question.aside.end()
-    os.waitpid(question.aside.pid, 0)
+    question.process.end()
+    os.waitpid(question.process.pid, 0)
     assert [each.path for each in found] == [str(tmp_path), "/proc"]
     assert found[0].total == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
     assert 0 < found[0].free <= found[0].total
@@ -158,8 +157,8 @@ def test_a_path_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest
     question = StatvfsProbe.ask([str(tmp_path), "/dead"])
     assert [each.path for each in asked(question, enough=1)] == [str(tmp_path)]
     assert question.answers(AT) == ([], False)
-    question.aside.end()
-    assert os.waitstatus_to_exitcode(os.waitpid(question.aside.pid, 0)[1]) == -signal.SIGKILL
+    question.process.end()
+    assert os.waitstatus_to_exitcode(os.waitpid(question.process.pid, 0)[1]) == -signal.SIGKILL
 
 
 def test_what_does_not_end_is_looked_for_less_and_less_often() -> None:
@@ -188,26 +187,27 @@ def test_what_does_not_end_is_looked_for_less_and_less_often() -> None:
 def test_whoever_reaped_it_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     question = StatvfsProbe.ask([str(tmp_path)])
     asked(question)
-    wait_until(lambda: question.aside.pid in dict(reap()), "its end")
-    question.aside.reaped = True
+    wait_until(lambda: question.process.pid in dict(reap()), "its end")
+    question.process.reaped = True
     killed: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, _signum: killed.append(pid))
-    question.aside.end()
+    question.process.end()
     assert killed == []
 
 
 def test_what_asks_nvml_is_ddp_runs_own_until_it_is_reaped() -> None:
     """A driver that hangs keeps it from ending; taken for a leftover of the job, it cost 5.5 s and was called one."""
-    asides, said = Asides(), list[Event]()
+    helpers, said = HelperProcesses(), list[Event]()
+    environ = {"CUDA_VISIBLE_DEVICES": "0"}
     with Loop([]) as loop:
-        around = Surroundings(loop, said.append, environ={}, places=(), started=dict, living=dict, asides=asides)
-        around._gpus = GpuWatch.start()
-        (pid,) = around.pids
+        around = Surroundings(loop, said.append, environ=environ, places=(), started=dict, living=dict, helpers=helpers)
+        around.ranks_start()
+        (pid,) = helpers.pids
         around._stop_looking_at_gpus("no answer")
-        assert asides.pids == {pid}
+        assert helpers.pids == {pid}
         wait_until(lambda: pid in dict(reap()), "its end")
-        assert asides.reaped(pid)
-        assert not asides.pids
+        assert helpers.reaped(pid)
+        assert not helpers.pids
         around.close()
 
 

@@ -7,17 +7,16 @@ killed. Why a process, and what it says: `gpu_probe`.
 from __future__ import annotations
 
 import json
-import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, final
 
-from ddp_run.observe import helper_process
 from ddp_run.observe.close_look import GpuUse
 from ddp_run.observe.process_look import in_first_pid_namespace
 from ddp_run.record.events import GpuSampled, LocalRank, MonotonicNs, Noted, Rank
-from ddp_run.values import aside
+from ddp_run.values.helper_process import HelperProcess, spawn
 
 FIRST_LOOK_S = 1.0
 LOOK_S = 10.0
@@ -54,13 +53,9 @@ def wanted(environ: Mapping[str, str]) -> bool:
 @final
 @dataclass(slots=True)
 class GpuWatch:
-    """The process that asks; `fd` becomes readable with its answers and at its end."""
+    """What the process that asks has said."""
 
-    pid: int
-    fd: int
-    _asking: int
-    reaped: bool = False
-    """Set by whoever waited for it: its pid may belong to another process from then on."""
+    process: HelperProcess
     said_why: bool = False
     """It ends because it cannot ask, and has told."""
     _asked_at: MonotonicNs | None = None
@@ -79,15 +74,8 @@ class GpuWatch:
     @classmethod
     def start(cls) -> Self:
         """Raises OSError."""
-        process = helper_process.start_probe(_PROGRAM)
-        process.returncode = 0  # the object goes, the process stays: it is reaped by its pid
-        assert process.stdin is not None and process.stdout is not None
-        asking, fd = os.dup(process.stdin.fileno()), os.dup(process.stdout.fileno())
-        process.stdin.close()
-        process.stdout.close()
-        os.set_blocking(fd, False)
-        os.set_blocking(asking, False)
-        watch = cls(process.pid, fd, asking)
+        # -P: the names of ddp-run's own modules must not hide others
+        watch = cls(spawn([sys.executable, "-P", str(_PROGRAM)], outlives_us=False))
         watch._own_pids = in_first_pid_namespace()  # in others NVML may give the host's pids, or none
         return watch
 
@@ -95,11 +83,8 @@ class GpuWatch:
         """Ask for a look, where none is being waited for."""
         if self._asked_at is not None:
             return
-        try:
-            os.write(self._asking, b"?")
-        except OSError:  # it has ended, and `fd` says so
-            return
-        self._asked_at = at
+        if self.process.tell(b"?"):  # else it has ended, and its descriptor says so
+            self._asked_at = at
 
     def ask_again(self, at: MonotonicNs) -> None:
         """Ask, where the last look is more than a second old."""
@@ -133,7 +118,7 @@ class GpuWatch:
         `started`: the pids of all ranks, the dead too: NVML may list one still.
         """
         events: list[GpuSampled | Noted] = []
-        got, over = aside.take(self.fd)
+        got, over = self.process.take()
         *lines, self._held = (self._held + got).split(b"\n")
         for line in lines:
             answer = json.loads(line)
@@ -153,13 +138,6 @@ class GpuWatch:
         if self._latest is None or at - self._latest.at > _FRESH_S * _SECOND:
             return ()
         return tuple(use for rank, local in sorted(local_ranks.items()) for use in use_of(self._latest, rank, local))
-
-    def end(self) -> None:
-        """Wait no longer. The process is killed; whoever reaps children reaps it, once its call has come back."""
-        os.close(self.fd)
-        os.close(self._asking)
-        if not self.reaped:
-            aside.kill(self.pid)
 
     def _is_worth(self, sample: GpuSampled) -> bool:
         asked_for, self._wanted = self._wanted, False

@@ -16,7 +16,7 @@ from typing import Self, final
 
 from ddp_run.observe.stack_text import native_frames
 from ddp_run.record.events import Event, MonotonicNs, NativeFramesSeen, Noted, Rank
-from ddp_run.values.aside import Aside, Asides
+from ddp_run.values.helper_process import HelperProcess, HelperProcesses, fork
 
 TOOL = "py-spy"
 _WAIT_S = 40.0
@@ -30,22 +30,22 @@ _MOST = 2
 class NativeStackProbe:
     """py-spy at work on one process."""
 
-    aside: Aside
+    process: HelperProcess
     rank: Rank
     pid: int
 
     @classmethod
     def ask(cls, rank: Rank, pid: int) -> Self:
         """Start it, if it is installed. Raises OSError."""
-        return cls(Aside.start(lambda fd: _become_tool(pid, fd), _WAIT_S), rank, pid)
+        return cls(fork(lambda fd: _become_tool(pid, fd), _WAIT_S), rank, pid)
 
 
 @final
 class NativeFrames:
     """Asks for the frames of the ranks that are said to be the culprits: one after the other, each once a stall."""
 
-    def __init__(self, asides: Asides) -> None:
-        self._asides = asides
+    def __init__(self, helpers: HelperProcesses) -> None:
+        self._helpers = helpers
         self._question: NativeStackProbe | None = None
         self._wanted: dict[Rank, int] = {}
         self._asked: set[Rank] = set()
@@ -67,11 +67,11 @@ class NativeFrames:
         if self._question is None:
             self._ask()
             return []
-        said, over = self._question.aside.read()
-        if not over and not self._question.aside.late:
+        said, over = self._question.process.read()
+        if not over and not self._question.process.late:
             return []
         rank, pid = self._question.rank, self._question.pid
-        self._question.aside.end()
+        self._question.process.end()
         self._question = None
         if over and not said:  # py-spy is not there
             self._off = True
@@ -88,7 +88,7 @@ class NativeFrames:
         self._wanted.clear()
         self._asked.clear()
         if self._question is not None:
-            self._question.aside.end()
+            self._question.process.end()
             self._question = None
 
     def _ask(self) -> None:
@@ -100,7 +100,7 @@ class NativeFrames:
             self._question = NativeStackProbe.ask(rank, pid)
         except OSError:
             return
-        self._asides.add(self._question.aside)
+        self._helpers.add(self._question.process)
 
 
 def _become_tool(pid: int, fd: int) -> None:

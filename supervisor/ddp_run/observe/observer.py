@@ -32,7 +32,7 @@ from ddp_run.record.events import (
     StallSeen,
     StragglerSeen,
 )
-from ddp_run.values.aside import Asides
+from ddp_run.values.helper_process import HelperProcesses
 
 _STACKS_S = 0.2
 """How long a rank mostly takes to write its stacks: it looks four times a second whether they are asked for."""
@@ -89,11 +89,16 @@ class Observer:
     """One start of the ranks of this node.
 
     `boards`: folders that may hold their boards; `folder`: the attempt's; `environ`: the agent's, which the ranks get
-    (reading theirs takes a lock that a rank may hold for ever); `asides`: knows what is started here.
+    (reading theirs takes a lock that a rank may hold for ever); `helpers`: knows what is started here.
     """
 
     def __init__(
-        self, boards: Sequence[Path], run_folder: Path, folder: Path, environ: Mapping[str, str], asides: Asides
+        self,
+        boards: Sequence[Path],
+        run_folder: Path,
+        folder: Path,
+        environ: Mapping[str, str],
+        helpers: HelperProcesses,
     ) -> None:
         self._board_folders = boards
         self._run_folder = run_folder
@@ -107,8 +112,8 @@ class Observer:
         self._compare_at = 0
         self._late_watch = LateWatch()
         self._gpus: Sequence[GpuUse] = ()
-        self._paths = WaitedPaths(asides)
-        self._native = NativeFrames(asides)
+        self._paths = WaitedPaths(helpers)
+        self._native = NativeFrames(helpers)
         self._ras = NcclRas(environ, folder)
 
     def close(self) -> None:

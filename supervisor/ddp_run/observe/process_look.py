@@ -2,7 +2,8 @@
 
 Nothing is asked here that can wait for a file system or for the process itself: links and tables of /proc are read,
 never a path they name, and no file of /proc that needs the lock of the process' memory (cmdline, environ, maps). What
-does, the path that a system call was given, is left to `read_path`, for a process of its own (`ddp_run.values.aside`).
+does, the path that a system call was given, is left to `read_path`, which `ddp_run.observe.waited_paths` calls in a
+process of its own.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self, final
 
 from ddp_run.record.events import MonotonicNs, SpaceCounted
-from ddp_run.values.aside import Aside
+from ddp_run.values.helper_process import HelperProcess, fork
 
 WAIT_S = 1.0
 """How long the answers are waited for, in all."""
@@ -20,17 +20,17 @@ WAIT_S = 1.0
 class StatvfsProbe:
     """A process that asks."""
 
-    aside: Aside
+    process: HelperProcess
     _told: int = 0
 
     @classmethod
     def ask(cls, paths: Sequence[str]) -> Self:
         """Ask for the file systems of these paths, in this order. Raises OSError."""
-        return cls(Aside.start(lambda fd: _answer(paths, fd), WAIT_S))
+        return cls(fork(lambda fd: _answer(paths, fd), WAIT_S))
 
     def answers(self, at: MonotonicNs) -> tuple[list[SpaceCounted], bool]:
         """What has been answered since the last call, and whether that was all."""
-        held, over = self.aside.read()
+        held, over = self.process.read()
         lines = held.split(b"\n")[:-1]
         fresh, self._told = lines[self._told :], len(lines)
         return [SpaceCounted(at, *json.loads(line)) for line in fresh], over

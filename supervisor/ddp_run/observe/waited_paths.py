@@ -1,7 +1,7 @@
 """The paths that ranks' system calls were given, from their memory.
 
 Reading memory takes a lock that a rank may hold for ever (a mapped file on a dead mount), so a process of its own does
-it (`ddp_run.values.aside`).
+it (`ddp_run.values.helper_process`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Self, final
 
 from ddp_run.observe.kernel_wait import PathArgument, memory_of, read_path, with_path
 from ddp_run.observe.process_look import ProcessLook
-from ddp_run.values.aside import Aside, Asides
+from ddp_run.values.helper_process import HelperProcess, HelperProcesses, fork
 
 _WAIT_S = 5.0
 
@@ -24,7 +24,7 @@ _WAIT_S = 5.0
 class PathProbe:
     """A process that reads."""
 
-    aside: Aside
+    process: HelperProcess
     _asked: tuple[PathArgument, ...]
 
     @classmethod
@@ -36,16 +36,14 @@ class PathProbe:
             return None
         memories = [memory for _, memory in asked]
         try:
-            return cls(
-                Aside.start(lambda fd: _answer(asked, fd), _WAIT_S, keep=memories), tuple(each for each, _ in asked)
-            )
+            return cls(fork(lambda fd: _answer(asked, fd), _WAIT_S, keep=memories), tuple(each for each, _ in asked))
         finally:
             for memory in memories:
                 os.close(memory)
 
     def answers(self) -> dict[PathArgument, str]:
         """What has been read so far."""
-        held, _ = self.aside.read()
+        held, _ = self.process.read()
         found = [json.loads(line) for line in held.split(b"\n")[:-1]]
         return {self._asked[index]: path for index, path in found}
 
@@ -54,8 +52,8 @@ class PathProbe:
 class WaitedPaths:
     """The paths that are known by now, and the question for more."""
 
-    def __init__(self, asides: Asides) -> None:
-        self._asides = asides
+    def __init__(self, helpers: HelperProcesses) -> None:
+        self._helpers = helpers
         self._question: PathProbe | None = None
         self.known: dict[PathArgument, str] = {}
 
@@ -67,13 +65,13 @@ class WaitedPaths:
         except OSError:
             return
         if self._question is not None:
-            self._asides.add(self._question.aside)
+            self._helpers.add(self._question.process)
 
     def end(self) -> None:
         """Keep what has been answered, and wait no longer."""
         if self._question is not None:
             self.known |= self._question.answers()
-            self._question.aside.end()
+            self._question.process.end()
             self._question = None
 
 

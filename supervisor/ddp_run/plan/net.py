@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ddp_run.values.addresses import Resolved, is_local, literal_address
-from ddp_run.values.aside import Aside, reap
+from ddp_run.values.helper_process import fork, reap
 
 _T = TypeVar("_T")
 
@@ -144,15 +144,15 @@ def _bounded(call: Callable[[], object], limit_s: float) -> Any:
 
     Not a thread: the agent is started with work between fork and exec, when no other thread may hold a lock.
     """
-    aside = Aside.start(lambda fd: _answer(call, fd), limit_s)
+    process = fork(lambda fd: _answer(call, fd), limit_s)
     try:
-        said, over = aside.read()
-        while not over and not aside.late:
-            select.select([aside.fd], [], [], max(0.0, aside.deadline - time.monotonic()))
-            said, over = aside.read()
+        said, over = process.read()
+        while not over and not process.late:
+            select.select([process.fd], [], [], max(0.0, process.deadline - time.monotonic()))
+            said, over = process.read()
     finally:
-        aside.end()
-        reap(aside.pid)
+        process.end()
+        reap(process.pid)
     if not over or not said:
         raise _NotReady(f"no answer in {limit_s:.0f} s")
     kind, value = json.loads(said)

@@ -50,7 +50,7 @@ from ddp_run.supervise.rank_watch import RankWatch
 from ddp_run.supervise.ranks import RankProcess, Ranks
 from ddp_run.tell.output import Output
 from ddp_run.tell.tail import Tailer
-from ddp_run.values.aside import Asides
+from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.stop_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ _NEXT_RULE_S = 0.02
 @final
 @dataclass(eq=False)
 class Attempt:
-    """Starts an agent and stays with it to its end. `keep` are pids below us that are not the job's."""
+    """Starts an agent and stays with it to its end."""
 
     number: int
     folder: Path
@@ -83,9 +83,11 @@ class Attempt:
     output: Output
     tailer: Tailer
     keeper: children.Keeper
+    helpers: HelperProcesses
     places: tuple[str, ...] = ()
     """Paths whose free space is of interest after a death."""
-    keep: frozenset[int] = frozenset()
+    earlier_pids: frozenset[int] = frozenset()
+    """What could not be ended of attempts before this one."""
     hang_timeout_s: float | None = None
     """End the job after so long without progress, where a closer look has shown who waits or stands still."""
     stops: int = 0
@@ -104,7 +106,6 @@ class Attempt:
     _agent: int | None = None
     _finished: bool = False
     _first_end: float | None = None
-    _asides: Asides = field(default_factory=Asides)
     _agent_log: GrowingLog | None = None
     _looked_around: int | None = None
     """The last restart at whose first death the system was looked at; -1: the agent's death."""
@@ -142,7 +143,7 @@ class Attempt:
             places=self.places,
             started=lambda: self._ranks.started,
             living=lambda: self._ranks.living,
-            asides=self._asides,
+            helpers=self.helpers,
         )
         self.loop.watch(self.inbox.fileno(), self._read_inbox)
         self.loop.set_timer(_LOOK_FOR_RANKS_S, self._look_for_ranks)
@@ -300,9 +301,8 @@ class Attempt:
             if pid == self._agent:
                 self._on_agent_end(code)
                 continue
-            if self._asides.reaped(pid) or self.keeper.reaped(pid):
+            if self.helpers.reaped(pid):
                 continue
-            self._surroundings.reaped(pid)
             for process in self._ranks.of_pid(pid):
                 self._on_rank_end(process, code)
 
@@ -351,7 +351,7 @@ class Attempt:
     def _make_observer(self) -> Observer:
         from ddp_run.observe.observer import Observer
 
-        return Observer(self.inbox.board_folders, self.run_folder, self.folder, self._environ, self._asides)
+        return Observer(self.inbox.board_folders, self.run_folder, self.folder, self._environ, self.helpers)
 
     def _gpu_use(self, alive: Sequence[RankStarted]) -> Sequence[GpuUse]:
         return self._surroundings.gpu_use({event.rank: event.local_rank for event in alive})
@@ -366,9 +366,7 @@ class Attempt:
 
     def _not_the_jobs(self) -> Set[int]:
         """Pids below us that are not the job's."""
-        keeper = set() if self.keeper.pid is None else {self.keeper.pid}
-        ours = {*self.keep, *keeper, *self._asides.pids, *self._surroundings.pids}
-        return ours - set(self._ranks.living.values())
+        return {*self.earlier_pids, *self.helpers.pids} - set(self._ranks.living.values())
 
     # ------------------------------------------------------------------------------- the end
 
@@ -381,7 +379,7 @@ class Attempt:
         ranks = {each.event.pid: each.event for each in self._ranks if each.alive}
         # a rank whose main thread has ended and another one not is listed as a zombie
         left = {*leftovers.pids(), *ranks}
-        self.not_ended = frozenset({*left, *self._asides.pids, *self._surroundings.pids})
+        self.not_ended = frozenset(left)
         for event in not_ended(left, ranks, self._watch.paths):
             self._put(event)
 

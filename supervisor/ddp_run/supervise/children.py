@@ -11,8 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import final
 
-from ddp_run.observe.helper_process import die_with_parent, libc_prctl
 from ddp_run.observe.processes import below, send_signal
+from ddp_run.values.helper_process import (
+    HelperProcess,
+    HelperProcesses,
+    die_with_parent,
+    libc_prctl,
+    reap,
+    spawn,
+)
 from ddp_run.values.private_files import open_private
 
 _KEEPER = Path(__file__).parents[1] / "keeper.py"
@@ -47,10 +54,11 @@ def start_agent(argv: Sequence[str], environ: Mapping[str, str], log: Path) -> s
 class Keeper:
     """The process that ends the job's processes should ddp-run itself be killed: `ddp_run/keeper.py`."""
 
-    def __init__(self, run_id: str, folders: Sequence[Path]) -> None:
+    def __init__(self, run_id: str, folders: Sequence[Path], helpers: HelperProcesses) -> None:
         """`folders`: of ddp-run's socket and of the ranks' boards; removed at the end."""
-        self._words = [sys.executable, "-I", "-S", str(_KEEPER), run_id, *map(str, folders)]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._argv = [sys.executable, "-I", "-S", str(_KEEPER), run_id, *map(str, folders)]
+        self._helpers = helpers
+        self._process: HelperProcess | None = None
         self._starts = 0
 
     @property
@@ -61,46 +69,33 @@ class Keeper:
     def start(self) -> None:
         """Raises OSError."""
         self._starts += 1
-        self._process = subprocess.Popen(
-            self._words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
+        self._process = spawn(self._argv, outlives_us=True)
+        self._helpers.add(self._process, self._on_end)
 
     def stopping(self) -> None:
         """ddp-run was told to stop: should it not come to that, the keeper does it."""
-        if self._process is not None and self._process.stdin is not None:
-            try:
-                os.write(self._process.stdin.fileno(), b"s")
-            except OSError:
-                pass
+        if self._process is not None:
+            self._process.tell(b"s")
 
-    def reaped(self, pid: int) -> bool:
-        """A child was waited for; whether it was this one. Somebody has killed it then, and it is started again."""
-        if self._process is None or pid != self._process.pid:
-            return False
-        self._process.returncode = -signal.SIGKILL
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process = None
+    def _on_end(self) -> None:
+        """Somebody has killed it: it is started again."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
         if self._starts < _MOST_KEEPERS:
             try:
                 self.start()
             except OSError:
                 pass
-        return True
 
     def dismiss(self) -> None:
         """This run ends: see the keeper go where nothing is left of the job. Else it does its work when we are gone."""
         if self._process is None or below(but={self._process.pid}) != []:
             return
-        try:
-            self._process.communicate(b"q", timeout=1)
-        except (OSError, subprocess.TimeoutExpired):
-            self._process.kill()
+        if self._process.tell(b"q") and reap(self._process.pid):
+            self._process.close()
+        else:
+            self._process.end()
 
 
 def kill_everything_below() -> bool:

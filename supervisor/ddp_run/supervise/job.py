@@ -49,6 +49,7 @@ from ddp_run.supervise.loop import Caught, Loop, reap
 from ddp_run.supervise.machine import HANDLED_SIGNALS, AttemptMachine
 from ddp_run.tell.output import Output
 from ddp_run.tell.tail import Tailer
+from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.redaction import redact_words
 from ddp_run.values.stop_signals import STOP_SIGNALS
 
@@ -123,7 +124,8 @@ class _Job:
     _ports_lost: int = 0
     _port: int | None = None
     keeper: children.Keeper = field(init=False)
-    _keep: frozenset[int] = frozenset()
+    _helpers: HelperProcesses = field(default_factory=HelperProcesses)
+    _not_ended: frozenset[int] = frozenset()
     _stops: int = 0
     """Stop signals received."""
     _waiting: Attempt | None = None
@@ -138,7 +140,7 @@ class _Job:
     def run(self) -> int:
         self._ports = MasterPorts(self.plan)
         self.output = Output(console_settings(self.plan.options), self.environ, self.loop)
-        self.keeper = children.Keeper(self.folder.run_id, self.inbox.board_folders)
+        self.keeper = children.Keeper(self.folder.run_id, self.inbox.board_folders, self._helpers)
         self.stack.callback(self.keeper.dismiss)
         self._sinks = (self.journal.record, self.output.tell)
         self._emit(self._run_started())
@@ -182,7 +184,8 @@ class _Job:
             attempt.stay()
             self._stops += attempt.stops
             # what could not be ended has SIGKILL already, and is no leftover of the next attempt
-            self._keep = frozenset(pid for pid in self._keep | attempt.not_ended if processes.is_alive(pid))
+            left = self._not_ended | attempt.not_ended
+            self._not_ended = frozenset(pid for pid in left if processes.is_alive(pid))
             outcome = self._last = self._conclude(attempt)
             self._shown_until = attempt
             if not outcome.decision.free:
@@ -218,8 +221,9 @@ class _Job:
             output=self.output,
             tailer=tailer,
             places=places(self.environ, self.folder),
-            keep=self._keep,
+            earlier_pids=self._not_ended,
             keeper=self.keeper,
+            helpers=self._helpers,
             hang_timeout_s=options.hang_timeout_s,
         )
         attempt.start(argv, agent_environ(self.plan, self.environ, self.folder, self.inbox, number, self._backend))
@@ -315,7 +319,7 @@ class _Job:
                     os.kill(os.getpid(), signal.SIGSTOP)
                 case Caught(signal.SIGCHLD):
                     for pid, _code in reap():
-                        self.keeper.reaped(pid)
+                        self._helpers.reaped(pid)
                 case Caught(signum) if signum in HANDLED_SIGNALS:
                     self._emit(SignalReceived(now(), signum))
                     self._stops += signum in STOP_SIGNALS

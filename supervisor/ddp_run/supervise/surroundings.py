@@ -6,7 +6,7 @@ Each is optional: what cannot be seen is a note, and the rest goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 from ddp_run.observe import gpus, memory, space
@@ -18,7 +18,7 @@ from ddp_run.observe.space import StatvfsProbe
 from ddp_run.record.events import Event, LocalRank, Noted, Rank
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
-from ddp_run.values.aside import Asides
+from ddp_run.values.helper_process import HelperProcesses
 
 
 @final
@@ -38,14 +38,14 @@ class Surroundings:
         places: Sequence[str],
         started: Callable[[], Mapping[Rank, int]],
         living: Callable[[], Mapping[Rank, int]],
-        asides: Asides,
+        helpers: HelperProcesses,
     ) -> None:
         self._loop = loop
         self._emit = emit
         self._places = places
         self._started = started
         self._living = living
-        self._asides = asides
+        self._helpers = helpers
         self._kernel_log = KernelLog.open()
         self._may_use_gpus = gpus.wanted(environ)
         self._sampler: Sampler | None = None
@@ -81,7 +81,7 @@ class Surroundings:
 
     def awaited_s(self) -> float:
         """How long what a failure asked for is still to be awaited, at most; it has mostly come long ago."""
-        space_s = self._space.aside.deadline - time.monotonic() if self._space is not None else 0.0
+        space_s = self._space.process.deadline - time.monotonic() if self._space is not None else 0.0
         return max(space_s, self._gpus.awaited_s(now()) if self._gpus is not None else 0.0)
 
     def close(self) -> None:
@@ -92,18 +92,6 @@ class Surroundings:
         if logged is not None:
             self._emit(logged)
         self._kernel_log.close()
-
-    # ------------------------------------------------------------------------ processes of its own
-
-    def reaped(self, pid: int) -> None:
-        """A child was waited for."""
-        if self._gpus is not None and pid == self._gpus.pid:
-            self._gpus.reaped = True
-
-    @property
-    def pids(self) -> Set[int]:
-        """Processes below ddp-run that are not the job's."""
-        return set() if self._gpus is None else {self._gpus.pid}
 
     # --------------------------------------------------------------------------------- memory
 
@@ -133,7 +121,8 @@ class Surroundings:
         except OSError as error:
             self._emit(Noted(now(), f"GPU monitoring disabled: {error}"))
             return
-        self._loop.watch(self._gpus.fd, self._read_gpus)
+        self._helpers.add(self._gpus.process)
+        self._loop.watch(self._gpus.process.fd, self._read_gpus)
         self._look_at_gpus()
 
     def _look_at_gpus(self) -> None:
@@ -165,10 +154,8 @@ class Surroundings:
         if self._gpus is None:
             return
         self._loop.cancel_timer(self._look_at_gpus)
-        self._loop.unwatch(self._gpus.fd)
-        self._gpus.end()
-        if not self._gpus.reaped:
-            self._asides.killed(self._gpus.pid)
+        self._loop.unwatch(self._gpus.process.fd)
+        self._gpus.process.end()
         self._gpus = None
         if why:
             self._emit(Noted(now(), f"GPU monitoring disabled: {why}"))
@@ -181,8 +168,8 @@ class Surroundings:
         except OSError as error:
             self._emit(Noted(now(), f"free space not counted: {error}"))
             return
-        self._asides.add(self._space.aside)
-        self._loop.watch(self._space.aside.fd, self._read_space)
+        self._helpers.add(self._space.process)
+        self._loop.watch(self._space.process.fd, self._read_space)
         self._loop.set_timer(space.WAIT_S, self._end_space)
 
     def _read_space(self) -> None:
@@ -197,6 +184,6 @@ class Surroundings:
     def _end_space(self) -> None:
         if self._space is not None:
             self._loop.cancel_timer(self._end_space)
-            self._loop.unwatch(self._space.aside.fd)
-            self._space.aside.end()
+            self._loop.unwatch(self._space.process.fd)
+            self._space.process.end()
             self._space = None
