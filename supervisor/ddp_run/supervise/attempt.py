@@ -42,6 +42,7 @@ from ddp_run.supervise.actions import (
     SuspendSelf,
     TellUnfinished,
 )
+from ddp_run.supervise.agent import Agent
 from ddp_run.supervise.inbox import Inbox
 from ddp_run.supervise.job_signals import JobSignals
 from ddp_run.supervise.loop import Call, Caught, Loop, reap
@@ -54,7 +55,6 @@ from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.stop_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
-    from ddp_run.evidence.log_tail import GrowingLog
     from ddp_run.observe.close_look import GpuUse
     from ddp_run.observe.observer import Observer
     from ddp_run.supervise.surroundings import Surroundings
@@ -77,8 +77,10 @@ class Attempt:
     folder: Path
     run_folder: Path
     machine: AttemptMachine
+    agent: Agent
     loop: Loop
-    emit: EventSink
+    to_sinks: EventSink
+    """Journal and console. Events go there through `_put`, which asks the machine what follows from each."""
     inbox: Inbox
     output: Output
     tailer: Tailer
@@ -103,10 +105,8 @@ class Attempt:
     """Loads one rule a step."""
     _environ: Mapping[str, str] = field(default_factory=dict)
     """The agent's, and so the ranks' but for what the agent adds."""
-    _agent: int | None = None
     _finished: bool = False
     _first_end: float | None = None
-    _agent_log: GrowingLog | None = None
     _looked_around: int | None = None
     """The last restart at whose first death the system was looked at; -1: the agent's death."""
     _ranks: Ranks = field(init=False)
@@ -116,7 +116,7 @@ class Attempt:
 
     def __post_init__(self) -> None:
         self._ranks = Ranks(self.loop, self._read_inbox, self._on_rank_end)
-        self._signals = JobSignals(self._ranks, lambda: self._agent, self._not_the_jobs)
+        self._signals = JobSignals(self._ranks, lambda: self.agent.pid, self._not_the_jobs)
         self._watch = RankWatch(
             self.loop,
             self._put,
@@ -129,11 +129,9 @@ class Attempt:
 
     def start(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
         """Start the agent. Raises OSError."""
-        # The process object is dropped: reap() waits for the pid, whoever it belongs to.
-        agent = children.start_agent(argv, environ, self.folder / file_names.AGENT_LOG)
-        agent.returncode = 0
-        self._agent, self._environ = agent.pid, environ
-        self._put(AgentStarted(now(), agent.pid))
+        pid = self.agent.start(argv, environ)
+        self._environ = environ
+        self._put(AgentStarted(now(), pid))
         from ddp_run.supervise.surroundings import Surroundings
 
         self._surroundings = Surroundings(
@@ -193,7 +191,7 @@ class Attempt:
             self._serving = False
 
     def _serve(self, event: Event) -> None:
-        self.emit(event)
+        self.to_sinks(event)
         for action in self.machine.on(event):
             self._do(action)
 
@@ -206,7 +204,6 @@ class Attempt:
                 key = timer.kind, timer.rank, timer.restart
                 self.loop.set_timer(after_s, partial(self._fire, timer), key=key)
             case AwaitReport():
-                self._agent_log = None
                 self._look_for_report()
             case TellUnfinished(failed, kill_in_s):
                 self.output.tell_unfinished(failed, kill_in_s)
@@ -298,7 +295,7 @@ class Attempt:
 
     def _reap(self) -> None:
         for pid, code in reap():
-            if pid == self._agent:
+            if self.agent.reaped(pid):
                 self._on_agent_end(code)
                 continue
             if self.helpers.reaped(pid):
@@ -307,7 +304,6 @@ class Attempt:
                 self._on_rank_end(process, code)
 
     def _on_agent_end(self, code: int) -> None:
-        self._agent = None
         self._read_inbox()
         for process in self._ranks:
             if process.alive and not processes.is_alive(process.event.pid):
@@ -317,11 +313,11 @@ class Attempt:
             self._look_around(-1)
 
     def _look_for_ranks(self) -> None:
-        if self._agent is None or self._finished:
+        if self.agent.pid is None or self._finished:
             return
         self.loop.set_timer(_LOOK_FOR_RANKS_S, self._look_for_ranks)
         if not self._ranks.complete:
-            for event in self._ranks.unheard(self._agent, self.number):
+            for event in self._ranks.unheard(self.agent.pid, self.number):
                 self._on_rank_start(event)
 
     def _load_a_rule(self) -> None:
@@ -333,15 +329,9 @@ class Attempt:
             self.loop.set_timer(_NEXT_RULE_S, self._load_a_rule)
 
     def _look_for_report(self) -> None:
-        if self._agent is None:
+        if self.agent.pid is None:
             return
-        from ddp_run.evidence import childfailed
-        from ddp_run.evidence.log_tail import GrowingLog
-
-        if self._agent_log is None:
-            self._agent_log = GrowingLog(self.folder / file_names.AGENT_LOG, file_names.AGENT_LOG)
-        log = self._agent_log.more()
-        if log is not None and childfailed.is_complete(log.lines):
+        if self.agent.has_reported():
             self._put(AgentReported(now()))
         else:
             self.loop.set_timer(_LOOK_FOR_REPORT_S, self._look_for_report)

@@ -1,13 +1,12 @@
-"""The processes that ddp-run is the parent of: the agent with all below it, and the keeper. No policy."""
+"""That nothing of a job outlives ddp-run: orphans become its children, and a keeper ends them should it be killed."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
@@ -15,12 +14,10 @@ from ddp_run.observe.processes import below, send_signal
 from ddp_run.values.helper_process import (
     HelperProcess,
     HelperProcesses,
-    die_with_parent,
     libc_prctl,
     reap,
     spawn,
 )
-from ddp_run.values.private_files import open_private
 
 _KEEPER = Path(__file__).parents[1] / "keeper.py"
 
@@ -32,22 +29,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 def become_subreaper() -> bool:
     """Make processes whose parent dies our children (prctl(2), PR_SET_CHILD_SUBREAPER). False where refused."""
     return libc_prctl()(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-
-
-def start_agent(argv: Sequence[str], environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """Start the agent in a session of its own, its output in `log`. Raises OSError.
-
-    Nobody may wait for it but `ddp_run.supervise.loop.reap`, which would otherwise race for its exit code.
-    """
-    with open(open_private(log, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as output:
-        return subprocess.Popen(
-            argv,
-            env=environ,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            preexec_fn=die_with_parent(),  # noqa: PLW1509  # this process has one thread
-        )
 
 
 @final

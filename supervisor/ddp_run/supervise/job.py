@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, assert_never, final
 
 from ddp_run import __version__
 from ddp_run.observe import processes
@@ -42,10 +42,11 @@ from ddp_run.record.events import (
 from ddp_run.record.journal import Journal, now
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.supervise import children
+from ddp_run.supervise.agent import Agent
 from ddp_run.supervise.agent_start import MasterPorts, agent_environ, console_settings, places
 from ddp_run.supervise.attempt import Attempt
 from ddp_run.supervise.inbox import Inbox, clear_stale
-from ddp_run.supervise.loop import Caught, Loop, reap
+from ddp_run.supervise.loop import Call, Caught, Loop, reap
 from ddp_run.supervise.machine import HANDLED_SIGNALS, AttemptMachine
 from ddp_run.tell.output import Output
 from ddp_run.tell.tail import Tailer
@@ -215,8 +216,9 @@ class _Job:
             machine=AttemptMachine(
                 options.grace_s, local_restarts(options), self.plan.agent_signals, agent_ends_with_ranks(options)
             ),
+            agent=Agent(folder),
             loop=self.loop,
-            emit=self._emit,
+            to_sinks=self._emit,
             inbox=self.inbox,
             output=self.output,
             tailer=tailer,
@@ -320,11 +322,13 @@ class _Job:
                 case Caught(signal.SIGCHLD):
                     for pid, _code in reap():
                         self._helpers.reaped(pid)
-                case Caught(signum) if signum in HANDLED_SIGNALS:
+                case Caught(signum):
                     self._emit(SignalReceived(now(), signum))
                     self._stops += signum in STOP_SIGNALS
-                case _:
+                case Call():  # a timer or a descriptor of an attempt that is over
                     pass
+                case _:
+                    assert_never(wakeup)
 
     def _served_stop(self) -> bool:
         """Whether a signal to stop has come just now."""

@@ -12,7 +12,7 @@ from ddp_run.observe import processes
 from ddp_run.observe.kernel_wait import PathArgument
 from ddp_run.observe.process_look import last_thread
 from ddp_run.observe.waited_paths import completed
-from ddp_run.record.events import Event, Noted, NotEnded, RankStarted, SignalSent
+from ddp_run.record.events import EventSink, Noted, NotEnded, RankStarted, SignalSent
 from ddp_run.record.journal import now
 
 _LEFTOVERS_S = 5.0
@@ -30,7 +30,7 @@ class Leftovers:
     `serve` lets the loop go on for so many seconds at most, and says whether somebody asked meanwhile for the end.
     """
 
-    emit: Callable[[Event], None]
+    emit: EventSink
     serve: Callable[[float], bool]
     others: Callable[[], Set[int]]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, final
 
-from ddp_run.record.events import Event, HangTimedOut, Noted, Rank, RankStarted
+from ddp_run.record.events import EventSink, HangTimedOut, Noted, Rank, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.ranks import Ranks
@@ -32,7 +32,7 @@ class RankWatch:
     def __init__(
         self,
         loop: Loop,
-        emit: Callable[[Event], None],
+        emit: EventSink,
         ranks: Ranks,
         *,
         hang_timeout_s: float | None,

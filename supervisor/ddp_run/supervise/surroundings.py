@@ -15,7 +15,7 @@ from ddp_run.observe.gpus import GpuWatch
 from ddp_run.observe.kernel_log import KernelLog
 from ddp_run.observe.memory import Sampler
 from ddp_run.observe.space import StatvfsProbe
-from ddp_run.record.events import Event, LocalRank, Noted, Rank
+from ddp_run.record.events import EventSink, LocalRank, Noted, Rank
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
 from ddp_run.values.helper_process import HelperProcesses
@@ -32,7 +32,7 @@ class Surroundings:
     def __init__(
         self,
         loop: Loop,
-        emit: Callable[[Event], None],
+        emit: EventSink,
         *,
         environ: Mapping[str, str],
         places: Sequence[str],
