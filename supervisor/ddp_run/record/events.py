@@ -155,7 +155,7 @@ class SignalReceived:
 
 @frozen
 class SignalSent:
-    """ddp-run sent a signal to `target` ("agent", "ranks", "rank 3", "job", "leftovers")."""
+    """ddp-run sent a signal to `target` ("agent", "ranks", "job", "leftovers")."""
 
     at: MonotonicNs
     target: str
@@ -459,18 +459,23 @@ class RunEnded:
     exit_code: int
 
 
-Event = (
-    RunStarted
-    | AttemptStarted
-    | AgentStarted
+Decisive = (
+    AgentStarted
     | RankStarted
     | RankFailed
     | RankExited
     | AgentReported
     | AgentExited
     | SignalReceived
-    | SignalSent
     | TimerFired
+    | HangTimedOut
+)
+"""What an attempt's machine may act on."""
+
+Kept = (
+    RunStarted
+    | AttemptStarted
+    | SignalSent
     | MemoryCounted
     | MemorySampled
     | GpuSampled
@@ -484,12 +489,14 @@ Event = (
     | StallSeen
     | NativeFramesSeen
     | StallEnded
-    | HangTimedOut
     | NotEnded
     | Noted
     | AttemptEnded
     | RunEnded
 )
+"""What is written down, shown and judged, and changes nothing while the attempt runs."""
+
+Event = Decisive | Kept
 
 EventSink = Callable[[Event], None]
 """Who is told of each event: the journal first, then the console; a page or a metric would be another one."""

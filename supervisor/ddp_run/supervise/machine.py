@@ -15,33 +15,14 @@ from ddp_run.record.events import (
     AgentExited,
     AgentReported,
     AgentStarted,
-    AttemptEnded,
-    AttemptStarted,
-    CoreDumped,
     Event,
-    GpuSampled,
     HangTimedOut,
-    KernelLogged,
-    MemoryCounted,
-    MemorySampled,
-    NativeFramesSeen,
-    Noted,
-    NotEnded,
-    ProgressSampled,
+    Kept,
     Rank,
     RankExited,
     RankFailed,
-    RankFinished,
-    RankPhase,
     RankStarted,
-    RunEnded,
-    RunStarted,
     SignalReceived,
-    SignalSent,
-    SpaceCounted,
-    StallEnded,
-    StallSeen,
-    StragglerSeen,
     Timer,
     TimerFired,
     TimerKind,
@@ -145,18 +126,10 @@ class AttemptMachine:
                 return self._on_signal(event.signum)
             case TimerFired():
                 return self._on_timer(event)
-            case RunStarted() | AttemptStarted() | SignalSent() | NotEnded() | Noted() | AttemptEnded() | RunEnded():
-                return []
             case HangTimedOut():
                 return self._on_hang(event)
-            case RankPhase() | RankFinished() | ProgressSampled() | StragglerSeen() | StallSeen() | NativeFramesSeen():
-                return []
-            case StallEnded():
-                return []
-            case MemoryCounted() | MemorySampled() | GpuSampled() | SpaceCounted() | KernelLogged() | CoreDumped():
-                return []
             case _:
-                assert_never(event)
+                return _nothing(event)
 
     @property
     def _anyone_alive(self) -> bool:
@@ -306,3 +279,8 @@ class AttemptMachine:
             return []
         self._state = _State.DONE
         return [FinishAttempt()]
+
+
+def _nothing(_event: Kept) -> list[Action]:
+    """What to do about an event that decides nothing; its type makes a decisive one without an arm above an error."""
+    return []
