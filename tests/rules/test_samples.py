@@ -26,6 +26,7 @@ from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import journal
 from ddp_run.record.events import Event
+from ddp_run.tell.verdict_text import verdict_block
 
 SAMPLES = Path(__file__).parent / "samples"
 NAMES = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
@@ -69,6 +70,13 @@ def test_verdict(name: str) -> None:
             assert lines[quote.line - 1] == quote.text
     if "evidence" in wanted:
         assert any(wanted["evidence"] in quote.text for quote in verdict.evidence)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_block_is_short(name: str) -> None:
+    """What happened and where, the proof, what to do: on a screen beside what came before."""
+    block = verdict_block(verdict_of(SAMPLES / name), folder=SAMPLES / name, attempt=0, attempts=1, width=120)
+    assert len(block.splitlines()) <= 16
 
 
 @pytest.mark.parametrize("name", NAMES)

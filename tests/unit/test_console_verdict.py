@@ -71,10 +71,8 @@ FAILED_TEXT = golden(
     88 |         raise ValueError(sample)
        |         ^
       --> /data/ddp-run-logs/20261121-081500-a1b2/attempt_1/rank_3/stderr.log:17
-       |
        |     raise ValueError(sample)
        | ValueError: bad sample
-       |
        = note: ranks 0-2 ended with code 1 after rank 3 (lost its peer, rank 3); they are not the cause
        = note: not retried: a retry runs the same code on the same data
     help: look at the sample that rank 3 had

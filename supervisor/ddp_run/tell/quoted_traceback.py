@@ -11,15 +11,30 @@ _FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]+)", line \d+')
 _PACKAGE = re.compile(r"(?:site|dist)-packages/(?P<name>[\w\-]+)")
 _HEADER = "Traceback (most recent call last)"
 _MOST_MESSAGE = 8
-_SHORT = 16
-"""Lines up to which Python's marks below the source stay."""
+_SOURCE = re.compile(r"^ {4}")
 _CARETS = re.compile(r"^\s*[\^~]+\s*$")
 _FEW = 1
 """Library frames in a row that are shown as they are."""
 
 
-def short(lines: Sequence[str]) -> list[str]:
-    """The lines of a printed traceback, shortened; of a chain's earlier exceptions only what they say."""
+def short(lines: Sequence[str], most: int) -> list[str]:
+    """The lines of a printed traceback, of which at most so many are shown: first Python's marks below the source go,
+    then its heading, then the outermost frames. Of a chain's earlier exceptions only what they say is shown.
+    """
+    shown = _shortened(lines)
+    if len(shown) > most:
+        shown = [line for line in shown if not _CARETS.match(line)]
+    if len(shown) > most:
+        shown = [line for line in shown if _HEADER not in line]
+    if len(shown) <= most:
+        return shown
+    start = len(shown) - most + 1
+    while start < len(shown) - 1 and _SOURCE.match(shown[start]):  # no line of source without its frame
+        start += 1
+    return [f"  … {start} lines", *shown[start:]]
+
+
+def _shortened(lines: Sequence[str]) -> list[str]:
     headers = [index for index, line in enumerate(lines) if _HEADER in line]
     index = headers[-1] if headers else 0
     shown = [line for line in lines[:index] if line[:1].strip() and _HEADER not in line][-_MOST_MESSAGE:]
@@ -39,8 +54,7 @@ def short(lines: Sequence[str]) -> list[str]:
             libraries = []
             shown += lines[index:end]
         index = end
-    shown += _run(libraries, last=True)
-    return shown if len(shown) <= _SHORT else [line for line in shown if not _CARETS.match(line)]
+    return shown + _run(libraries, last=True)
 
 
 def _end_of_frame(lines: Sequence[str], index: int) -> int:

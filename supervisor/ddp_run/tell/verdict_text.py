@@ -39,7 +39,11 @@ _COLOUR: Final = {
     "arrow": "1;34",
 }
 _MAX_QUOTE: Final = 400
-_MAX_TRACEBACK: Final = 16
+_BLOCK: Final = 15
+"""Lines of a block, as far as its quotations can be shortened."""
+_LEAST_QUOTE: Final = 6
+"""Lines of a traceback that are always shown: the innermost frames and what was raised."""
+_MOST_QUOTES: Final = 16
 _UNSAFE: Final = re.compile(r"[^!-$&-~\u00a1-\u1fff\u2070-\u2fff\u3001-\ud7ff\ue000-\U0010ffff]")
 
 
@@ -82,14 +86,17 @@ def verdict_block(
     paint = _painter(colour)
     lines = [_headline(verdict, attempts, paint)]
     lines += _where(verdict, attempt, attempts, read_line, width, paint)
-    raised = verdict.first_failure.exception if verdict.first_failure else None
-    for quotes in _by_place(verdict.evidence):
-        lines += _quotation(quotes, _text(quotes, raised), folder, width, paint)
-    lines += [f"   {paint('arrow', '=')} note: {note}" for note in _notes(verdict, decision)]
-    lines += _helps(verdict.advice, paint)
+    ending = [f"   {paint('arrow', '=')} note: {note}" for note in _notes(verdict, decision)]
+    ending += _helps(verdict.advice, paint)
     if verdict.cause is not None and verdict.outcome != "interrupted":
-        lines += _helps((f"ddp-run rules {verdict.cause}   # more on this cause",), paint)
-    return "\n".join(lines)
+        ending += _helps((f"ddp-run rules {verdict.cause}   # more on this cause",), paint)
+    raised = verdict.first_failure.exception if verdict.first_failure else None
+    places = _by_place(verdict.evidence)
+    for index, quotes in enumerate(places):
+        others = sum(1 + len(other) for other in places[index + 1 :])
+        room = _BLOCK - len(lines) - 1 - others - len(ending)
+        lines += _quotation(quotes, _text(quotes, raised, max(room, _LEAST_QUOTE)), folder, width, paint)
+    return "\n".join([*lines, *ending])
 
 
 def verdict_line(verdict: Verdict, *, attempts: int | None, folder: Path | None) -> str:
@@ -253,18 +260,13 @@ def _by_place(evidence: tuple[Quote, ...]) -> list[list[Quote]]:
     return places
 
 
-def _text(quotes: list[Quote], raised: ExceptionInfo | None) -> list[str]:
-    """The quoted lines; where they are the end of the traceback, all of it, but for the middle of a long one."""
+def _text(quotes: list[Quote], raised: ExceptionInfo | None, most: int) -> list[str]:
+    """The quoted lines, at most so many; where they are the end of the traceback, what of it there is room for."""
     quoted = [quote.text for quote in quotes]
     traceback = raised.traceback.rstrip("\n").split("\n") if raised else []
     if len(traceback) < 3 or not quoted[-1].endswith(traceback[-1]):
-        return quoted[:_MAX_TRACEBACK]
-    traceback = quoted_traceback.short(traceback)
-    if len(traceback) > _MAX_TRACEBACK:
-        left_out = len(traceback) - _MAX_TRACEBACK + 1
-        half = _MAX_TRACEBACK // 2
-        traceback[half : half + left_out] = [f"  … {left_out} lines"]
-    return traceback
+        return quoted[: max(most, _MOST_QUOTES)]
+    return quoted_traceback.short(traceback, most)
 
 
 def _quotation(
@@ -277,7 +279,7 @@ def _quotation(
     address = source if first.line is None else f"{source}:{first.line}"
     limit = max(60, min(_MAX_QUOTE, 3 * width))
     shown = [f"   {bar} {_cut(neutral(line.rstrip()), limit)}" for line in quoted]
-    return [f"  {paint('arrow', '-->')} {address}", f"   {bar}", *shown, f"   {bar}"]
+    return [f"  {paint('arrow', '-->')} {address}", *shown]
 
 
 def _cut(text: str, limit: int) -> str:
