@@ -455,7 +455,7 @@ def test_help_and_readme_table_name_every_option(rows: tuple[Row, ...]) -> None:
 def test_the_short_help_is_a_screen_with_examples_and_commands(rows: tuple[Row, ...]) -> None:
     for text in (short_help(all_rows(rows), 90), whole_help(all_rows(rows), 90)):
         assert text.count("\n  ddp-run --") == 3
-        for word in ("ddp-run explain", "ddp-run rules", "--version", "Folder of all runs"):
+        for word in ("ddp-run explain", "ddp-run rules", "--version", "Folder for all runs"):
             assert word in text
     assert len(short_help(all_rows(rows), 90).splitlines()) < 50
 

@@ -23,21 +23,21 @@ NEWEST = "ddp-run-logs/latest"
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def commands() -> None:
-    """Answer questions about a training."""
+    """Explain failed runs and the causes of failures."""
 
 
 @commands.command()
 @click.argument("paths", nargs=-1, metavar="[PATH…]")
-@click.option("--json", "as_json", is_flag=True, help="The answer as JSON, schema of verdict.json.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, in the schema of verdict.json.")
 @click.option(
-    "--rank-from-filename", is_flag=True, help="Each file is one rank's: rank_3.log, worker-3.err, 3/stderr.log."
+    "--rank-from-filename", is_flag=True, help="Read each file as one rank's: rank_3.log, worker-3.err, 3/stderr.log."
 )
 def explain(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> int:
-    """The verdict for what is over.
+    """Print the verdict of a finished run, or of a log.
 
-    PATH is a run's folder, those of a job's nodes, a folder of runs (the newest counts), log files of any launcher,
-    folders of them, or - for standard input. Without one: standard input where that is a pipe or a file, else the
-    newest run here.
+    PATH is a run's folder, the folders of a job's nodes, a folder of runs (the newest counts), log files of any
+    launcher, folders of log files, or - for standard input. Without PATH: standard input if it is a pipe or a file,
+    else the newest run here.
     """
     from ddp_run.commands import explanation
     from ddp_run.record.runs_meant import runs_meant
@@ -59,11 +59,12 @@ def explain(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> 
 
 @commands.command()
 @click.argument("words", nargs=-1, metavar="[WORD…]")
-@click.option("--json", "as_json", is_flag=True, help="The answer as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the causes as JSON.")
 def rules(words: tuple[str, ...], as_json: bool) -> int:
-    """The catalogue of causes.
+    """Print the catalogue of causes.
 
-    All of them; all that is known of one, by its name or code; or those whose names, titles or pages hold the words.
+    Without WORD, all causes. With a name or a code, everything about that cause. With other words, the causes whose
+    names, titles or pages contain them.
     """
     from ddp_run.judge import catalogue
     from ddp_run.tell import catalogue_text

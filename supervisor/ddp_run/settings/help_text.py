@@ -21,16 +21,16 @@ Examples:
                                                     the first of two nodes
 
 Commands:
-  ddp-run explain [PATH...]   the verdict of a run that is over, or of any launcher's log
-  ddp-run rules [WORD...]     causes of failures: all, one, or those that a word finds
+  ddp-run explain [PATH...]   the verdict of a finished run, or of any launcher's log
+  ddp-run rules [WORD...]     causes of failures: all, one, or those that match a word
   ddp-run version             also -V and --version
 """
 _COMMON = ("nproc_per_node", "max_retries", "hang_timeout", "console", "log_dir", "config", "dry_run")
 _OWN_MEANING = {
-    "log_dir": "Folder of all runs, each in a folder of its own there (ddp-run-logs).",
-    "redirects": "Streams that the console does not show: 1 stdout, 2 stderr, 3 both, 0:1,1:2 by local rank. "
-    "The files hold everything either way.",
-    "tee": "Streams that the console shows though --redirects hides them; values as there.",
+    "log_dir": "Folder for all runs, one subfolder per run (default: ddp-run-logs).",
+    "redirects": "Streams to hide from the console: 1 stdout, 2 stderr, 3 both, 0:1,1:2 by local rank. "
+    "The files always have everything.",
+    "tee": "Streams to show on the console even if --redirects hides them; same values as --redirects.",
 }
 """What ddp-run makes of options of torchrun's that are about files and console."""
 
@@ -39,14 +39,14 @@ def short_help(rows: Sequence[Row], width: int) -> str:
     """What `-h` prints, `width` columns wide."""
     by_dest = {row.dest: row for row in rows}
     common = _entries((by_dest[dest] for dest in _COMMON if dest in by_dest), width)
-    return f"{_HEAD}\nOften used:\n{common}\n  --help                    All options, those of torchrun included.\n"
+    return f"{_HEAD}\nCommon options:\n{common}\n  --help                    All options, including torchrun's.\n"
 
 
 def whole_help(rows: Sequence[Row], width: int) -> str:
     """What `--help` prints: ddp-run's own options first, then torchrun's."""
     own = _entries((row for row in rows if row.owner is Owner.DDP_RUN), width)
     torchs = _entries((row for row in rows if row.owner is Owner.TORCH), width)
-    return f"{_HEAD}\nddp-run's own options:\n{own}\n\ntorchrun's, as the installed torch has them:\n{torchs}\n"
+    return f"{_HEAD}\nddp-run's own options:\n{own}\n\ntorchrun's options, from the installed torch:\n{torchs}\n"
 
 
 def _entries(rows: Iterable[Row], width: int) -> str:

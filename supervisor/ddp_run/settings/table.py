@@ -94,7 +94,7 @@ def _own(
 OWN_ROWS: tuple[Row, ...] = (
     _own(
         "max-retries",
-        "Further attempts after a failure that a retry can cure.",
+        "Retry up to N times after a failure that another attempt can fix.",
         type="int",
         default=0,
         variable="MAX_RETRIES",
@@ -102,78 +102,78 @@ OWN_ROWS: tuple[Row, ...] = (
     ),
     _own(
         "retry",
-        "Which failures are retried; by-cause: the catalogue of causes says whether another attempt can help.",
+        "Choose which failures to retry; by-cause asks the catalogue of causes whether another attempt can help.",
         choices=("by-cause", "always", "never"),
         default="by-cause",
         variable="DDP_RUN_RETRY",
     ),
     _own(
         "nccl-debug",
-        "Preset of NCCL's debug variables, to a file per rank; variables that are set already win.",
+        "Set NCCL's debug variables and write its messages to a file per rank; variables that you set win.",
         choices=("off", "warn", "info", "trace"),
         default="warn",
         variable="DDP_RUN_NCCL_DEBUG",
     ),
     _own(
         "hang-timeout",
-        "Seconds without progress after which a job whose ranks wait or stand still is ended with exit code 124; it"
-        " is reported either way.",
+        "Seconds without progress after which a job whose ranks wait or are stuck ends with exit code 124 (default:"
+        " never); hangs are reported either way.",
         type="float",
         variable="DDP_RUN_HANG_TIMEOUT",
         metavar="SECONDS",
     ),
     _own(
         "ddp-debug",
-        "[DDP-DEBUG] lines on the console at each step of the process group's initialisation, and on a failure.",
+        "Print [DDP-DEBUG] lines on the console at each step of process-group initialisation, and on a failure.",
         takes_value=False,
         default=False,
         variable="DDP_DEBUG",
     ),
     _own(
         "backend",
-        "Process-group backend to use in place of the script's own.",
+        "Use this process-group backend instead of the script's own.",
         variable="DDP_BACKEND",
         metavar="NAME",
     ),
     _own(
         "fallback-backend",
-        "Backend for one more attempt of all ranks after one in which theirs failed to initialise.",
+        "Rerun all ranks once with this backend if theirs failed to initialise.",
         variable="DDP_FALLBACK_BACKEND",
         metavar="NAME",
     ),
     _own(
         "preflight",
-        "Checks before the start; strict also refuses what is merely suspicious.",
+        "Check the launch before it starts; off runs only essential checks, strict also refuses suspicious launches.",
         choices=("auto", "off", "strict"),
         default="auto",
         variable="DDP_RUN_PREFLIGHT",
     ),
     _own(
         "console",
-        "Which ranks' lines reach the console: failed shows the last lines of ranks that failed, when they have; raw"
-        " shows all as they were written, with no prefix. The files always hold everything.",
+        "Choose which ranks' lines reach the console; failed shows a failed rank's last lines, raw shows all lines"
+        " unchanged, without a prefix. The files always have everything.",
         choices=("all", "rank0", "failed", "none", "raw"),
         default="all",
         variable="DDP_RUN_CONSOLE",
     ),
-    _own("config", "TOML preset of options.", variable="DDP_RUN_CONFIG", metavar="FILE"),
+    _own("config", "Read options from a TOML preset.", variable="DDP_RUN_CONFIG", metavar="FILE"),
     _own(
         "log-format",
-        "Form of ddp-run's own messages on stderr.",
+        "Format of ddp-run's own messages on stderr.",
         choices=("console", "json"),
         default="console",
         variable="DDP_RUN_LOG_FORMAT",
     ),
     _own(
         "dry-run",
-        "Print the launch plan, each value with where it came from, and exit.",
+        "Print the launch plan, with the source of each value, and exit.",
         takes_value=False,
         default=False,
     ),
     # torch 2.13 brought this option; for an older one ddp-run keeps the deadline itself.
     _own(
         "shutdown-timeout",
-        "Seconds between the signal to stop and SIGKILL (default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30).",
+        "Seconds between the stop signal and SIGKILL (default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30).",
         type="int",
         pet="PET_SHUTDOWN_TIMEOUT",
         metavar="SECONDS",
