@@ -83,9 +83,12 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     ),
     "master: a blank behind it": (
         ["--nnodes=2", "--master_addr=10.0.0.1 ", "train.py"],
-        ["has a blank", "--master-addr=10.0.0.1"],
+        ["has a leading or trailing blank", "--master-addr=10.0.0.1"],
     ),
-    "master: a carriage return": (["--nnodes=2", "--master_addr=node1\r", "train.py"], ["Windows line ends", "sed -i"]),
+    "master: a carriage return": (
+        ["--nnodes=2", "--master_addr=node1\r", "train.py"],
+        ["Windows line endings", "sed -i"],
+    ),
     "master: empty": (["--nnodes=2", "--master_addr=", "train.py"], ["the value is empty", "is a variable unset?"]),
     "endpoint: a URL": (
         ["--rdzv_backend=c10d", "--rdzv_endpoint=http://10.0.0.1:29400", "train.py"],
@@ -120,18 +123,22 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
         ["--nproc-per-node took the script train.py as its value"],
     ),
     "an empty variable before an option": (["--nproc_per_node", "--nnodes=1", "train.py"], ["needs a value", "empty?"]),
-    "an unset variable": (["--nnodes=", "train.py"], ["the value is empty", "SLURM_NNODES", "only inside its job"]),
-    "a blank behind the backslash": ([" --nnodes=1", "train.py"], ["blank at its beginning", "backslash"]),
-    "nothing but that blank": ([" "], ["blank at its beginning", "backslash"]),
+    "an unset variable": (["--nnodes=", "train.py"], ["the value is empty", "SLURM_NNODES", "only inside a job"]),
+    "a blank behind the backslash": ([" --nnodes=1", "train.py"], ["leading blank", "backslash"]),
+    "nothing but that blank": ([" "], ["leading blank", "backslash"]),
     "an en dash": (["\u2013nproc_per_node=2", "train.py"], ["an en dash (U+2013)", "type --nproc_per_node=2"]),
     "an em dash": (["\u2014standalone", "train.py"], ["an em dash (U+2014)", "type --standalone"]),
     "typographic quotes": (["--nproc_per_node=\u201c2\u201d", "train.py"], ["typographic quotes", "type 2"]),
     "typographic quotes at the script": (["\u201ctrain.py\u201d"], ["typographic quotes", "type train.py"]),
-    "Windows line ends": (["\r"], ["Windows line ends", "sed -i 's/\\r$//' job.sh"]),
-    "Windows line ends at the script": (["train.py\r"], ["Windows line ends", "sed -i 's/\\r$//' job.sh"]),
+    "Windows line endings": (["\r"], ["Windows line endings", "sed -i 's/\\r$//' job.sh"]),
+    "Windows line endings at the script": (["train.py\r"], ["Windows line endings", "sed -i 's/\\r$//' job.sh"]),
     "options of the script before it": (
         ["--lr", "1e-3", "--nproc_per_node=2", "train.py"],
-        ["unknown option --lr", "stand behind it", "help: ddp-run --nproc_per_node=2 train.py --lr 1e-3\n"],
+        [
+            "unknown option --lr",
+            "the script's own options go after it",
+            "help: ddp-run --nproc_per_node=2 train.py --lr 1e-3\n",
+        ],
     ),
     "several of them": (
         ["--lr=1", "--wd", "2", "--nnodes=1", "-r", "3", "train.py", "x"],
@@ -174,7 +181,7 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "mpirun's options": (["-np", "2", "train.py"], ["is an option of mpirun", "ddp-run --nproc-per-node=2 train.py\n"]),
     "accelerate": (
         ["accelerate", "launch", "--num_processes", "2", "train.py", "--x"],
-        ["accelerate is a launcher itself", "takes its place", "help: ddp-run --nproc-per-node=2 train.py --x\n"],
+        ["accelerate is a launcher itself", "ddp-run replaces it", "help: ddp-run --nproc-per-node=2 train.py --x\n"],
     ),
     "deepspeed": (
         ["deepspeed", "--num_gpus", "2", "train.py"],
@@ -199,9 +206,9 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "a module with .py": (["-m", "pkg.mod.py", "--x"], ["no .py", "help: ddp-run -m pkg.mod --x\n"]),
     "a package that cannot be run": (["-m", "pkg.tool"], ["has no __main__", "help: ddp-run -m pkg.tool.main\n"]),
     "a module without -m": (["pkg.mod", "--x"], ["pkg.mod is a module", "help: ddp-run -m pkg.mod --x\n"]),
-    "a home that was not expanded": (["~/train.py"], ["the shell left as it is", "work/train.py"]),
-    "a variable that was not expanded": (["${WORKDIR}/train.py"], ["the shell left as it is", "type data/train.py"]),
-    "an empty script": ([""], ["empty word", "is a variable unset?"]),
+    "a home that was not expanded": (["~/train.py"], ["the shell did not expand", "work/train.py"]),
+    "a variable that was not expanded": (["${WORKDIR}/train.py"], ["the shell did not expand", "type data/train.py"]),
+    "an empty script": ([""], ["the script name is empty", "is a variable unset?"]),
     "a shell script": (["run.sh", "a"], ["run.sh is a shell script", "help: ddp-run --no-python bash run.sh a\n"]),
     "an unknown choice": (["--console", "loud", "train.py"], ["invalid choice 'loud' (choose from all, rank0"]),
     "no number": (["--max-restarts", "x", "train.py"], ["'x' is not an integer"]),
@@ -224,14 +231,14 @@ WARNED: dict[str, tuple[list[str], dict[str, str], str]] = {
     "options behind the script": (
         ["train.py", "--nproc_per_node=2"],
         {},
-        "--nproc_per_node=2 stands behind the script, which gets it; options of ddp-run stand before it",
+        "--nproc_per_node=2 comes after the script, so the script gets it; ddp-run's options go before the script",
     ),
     "srun with a task per rank": (
         ["--nproc-per-node=4", "train.py"],
         {"SLURM_STEP_ID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "1,4"},
-        "srun starts ddp-run 4 times on this node: --ntasks-per-node=1",
+        "srun starts ddp-run 4 times on this node: use --ntasks-per-node=1",
     ),
-    "Windows line ends behind an argument": (["train.py", "--lr", "1\r"], {}, "Windows line ends"),
+    "Windows line endings behind an argument": (["train.py", "--lr", "1\r"], {}, "Windows line endings"),
     "a master that does not resolve here": (
         ["--nnodes=2", "--master-addr=no-such-host.invalid", "train.py"],
         {},

@@ -102,7 +102,7 @@ def test_a_missing_script_shows_the_nearest(rows: tuple[Row, ...], folder: Path)
 
 def test_a_script_in_a_missing_folder(rows: tuple[Row, ...], folder: Path) -> None:
     problem = _only(_check(rows, folder, "no/train.py"))
-    assert problem.notes == (f"there is no folder {folder / 'no'}",)
+    assert problem.notes == (f"folder {folder / 'no'} does not exist",)
 
 
 def test_what_python_can_run_passes(rows: tuple[Row, ...], folder: Path) -> None:
@@ -175,10 +175,10 @@ def test_no_python(rows: tuple[Row, ...], folder: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "title", "help"),
     [
-        ("--rdzv-backend nccl", "unknown rendezvous backend nccl", "leave --rdzv-backend out, or --rdzv-backend=c10d"),
+        ("--rdzv-backend nccl", "unknown rendezvous backend nccl", "omit --rdzv-backend, or use --rdzv-backend=c10d"),
         ("--rdzv-backend=cd10 --rdzv-endpoint=h:1", "unknown rendezvous backend cd10", "--rdzv-backend=c10d"),
         ("--logs-specs ddp-rum", "unknown logs specs ddp-rum", "--logs-specs=ddp-run"),
-        ("--logs-specs mine --preflight off", "unknown logs specs mine", "leave --logs-specs out"),
+        ("--logs-specs mine --preflight off", "unknown logs specs mine", "omit --logs-specs"),
     ],
 )
 def test_a_plug_in_that_is_not_installed(rows: tuple[Row, ...], folder: Path, line: str, title: str, help: str) -> None:

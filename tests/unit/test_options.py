@@ -328,7 +328,7 @@ def test_a_preset_is_read_in_both_spellings(parsed: Parse) -> None:
         ("max-restarts = true\n", "p.toml:1", "expected an integer"),
         ("role = ['a']\n", "p.toml:1", "expected a string"),
         ("a = 1\nnnodes = = 2\n", "p.toml:2", "not valid TOML"),
-        ("max-retries = 1\nmax_retries = 2\n", "p.toml:2", "given twice"),
+        ("max-retries = 1\nmax_retries = 2\n", "p.toml:2", "set twice"),
     ],
 )
 def test_a_mistake_in_a_preset_has_its_line(parsed: Parse, config: str, place: str, says: str) -> None:

@@ -22,7 +22,7 @@ SLURM = {
     "SLURM_NODEID": "1",
     "SLURM_LOCALID": "0",
 }
-NOTE = "3 nodes, from SLURM job 4711; --standalone makes each node a job of its own"
+NOTE = "3 nodes, from SLURM job 4711; --standalone makes each node a separate job"
 
 
 def options(*words: str, environ: Mapping[str, str] = SLURM) -> Options:

@@ -74,5 +74,5 @@ def ask_torch_parser(python: str) -> tuple[Row, ...]:
     except (subprocess.SubprocessError, OSError, ValueError, IndexError, TableUnreadable) as error:
         text = getattr(error, "stderr", None) or str(error)
         notes = tuple(str(text).strip().splitlines()[-1:])
-        problem = Problem("DDP601", "the installed torch's options cannot be read", origin=python, notes=notes)
+        problem = Problem("DDP601", "cannot read the installed torch's options", origin=python, notes=notes)
         raise Refused((problem,)) from error

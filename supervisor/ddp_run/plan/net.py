@@ -110,7 +110,7 @@ def _again(attempt: Callable[[], _T], deadline_s: float, tell: Callable[[object]
 
 
 def _ask_yourself(name: str) -> tuple[str, ...]:
-    return f"getent ahosts {name}", "give the master's IP address instead of its name"
+    return f"getent ahosts {name}", "use the master's IP address instead of its name"
 
 
 def _look_up(name: str, port: int, limit_s: float, missing_is_final: bool) -> list[Resolved]:
@@ -186,14 +186,14 @@ def _refuse_private(name: str, found: Resolved) -> None:
         raise Unresolvable(
             f"{name} resolves to loopback ({found.ip})",
             (
-                f"take the line of {name} with {found.ip} out of /etc/hosts (Debian writes 127.0.1.1 there)",
-                "give an address of node 0 that the others reach: hostname -I",
+                f"remove the line for {name} with {found.ip} from /etc/hosts (Debian writes 127.0.1.1 there)",
+                "use an address of node 0 that the other nodes can reach: hostname -I",
             ),
         )
     if found.ip == _docker_address():
         raise Unresolvable(
-            f"{name} is {found.ip}, the address of docker0: every host has its own",
-            ("give an address of node 0 that the others reach: hostname -I",),
+            f"{name} resolves to {found.ip}, the address of docker0: every host has its own docker0",
+            ("use an address of node 0 that the other nodes can reach: hostname -I",),
         )
 
 

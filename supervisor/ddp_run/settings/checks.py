@@ -87,21 +87,21 @@ def _module_or_program(options: Options) -> list[Problem]:
     # --run-path takes precedence over both.
     if not (options.module and options.no_python) or options.run_path:
         return []
-    helps = ("-m is for a Python module, --no-python for a program that is none: leave one out",)
-    return [_about(options, "module", "-m and --no-python exclude each other", helps=helps)]
+    helps = ("-m is for Python modules, --no-python for other programs: use only one of them",)
+    return [_about(options, "module", "-m and --no-python cannot be used together", helps=helps)]
 
 
 def _standalone_nodes(options: Options) -> list[Problem]:
     if not options.standalone or options.min_nodes == 1:
         return []
-    title = f"--standalone is one node, but {options.min_nodes} nodes are asked for"
-    return [_about(options, "nnodes", title, helps=("leave --standalone out and give --master-addr",))]
+    title = f"--standalone is for one node, but {options.min_nodes} nodes were requested"
+    return [_about(options, "nnodes", title, helps=("remove --standalone and add --master-addr",))]
 
 
 def _node_rank(options: Options) -> list[Problem]:
     if not options.is_static or 0 <= options.node_rank < options.max_nodes:
         return []
-    title = f"node rank {options.node_rank} is not among {options.max_nodes} nodes: 0 to {options.max_nodes - 1}"
+    title = f"node rank {options.node_rank} is out of range for {options.max_nodes} nodes: 0 to {options.max_nodes - 1}"
     return [_about(options, "node_rank", title)]
 
 
@@ -116,7 +116,7 @@ def _retries_of_one_node(options: Options) -> list[Problem]:
     if options.max_retries == 0 or options.max_nodes == 1 or options.retry == "never":
         return []
     notes = ("several nodes must agree on a retry and its port, which this version cannot do yet",)
-    title = f"{options.max_retries} retries of {options.max_nodes} nodes: retries are for one node"
+    title = f"--max-retries works on one node only, but the job has {options.max_nodes} nodes"
     helps = ("--max-retries=0, and let the scheduler queue the job again",)
     return [_about(options, "max_retries", title, notes=notes, helps=helps)]
 
@@ -125,7 +125,9 @@ def _start_method(options: Options) -> list[Problem]:
     setting = options.settings.get("start_method")
     if not options.run_path or setting is None or setting.value in ("spawn", "fork", "forkserver"):
         return []
-    return [_about(options, "start_method", f"no start method {setting.value}: spawn, fork or forkserver")]
+    return [
+        _about(options, "start_method", f"unknown start method {setting.value}: expected spawn, fork or forkserver")
+    ]
 
 
 def bad_value(row: Row, setting: Setting, reason: str) -> Problem:
@@ -139,7 +141,7 @@ def bad_value(row: Row, setting: Setting, reason: str) -> Problem:
         helps = tuple(f"{row.name}={name}" for name in nearest(text, row.choices, 1))
     elif setting.text is not None and not text.strip():
         reason = "the value is empty"
-        notes = ("is a variable unset? those of a scheduler (SLURM_NNODES, …) are set only inside its job",)
+        notes = ("is a variable unset? scheduler variables (SLURM_NNODES, …) are set only inside a job",)
     elif slip is not None:
         notes, helps = (f"{text!r} has {slip.says}",), (slip.help,)
     elif row.dest in ("master_addr", "rdzv_endpoint"):
@@ -148,7 +150,7 @@ def bad_value(row: Row, setting: Setting, reason: str) -> Problem:
     if setting.source is Source.CONFIG:
         shown = row.key
     elif setting.word is None and text.startswith("tcp://"):
-        notes = ("likely Kubernetes' variable for a service called master, not meant for this job",)
+        notes = ("this is probably Kubernetes' variable for a service called master, not meant for this job",)
     return Problem("DDP101", f"{shown}: {reason}", setting.word, label, setting.place, notes, helps)
 
 

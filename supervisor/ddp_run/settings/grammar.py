@@ -228,14 +228,14 @@ def _grammar_problem(stopped: _Stopped, argv: Sequence[str], cursor: int) -> Pro
         return Problem("DDP101", f"ambiguous abbreviation {argv[word]}", word, label, helps=(" or ".join(names),))
     if stopped.kind == "valueless":
         name = next((flag for flag in stopped.flags if flag.startswith("--")), "this option")
-        both = (f"{name}=VALUE", "is the variable behind it empty?")
-        return Problem("DDP101", f"{name} needs a value", word, "expected a value behind it", helps=both)
+        both = (f"{name}=VALUE", "is the variable after it empty?")
+        return Problem("DDP101", f"{name} needs a value", word, "expected a value after it", helps=both)
     if stopped.kind == "answered":
         (name,) = stopped.flags
         helps = (f"torchrun {name} {stopped.text}",)
-        return Problem("DDP101", f"{name} is for torchrun itself", word, "starts nothing", helps=helps)
+        return Problem("DDP101", f"{name} is an option of torchrun itself", word, "starts no job", helps=helps)
     if "ignored explicit argument" in stopped.text:
-        return Problem("DDP101", f"{argv[word]} takes no value", word, "on by its name alone")
+        return Problem("DDP101", f"{argv[word]} takes no value", word, "its name alone turns it on")
     return Problem("DDP101", stopped.text, word)
 
 
@@ -257,7 +257,7 @@ def _unknown_problems(argv: Sequence[str], unknown: Sequence[str], rows: Sequenc
         title = f"unknown option {name}"
         moved = move_behind_script(argv, [each for each, _ in places], rows)
         if close:
-            notes = ("options of the script stand behind it",) if moved else ()
+            notes = ("the script's own options go after it",) if moved else ()
             helps: tuple[str, ...] = (f"did you mean {' or '.join(close)}?",)
             problems.append(Problem("DDP101", title, word, _UNKNOWN, notes=notes, helps=helps))
             continue
@@ -265,7 +265,7 @@ def _unknown_problems(argv: Sequence[str], unknown: Sequence[str], rows: Sequenc
             helps = ("ddp-run --help lists all options",) if moved is None else ()
             problems.append(Problem("DDP101", title, word, _UNKNOWN, helps=helps))
         else:
-            notes = ("options of the script stand behind it",)
+            notes = ("the script's own options go after it",)
             problems.append(Problem("DDP101", title, word, _SCRIPTS, notes=notes, helps=(moved,)))
     if len(problems) > 1 and problems[0].label == _SCRIPTS and all(not each.helps for each in problems[1:]):
         return tuple(problems[:1])
@@ -273,7 +273,7 @@ def _unknown_problems(argv: Sequence[str], unknown: Sequence[str], rows: Sequenc
 
 
 _UNKNOWN = "not an option of ddp-run or of this torch's torchrun"
-_SCRIPTS = "not an option of ddp-run or of this torch's torchrun; one of the script?"
+_SCRIPTS = "not an option of ddp-run or of this torch's torchrun; is it the script's?"
 
 
 def _foreign_problem(text: str, word: int, argv: Sequence[str], rows: Sequence[Row]) -> Problem:

@@ -22,7 +22,7 @@ def _behind_the_script(options: Options) -> list[str]:
     for word in options.script_args:
         dest = names.get(word.partition("=")[0])
         if dest is not None and dest not in options.given:
-            return [f"{word} stands behind the script, which gets it; options of ddp-run stand before it"]
+            return [f"{word} comes after the script, so the script gets it; ddp-run's options go before the script"]
     return []
 
 
@@ -39,7 +39,7 @@ def _one_of_several_tasks(options: Options, environ: Mapping[str, str]) -> list[
     tasks = _tasks_here(environ.get("SLURM_STEP_TASKS_PER_NODE", ""), environ.get("SLURM_NODEID", "0"))
     if tasks < 2:
         return []
-    return [f"srun starts ddp-run {tasks} times on this node: --ntasks-per-node=1, as ddp-run starts the ranks itself"]
+    return [f"srun starts ddp-run {tasks} times on this node: use --ntasks-per-node=1, ddp-run starts the ranks itself"]
 
 
 def _tasks_here(text: str, node: str) -> int:

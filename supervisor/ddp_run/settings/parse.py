@@ -112,8 +112,8 @@ def _took_the_script(given: Given, argv: Sequence[str], words: Words) -> bool:
 
 def _script_as_value(given: Given) -> Problem:
     title = f"{given.row.name} took the script {given.text} as its value"
-    notes = (f"is the variable behind {given.row.name} empty?",)
-    helps = (f'{given.row.name}="$NAME" shows an empty variable as what it is',)
+    notes = (f"is the variable after {given.row.name} empty?",)
+    helps = (f'with {given.row.name}="$NAME", an empty variable is reported as empty',)
     return Problem("DDP101", title, given.word, "the script", notes=notes, helps=helps)
 
 
@@ -133,7 +133,7 @@ def _without_retries_of_many_nodes(options: Options) -> Options:
     setting = options.settings["max_retries"]
     if setting.source is not Source.VARIABLE or options.max_nodes == 1 or options.retry == "never":
         return options
-    return options.without(["max_retries"], "retries are for one node") if options.max_retries else options
+    return options.without(["max_retries"], "retries work on one node only") if options.max_retries else options
 
 
 def _no_script(words: int) -> Problem:
@@ -161,7 +161,7 @@ def _load_config(
         reason = "it is not UTF-8 text"
     word = given.word if given else None
     origin = None if given else "environment variable DDP_RUN_CONFIG"
-    return ConfigFile(path, {}, (Problem("DDP101", f"cannot read {path}: {reason}", word, "no preset", origin),))
+    return ConfigFile(path, {}, (Problem("DDP101", f"cannot read {path}: {reason}", word, "the preset", origin),))
 
 
 def _grace(settings: Mapping[str, Setting], environ: Mapping[str, str]) -> tuple[float, list[Problem]]:

@@ -37,7 +37,7 @@ def read_config(path: str, text: str, rows: Sequence[Row]) -> ConfigFile:
         if row is None:
             problems.append(_unknown_key(path, line, key, sorted({each.key for each in names.values()})))
         elif row.dest in values:
-            title = f"{row.key} is given twice, as {key} too"
+            title = f"{row.key} is set twice, also as {key}"
             problems.append(Problem("DDP101", title, origin=f"{path}:{line}"))
         else:
             try:
@@ -94,5 +94,5 @@ def _syntax_problem(path: str, message: str) -> Problem:
 
 def _unknown_key(path: str, line: int, key: str, names: Sequence[str]) -> Problem:
     close = nearest(key.replace("_", "-"), names)
-    helps = (f"did you mean {' or '.join(close)}?",) if close else ("keys are options' names without the dashes",)
+    helps = (f"did you mean {' or '.join(close)}?",) if close else ("keys are option names without the dashes",)
     return Problem("DDP101", f"unknown key {key}", origin=f"{path}:{line}", helps=helps)

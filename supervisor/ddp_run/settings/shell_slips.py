@@ -26,25 +26,25 @@ class Slip:
 def slip_in(word: str) -> Slip | None:
     """The first that is odd; null where nothing is."""
     if "\r" in word:
-        return Slip("a carriage return: the file has Windows line ends", r"sed -i 's/\r$//' job.sh   # your file")
+        return Slip("a carriage return: the file has Windows line endings", r"sed -i 's/\r$//' job.sh   # your file")
     if word[:1] in (" ", "\t", "\n"):
         return Slip(
-            "a blank at its beginning: something stands behind the backslash at the end of the line before",
-            "end the line with the backslash alone, no blank behind it",
+            "a leading blank: something follows the backslash at the end of the previous line",
+            "end that line with the backslash, with no blank after it",
         )
     if word[:1] in _DASHES:
         bare = word.lstrip("-" + "".join(_DASHES))
         dashes = "-" if len(bare.partition("=")[0]) == 1 else "--"
-        return Slip(f"{_DASHES[word[0]]} (U+{ord(word[0]):04X}) at its beginning", f"type {dashes}{bare}")
+        return Slip(f"{_DASHES[word[0]]} (U+{ord(word[0]):04X}) at the start", f"type {dashes}{bare}")
     if any(char in _QUOTES for char in word):
         plain = "".join(char for char in word if char not in _QUOTES)
-        return Slip("typographic quotes", f"type {plain}, or plain quotes around it")
+        return Slip("typographic quotes", f"type {plain}, or put plain quotes around it")
     for char, name in _INVISIBLE.items():
         if char in word:
-            return Slip(f"{name} (U+{ord(char):04X})", "type the line again by hand")
+            return Slip(f"{name} (U+{ord(char):04X})", "retype the line by hand")
     if word.startswith("~") or "$" in word:
         return Slip(
-            "a ~ or $ that the shell left as it is: single quotes, or a word that begins otherwise",
-            'double quotes for variables: "${NAME}/train.py"; ~ outside of any quotes',
+            "a ~ or $ that the shell did not expand: it is in single quotes, or ~ does not start the word",
+            'use double quotes for variables: "${NAME}/train.py"; leave ~ unquoted',
         )
     return None

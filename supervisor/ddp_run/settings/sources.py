@@ -169,7 +169,7 @@ def the_scheduler(inputs: Inputs, reading: Reading) -> None:
         text, origin = found.settings[dest]
         reading.give(row, Setting(True, Source.SCHEDULER, origin, text))
     if "nnodes" in fills:
-        reading.notes.append(f"{found.nodes} nodes, from {found.job}; --standalone makes each node a job of its own")
+        reading.notes.append(f"{found.nodes} nodes, from {found.job}; --standalone makes each node a separate job")
 
 
 SOURCES: tuple[Callable[[Inputs, Reading], None], ...] = (

@@ -97,7 +97,7 @@ def read_nproc(text: str) -> int | None:
 def read_port(port: int) -> int:
     """A TCP port; 0 means any."""
     if not 0 <= port <= 65535:
-        raise ValueError(f"{port} is not a port: 0 to 65535")
+        raise ValueError(f"{port} is not a port (0 to 65535)")
     return port
 
 
@@ -107,14 +107,14 @@ def read_host(text: str) -> str:
     What cannot be a name would be looked up for a minute, as a pod's name may appear later.
     """
     if "://" in text:
-        raise ValueError(f"{text!r} is a URL; expected a host name or an address alone")
+        raise ValueError(f"{text!r} is a URL; expected only a host name or an address")
     if text != text.strip():
-        raise ValueError(f"{text!r} has a blank at its beginning or end")
+        raise ValueError(f"{text!r} has a leading or trailing blank")
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     if re.fullmatch(r"[^:\[\]]+:\d*", bare) or re.fullmatch(r"\[.*\]:\d*", bare):
-        raise ValueError(f"{text!r} has a port; expected a host name or an address alone")
+        raise ValueError(f"{text!r} has a port; expected only a host name or an address")
     if re.fullmatch(r"[\d.]+", bare) and bare.count(".") == 3 and not _is_address(bare):
-        raise ValueError(f"{text!r} is not an IPv4 address: four numbers of 0 to 255")
+        raise ValueError(f"{text!r} is not an IPv4 address (four numbers from 0 to 255)")
     if not (_is_address(bare) or re.fullmatch(r"[\w.-]+", bare)):
         raise ValueError(f"{text!r} is neither a host name nor an address")
     return bare
@@ -144,9 +144,9 @@ def read_endpoint(text: str) -> tuple[str, int | None]:
     if colon and not host:
         raise ValueError(f"{text!r} has no host before its port: is a variable empty?")
     if colon and not port:
-        raise ValueError(f"{text!r} has no port behind its colon: is a variable empty?")
+        raise ValueError(f"{text!r} has no port after its colon: is a variable empty?")
     if colon and not (port.isdigit() and int(port) <= 65535):
-        raise ValueError(f"{port!r} is not a port: 0 to 65535")
+        raise ValueError(f"{port!r} is not a port (0 to 65535)")
     if not re.fullmatch(r"[\w.:-]+", host):
         raise ValueError(f"{host!r} is neither a host name nor an address")
     if re.fullmatch(r"[\d.]+", host) and host.count(".") == 3:

@@ -25,7 +25,7 @@ def judged(options: Options, gpus: int | None) -> tuple[Problem, ...]:
     if not gpus or ranks is None or ranks <= gpus:
         return ()
     setting = options.settings["nproc_per_node"]
-    title = f"{ranks} ranks and {gpus} GPU{'s' if gpus > 1 else ''} on this node"
+    title = f"{ranks} ranks but only {gpus} GPU{'s' if gpus > 1 else ''} on this node"
     label, helps = "ranks that use GPUs would share them", (f"--nproc-per-node={gpus}",)
     return (Problem("DDP302", title, setting.word, label, origin(setting), helps=helps),)
 
@@ -33,7 +33,7 @@ def judged(options: Options, gpus: int | None) -> tuple[Problem, ...]:
 def _no_gpu(options: Options) -> Problem:
     setting = options.settings["nproc_per_node"]
     helps = ("--nproc-per-node=cpu, or --nproc-per-node=N with a number",)
-    title = "--nproc-per-node=gpu, and this machine has no GPU"
+    title = "--nproc-per-node=gpu, but this machine has no GPU"
     return Problem("DDP302", title, setting.word, "no GPU device", origin(setting), helps=helps)
 
 

@@ -27,8 +27,8 @@ def _check(launch: Launch) -> Answer:
     import tempfile
 
     other = str(private_files.fallback(Path(tempfile.gettempdir())))
-    why = f"{folder} belongs to another user" if planted else f"{folder.parent} takes no files"
-    moved = Setting(other, Source.DEFAULT, "default, as the working directory takes no files")
+    why = f"{folder} belongs to another user" if planted else f"cannot write to {folder.parent}"
+    moved = Setting(other, Source.DEFAULT, "default, as the working directory is not usable")
     options = replace(options, settings={**options.settings, "log_dir": moved})
     problem = _folder_problem(options, Path(other))
     problems = (problem,) if problem is not None else ()
@@ -41,11 +41,11 @@ def _folder_problem(options: Options, folder: Path) -> Problem | None:
     place = None if setting.word is not None or setting.source is Source.DEFAULT else setting.origin
 
     def problem(code: str, title: str, label: str) -> Problem:
-        helps = ("--log-dir=FOLDER on a disk with room that you may write to",)
+        helps = ("--log-dir=FOLDER, a writable folder on a disk with free space",)
         return Problem(code, title, setting.word, label, place or str(folder), helps=helps)
 
     if not existing.is_dir():
-        return problem("DDP904", f"{existing} is not a folder, so no logs can go to {folder}", "not a folder")
+        return problem("DDP904", f"{existing} is not a folder, so logs cannot go to {folder}", "not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
         title = f"no permission to write logs to {folder}"
         return problem("DDP904", title, f"{existing} is not writable")
@@ -61,7 +61,7 @@ def _no_room(folder: Path, problem: Callable[[str, str, str], Problem]) -> Probl
     if disk.f_blocks and free < _LEAST_FREE_BYTES:  # file systems without a size say 0
         return problem("DDP905", f"the disk of {folder} is full: {free // 1024} KiB free", "no room for logs")
     if disk.f_files and not disk.f_ffree:
-        return problem("DDP905", f"the disk of {folder} has no free inode", "no room for logs")
+        return problem("DDP905", f"the disk of {folder} has no free inodes", "no room for logs")
     return None
 
 

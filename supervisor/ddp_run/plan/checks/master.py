@@ -101,9 +101,9 @@ def _port_taken(options: Options, port: int) -> Problem:
         notes = (f"pid {holder.pid} listens there: {command}",)
     elif holder is not None:
         notes = ("another user's process listens there",)
-    helps = [f"--master-port={net.free_port()}" if not options.rdzv_endpoint else "another port in --rdzv-endpoint"]
+    helps = [f"--master-port={net.free_port()}" if not options.rdzv_endpoint else "use another port in --rdzv-endpoint"]
     if options.max_nodes == 1:
-        helps.append("leave --master-port out: one node takes a free port by itself")
+        helps.append("omit --master-port: one node gets a free port automatically")
     title = f"port {port} is already taken on this host"
     return Problem("DDP201", title, setting.word, "taken", origin(setting), notes, tuple(helps))
 

@@ -29,8 +29,8 @@ def _logs_specs(options: Options) -> list[Problem]:
     known = _entry_points("torchrun.logs_specs")
     if name in known:
         return []
-    notes = ("entry points of the group torchrun.logs_specs in installed packages; its package may not be installed",)
-    helps = tuple(f"--logs-specs={each}" for each in nearest(name, known, 1)) or ("leave --logs-specs out",)
+    notes = ("names come from torchrun.logs_specs entry points of installed packages; is the package installed?",)
+    helps = tuple(f"--logs-specs={each}" for each in nearest(name, known, 1)) or ("omit --logs-specs",)
     return [_problem(options.settings["logs_specs"], f"unknown logs specs {name}", "unknown name", notes, helps)]
 
 
@@ -50,9 +50,9 @@ def _rendezvous_backend(options: Options, torch_run: Path | None) -> list[Proble
         return []
     if name in _GROUP_BACKENDS:
         notes: tuple[str, ...] = (
-            f"{name} is a backend of process groups: the script chooses it, in init_process_group({name!r})",
+            f"{name} is a process-group backend: the script chooses it, in init_process_group({name!r})",
         )
-        helps: tuple[str, ...] = ("leave --rdzv-backend out, or --rdzv-backend=c10d",)
+        helps: tuple[str, ...] = ("omit --rdzv-backend, or use --rdzv-backend=c10d",)
     else:
         notes = (f"known rendezvous backends: {', '.join(sorted(known))}",)
         helps = tuple(f"--rdzv-backend={each}" for each in nearest(name, known, 1)) or ("--rdzv-backend=c10d",)

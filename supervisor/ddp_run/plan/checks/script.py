@@ -73,7 +73,7 @@ def _shell_script(options: Options, path: Path) -> Problem | None:
         program = options.script if "/" in options.script else f"./{options.script}"
         how = [program] if os.access(path, os.X_OK) else ["bash", options.script]
         helps = (_command(options.argv[: options.script_word], "--no-python", *how, *options.script_args),)
-        notes = ("every rank would run it; a script that itself calls ddp-run is started without ddp-run",)
+        notes = ("every rank would run it; if the script calls ddp-run itself, start it without ddp-run",)
         title = f"{options.script} is a shell script"
         return Problem("DDP102", title, options.script_word, "python cannot run it", notes=notes, helps=helps)
     except OSError:
@@ -102,7 +102,7 @@ def _launcher_misused(options: Options) -> Problem:
     if name in (*OTHERS, *PER_NODE):
         found = translate_launcher([name, *options.script_args], options.argv[:word], options.rows)
         title = f"{name} is a launcher itself"
-        place = "it starts ddp-run, once per node" if name in PER_NODE else "ddp-run takes its place"
+        place = "it starts ddp-run, once per node" if name in PER_NODE else "ddp-run replaces it"
         return Problem("DDP101", title, word, _EXPECTED, notes=(place, *found.notes), helps=(found.command,))
     return Problem(
         "DDP101",
@@ -123,7 +123,7 @@ def _script_missing(options: Options, environ: Mapping[str, str], cwd: Path) -> 
     slip = slip_in(script)
     if not script:
         empty = ("is a variable unset?",)
-        return Problem("DDP102", "the script is an empty word", word, _EXPECTED, notes=empty)
+        return Problem("DDP102", "the script name is empty", word, _EXPECTED, notes=empty)
     if slip is not None:
         title = f"script {script!r} does not exist"
         cure = _expanded(script, environ, cwd) or slip.help
@@ -132,7 +132,7 @@ def _script_missing(options: Options, environ: Mapping[str, str], cwd: Path) -> 
     before = options.argv[:word]
     helps = tuple(_command(before, name, *options.script_args) for name in _similar_files(script, path))
     if not path.parent.is_dir():
-        notes = (f"there is no folder {path.parent}",)
+        notes = (f"folder {path.parent} does not exist",)
     elif not helps and "/" not in script and _which(script, environ):
         notes = (f"{script} is a program, not a Python script",)
         helps = (_command(before, "--no-python", script, *options.script_args),)
@@ -189,12 +189,10 @@ def _module_problem(options: Options, environ: Mapping[str, str], cwd: Path) -> 
         helps = [_command(_without_module_flag(options), name, *options.script_args)]
         if name.endswith(".py") and "/" not in name:
             helps.append(_command(options.argv[:word], name[:-3], *options.script_args))
-        return Problem("DDP102", f"-m takes a module, and {name} is a file", word, "a file's name", helps=tuple(helps))
+        return Problem("DDP102", f"-m takes a module, but {name} is a file", word, "a file name", helps=tuple(helps))
     if name.endswith(".py") and _missing_part(name[:-3], cwd) is None:
         helps = [_command(options.argv[:word], name[:-3], *options.script_args)]
-        return Problem(
-            "DDP102", f"module {name} does not exist", word, "a module's name has no .py", helps=tuple(helps)
-        )
+        return Problem("DDP102", f"module {name} does not exist", word, "module names have no .py", helps=tuple(helps))
     title = f"module {name} does not exist"
     if "without __main__" in missing:
         title = f"package {name} has no __main__.py"
@@ -204,7 +202,7 @@ def _module_problem(options: Options, environ: Mapping[str, str], cwd: Path) -> 
 def _launcher_module(options: Options) -> Problem:
     helps = (_command(_without_module_flag(options), *options.script_args),)
     title = f"{options.script} is a launcher itself"
-    return Problem("DDP101", title, options.script_word, _EXPECTED, notes=("ddp-run takes its place",), helps=helps)
+    return Problem("DDP101", title, options.script_word, _EXPECTED, notes=("ddp-run replaces it",), helps=helps)
 
 
 def _without_module_flag(options: Options) -> list[str]:
@@ -219,7 +217,7 @@ def _missing_part(name: str, cwd: Path) -> str | None:
     """Why `python -m name` would find nothing; null where it finds it, or where only importing could tell."""
     parts = name.split(".")
     if not all(parts):
-        return "not a module's name"
+        return "not a module name"
     spec = _find_module(parts[0], cwd)
     for index in range(1, len(parts) + 1):
         known = ".".join(parts[:index])
