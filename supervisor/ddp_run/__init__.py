@@ -18,6 +18,6 @@ def explain(text: str) -> Verdict:
 
     `outcome` is null where nothing in it shows a failure. Nothing in the text is run or believed.
     """
-    from ddp_run.commands.explanation import explain_text
+    from ddp_run.judge.pasted_logs import explain_text
 
     return explain_text(text)

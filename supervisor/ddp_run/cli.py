@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ddp_run import __version__
+from ddp_run import __version__, commands
 from ddp_run.values.problem import Problem, Refused, render
 from ddp_run.values.terminal import colour, columns, open_what_is_closed
-
-COMMANDS = ("explain", "rules")
 
 
 def main() -> NoReturn:
@@ -47,15 +45,13 @@ def run(words: Sequence[str]) -> int:
         return 0
     if list(words) in (["-h"], ["--help"]) or (list(words) == ["help"] and not _is_program("help")):
         return _help(whole=words[0] == "--help")
-    if len(words) == 2 and words[0] == "help" and words[1] in COMMANDS and not _is_program("help"):
+    if len(words) == 2 and words[0] == "help" and words[1] in commands.names() and not _is_program("help"):
         words = [words[1], "--help"]
-    if not words or words[0] not in COMMANDS:
+    if not words or words[0] not in commands.names():
         return launch(tuple(words))
     if _is_program(words[0]):
         raise Refused((_ambiguous(words[0]),), tuple(words))
-    from ddp_run.commands import command_line
-
-    return command_line.run(list(words))
+    return commands.run(list(words))
 
 
 def _is_program(word: str) -> bool:
@@ -75,7 +71,8 @@ def _help(*, whole: bool) -> int:
     except Refused as refused:
         rows = all_rows(())
         note = f"\n{refused.problems[0].title}: its torchrun's options are not listed\n"
-    sys.stdout.write((whole_help(rows, columns()) if whole else short_help(rows, columns())) + note)
+    text = whole_help if whole else short_help
+    sys.stdout.write(text(rows, commands.listing(), columns()) + note)
     return 0
 
 

@@ -25,7 +25,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from ddp_run.commands.explanation import replay
+from ddp_run.judge.replay import replay
 from tests.faults.expected import FIRST, JOBS, Job
 
 PROGRAMS = Path(__file__).parent / "jobs"

@@ -17,9 +17,9 @@ from zlib import crc32
 
 import pytest
 
-from ddp_run.commands.explanation import explain_logs
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted.spoken_text import Log
+from ddp_run.judge.pasted_logs import explain_logs
 from ddp_run.judge.verdict import Verdict
 
 CORPUS = Path(__file__).parent / "corpus" / "failures.jsonl"

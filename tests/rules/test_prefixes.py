@@ -17,10 +17,10 @@ from zlib import crc32
 
 import pytest
 
-from ddp_run.commands.explanation import explain_logs
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted.line_prefixes import assign
 from ddp_run.evidence.pasted.spoken_text import Log
+from ddp_run.judge.pasted_logs import explain_logs
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Rank
 

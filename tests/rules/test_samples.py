@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run.commands.explanation import explain_logs
 from ddp_run.evidence.gather import gather
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.judge import cut_log
 from ddp_run.judge.catalogue import catalogue
 from ddp_run.judge.diagnose import judge
+from ddp_run.judge.pasted_logs import explain_logs
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import journal
 from ddp_run.record.events import Event

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
-from ddp_run.commands import explanation
+from ddp_run.commands.explain import answer as explain
 from tests.waiting import limit, wait_until
 
 TRAIN = Path(__file__).parents[1] / "faults" / "train.py"
@@ -217,7 +217,7 @@ class Launcher:
 
 def assert_replay_agrees(outcome: Outcome) -> None:
     """`ddp-run explain FOLDER` must reach the verdict that was reached live; the command itself: test_explain.py."""
-    answer = explanation.explain([str(outcome.folder)], rank_from_filename=False)
+    answer = explain.explain([str(outcome.folder)], rank_from_filename=False)
     assert json.loads(json.dumps(answer.document)) == outcome.verdict
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.cli import COMMANDS
-from ddp_run.commands.command_line import commands
+from ddp_run import commands
 from ddp_run.judge import catalogue
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.parse import parse
@@ -112,11 +111,11 @@ def test_commands_are_found_in_a_shells_words() -> None:
 
 @pytest.mark.parametrize("words", COMMAND_LINES, ids=" ".join)
 def test_command_lines_are_understood(rows: tuple[Row, ...], words: list[str]) -> None:
-    if words[0] in COMMANDS:
-        command = commands.commands[words[0]]
+    if words[0] in commands.names():
+        command = commands.all_commands()[words[0]]
         context = command.make_context(words[0], list(words[1:]))
-        cause = context.params.get("cause")
-        assert cause is None or cause in {each.rule.name for each in catalogue.catalogue()}
+        causes = {name for each in catalogue.catalogue() for name in (each.rule.name, each.rule.code)}
+        assert set(context.params.get("words", ())) <= {*causes, "NAME"}
         return
     options = parse(words, {}, torch_rows=rows, read_file=lambda path: Path(path).read_text())
     assert options.script == "train.py" or (ROOT / (options.script or "")).is_file()
@@ -125,7 +124,7 @@ def test_command_lines_are_understood(rows: tuple[Row, ...], words: list[str]) -
 
 def test_there_are_command_lines() -> None:
     assert len(COMMAND_LINES) > 25
-    assert {words[0] for words in COMMAND_LINES} >= set(COMMANDS)
+    assert {words[0] for words in COMMAND_LINES} >= set(commands.names())
 
 
 def test_options_exist(rows: tuple[Row, ...]) -> None:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ddp_run.commands import explanation
+from ddp_run.commands.explain import answer as explain
 from ddp_run.record import events, journal
 from ddp_run.record.events import Event, ExceptionInfo, MonotonicNs, Rank
 from ddp_run.tell.verdict_text import source_line
@@ -106,12 +106,12 @@ def answered(folder: Path) -> dict[str, Any] | None:
     """What `explain` and `explain --json` answer; null where they say that they cannot."""
     shown = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     try:
-        answer = explanation.explain([str(folder)], rank_from_filename=False)
-    except explanation.NotReadable:
+        answer = explain.explain([str(folder)], rank_from_filename=False)
+    except explain.NotReadable:
         return None
     with redirect_stdout(shown):
-        explanation.print_answer(answer, as_json=False, width=100, colour=False)
-        explanation.print_answer(answer, as_json=True, width=100, colour=False)
+        explain.print_answer(answer, as_json=False, width=100, colour=False)
+        explain.print_answer(answer, as_json=True, width=100, colour=False)
     return answer.document
 
 
@@ -181,11 +181,11 @@ def test_a_damaged_line_is_left_out_with_a_note(tmp_path: Path, line: str) -> No
     whole = answered(written(tmp_path, texts))
     texts.insert(3, line)
     written(tmp_path, texts)
-    answer = explanation.explain([str(tmp_path)], rank_from_filename=False)
+    answer = explain.explain([str(tmp_path)], rank_from_filename=False)
     assert answer.document == whole
     assert "events.jsonl: line 4 is damaged and was left out" in answer.verdict.notes
     (tmp_path / "events.jsonl").write_text("\n".join(texts)[:-20])  # its writer was killed
-    answer = explanation.explain([str(tmp_path)], rank_from_filename=False)
+    answer = explain.explain([str(tmp_path)], rank_from_filename=False)
     assert [note for note in answer.verdict.notes if "left out" in note] == [
         "events.jsonl: line 4 is damaged and was left out"
     ]
@@ -213,11 +213,11 @@ def told(run: Path, **changed: Any) -> str:
     if changed.get("exception", 0) is None:
         lines = [line for line in lines if line["event"] != "RankFailed"]
     written(run, [json.dumps(line) for line in lines])
-    answer = explanation.explain([str(run)], rank_from_filename=False)
+    answer = explain.explain([str(run)], rank_from_filename=False)
     shown = io.StringIO()
     with redirect_stdout(shown):
-        explanation.print_answer(answer, as_json=False, width=100, colour=False)
-        explanation.print_answer(answer, as_json=True, width=100, colour=False)
+        explain.print_answer(answer, as_json=False, width=100, colour=False)
+        explain.print_answer(answer, as_json=True, width=100, colour=False)
     return shown.getvalue()
 
 

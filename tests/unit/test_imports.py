@@ -74,7 +74,7 @@ def test_short_answers_load_little(tmp_path: Path, words: list[str], code: int) 
     returned, loaded = _loaded(tmp_path, *words)
     assert returned == code
     assert "ddp_run.settings.table" in loaded
-    assert not loaded & (LATER | STARTING)
+    assert not loaded & ((LATER - {"click"} if words == ["--help"] else LATER) | STARTING)
 
 
 def test_a_dry_run_loads_little(tmp_path: Path) -> None:

@@ -440,9 +440,12 @@ def test_an_unknown_form_of_the_source_is_not_guessed(source: str) -> None:
         read_table(source)
 
 
+COMMANDS = [("explain [PATH...]", "Print the verdict."), ("rules [WORD...]", "Print the causes.")]
+
+
 def test_help_and_readme_table_name_every_option(rows: tuple[Row, ...]) -> None:
     table = all_rows(rows)
-    text, markdown = whole_help(table, 90), options_table_markdown(table)
+    text, markdown = whole_help(table, COMMANDS, 90), options_table_markdown(table)
     for row in table:
         assert (f"\n  {row.name}" in text or f", {row.name}" in text) is not row.prints_and_exits
         assert f"`{row.name}" in markdown
@@ -453,11 +456,11 @@ def test_help_and_readme_table_name_every_option(rows: tuple[Row, ...]) -> None:
 
 
 def test_the_short_help_is_a_screen_with_examples_and_commands(rows: tuple[Row, ...]) -> None:
-    for text in (short_help(all_rows(rows), 90), whole_help(all_rows(rows), 90)):
+    for text in (short_help(all_rows(rows), COMMANDS, 90), whole_help(all_rows(rows), COMMANDS, 90)):
         assert text.count("\n  ddp-run --") == 3
         for word in ("ddp-run explain", "ddp-run rules", "--version", "Folder for all runs"):
             assert word in text
-    assert len(short_help(all_rows(rows), 90).splitlines()) < 50
+    assert len(short_help(all_rows(rows), COMMANDS, 90).splitlines()) < 50
 
 
 # --------------------------------------------------------------------------------------------- rendering

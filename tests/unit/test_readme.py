@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run.cli import COMMANDS
+from ddp_run import commands
 from ddp_run.evidence.model import Quote
 from ddp_run.judge import catalogue, diagnose
 from ddp_run.judge.verdict import Collateral, FirstFailure, Verdict
@@ -78,7 +78,7 @@ def test_command_lines_are_understood(rows: tuple[Row, ...], monkeypatch: pytest
     assert len(launches) >= 6
     for line in launches:
         words = shlex.split(line)[1:]
-        if words[0] not in COMMANDS:
+        if words[0] not in commands.names():
             options = parse(words, {}, torch_rows=rows, read_file=lambda path: Path(path).read_text())
             assert options.script in ("train.py", "python"), line
 

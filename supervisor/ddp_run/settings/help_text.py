@@ -21,10 +21,9 @@ Examples:
                                                     the first of two nodes
 
 Commands:
-  ddp-run explain [PATH...]   the verdict of a finished run, or of any launcher's log
-  ddp-run rules [WORD...]     causes of failures: all, one, or those that match a word
-  ddp-run version             also -V and --version
+{commands}
 """
+_VERSION = ("version", "Print ddp-run's version; also -V and --version.")
 _COMMON = ("nproc_per_node", "max_retries", "hang_timeout", "console", "log_dir", "config", "dry_run")
 _OWN_MEANING = {
     "log_dir": "Folder for all runs, one subfolder per run (default: ddp-run-logs).",
@@ -35,18 +34,25 @@ _OWN_MEANING = {
 """What ddp-run makes of options of torchrun's that are about files and console."""
 
 
-def short_help(rows: Sequence[Row], width: int) -> str:
-    """What `-h` prints, `width` columns wide."""
+def short_help(rows: Sequence[Row], commands: Sequence[tuple[str, str]], width: int) -> str:
+    """What `-h` prints, `width` columns wide. `commands`: how each is typed, and what it does."""
     by_dest = {row.dest: row for row in rows}
     common = _entries((by_dest[dest] for dest in _COMMON if dest in by_dest), width)
-    return f"{_HEAD}\nCommon options:\n{common}\n  --help                    All options, including torchrun's.\n"
+    ending = "  --help                    All options, including torchrun's.\n"
+    return f"{_head(commands)}\nCommon options:\n{common}\n{ending}"
 
 
-def whole_help(rows: Sequence[Row], width: int) -> str:
+def whole_help(rows: Sequence[Row], commands: Sequence[tuple[str, str]], width: int) -> str:
     """What `--help` prints: ddp-run's own options first, then torchrun's."""
     own = _entries((row for row in rows if row.owner is Owner.DDP_RUN), width)
     torchs = _entries((row for row in rows if row.owner is Owner.TORCH), width)
-    return f"{_HEAD}\nddp-run's own options:\n{own}\n\ntorchrun's options, from the installed torch:\n{torchs}\n"
+    ending = f"torchrun's options, from the installed torch:\n{torchs}\n"
+    return f"{_head(commands)}\nddp-run's own options:\n{own}\n\n{ending}"
+
+
+def _head(commands: Sequence[tuple[str, str]]) -> str:
+    lines = [f"  ddp-run {typed:20}{meaning}" for typed, meaning in (*commands, _VERSION)]
+    return _HEAD.format(commands="\n".join(lines))
 
 
 def _entries(rows: Iterable[Row], width: int) -> str:

@@ -1,7 +1,4 @@
-"""The verdict of what is over: a run's folder, by its journal; logs of any launcher, by their text.
-
-A run's folder goes through the same code that ran live. Nothing in a log is ever run or believed: it is text.
-"""
+"""The verdict of what is over, read from a run's folder or from logs of any launcher, and how it is shown."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddp_run.evidence import scan
-from ddp_run.evidence.pasted import transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log
-from ddp_run.judge import catalogue, cut_log, diagnose, judging, retry
-from ddp_run.judge.signs import words
+from ddp_run.judge import judging, retry
+from ddp_run.judge.pasted_logs import explain_logs, wanted_words
+from ddp_run.judge.replay import replay
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import file_names, journal
 from ddp_run.record.attempt_events import attempts_made
-from ddp_run.record.events import AttemptEnded, Event, Rank, RunStarted
+from ddp_run.record.events import AttemptEnded, Rank, RunStarted
 from ddp_run.record.runs_meant import is_run, last_attempt
 from ddp_run.tell import verdict_file, verdict_text
 
@@ -29,7 +26,6 @@ _LOGS = (".log", ".txt", ".out", ".err", ".stderr", ".stdout")
 _RANK = re.compile(r"(?:rank|worker|trainer|task|proc)[_.\- ]?(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 _MOST_FILES = 1024
-_VAGUE = (None, "unknown", "python-exception", "peer-died")
 _MOST_NOTES = 3
 
 
@@ -46,29 +42,6 @@ class Answer:
 
 class NotReadable(Exception):
     """Nothing to explain there; the message says why."""
-
-
-def explain_text(text: str) -> Verdict:
-    """The verdict for a pasted log."""
-    return explain_logs([Log(scan.read_text(text, "log", _words()).text)])
-
-
-def explain_logs(logs: Sequence[Log]) -> Verdict:
-    """The verdict for logs that are read already: the strict reading's, else what a cut or wrapped log still shows."""
-    logs = [wrapped.without_indentation(log) for log in logs]
-    found = _read(logs)
-    if found.cause not in _VAGUE:
-        return found
-    for joined in wrapped.joined(logs):
-        again = _read(joined)
-        if again.cause not in _VAGUE:
-            return replace(again, confidence="likely", notes=(*again.notes, wrapped.NOTE))
-    return found
-
-
-def _read(logs: Sequence[Log]) -> Verdict:
-    strict = diagnose.judge(transcript.read(logs, catalogue.follows_another))
-    return cut_log.read(logs, strict).without_secrets()
 
 
 def explain(paths: Sequence[str], *, rank_from_filename: bool) -> Answer:
@@ -108,17 +81,6 @@ def print_answer(answer: Answer, *, as_json: bool, width: int, colour: bool) -> 
 
 
 # ---------------------------------------------------------------------------------------- a run's folder
-
-
-def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
-    """The verdict of a run's last attempt, and its journal. Raises OSError; ValueError where there was no attempt."""
-    recorded = journal.load(folder / file_names.EVENTS)
-    events = recorded.events
-    made = attempts_made(events)
-    if not made:
-        raise ValueError(f"{folder / 'events.jsonl'} tells of no attempt")
-    verdict = judging.final(judging.judged(folder, events, made[-1]), events)
-    return replace(verdict, notes=(*verdict.notes, *recorded.notes)), events
 
 
 def _of_run(folder: Path) -> Answer:
@@ -173,14 +135,8 @@ def _logs(paths: Sequence[str], rank_from_filename: bool) -> list[tuple[Log, str
     files = [file for path in paths for file in _files(path)]
     if len(files) > _MOST_FILES:
         raise NotReadable(f"{len(files)} files are too many: name at most {_MOST_FILES}")
-    wanted = _words()
+    wanted = wanted_words()
     return [_log(file, paths, rank_from_filename, wanted, len(files)) for file in files]
-
-
-def _words() -> frozenset[str]:
-    """What any rule or reader may want of a large log."""
-    signs = (sign for cause in catalogue.catalogue() for sign in cause.signs)
-    return frozenset({*words(signs), *transcript.WORDS})
 
 
 def _files(path: str) -> Iterable[str]:

@@ -1,0 +1,54 @@
+"""`ddp-run explain`: the verdict of what is over."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import click
+
+from ddp_run.values.terminal import colour, columns
+
+_NEWEST = "ddp-run-logs/latest"
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[PATH…]")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, in the schema of verdict.json.")
+@click.option(
+    "--rank-from-filename", is_flag=True, help="Read each file as one rank's: rank_3.log, worker-3.err, 3/stderr.log."
+)
+def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> int:
+    """Print the verdict of a finished run, or of any launcher's log.
+
+    PATH is a run's folder, the folders of a job's nodes, a folder of runs (the newest counts), log files of any
+    launcher, folders of log files, or - for standard input. Without PATH: standard input if it is a pipe or a file,
+    else the newest run here.
+    """
+    from ddp_run.commands.explain.answer import STANDARD_INPUT, NotReadable, explain, print_answer
+    from ddp_run.record.runs_meant import runs_meant
+
+    if not paths:
+        paths = (STANDARD_INPUT,) if _is_fed() else (_NEWEST,)
+        if paths == (_NEWEST,) and not Path(_NEWEST).exists():
+            raise click.ClickException(f"no run here ({_NEWEST}): name a run's folder or a log, or pipe a log in")
+    meant = runs_meant(paths)
+    if meant.note is not None:
+        click.echo(f"ddp-run: {meant.note}", err=True)
+    try:
+        answer = explain(meant.paths, rank_from_filename=rank_from_filename)
+    except NotReadable as error:
+        raise click.ClickException(str(error)) from error
+    print_answer(answer, as_json=as_json, width=columns(), colour=colour(sys.stdout))
+    return 0
+
+
+def _is_fed() -> bool:
+    """Whether standard input is a pipe or a file; not a terminal or /dev/null, as under cron."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)

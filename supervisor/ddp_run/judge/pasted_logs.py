@@ -1,0 +1,44 @@
+"""The verdict for logs of any launcher, by their text. Nothing in a log is ever run or believed: it is text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ddp_run.evidence import scan
+from ddp_run.evidence.pasted import transcript, wrapped
+from ddp_run.evidence.pasted.spoken_text import Log
+from ddp_run.judge import catalogue, cut_log, diagnose
+from ddp_run.judge.signs import words
+from ddp_run.judge.verdict import Verdict
+
+_VAGUE = (None, "unknown", "python-exception", "peer-died")
+
+
+def explain_text(text: str) -> Verdict:
+    """The verdict for a pasted log."""
+    return explain_logs([Log(scan.read_text(text, "log", wanted_words()).text)])
+
+
+def explain_logs(logs: Sequence[Log]) -> Verdict:
+    """The verdict for logs that are read already: the strict reading's, else what a cut or wrapped log still shows."""
+    logs = [wrapped.without_indentation(log) for log in logs]
+    found = _read(logs)
+    if found.cause not in _VAGUE:
+        return found
+    for joined in wrapped.joined(logs):
+        again = _read(joined)
+        if again.cause not in _VAGUE:
+            return replace(again, confidence="likely", notes=(*again.notes, wrapped.NOTE))
+    return found
+
+
+def _read(logs: Sequence[Log]) -> Verdict:
+    strict = diagnose.judge(transcript.read(logs, catalogue.follows_another))
+    return cut_log.read(logs, strict).without_secrets()
+
+
+def wanted_words() -> frozenset[str]:
+    """What any rule or reader may want of a large log."""
+    signs = (sign for cause in catalogue.catalogue() for sign in cause.signs)
+    return frozenset({*words(signs), *transcript.WORDS})
