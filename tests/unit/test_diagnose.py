@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import sys
 from dataclasses import replace
+from types import FunctionType
 
 import pytest
 
 from ddp_run.evidence.model import AgentEnd, CleanExit, Death, Evidence, LogText, SummaryEntry
-from ddp_run.judge import diagnose
+from ddp_run.judge import diagnose, rules
 from ddp_run.judge.catalogue import Cause, catalogue, load
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
@@ -351,5 +353,13 @@ def test_the_catalogue_is_sound() -> None:
     assert {name for cause in causes for name in cause.rule.supersedes} <= set(names)
     assert set(diagnose._FALLBACKS) <= set(names)
     assert all(cause.match or cause.match_launch or cause.match_stop for cause in causes)
+    for cause in causes:
+        asked = cause.match or cause.match_launch or cause.match_stop
+        own = vars(sys.modules[asked.__module__]) if asked is not None else {}
+        functions = [
+            each for each in own.values() if isinstance(each, FunctionType) and each.__module__ == asked.__module__
+        ]
+        public = {each.__name__ for each in functions if not each.__name__.startswith("_")}
+        assert public <= set(rules.QUESTIONS), cause.rule.name  # a misspelt question would never be asked
     for cause in causes:
         assert cause.rule.code.startswith(f"DDP{cause.rule.area[0]}"), cause.rule.name

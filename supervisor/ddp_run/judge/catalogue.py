@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import rules
@@ -37,10 +38,18 @@ class Cause:
 
 def rule_modules() -> Iterator[str]:
     """Load the rules' modules one by one, giving the name of each; a broken one is `load`'s to tell of."""
-    for module_info in pkgutil.iter_modules(rules.__path__):
+    for name in _names():
         with suppress(Exception):
-            importlib.import_module(f"{rules.__name__}.{module_info.name}")
-        yield module_info.name
+            _module(name)
+        yield name
+
+
+def _names() -> list[str]:
+    return [found.name for found in pkgutil.iter_modules(rules.__path__)]
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"{rules.__name__}.{name}")
 
 
 @cache
@@ -48,13 +57,13 @@ def load() -> tuple[tuple[Cause, ...], tuple[str, ...]]:
     """The catalogue, by code, and a note for each file of `rules/` that could not be loaded."""
     causes: list[Cause] = []
     notes: list[str] = []
-    for module_info in pkgutil.iter_modules(rules.__path__):
+    for file_name in _names():
         try:
-            module = importlib.import_module(f"{rules.__name__}.{module_info.name}")
-            asked = {name: getattr(module, name, None) for name in ("match", "match_launch", "match_stop")}
+            module = _module(file_name)
+            asked = {name: getattr(module, name, None) for name in rules.QUESTIONS}
             causes.append(Cause(module.RULE, **asked, signs=getattr(module, "SIGNS", ()), text=module.__doc__ or ""))
         except Exception as error:
-            notes.append(f"rule {module_info.name} could not be loaded: {type(error).__name__}: {error}")
+            notes.append(f"rule {file_name} could not be loaded: {type(error).__name__}: {error}")
     return tuple(sorted(causes, key=lambda cause: cause.rule.code)), tuple(notes)
 
 

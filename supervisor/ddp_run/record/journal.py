@@ -109,24 +109,33 @@ def load(path: Path) -> Recorded:
     """
     found = KeptEvents()
     damaged: list[int] = []
-    with open_file(path) as file:
-        for number in itertools.count(1):
-            line = file.readline(_LONGEST_LINE)
-            if not line:
-                break
-            try:
-                event = decode(line.decode("utf-8", "replace"))
-            except ValueError:
-                if line.endswith(b"\n"):
-                    damaged.append(number)
-                elif len(line) == _LONGEST_LINE:
-                    raise OSError(errno.EFBIG, f"line {number} is longer than any event", str(path)) from None
-                continue
-            if event is not None:
-                found.append(event)
+    for number, event in _lines(path):
+        if event is not None:
+            found.append(event)
+        else:
+            damaged.append(number)
     return Recorded(tuple(found), tuple(damaged))
 
 
 def read(path: Path) -> Iterator[Event]:
-    """The events of a journal, in order."""
-    yield from load(path).events
+    """The events of a journal, in order, read as they are asked for. Raises as `load`."""
+    return (event for _number, event in _lines(path) if event is not None)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Event | None]]:
+    """The number of each line, from 1, with its event; null where it is damaged. Unknown kinds are passed over."""
+    with open_file(path) as file:
+        for number in itertools.count(1):
+            line = file.readline(_LONGEST_LINE)
+            if not line:
+                return
+            try:
+                event = decode(line.decode("utf-8", "replace"))
+            except ValueError:
+                if line.endswith(b"\n"):
+                    yield number, None
+                elif len(line) == _LONGEST_LINE:
+                    raise OSError(errno.EFBIG, f"line {number} is longer than any event", str(path)) from None
+                continue
+            if event is not None:
+                yield number, event
