@@ -124,7 +124,7 @@ def test_command_lines_are_understood(rows: tuple[Row, ...], words: list[str]) -
 
 def test_there_are_command_lines() -> None:
     assert len(COMMAND_LINES) > 25
-    assert {words[0] for words in COMMAND_LINES} >= set(commands.names())
+    assert {words[0] for words in COMMAND_LINES} >= {"explain", "rules"}
 
 
 def test_options_exist(rows: tuple[Row, ...]) -> None:
