@@ -113,7 +113,7 @@ def test_a_rank_runs_out_while_another_holds_the_rest(ddp: Launcher, marks: Path
     assert (verdict["cause"], verdict["first_failure"]["rank"]) == ("cuda-oom", 1), outcome.stderr
     assert verdict["first_failure"]["exception"]["type"].endswith("OutOfMemoryError")
     title = verdict["title"]
-    assert title.startswith("rank 1 ran out of GPU memory asking for ")
+    assert title.startswith("rank 1 ran out of GPU memory allocating ")
     assert " on GPU 0" in title
     assert " were free" in title
     failed = outcome.named("RankFailed")[0]["at"]

@@ -146,7 +146,7 @@ def test_a_gpu_that_two_ranks_share_runs_out(ddp: Launcher, machine: Machine) ->
     verdict = outcome.verdict
     assert (verdict["cause"], verdict["first_failure"]["rank"]) == ("cuda-oom", 1)
     assert verdict["title"] == (
-        "rank 1 ran out of GPU memory asking for 2.00 GiB on GPU 0: 1 GiB of 80 GiB were free, rank 0 held 49 GiB"
+        "rank 1 ran out of GPU memory allocating 2.00 GiB on GPU 0: 1 GiB of 80 GiB were free, rank 0 held 49 GiB"
     )
     # the look that the failure asked for found the rank still there
     shown = next(quote["text"] for quote in verdict["evidence"] if quote["source"] == "gpu")
@@ -238,7 +238,7 @@ def test_nvml_that_never_answers(ddp: Launcher, machine: Machine, function: str)
     wait_until(lambda: probes(running), "the process that asks")
     machine.let_go("CUDA out of memory. Tried to allocate 2.00 GiB. ")
     outcome = running.wait()
-    assert outcome.verdict["title"] == "rank 1 ran out of GPU memory asking for 2.00 GiB"
+    assert outcome.verdict["title"] == "rank 1 ran out of GPU memory allocating 2.00 GiB"
     assert not outcome.named("GpuSampled")
     running.assert_nothing_left()
     assert not probes(running)

@@ -113,7 +113,7 @@ def test_the_look_that_still_shows_the_rank(tmp_path: Path) -> None:
 def test_no_look_at_all(tmp_path: Path) -> None:
     finding, death, _evidence = found(tmp_path, numbers("0.20 GiB", "78.50 GiB", gpu=1))
     assert death.gpus is None
-    assert finding.cause == "rank 1 ran out of GPU memory asking for 512.00 MiB on GPU 1: 204.8 MiB of 80 GiB were free"
+    assert finding.cause == "rank 1 ran out of GPU memory allocating 512.00 MiB on GPU 1: 204.8 MiB of 80 GiB were free"
     assert not any(quote.source == "gpu" for quote in finding.evidence)
 
 
@@ -122,7 +122,7 @@ def test_two_ranks_on_one_gpu(tmp_path: Path) -> None:
     for samples in ((sampled(100.1, OURS),), ()):  # torch names the process; whose it is the journal knows
         finding, _death, _evidence = found(tmp_path, text, *samples)
         assert finding.cause.endswith("on GPU 0: 41 GiB of 80 GiB were free, rank 0 held 25 GiB")
-        assert 'set_device(int(os.environ["LOCAL_RANK"]))   # a GPU for each rank: ranks 0-1 share' in finding.advice[0]
+        assert 'set_device(int(os.environ["LOCAL_RANK"]))   # one GPU per rank: ranks 0-1 share' in finding.advice[0]
         assert finding.retry is not None
         assert not finding.retry.helps
         shown = [quote.text for quote in finding.evidence if quote.source == "gpu"]
@@ -156,7 +156,7 @@ def test_an_error_without_numbers_takes_those_of_the_gpu(tmp_path: Path) -> None
     assert (both.cause, both.evidence) == ("rank 1 ran out of GPU memory", ())
     hidden, _death, _evidence = found(tmp_path, text, sampled(99, (), own_pids=False))
     assert hidden.cause == "rank 1 ran out of GPU memory"
-    assert hidden.evidence[-1].text.endswith("that this is its GPU is taken from its environment")
+    assert hidden.evidence[-1].text.endswith("(this rank's GPU according to its environment)")
 
 
 def test_the_numbers_of_another_pid_namespace_name_nobody(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_the_numbers_of_another_pid_namespace_name_nobody(tmp_path: Path) -> Non
     shown = finding.evidence[-1].text
     assert "917744" not in shown
     assert "1 process on it, numbered as in another pid namespace" in shown
-    assert shown.endswith("that this is its GPU is taken from its environment")
+    assert shown.endswith("(this rank's GPU according to its environment)")
 
 
 def test_which_gpu_torch_means(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_memory_that_nvml_does_not_know(tmp_path: Path) -> None:
 )
 def test_torchs_words(tmp_path: Path, text: str, said: str) -> None:
     finding, _death, _evidence = found(tmp_path, text)
-    assert finding.cause.startswith("rank 1 ran out of GPU memory asking for 512.00 MiB on GPU 0")
+    assert finding.cause.startswith("rank 1 ran out of GPU memory allocating 512.00 MiB on GPU 0")
     assert finding.cause.endswith(said)
 
 

@@ -1,28 +1,28 @@
 """GPU out of memory.
 
 ## What happened
-The rank asked its GPU for more memory than was free there.
+The rank tried to allocate more GPU memory than was free.
 ## How to recognise it
-`torch.OutOfMemoryError` (in older releases `torch.cuda.OutOfMemoryError`, `RuntimeError`) with
-`CUDA out of memory. Tried to allocate …`, `HIP out of memory`, `XPU out of memory`; `CUDA error: out of memory` from
-the runtime itself; `CUBLAS_STATUS_ALLOC_FAILED`; NCCL's `Cuda failure 'out of memory'`;
-`UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY`. The host's memory is another matter ([host-oom](host-oom.md)): that says
-`DefaultCPUAllocator`, `MemoryError` or only `Killed`.
+`torch.OutOfMemoryError` (in older releases `torch.cuda.OutOfMemoryError`, `RuntimeError`) with `CUDA out of memory.
+Tried to allocate …`, `HIP out of memory`, `XPU out of memory`; `CUDA error: out of memory` from the runtime itself;
+`CUBLAS_STATUS_ALLOC_FAILED`; NCCL's `Cuda failure 'out of memory'`; `UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY`. Host memory
+is a different cause ([host-oom](host-oom.md)): `DefaultCPUAllocator`, `MemoryError` or just `Killed`.
 
-The message has the numbers that decide what to do: what was asked, what the GPU has and what was free of it, what torch
-uses, and what torch holds but does not use ("reserved … but unallocated"). With the extra `gpu` (NVML), ddp-run looks
-at the GPU when the rank fails, and says which processes hold its memory and which of them are ranks of the same job. In
-a container these often cannot be told apart: the driver then shows other pids, or none.
+The message has the numbers you need: the requested size, the GPU's total and free memory, what torch uses, and what
+torch holds but does not use ("reserved … but unallocated"). With the extra `gpu` (NVML), ddp-run looks at the GPU when
+the rank fails, and reports which processes hold its memory and which of them are ranks of this job. In a container they
+often cannot be told apart: the driver shows different pids, or none.
 ## What to do
-1. Much memory reserved but not allocated: the pool is in pieces. `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`
+1. A lot of memory reserved but unallocated: the pool is fragmented. `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`
    (newer torch: `PYTORCH_ALLOC_CONF`; ROCm: `PYTORCH_HIP_ALLOC_CONF`).
-2. Memory that neither torch nor this process holds: another process is on that GPU, often what is left of an earlier
-   run. `nvidia-smi --query-compute-apps=pid,used_memory --format=csv`.
-   Two ranks on one GPU: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before anything touches CUDA, or fewer
-   ranks (`--nproc-per-node`).
-3. Else the job is too large: a smaller batch per rank with gradient accumulation, activation checkpointing, bf16,
-   or FSDP to shard the optimizer's state.
-4. While loading a checkpoint: `torch.load(path, map_location="cpu")`, or every rank loads onto the GPU that saved it.
+2. Memory held by neither torch nor this process: another process is using that GPU, often left over from an earlier
+   run. `nvidia-smi --query-compute-apps=pid,used_memory --format=csv`. Two ranks on one GPU:
+   `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before anything touches CUDA, or fewer ranks
+   (`--nproc-per-node`).
+3. Otherwise the job is too large: use a smaller batch per rank with gradient accumulation, activation checkpointing,
+   bf16, or FSDP to shard the optimizer's state.
+4. While loading a checkpoint: use `torch.load(path, map_location="cpu")`; otherwise every rank loads onto the GPU the
+   checkpoint was saved from.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RULE = Rule(
     name="cuda-oom",
     title="GPU out of memory",
     area=Area.MEMORY,
-    retry=Retry(helps=False, reason="the same step asks for the same memory again"),
+    retry=Retry(helps=False, reason="the same step will need the same memory again"),
     since="0.1",
     supersedes=(
         "nccl-init",
@@ -120,7 +120,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     text = hit.exception.message if hit.exception is not None else hit.text
     scene = _Scene.of(_Memory(text), death, attempt)
     cause = f"{death.who} ran out of GPU memory"
-    cause += f" asking for {hit['asked']}" if hit["asked"] else ""
+    cause += f" allocating {hit['asked']}" if hit["asked"] else ""
     cause += f" on GPU {scene.memory.gpu}" if scene.memory.gpu else ""
     cause += " for NCCL's buffers" if hit.sign in _IN_NCCL else _phase(death)
     cause += f": {scene.counted}" if scene.counted else ""
@@ -210,8 +210,8 @@ class _Scene:
         if not self.foreign:
             return None
         if self.large and all(each.rank is not None for each in self.large):
-            return Retry(helps=False, reason="the same ranks share that GPU again")
-        return Retry(helps=True, reason="another process held part of the GPU's memory and may be gone next time")
+            return Retry(helps=False, reason="the same ranks will share that GPU again")
+        return Retry(helps=True, reason="another process held part of the GPU memory and may be gone by then")
 
     @property
     def counted(self) -> str:
@@ -243,7 +243,7 @@ class _Scene:
         look = self.death.gpus
         if look is None or self.gpu is None:
             return ()
-        assumed = "" if self.certain else "; that this is its GPU is taken from its environment"
+        assumed = "" if self.certain else " (this rank's GPU according to its environment)"
         return (Quote("gpu", None, look.words(self.gpu) + assumed),)
 
 
@@ -297,8 +297,8 @@ def _is_pinned(death: Death) -> bool:
 
 
 def _pinned(hit: Hit, death: Death) -> Finding:
-    cause = f"{death.who} ran out of memory pinning host memory for its GPU, not of the GPU's own"
-    advice = ("free -h   # pinned memory is the host's", "DataLoader(…, pin_memory=False)   # to confirm")
+    cause = f"{death.who} ran out of host memory while pinning it for the GPU (not GPU memory)"
+    advice = ("free -h   # pinned memory is host memory", "DataLoader(…, pin_memory=False)   # to confirm")
     return hit.finding(RULE, death, cause, advice, confidence="likely")
 
 
@@ -310,14 +310,14 @@ def _advice(scene: _Scene, hit: Hit, death: Death) -> tuple[str, ...]:
     advice = []
     if scene.sharing:
         device = "xpu" if intel else "cuda"
-        who = f"ranks {rank_list(scene.sharing)} share this one"
-        advice.append(f'torch.{device}.set_device(int(os.environ["LOCAL_RANK"]))   # a GPU for each rank: {who}')
+        who = f"ranks {rank_list(scene.sharing)} share this GPU"
+        advice.append(f'torch.{device}.set_device(int(os.environ["LOCAL_RANK"]))   # one GPU per rank: {who}')
     strangers = [str(each.pid) for each in scene.large if each.rank is None]
     if strangers:
-        advice.append(f"ps -o pid,user,lstart,args -p {','.join(strangers)}   # who holds this GPU's memory")
+        advice.append(f"ps -o pid,user,lstart,args -p {','.join(strangers)}   # what is using this GPU's memory")
     elif (scene.foreign and not scene.sharing) or (scene.total is None and not intel):
         query = "rocm-smi --showpids" if amd else "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"
-        advice.append(f"{query}   # which processes hold the GPU's memory")
+        advice.append(f"{query}   # which processes use the GPU's memory")
     if memory.fragmented and not intel:
         name = "PYTORCH_HIP_ALLOC_CONF" if amd else "PYTORCH_CUDA_ALLOC_CONF"
         name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in said else name
@@ -325,7 +325,7 @@ def _advice(scene: _Scene, hit: Hit, death: Death) -> tuple[str, ...]:
         advice.append(f"export {name}=expandable_segments:True   # {unused} reserved but unused")
     raised = death.exception
     if raised is not None and "torch/serialization.py" in raised.traceback:
-        advice.append('torch.load(path, map_location="cpu")   # else it goes onto the GPU that saved it')
+        advice.append('torch.load(path, map_location="cpu")   # otherwise it loads onto the GPU it was saved from')
     elif not scene.foreign:
-        advice.append("halve the batch per rank and double gradient accumulation: the same step in less memory")
+        advice.append("halve the batch per rank and double gradient accumulation: same step, less memory")
     return tuple(advice)

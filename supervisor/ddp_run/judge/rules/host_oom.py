@@ -1,16 +1,16 @@
 """Host out of memory.
 
 ## What happened
-The kernel's out-of-memory killer ended the rank, or an allocation of CPU memory was refused.
+The kernel's out-of-memory killer killed the rank, or an allocation of CPU memory failed.
 ## How to recognise it
-SIGKILL, and someone who says that it was for memory: the kernel's log (`Out of memory: Killed process 123 (python)`),
-its count of kills in the job's memory cgroup (`oom_kill 1` in `memory.events`), SLURM (`Detected 1 oom_kill event`,
-`task 3: Out Of Memory`), Kubernetes (`OOMKilled`), systemd, PBS or LSF; in a pasted log these may stand anywhere. Or
-`MemoryError`, `std::bad_alloc`, `DefaultCPUAllocator: can't allocate memory`, `Unable to allocate … for an array`,
-`[Errno 12] Cannot allocate memory`. A SIGKILL alone proves nothing.
+SIGKILL, plus a record that memory was the reason: the kernel log (`Out of memory: Killed process 123 (python)`), the
+kill count of the job's memory cgroup (`oom_kill 1` in `memory.events`), SLURM (`Detected 1 oom_kill event`, `task 3:
+Out Of Memory`), Kubernetes (`OOMKilled`), systemd, PBS or LSF; in a pasted log these may be anywhere. Or `MemoryError`,
+`std::bad_alloc`, `DefaultCPUAllocator: can't allocate memory`, `Unable to allocate … for an array`, `[Errno 12] Cannot
+allocate memory`. A SIGKILL alone proves nothing.
 ## What to do
 Give the job more memory, or use less: fewer DataLoader workers, smaller prefetch, memory-mapped data, one copy of the
-data set per node in place of one per rank.
+dataset per node instead of one per rank.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RULE = Rule(
     name="host-oom",
     title="Host out of memory",
     area=Area.MEMORY,
-    retry=Retry(helps=False, reason="the same job needs the same memory again"),
+    retry=Retry(helps=False, reason="the same job will need the same memory again"),
     since="0.1",
     supersedes=("native-abort", "preempted-sigterm", "dataloader-worker-died", "cuda-unavailable"),
 )
@@ -59,7 +59,7 @@ SIGNS: tuple[Sign, ...] = (*_REFUSED, _WORKER, *oom_text.SIGNS, _TASK)
 _DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</torch_")
 _NO_HOST_HAS = 1 << 50
 """Bytes: who asks for more has computed a shape or read a length wrongly."""
-_LENGTH = ("print the shape and the length of what is allocated there: one of them is wrong",)
+_LENGTH = ("print the shape and length of that allocation: one of them is wrong",)
 _ADVICE = ("free -h; dmesg -T | grep -i 'killed process'", "try fewer DataLoader workers (num_workers) first")
 
 
@@ -70,7 +70,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if death.exception is None and death.code not in (None, -signal.SIGABRT):
         return None
     if ended_by(death, (_WORKER,)) is not None:
-        return _told(death, attempt, "lost a DataLoader worker by SIGKILL")
+        return _told(death, attempt, "lost a DataLoader worker to SIGKILL")
     hit = ended_by(death, _REFUSED)
     if hit is None or _DEVICE.search(_said(hit)):
         return None
@@ -124,7 +124,7 @@ def _told(death: Death, attempt: Evidence, what: str = "was killed by SIGKILL") 
     said = quote.text.strip()
     cause = f"{death.who} {what}, and its job ran out of memory: {said[:120]}"
     advice = (
-        "sacct -j $SLURM_JOB_ID -o JobID,MaxRSS,ReqMem,State,NodeList   # what it used, and what it may",
+        "sacct -j $SLURM_JOB_ID -o JobID,MaxRSS,ReqMem,State,NodeList   # memory used and requested",
         _ADVICE[1],
     )
     shown = advice if "slurm" in said or "srun" in said else _ADVICE

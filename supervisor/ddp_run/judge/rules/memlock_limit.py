@@ -1,19 +1,19 @@
 """Locked-memory limit too low.
 
 ## What happened
-InfiniBand and RoCE adapters (and EFA, Omni-Path) need memory that cannot be swapped out. The limit for that
-(`ulimit -l`, RLIMIT_MEMLOCK) is too low, so the adapter's driver refused to register it.
+InfiniBand and RoCE adapters (and EFA, Omni-Path) need locked memory, which cannot be swapped out. The limit for it
+(`ulimit -l`, RLIMIT_MEMLOCK) is too low, so the adapter's driver refused to register memory.
 ## How to recognise it
-NCCL's `Call to ibv_reg_mr… failed with error Cannot allocate memory`, the same of `ibv_create_cq` and `ibv_create_qp`;
-`libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.`; UCX's `Please set max locked memory (ulimit -l) to 'unlimited'`;
-Open MPI's `The OpenFabrics (openib) BTL failed to initialize while trying to allocate some locked memory`. The host has
-free memory all the while. The first alone has another reading: the adapter itself ran out of memory regions.
+NCCL's `Call to ibv_reg_mr… failed with error Cannot allocate memory`, or the same for `ibv_create_cq` and
+`ibv_create_qp`; `libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.`; UCX's `Please set max locked memory (ulimit -l)
+to 'unlimited'`; Open MPI's `The OpenFabrics (openib) BTL failed to initialize while trying to allocate some locked
+memory`. The host still has free memory. The first alone can also mean that the adapter ran out of memory regions.
 ## What to do
 - `ulimit -l` in the job, not in your login shell: it must be `unlimited`.
 - Docker: `--ulimit memlock=-1`; SLURM: `PropagateResourceLimitsExcept=MEMLOCK` in `slurm.conf` and
   `LimitMEMLOCK=infinity` in slurmd's unit; Kubernetes: the capability `IPC_LOCK`, or the limit in containerd's unit.
-- Hosts: `* soft memlock unlimited` and `* hard memlock unlimited` in `/etc/security/limits.d/rdma.conf`.
-- To confirm: `NCCL_IB_DISABLE=1` runs over plain TCP.
+- On hosts: `* soft memlock unlimited` and `* hard memlock unlimited` in `/etc/security/limits.d/rdma.conf`.
+- To confirm, run over plain TCP: `NCCL_IB_DISABLE=1`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RULE = Rule(
     name="memlock-limit",
     title="Locked-memory limit too low",
     area=Area.MEMORY,
-    retry=Retry(helps=False, reason="the limit is the same on the next attempt"),
+    retry=Retry(helps=False, reason="the limit will still be too low"),
     since="0.1",
     supersedes=("host-oom", "nccl-init", "nccl-network", "native-abort", "peer-died"),
 )
@@ -56,7 +56,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None:
         return None
     sure: Confidence = "certain" if limit is not None else "likely"
-    cause = f"{death.who} was denied locked memory by {hit['call']}"
+    cause = f"{death.who} could not lock memory in {hit['call']}"
     known = limit["limit"] if limit is not None else None
     cause += f": the limit is {known}{' bytes' if known.isdigit() else ''}" if known else ""
     also = (limit.quote,) if limit is not None and limit.quote is not None else ()
@@ -66,5 +66,5 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 _ADVICE = (
     "grep 'Max locked memory' /proc/self/limits   # inside the job: must be unlimited",
     "docker run --ulimit memlock=-1:-1 …   # SLURM: PropagateResourceLimitsExcept=MEMLOCK and LimitMEMLOCK=infinity",
-    "NCCL_IB_DISABLE=1 ddp-run …   # to confirm: plain TCP needs none",
+    "NCCL_IB_DISABLE=1 ddp-run …   # to confirm: plain TCP needs no locked memory",
 )

@@ -1,21 +1,21 @@
 """Shared memory (/dev/shm) exhausted.
 
 ## What happened
-DataLoader workers hand batches over, and NCCL and Python's `shared_memory` talk to the ranks of one host, through files
-in `/dev/shm`. It is full. Containers get 64 MiB unless told otherwise.
+`/dev/shm` is full. DataLoader workers pass batches through files there, and NCCL and Python's `shared_memory` use it to
+communicate between ranks on one host. Containers get 64 MiB by default.
 ## How to recognise it
 `DataLoader worker (pid N) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared
 memory`, `Unexpected bus error encountered in worker`, `unable to write to file </torch_…>: No space left on device`,
 `unable to allocate shared memory(shm) for file </torch_…>`, NCCL's `Error while creating shared memory segment
-/dev/shm/nccl-…`; or no word at all: the rank itself ended by SIGBUS (exit code -7) while `/dev/shm` was full, which
-ddp-run looks up. `No space left on device` with any other path is [disk-full](disk-full.md); a worker killed by SIGKILL
-is [dataloader-worker-died](dataloader-worker-died.md).
+/dev/shm/nccl-…`; or no message at all: the rank itself was killed by SIGBUS (exit code -7) while `/dev/shm` was full,
+which ddp-run checks. `No space left on device` with any other path is [disk-full](disk-full.md); a worker killed by
+SIGKILL is [dataloader-worker-died](dataloader-worker-died.md).
 ## What to do
-- `df -h /dev/shm` in the container while it runs; also `ls -la /dev/shm`: files of killed jobs stay there.
+- `df -h /dev/shm` in the container while the job runs; also `ls -la /dev/shm`: files of killed jobs remain there.
 - Docker: `--shm-size=16g` or `--ipc=host`. Kubernetes: an `emptyDir` with `medium: Memory` mounted on `/dev/shm`.
-- Needs grow with `num_workers` x `prefetch_factor` x the size of a batch x ranks on the host: fewer of these.
-- Cannot change the container: `torch.multiprocessing.set_sharing_strategy("file_system")` helps against a limit of open
-  files only, not here; `num_workers=0` does.
+- Usage grows with `num_workers` x `prefetch_factor` x batch size x ranks on the host: reduce these.
+- If you cannot change the container: `torch.multiprocessing.set_sharing_strategy("file_system")` only helps with a
+  limit on open files, not here; `num_workers=0` does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RULE = Rule(
     name="shm-exhausted",
     title="Shared memory (/dev/shm) exhausted",
     area=Area.MEMORY,
-    retry=Retry(helps=False, reason="the shared memory is as small on the next attempt"),
+    retry=Retry(helps=False, reason="the shared memory will still be too small"),
     since="0.1",
     supersedes=(
         "dataloader-worker-died",
@@ -92,7 +92,7 @@ _SHARED = re.compile(r"/multiprocessing/(?:synchronize|shared_memory|heap|contex
 _OWN = (*_TORCHS, *_FILES, *_NCCLS, _WORKER, _HANDLER)
 SIGNS = (*_OWN, _SIGNALLED, _LEFT, _SPACE)
 _ON_A_FULL_SHM = (
-    "df -h /dev/shm; ls -la /dev/shm   # in the job's container; files of killed jobs stay there",
+    "df -h /dev/shm; ls -la /dev/shm   # in the job's container; files of killed jobs remain there",
     "docker run --shm-size=16g …   # or --ipc=host; Kubernetes: emptyDir {medium: Memory} on /dev/shm",
 )
 
@@ -147,7 +147,7 @@ def _bus_error_without_a_word(death: Death, attempt: Evidence) -> Finding | None
     space = attempt.space_of(_SHM) if death.code == -signal.SIGBUS else None
     if space is None or not space.nearly_full:
         return None
-    cause = f"{death.who} was ended by a bus error (SIGBUS) while /dev/shm was full"
+    cause = f"{death.who} was killed by SIGBUS (bus error) while /dev/shm was full"
     free = Quote("statvfs", None, space.words)
     return Finding(RULE, death.rank, cause, (free,), _ON_A_FULL_SHM, "likely")
 
@@ -160,7 +160,7 @@ def _cause(hit: Hit, death: Death) -> str:
     file = hit["file"] or ("a lock of Python's multiprocessing" if hit.sign is _SPACE else "NCCL's segment")
     file = f"{_SHM}{file}" if file.startswith(("/torch_", "/psm_")) else file
     size = f" of {hit['size']} bytes" if hit["size"] else ""
-    return f"{death.who} found no room for {file}{size}"
+    return f"{death.who} had no shared memory left for {file}{size}"
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:
