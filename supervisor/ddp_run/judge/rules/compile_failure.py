@@ -1,20 +1,21 @@
 """Compilation of a kernel or an extension failed.
 
 ## What happened
-Code that is compiled while the job runs did not compile: by `torch.compile` (Dynamo, Inductor), by Triton, or a
-C++/CUDA extension built at import by ninja and nvcc (DeepSpeed's ops, `torch.utils.cpp_extension.load`).
+Code compiled at run time did not compile: by `torch.compile` (Dynamo, Inductor), by Triton, or a C++/CUDA extension
+built on import by ninja and nvcc (DeepSpeed's ops, `torch.utils.cpp_extension.load`).
 ## How to recognise it
 `torch._dynamo.exc.BackendCompilerFailed`, `torch._inductor.exc.InductorError`, `CppCompileError`,
 `triton.compiler.errors.CompilationError`, `Failed to find C compiler`, `Error building extension '…'`, `Command
 '['ninja', '-v']' returned non-zero exit status 1`, `CUDA_HOME environment variable is not set`, `nvcc fatal`. The
-reason is in the lines before: the first `error:` of the compiler.
+reason is in the lines above: the compiler's first `error:`.
 ## What to do
 - No compiler, or no headers: `apt-get install build-essential python3-dev`, or set `CC`; for CUDA extensions also nvcc
-  (`CUDA_HOME=/usr/local/cuda`) of torch's own CUDA version.
+  (`CUDA_HOME=/usr/local/cuda`) of the CUDA version torch was built with.
 - Triton's `out of resource` is [triton-resources](triton-resources.md).
-- To confirm that only the compiler is at fault: `TORCH_COMPILE_DISABLE=1`. `TORCH_LOGS="+dynamo,+inductor"` tells more.
-- All ranks build into one folder: build once before the launch, or give each node its own `TORCH_EXTENSIONS_DIR`. A
-  lock left by a killed build makes the next one wait forever: remove `~/.cache/torch_extensions`.
+- To check whether only the compiler is at fault: `TORCH_COMPILE_DISABLE=1`. `TORCH_LOGS="+dynamo,+inductor"` shows
+  details.
+- All ranks build into the same folder: build once before the launch, or give each node its own `TORCH_EXTENSIONS_DIR`.
+  A stale lock from a killed build blocks the next one forever: remove `~/.cache/torch_extensions`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ RULE = Rule(
     name="compile-failure",
     title="Compilation of a kernel or an extension failed",
     area=Area.DEVICE,
-    retry=Retry(helps=False, reason="the same source meets the same compiler again"),
+    retry=Retry(helps=False, reason="the same code will fail to compile again"),
     since="0.1",
     supersedes=("native-abort", "import-error"),
 )
@@ -129,11 +130,11 @@ def _what(hit: Hit) -> str:
     if hit.sign is _HOME:
         return "cannot build a CUDA extension: CUDA_HOME is not set and no nvcc was found"
     if hit.sign is _VERSION:
-        return f"cannot build a CUDA extension: nvcc is of CUDA {hit['found']}, torch of {hit['built']}"
+        return f"cannot build a CUDA extension: nvcc is CUDA {hit['found']}, torch was built with {hit['built']}"
     if hit.sign is _TRITON:
-        return "cannot compile for its GPU: no working triton is installed"
+        return "cannot compile for its GPU: no working Triton installed"
     if hit.sign is _NOT_BUILT:
-        return "cannot load an extension that was to be built here: the build failed, or another rank was to do it"
+        return "cannot load an extension built at run time: the build failed, here or on another rank"
     if hit.sign is _COMMAND:
         return f"could not compile: {(hit['command'] or '').rpartition('/')[2]} failed"
     if hit.exception is not None:
@@ -161,17 +162,17 @@ def _advice(hit: Hit, error: Quote | None) -> tuple[str, ...]:
         return ("sudo apt-get install -y python3-dev   # Python.h",)
     if hit.sign in (_HOME, _VERSION) or "nvcc" in said:
         return (
-            'nvcc --version; python -c "import torch; print(torch.version.cuda)"   # should be the same CUDA',
-            "export CUDA_HOME=/usr/local/cuda   # the folder that has bin/nvcc of that version",
+            'nvcc --version; python -c "import torch; print(torch.version.cuda)"   # must be the same CUDA version',
+            "export CUDA_HOME=/usr/local/cuda   # the folder with bin/nvcc of that version",
         )
     if hit.sign is _TRITON:
-        return ("python -m pip show triton   # torch for Linux and CUDA brings the one that fits",)
+        return ("python -m pip show triton   # the CUDA build of torch installs the matching one",)
     if hit.sign in (_EXTENSION, _NOT_BUILT) or "ninja" in said or "cpp_extension" in said:
         return (
-            "rm -rf ~/.cache/torch_extensions   # half-built files and locks of a build that was killed",
-            "MAX_JOBS=2 python -c 'import THE_EXTENSION'   # once, in one process: shows the compiler's first error",
+            "rm -rf ~/.cache/torch_extensions   # partial files and locks left by a killed build",
+            "MAX_JOBS=2 python -c 'import THE_EXTENSION'   # in one process: shows the compiler's first error",
         )
     return (
-        "TORCH_COMPILE_DISABLE=1 ddp-run …   # runs without the compiler: is it really at fault?",
+        "TORCH_COMPILE_DISABLE=1 ddp-run …   # does it run without the compiler?",
         'TORCH_LOGS="+dynamo,+inductor" ddp-run …   # which graph, which kernel',
     )

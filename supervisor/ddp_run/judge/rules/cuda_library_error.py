@@ -1,20 +1,20 @@
 """GPU library error.
 
 ## What happened
-cuBLAS, cuDNN, cuSOLVER, cuSPARSE, cuFFT, their ROCm counterparts (rocBLAS, hipBLAS, MIOpen) or oneDNN returned an error
-status that does not tell more.
+cuBLAS, cuDNN, cuSOLVER, cuSPARSE, cuFFT, their ROCm counterparts (rocBLAS, hipBLAS, MIOpen) or oneDNN returned a
+generic error status.
 ## How to recognise it
 `CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling …`, `cuDNN error: CUDNN_STATUS_…`, `cusolver error: …`,
-`CUFFT_…`, `miopenStatusUnknownError`, `HIPBLAS_STATUS_…`. Statuses with a cause of their own are elsewhere:
-`…_ALLOC_FAILED` is [cuda-oom](cuda-oom.md), `…_ARCH_MISMATCH` is [no-kernel-image](no-kernel-image.md); after a
-kernel's assertion it is [device-side-assert](device-side-assert.md).
+`CUFFT_…`, `miopenStatusUnknownError`, `HIPBLAS_STATUS_…`. Some statuses have their own cause: `…_ALLOC_FAILED` is
+[cuda-oom](cuda-oom.md), `…_ARCH_MISMATCH` is [no-kernel-image](no-kernel-image.md); after a kernel's assertion it is
+[device-side-assert](device-side-assert.md).
 ## What to do
-- `CUBLAS_STATUS_NOT_INITIALIZED`, `CUDNN_STATUS_NOT_INITIALIZED`: most often no memory was left for the library's
-  workspace. Look at `nvidia-smi` while it runs, and try a smaller batch first.
+- `CUBLAS_STATUS_NOT_INITIALIZED`, `CUDNN_STATUS_NOT_INITIALIZED`: usually there was no GPU memory left for the
+  library's workspace. Watch `nvidia-smi` while the job runs, and try a smaller batch first.
 - `…_EXECUTION_FAILED`, `…_INTERNAL_ERROR`: an earlier kernel of this process may have failed. Run once with
   `CUDA_LAUNCH_BLOCKING=1`.
-- `CUBLAS_STATUS_INVALID_VALUE` at the first matrix product: another CUDA's libraries are loaded first; unset
-  `LD_LIBRARY_PATH`, and see `python -m torch.utils.collect_env`.
+- `CUBLAS_STATUS_INVALID_VALUE` at the first matrix product: libraries of another CUDA version are loaded first; unset
+  `LD_LIBRARY_PATH`, and check `python -m torch.utils.collect_env`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RULE = Rule(
     name="cuda-library-error",
     title="GPU library error",
     area=Area.DEVICE,
-    retry=Retry(helps=False, reason="the same call fails again, as a rule"),
+    retry=Retry(helps=False, reason="the same call usually fails again"),
     since="0.1",
     supersedes=("nccl-init", "native-abort", "segfault", "compile-failure"),
 )
@@ -89,10 +89,10 @@ def _library(status: str, said: str) -> str:
 
 def _advice(status: str, maker: str) -> tuple[str, ...]:
     blocking = "HIP_LAUNCH_BLOCKING" if maker == "HIP" else "CUDA_LAUNCH_BLOCKING"
-    first = f"export {blocking}=1   # an earlier kernel may have failed: the first error is then the true one"
+    first = f"export {blocking}=1   # an earlier kernel may have failed: then the first error is the real one"
     if status.endswith("NOT_INITIALIZED") or status.startswith("`unable"):
         look = "rocm-smi --showmeminfo vram" if maker == "HIP" else "nvidia-smi"
-        return (f"{look}   # a full GPU is the usual reason; try a smaller batch", first)
+        return (f"{look}   # usually the GPU is full: try a smaller batch", first)
     if maker == "HIP":
         return (first, "export MIOPEN_LOG_LEVEL=5 MIOPEN_ENABLE_LOGGING=1   # what MIOpen tried")
     return (first, "env -u LD_LIBRARY_PATH python -m torch.utils.collect_env   # one version of each CUDA library?")

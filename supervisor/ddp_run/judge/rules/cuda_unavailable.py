@@ -1,21 +1,21 @@
 """CUDA not available.
 
 ## What happened
-The rank wanted a GPU and torch found none: no driver, no device given to the job or the container, or a torch that was
-built for the CPU.
+The rank needs a GPU and torch found none: no driver, no device assigned to the job or container, or a CPU build of
+torch.
 ## How to recognise it
 `Found no NVIDIA driver on your system`, `No CUDA GPUs are available`, `Torch not compiled with CUDA enabled`,
-`ProcessGroupNCCL is only supported with GPUs, no GPUs found!`, `Distributed package doesn't have NCCL built in`,
-`no CUDA-capable device is detected`, `No HIP GPUs are available`, `No XPU devices are available`, `NVML: Driver Not
+`ProcessGroupNCCL is only supported with GPUs, no GPUs found!`, `Distributed package doesn't have NCCL built in`, `no
+CUDA-capable device is detected`, `No HIP GPUs are available`, `No XPU devices are available`, `NVML: Driver Not
 Loaded`; a CPU build also says `module 'torch._C' has no attribute '_cuda_setDevice'`, `Tried to instantiate dummy base
-class Event` and `torch.cuda.Stream requires CUDA support`; loaders without a driver say `libcuda.so.1: cannot open
-shared object file`, Triton `0 active drivers`. A driver that is there but too old is
+class Event` and `torch.cuda.Stream requires CUDA support`; without a driver, the loader reports `libcuda.so.1: cannot
+open shared object file` and Triton `0 active drivers`. A driver that is installed but too old is
 [driver-mismatch](driver-mismatch.md); a GPU index that is too high is [invalid-device](invalid-device.md); error 802 is
 [fabric-manager](fabric-manager.md).
 ## What to do
 - `nvidia-smi` (`rocm-smi`, `xpu-smi discovery`) on that host: does the driver see the GPUs?
-- `python -c "import torch; print(torch.__version__, torch.version.cuda, torch.version.hip)"`: a version without CUDA
-  is the CPU's build; install the one from <https://pytorch.org/get-started/locally/>.
+- `python -c "import torch; print(torch.__version__, torch.version.cuda, torch.version.hip)"`: a version without CUDA is
+  a CPU build; install the right one from <https://pytorch.org/get-started/locally/>.
 - In a container: `docker run --gpus all …` (AMD: `--device=/dev/kfd --device=/dev/dri`); in SLURM: `--gpus-per-node`;
   in Kubernetes: `resources.limits: nvidia.com/gpu`.
 - `echo $CUDA_VISIBLE_DEVICES`: an empty value or `-1` hides all GPUs.
@@ -36,7 +36,7 @@ RULE = Rule(
     name="cuda-unavailable",
     title="CUDA not available",
     area=Area.DEVICE,
-    retry=Retry(helps=False, reason="a host without a usable GPU has none on the next attempt"),
+    retry=Retry(helps=False, reason="the host will still have no usable GPU"),
     since="0.1",
     supersedes=("nccl-init", "native-abort", "import-error", "version-mismatch", "compile-failure"),
 )
@@ -149,8 +149,8 @@ def match_launch(attempt: Evidence) -> Finding | None:
     hit = in_whole_log(attempt, (_AGENTS,))
     if hit is None or hit.quote is None:
         return None
-    cause = "torch's agent was to start one rank for each GPU, and torch counts none"
-    return Finding(RULE, None, cause, (hit.quote,), _advice("counts none", "CUDA"))
+    cause = "cannot start one rank per GPU: torch found no GPU"
+    return Finding(RULE, None, cause, (hit.quote,), _advice("found none", "CUDA"))
 
 
 def _why(hit: Hit) -> str:
@@ -160,7 +160,7 @@ def _why(hit: Hit) -> str:
         missing = "XPU" if part.startswith(("_xpu", "_xccl")) else "NCCL" if part.startswith("_nccl") else "CUDA"
         return f"this torch is built without {missing}"
     if hit.sign in _LIBRARY:
-        return "the NVIDIA driver's library (libcuda.so.1) is not here"
+        return "the NVIDIA driver library (libcuda.so.1) was not found"
     if words.startswith(("not compiled", "compiled without", "doesn't have")):
         what = re.search(r"NCCL|XCCL|CUDA|XPU", words)
         return f"this torch is built without {what[0] if what else 'it'}"
@@ -169,8 +169,8 @@ def _why(hit: Hit) -> str:
     if words.startswith(("Driver Not", "NVMLError")):
         return "the NVIDIA driver is not loaded"
     if hit["number"]:
-        return f"CUDA could not count its devices: error {hit['number']}, {(hit['text'] or '').strip()}"
-    return "torch counts none"
+        return f"CUDA could not count the devices: error {hit['number']}, {(hit['text'] or '').strip()}"
+    return "torch found none"
 
 
 _TOOLS = {
@@ -185,12 +185,12 @@ def _advice(why: str, maker: str) -> tuple[str, ...]:
     if "built without" in why:
         return (
             'python -c "import torch; print(torch.__version__, torch.version.cuda, torch.version.hip)"'
-            "   # a CPU build has none of them",
+            "   # a CPU build has neither",
             "or run on the CPU: init_process_group(backend='gloo')",
         )
     look, container, mask = _TOOLS.get(maker, _TOOLS["CUDA"])
     return (
-        f"{look}   # does the driver see a GPU here? in a container: docker run {container}",
-        f'echo "{mask}=${{{mask}-unset}}"   # empty or -1 hides every GPU',
+        f"{look}   # does the driver see a GPU? in a container: docker run {container}",
+        f'echo "{mask}=${{{mask}-unset}}"   # empty or -1 hides all GPUs',
         "or run on the CPU: init_process_group(backend='gloo')",
     )

@@ -1,16 +1,16 @@
 """Device-side assertion failed.
 
 ## What happened
-A kernel checked its input on the GPU and refused it: most often an index (a class label, a token, an embedding row)
-outside its range.
+A GPU kernel checked its input and the check failed: usually an index (a class label, a token, an embedding row) out of
+range.
 ## How to recognise it
 `CUDA error: device-side assert triggered`, and above it the kernel's own lines, one for each thread that failed:
 
     ../aten/src/ATen/native/cuda/Loss.cu:250: nll_loss_forward_reduce_cuda_kernel_2d: block: [0,0,0], thread: [5,0,0]
     Assertion `t >= 0 && t < n_classes` failed.
 
-ROCm prints `Device-side assertion … failed`. The first such line is the true cause; the Python line below is only where
-the error was noticed. Later cuBLAS and cuDNN errors of the same rank follow from it.
+ROCm prints `Device-side assertion … failed`. The first such line is the real cause; the Python line below is only where
+the error surfaced. Later cuBLAS and cuDNN errors on the same rank are consequences.
 ## What to do
 - `t < n_classes` (Loss.cu): a label is not in 0 … C-1. Check `labels.min(), labels.max()` against the number of
   outputs.
@@ -19,8 +19,7 @@ the error was noticed. Later cuBLAS and cuDNN errors of the same rank follow fro
 - `input_val >= zero && input_val <= one` (Loss.cu): `BCELoss` got values outside 0 … 1, or NaN.
 - `probability tensor contains either inf, nan` (TensorCompare.cu, MultinomialKernel.cu): the model's output
   is not finite.
-- Run the failing batch on the CPU: there the same mistake raises an exception that names it; or set
-  `CUDA_LAUNCH_BLOCKING=1`.
+- Run the failing batch on the CPU, where the same mistake raises a clear exception; or set `CUDA_LAUNCH_BLOCKING=1`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ RULE = Rule(
     name="device-side-assert",
     title="Device-side assertion failed",
     area=Area.DEVICE,
-    retry=Retry(helps=False, reason="the same data fail the same check again"),
+    retry=Retry(helps=False, reason="the same data will fail the same check again"),
     since="0.1",
     supersedes=(
         "illegal-memory-access",
@@ -89,11 +88,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None and kernel is None:
         return None
     check = kernel[1]["check"].strip() if kernel is not None else None
-    cause = f"{death.who}'s kernel refused its input"
+    cause = f"{death.who}'s GPU kernel rejected its input"
     if kernel is not None and check is not None:
         cause += f": {_meaning(check)} (`{check[:80]}`, {kernel[1]['file'].rpartition('/')[2]}:{kernel[1]['line']})"
     elif hit is not None:
-        cause += f": device-side assert, noticed{death.where or ' later'}"
+        cause += f": device-side assert, surfaced{death.where or ' later'}"
     quotes: tuple[Quote, ...] = (kernel[0],) if kernel is not None else ()
     advice = _advice(check)
     if hit is not None:
@@ -135,11 +134,11 @@ def _meaning(check: str) -> str:
 
 
 def _advice(check: str | None) -> tuple[str, ...]:
-    first = "export CUDA_LAUNCH_BLOCKING=1   # then the traceback shows the launch itself"
+    first = "export CUDA_LAUNCH_BLOCKING=1   # the traceback then shows the failing launch"
     if check is None:
-        return (first, "grep -n 'Assertion' on this rank's log: the kernel prints what it checked")
+        return (first, "grep -n 'Assertion' in this rank's log: the kernel prints the failed check")
     if "n_classes" in check:
         return ("assert 0 <= labels.min() and labels.max() < num_classes   # before the loss; -100 is ignored", first)
     if "srcIndex" in check or "bounds" in check or "idx" in check:
         return ("assert ids.max() < embedding.num_embeddings   # token and position ids, before the forward", first)
-    return ("run the failing batch on the CPU: there the same check raises an exception that names it", first)
+    return ("run the failing batch on the CPU, where the same check raises a clear exception", first)

@@ -1,20 +1,20 @@
 """GPU driver does not match torch's CUDA version.
 
 ## What happened
-The driver on the host is older than this torch needs, or its kernel module and its libraries are of different versions
-(after an update without a reboot).
+The driver on the host is older than this torch needs, or its kernel module and libraries have different versions (after
+an update without a reboot).
 ## How to recognise it
 `The NVIDIA driver on your system is too old (found version …)`, `CUDA driver version is insufficient for CUDA runtime
 version`, `Driver/library version mismatch`, error 803 `system has unsupported display driver / cuda driver
 combination`, error 804 `forward compatibility was attempted on non supported HW`, `the provided PTX was compiled with
-an unsupported toolchain`. Torch says the first as a warning and the script then fails because it "has no GPU": the
-warning is the cause. The version that torch found is CUDA's, times 1000: 12020 is CUDA 12.2.
+an unsupported toolchain`. Torch prints the first as a warning and the script then fails because it "has no GPU": the
+warning is the cause. The version torch found is the CUDA version times 1000: 12020 is CUDA 12.2.
 ## What to do
-- `nvidia-smi`: its `CUDA Version` is the newest that this driver can serve; `python -c "import torch;
-  print(torch.version.cuda)"` is what this torch needs. Update the driver, or install torch for the driver's CUDA, for
-  example `pip install torch --index-url https://download.pytorch.org/whl/cu121`.
-- `Driver/library version mismatch`: reboot the host, or unload and load the `nvidia` modules.
-- 803 and 804 in a container: the image's `cuda-compat` library hides the host's driver; take its folder out of
+- `nvidia-smi`: its `CUDA Version` is the newest this driver supports; `python -c "import torch;
+  print(torch.version.cuda)"` is the version this torch needs. Update the driver, or install a torch for the driver's
+  CUDA version, e.g. `pip install torch --index-url https://download.pytorch.org/whl/cu121`.
+- `Driver/library version mismatch`: reboot the host, or reload the `nvidia` modules.
+- 803 and 804 in a container: the image's `cuda-compat` library hides the host's driver; remove its folder from
   `LD_LIBRARY_PATH` or update the host's driver.
 """
 
@@ -32,7 +32,7 @@ RULE = Rule(
     name="driver-mismatch",
     title="GPU driver does not match torch's CUDA version",
     area=Area.DEVICE,
-    retry=Retry(helps=False, reason="the host's driver is the same on the next attempt"),
+    retry=Retry(helps=False, reason="the host will still have the same driver"),
     since="0.1",
     supersedes=("cuda-unavailable", "nccl-init", "native-abort", "no-kernel-image", "compile-failure"),
 )
@@ -65,29 +65,29 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 def _why(hit: Hit) -> str:
     if hit.sign is _TOO_OLD:
         found = hit["found"]
-        serves = f" (it serves CUDA {int(found) // 1000}.{int(found) % 1000 // 10})" if found else ""
+        serves = f" (it supports CUDA {int(found) // 1000}.{int(found) % 1000 // 10})" if found else ""
         return f"the NVIDIA driver is older than this torch needs{serves}"
     if hit.sign is _SHORT:
         return "the NVIDIA driver is older than this CUDA runtime needs"
     if hit.sign in (_LIBRARY, _NVML):
-        return "the NVIDIA driver's kernel module and its libraries are of different versions"
+        return "the NVIDIA driver's kernel module and libraries have different versions"
     if hit.sign is _COMBINATION:
-        return "CUDA's driver library and the host's kernel module do not fit each other (error 803)"
+        return "the CUDA driver library and the host's kernel module are incompatible (error 803)"
     if hit.sign is _FORWARD:
-        return "a CUDA compatibility library is loaded that this GPU may not use (error 804)"
-    return "a kernel was compiled by a newer CUDA than the driver knows"
+        return "a CUDA compatibility library is loaded that this GPU does not support (error 804)"
+    return "a kernel was compiled with a newer CUDA than the driver supports"
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:
     if hit.sign in (_LIBRARY, _NVML):
-        return ("cat /proc/driver/nvidia/version; nvidia-smi   # differ until the host is rebooted",)
+        return ("cat /proc/driver/nvidia/version; nvidia-smi   # they differ until the host is rebooted",)
     if hit.sign in (_COMBINATION, _FORWARD):
         return (
             "ldconfig -p | grep libcuda.so; echo $LD_LIBRARY_PATH   # a …/compat folder hides the host's libcuda",
-            "cat /proc/driver/nvidia/version   # the version that libcuda.so.1 must have",
+            "cat /proc/driver/nvidia/version   # libcuda.so.1 must have this version",
         )
     return (
-        "nvidia-smi | grep 'CUDA Version'   # the newest CUDA that this driver serves",
-        'python -c "import torch; print(torch.version.cuda)"   # what this torch needs',
+        "nvidia-smi | grep 'CUDA Version'   # the newest CUDA this driver supports",
+        'python -c "import torch; print(torch.version.cuda)"   # the CUDA this torch needs',
         "update the driver, or install torch for that CUDA: https://pytorch.org/get-started/previous-versions/",
     )

@@ -1,17 +1,17 @@
 """GPU fabric not ready (fabric manager).
 
 ## What happened
-On a host with NVSwitch (HGX and DGX with A100, H100 and later) CUDA starts only once NVIDIA's fabric manager has set up
-the switches. It is not running, has failed, or is of another version than the driver.
+On a host with NVSwitch (HGX and DGX with A100, H100 and later) CUDA starts only after NVIDIA's fabric manager has set
+up the switches. It is not running, has failed, or its version differs from the driver's.
 ## How to recognise it
 Error 802, `system not yet initialized`, from every CUDA program on that host, while `nvidia-smi` lists all GPUs. Torch
-may say it as a warning, and the script then fails because it "has no GPU".
+may print it as a warning, and the script then fails because it "has no GPU".
 ## What to do
 - `systemctl status nvidia-fabricmanager`, then `sudo systemctl restart nvidia-fabricmanager`.
-- Its version must be exactly the driver's: `nv-fabricmanager --version` against `cat /proc/driver/nvidia/version`.
-- `nvidia-smi -q | grep -A3 Fabric`: `State: Completed` and `Status: Success` are right. After a failed GPU or switch
-  the log is in `/var/log/fabricmanager.log`.
-- On GB200/GB300 racks also `nvidia-imex` must run on all nodes.
+- Its version must match the driver's exactly: `nv-fabricmanager --version` against `cat /proc/driver/nvidia/version`.
+- `nvidia-smi -q | grep -A3 Fabric`: `State: Completed` and `Status: Success` are expected. For a failed GPU or switch
+  see `/var/log/fabricmanager.log`.
+- On GB200/GB300 racks `nvidia-imex` must also run on all nodes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None:
         return None
     host = f" on {death.host}" if death.host else ""
-    cause = f"{death.who} could not start CUDA: the fabric of the GPUs{host} is not ready (error 802)"
+    cause = f"{death.who} could not start CUDA: the GPU fabric{host} is not ready (error 802)"
     advice = (
         "systemctl status nvidia-fabricmanager --no-pager; tail -n 20 /var/log/fabricmanager.log",
         "nv-fabricmanager --version; cat /proc/driver/nvidia/version   # must be the same version",

@@ -1,17 +1,18 @@
 """GPU in use by another process.
 
 ## What happened
-The driver refused this process a context on the GPU: the GPU is in exclusive mode and another process has it, or the
-MPS server that shares it does not answer.
+The driver refused to create a context on the GPU: the GPU is in exclusive mode and another process is using it, or the
+MPS server that shares it does not respond.
 ## How to recognise it
 `CUDA-capable device(s) is/are busy or unavailable` (older CUDA: `all CUDA-capable devices are busy or unavailable`),
-`exclusive-thread device already in use`, and errors 805-810 of MPS. In exclusive mode two ranks on one GPU fail like
+`exclusive-thread device already in use`, and MPS errors 805-810. In exclusive mode, two ranks on one GPU fail like
 this.
 ## What to do
 - `nvidia-smi -q -d COMPUTE`: `Exclusive_Process` allows one process; `sudo nvidia-smi -c DEFAULT` allows many.
-- `nvidia-smi --query-compute-apps=gpu_uuid,pid,name --format=csv` names who has it, often a process of an earlier run.
-- Each rank on its own GPU: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before anything touches CUDA.
-- MPS: `echo get_server_list | nvidia-cuda-mps-control`; without MPS unset `CUDA_MPS_PIPE_DIRECTORY`.
+- `nvidia-smi --query-compute-apps=gpu_uuid,pid,name --format=csv` shows what is using it, often a process left over
+  from an earlier run.
+- One GPU per rank: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before anything touches CUDA.
+- MPS: `echo get_server_list | nvidia-cuda-mps-control`; without MPS, unset `CUDA_MPS_PIPE_DIRECTORY`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ RULE = Rule(
     name="gpu-busy",
     title="GPU in use by another process",
     area=Area.DEVICE,
-    retry=Retry(helps=True, reason="the process that has the GPU may be gone next time"),
+    retry=Retry(helps=True, reason="the process using the GPU may be gone by then"),
     since="0.1",
     supersedes=("cuda-unavailable", "nccl-init", "native-abort"),
 )
@@ -53,7 +54,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None:
         return None
     why = "the MPS server refused it" if _is_mps(hit) else "it is busy or in exclusive mode"
-    retry = Retry(helps=False, reason="the MPS server has to be restarted first") if _is_mps(hit) else None
+    retry = Retry(helps=False, reason="the MPS server must be restarted first") if _is_mps(hit) else None
     cause = f"{death.who} could not use its GPU: {why}{death.where}"
     return hit.finding(RULE, death, cause, _advice(hit), retry=retry)
 
@@ -69,6 +70,6 @@ def _advice(hit: Hit) -> tuple[str, ...]:
             "unset CUDA_MPS_PIPE_DIRECTORY   # to run without MPS",
         )
     return (
-        "nvidia-smi --query-compute-apps=gpu_uuid,pid,name --format=csv   # who has it",
-        "nvidia-smi -q -d COMPUTE | grep 'Compute Mode'   # Exclusive_Process: one process a GPU",
+        "nvidia-smi --query-compute-apps=gpu_uuid,pid,name --format=csv   # what is using it",
+        "nvidia-smi -q -d COMPUTE | grep 'Compute Mode'   # Exclusive_Process: one process per GPU",
     )

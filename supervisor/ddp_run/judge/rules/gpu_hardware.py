@@ -1,21 +1,20 @@
 """GPU hardware or link failure.
 
 ## What happened
-The hardware reported an error: memory that cannot be corrected (ECC), a broken NVLink, a GPU that left the
-bus or hangs.
+The hardware reported an error: uncorrectable memory (ECC), a broken NVLink, a GPU that fell off the bus or hangs.
 ## How to recognise it
-In the kernel's log (`dmesg -T | grep NVRM`): `NVRM: Xid (PCI:0000:3b:00): 79, …`. Xids that mean hardware: 48, 92, 94,
-95 (ECC), 63, 64 (pages or rows of memory retired), 74, 144-150 (NVLink), 79 (fallen off the bus), 61, 62, 119, 120, 140
-(the GPU's own processor or an unrecovered error). In the rank: `uncorrectable ECC error encountered`, `uncorrectable
-NVLink error detected during the execution`, `Invalid access of peer GPU memory over nvlink or a hardware error`,
-`GPU is lost`; ROCm: `HW Exception by GPU node-…`; Intel: `UR_RESULT_ERROR_DEVICE_LOST`.
+In the kernel's log (`dmesg -T | grep NVRM`): `NVRM: Xid (PCI:0000:3b:00): 79, …`. Xids that indicate hardware: 48, 92,
+94, 95 (ECC), 63, 64 (pages or rows of memory retired), 74, 144-150 (NVLink), 79 (fallen off the bus), 61, 62, 119, 120,
+140 (the GPU's own processor or an unrecovered error). In the rank: `uncorrectable ECC error encountered`,
+`uncorrectable NVLink error detected during the execution`, `Invalid access of peer GPU memory over nvlink or a hardware
+error`, `GPU is lost`; ROCm: `HW Exception by GPU node-…`; Intel: `UR_RESULT_ERROR_DEVICE_LOST`.
 
-Xid 13, 31, 43 and 45 come from programs: see [illegal-memory-access](illegal-memory-access.md).
+Xid 13, 31, 43 and 45 are caused by programs: see [illegal-memory-access](illegal-memory-access.md).
 ## What to do
-- Run on another node, or without that GPU (`CUDA_VISIBLE_DEVICES`); tell whoever owns the host the PCI address.
+- Run on another node, or without that GPU (`CUDA_VISIBLE_DEVICES`); report the PCI address to the host's admin.
 - `nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT`; a pending remap needs a reset (`nvidia-smi --gpu-reset -i N`)
   or a reboot. `dcgmi diag -r 3` tests the GPU.
-- Fallen off the bus: only a reboot brings it back; twice on one GPU means power, cooling or the board.
+- Fallen off the bus: only a reboot brings it back; if the same GPU does it twice, suspect power, cooling or the board.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ RULE = Rule(
     name="gpu-hardware",
     title="GPU hardware or link failure",
     area=Area.DEVICE,
-    retry=Retry(helps=False, reason="the same GPU fails again until it is reset or replaced: use another node"),
+    retry=Retry(helps=False, reason="the GPU will keep failing until it is reset or replaced: use another node"),
     since="0.1",
     supersedes=(
         "nccl-init",
@@ -58,7 +57,7 @@ XIDS = {
     92: "a high rate of single-bit ECC errors",
     94: "a contained ECC error",
     95: "an uncontained ECC error",
-    119: "the GPU's system processor did not answer",
+    119: "the GPU's system processor did not respond",
     120: "the GPU's system processor failed",
     140: "an unrecovered ECC error",
     **dict.fromkeys(range(144, 151), "an NVLink error"),
@@ -137,7 +136,7 @@ def _said(hit: Hit, death: Death, xid: Hit | None) -> Finding:
 def _by_kernel(xid: Hit, death: Death) -> Finding:
     number = int(xid["number"] or 0)
     mine = death.pid is not None and xid["pid"] == str(death.pid)
-    whose = f"{death.who}'s GPU failed" if mine else f"{death.who} ended as a GPU of its host failed"
+    whose = f"{death.who}'s GPU failed" if mine else f"{death.who} died when a GPU on its host failed"
     cause = f"{whose}: Xid {number} at PCI {xid['pci']}, {XIDS[number]}"
     sure: Confidence = "certain" if mine and number not in _SURVIVED else "likely"
     return xid.finding(RULE, death, cause, _advice(xid, xid, death), confidence=sure)
@@ -157,9 +156,9 @@ def _advice(hit: Hit, xid: Hit | None, death: Death) -> tuple[str, ...]:
         )
     where = f"-i {xid['pci']} " if xid is not None else ""
     host = death.host or "this node"
-    advice = [f"nvidia-smi {where}-q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT   # and leave {host} out of the job"]
+    advice = [f"nvidia-smi {where}-q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT   # and exclude {host} from the job"]
     if xid is None:
         advice.insert(0, "sudo dmesg -T | grep -i xid   # which GPU, and what happened to it")
     elif int(xid["number"] or 0) in _NODE_ONLY:
-        advice.append("reboot the host: this GPU does not come back without")
+        advice.append("reboot the host: this GPU needs it to come back")
     return tuple(advice)

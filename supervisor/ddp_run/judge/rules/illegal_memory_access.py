@@ -1,21 +1,21 @@
 """Illegal memory access on the GPU.
 
 ## What happened
-Code on the GPU read or wrote outside its memory, or at a misaligned address. After that the process' GPU context is
-lost, so every later call fails with the same words.
+Code on the GPU read or wrote outside its memory, or at a misaligned address. The process's GPU context is then lost, so
+every later call fails with the same message.
 ## How to recognise it
 `CUDA error: an illegal memory access was encountered`, `misaligned address`, `unspecified launch failure`, `an illegal
 instruction was encountered`, `invalid program counter`; ROCm: `Memory access fault by GPU node-1 … on address …`, which
-ends the process with SIGABRT; Intel: `Segmentation fault from GPU at …`. In the kernel's log Xid 31 (a page fault)
-or 13.
+ends the process with SIGABRT; Intel: `Segmentation fault from GPU at …`. In the kernel log: Xid 31 (a page fault) or
+13.
 
-The GPU runs behind the program: the Python line in the traceback is where the error was noticed, seldom where it
-happened. An assertion in a kernel is [device-side-assert](device-side-assert.md).
+The GPU runs asynchronously: the Python line in the traceback is where the error surfaced, rarely where it happened. An
+assertion in a kernel is [device-side-assert](device-side-assert.md).
 ## What to do
-- `CUDA_LAUNCH_BLOCKING=1` (ROCm: `HIP_LAUNCH_BLOCKING=1`, `AMD_SERIALIZE_KERNEL=3`) makes the Python line true.
+- `CUDA_LAUNCH_BLOCKING=1` (ROCm: `HIP_LAUNCH_BLOCKING=1`, `AMD_SERIALIZE_KERNEL=3`) makes the Python line accurate.
 - `compute-sanitizer --target-processes all python train.py` on one GPU names the kernel and the address.
-- Suspect what is not torch's own: custom CUDA and Triton kernels, flash-attention, apex, extensions built for another
-  torch. Indices over 2^31 elements are another common source.
+- Suspect code outside torch: custom CUDA and Triton kernels, flash-attention, apex, extensions built for another torch.
+  Tensors with more than 2^31 elements are another common cause.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RULE = Rule(
     name="illegal-memory-access",
     title="Illegal memory access on the GPU",
     area=Area.DEVICE,
-    retry=Retry(helps=False, reason="the same kernel does the same on the same data"),
+    retry=Retry(helps=False, reason="the same kernel will fail on the same data again"),
     since="0.1",
     supersedes=(
         "nccl-init",
@@ -75,9 +75,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None:
         return None
     fault = anywhere(attempt.kernel, _PAGE_FAULT) if attempt.kernel.lines else None
-    cause = f"{death.who}'s GPU stopped: {_what(hit)}"
+    cause = f"{death.who}'s GPU kernel failed: {_what(hit)}"
     if hit.exception is not None and (where := death.where):
-        cause += f", noticed{where.replace(' (', ' at ').rstrip(')')} (the kernel may have been launched before)"
+        cause += f", surfaced{where.replace(' (', ' at ').rstrip(')')} (the kernel may have been launched earlier)"
     also = (fault.quote,) if fault is not None and fault.quote is not None else ()
     return hit.finding(RULE, death, cause, _advice(hit, attempt), also=also)
 

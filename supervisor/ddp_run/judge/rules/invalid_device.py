@@ -1,17 +1,16 @@
 """GPU index out of range.
 
 ## What happened
-The rank chose GPU number N where the process sees fewer: more processes per node than GPUs, a `CUDA_VISIBLE_DEVICES`
-that shows fewer, or the global rank used as the index on a second node.
+The rank selected GPU N, but the process sees fewer GPUs: more processes per node than GPUs, a `CUDA_VISIBLE_DEVICES`
+that lists fewer, or the global rank used as the index on a second node.
 ## How to recognise it
 `CUDA error: invalid device ordinal` (HIP says the same), `device >= 0 && device < num_gpus INTERNAL ASSERT FAILED`,
-`Invalid device id`, XPU's `device index is out of range`. Only the ranks with the high
-numbers fail.
+`Invalid device id`, XPU's `device index is out of range`. Only the ranks with high numbers fail.
 ## What to do
 - `--nproc-per-node` must not exceed the number of GPUs on the node (`nvidia-smi -L | wc -l`); `--nproc-per-node=gpu`
-  takes it from torch.
+  asks torch for it.
 - `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`, not `RANK`.
-- Each rank must see all GPUs of the node, or, where the scheduler gives one GPU per task, use index 0.
+- Each rank must see all GPUs of the node, or use index 0 if the scheduler assigns one GPU per task.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ RULE = Rule(
     name="invalid-device",
     title="GPU index out of range",
     area=Area.DEVICE,
-    retry=Retry(helps=False, reason="the same rank asks for the same GPU again"),
+    retry=Retry(helps=False, reason="the same rank will select the same GPU again"),
     since="0.1",
     supersedes=("nccl-init", "native-abort", "cuda-unavailable"),
 )
@@ -66,8 +65,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     shown = _DEVICES.search(hit.match.string)
     device, count = (shown["device"], shown["count"]) if shown else (hit["device"], hit["count"])
-    asked = f"for GPU {device}" if device else "for a GPU that it cannot see"
-    cause = f"{death.who} asks {asked}"
+    asked = f"GPU {device}" if device else "a GPU that it cannot see"
+    cause = f"{death.who} selected {asked}"
     if count:
         cause += f", but sees {count}" if device else ""
     elif death.local_rank is not None:
@@ -86,5 +85,5 @@ def _advice(maker: str, death: Death) -> tuple[str, ...]:
     return (
         f'{count}; echo "{mask}=${{{mask}-unset}}"{mine}',
         f"ddp-run --nproc-per-node={'xpu' if maker == 'XPU' else 'gpu'} …   # as many ranks as GPUs",
-        f'torch.{module}.set_device(int(os.environ["LOCAL_RANK"]))   # not RANK: that counts on over all nodes',
+        f'torch.{module}.set_device(int(os.environ["LOCAL_RANK"]))   # not RANK: that counts across all nodes',
     )

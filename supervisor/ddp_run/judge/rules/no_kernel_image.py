@@ -1,19 +1,19 @@
 """No kernel for this GPU's architecture.
 
 ## What happened
-Torch, or an extension, holds no code for the GPU's architecture: the GPU is newer (or much older) than the build.
+Torch or an extension has no code for the GPU's architecture: the GPU is newer (or much older) than the build supports.
 ## How to recognise it
 `no kernel image is available for execution on the device`, or torch's warning `NVIDIA … with CUDA capability sm_120 is
 not compatible with the current PyTorch installation`, which names both sides; ROCm: `hipErrorNoBinaryForGpu: Unable to
 find code object for all current devices!`, `HIP error: invalid device function`, rocBLAS' `Cannot read
-…TensileLibrary.dat … for GPU arch : gfx1010`; `…_STATUS_ARCH_MISMATCH`. The GPU is found and works until the first
+…TensileLibrary.dat … for GPU arch : gfx1010`; `…_STATUS_ARCH_MISMATCH`. The GPU is detected and works until the first
 kernel runs.
 ## What to do
 - `python -c "import torch; print(torch.cuda.get_device_capability(), torch.cuda.get_arch_list())"`: the first must be
-  in the second (sm_90 is (9, 0)). Install a torch whose list has it.
-- If torch itself works, an extension (flash-attention, xformers, bitsandbytes, apex, your own) is at fault: rebuild it
-  with `TORCH_CUDA_ARCH_LIST="9.0"`, or install its wheel for this torch.
-- ROCm on a consumer GPU: `HSA_OVERRIDE_GFX_VERSION` of the nearest supported one, where the instruction sets agree.
+  in the second (sm_90 is (9, 0)). Install a torch whose list includes it.
+- If torch itself works, an extension (flash-attention, xformers, bitsandbytes, apex, your own) is the problem: rebuild
+  it with `TORCH_CUDA_ARCH_LIST="9.0"`, or install its wheel for this torch.
+- ROCm on a consumer GPU: set `HSA_OVERRIDE_GFX_VERSION` to the nearest supported one, if the instruction sets match.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RULE = Rule(
     name="no-kernel-image",
     title="No kernel for this GPU's architecture",
     area=Area.DEVICE,
-    retry=Retry(helps=False, reason="the build has no code for this GPU on the next attempt either"),
+    retry=Retry(helps=False, reason="the build will still have no code for this GPU"),
     since="0.1",
     supersedes=("cuda-library-error", "compile-failure", "nccl-init", "native-abort", "segfault"),
 )
@@ -85,12 +85,12 @@ def _advice(hit: Hit, arch: str | None, torchs: bool) -> tuple[str, ...]:
     if vendor(hit.match.string) == "HIP" or hit.sign is _ROCBLAS:
         return (
             "rocminfo | grep -m1 gfx   # the GPU's architecture",
-            'python -c "import torch; print(torch.cuda.get_arch_list())"   # those of this torch',
+            'python -c "import torch; print(torch.cuda.get_arch_list())"   # its architectures',
         )
     if torchs:
         return (
-            'python -c "import torch; print(torch.__version__, torch.cuda.get_arch_list())"   # what this torch has',
-            f"python -m pip install --upgrade torch   # to one that has {arch}:"
+            'python -c "import torch; print(torch.__version__, torch.cuda.get_arch_list())"   # its architectures',
+            f"python -m pip install --upgrade torch   # to a version with {arch}:"
             f" https://pytorch.org/get-started/locally/",
         )
     digits = re.fullmatch(r"sm_(\d+)(\d)", arch or "")
@@ -99,5 +99,5 @@ def _advice(hit: Hit, arch: str | None, torchs: bool) -> tuple[str, ...]:
         'python -c "import torch; print(torch.cuda.get_device_capability(), torch.cuda.get_arch_list())"'
         "   # the first must be in the second",
         f'TORCH_CUDA_ARCH_LIST="{build}" pip install --no-build-isolation --force-reinstall --no-deps EXTENSION'
-        "   # if torch's list has it: the extension that failed",
+        "   # if torch's list has it: rebuild the failed extension",
     )

@@ -1,18 +1,18 @@
 """GPU peer access not supported.
 
 ## What happened
-A program or NCCL wanted one GPU to read another one's memory directly (peer-to-peer over PCIe or NVLink), and CUDA says
-that this pair cannot: consumer cards without it, cards below different root complexes, virtual machines, MIG slices, a
-container with only some of the GPUs.
+A program or NCCL wanted one GPU to access another one's memory directly (peer-to-peer over PCIe or NVLink), and CUDA
+reports that this pair cannot: consumer cards without support, cards under different root complexes, virtual machines,
+MIG slices, a container with only some of the GPUs.
 ## How to recognise it
 `peer access is not supported between these two devices` (cudaErrorPeerAccessUnsupported, 217): as NCCL's `Cuda failure
-217 '…'` below `ncclUnhandledCudaError`, as torch's `CUDA error: …`, or of a library's own all-reduce (vLLM, SGLang,
+217 '…'` after `ncclUnhandledCudaError`, as torch's `CUDA error: …`, or from a library's own all-reduce (vLLM, SGLang,
 TensorRT-LLM, DeepEP).
 ## What to do
-- `NCCL_P2P_DISABLE=1`: NCCL goes through the host's memory instead. It must reach the ranks: Ray's workers take it from
-  `runtime_env`, not from the shell.
-- A library's own all-reduce has a switch of its own: vLLM and SGLang `--disable-custom-all-reduce`.
-- `nvidia-smi topo -p2p r` shows which pairs can.
+- `NCCL_P2P_DISABLE=1`: NCCL goes through host memory instead. The variable must reach the ranks: Ray workers take it
+  from `runtime_env`, not from the shell.
+- A library's own all-reduce has its own switch: vLLM and SGLang `--disable-custom-all-reduce`.
+- `nvidia-smi topo -p2p r` shows which pairs support it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RULE = Rule(
     name="peer-access",
     title="GPU peer access not supported",
     area=Area.DEVICE,
-    retry=Retry(helps=False, reason="the same pair of GPUs cannot on the next attempt either"),
+    retry=Retry(helps=False, reason="these GPUs will still not support peer access"),
     since="0.1",
     supersedes=("nccl-init", "nccl-network", "native-abort", "peer-died"),
 )
@@ -49,11 +49,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     traceback = hit.exception.traceback if hit.exception is not None else ""
     own = _LIBRARY.search(f"{hit.match.string}\n{traceback}") is not None
     advice = ("--disable-custom-all-reduce   # vLLM, SGLang: their own all-reduce needs it",) if own else ()
-    cause = f"{death.who}: two GPUs cannot reach each other's memory (CUDA error 217, peer access){death.where}"
+    cause = f"{death.who}: two GPUs cannot access each other's memory (CUDA error 217, peer access){death.where}"
     return hit.finding(RULE, death, cause, (*advice, *_ADVICE))
 
 
 _ADVICE = (
-    "NCCL_P2P_DISABLE=1 ddp-run …   # NCCL then goes through the host's memory; Ray: in runtime_env",
-    "nvidia-smi topo -p2p r; nvidia-smi topo -m   # which pairs can",
+    "NCCL_P2P_DISABLE=1 ddp-run …   # NCCL then goes through host memory; Ray: in runtime_env",
+    "nvidia-smi topo -p2p r; nvidia-smi topo -m   # which pairs support it",
 )

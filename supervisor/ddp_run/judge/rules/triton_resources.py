@@ -1,16 +1,17 @@
 """Triton kernel exceeds the GPU's resources.
 
 ## What happened
-A kernel that Triton compiled (by hand, in a library, or by `torch.compile`) asks for more shared memory, registers or
-threads per block than this GPU has. Such shared memory lies in the GPU's multiprocessors; `/dev/shm` has no part in it.
+A kernel that Triton compiled (by hand, in a library, or by `torch.compile`) needs more shared memory, registers or
+threads per block than this GPU has. This shared memory is on the GPU's multiprocessors; it has nothing to do with
+`/dev/shm`.
 ## How to recognise it
 `triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, Hardware limit: 101376.
 Reducing block sizes or num_stages may help.`; from Inductor `No valid triton configs. OutOfResources: …`.
 ## What to do
-- Fewer `num_stages`, smaller blocks, or fewer `num_warps` where threads are short.
-- A kernel that was tuned for larger GPUs: A100 and H100 have 163 and 227 KiB per block, consumer cards 99, T4 64.
-- `torch.compile`: leave out `mode="max-autotune"`; a library: its newest release, or its switch for kernels of
-  another make.
+- Reduce `num_stages` or the block sizes, or `num_warps` if threads are the limit.
+- The kernel may be tuned for larger GPUs: A100 and H100 have 163 and 227 KiB per block, consumer cards 99, T4 64.
+- With `torch.compile`, drop `mode="max-autotune"`; with a library, try its newest release, or its switch for other
+  kernels.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RULE = Rule(
     name="triton-resources",
     title="Triton kernel exceeds the GPU's resources",
     area=Area.DEVICE,
-    retry=Retry(helps=False, reason="the same kernel meets the same GPU again"),
+    retry=Retry(helps=False, reason="the kernel will still need more than the GPU has"),
     since="0.1",
     supersedes=("compile-failure", "native-abort", "shm-exhausted"),
 )
@@ -59,5 +60,5 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 _ADVICE = (
     "lower num_stages or the block sizes of this kernel (num_stages=1 needs the least shared memory)",
-    "TORCH_COMPILE_DISABLE=1 ddp-run …   # where torch.compile made the kernel: to confirm",
+    "TORCH_COMPILE_DISABLE=1 ddp-run …   # to confirm, if torch.compile generated the kernel",
 )
