@@ -1,17 +1,16 @@
 """Credentials missing or rejected.
 
 ## What happened
-A remote service (the Hugging Face Hub, wandb, an object store) knows no valid login of this job, or the login may not
-do what was asked.
+A remote service (the Hugging Face Hub, wandb, an object store) found no valid login for this job, or the login lacks
+the permission.
 ## How to recognise it
-`401 Client Error`, `403 Client Error`, `GatedRepoError`, `You are trying to access a gated repo`, `Repository Not
-Found … make sure you are authenticated`, `api_key not configured (no-tty)`, `Unable to locate credentials`,
-`ExpiredToken`, `AccessDenied`. The Hub gives 401 for a repository that does not exist too, so that nobody can guess
-names: check the spelling first.
+`401 Client Error`, `403 Client Error`, `GatedRepoError`, `You are trying to access a gated repo`, `Repository Not Found
+… make sure you are authenticated`, `api_key not configured (no-tty)`, `Unable to locate credentials`, `ExpiredToken`,
+`AccessDenied`. The Hub also returns 401 for a repository that does not exist: check the spelling first.
 ## What to do
 Set the token on every node and inside the container: `HF_TOKEN`, `WANDB_API_KEY`, `AWS_ACCESS_KEY_ID` and
-`AWS_SECRET_ACCESS_KEY`. A login in the home folder of a login node is of no use where the job has another home. For a
-gated model, accept its terms once on its page.
+`AWS_SECRET_ACCESS_KEY`. A login saved in your home folder on the login node does not help if the job runs with a
+different home. For a gated model, accept its terms once on its page.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ RULE = Rule(
     name="auth",
     title="Credentials missing or rejected",
     area=Area.NETWORK,
-    retry=Retry(helps=False, reason="the same credentials are refused again"),
+    retry=Retry(helps=False, reason="the same credentials will be rejected again"),
     since="0.1",
     supersedes=("hub-network", "file-not-found", "permission-denied"),
 )
@@ -127,12 +126,10 @@ def _cause(death: Death, hit: Hit, service: str) -> str:
     by = named.get(service, service) or "a server"
     repository = _repository(hit)
     if "gated repo" in hit.sign.words or hit.sign.words == "GatedRepoError":
-        return f"{death.who} may not read the gated repository{f' {repository}' if repository else ''} on the Hub"
+        return f"{death.who} has no access to the gated repository{f' {repository}' if repository else ''} on the Hub"
     if hit.sign.words == _NOT_FOUND:
-        what = f"the repository {repository}" if repository else "a repository"
-        return (
-            f"{death.who} was shown no {what.removeprefix('the ').removeprefix('a ')} by the Hub: private, or misspelt"
-        )
+        what = f"repository {repository}" if repository else "a repository"
+        return f"{death.who} could not find {what} on the Hub: it is private, or the name is misspelled"
     if hit["status"]:
         return f"{death.who} was rejected by {by}: HTTP {hit['status']}"
     if hit["what"]:
@@ -154,12 +151,12 @@ def _advice(hit: Hit, service: str) -> tuple[str, ...]:
     if service == "hugging face":
         repository = _repository(hit)
         return (
-            "hf auth whoami   # on the node that failed: which login, if any (older: huggingface-cli whoami)",
-            'test -n "$HF_TOKEN" && echo set   # in the job\'s environment: is a token there?',
+            "hf auth whoami   # on the failed node: which login, if any (older: huggingface-cli whoami)",
+            'test -n "$HF_TOKEN" && echo set   # in the job\'s environment: is a token set?',
             *(
                 (
                     f'curl -sI -H "Authorization: Bearer $HF_TOKEN" https://huggingface.co/{repository} | head -n 1'
-                    "   # 200: may be read; else open the page: is the name right, were its terms accepted?",
+                    "   # 200: readable; otherwise open the page: is the name right, are its terms accepted?",
                 )
                 if repository
                 else ()
@@ -171,8 +168,8 @@ def _advice(hit: Hit, service: str) -> tuple[str, ...]:
             "export WANDB_MODE=offline   # to train now and `wandb sync` later",
         )
     if service == "aws":
-        return ("aws sts get-caller-identity   # on the node that failed: who am I, and until when?",)
+        return ("aws sts get-caller-identity   # on the failed node: who am I?",)
     if service == "google":
-        return ("gcloud auth application-default print-access-token >/dev/null && echo ok   # on the node that failed",)
+        return ("gcloud auth application-default print-access-token >/dev/null && echo ok   # on the failed node",)
     host = _host(hit)
-    return (f"curl -sSI https://{host}   # does it ask for a login, or is a proxy in between?",) if host else ()
+    return (f"curl -sSI https://{host}   # does it require a login, or is there a proxy in between?",) if host else ()

@@ -1,14 +1,14 @@
 """Gloo network error.
 
 ## What happened
-Gloo found no network interface of the name it was given, could not resolve this host's own name, or could not connect
-to the other ranks.
+Gloo found no network interface with the given name, could not resolve this host's own name, or could not connect to the
+other ranks.
 ## How to recognise it
 `Unable to find address for: ib0`, `ifa != nullptr`, `Unable to find interface for`, `rp != nullptr`, `Gloo
-connectFullMesh failed with …`, `Connect timeout`. That a peer *closed* its connection is a consequence: peer-died.
+connectFullMesh failed with …`, `Connect timeout`. A connection *closed* by a peer is a consequence: see peer-died.
 ## What to do
-`ip -br addr` lists the interfaces; set `GLOO_SOCKET_IFNAME` to the one that joins the nodes, or unset it. On one host,
-`lo` always works. If Gloo cannot resolve the host's own name, add that name to `/etc/hosts`.
+`ip -br addr` lists the interfaces; set `GLOO_SOCKET_IFNAME` to the one that connects the nodes, or unset it. On one
+host, `lo` always works. If Gloo cannot resolve the host's own name, add that name to `/etc/hosts`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RULE = Rule(
     name="gloo-network",
     title="Gloo network error",
     area=Area.NETWORK,
-    retry=Retry(helps=True, reason="a link that was down for a moment may hold next time"),
+    retry=Retry(helps=True, reason="the link may have been down only for a moment"),
     since="0.1",
     supersedes=("peer-died", "native-abort"),
 )
@@ -48,7 +48,7 @@ _NOT_CONNECTED = Sign(
 SIGNS = (_ADDRESS, _INTERFACE, _NO_INTERFACE, _NO_ADDRESS, _MESH, _CONNECT, _NOT_CONNECTED)
 _LEFT = re.compile(r"Connection (?:closed|reset) by peer|Broken pipe")
 _GLOO = re.compile(r"gloo", re.IGNORECASE)
-_WRONG_NAME = Retry(helps=False, reason="the same interface is missing on the next attempt")
+_WRONG_NAME = Retry(helps=False, reason="the interface will still be missing")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -61,7 +61,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     if hit.sign in (_ADDRESS, _INTERFACE, _NO_INTERFACE, _NO_ADDRESS):
         name = f" for {hit['name']}" if hit["name"] else ""
-        cause = f"{death.who}: Gloo finds no network address{name}"
+        cause = f"{death.who}: Gloo found no network address{name}"
         return hit.finding(RULE, death, cause, _for_name(hit["name"]), retry=_WRONG_NAME)
     told = (hit["said"] or "").strip()[:160]
     cause = f"{death.who}: Gloo could not connect to the other ranks{': ' + told if told else ''}"
@@ -75,12 +75,12 @@ def _from_gloo(hit: Hit) -> bool:
 def _for_name(name: str | None) -> tuple[str, ...]:
     return (
         f"ip -br addr   # is there an interface or address {name}?" if name else "ip -br addr   # the interfaces",
-        "env | grep GLOO_SOCKET_IFNAME   # unset it, or set it to an interface that is listed",
+        "env | grep GLOO_SOCKET_IFNAME   # unset it, or set it to a listed interface",
         'getent hosts "$(hostname)"   # without GLOO_SOCKET_IFNAME, Gloo uses this address',
     )
 
 
 _FOR_CONNECTION = (
-    'getent hosts "$(hostname)"   # the address that Gloo tells the others: can they reach it?',
-    "export GLOO_SOCKET_IFNAME=eth0   # the interface that joins the nodes (ip -br addr)",
+    'getent hosts "$(hostname)"   # the address Gloo announces: can other ranks reach it?',
+    "export GLOO_SOCKET_IFNAME=eth0   # the interface that connects the nodes (ip -br addr)",
 )

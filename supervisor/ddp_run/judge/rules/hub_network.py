@@ -1,19 +1,18 @@
 """Download failed or remote service unreachable.
 
 ## What happened
-The program wanted something from the network (weights, a data set, a tracking server, an object store) and got no
-answer, or an answer that the server is busy or broken. The ranks' own connections to each other are well.
+The program requested something from the network (weights, a dataset, a tracking server, an object store) and got no
+response, or an error that the server is busy or broken. The connections between the ranks are fine.
 ## How to recognise it
 `Max retries exceeded with url`, `Read timed out`, `<urlopen error …>`, `We couldn't connect to
 'https://huggingface.co'`, `LocalEntryNotFoundError`, `Couldn't reach … on the Hub`, `Cannot connect to host …`, `503
 Server Error`, `429 Client Error: Too Many Requests`, `Could not connect to the endpoint URL`,
-`CERTIFICATE_VERIFY_FAILED`; often deep in a chain that ends with an `OSError` of transformers. A name that does not
-resolve while the ranks look for each other is `rendezvous-dns`; a refused token is `auth`.
+`CERTIFICATE_VERIFY_FAILED`; often deep in a chain that ends with an `OSError` from transformers. A name that does not
+resolve during rendezvous is `rendezvous-dns`; a rejected token is `auth`.
 ## What to do
-Compute nodes often have no way out: fetch on a login node into a shared folder (`huggingface-cli download`), then set
-`HF_HUB_OFFLINE=1` and `HF_HOME` to that folder. Where a proxy is needed, `HTTPS_PROXY` must be set on every node, and
-`NO_PROXY` must hold the nodes' own names. Let one rank download and the others wait: many ranks at once are refused
-with 429.
+Compute nodes often have no internet access: download on a login node to a shared folder (`huggingface-cli download`),
+then set `HF_HUB_OFFLINE=1` and `HF_HOME` to that folder. If a proxy is needed, set `HTTPS_PROXY` on every node, and
+list the nodes' own names in `NO_PROXY`. Let one rank download while the others wait: many ranks at once get HTTP 429.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ RULE = Rule(
     name="hub-network",
     title="Download failed or remote service unreachable",
     area=Area.NETWORK,
-    retry=Retry(helps=True, reason="servers and networks often answer again after a while"),
+    retry=Retry(helps=True, reason="servers and networks often recover after a while"),
     since="0.1",
     supersedes=("file-not-found", "peer-died"),
 )
@@ -124,11 +123,11 @@ def _cause(death: Death, hit: Hit) -> str:
     to = host or "a server"
     raised = hit.exception
     if hit.sign.words in (_OFFLINE, _OFFLINE_MODE):
-        return f"{death.who} wanted a file of the Hugging Face Hub that is not in the cache, and offline mode is on"
+        return f"{death.who} needs a Hugging Face Hub file that is not in the cache, and offline mode is on"
     if hit.sign.words == _CERTIFICATE:
         return f"{death.who} does not trust the certificate of {to}"
     if hit["status"]:
-        return f"{death.who} was told by {to} to come back later: HTTP {hit['status']}"
+        return f"{death.who} got HTTP {hit['status']} from {to}"
     if hit["what"]:
         return f"{death.who} could not reach {hit['what']}"
     why = hit["why"] or (hit.match[0] if host is None else "")
@@ -143,27 +142,27 @@ def _advice(hit: Hit) -> tuple[str, ...]:
         if host
         else "https://huggingface.co"
     )
-    ask = f"curl -sSI --max-time 10 {url}   # on the node that failed: is there a way out?"
+    ask = f"curl -sSI --max-time 10 {url}   # on the failed node: is there internet access?"
     if hit.sign.words in (_OFFLINE, _OFFLINE_MODE):
         return ("env | grep -E 'HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE|HF_HOME'   # offline on purpose? which cache?",)
     if hit.sign.words == _CERTIFICATE:
-        signer = f"curl -sSIv --max-time 10 {url}   # who signed the certificate? a proxy that opens TLS has its own"
+        signer = f"curl -sSIv --max-time 10 {url}   # who signed the certificate? a TLS-intercepting proxy has its own"
         return (
             *((signer,) if host else ()),
             "export SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt REQUESTS_CA_BUNDLE=$SSL_CERT_FILE",
         )
     if hit["status"] == "429":
-        return ("if int(os.environ['LOCAL_RANK']) == 0: download()   # then dist.barrier(): one rank per node asks",)
+        return ("if int(os.environ['LOCAL_RANK']) == 0: download()   # then dist.barrier(): one download per node",)
     if host is None and "/huggingface_hub/" not in (hit.exception.traceback if hit.exception is not None else ""):
-        return ("env | grep -i proxy   # on the node that failed: is a proxy needed here, and set?",)
+        return ("env | grep -i proxy   # on the failed node: is a proxy needed, and set?",)
     if host is None or "huggingface" in host:
-        return (ask, "export HF_HUB_OFFLINE=1   # if all is in the cache already (HF_HOME)")
-    return (ask, "env | grep -i proxy   # is a proxy needed here, and set?")
+        return (ask, "export HF_HUB_OFFLINE=1   # if everything is in the cache already (HF_HOME)")
+    return (ask, "env | grep -i proxy   # is a proxy needed, and set?")
 
 
 def _retry(hit: Hit) -> Retry | None:
     if hit.sign.words in (_OFFLINE, _OFFLINE_MODE):
-        return Retry(helps=False, reason="the cache does not fill by itself in offline mode")
+        return Retry(helps=False, reason="the file will still be missing in offline mode")
     if hit.sign.words == _CERTIFICATE:
-        return Retry(helps=False, reason="the certificate is the same on the next attempt")
+        return Retry(helps=False, reason="the certificate will still be untrusted")
     return None

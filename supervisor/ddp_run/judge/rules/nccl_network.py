@@ -2,19 +2,18 @@
 
 ## What happened
 NCCL found no network interface to use, could not connect to another rank, or the network (sockets, InfiniBand, RoCE,
-EFA) failed under it.
+EFA) failed.
 ## How to recognise it
 `ncclSystemError`, or `Last error:` and `NCCL WARN` lines about the network: `Bootstrap : no socket interface found`,
-`Call to connect returned Connection refused`, `socketStartConnect: Connect to … failed : No route to host`,
-`NET/IB : Got completion … with error 12`, `Call to ibv_reg_mr failed`. That a peer *closed* a connection
-(`Connection closed by remote peer`, `ncclRemoteError`) is no fault of the network: see peer-died. An `ncclSystemError`
-about `/dev/shm` is shm-exhausted.
+`Call to connect returned Connection refused`, `socketStartConnect: Connect to … failed : No route to host`, `NET/IB :
+Got completion … with error 12`, `Call to ibv_reg_mr failed`. A connection *closed* by a peer (`Connection closed by
+remote peer`, `ncclRemoteError`) is not a network failure: see peer-died. An `ncclSystemError` about `/dev/shm` is
+shm-exhausted.
 ## What to do
-Name the interface that joins the nodes: `export NCCL_SOCKET_IFNAME=eth0` (`ip -br addr` lists them; on one host, `lo`
-always works). Between nodes, all ports must be open: NCCL listens on ephemeral ones. If InfiniBand is in doubt, one run
-with `NCCL_IB_DISABLE=1` tells whether it is the cause (slow). `NCCL_DEBUG=INFO` prints which interfaces and devices
-NCCL chose. An error 12 of InfiniBand can also mean that the other rank's process has gone: look for a rank that ended
-first.
+Set the interface that connects the nodes: `export NCCL_SOCKET_IFNAME=eth0` (`ip -br addr` lists them; on one host, `lo`
+always works). Between nodes, all ports must be open: NCCL listens on ephemeral ones. If you suspect InfiniBand, one run
+with `NCCL_IB_DISABLE=1` shows whether it is the cause (slow). `NCCL_DEBUG=INFO` prints which interfaces and devices
+NCCL chose. InfiniBand error 12 can also mean that the other rank's process is gone: look for a rank that exited first.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ RULE = Rule(
     name="nccl-network",
     title="NCCL network error",
     area=Area.NETWORK,
-    retry=Retry(helps=True, reason="a link that was down for a moment may hold next time"),
+    retry=Retry(helps=True, reason="the link may have been down only for a moment"),
     since="0.1",
     supersedes=("peer-died", "native-abort", "nccl-init"),
 )
@@ -66,7 +65,7 @@ _FOR_SURE = re.compile(
     r"no socket interface found|No usable listening interface|no interface found|no device found|No route to host"
     r"|Network is unreachable|Connection refused|Connection timed out|async fatal event"
 )
-_NEVER = Retry(helps=False, reason="the same interface is missing on the next attempt")
+_NEVER = Retry(helps=False, reason="the interface will still be missing")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -80,11 +79,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     said = error.reason
     cause = (
-        f"{death.who}: NCCL's network failed: {said[:160]}"
+        f"{death.who}: NCCL network failed: {said[:160]}"
         if said
-        else (
-            f"{death.who}: a system call of NCCL's failed, most often the network's (ncclSystemError, no reason given)"
-        )
+        else (f"{death.who}: a system call in NCCL failed, usually the network (ncclSystemError, no reason given)")
     )
     sure = said is not None and _FOR_SURE.search(said) is not None
     missing = said is not None and _INTERFACE.search(said) is not None
@@ -105,45 +102,45 @@ def _without_exception(death: Death) -> Finding | None:
     if hit is not None:
         cause = f"{death.who}: NCCL could not connect to another host: {hit['said']}"
         return hit.finding(
-            RULE, death, cause, ("ip -br addr   # which interface joins the hosts?",), confidence="likely"
+            RULE, death, cause, ("ip -br addr   # which interface connects the hosts?",), confidence="likely"
         )
     hit = in_last_words(death, (_TRIED,))
     if hit is not None:
-        cause = f"{death.who}: NCCL cannot connect to another host: {hit['said']}, tried {hit['times']} times"
-        joins = "ip -br addr   # which interface joins the hosts? export NCCL_SOCKET_IFNAME to it on each"
+        cause = f"{death.who}: NCCL cannot connect to another host: {hit['said']} (attempt {hit['times']})"
+        joins = "ip -br addr   # which interface connects the hosts? set NCCL_SOCKET_IFNAME to it on each"
         return hit.finding(RULE, death, cause, (joins,), confidence="likely")
     hit = in_last_words(death, (_COMPLETION,))
     if hit is None:
         return None
-    cause = f"{death.who}: a transfer of NCCL's over InfiniBand failed (status {hit['status']}, peer {hit['peer']})"
+    cause = f"{death.who}: an NCCL transfer over InfiniBand failed (status {hit['status']}, peer {hit['peer']})"
     advice = (
         "ibv_devinfo; ibstat   # on both hosts: is the port active?",
-        "NCCL_IB_DISABLE=1 ddp-run …   # once: tells whether InfiniBand is the cause (slow)",
+        "NCCL_IB_DISABLE=1 ddp-run …   # once: shows whether InfiniBand is the cause (slow)",
     )
     return hit.finding(RULE, death, cause, advice, confidence="likely")
 
 
 def _advice(error: NcclError) -> tuple[str, ...]:
     said = error.reason or ""
-    debug = "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV   # prints the interfaces that NCCL chooses"
+    debug = "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV   # prints the interfaces NCCL chooses"
     if _INTERFACE.search(said):
         return (
             "ip -br addr   # the interfaces of this host",
             "env | grep -E 'NCCL_(SOCKET|OOB_NET)_IFNAME'   # set to one that is not listed above?",
-            "export NCCL_SOCKET_IFNAME=lo   # enough for one host; for several, the interface that joins them",
+            "export NCCL_SOCKET_IFNAME=lo   # enough for one host; for several, the interface that connects them",
         )
     if _INFINIBAND.search(said):
         return (
             "ibstat | grep -E 'CA |State|Rate'   # are all ports Active?",
             "ulimit -l   # must be unlimited for InfiniBand",
-            "export NCCL_IB_DISABLE=1   # one run over sockets tells whether InfiniBand is the cause",
+            "export NCCL_IB_DISABLE=1   # one run over sockets shows whether InfiniBand is the cause",
             debug,
         )
     address = _ADDRESS.search(said)
     if address is not None:
         return (
-            f"ip route get {address['host']}   # by which interface this host reaches it",
-            "export NCCL_SOCKET_IFNAME=eth0   # the interface that joins the nodes (ip -br addr)",
+            f"ip route get {address['host']}   # the interface this host uses to reach it",
+            "export NCCL_SOCKET_IFNAME=eth0   # the interface that connects the nodes (ip -br addr)",
             debug,
         )
-    return ("ip -br addr; env | grep NCCL_   # the interfaces, and which NCCL was told to use", debug)
+    return ("ip -br addr; env | grep NCCL_   # the interfaces, and which one NCCL was told to use", debug)

@@ -1,12 +1,12 @@
 """Port already in use.
 
 ## What happened
-The agent or rank 0 could not listen on the master port because another process does: a second job on this host, what
-is left of an earlier one, or any other service.
+The agent or rank 0 could not listen on the master port because another process is using it: a second job on this host,
+leftovers of an earlier one, or another service.
 ## How to recognise it
-`EADDRINUSE`, `address already in use` or `errno: 98` of the store's server socket.
+`EADDRINUSE`, `address already in use` or `errno: 98` from the store's server socket.
 ## What to do
-Let ddp-run choose the port (give no `--master-port`), or free it: `ss -ltnp` names the process that holds it.
+Let ddp-run choose the port (omit `--master-port`), or free it: `ss -ltnp` shows the process using it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULE = Rule(
     name="port-in-use",
     title="Port already in use",
     area=Area.NETWORK,
-    retry=Retry(helps=True, reason="the next attempt takes a fresh port"),
+    retry=Retry(helps=True, reason="the next attempt uses a new port"),
     since="0.1",
     supersedes=("peer-died",),
 )
@@ -64,14 +64,14 @@ def _finding(log: LogText, death: Death | None, attempt: Evidence) -> Finding | 
     who = "torch's agent" if death is None else death.who
     retry = RULE.retry
     if None not in (port, attempt.master_port) and port != attempt.master_port and death is not None:
-        retry = Retry(helps=False, reason=f"port {port} was chosen by the program, so the next attempt wants it again")
+        retry = Retry(helps=False, reason=f"port {port} is set by the program, so the next attempt will use it again")
     named = f"port {port}" if port is not None else "a port"
     return Finding(
         RULE,
         None if death is None else death.rank,
-        f"{who} cannot listen on {named}: another process does",
+        f"{who} cannot listen on {named}: already in use by another process",
         (hit.quote,),
-        (f"ss -ltnp 'sport = :{port}'   # who holds it",) if port is not None else ("ss -ltnp   # who holds it",),
+        (f"ss -ltnp 'sport = :{port}'   # who is using it",) if port is not None else ("ss -ltnp   # who is using it",),
         retry=retry,
         exception=death.exception if death is not None else None,
     )

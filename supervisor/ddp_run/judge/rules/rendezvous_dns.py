@@ -1,16 +1,15 @@
 """Rendezvous host name does not resolve.
 
 ## What happened
-The host that the processes should meet at (`--rdzv-endpoint`, `--master-addr`, `MASTER_ADDR`) is given by a name that
-this node cannot turn into an address.
+This node cannot resolve the name of the rendezvous host (`--rdzv-endpoint`, `--master-addr`, `MASTER_ADDR`).
 ## How to recognise it
 `The IPv6 network addresses of (HOST, PORT) cannot be retrieved (gai error: -2 - Name or service not known)` from
-torch's socket, followed by its time-out. The same warning alone is harmless: it is printed also where the name has
-only an IPv4 address. A name that an HTTP library cannot resolve is hub-network.
+torch's socket, followed by a timeout. The warning alone is harmless: it is also printed if the name has only an IPv4
+address. A name that an HTTP library cannot resolve is hub-network.
 ## What to do
-`getent hosts HOST` on the node that failed: if it prints nothing, use an address in place of the name, or add the
-name to `/etc/hosts`. Under SLURM, `scontrol show hostnames "$SLURM_JOB_NODELIST"` gives names that resolve; under
-Kubernetes, the service of the first pod must exist before the others start.
+`getent hosts HOST` on the failed node: if it prints nothing, use an address instead of the name, or add the name to
+`/etc/hosts`. Under SLURM, `scontrol show hostnames "$SLURM_JOB_NODELIST"` gives names that resolve; under Kubernetes,
+the first pod's service must exist before the others start.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ RULE = Rule(
     name="rendezvous-dns",
     title="Rendezvous host name does not resolve",
     area=Area.NETWORK,
-    retry=Retry(helps=False, reason="a name that is not known now is rarely known a minute later"),
+    retry=Retry(helps=False, reason="a name that does not resolve now rarely resolves a minute later"),
     since="0.1",
     supersedes=("rendezvous-timeout", "peer-died", "native-abort"),
 )
@@ -114,9 +113,9 @@ def _cause(who: str, hit: Hit) -> str:
 def _advice(host: str | None) -> tuple[str, ...]:
     name = host or '"$MASTER_ADDR"'
     return (
-        f"getent hosts {name}   # on the node that failed: prints its address, or nothing",
-        "cat /etc/resolv.conf   # which name servers and search domains it asks",
-        "hostname -I   # on the rendezvous host: an address to give in place of the name",
+        f"getent hosts {name}   # on the failed node: prints its address, or nothing",
+        "cat /etc/resolv.conf   # name servers and search domains",
+        "hostname -I   # on the rendezvous host: an address to use instead of the name",
     )
 
 

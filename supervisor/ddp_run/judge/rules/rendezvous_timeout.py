@@ -1,19 +1,19 @@
 """Rendezvous timed out.
 
 ## What happened
-The job's processes find each other through a store (on rank 0's or the rendezvous endpoint's host). Someone did not
-come in time, or the store could not be reached.
+The job's processes find each other through a store (on rank 0's or the rendezvous endpoint's host). A process did not
+join in time, or the store could not be reached.
 ## How to recognise it
 In torch's agent: `RendezvousTimeoutError`, `RendezvousConnectionError`, `RendezvousClosedError`. In a rank, during
 `init_process_group`: `The client socket has timed out after 60000ms while trying to connect to (HOST, PORT)`, `Timed
 out after 1801 seconds waiting for clients. 1/2 clients joined`, `wait timeout after 8000ms, keys: …`, `Timed out
 initializing process group in store based barrier`, and only `Socket Timeout` before torch 2.3. A name that does not
-resolve is rendezvous-dns; a store that went away later (`Failed to recv, got 0 bytes`) is a consequence.
+resolve is rendezvous-dns; a store that disappeared later (`Failed to recv, got 0 bytes`) is a consequence.
 ## What to do
-On every node: is the same command running, with the same endpoint, the same number of nodes and the same run id? Can
-the endpoint's port be reached (`timeout 5 bash -c '</dev/tcp/HOST/PORT' && echo open`)? A firewall between the nodes,
-or an endpoint on the wrong network, is the usual reason; one node that starts minutes later is the other: raise the
-time-out (`--rdzv-conf join_timeout=1800`, `init_process_group(timeout=…)`).
+On every node: is the same command running, with the same endpoint, number of nodes and run id? Is the endpoint's port
+reachable (`timeout 5 bash -c '</dev/tcp/HOST/PORT' && echo open`)? A firewall between the nodes, or an endpoint on the
+wrong network, is the most common cause; the other is a node that starts minutes later: raise the timeout (`--rdzv-conf
+join_timeout=1800`, `init_process_group(timeout=…)`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RULE = Rule(
     name="rendezvous-timeout",
     title="Rendezvous timed out",
     area=Area.NETWORK,
-    retry=Retry(helps=True, reason="a node that only came late may be there next time"),
+    retry=Retry(helps=True, reason="a node that was late may join in time"),
     since="0.1",
     supersedes=("peer-died", "native-abort"),
 )
@@ -92,7 +92,7 @@ def match_launch(attempt: Evidence) -> Finding | None:
         return None
     gave_up = in_whole_log(attempt, _AGENT)
     if gave_up is not None and _lost(attempt.agent.log):
-        cause = "torch's agent lost the rendezvous store: the process that kept it has gone, or the way to it"
+        cause = "torch's agent lost the rendezvous store: its process died, or the network failed"
         return Finding(
             RULE, None, cause, (gave_up.quote,) if gave_up.quote else (), _advice(gave_up, attempt), "likely"
         )
@@ -124,21 +124,21 @@ def _cause(hit: Hit) -> str:
         after = f" within {_time(hit['after'])}" if hit["after"] else ""
         return f"could not reach the store at {_place(hit)[0]}:{_place(hit)[1]}{after}"
     if hit.sign is _CLIENTS:
-        return f"waited {hit['seconds']} s for the others to meet: {hit['joined']} of {hit['wanted']} came"
+        return f"waited {hit['seconds']} s for the other ranks: {hit['joined']} of {hit['wanted']} joined"
     if hit.sign is _BARRIER:
-        return f"waited {hit['timeout']} for the others to meet: {hit['joined']} of {hit['wanted']} came"
+        return f"waited {hit['timeout']} for the other ranks: {hit['joined']} of {hit['wanted']} joined"
     if hit.sign in (_KEYS, _KEY):
         awaited = _GLOO_KEY.search((hit["keys"] or "").rstrip(".,"))
         whom = f"rank {awaited['rank']} (likely)" if awaited else "another rank"
-        return f"waited {_time((hit['ms'] or '0') + 'ms')} for {whom}, which did not come to the store"
+        return f"waited {_time((hit['ms'] or '0') + 'ms')} for {whom}, which did not join the store"
     if hit.sign is _OLD:
         return f"could not reach the store within {_time((hit['ms'] or '0') + 'ms')}"
     if hit.sign is _SOCKET:
-        return "waited at the store for another rank, which did not come in time"
+        return "waited for another rank, which did not join the store in time"
     return {
-        "RendezvousTimeoutError": "waited for other nodes that did not come in time",
+        "RendezvousTimeoutError": "waited for other nodes, which did not join in time",
         "RendezvousConnectionError": "could not reach the rendezvous store",
-        "RendezvousClosedError": "came to a rendezvous that another node had already closed",
+        "RendezvousClosedError": "joined a rendezvous that another node had already closed",
     }[hit.sign.words]
 
 
@@ -149,12 +149,12 @@ def _time(text: str | None) -> str:
 
 def _advice(hit: Hit, attempt: Evidence) -> tuple[str, ...]:
     host, port = _place(hit) if hit.sign is _CONNECT else _endpoint(attempt)
-    same = "ps -eo pid,lstart,args | grep -E 'torchrun|ddp-run'   # on every node: the same command, started when?"
+    same = "ps -eo pid,lstart,args | grep -E 'torchrun|ddp-run'   # on every node: same command? started when?"
     if host is None:
-        return (same, "env | grep -E 'MASTER_|WORLD_SIZE|^RANK|PET_'   # the same endpoint and counts on every node?")
+        return (same, "env | grep -E 'MASTER_|WORLD_SIZE|^RANK|PET_'   # same endpoint and counts on every node?")
     return (
-        f"timeout 5 bash -c '</dev/tcp/{host}/{port}' && echo open   # from this node: can it be reached?",
-        f"ss -ltn 'sport = :{port}'   # on {host}: does anyone listen there?",
+        f"timeout 5 bash -c '</dev/tcp/{host}/{port}' && echo open   # from this node: is it reachable?",
+        f"ss -ltn 'sport = :{port}'   # on {host}: is anything listening?",
         same,
     )
 

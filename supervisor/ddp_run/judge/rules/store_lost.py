@@ -1,17 +1,17 @@
-"""Connection to the job's store lost.
+"""Connection to the rendezvous store lost.
 
 ## What happened
-A rank lost its connection to the store by which the ranks find each other. The store is a part of one process: of the
-agent on the first node, or of rank 0. That process ended, or the network to its node broke; the log that you have ends
-there and does not say why.
+A rank lost its connection to the store through which the ranks find each other. The store runs inside one process: the
+agent on the first node, or rank 0. That process died, or the network to its node failed; this log ends there and does
+not show why.
 ## How to recognise it
 The last lines are torch's warnings `TCPStore.cpp:… recvValue failed on SocketImpl(fd=…)`, `sendBytes failed …: Broken
 pipe`, `Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?`, `Failed to
-check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down too early)`. Behind the end of a training
-that went well they mean nothing: the first rank was only faster.
+check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down too early)`. After a successful training
+they are harmless: the first rank just finished earlier.
 ## What to do
-Read the log of rank 0 and of the first node's agent: what ended there first is the cause. Without one,
-`dmesg -T | grep -i 'killed process'` on that host.
+Read the log of rank 0 and of the first node's agent: what died there first is the cause. If there is none, `dmesg -T |
+grep -i 'killed process'` on that host.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP209",
     name="store-lost",
-    title="Connection to the job's store lost",
+    title="Connection to the rendezvous store lost",
     area=Area.NETWORK,
-    retry=Retry(helps=True, reason="why the store's process ended is not shown; another attempt may show it, or pass"),
+    retry=Retry(helps=True, reason="the log does not show why the store's process died; another attempt may, or pass"),
     since="0.1",
     supersedes=("peer-died",),
     consequence=True,
@@ -50,9 +50,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     said = (index for index in range(len(log.lines) - 1, -1, -1) if not _FRAMES.match(log.lines[index]))
     for index in islice(said, _LAST):
         if any(sign.search(log.lines[index]) for sign in SIGNS):
-            cause = f"{death.who} lost the job's store: the process that keeps it (of the first node) ended first"
+            cause = f"{death.who} lost the rendezvous store: its process (on the first node) died first"
             return Finding(RULE, death.rank, cause, (log.quote(index),), _ADVICE, "likely")
     return None
 
 
-_ADVICE = ("read the log of rank 0 and of the first node's agent: what ended there first is the cause",)
+_ADVICE = ("read the log of rank 0 and of the first node's agent: what died there first is the cause",)

@@ -1,20 +1,19 @@
 """More processes joined the store than the job has.
 
 ## What happened
-The ranks count themselves in the store of their group before they begin, and more have come than the group is to have:
-another job, or what is left of an earlier attempt, uses the same store (the same `MASTER_ADDR` and `MASTER_PORT`, or
-the same `file://`), or the ranks were given a `WORLD_SIZE` that is too small. They then wait for a number that never
-comes.
+The ranks count themselves in their group's store before they start, and more have joined than the group has members:
+another job, or leftovers of an earlier attempt, use the same store (the same `MASTER_ADDR` and `MASTER_PORT`, or the
+same `file://`), or `WORLD_SIZE` is too small. The ranks then wait for a count that never matches.
 ## How to recognise it
 torch's `Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:1
 (world_size=4, worker_count=8, …)`, then `Timed out initializing process group in store based barrier …`
-(`num_workers_joined` in newer releases): the count is above the size of the world. Where it is below, ranks are
-missing: [rendezvous-timeout](rendezvous-timeout.md).
+(`num_workers_joined` in newer releases): the count is above the world size. If it is below, ranks are missing:
+[rendezvous-timeout](rendezvous-timeout.md).
 ## What to do
-- `ss -tlnp | grep :29500`, `pgrep -af python`: is an earlier job still there? End it, or take another port
+- `ss -tlnp | grep :29500`, `pgrep -af python`: is an earlier job still running? Kill it, or use another port
   (`--master-port`, `--standalone`).
-- `init_method="file://…"`: a new file for each run; it must not exist before.
-- Two starts of the same ranks (`srun` with several tasks that each start a launcher) count twice.
+- `init_method="file://…"`: use a new file for each run; it must not exist yet.
+- Ranks started twice (`srun` with several tasks that each start a launcher) count twice.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ RULE = Rule(
     name="store-reused",
     title="More processes joined the store than the job has",
     area=Area.NETWORK,
-    retry=Retry(helps=True, reason="another port, or an earlier job that has ended by then, gives a store of its own"),
+    retry=Retry(helps=True, reason="with another port, or once the earlier job is gone, the job gets its own store"),
     since="0.1",
     supersedes=("rendezvous-timeout", "peer-died"),
 )
@@ -60,12 +59,12 @@ def _too_many(hit: Hit) -> bool:
 
 def _counted(hit: Hit) -> str:
     return (
-        f"{hit['wanted']} processes at the store, and {hit['joined']} have come: another job or an earlier attempt "
+        f"{hit['wanted']} processes at the store, but {hit['joined']} joined: another job or an earlier attempt "
         "uses the same store"
     )
 
 
 _ADVICE = (
-    "ss -tlnp | grep :29500; pgrep -af python   # is an earlier job still there, on the same port?",
-    "ddp-run --standalone …   # a port of its own for a job on one node; else another --master-port",
+    "ss -tlnp | grep :29500; pgrep -af python   # is an earlier job still using the same port?",
+    "ddp-run --standalone …   # its own port, on one node; otherwise another --master-port",
 )
