@@ -21,7 +21,7 @@ _UNKNOWN_BACKEND = """\
 def test_an_unknown_backend_is_named() -> None:
     verdict = ddp_run.explain(_UNKNOWN_BACKEND)
     assert verdict.code == "DDP508"
-    assert verdict.title == "rank 0 asked for a backend that this torch does not have: ncl"
+    assert verdict.title == "rank 0 requested a backend that this torch does not have: ncl"
     assert "nccl" in verdict.advice[0]
 
 

@@ -1,18 +1,18 @@
 """Collectives do not match between ranks.
 
 ## What happened
-At the same point, two ranks ran different operations, or the same one with tensors of different shape or type.
+At the same point, two ranks ran different operations, or the same one with tensors of different shapes or types.
 ## How to recognise it
 `Detected mismatch between collectives on ranks. Rank 0 is running collective: …, but Rank 1 is running collective: …`
 (with `TORCH_DISTRIBUTED_DEBUG=DETAIL`). Without it: Gloo's `op.preamble.length <= op.nbytes. 20 vs 16` and `Received
 data size doesn't match expected size`, NCCL's `collective mismatch error, local size … remote size …` and `message
 truncated : receiving … bytes instead of …`. An object collective (`broadcast_object_list`, `all_gather_object`) that
-meets another one takes its data for a size: it asks for exabytes, for a `negative dimension`, or unpickles what is no
-pickle. More often NCCL only hangs: then see nccl-timeout-hang.
+meets a different collective reads its data as a size: it tries to allocate exabytes or a `negative dimension`, or
+unpickles data that is not a pickle. More often NCCL just hangs: see nccl-timeout-hang.
 ## What to do
-Compare the two lines of user code that the ranks' tracebacks show. Usual reasons: an `if` on the rank or on data around
-a collective, a last batch of another size, parameters in another order. Gather sizes first (`all_gather_object`, or pad
-to the largest).
+Compare the two lines of user code in the ranks' tracebacks. Common causes: a collective inside an `if` on the rank or
+on data, a last batch of a different size, parameters in a different order. Gather sizes first (`all_gather_object`, or
+pad to the largest).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RULE = Rule(
     name="collective-mismatch",
     title="Collectives do not match between ranks",
     area=Area.COLLECTIVE,
-    retry=Retry(helps=False, reason="the ranks would call the same different collectives again"),
+    retry=Retry(helps=False, reason="the ranks will call mismatched collectives again"),
     since="0.1",
     supersedes=(
         *("peer-died", "native-abort", "nccl-init", "nccl-network", "gloo-timeout-hang"),
@@ -86,7 +86,7 @@ _OBJECTS = re.compile(
 SIGNS = (_DETECTED, *_GLOO, *_NCCL, *_GARBLED)
 _ADVICE = (
     "export TORCH_DISTRIBUTED_DEBUG=DETAIL   # torch then compares every collective (not with Gloo and DDP together)",
-    "grep -rnE 'drop_last|get_rank\\(\\)' --include='*.py' .   # a shorter last batch, or an if on the rank?",
+    "grep -rnE 'drop_last|get_rank\\(\\)' --include='*.py' .   # shorter last batch, or an if on the rank?",
 )
 
 
@@ -99,8 +99,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return _garbled(death) or _compared(death)
     if hit.sign is _DETECTED:
         return _detected(hit, death)
-    sizes = f": {hit['got']} bytes where it expects {hit['wanted']}" if hit["got"] else ""
-    cause = f"{death.who} was sent data of another size by a peer{sizes}; the ranks likely call different collectives"
+    sizes = f": {hit['got']} bytes, expected {hit['wanted']}" if hit["got"] else ""
+    cause = f"{death.who} received data of the wrong size from a peer{sizes}; ranks likely called different collectives"
     return hit.finding(RULE, death, cause, _ADVICE, confidence="likely")
 
 
@@ -109,22 +109,22 @@ def _garbled(death: Death) -> Finding | None:
     hit = in_exception(death, _GARBLED)
     if hit is None or hit.exception is None or not _OBJECTS.search(hit.exception.traceback):
         return None
-    cause = f"{death.who} took a peer's data for an object{death.where}; the ranks likely call different collectives"
+    cause = f"{death.who} decoded a peer's data as an object{death.where}; ranks likely called different collectives"
     return hit.finding(RULE, death, cause, _ADVICE, confidence="likely")
 
 
 def _compared(death: Death) -> Finding | None:
     hit = ended_by(death, (_COMPARED,))
-    cause = f"{death.who} called a collective with another shape than its peers"
+    cause = f"{death.who} called a collective with a different shape than its peers"
     return None if hit is None else hit.finding(RULE, death, cause, _ADVICE)
 
 
 def _detected(hit: Hit, death: Death) -> Finding:
     if hit["a"] is None:
-        cause = f"{death.who} runs another collective than its peers"
+        cause = f"{death.who} called a different collective than its peers"
         return hit.finding(RULE, death, cause, _ADVICE)
     one, other = _told(hit, "a_"), _told(hit, "b_")
-    both = f"rank {hit['a']} runs {one} while rank {hit['b']} runs {other}"
+    both = f"rank {hit['a']} called {one} while rank {hit['b']} called {other}"
     number = f" (collective #{hit['a_seq']})" if hit["a_seq"] and hit["a_seq"] == hit["b_seq"] else ""
     return hit.finding(RULE, death, both + number, _ADVICE[1:])
 

@@ -1,8 +1,9 @@
-"""DistributedDataParallel got two gradients for one parameter in one backward pass.
+"""DDP: two gradients for one parameter.
 
 ## What happened
-DDP counts each parameter ready once per backward pass. Here one was ready twice: it was used outside `forward`, in
-several reentrant backward passes (activation checkpointing), or in more than one backward pass per forward pass.
+DDP expects each parameter to become ready once per backward pass. Here one became ready twice: it was used outside
+`forward`, in several reentrant backward passes (activation checkpointing), or in more than one backward pass per
+forward pass.
 ## How to recognise it
 `Expected to mark a variable ready only once.` With `TORCH_DISTRIBUTED_DEBUG=INFO` it adds the parameter's name:
 `Parameter at index 3 with name encoder.weight has been marked as ready twice.`
@@ -25,7 +26,7 @@ RULE = Rule(
     name="ddp-marked-twice",
     title="DDP: two gradients for one parameter",
     area=Area.COLLECTIVE,
-    retry=Retry(helps=False, reason="the same backward pass marks the same parameter twice"),
+    retry=Retry(helps=False, reason="the same backward pass will mark the parameter twice again"),
     since="0.1",
     supersedes=("native-abort",),
 )
@@ -50,6 +51,6 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     advice = (
         *(() if which and which["name"] else ("export TORCH_DISTRIBUTED_DEBUG=INFO   # prints the parameter's name",)),
         "grep -rnE 'checkpoint\\(|gradient_checkpointing' --include='*.py' .   # use_reentrant=False there",
-        "grep -rn 'find_unused_parameters' --include='*.py' .   # False, or static_graph=True in its place",
+        "grep -rn 'find_unused_parameters' --include='*.py' .   # False, or static_graph=True instead",
     )
     return hit.finding(RULE, death, f"{death.who} got two gradients for {named} in one backward pass", advice)

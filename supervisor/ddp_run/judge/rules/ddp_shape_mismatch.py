@@ -1,14 +1,14 @@
 """Ranks wrapped different models.
 
 ## What happened
-`DistributedDataParallel` compares the model's parameters over all ranks when it is made. They differ in number or in
+`DistributedDataParallel` compares the model's parameters across all ranks on construction. They differ in number or
 shape.
 ## How to recognise it
 `DDP expects same model across all ranks, but Rank 0 has 4 params, while rank 1 has inconsistent 6 params.`, or
 `[1]: params[2] in this process with sizes [10, 8] appears not to match sizes of the same param in process 0.`
 ## What to do
-Build the same model on every rank: the same configuration, vocabulary and number of classes (not counted from a rank's
-own share of the data), the same `requires_grad`, the same checkpoint loaded before wrapping.
+Build the same model on every rank: the same configuration, vocabulary and number of classes (not derived from a rank's
+own data shard), the same `requires_grad`, the same checkpoint loaded before wrapping.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RULE = Rule(
     name="ddp-shape-mismatch",
     title="Ranks wrapped different models",
     area=Area.COLLECTIVE,
-    retry=Retry(helps=False, reason="the ranks would build the same different models again"),
+    retry=Retry(helps=False, reason="the ranks will build different models again"),
     since="0.1",
     supersedes=("native-abort", "peer-died"),
 )
@@ -44,7 +44,7 @@ _SHAPE = Sign(
 )
 SIGNS = (_COUNT, _SHAPE)
 _ADVICE = (
-    "grep -rnE 'len\\(|num_classes|vocab' --include='*.py' .   # is a size counted from one rank's share of the data?",
+    "grep -rnE 'len\\(|num_classes|vocab' --include='*.py' .   # is a size derived from the rank's data shard?",
     "grep -rn 'DistributedDataParallel(\\|DDP(' --include='*.py' .   # print(len(list(model.parameters()))) before it",
 )
 
@@ -55,10 +55,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None or hit["others"] == "0":  # a model without parameters is refused before: nothing was received
         return None
     if hit.sign is _COUNT:
-        cause = (
-            f"rank {hit['one']} has a model of {hit['count']} parameters, rank {hit['other']} one of {hit['others']}"
-        )
+        cause = f"rank {hit['one']}'s model has {hit['count']} parameters, rank {hit['other']}'s has {hit['others']}"
     else:
         sizes = f" ([{hit['sizes']}])" if hit["sizes"] is not None else ""
-        cause = f"rank {hit['one']}'s parameter {hit['index']}{sizes} has other {hit['what']} than rank 0's"
+        cause = f"rank {hit['one']}'s parameter {hit['index']}{sizes} has different {hit['what']} than rank 0's"
     return hit.finding(RULE, death, cause, _ADVICE)

@@ -1,17 +1,17 @@
 """DDP: parameters received no gradient.
 
 ## What happened
-Some parameters took no part in the loss of an iteration, so they got no gradient, and DDP could not finish its
+Some parameters did not contribute to the loss of an iteration and got no gradient, so DDP could not finish its
 reduction before the next forward pass.
 ## How to recognise it
 `Expected to have finished reduction in the prior iteration before starting a new one.` With
-`TORCH_DISTRIBUTED_DEBUG=INFO` it names the parameters; else it gives their indices, counted as in
-`list(model.parameters())`. Only ranks that skipped a part of the model say so; the others lose their connection.
+`TORCH_DISTRIBUTED_DEBUG=INFO` it names the parameters; otherwise it prints their indices in `list(model.parameters())`.
+Only ranks that skipped part of the model print this; the others lose their connection.
 ## What to do
-Use all parameters in the loss, or none of the unused ones (`requires_grad_(False)`). Where a branch is skipped on
-purpose: `DistributedDataParallel(model, find_unused_parameters=True)`; it costs an extra walk over the graph. If it is
-`static_graph=True` that complains, the set of used parameters changed between iterations: drop `static_graph`.
-`TORCH_DISTRIBUTED_DEBUG=INFO` prints the names (not `DETAIL`: with Gloo it ends the ranks with SIGSEGV).
+Use all parameters in the loss, or freeze the unused ones (`requires_grad_(False)`). If a branch is skipped on purpose:
+`DistributedDataParallel(model, find_unused_parameters=True)`; it costs an extra traversal of the graph. With
+`static_graph=True`, the set of used parameters changed between iterations: drop `static_graph`.
+`TORCH_DISTRIBUTED_DEBUG=INFO` prints the names (not `DETAIL`: with Gloo it crashes the ranks with SIGSEGV).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RULE = Rule(
     name="ddp-unused-parameters",
     title="DDP: parameters received no gradient",
     area=Area.COLLECTIVE,
-    retry=Retry(helps=False, reason="the same parameters stay without a gradient"),
+    retry=Retry(helps=False, reason="the same parameters will get no gradient again"),
     since="0.1",
     supersedes=("native-abort",),
 )
@@ -51,7 +51,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     who = death.who if rank is None else f"rank {rank}"
     culprit = rank if rank != death.rank else None
     if _STATIC in said:
-        cause = f"{who} used another set of parameters than before, though DDP has static_graph=True"
+        cause = f"{who} used a different set of parameters than before, but DDP has static_graph=True"
         advice = ("grep -rn 'static_graph' --include='*.py' .   # drop it, or use the same parameters each iteration",)
         return replace(hit.finding(RULE, death, cause, advice), culprit=culprit)
     return replace(hit.finding(RULE, death, f"{who} {_unused(said)}", _advice(said)), culprit=culprit)
@@ -67,7 +67,7 @@ def _unused(said: str) -> str:
         each = numbers["numbers"].split()
         more = f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else ""
         return f"left {len(each)} parameters without a gradient (indices {', '.join(each[:_SHOWN])}{more})"
-    return "left parameters without a gradient, for which DDP waits"
+    return "left parameters without a gradient; DDP waits for them"
 
 
 def _advice(said: str) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ def _advice(said: str) -> tuple[str, ...]:
     if already:
         return (
             *names,
-            "grep -rn 'def forward' --include='*.py' .   # return only what the loss uses: all outputs must be in it",
+            "grep -rn 'def forward' --include='*.py' .   # return only outputs that the loss uses",
         )
     return (
         *names,

@@ -1,15 +1,15 @@
 """Two ranks share one GPU.
 
 ## What happened
-Two ranks of one communicator stand on the same GPU. NCCL takes one rank per GPU and refuses.
+Two ranks of one communicator use the same GPU. NCCL allows one rank per GPU.
 ## How to recognise it
-NCCL's `Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3b000` (src/init.cc), below `ncclInvalidUsage`.
-The number is the GPU's address on the PCI bus. gloo takes several ranks per GPU without a word.
+NCCL's `Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3b000` (src/init.cc), after `ncclInvalidUsage`.
+The number is the GPU's PCI address. gloo silently accepts several ranks per GPU.
 ## What to do
 - `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before `init_process_group` and before anything touches CUDA;
-  else every rank takes GPU 0. `RANK` in its place works only on the first node.
-- Start no more ranks per node than `nvidia-smi -L` shows, and as many as `CUDA_VISIBLE_DEVICES` names.
-- Two nodes that are containers of one host must not be given the same GPUs.
+  otherwise every rank uses GPU 0. `RANK` instead of `LOCAL_RANK` works only on the first node.
+- Start no more ranks per node than `nvidia-smi -L` and `CUDA_VISIBLE_DEVICES` list GPUs.
+- If two nodes are containers on one host, give them different GPUs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RULE = Rule(
     name="duplicate-gpu",
     title="Two ranks share one GPU",
     area=Area.COLLECTIVE,
-    retry=Retry(helps=False, reason="the same ranks stand on the same GPU again"),
+    retry=Retry(helps=False, reason="the same ranks will share the GPU again"),
     since="0.1",
     supersedes=("nccl-init", "native-abort", "peer-died"),
 )
@@ -53,7 +53,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     pair = _PAIR.search(said)
     who = f"ranks {pair['one']} and {pair['other']}" if pair else "two ranks"
     device = f" (CUDA device {pair['device']})" if pair else ""
-    return hit.finding(RULE, death, f"{who} use one GPU{device}, which NCCL refuses", _ADVICE, also=also)
+    return hit.finding(RULE, death, f"{who} use the same GPU{device}, which NCCL does not allow", _ADVICE, also=also)
 
 
 _ADVICE = (

@@ -1,17 +1,17 @@
 """Gloo collective or monitored barrier timed out.
 
 ## What happened
-A rank waited for another one until the time-out (30 minutes by default), because that one did not take part: busy
-elsewhere, hung, gone, or in another collective. Who prints the time-out *waited*; who is missing caused it.
+A rank waited for another one until the timeout (30 minutes by default), because that one did not join: busy elsewhere,
+hung, gone, or in another collective. The rank that prints the timeout *waited*; the missing rank caused it.
 ## How to recognise it
 `[Rank 0]: Rank 1 failed to pass monitoredBarrier in 4000 ms` names the missing rank. `Timed out waiting 30000ms for
-recv operation to complete` of `gloo/transport/tcp/unbound_buffer.cc` names nobody. The other ranks then print
-`Connection closed by peer` or `successfully reached monitoredBarrier, but received errors`: they are victims too.
+recv operation to complete` from `gloo/transport/tcp/unbound_buffer.cc` names no rank. The other ranks then print
+`Connection closed by peer` or `successfully reached monitoredBarrier, but received errors`: they are victims, too.
 ## What to do
-Look at what the missing rank did: its log, and `py-spy dump --pid PID` while the next run hangs. Usual reasons: an `if`
-on the rank around a collective, a different number of batches, one rank that saves or evaluates for long. To make Gloo
-name it, call `torch.distributed.monitored_barrier(wait_all_ranks=True)` before the place. If the work is only slow,
-raise the time-out: `init_process_group(timeout=timedelta(minutes=60))`.
+Check what the missing rank was doing: its log, and `py-spy dump --pid PID` while the next run hangs. Common causes: a
+collective inside an `if` on the rank, different numbers of batches, one rank that saves or evaluates for a long time.
+To make Gloo name it, call `torch.distributed.monitored_barrier(wait_all_ranks=True)` before that point. If the work is
+just slow, raise the timeout: `init_process_group(timeout=timedelta(minutes=60))`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RULE = Rule(
     name="gloo-timeout-hang",
     title="Gloo collective or monitored barrier timed out",
     area=Area.COLLECTIVE,
-    retry=Retry(helps=True, reason="a rank that was only slow or stuck once may keep up next time"),
+    retry=Retry(helps=True, reason="the rank may have been slow or stuck only once"),
     since="0.1",
     supersedes=("native-abort", "peer-died"),
 )
@@ -75,10 +75,10 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         cause = f"{death.who} waited {waited}in a monitored barrier that not all ranks reached"
     else:
         what = {"recv": "to receive from", "send": "to send to"}.get(hit["what"] or "", "for")
-        cause = f"{death.who} waited {waited}{what} another rank in a Gloo collective, and gave up"
+        cause = f"{death.who} waited {waited}{what} another rank in a Gloo collective and timed out"
     suspect = attempt.once(_mute)
     if suspect is not None and suspect != death.rank:
-        cause += f"; likely for rank {suspect}, the only one that printed no time-out"
+        cause += f"; likely for rank {suspect}, the only one that printed no timeout"
         return replace(hit.finding(RULE, death, cause, _advice(suspect, attempt), confidence="likely"), culprit=suspect)
     return hit.finding(RULE, death, cause, _advice(None, attempt))
 
@@ -91,6 +91,6 @@ def _advice(missing: Rank | None, attempt: Evidence) -> tuple[str, ...]:
     whose = f"rank {missing}" if missing is not None else "each rank"
     return (
         f"{dump_stacks(attempt)}   # while the next run hangs: where is {whose}?",
-        "export TORCH_DISTRIBUTED_DEBUG=INFO   # more words in torch's own messages",
-        "grep -rnE 'get_rank\\(\\)|RANK' --include='*.py' .   # is a collective inside an if on the rank?",
+        "export TORCH_DISTRIBUTED_DEBUG=INFO   # more detail in torch's own messages",
+        "grep -rnE 'get_rank\\(\\)|RANK' --include='*.py' .   # a collective inside an if on the rank?",
     )

@@ -1,18 +1,17 @@
 """No progress: the job hangs.
 
 ## What happened
-No rank came any further: no optimizer step, no collective, no new phase. Most often all ranks but one wait in a
-collective for the one that is somewhere else: in another branch, at another line, in an endless loop, stopped, or
-waiting for a lock, a file or a data loader.
+No rank made progress: no optimizer step, no collective, no new phase. Usually all ranks but one wait in a collective
+for the one that is elsewhere: in a different branch, on a different line, in an endless loop, stopped, or waiting for a
+lock, a file or a data loader.
 ## How to recognise it
-ddp-run says `no progress: …` after 15 seconds (or three usual steps), names the rank that the others wait for and where
-it stands. Without it, NCCL says so after 10 minutes and Gloo after 30, on the ranks that waited. A pasted dump of
-stacks (`py-spy dump`, faulthandler's `Timeout (0:05:00)!`) shows one too.
+ddp-run prints `no progress: …` after 15 seconds (or three typical steps), with the rank the others wait for and where
+it is. Without ddp-run, NCCL times out after 10 minutes and Gloo after 30, on the ranks that waited. A pasted stack dump
+(`py-spy dump`, faulthandler's `Timeout (0:05:00)!`) shows a hang too.
 ## What to do
-Read where the named rank stands (`live_stacks.txt` in its folder holds the stacks of all its threads) and why the
-others do not get there: collectives inside `if rank == 0:`, different numbers of batches, a `barrier` that one rank
-leaves out.
-`--hang-timeout 300` ends such a job with exit code 124, so that it can be started again.
+Check where the named rank is (`live_stacks.txt` in its folder has the stacks of all its threads) and why it does not
+reach the collective the others wait in: collectives inside `if rank == 0:`, different numbers of batches, a `barrier`
+that one rank skips. `--hang-timeout 300` terminates a hung job with exit code 124, so that it can be restarted.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ RULE = Rule(
     name="hang",
     title="No progress: the job hangs",
     area=Area.COLLECTIVE,
-    retry=Retry(helps=True, reason="a hang that comes from timing, a device or the network may not come again"),
+    retry=Retry(helps=True, reason="a hang caused by timing, a device or the network may not happen again"),
     since="0.1",
 )
 _DUMPED = Sign('"MainThread"', re.compile(r'^\s{0,8}Thread \S{1,20} \((?P<how>idle|active)\): "MainThread"'))
@@ -57,8 +56,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
             continue
         where = f" in {innermost['function']} ({innermost['place']})" if innermost is not None else ""
         quote = death.stderr.quote(index)
-        return Finding(RULE, death.rank, f"{death.who} stands still{where}", (quote,), _ADVICE, "likely")
+        return Finding(RULE, death.rank, f"{death.who} hangs{where}", (quote,), _ADVICE, "likely")
     return None
 
 
-_ADVICE = ("py-spy dump --pid PID   # of each rank: which one stands somewhere else?",)
+_ADVICE = ("py-spy dump --pid PID   # for each rank: which one is somewhere else?",)

@@ -1,17 +1,17 @@
 """NCCL initialization failed.
 
 ## What happened
-The ranks met, but NCCL could not make a communicator of them: different versions of NCCL, wrong arguments or settings,
-a CUDA call that failed inside NCCL, or a rank that never came to the set-up.
+The ranks found each other, but NCCL could not create a communicator: different NCCL versions, wrong arguments or
+settings, a CUDA call that failed inside NCCL, or a rank that never joined the setup.
 ## How to recognise it
 `NCCL error in: …ProcessGroupNCCL.cpp:…` with `ncclInvalidUsage`, `ncclInvalidArgument`, `ncclInternalError` or
 `ncclUnhandledCudaError`; the line below `Last error:` (NCCL 2.13 and later) or the `NCCL WARN` line is the real reason.
-Two ranks on one GPU are [duplicate-gpu](duplicate-gpu.md). `is setting up NCCL communicator and retrieving ncclUniqueId
-from [0] … got error: wait timeout` means that rank 0 did not begin the same collective in time. `ncclSystemError` and
-reasons about sockets or InfiniBand are nccl-network; `ncclRemoteError` is a consequence.
+Two ranks on one GPU is [duplicate-gpu](duplicate-gpu.md). `is setting up NCCL communicator and retrieving ncclUniqueId
+from [0] … got error: wait timeout` means that rank 0 did not start the same collective in time. `ncclSystemError` and
+errors about sockets or InfiniBand are nccl-network; `ncclRemoteError` is a consequence.
 ## What to do
-For different versions, install the same torch on all nodes. If NCCL gives no reason, run once with `NCCL_DEBUG=INFO`:
-the first `NCCL WARN` line tells it.
+If the versions differ, install the same torch on all nodes. If NCCL gives no reason, run once with `NCCL_DEBUG=INFO`:
+see the first `NCCL WARN` line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RULE = Rule(
     name="nccl-init",
     title="NCCL initialization failed",
     area=Area.COLLECTIVE,
-    retry=Retry(helps=False, reason="the same ranks on the same GPUs are refused again"),
+    retry=Retry(helps=False, reason="NCCL will fail on the same ranks and GPUs again"),
     since="0.1",
     supersedes=("native-abort", "peer-died"),
 )
@@ -61,7 +61,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         if not _WAITED.search(waited["error"] or ""):
             return None
         root = Rank(int(waited["root"] or 0))
-        cause = f"{death.who} waited in NCCL's set-up for rank {root}, which did not begin the same collective in time"
+        cause = f"{death.who} waited in NCCL setup for rank {root}, which did not start the same collective in time"
         advice = (
             f"py-spy dump --pid PID_OF_RANK_{root}   # while the next run waits: where is rank {root}?",
             "export NCCL_DEBUG=INFO   # prints each rank's 'Init START'",
@@ -77,7 +77,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     return error.hit.finding(
         RULE,
         death,
-        f"{death.who}: NCCL refused with {said}",
+        f"{death.who}: NCCL failed with {said}",
         _advice(error),
         confidence="certain" if sure else "likely",
         also=error.also,
@@ -86,10 +86,10 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 def _advice(error: NcclError) -> tuple[str, ...]:
     said = error.reason or ""
-    debug = "export NCCL_DEBUG=INFO   # the first NCCL WARN line of the next run tells why"
+    debug = "export NCCL_DEBUG=INFO   # the first NCCL WARN line of the next run shows why"
     if _VERSIONS.search(said):
         return (
             "python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version())'   # the same on every node?",
-            "echo $LD_LIBRARY_PATH $LD_PRELOAD   # does one of them bring another libnccl?",
+            "echo $LD_LIBRARY_PATH $LD_PRELOAD   # does one of them load a different libnccl?",
         )
     return (debug,)

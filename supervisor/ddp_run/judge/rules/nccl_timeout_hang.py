@@ -1,19 +1,19 @@
 """NCCL collective timed out.
 
 ## What happened
-A rank waited in a collective until its time-out (10 minutes by default, 30 before torch 2.2), because at least one
-other rank did not take part: it was busy elsewhere, hung, had died, or ran another collective. The rank that prints
-the time-out is one that *waited*; it is mostly not the one that is wrong.
+A rank waited in a collective until its timeout (10 minutes by default, 30 before torch 2.2), because at least one other
+rank did not join: it was busy elsewhere, hung, dead, or in a different collective. The rank that prints the timeout
+*waited*; it is usually not the culprit.
 ## How to recognise it
 `Watchdog caught collective operation timeout: WorkNCCL(SeqNum=…, OpType=…, Timeout(ms)=…) ran for … milliseconds before
-timing out`, then SIGABRT; with `TORCH_NCCL_BLOCKING_WAIT=1` the same words in an exception. `last enqueued` and `last
-completed` are this rank's counts of collectives: a rank whose numbers are smaller than the others', or that prints
-nothing at all, is the one to look at. `ProcessGroupNCCL's watchdog got stuck for … seconds` is different: there a CUDA
-call or Python's lock held the watchdog itself.
+timing out`, then SIGABRT; with `TORCH_NCCL_BLOCKING_WAIT=1` the same text in an exception. `last enqueued` and `last
+completed` are this rank's counts of collectives: a rank whose numbers are lower than the others', or that prints
+nothing at all, is the one to check. `ProcessGroupNCCL's watchdog got stuck for … seconds` is different: a CUDA call or
+the GIL blocked the watchdog itself.
 ## What to do
-Find what the missing rank did: its log, and `py-spy dump --pid PID` while the next run hangs. Usual reasons: an `if` on
-the rank around a collective, a different number of batches, one rank that saves, evaluates or downloads for longer than
-the time-out, an exception that only one rank caught. If the work is only slow, raise it:
+Find out what the missing rank was doing: its log, and `py-spy dump --pid PID` while the next run hangs. Common causes:
+a collective inside an `if` on the rank, different numbers of batches, one rank that saves, evaluates or downloads for
+longer than the timeout, an exception that only one rank caught. If the work is just slow, raise the timeout:
 `init_process_group(timeout=timedelta(minutes=60))`.
 """
 
@@ -35,7 +35,7 @@ RULE = Rule(
     name="nccl-timeout-hang",
     title="NCCL collective timed out",
     area=Area.COLLECTIVE,
-    retry=Retry(helps=True, reason="a rank that was only slow or stuck once may keep up next time"),
+    retry=Retry(helps=True, reason="the rank may have been slow or stuck only once"),
     since="0.1",
     supersedes=("native-abort", "peer-died", "nccl-init", "nccl-network"),
 )
@@ -128,7 +128,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if suspect is not None and suspect.rank != death.rank:
         cause += f"; likely for {suspect.other}"
     elif suspect is not None:
-        cause += f"; it is likely the one that lags: {suspect.own}"
+        cause += f"; likely the lagging rank itself: {suspect.own}"
     finding = hit.finding(
         RULE,
         death,
@@ -167,27 +167,27 @@ def _stuck(death: Death, attempt: Evidence) -> Finding | None:
     if hit is not None:
         seconds = hit["seconds"]
         waited = f" for {seconds} s" if seconds else ""
-        cause = f"{death.who}: NCCL's watchdog was stuck{waited}: a CUDA or NCCL call, or Python's lock, did not return"
+        cause = f"{death.who}: the NCCL watchdog got stuck{waited}: blocked by a CUDA or NCCL call or by the GIL"
         advice = (
             "py-spy dump --native --pid PID   # while the next run hangs: which call does not return?",
-            "export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=3600   # if the call is only slow",
+            "export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=3600   # if the call is just slow",
         )
         return hit.finding(RULE, death, cause, advice, confidence="likely")
     hit = in_last_words(death, (_SIGNAL,))
     if hit is not None:
         whom = "itself" if hit["rank"] is None else f"rank {hit['rank']}"
-        cause = f"{death.who} ended after a collective of NCCL's had timed out, as told by {whom}"
+        cause = f"{death.who} aborted after an NCCL collective timed out, reported by {whom}"
         return hit.finding(RULE, death, cause, _advice(None, attempt), confidence="likely")
     hit = in_last_words(death, (_DONE,))
     if hit is None or any(_NO_TIMEOUT.search(line) for line in death.stderr.ending(400).lines):
         return None
-    cause = f"{death.who} was ended by NCCL's watchdog: a collective failed or timed out"
+    cause = f"{death.who} was aborted by the NCCL watchdog: a collective failed or timed out"
     return hit.finding(RULE, death, cause, _advice(None, attempt), confidence="likely")
 
 
 def _what(hit: Hit) -> str:
     if hit["where"] is not None:
-        return f"in NCCL's set-up ({hit['where'].rpartition('/')[2]})"
+        return f"in NCCL setup ({hit['where'].rpartition('/')[2]})"
     operation = hit["op"] or "a collective"
     number = f" #{hit['seq']}" if hit["seq"] else ""
     size = f" ({hit['numel']} elements)" if hit["numel"] else ""
@@ -217,8 +217,8 @@ def _reported(logs: Iterable[LogText]) -> _Suspect | None:
                 rank = Rank(int(ranks[0])) if len(ranks) == 1 else None
                 return _Suspect(
                     rank,
-                    f"{named}, as torch's desync report says",
-                    "torch's desync report says so",
+                    f"{named}, according to torch's desync report",
+                    "according to torch's desync report",
                     (log.quote(index),),
                 )
     return None
@@ -236,7 +236,7 @@ def _seen_by_nccl(logs: Iterable[LogText]) -> _Suspect | None:
         fewest, most = min((each[0] for each in told), default=0), max((each[0] for each in told), default=0)
         behind = [each for each in told if each[0] == fewest]
         if fewest < most and len(behind) == 1 and behind[0][1] is not None:
-            why = f"launched {fewest} operations where others launched {most}, as NCCL's report says"
+            why = f"launched {fewest} operations where others launched {most}, according to NCCL's report"
             rank = behind[0][1]
             return _Suspect(rank, f"rank {rank}, which {why}", f"it {why}", (behind[0][2],))
     return None
@@ -269,7 +269,7 @@ def _lagging(logs: Iterable[LogText]) -> _Suspect | None:
 def _mute(attempt: Evidence) -> _Suspect | None:
     rank = silent(attempt, _TIMED_OUT)
     return (
-        None if rank is None else _Suspect(rank, f"rank {rank}, the only one that printed no time-out", "", shown=False)
+        None if rank is None else _Suspect(rank, f"rank {rank}, the only one that printed no timeout", "", shown=False)
     )
 
 
@@ -277,13 +277,13 @@ def _advice(suspect: _Suspect | None, attempt: Evidence) -> tuple[str, ...]:
     whose = f" of rank {suspect.rank}" if suspect is not None and suspect.rank is not None else ""
     logs = [death.stderr for death in attempt.deaths if death.rank == suspect.rank] if suspect else []
     look = (
-        (f"tail -n 50 {attempt.path(logs[0].source)}   # the last words of the rank that is missing",)
+        (f"tail -n 50 {attempt.path(logs[0].source)}   # the last lines of the missing rank",)
         if logs and logs[0].lines and attempt.folder is not None
         else ()
     )
     return (
         *look,
         f"{dump_stacks(attempt)}   # while the next run hangs: where is the process{whose}?",
-        "export TORCH_NCCL_DESYNC_DEBUG=1   # torch then names the ranks that lag",
-        "export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1   # leaves /tmp/nccl_trace_rank_*",
+        "export TORCH_NCCL_DESYNC_DEBUG=1   # torch then names the lagging ranks",
+        "export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1   # writes /tmp/nccl_trace_rank_*",
     )

@@ -1,14 +1,13 @@
 """Peer exited without an error.
 
 ## What happened
-This rank lost its connection to another one in the middle of a collective. Something ended the other rank; this one
-only noticed.
+This rank lost its connection to another rank in the middle of a collective. The other rank died; this one only noticed.
 ## How to recognise it
 gloo: `Connection closed by peer`, `Connection reset by peer`, `Broken pipe`; NCCL: `remote process exited or there was
-a network error`; the store: `Failed to recv, got 0 bytes`. Whoever says this is not the cause.
+a network error`; the store: `Failed to recv, got 0 bytes`. A rank that prints this is not the cause.
 ## What to do
-Look at the rank that ended first (the verdict names it). If it ended with exit code 0, the ranks disagree about the
-number of steps: give each the same number of batches (`DistributedSampler(drop_last=True)`, `Join`).
+Check the rank that died first (the verdict names it). If it exited with code 0, the ranks disagree about the number of
+steps: give each the same number of batches (`DistributedSampler(drop_last=True)`, `Join`).
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ RULE = Rule(
     name="peer-died",
     title="Peer exited without an error",
     area=Area.COLLECTIVE,
-    retry=Retry(
-        helps=True, reason="the connection was lost for a reason that the logs do not show; it may hold next time"
-    ),
+    retry=Retry(helps=True, reason="the logs do not show why the connection was lost; it may hold next time"),
     since="0.1",
     supersedes=("native-abort",),
     consequence=True,

@@ -2,16 +2,16 @@
 
 ## What happened
 A collective before `init_process_group` or after `destroy_process_group`, a second `init_process_group`, a backend that
-is not there or not for this device's tensors, or a rank outside the group.
+is missing or does not support this device's tensors, or a rank outside the group.
 ## How to recognise it
 `Default process group has not been initialized`, `trying to initialize the default process group twice`, `No backend
 type associated with device type cpu`, `Tensors must be CUDA and dense`, `is not part of group`, `Environment variable
-RANK expected, but not set`, `Distributed package doesn't have MPI built in`. All ranks that come to this line fail
-alike, most often.
+RANK expected, but not set`, `Distributed package doesn't have MPI built in`. Usually all ranks that reach this line
+fail the same way.
 ## What to do
-Call `init_process_group` once, at the start, on every rank. NCCL takes only tensors on a GPU: move them (`.cuda()`), or
-make the group for both with `init_process_group("cpu:gloo,cuda:nccl")`. A program that reads RANK must be started by a
-launcher (ddp-run), not by `python`.
+Call `init_process_group` once, at the start, on every rank. NCCL supports only GPU tensors: move them (`.cuda()`), or
+create the group for both with `init_process_group("cpu:gloo,cuda:nccl")`. A program that reads RANK must be started
+with a launcher (ddp-run), not with `python`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RULE = Rule(
     name="process-group-misuse",
     title="Invalid use of torch.distributed",
     area=Area.COLLECTIVE,
-    retry=Retry(helps=False, reason="the same call is refused again"),
+    retry=Retry(helps=False, reason="the same call will fail again"),
     since="0.1",
     supersedes=("native-abort", "nccl-init"),
 )
@@ -92,27 +92,25 @@ def _from_torch(hit: Hit) -> bool:
 def _told(hit: Hit) -> tuple[str, tuple[str, ...]]:
     find = "grep -rn 'init_process_group' --include='*.py' .   # "
     if hit.sign in _NOT_MADE:
-        return "called torch.distributed while there was no process group", (
-            f"{find}does every rank come there first?",
-        )
+        return "called torch.distributed without a process group", (f"{find}does every rank get there first?",)
     if hit.sign is _TWICE:
         return "called init_process_group a second time", (f"{find}keep one (a trainer calls it itself)",)
     if hit.sign is _DEVICE or hit.sign in _CUDA_ONLY or hit.sign is _ONE_EACH:
-        device = f"a tensor on {hit['device']}" if hit["device"] else "a tensor on a device"
-        return f"used {device} that the process group's backend does not take", (
-            f'{find}"cpu:gloo,cuda:nccl" takes both kinds of tensor',
+        device = f"a {hit['device']} tensor" if hit["device"] else "a tensor on a device"
+        return f"used {device}, which the process group's backend does not support", (
+            f'{find}"cpu:gloo,cuda:nccl" supports both',
         )
     if hit.sign in _UNKNOWN:
         near = get_close_matches((hit["backend"] or "").lower(), ("nccl", "gloo", "mpi", "ucc", "xccl"), 1)
-        return f"asked for a backend that this torch does not have: {hit['backend']}", (
-            *(f"is {name} meant? init_process_group({name!r}), or --backend={name}" for name in near),
+        return f"requested a backend that this torch does not have: {hit['backend']}", (
+            *(f"did you mean {name}? init_process_group({name!r}), or --backend={name}" for name in near),
             "python -c 'import torch.distributed as d; print(d.is_nccl_available(), d.is_gloo_available())'",
         )
     if hit.sign is _ENVIRONMENT:
-        return f"found no {hit['variable']} in its environment: it was not started by a launcher", (
+        return f"has no {hit['variable']} in its environment: it was not started by a launcher", (
             "env | grep -E '^(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT)='   # ddp-run sets all of them",
         )
     said = hit.text.rpartition("Error: ")[2][:160]
-    return f"gave torch.distributed a wrong group, rank or list: {said}", (
+    return f"passed a wrong group, rank or list to torch.distributed: {said}", (
         "grep -rnE 'new_group|group=' --include='*.py' .   # is the rank in the group it uses?",
     )

@@ -1,17 +1,17 @@
-"""Ray worker died; Ray gives no reason.
+"""Ray worker died for an unknown reason.
 
 ## What happened
-A process that Ray had started (an actor, a worker of verl, vLLM or Ray Train) ended without telling Ray. What Ray then
-raises in the driver lists what it might have been, the out-of-memory killer first; that list is the same every time and
+A process started by Ray (an actor, a worker of verl, vLLM or Ray Train) died without telling Ray. Ray then raises an
+exception in the driver that lists possible reasons, the out-of-memory killer first; that list is always the same and
 proves nothing.
 ## How to recognise it
 `ray.exceptions.ActorDiedError`, `RayActorError` or `WorkerCrashedError` with `The actor died unexpectedly before
-finishing this task` and `Worker exit type: SYSTEM_ERROR`. Where the log holds the worker's own end (an exception, the
-kernel's line, `Fatal Python error`), that is the cause and not this.
+finishing this task` and `Worker exit type: SYSTEM_ERROR`. If the log shows how the worker itself died (an exception,
+the kernel's line, `Fatal Python error`), that is reported as the cause instead.
 ## What to do
 - Read the worker's own log: `ls -t /tmp/ray/session_latest/logs/worker-*PID*` and `python-core-worker-*PID*.log`;
-  `raylet.out` says how it ended.
-- `dmesg -T | grep -i 'killed process'` on the host that the message names (`ip: …`).
+  `raylet.out` shows how it died.
+- `dmesg -T | grep -i 'killed process'` on the host named in the message (`ip: …`).
 - `ray list actors --detail` and `ray list workers --detail` show exit type and detail.
 """
 
@@ -26,9 +26,9 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 RULE = Rule(
     code="DDP512",
     name="ray-actor-died",
-    title="Ray worker died; Ray gives no reason",
+    title="Ray worker died for an unknown reason",
     area=Area.COLLECTIVE,
-    retry=Retry(helps=True, reason="why the worker ended is not known; another attempt may show it, or pass"),
+    retry=Retry(helps=True, reason="it is unknown why the worker died; another attempt may show it, or pass"),
     since="0.1",
     consequence=True,
 )
@@ -60,7 +60,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     how, pid, host = _EXIT.search(said), _PID.search(said), _HOST.search(said)
     named = f" (pid {pid['pid']})" if pid else ""
-    cause = f"a worker process of Ray's died{named}, and Ray does not know why"
+    cause = f"a Ray worker process died{named} and Ray does not know why"
     if how is not None:
         cause += f": {how['type']}" + (f", {how['detail'].strip()}" if how["detail"] else "")
     logs = f"/tmp/ray/session_latest/logs/*{pid['pid'] if pid else 'PID'}*"  # noqa: S108  # where Ray keeps them
