@@ -69,7 +69,7 @@ def test_an_abort_on_the_way_out_keeps_its_code_and_the_exception_is_the_cause(d
     first = outcome.verdict["first_failure"]
     assert (outcome.code, outcome.verdict["cause"], first["rank"]) == (134, "python-exception", 1)
     assert (first["exception"]["type"], first["exception"]["line"]) == ("KeyError", 5)
-    assert "SIGABRT then ended its process on the way out" in outcome.verdict["title"]
+    assert "SIGABRT then killed the process during shutdown" in outcome.verdict["title"]
 
 
 # Ends the agent before it has imported torch, and before ddp-run has loaded all that it needs.

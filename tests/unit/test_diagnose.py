@@ -190,7 +190,7 @@ def test_an_exception_is_the_cause_of_a_crash_on_the_way_out(code: int) -> None:
     assert named(evidence) == ("python-exception", 1, 128 - code)
     name = signal.Signals(-code).name
     assert judge(evidence).title == (
-        f"rank 1 raised ValueError in train.py:42: bad; {name} then ended its process on the way out"
+        f"rank 1 raised ValueError in train.py:42: bad; {name} then killed the process during shutdown"
     )
     handled = run(death(1, code, 20, raised="ValueError", message="bad"))
     assert named(handled)[0] == {-6: "native-abort", -7: "python-exception", -11: "segfault"}[code]

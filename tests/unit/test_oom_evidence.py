@@ -97,7 +97,7 @@ def test_a_worker_that_the_kernel_killed_and_one_that_it_did_not() -> None:
         assert finding is not None
         return finding.cause
 
-    assert title(run()).endswith("ended by a signal: Killed")
-    assert title(run(OURS, host=1)).endswith("ended by a signal: Killed, by the kernel's out-of-memory killer")
-    assert title(run(host=1)).endswith("Killed; the kernel's out-of-memory killer was at work")
-    assert title(run(ANOTHERS, host=1)).endswith("ended by a signal: Killed")
+    assert title(run()).endswith("killed by a signal: Killed")
+    assert title(run(OURS, host=1)).endswith("killed by a signal: Killed, by the kernel's out-of-memory killer")
+    assert title(run(host=1)).endswith("Killed; the kernel's out-of-memory killer was active")
+    assert title(run(ANOTHERS, host=1)).endswith("killed by a signal: Killed")

@@ -376,7 +376,7 @@ def _departure(rank: int | None, code: int | None, lost: Sequence[_Judged], foun
         cause=f"{who} exited early ({in_words(code)}) while {waiting} still needed it",
         evidence=(*(found.evidence if found is not None else ()), *lost[0].finding.evidence),
         advice=advice,
-        retry=Retry(helps=False, reason="the ranks would disagree about the number of steps again")
+        retry=Retry(helps=False, reason="the ranks will disagree about the number of steps again")
         if code == 0
         else None,
         exception=None,

@@ -23,7 +23,7 @@ def shell_code(code: int | None) -> int:
 
 
 def in_words(code: int | None) -> str:
-    """`exit code 7`, `SIGKILL` or `an exit code that nobody could read`."""
+    """`exit code 7`, `SIGKILL` or `an unknown exit code`."""
     if code is None:
-        return "an exit code that nobody could read"
+        return "an unknown exit code"
     return signal_name(code) or f"exit code {code}"

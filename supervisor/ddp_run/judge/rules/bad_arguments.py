@@ -1,13 +1,13 @@
 """Script rejected its arguments.
 
 ## What happened
-The script's own argument parser did not accept what stands behind the script's name on the command line.
+The script's own argument parser rejected the arguments that follow the script name on the command line.
 ## How to recognise it
-Exit code 2, `usage: …` and `SCRIPT: error: …` as the last words of the rank; on all ranks alike. Transformers' parser
-raises `ValueError: Some specified arguments are not used by the HfArgumentParser`.
+Exit code 2, `usage: …` and `SCRIPT: error: …` as the last lines of the rank; the same on all ranks. Transformers'
+parser raises `ValueError: Some specified arguments are not used by the HfArgumentParser`.
 ## What to do
-Correct the argument that is named. What belongs to the launcher stands before the script, what belongs to the script
-behind it. An option `--local-rank` of the launcher's is [local-rank-argument](local-rank-argument.md).
+Fix the argument named in the error. Launcher options go before the script, script arguments after it. A `--local-rank`
+added by the launcher is [local-rank-argument](local-rank-argument.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RULE = Rule(
     name="bad-arguments",
     title="Script rejected its arguments",
     area=Area.LAUNCH,
-    retry=Retry(helps=False, reason="the same arguments are refused on the next attempt"),
+    retry=Retry(helps=False, reason="the same arguments will be rejected again"),
     since="0.1",
 )
 _ARGPARSE = Sign(": error: ", re.compile(r"(?<![\w.\-/])(?P<program>[\w.\-/]+(?: \w+)?): error: (?P<what>.+)"))

@@ -1,18 +1,18 @@
 """Checkpoint or pickle file corrupt.
 
 ## What happened
-The file exists, but it is not what it should be: cut short by a job that was killed while it wrote, written by several
-ranks at once, a page of HTML or a git-lfs pointer in place of the weights, or of another format.
+The file exists, but its contents are wrong: truncated by a job that was killed while writing, written by several ranks
+at once, an HTML page or a git-lfs pointer instead of the weights, or a different format.
 ## How to recognise it
-`PytorchStreamReader failed reading zip archive: failed finding central directory`, `[Errno 22] Invalid argument` of
+`PytorchStreamReader failed reading zip archive: failed finding central directory`, `[Errno 22] Invalid argument` from
 `PyTorchFileReader` (torch 2.13), `invalid header or archive is corrupted`; `invalid load key, 'v'.` (a git-lfs pointer
-begins with `version https://git-lfs…`), `'<'` (HTML), `'\\x00'` (blocks that were never written); `pickle data was
-truncated`, `Ran out of input` (empty file), `unexpected EOF, expected … more bytes`; safetensors' `Error while
-deserializing header`. Keys or sizes that do not fit the model are `checkpoint-mismatch`; a class that
-`weights_only=True` refuses is `version-mismatch`.
+begins with `version https://git-lfs…`), `'<'` (HTML), `'\\x00'` (blocks never written); `pickle data was truncated`,
+`Ran out of input` (empty file), `unexpected EOF, expected … more bytes`; safetensors' `Error while deserializing
+header`. Keys or sizes that do not match the model are `checkpoint-mismatch`; a class that `weights_only=True` rejects
+is `version-mismatch`.
 ## What to do
-Go back to the checkpoint before it, or fetch the file again (`git lfs pull`). So that it does not come again: save on
-rank 0 only, under a temporary name, and rename with `os.replace` when all is written.
+Go back to the previous checkpoint, or download the file again (`git lfs pull`). To prevent it: save on rank 0 only, to
+a temporary name, and rename with `os.replace` once everything is written.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RULE = Rule(
     name="checkpoint-corrupt",
     title="Checkpoint or pickle file corrupt",
     area=Area.CHECKPOINT,
-    retry=Retry(helps=False, reason="the file is the same on the next attempt"),
+    retry=Retry(helps=False, reason="the file will still be corrupt"),
     since="0.1",
     supersedes=("native-abort", "version-mismatch"),
 )
@@ -62,11 +62,11 @@ _UNPICKLER = next(sign for sign in SIGNS if sign.words == _OPERAND)
 # Python's spawn sends the program itself as a pickle: a child whose parent died reads half of it.
 _SPAWNED = re.compile(r"multiprocessing/(?:spawn|forkserver|connection|queues)\.py")
 _STARTS = {
-    "v": "its first byte is `v`, as in a git-lfs pointer",
-    "<": "it begins with `<`, as a page of HTML or XML does",
-    r"\x00": "it begins with zeros, so its blocks were never written",
-    r"\x1f": "it begins with the mark of gzip",
-    "{": "it begins with `{`, as JSON does",
+    "v": "it starts with `v`, like a git-lfs pointer",
+    "<": "it starts with `<`, like an HTML or XML page",
+    r"\x00": "it starts with zeros: its blocks were never written",
+    r"\x1f": "it starts like a gzip file",
+    "{": "it starts with `{`, like JSON",
 }
 
 
@@ -116,32 +116,30 @@ def _cause(death: Death, hit: Hit) -> str:
     where = raised.where if raised is not None else ""
     start = _start(hit)
     if start is not None:
-        why = _STARTS.get(start, f"it begins with {start!r}, which no pickle does")
-        return f"{death.who} loaded a file that is no checkpoint{where}: {why}"
+        why = _STARTS.get(start, f"it starts with {start!r}, which no pickle does")
+        return f"{death.who} loaded a file that is not a checkpoint{where}: {why}"
     if hit.sign.words == _CUT:
-        return f"{death.who} could not read a checkpoint{where}: most likely the file is cut short"
+        return f"{death.who} could not read a checkpoint{where}: the file is most likely truncated"
     if hit.sign.words == _LFS:
-        return f"{death.who} loaded a git-lfs pointer in place of the weights{where}"
+        return f"{death.who} loaded a git-lfs pointer instead of the weights{where}"
     if hit.sign.words == _EMPTY:
-        return f"{death.who} loaded a pickle that is empty or cut short{where}"
+        return f"{death.who} loaded a pickle that is empty or truncated{where}"
     if hit["more"]:
-        return f"{death.who} loaded a checkpoint that is cut short by {hit['more']} bytes or more{where}"
+        return f"{death.who} loaded a checkpoint truncated by at least {hit['more']} bytes{where}"
     return f"{death.who} could not read a checkpoint{where}: {hit.match[0][:140].strip()}"
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:
-    atomic = (
-        'torch.save(state, "last.pt.tmp"); os.replace("last.pt.tmp", "last.pt")   # on rank 0 only: never half a file'
-    )
+    atomic = 'torch.save(state, "last.pt.tmp"); os.replace("last.pt.tmp", "last.pt")   # on rank 0 only: never partial'
     pointer = hit.sign.words == _LFS or _start(hit) == "v" or _TOO_LARGE.search(hit["what"] or "")
     if pointer:
         return (
-            "find . -size -2k -exec grep -l '^version https://git-lfs' {} +   # pointers in place of files",
+            "find . -size -2k -exec grep -l '^version https://git-lfs' {} +   # pointers instead of files",
             "git lfs install && git lfs pull",
         )
     if _start(hit) == "<":
-        return ("find . -size -100k -exec grep -lIi '<html' {} +   # pages saved in place of the file: fetch it again",)
+        return ("find . -size -100k -exec grep -lIi '<html' {} +   # HTML saved instead of the file: download again",)
     return (
-        "ls -lt --time-style=full-iso   # in the checkpoint's folder: is the newest file smaller than the others?",
+        "ls -lt --time-style=full-iso   # in the checkpoint folder: is the newest file smaller than the others?",
         atomic,
     )

@@ -1,16 +1,16 @@
 """Checkpoint does not match the model, the optimizer or the number of ranks.
 
 ## What happened
-The checkpoint was read, but it holds other names, other shapes or other parts than the program wants.
+The checkpoint was read, but its names, shapes or parts differ from what the program expects.
 ## How to recognise it
 `Error(s) in loading state_dict for Net:` with `Missing key(s)`, `Unexpected key(s)` or `size mismatch for`; `loaded
 state dict contains a parameter group that doesn't match the size of optimizer's group`; `Missing key in checkpoint
-state_dict` (torch.distributed.checkpoint); `KeyError: 'optimizer'` at a line that takes a part out of a checkpoint;
-DeepSpeed's word that it was saved with another world size.
+state_dict` (torch.distributed.checkpoint); `KeyError: 'optimizer'` on a line that reads a part of a checkpoint;
+DeepSpeed's message that it was saved with a different world size.
 ## What to do
-Names that differ only by `module.` come from DistributedDataParallel, by `_orig_mod.` from `torch.compile`: load into
-`model.module`, or take the prefix off (the verdict's advice has the line). Sizes that differ come from another
-configuration of the model: use the one that the checkpoint was trained with.
+A `module.` prefix comes from DistributedDataParallel, `_orig_mod.` from `torch.compile`: load into `model.module`, or
+strip the prefix (the verdict's help has the line). Different sizes come from a different model configuration: use the
+one the checkpoint was trained with.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RULE = Rule(
     name="checkpoint-mismatch",
     title="Checkpoint does not match the model, the optimizer or the number of ranks",
     area=Area.CHECKPOINT,
-    retry=Retry(helps=False, reason="checkpoint and model are the same on the next attempt"),
+    retry=Retry(helps=False, reason="checkpoint and model will still differ"),
     since="0.1",
 )
 _STATE_DICT = "Error(s) in loading state_dict for "
@@ -114,11 +114,11 @@ def _tolerated(death: Death) -> Finding | None:
         sizes = _SIZES.search(lines[index])
         if sizes is not None:
             cause = (
-                f"{death.who} raised {raised.type} right after a checkpoint was loaded whose sizes do not fit:"
-                f" {sizes['key']} is {sizes['saved']} there and {sizes['built']} in the model"
+                f"{death.who} raised {raised.type} right after loading a checkpoint with mismatched sizes:"
+                f" {sizes['key']} is {sizes['saved']} in the file, {sizes['built']} in the model"
             )
             quotes = tuple(q for q in (death.stderr.quote(index), line_of(death.stderr, raised)) if q is not None)
-            advice = ("grep -rn 'strict=False' --include='*.py' .   # load with strict=True to see all that differs",)
+            advice = ("grep -rn 'strict=False' --include='*.py' .   # load with strict=True to see every difference",)
             return Finding(RULE, death.rank, cause, quotes, advice, "likely", exception=raised)
     return None
 
@@ -145,8 +145,8 @@ def _part(death: Death, hit: Hit) -> Finding | None:
     return hit.finding(
         RULE,
         death,
-        f"{death.who} found no {key!r} in a checkpoint{_where(hit)}",
-        ('python -c "import sys, torch; print(list(torch.load(sys.argv[1])))" FILE   # its parts',),
+        f"{death.who} found no key {key!r} in a checkpoint{_where(hit)}",
+        ('python -c "import sys, torch; print(list(torch.load(sys.argv[1])))" FILE   # lists its keys',),
         confidence="likely",
     )
 
@@ -155,7 +155,7 @@ def _state_dict(death: Death, hit: Hit) -> Finding:
     differences = _differences(hit["body"] or "")
     model = hit["model"]
     said = _said(differences)
-    cause = f"{death.who} loaded a checkpoint that does not fit {model}{_where(hit)}" + (f": {said}" if said else "")
+    cause = f"{death.who} loaded a checkpoint that does not match {model}{_where(hit)}" + (f": {said}" if said else "")
     return hit.finding(RULE, death, cause, _repair(differences))
 
 
@@ -183,8 +183,8 @@ def _said(found: _Differences) -> str:
     if found.sizes:
         name, saved, now = found.sizes[0]
         count = f"{len(found.sizes)}{' or more' if found.cut else ''}"
-        shapes = f"{name} is {_shape(saved)} there, {_shape(now)} here"
-        parts.append(f"{count} of other size ({shapes})")
+        shapes = f"{name} is {_shape(saved)} in the file, {_shape(now)} in the model"
+        parts.append(f"{count} of different size ({shapes})")
     return ", ".join(parts)
 
 
@@ -203,16 +203,16 @@ def _repair(found: _Differences) -> tuple[str, ...]:
         if _prefixed(found.missing, found.unexpected, prefix):
             inner = {"module.": "model.module", "_orig_mod.": "model._orig_mod"}.get(prefix)
             if inner is not None:
-                return (f"{inner}.load_state_dict(state)   # its names begin with '{prefix}'",)
-            return (f"state = {{'{prefix}' + k: v for k, v in state.items()}}   # the model's names have it",)
+                return (f"{inner}.load_state_dict(state)   # the model's names begin with '{prefix}'",)
+            return (f"state = {{'{prefix}' + k: v for k, v in state.items()}}   # the model has the prefix",)
     if found.sizes:
         parts = found.sizes[0][0].split(".")
         named = next((part for part in parts if part not in _WRAPPERS and not part.isdigit()), None)
         if named in (None, "weight", "bias"):
             return ()
-        return (f"grep -rnw {named} --include='*.py' .   # which setting gives it its size?",)
+        return (f"grep -rnw {named} --include='*.py' .   # which setting determines its size?",)
     if found.missing or found.unexpected:
-        return ("print(model.load_state_dict(state, strict=False))   # lists what does not fit, and loads the rest",)
+        return ("print(model.load_state_dict(state, strict=False))   # lists the mismatches, loads the rest",)
     return ()
 
 
@@ -225,19 +225,19 @@ def _prefixed(with_it: tuple[str, ...], without: tuple[str, ...], prefix: str) -
 def _cause(death: Death, hit: Hit) -> str:
     where = _where(hit)
     if hit["saved"]:
-        return f"{death.who} loaded a checkpoint of {hit['saved']} ranks into {hit['now']}{where}"
+        return f"{death.who} loaded a checkpoint saved with {hit['saved']} ranks, but runs with {hit['now']}{where}"
     if hit["key"]:
-        return f"{death.who} found no {hit['key']!r} in a checkpoint{where}"
+        return f"{death.who} found no key {hit['key']!r} in a checkpoint{where}"
     if "optimizer" in hit.sign.words or "parameter groups" in hit.sign.words:
-        return f"{death.who} loaded an optimizer state that does not fit the model's parameters{where}"
-    return f"{death.who} loaded a checkpoint that does not fit{where}: {hit.match[0][:140]}"
+        return f"{death.who} loaded an optimizer state that does not match the model's parameters{where}"
+    return f"{death.who} loaded a checkpoint that does not match{where}: {hit.match[0][:140]}"
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:
     if hit["saved"]:
         return (
-            f"start {hit['saved']} data-parallel ranks in all, as many as it was saved with",
-            "python -m deepspeed.checkpoint.ds_to_universal --help   # or convert it to load it with any number",
+            f"start {hit['saved']} data-parallel ranks in total, as many as it was saved with",
+            "python -m deepspeed.checkpoint.ds_to_universal --help   # or convert it to load with any number",
         )
     if "optimizer" in hit.sign.words or "parameter groups" in hit.sign.words:
         return (

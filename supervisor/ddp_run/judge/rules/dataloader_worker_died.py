@@ -1,19 +1,18 @@
 """DataLoader worker died.
 
 ## What happened
-A worker process of a DataLoader, or of a pool that prepares the data, ended without a Python exception: a signal
-killed it, or it left with `os._exit`. The rank itself was well and only noticed.
+A worker process of a DataLoader, or of a data preparation pool, died without a Python exception: killed by a signal, or
+by `os._exit`. The rank itself was fine and only noticed.
 ## How to recognise it
 `DataLoader worker (pid 3734) is killed by signal: Killed.`, `DataLoader worker (pid(s) 3734) exited unexpectedly`; `A
 process in the process pool was terminated abruptly`; `One of the subprocesses has abruptly died during map operation`
-(Hugging Face datasets). The signal tells the reason: `Killed` is most often the out-of-memory killer, `Segmentation
-fault` and `Aborted` are a crash of native code in the worker (a decoder, OpenCV), `Bus error` is a full `/dev/shm`.
-`Caught ValueError in DataLoader worker process 0.` is something else: there the worker raised a Python exception,
-which is named as the cause.
+(Hugging Face datasets). The signal tells why: `Killed` is usually the out-of-memory killer, `Segmentation fault` and
+`Aborted` are a native crash in the worker (a decoder, OpenCV), `Bus error` is a full `/dev/shm`. `Caught ValueError in
+DataLoader worker process 0.` is different: the worker raised a Python exception, and that is reported as the cause.
 ## What to do
-For `Killed`: look for the kernel's word with `dmesg -T | grep -i 'killed process'`, then use fewer workers or a
-smaller `prefetch_factor`. For a crash: run once with `num_workers=0`, so that the crash happens in the rank itself and
-shows where.
+For `Killed`: check the kernel log with `dmesg -T | grep -i 'killed process'`, then use fewer workers or a smaller
+`prefetch_factor`. For a crash: run once with `num_workers=0`, so that the crash happens in the rank itself and shows
+its location.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ RULE = Rule(
     name="dataloader-worker-died",
     title="DataLoader worker died",
     area=Area.DATA,
-    retry=Retry(helps=False, reason="the same data and the same memory end a worker again, as a rule"),
+    retry=Retry(helps=False, reason="the same data and memory usually kill a worker again"),
     since="0.1",
     supersedes=("file-not-found",),
 )
@@ -96,10 +95,10 @@ def _left_its_batch(death: Death) -> Finding | None:
     if not all(frame in raised.traceback for frame in _SHARING):
         return None
     quote = line_of(death.stderr, raised)
-    cause = f"a DataLoader worker of {death.who} was gone when a batch of it was to be read ({raised.type})"
+    cause = f"a DataLoader worker of {death.who} was gone before its batch was read ({raised.type})"
     advice = (
-        "dmesg -T | grep -iE 'killed process|segfault'   # did the kernel end it, and why?",
-        "torch.multiprocessing.set_sharing_strategy('file_system')   # if workers are meant to end early",
+        "dmesg -T | grep -iE 'killed process|segfault'   # did the kernel kill it, and why?",
+        "torch.multiprocessing.set_sharing_strategy('file_system')   # if workers are meant to exit early",
     )
     return Finding(RULE, death.rank, cause, (quote,) if quote else (), advice, "likely", exception=raised)
 
@@ -114,7 +113,7 @@ def _killed_for_memory(hit: Hit, attempt: Evidence) -> tuple[str, list[Quote]]:
     if not kills or (pids and all(map(attempt.spared_for_memory, pids))):
         return "", []
     counted = Quote("kernel", None, f"out-of-memory kills during this attempt: {kills}")
-    return "; the kernel's out-of-memory killer was at work", [counted]
+    return "; the kernel's out-of-memory killer was active", [counted]
 
 
 def _same_worker(death: Death, hit: Hit) -> Hit | None:
@@ -127,25 +126,25 @@ def _same_worker(death: Death, hit: Hit) -> Hit | None:
 def _cause(death: Death, hit: Hit) -> str:
     pids = hit["pids"]
     if pids is None:
-        return f"a worker process of {death.who} that prepares data died"
+        return f"a data worker process of {death.who} died"
     many = "," in pids
     named = f"DataLoader workers (pids {pids})" if many else f"a DataLoader worker (pid {pids})"
     verb = "were" if many else "was"
     if hit["signal"]:
-        return f"{named} of {death.who} {verb} ended by a signal: {hit['signal'].strip()}"
-    return f"{named} of {death.who} left unexpectedly" + (f" with exit code {hit['code']}" if hit["code"] else "")
+        return f"{named} of {death.who} {verb} killed by a signal: {hit['signal'].strip()}"
+    return f"{named} of {death.who} exited unexpectedly" + (f" with exit code {hit['code']}" if hit["code"] else "")
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:
     ended = (hit["signal"] or "").strip()
-    alone = "DataLoader(..., num_workers=0)   # once: a crash then shows its place in the rank itself"
+    alone = "DataLoader(..., num_workers=0)   # once: then a crash happens in the rank and shows where"
     if ended == _KILLED:
         return (
-            "dmesg -T | grep -iE 'killed process|oom'   # SIGKILL of a worker is most often the out-of-memory killer",
-            "DataLoader(..., num_workers=2, prefetch_factor=2)   # fewer workers, fewer batches held at once",
+            "dmesg -T | grep -iE 'killed process|oom'   # SIGKILL of a worker is usually the out-of-memory killer",
+            "DataLoader(..., num_workers=2, prefetch_factor=2)   # fewer workers, fewer batches in memory",
         )
     if ended == _BUS:
         return ("df -h /dev/shm   # full, or too small: docker run --shm-size=16g", alone)
     if ended:
-        return (alone, "dmesg -T | tail -n 30   # the kernel names the library in which it crashed")
-    return ("dmesg -T | grep -iE 'killed process|segfault'   # did the kernel end it, and why?", alone)
+        return (alone, "dmesg -T | tail -n 30   # the kernel names the library that crashed")
+    return ("dmesg -T | grep -iE 'killed process|segfault'   # did the kernel kill it, and why?", alone)

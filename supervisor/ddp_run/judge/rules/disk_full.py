@@ -1,16 +1,16 @@
 """Disk or quota full.
 
 ## What happened
-Something could not be written because the disk, or this user's share of it, is full: a checkpoint, a log, a cache.
+A write failed because the disk, or this user's quota, is full: a checkpoint, a log, a cache.
 ## How to recognise it
 `[Errno 28] No space left on device`, `[Errno 122] Disk quota exceeded`, `database or disk is full` (SQLite).
-`torch.save` on a full disk often hides the reason: `PytorchStreamWriter failed writing file data/0: file write
-failed`, then `unexpected pos 640 vs 570` from `inline_container.cc`, with or without an abort; NumPy says `8388608
-requested and 2097152 written`. A full `/dev/shm` is another cause (`shm-exhausted`).
+`torch.save` on a full disk often hides the reason: `PytorchStreamWriter failed writing file data/0: file write failed`,
+then `unexpected pos 640 vs 570` from `inline_container.cc`, with or without an abort; NumPy says `8388608 requested and
+2097152 written`. A full `/dev/shm` is a different cause (`shm-exhausted`).
 ## What to do
 `df -h PATH` and `df -i PATH` (a disk can also run out of inodes); for quotas `quota -s` or `lfs quota -h -u $USER
-PATH`. Delete old checkpoints, and delete the one that was being written: it is cut short. Caches grow unseen in
-`~/.cache/huggingface`, `~/.cache/torch`, `/tmp` and `wandb/`.
+PATH`. Delete old checkpoints, and the one being written: it is truncated. Caches pile up in `~/.cache/huggingface`,
+`~/.cache/torch`, `/tmp` and `wandb/`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RULE = Rule(
     name="disk-full",
     title="Disk or quota full",
     area=Area.HOST,
-    retry=Retry(helps=False, reason="nothing frees the disk before the next attempt"),
+    retry=Retry(helps=False, reason="the disk will still be full"),
     since="0.1",
     supersedes=("checkpoint-corrupt", "native-abort", "filesystem-error", "file-not-found"),
 )
@@ -69,7 +69,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by(death, _TORN)
     if hit is None or _has_another_reason(death):
         return None
-    cause = f"{death.who} could not write all of a file{death.where}: the disk is most likely full"
+    cause = f"{death.who} wrote only part of a file{death.where}: the disk is most likely full"
     sure: Confidence = "likely"
     return hit.finding(RULE, death, cause, _advice(hit, attempt), confidence=sure)
 
@@ -92,7 +92,7 @@ def _cause(death: Death, hit: Hit) -> str:
     raised, path = hit.exception, _path(hit)
     where = raised.where if raised is not None else ""
     what = f"{path}" if path else "a file"
-    why = "the user's disk quota is used up" if hit.sign.words == _QUOTA else "no space is left on the disk"
+    why = "disk quota exceeded" if hit.sign.words == _QUOTA else "no space left on the disk"
     return f"{death.who} could not write {what}{where}: {why}"
 
 
@@ -100,7 +100,7 @@ def _advice(hit: Hit, attempt: Evidence) -> tuple[str, ...]:
     path = _path(hit)
     folder = shlex.quote((path.rpartition("/")[0] or "/") if path and "/" in path else ".")
     look = "" if path else " /tmp ~ ~/.cache"
-    first = f"df -h {folder}{look}; df -i {folder}{look}   # space, and inodes"
+    first = f"df -h {folder}{look}; df -i {folder}{look}   # free space and inodes"
     if hit.sign.words == _QUOTA:
-        return (f"quota -s; lfs quota -h -u $USER {folder}   # how much of it is used", first)
-    return (first, f"du -xsh {folder}/* ~/.cache/* 2>/dev/null | sort -h | tail   # what is large")
+        return (f"quota -s; lfs quota -h -u $USER {folder}   # quota used", first)
+    return (first, f"du -xsh {folder}/* ~/.cache/* 2>/dev/null | sort -h | tail   # what takes the space")

@@ -1,15 +1,15 @@
 """File or folder not found, or of the wrong kind.
 
 ## What happened
-The program opened a path that does not exist on this host, or a folder where it wanted a file (or the reverse).
+The program opened a path that does not exist on this host, or a folder where it expected a file (or vice versa).
 ## How to recognise it
-`FileNotFoundError`, `IsADirectoryError`, `NotADirectoryError`; of Hugging Face libraries `Repo id must be in the form
+`FileNotFoundError`, `IsADirectoryError`, `NotADirectoryError`; from Hugging Face libraries `Repo id must be in the form
 'repo_name' or 'namespace/repo_name'`, `is not a local folder and is not a valid model identifier` and `does not appear
 to have a file named config.json`: a local path that does not exist is taken for a name on the Hub.
 ## What to do
-Look at the path on the host of the rank that is named: relative paths count from the folder where the job was started,
-and a node's own disk does not hold what another node wrote. Where only some ranks fail, the file may be written by
-another rank a moment later: write it on rank 0, then `torch.distributed.barrier()`, then read.
+Check the path on the host of the failed rank: relative paths are resolved from the folder where the job was started,
+and a node's local disk does not have files written by another node. If only some ranks fail, another rank may write the
+file a moment later: write it on rank 0, then `torch.distributed.barrier()`, then read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RULE = Rule(
     name="file-not-found",
     title="File or folder not found, or of the wrong kind",
     area=Area.DATA,
-    retry=Retry(helps=False, reason="what is missing now is missing on the next attempt too"),
+    retry=Retry(helps=False, reason="the file will still be missing"),
     since="0.1",
 )
 _QUOTED = r"(?P<quote>['\"])(?P<path>.{1,1000}?)(?P=quote)"
@@ -158,37 +158,37 @@ def _cause(death: Death, hit: Hit, path: str | None, program: bool) -> str:
     where = raised.where if raised is not None else ""
     if path is None:
         said = hit.text[:160] if raised is None else raised.message.partition("\n")[0][:160] or raised.type
-        return f"{death.who} did not find a file{where}: {said}"
+        return f"{death.who} could not find a file{where}: {said}"
     if program:
-        return f"{death.who} wanted to start the program {path}, which is not there{where}"
+        return f"{death.who} could not start {path}{where}: program not found"
     if hit.sign.words == "IsADirectoryError":
         return f"{death.who} opened {path} as a file, but it is a folder{where}"
     if hit.sign.words == "NotADirectoryError":
-        return f"{death.who} took {path} for a folder, but a part of it is a file{where}"
+        return f"{death.who} used {path} as a folder, but part of the path is a file{where}"
     if hit["file"]:
-        return f"{death.who} found no {hit['file']} in {path}{where}"
+        return f"{death.who} could not find {hit['file']} in {path}{where}"
     if hit.sign.words.startswith(_HUB):
-        return f"{death.who} found no folder {path}, which is no name on the Hugging Face Hub either{where}"
-    return f"{death.who} did not find {path}{where}"
+        return f"{death.who} could not find {path}{where}: no such folder, and no such name on the Hugging Face Hub"
+    return f"{death.who} could not find {path}{where}"
 
 
 def _advice(death: Death, attempt: Evidence, hit: Hit, path: str | None, program: bool) -> tuple[str, ...]:
     advice: list[str] = []
     if program and path is not None:
-        return (f"command -v {shlex.quote(path)}   # is it installed, and in a folder of PATH?",)
+        return (f"command -v {shlex.quote(path)}   # is it installed and on PATH?",)
     if path is not None and _on_hub(hit):
         kind = "datasets" if hit.sign.words.startswith("doesn't exist") else "models"
         advice.append(
-            f"curl -sI https://huggingface.co/api/{kind}/{path} | head -n 1   # 200: there; 401: private or misspelt"
+            f"curl -sI https://huggingface.co/api/{kind}/{path} | head -n 1   # 200: exists; 401: private or misspelled"
         )
     elif path is not None and "://" not in path:
         on = f"on {death.host}: " if death.host and attempt.nodes > 1 else ""
-        base = "" if path.startswith("/") else "; a relative path counts from the folder where the job was started"
-        advice.append(f"ls -ld {shlex.quote(path)}   # {on}is it there{base}?")
+        base = "" if path.startswith("/") else " (relative to the folder where the job was started)"
+        advice.append(f"ls -ld {shlex.quote(path)}   # {on}does it exist{base}?")
     if len(attempt.deaths) + len(attempt.clean_exits) > 1 and not _all_alike(death, attempt):
         advice.append(
-            "torch.distributed.barrier()   # after the rank that writes the file, before the others read it:"
-            " not all ranks missed it"
+            "torch.distributed.barrier()   # after one rank wrote the file, before the others read it:"
+            " not all ranks failed"
         )
     return tuple(advice)
 

@@ -1,15 +1,16 @@
 """File system error.
 
 ## What happened
-A read or a write failed because the file system or the server behind it did, not because of the path or the user.
+A read or a write failed because the file system or the server behind it did, not because of the path or its
+permissions.
 ## How to recognise it
 `[Errno 116] Stale file handle`, `[Errno 5] Input/output error`, `[Errno 30] Read-only file system`, `[Errno 107]
 Transport endpoint is not connected` (a FUSE or Gluster mount whose daemon died), `[Errno 108] Cannot send after
 transport endpoint shutdown` (Lustre), `[Errno 117] Structure needs cleaning`, `No locks available`. Printing after the
-terminal was closed gives `Input/output error` too; then the line that failed is a `print` or a progress bar.
+terminal was closed gives `Input/output error` too; the failing line is then a `print` or a progress bar.
 ## What to do
-`findmnt -T PATH` names the mount and the server, `dmesg -T | tail` what the kernel knows of it. On one node only: take
-that node out. A read-only mount in a container wants `:rw`, or another folder.
+`findmnt -T PATH` shows the mount and its server, `dmesg -T | tail` the kernel's messages. If it happens on one node
+only, exclude that node. For a read-only mount in a container, mount it with `:rw` or use another folder.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return hit.finding(
             RULE,
             death,
-            f"{death.who} could not print: the terminal that it wrote to is gone",
-            ("tmux   # start the job in it, or with nohup: an ssh session that ends takes its terminal with it",),
+            f"{death.who} could not print: its terminal is gone",
+            ("tmux   # run the job in it, or with nohup: when the ssh session ends, its terminal is gone",),
             confidence="likely",
         )
     return hit.finding(
@@ -98,7 +99,7 @@ def _sure(hit: Hit) -> Confidence:
 
 def _retry(hit: Hit) -> Retry | None:
     if hit.sign.words == _READ_ONLY:
-        return Retry(helps=False, reason="the file system is read-only on the next attempt too")
+        return Retry(helps=False, reason="the file system will still be read-only")
     return None
 
 
@@ -106,9 +107,7 @@ def _cause(death: Death, hit: Hit) -> str:
     raised, path = hit.exception, hit["path"]
     where = raised.where if raised is not None else ""
     if hit.sign.words == _LOCKED:
-        return (
-            f"{death.who} could not lock an HDF5 file{where}: another process holds it, or the file system has no locks"
-        )
+        return f"{death.who} could not lock an HDF5 file{where}: another process holds it, or locks are not supported"
     if hit.sign.words == _READ_ONLY:
         return f"{death.who} could not write {path or 'a file'}{where}: the file system is read-only"
     return f"{death.who} could not use {path or 'a file'}{where}: {hit['what']}"
@@ -120,6 +119,6 @@ def _advice(death: Death, attempt: Evidence, hit: Hit) -> tuple[str, ...]:
     folder = shlex.quote((hit["path"] or "").rpartition("/")[0] or ".")
     on = f" on {death.host}" if death.host and attempt.nodes > 1 else ""
     return (
-        f"findmnt -T {folder}   # which mount, from which server, read-only or not{on}",
-        f"dmesg -T | tail -n 30   # what the kernel knows of it{on}",
+        f"findmnt -T {folder}   # which mount, which server, read-only?{on}",
+        f"dmesg -T | tail -n 30   # what the kernel says about it{on}",
     )

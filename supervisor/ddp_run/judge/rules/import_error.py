@@ -1,13 +1,13 @@
 """Import failed.
 
 ## What happened
-Python found no module of that name, the module has no such name, or a shared library that it needs is missing.
+Python found no such module, no such name in the module, or a shared library it needs is missing.
 ## How to recognise it
-`ModuleNotFoundError`, `ImportError`, or `OSError: libNAME.so…: cannot open shared object file`; most often on all
-ranks at once, seconds after the start.
+`ModuleNotFoundError`, `ImportError`, or `OSError: libNAME.so…: cannot open shared object file`; usually on all ranks at
+once, seconds after the start.
 ## What to do
-Install the package into the Python that runs the ranks (the verdict's advice names it), or start from the folder that
-holds your own module. For a missing library, install it or put its folder into `LD_LIBRARY_PATH`.
+Install the package into the Python that runs the ranks (the verdict's help names it), or start from the folder that
+contains your module. For a missing library, install it or add its folder to `LD_LIBRARY_PATH`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RULE = Rule(
     name="import-error",
     title="Import failed",
     area=Area.USER_CODE,
-    retry=Retry(helps=False, reason="what is not installed now is not installed on the next attempt"),
+    retry=Retry(helps=False, reason="the module will still be missing"),
     since="0.1",
 )
 _LIBRARY = frozenset({"OSError", "RuntimeError", "NotFoundError"})
@@ -65,11 +65,9 @@ def _ended_the_rank(death: Death, hit: Hit) -> bool:
 
 def _advice(message: str, library: re.Match[str] | None) -> tuple[str, ...]:
     if library is not None:
-        return (
-            f"ldconfig -p | grep {library['library']}   # is it installed, and in a folder that the linker searches?",
-        )
+        return (f"ldconfig -p | grep {library['library']}   # is it installed, and on the linker's search path?",)
     missing = _MODULE.search(message)
     if missing is not None:
         package = missing["module"].partition(".")[0]
         return (f"python -m pip show {package} || python -m pip install {package}",)
-    return ("python -m pip check   # do the installed versions fit each other?",)
+    return ("python -m pip check   # are the installed versions compatible?",)

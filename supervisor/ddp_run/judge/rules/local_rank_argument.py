@@ -1,16 +1,16 @@
 """Script does not accept --local-rank.
 
 ## What happened
-A launcher (`torch.distributed.launch` without `--use-env`, DeepSpeed's) gave every rank `--local-rank=N` (torch up to
-1.13: `--local_rank=N`), and the script's own argument parser does not know that option, or only its other spelling; or
-the script insists on an option that torchrun and ddp-run do not give.
+A launcher (`torch.distributed.launch` without `--use-env`, DeepSpeed's) passed `--local-rank=N` to every rank (torch up
+to 1.13: `--local_rank=N`), and the script's own argument parser does not know that option, or only its other spelling;
+or the script requires an option that torchrun and ddp-run do not pass.
 ## How to recognise it
 `error: unrecognized arguments: --local-rank=0` (or `--local_rank=0`); `error: the following arguments are required:
---local_rank`. Exit code 2, on all ranks alike.
+--local_rank`. Exit code 2 on all ranks.
 ## What to do
-- Start it by ddp-run or torchrun, which give no such option, and read `int(os.environ["LOCAL_RANK"])` in the script.
-- Where the script must stay as it is and takes the option: take both spellings,
-  `parser.add_argument("--local-rank", "--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", 0)))`.
+- Start it with ddp-run or torchrun, which pass no such option, and read `int(os.environ["LOCAL_RANK"])` in the script.
+- If the script must keep the option, accept both spellings: `parser.add_argument("--local-rank", "--local_rank",
+  type=int, default=int(os.environ.get("LOCAL_RANK", 0)))`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RULE = Rule(
     name="local-rank-argument",
     title="Script does not accept --local-rank",
     area=Area.LAUNCH,
-    retry=Retry(helps=False, reason="the same arguments are refused on the next attempt"),
+    retry=Retry(helps=False, reason="the same arguments will be rejected again"),
     since="0.1",
     supersedes=("bad-arguments",),
 )
@@ -56,13 +56,13 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     script = attempt.script or "the script"
     if hit.sign is _REQUIRED:
-        cause = f"{script} insists on {hit['option']}, which ddp-run and torchrun do not give"
+        cause = f"{script} requires {hit['option']}, which ddp-run and torchrun do not pass"
     else:
-        cause = f"{script} does not know the {hit['option']} that its launcher gave it"
+        cause = f"{script} does not accept {hit['option']}, which its launcher passed"
     return hit.finding(RULE, death, cause, _ADVICE, confidence="certain")
 
 
 _ADVICE = (
-    'local_rank = int(os.environ["LOCAL_RANK"])   # in the script, in place of the option',
-    'parser.add_argument("--local-rank", "--local_rank", type=int, default=0)   # if it must take the option',
+    'local_rank = int(os.environ["LOCAL_RANK"])   # in the script, instead of the option',
+    'parser.add_argument("--local-rank", "--local_rank", type=int, default=0)   # if the option must stay',
 )

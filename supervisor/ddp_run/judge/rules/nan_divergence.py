@@ -1,18 +1,16 @@
 """Loss or gradients not finite (NaN, Inf).
 
 ## What happened
-A loss, a gradient or a probability became NaN or infinite, and the program, torch or a library stopped for it.
+A loss, a gradient or a probability became NaN or infinite, and the program, torch or a library stopped because of it.
 ## How to recognise it
 `Loss is nan, stopping training`; `AssertionError: loss is NaN at step …`; `The total norm of order 2.0 for gradients
-from … is non-finite, so it cannot be clipped`; `Function 'MulBackward0' returned nan values in its 0th output`
-(anomaly detection); `Current loss scale already at minimum` (DeepSpeed); `probability tensor contains either inf, nan
-or element < 0`; `FloatingPointError`. The other ranks either stop in the same step or lose their connection a moment
-later.
+from … is non-finite, so it cannot be clipped`; `Function 'MulBackward0' returned nan values in its 0th output` (anomaly
+detection); `Current loss scale already at minimum` (DeepSpeed); `probability tensor contains either inf, nan or element
+< 0`; `FloatingPointError`. The other ranks stop in the same step or lose their connection a moment later.
 ## What to do
-Find the first bad value, not the last: `torch.autograd.set_detect_anomaly(True)` for some steps, and look at the batch
-of that step on the rank that is named. Where one rank alone is affected it is mostly its data. Otherwise: a lower
-learning rate, warm-up, gradient clipping, `bfloat16` in place of `float16`, an epsilon in divisions, logarithms and
-roots.
+Find the first bad value, not the last: `torch.autograd.set_detect_anomaly(True)` for a few steps, and look at that
+step's batch on the named rank. If only one rank is affected, it is usually its data. Otherwise: a lower learning rate,
+warm-up, gradient clipping, `bfloat16` instead of `float16`, an epsilon in divisions, logarithms and roots.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ RULE = Rule(
     name="nan-divergence",
     title="Loss or gradients not finite (NaN, Inf)",
     area=Area.USER_CODE,
-    retry=Retry(helps=False, reason="the same steps lead to the same values, as a rule"),
+    retry=Retry(helps=False, reason="the same steps usually lead to the same values"),
     since="0.1",
 )
 _NOT_FINITE = r"(?:nans?|infs?|infinite|infinity|non-?finite|not finite|exploded)\b"
@@ -161,16 +159,16 @@ def _cause(death: Death, hit: Hit) -> str:
         return f"{death.who} computed NaN in the backward of {hit['function']}{where}"
     said = hit.text if raised is None else raised.message.partition("\n")[0].partition(". ")[0] or raised.type
     if hit.sign.words == "to satisfy the constraint":
-        return f"{death.who} gave NaN or infinite values to a torch.distributions object{where}"
-    return f"{death.who} stopped because a value is not finite{where}: {said[:160]}"
+        return f"{death.who} passed NaN or infinite values to a torch.distributions object{where}"
+    return f"{death.who} stopped on a non-finite value{where}: {said[:160]}"
 
 
 def _advice(death: Death, hit: Hit, alone: bool) -> tuple[str, ...]:
     advice = [
-        "torch.autograd.set_detect_anomaly(True)   # for the steps before: names the operation that made the first NaN"
+        "torch.autograd.set_detect_anomaly(True)   # for the steps before: names the operation with the first NaN"
     ]
     if alone:
-        advice.append(f"torch.isfinite(batch).all()   # look at the data of {death.who}: no other rank raised it")
+        advice.append(f"torch.isfinite(batch).all()   # check the data of {death.who}: no other rank raised it")
     if "loss scale" in hit.sign.words:
-        advice.append('"bf16": {"enabled": true}   # in place of fp16 in the DeepSpeed config: no loss scale is needed')
+        advice.append('"bf16": {"enabled": true}   # instead of fp16 in the DeepSpeed config: needs no loss scale')
     return tuple(advice)

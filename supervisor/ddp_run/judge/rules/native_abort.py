@@ -1,13 +1,13 @@
-"""Native code gave up: SIGABRT.
+"""Aborted in native code (SIGABRT).
 
 ## What happened
-Compiled code called `abort()`: a failed assertion, an uncaught C++ exception, or a damaged heap.
+Compiled code called `abort()`: a failed assertion, an uncaught C++ exception, or a corrupted heap.
 ## How to recognise it
-Exit by SIGABRT (exit code -6, 134 in a shell); often `terminate called …`, `what(): …`, `Assertion … failed`, `free():
-invalid pointer` or `double free or corruption` just before.
+Killed by SIGABRT (exit code -6, 134 in a shell); often `terminate called …`, `what(): …`, `Assertion … failed`,
+`free(): invalid pointer` or `double free or corruption` just before.
 ## What to do
-The last lines before the abort say what was violated. Look for the package that prints them, and check that its
-version fits the installed torch.
+The last lines before the abort say what went wrong. Find the package that prints them, and check that its version is
+compatible with the installed torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RULE = Rule(
     name="native-abort",
     title="Aborted in native code (SIGABRT)",
     area=Area.USER_CODE,
-    retry=Retry(helps=False, reason="the same check fails on the same input, as a rule"),
+    retry=Retry(helps=False, reason="the same check usually fails on the same input"),
     since="0.1",
 )
 _NO_REASON = "terminate called"
@@ -63,7 +63,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     return Finding(
         RULE,
         death.rank,
-        f"{death.who} was aborted by native code{said}",
+        f"{death.who} aborted in native code{said}",
         tuple(quotes),
         (*advice, *by_phase(death), *by_core(death)),
         # who aborted on purpose (a watchdog) says why: a log without that may lack it

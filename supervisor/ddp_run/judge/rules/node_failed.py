@@ -1,15 +1,15 @@
 """Node failed.
 
 ## What happened
-The scheduler lost a machine that the job ran on: it crashed, lost power or network, or its daemon did not answer any
-more. The ranks there are gone without a word; the others lose their peers or are ended.
+The scheduler lost a machine that the job ran on: it crashed, lost power or network, or its daemon stopped responding.
+The ranks there vanish without a message; the others lose their peers or are killed.
 ## How to recognise it
 SLURM: `srun: error: Node failure on node-7`, `JOB 4242 ON node-7 CANCELLED AT … DUE TO NODE FAILURE`. Kubernetes:
 `NodeLost`, `NodeNotReady`. Ray: `The node with node id: … has been marked dead`. A CUDA error on several ranks of that
-node shortly before says that a GPU took the machine along.
+node shortly before suggests that a GPU took the machine down.
 ## What to do
-Leave the node out (`sbatch --exclude=NODE`) and tell who runs the cluster; `scontrol show node NODE` has the reason. A
-job that writes checkpoints goes on from the last one: `sbatch --requeue` starts it again by itself.
+Exclude the node (`sbatch --exclude=NODE`) and tell the cluster admins; `scontrol show node NODE` has the reason. A job
+that writes checkpoints can resume from the last one: `sbatch --requeue` restarts it automatically.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RULE = Rule(
     name="node-failed",
     title="Node failed",
     area=Area.HOST,
-    retry=Retry(helps=True, reason="nothing in the job failed: another node, or this one repaired, can run it"),
+    retry=Retry(helps=True, reason="the job itself did not fail: it can run on another node"),
     since="0.1",
     supersedes=("preempted-sigterm", "peer-died", "native-abort"),
 )
@@ -81,6 +81,6 @@ def _cause(told: Hit) -> str:
 def _advice(told: Hit) -> tuple[str, ...]:
     node = told["node"] or "NODE"
     return (
-        f"scontrol show node {node}   # why, as the cluster has it",
-        f"sbatch --exclude={node} …   # the next attempt without it",
+        f"scontrol show node {node}   # the reason, according to the cluster",
+        f"sbatch --exclude={node} …   # retry without this node",
     )

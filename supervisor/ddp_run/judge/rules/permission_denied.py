@@ -1,15 +1,15 @@
 """Permission denied.
 
 ## What happened
-The user of the job may not read, write, create or execute something.
+The job's user is not allowed to read, write, create or execute something.
 ## How to recognise it
 `PermissionError: [Errno 13] Permission denied: '…'`, `[Errno 1] Operation not permitted`; `Permission denied (os error
-13)` of libraries in Rust; `can't open file '…': [Errno 13]` for the script itself. Typical: a cache folder in `/tmp`
-or `/root` that another user made first, an output folder of another user, a script without `x`, a port below 1024. A
-refused web page or token is another cause (`auth`).
+13)` from Rust libraries; `can't open file '…': [Errno 13]` for the script itself. Typical: a cache folder in `/tmp` or
+`/root` that another user created, another user's output folder, a script without `x`, a port below 1024. A rejected web
+page or token is a different cause (`auth`).
 ## What to do
-Look at the owner of the path and of the folders above it with `namei -l PATH`. Give caches a folder of your own:
-`HF_HOME`, `TORCH_HOME`, `TRITON_CACHE_DIR`, `TORCHINDUCTOR_CACHE_DIR`, `MPLCONFIGDIR`.
+Check the owner of the path and its parent folders with `namei -l PATH`. Move caches to your own folder: `HF_HOME`,
+`TORCH_HOME`, `TRITON_CACHE_DIR`, `TORCHINDUCTOR_CACHE_DIR`, `MPLCONFIGDIR`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RULE = Rule(
     name="permission-denied",
     title="Permission denied",
     area=Area.HOST,
-    retry=Retry(helps=False, reason="the same user is refused again"),
+    retry=Retry(helps=False, reason="the permissions will still be missing"),
     since="0.1",
     supersedes=("bad-arguments",),
 )
@@ -100,7 +100,7 @@ def match_launch(attempt: Evidence) -> Finding | None:
 
 def _cause(who: str, hit: Hit) -> str:
     if hit["address"]:
-        return f"{who} may not listen on {hit['address']}: ports below 1024 are root's"
+        return f"{who} cannot listen on {hit['address']}: ports below 1024 require root"
     if hit["path"] is None:
         raised = hit.exception
         said = hit.text if raised is None else f"{raised.type}: {raised.message}".partition("\n")[0]
@@ -112,11 +112,11 @@ def _cause(who: str, hit: Hit) -> str:
 def _advice(hit: Hit) -> tuple[str, ...]:
     path = hit["path"]
     if hit["address"]:
-        return ("ddp-run train.py   # without --master-port: a free port above 1024 is chosen",)
+        return ("ddp-run train.py   # without --master-port: picks a free port above 1024",)
     if path is None:
         return ()
     return (_look(path),)
 
 
 def _look(path: str) -> str:
-    return f"id; namei -l {shlex.quote(path)}   # who owns it, and the folders above it?"
+    return f"id; namei -l {shlex.quote(path)}   # who owns it and its parent folders?"

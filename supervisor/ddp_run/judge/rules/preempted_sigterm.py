@@ -1,15 +1,15 @@
 """Terminated from outside (SIGTERM).
 
 ## What happened
-A scheduler, a container runtime, a cloud's preemption or a person asked the job, or one rank, to end.
+A scheduler, a container runtime, a cloud preemption or a person told the job, or one rank, to stop.
 ## How to recognise it
-SIGTERM (or SIGQUIT) that neither ddp-run nor torch's agent had sent: 143 in a shell for SIGTERM. SLURM says why:
-`CANCELLED AT … DUE TO TIME LIMIT`, `DUE TO PREEMPTION`; so do LSF (`TERM_RUNLIMIT`) and PBS (`walltime … exceeded
-limit`). Older torch raises `SignalException: Process … got signal: 15` in its agent. SIGHUP without such a word is
+SIGTERM (or SIGQUIT) sent by neither ddp-run nor torch's agent: 143 in a shell for SIGTERM. SLURM says why: `CANCELLED
+AT … DUE TO TIME LIMIT`, `DUE TO PREEMPTION`; so do LSF (`TERM_RUNLIMIT`) and PBS (`walltime … exceeded limit`). Older
+torch raises `SignalException: Process … got signal: 15` in its agent. SIGHUP without such a message is
 [terminal-closed](terminal-closed.md).
 ## What to do
-Look in the scheduler's log for a time limit or a preemption (`scontrol show job`, `kubectl describe pod`), and save a
-checkpoint on SIGTERM. A job that was preempted can be queued again as it is.
+Check the scheduler's log for a time limit or preemption (`scontrol show job`, `kubectl describe pod`), and save a
+checkpoint on SIGTERM. A preempted job can be resubmitted unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RULE = Rule(
     name="preempted-sigterm",
     title="Terminated from outside (SIGTERM)",
     area=Area.HOST,
-    retry=Retry(helps=True, reason="nothing in the job failed: one rank was ended from outside"),
+    retry=Retry(helps=True, reason="the job itself did not fail: one rank was terminated from outside"),
     since="0.1",
 )
 # A step that is cancelled without a reason is what srun does with the others when one task has failed. ddp-run's own
@@ -64,7 +64,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return told.finding(RULE, death, f"{death.who} was killed by the scheduler: {told['what']}", _look(told))
     hit = in_exception(death, (_HANDLED,))
     if hit is not None:
-        return hit.finding(RULE, death, f"{death.who} was told to stop by SIGTERM", confidence="likely")
+        return hit.finding(RULE, death, f"{death.who} was stopped by SIGTERM", confidence="likely")
     if death.code is None or -death.code not in _ENDING or -death.code in death.signals_sent:
         return None
     cause = f"{death.who} was terminated from outside by {in_words(death.code)}"
@@ -77,10 +77,10 @@ def match_stop(attempt: Evidence) -> Finding | None:
     if attempt.stop_signal not in _ENDING and (told is None or attempt.stop_signal != signal.SIGHUP):
         return None
     why = f": {told['what']}" if told is not None else ""
-    cause = f"the job was told to stop by {in_words(-attempt.stop_signal)}{why}"
+    cause = f"the job was stopped by {in_words(-attempt.stop_signal)}{why}"
     quotes = (told.quote,) if told is not None and told.quote is not None else ()
     advice = _look(told) if told is not None else ()
-    return Finding(RULE, None, cause, quotes, advice, retry=Retry(helps=False, reason="it was told to stop"))
+    return Finding(RULE, None, cause, quotes, advice, retry=Retry(helps=False, reason="the job was told to stop"))
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
@@ -88,12 +88,10 @@ def match_launch(attempt: Evidence) -> Finding | None:
     told = in_whole_log(attempt, _SCHEDULER)
     if told is None or told.quote is None or attempt.deaths:
         return None
-    return Finding(RULE, None, f"the scheduler ended the job: {told['what']}", (told.quote,), _look(told))
+    return Finding(RULE, None, f"the scheduler killed the job: {told['what']}", (told.quote,), _look(told))
 
 
 def _look(told: Hit) -> tuple[str, ...]:
     if "CANCELLED" not in told.text:
         return ()
-    return (
-        "sacct -j $SLURM_JOB_ID -o JobID,State,Elapsed,Timelimit,NodeList   # what it was allowed, and what it took",
-    )
+    return ("sacct -j $SLURM_JOB_ID -o JobID,State,Elapsed,Timelimit,NodeList   # its limits and what it used",)

@@ -1,15 +1,15 @@
 """Process or thread limit reached.
 
 ## What happened
-The user, or the container, has as many processes and threads as it may have, and the kernel refused one more.
+The user or the container reached its limit of processes and threads, and the kernel refused to create another.
 ## How to recognise it
 `can't start new thread`; `[Errno 11] Resource temporarily unavailable` from `fork`; `libgomp: Thread creation failed`;
 `OpenBLAS blas_thread_init: pthread_create failed … RLIMIT_NPROC`; `what():  Resource temporarily unavailable`; in the
-kernel's log `cgroup: fork rejected by pids controller`. Each rank starts threads for OpenMP, BLAS, data workers and
-NCCL: on a host with many cores that is thousands.
+kernel log `cgroup: fork rejected by pids controller`. Each rank starts threads for OpenMP, BLAS, data workers and NCCL:
+on a host with many cores that adds up to thousands.
 ## What to do
-Fewer threads per rank (`OMP_NUM_THREADS`, `OPENBLAS_NUM_THREADS`, `RAYON_NUM_THREADS`), fewer DataLoader workers, or a
-higher limit: `ulimit -u` for the user, `pids.max` of the cgroup for a container (`docker run --pids-limit -1`).
+Use fewer threads per rank (`OMP_NUM_THREADS`, `OPENBLAS_NUM_THREADS`, `RAYON_NUM_THREADS`), fewer DataLoader workers,
+or a higher limit: `ulimit -u` for the user, `pids.max` of the cgroup for a container (`docker run --pids-limit -1`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RULE = Rule(
     name="process-limit",
     title="Process or thread limit reached",
     area=Area.HOST,
-    retry=Retry(helps=False, reason="the limit is the same on the next attempt"),
+    retry=Retry(helps=False, reason="the limit will still be too low"),
     since="0.1",
     supersedes=("native-abort", "segfault", "import-error", "host-oom", "user-interrupt"),
 )
@@ -68,14 +68,14 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
             return None
     kernel = anywhere(attempt.kernel, (_REJECTED,))
     also = [kernel.quote] if kernel is not None and kernel.quote is not None else []
-    by = "this job's pids cgroup is full" if also else "the limit of processes and threads is reached"
+    by = "this job's pids cgroup is full" if also else "process and thread limit reached"
     return hit.finding(
         RULE,
         death,
         f"{death.who} could not start another process or thread: {by}",
         (
-            "ulimit -u; cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids.current   # the limits, and how much is used",
-            "ps -eLf --no-headers | awk '{print $1}' | sort | uniq -c   # threads by user",
+            "ulimit -u; cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids.current   # the limits and current use",
+            "ps -eLf --no-headers | awk '{print $1}' | sort | uniq -c   # threads per user",
             "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1   # fewer threads per rank",
         ),
         also=also,

@@ -1,13 +1,13 @@
 """Unhandled Python exception.
 
 ## What happened
-An exception left the training program on this rank and nothing narrower in the catalogue explains it.
+The training program raised an unhandled exception on this rank, and no more specific cause matches.
 ## How to recognise it
-The rank's traceback ends with this exception; its exit code is 1, or that of a signal where native code crashes while
-the interpreter goes down. Other ranks are then stopped, or lose their connection to this one: they are not the cause.
+The rank's traceback ends with this exception; its exit code is 1, or that of a signal if native code crashes during
+interpreter shutdown. Other ranks are then stopped or lose their connection to this one: they are not the cause.
 ## What to do
-Read the line of your own code that the verdict names, and the whole traceback in the rank's log. Where only one rank
-fails, look for what differs there: its share of the data, its device, its files.
+Check the line of your code that the verdict names, and the full traceback in the rank's log. If only one rank fails,
+check what differs there: data shard, device, files.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     )
     advice = (f"no other rank raised {raised.type}: check what differs on {death.who}: data shard, device",)
     if death.crashed_on_the_way_out:
-        said += f"; {signal_name(death.code)} then ended its process on the way out"
+        said += f"; {signal_name(death.code)} then killed the process during shutdown"
     if raised.type == "SystemExit":
         return Finding(RULE, death.rank, f"{death.who} called sys.exit{where}{said}", exception=raised)
     return Finding(
@@ -88,5 +88,5 @@ def _cut_off(death: Death) -> Finding | None:
         return None
     after = [index for index in range(frames[-1] + 1, len(ending.lines)) if ending.lines[index][:1].strip()]
     quote = ending.quote(after[0] if after else frames[-1])
-    cause = f"{death.who} ended in a traceback that is cut off: {quote.text.strip()[:_SHOWN]}"
+    cause = f"{death.who} died with a traceback that is cut off: {quote.text.strip()[:_SHOWN]}"
     return Finding(RULE, death.rank, cause, (quote,), confidence="likely")

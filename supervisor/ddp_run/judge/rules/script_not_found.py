@@ -1,13 +1,13 @@
 """Script or module not found.
 
 ## What happened
-Python was told to run a file or a module that is not there.
+The script or module to run does not exist.
 ## How to recognise it
 `can't open file '…': [Errno 2] No such file or directory` with exit code 2, or, with `-m`, `No module named …` and
 `Error while finding module specification`; on all ranks, before the first line of the program.
 ## What to do
-Check the path against the working directory. With `-m`, name the module with dots and start from the folder above the
-package.
+Check the path relative to the working directory. With `-m`, use the dotted module name and start from the folder above
+the package.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RULE = Rule(
     name="script-not-found",
     title="Script or module not found",
     area=Area.LAUNCH,
-    retry=Retry(helps=False, reason="a missing file is missing on the next attempt too"),
+    retry=Retry(helps=False, reason="the file will still be missing"),
     since="0.1",
     supersedes=("import-error", "bad-arguments", "file-not-found"),
 )
@@ -58,7 +58,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return _no_file(death, hit.quote, hit["path"] or "")
     hit = anywhere(death.stderr, (_NO_PROGRAM,))
     if hit is not None and hit.quote is not None:
-        cause = f"there is no program {hit['path']} in the container"
+        cause = f"program {hit['path']} not found in the container"
         return Finding(RULE, death.rank, cause, (hit.quote,), (f"command -v {hit['path']}   # inside the container",))
     hit = anywhere(death.stderr, _MODULE)
     if hit is None or hit.quote is None:
@@ -67,7 +67,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     return Finding(
         RULE,
         death.rank,
-        f"there is no module {module} to run",
+        f"module {module} not found",
         (hit.quote,),
         (f"python -c 'import importlib.util as u; print(u.find_spec(\"{module}\"))'   # None: not in this folder",),
     )
@@ -81,10 +81,10 @@ def match_launch(attempt: Evidence) -> Finding | None:
     for index in range(len(lines) - 1, -1, -1):
         hit = _NOT_EXECUTABLE.search(lines[index])
         if hit is not None and any(_STARTING.search(line) for line in lines[max(0, index - _FRAMES) : index]):
-            cause = f"there is no program {hit['path']} to start"
+            cause = f"program {hit['path']} not found"
             return Finding(RULE, None, cause, (attempt.agent.log.quote(index),), (f"ls -l {hit['path']}",))
     return None
 
 
 def _no_file(death: Death, quote: Quote, path: str) -> Finding:
-    return Finding(RULE, death.rank, f"there is no script {path}", (quote,), (f"ls -l {path}",))
+    return Finding(RULE, death.rank, f"script {path} not found", (quote,), (f"ls -l {path}",))

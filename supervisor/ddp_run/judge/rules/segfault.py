@@ -1,13 +1,13 @@
-"""Native code crashed: SIGSEGV.
+"""Segmentation fault (SIGSEGV).
 
 ## What happened
-Compiled code (an extension, a driver, torch itself) touched memory that is not its own; the kernel ended the process.
+Compiled code (an extension, a driver, torch itself) accessed invalid memory; the kernel killed the process.
 ## How to recognise it
-Exit by SIGSEGV (exit code -11 in torchrun's words, 139 in a shell's), no Python traceback; faulthandler's `Fatal
-Python error: Segmentation fault` with the Python stack at that moment.
+Killed by SIGSEGV (exit code -11 in torchrun, 139 in a shell), no Python traceback; faulthandler's `Fatal Python error:
+Segmentation fault` with the Python stack at that moment.
 ## What to do
-The innermost line of the stack names the call that crashed. Check that its package fits the installed torch and CUDA,
-and repeat with `num_workers=0` and without compiled extensions to find the one that does it.
+The innermost line of the stack names the call that crashed. Check that its package is compatible with the installed
+torch and CUDA, and rerun with `num_workers=0` and without compiled extensions to find the culprit.
 `TORCH_DISTRIBUTED_DEBUG=DETAIL` crashes DistributedDataParallel over gloo (seen with torch 2.13): unset it.
 """
 
@@ -27,7 +27,7 @@ RULE = Rule(
     name="segfault",
     title="Segmentation fault (SIGSEGV)",
     area=Area.USER_CODE,
-    retry=Retry(helps=False, reason="native code that crashes once crashes again on the same input, as a rule"),
+    retry=Retry(helps=False, reason="native code usually crashes again on the same input"),
     since="0.1",
 )
 _FATAL = Sign("Fatal Python error: Segmentation fault")

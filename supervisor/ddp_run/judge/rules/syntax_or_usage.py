@@ -1,12 +1,12 @@
 """Syntax error, or invalid launcher options.
 
 ## What happened
-Python could not compile the script, or torch's launcher refused its own options. Nothing was trained.
+Python could not compile the script, or torch's launcher rejected its options. Training never started.
 ## How to recognise it
 `SyntaxError`, `IndentationError` or `TabError`; a `usage:` text and `error:` of torchrun with exit code 2; `can't open
-file '…/python'`, where the word `python` stands before the script on the command line.
+file '…/python'`, if the command line has the word `python` before the script.
 ## What to do
-Correct the line that is named. `ddp-run` and `torchrun` take the script itself: `ddp-run --nproc-per-node 2 train.py`,
+Fix the line named in the error. `ddp-run` and `torchrun` take the script itself: `ddp-run --nproc-per-node 2 train.py`,
 without `python`.
 """
 
@@ -24,7 +24,7 @@ RULE = Rule(
     name="syntax-or-usage",
     title="Syntax error, or invalid launcher options",
     area=Area.LAUNCH,
-    retry=Retry(helps=False, reason="the same text does not parse on the next attempt either"),
+    retry=Retry(helps=False, reason="the same text will fail to parse again"),
     since="0.1",
     supersedes=("script-not-found", "bad-arguments"),
 )
@@ -70,7 +70,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None or hit.quote is None:
         return None
     word = (hit["word"] or "").strip()
-    said = f"`{word}` was taken for the script" if word else "a blank was taken for the script"
+    said = f"`{word}` was taken for the script" if word else "a blank argument was taken for the script"
     return Finding(RULE, death.rank, said, (hit.quote,), ("name the script itself: ddp-run [OPTIONS] train.py [ARGS]",))
 
 
@@ -79,7 +79,7 @@ def match_launch(attempt: Evidence) -> Finding | None:
     hit = in_whole_log(attempt, _REFUSED) or in_whole_log(attempt, _BAD_VALUE)
     if hit is None or hit.quote is None or attempt.started:
         return None
-    cause = f"torch's launcher refused its options: {(hit['what'] or '').strip()[:160]}"
+    cause = f"torch's launcher rejected its options: {(hit['what'] or '').strip()[:160]}"
     return Finding(RULE, None, cause, (hit.quote,), _advice(hit))
 
 
@@ -88,6 +88,6 @@ def _advice(hit: Hit) -> tuple[str, ...]:
     if value is not None:
         name = value["name"]
         return (
-            f'echo "{name}=${name}"   # the shell did not put its value in: single quotes, or another shell\'s name',
+            f'echo "{name}=${name}"   # the shell did not expand it: single quotes, or a variable of another shell',
         )
-    return ("ddp-run --help   # all options, those of torchrun included",)
+    return ("ddp-run --help   # all options, including torchrun's",)

@@ -1,15 +1,15 @@
-"""The job's terminal was closed.
+"""Terminal closed (SIGHUP).
 
 ## What happened
-The job got SIGHUP, which the kernel sends to all that runs in a terminal when the terminal goes: the ssh connection
-broke, the window or the notebook was closed, the container's session ended. torch's agent takes it as an order to stop.
+The job received SIGHUP, which the kernel sends to everything running in a terminal when the terminal goes away: the ssh
+connection dropped, the window or notebook was closed, the container's session ended. torch's agent stops on it.
 ## How to recognise it
 `SignalException: Process … got signal: 1`, `Received 1 death signal, shutting down workers` (older releases), `Hangup`
-from the shell, exit code 129, ranks that ended by SIGHUP. Nothing in the job failed.
+from the shell, exit code 129, ranks killed by SIGHUP. The job itself did not fail.
 ## What to do
-Run the job where no terminal is in the way: in `tmux` or `screen`, or with `setsid ddp-run … > log 2>&1 < /dev/null &`,
-or in a scheduler. `nohup ddp-run …` is enough for ddp-run, which leaves an ignored SIGHUP ignored; torchrun takes the
-signal even under `nohup`.
+Run the job without a terminal that can go away: in `tmux` or `screen`, or with `setsid ddp-run … > log 2>&1 < /dev/null
+&`, or under a scheduler. `nohup ddp-run …` is enough for ddp-run, which keeps an ignored SIGHUP ignored; torchrun stops
+on the signal even under `nohup`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RULE = Rule(
     name="terminal-closed",
     title="Terminal closed (SIGHUP)",
     area=Area.HOST,
-    retry=Retry(helps=True, reason="nothing in the job failed: its terminal went away"),
+    retry=Retry(helps=True, reason="the job itself did not fail: its terminal went away"),
     since="0.1",
 )
 SIGNS = (
@@ -34,7 +34,7 @@ SIGNS = (
     Sign("death signal, shutting down workers", re.compile(r"Received (?:1|Signals\.SIGHUP) death signal")),
 )
 _ADVICE = (
-    "tmux new -s train   # then start the job in it; leave with Ctrl-b d, come back with: tmux attach -t train",
+    "tmux new -s train   # start the job in it; detach with Ctrl-b d, reattach with: tmux attach -t train",
     "setsid ddp-run … > train.log 2>&1 < /dev/null &   # without tmux",
 )
 
@@ -53,6 +53,6 @@ def match_stop(attempt: Evidence) -> Finding | None:
         return None
     hit = in_whole_log(attempt, SIGNS)
     quotes = (hit.quote,) if hit is not None and hit.quote is not None else ()
-    cause = "the job was told to stop by SIGHUP: its terminal was probably closed"
-    stopped = Retry(helps=False, reason="it was told to stop")
+    cause = "the job was stopped by SIGHUP: its terminal was probably closed"
+    stopped = Retry(helps=False, reason="the job was told to stop")
     return Finding(RULE, None, cause, quotes, _ADVICE, "likely", retry=stopped)

@@ -1,16 +1,15 @@
 """Too many open files.
 
 ## What happened
-The process, or the whole host, has as many open files, sockets and pipes as it may have.
+The process, or the whole host, reached its limit of open files, sockets and pipes.
 ## How to recognise it
-`[Errno 24] Too many open files`; `received 0 items of ancdata`, which is what a process says that was to receive a
-file descriptor from a DataLoader worker and could not. With torch's default way of sharing (`file_descriptor`) every
-tensor that a worker hands over holds a descriptor.
+`[Errno 24] Too many open files`; `received 0 items of ancdata`: a process could not receive a file descriptor from a
+DataLoader worker. With torch's default sharing strategy (`file_descriptor`) every tensor passed by a worker holds a
+descriptor.
 ## What to do
-Raise the limit before the start (`ulimit -n 65536`, in SLURM `LimitNOFILE` of slurmd, in docker `--ulimit
-nofile=65536:65536`), or let workers share tensors by name:
-`torch.multiprocessing.set_sharing_strategy("file_system")`. If the number grows during a run, something does not close
-its files.
+Raise the limit before the start (`ulimit -n 65536`; in SLURM `LimitNOFILE` of slurmd; in docker `--ulimit
+nofile=65536:65536`), or share tensors by file name: `torch.multiprocessing.set_sharing_strategy("file_system")`. If the
+number grows during a run, something is leaking open files.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ RULE = Rule(
     name="too-many-open-files",
     title="Too many open files",
     area=Area.HOST,
-    retry=Retry(helps=False, reason="the limit is the same on the next attempt"),
+    retry=Retry(helps=False, reason="the limit will still be too low"),
     since="0.1",
     supersedes=("import-error", "native-abort", "filesystem-error", "file-not-found", "shm-exhausted"),
 )
@@ -52,16 +51,16 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         sure = "likely"
         cause = f"{death.who} could not receive a file descriptor from a worker: most likely too many are open"
     elif hit.sign.words == _SELECT:
-        cause = f"{death.who} has more than 1024 files open, and select() takes no number above that"
+        cause = f"{death.who} has more than 1024 files open, the maximum for select()"
     elif "Too many open files in system" in hit.text:
         cause = f"{death.who} could not open a file: the whole host has too many open"
     else:
-        cause = f"{death.who} has as many files open as it may (ulimit -n)"
+        cause = f"{death.who} reached its limit of open files (ulimit -n)"
     return hit.finding(RULE, death, cause, _advice(hit.sign.words), confidence=sure)
 
 
 def _advice(words: str) -> tuple[str, ...]:
     sharing = 'torch.multiprocessing.set_sharing_strategy("file_system")   # at the top of the script'
     if words == _SELECT:
-        return ("ls -l /proc/PID/fd | awk '{print $NF}' | sort | uniq -c | sort -n | tail   # what holds them?",)
-    return ("ulimit -n 65536   # in the shell or job script, before ddp-run; now: ulimit -n", sharing)
+        return ("ls -l /proc/PID/fd | awk '{print $NF}' | sort | uniq -c | sort -n | tail   # what are they?",)
+    return ("ulimit -n 65536   # in the shell or job script, before ddp-run; show it: ulimit -n", sharing)

@@ -1,13 +1,13 @@
 """Unknown cause.
 
 ## What happened
-The rank ended and left no text that explains it.
+The rank died without any output that explains why.
 ## How to recognise it
-No exception, no last words that the catalogue knows. A SIGKILL of which the kernel counted no out-of-memory kill is
-unknown too: anybody may have sent it.
+No exception, no known error in the last lines. A SIGKILL for which the kernel counted no out-of-memory kill is unknown,
+too: anyone may have sent it.
 ## What to do
-For SIGKILL: `dmesg -T | tail`, `memory.events` of the job's cgroup, the scheduler's log. For an exit code without a
-word: look for `os._exit` and `sys.exit` in the program, and read the rank's whole log.
+For SIGKILL: `dmesg -T | tail`, `memory.events` of the job's cgroup, the scheduler's log. For an exit code without an
+error message: look for `os._exit` and `sys.exit` in the program, and read the rank's full log.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ RULE = Rule(
     name="unknown",
     title="Unknown cause",
     area=Area.UNKNOWN,
-    retry=Retry(helps=True, reason="the cause is not known: another attempt may show it, or pass"),
+    retry=Retry(helps=True, reason="the cause is unknown: another attempt may show it, or pass"),
     since="0.1",
 )
 _KILLED = (
-    "dmesg -T | grep -i -E 'killed process|out of memory'   # the kernel's own kills",
+    "dmesg -T | grep -i -E 'killed process|out of memory'   # processes killed by the kernel",
     "cat /sys/fs/cgroup/$(cut -d: -f3 /proc/self/cgroup | tail -1)/memory.events   # oom_kill above 0: memory",
 )
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Every death: what is known of it, and where to look."""
-    cause = f"{death.who} ended with {in_words(death.code)} and printed no error"
+    cause = f"{death.who} exited with {in_words(death.code).removeprefix('exit ')} and printed no error"
     if death.code is not None and death.code < 0:
         cause = f"{death.who} was killed by {in_words(death.code)}; sender unknown"
     if death.code is None and attempt.logs_only:
-        cause = f"{death.who} failed, and the log does not show why"
+        cause = f"{death.who} failed; the log does not show why"
     crash = crash_of(death)
     if crash is not None:
         cause = f"{death.who} was killed by {in_words(death.code)}{crash.where}"
@@ -60,8 +60,8 @@ def match_launch(attempt: Evidence) -> Finding | None:
     """An agent that failed before or beside the ranks."""
     if not attempt.agent.code:
         return None
-    how = "was ended by" if attempt.agent.code < 0 else "ended with"
-    cause = f"torch's agent {how} {in_words(attempt.agent.code)}; no rank failed by itself"
+    how = "was killed by" if attempt.agent.code < 0 else "exited with"
+    cause = f"torch's agent {how} {in_words(attempt.agent.code).removeprefix('exit ')}; no rank failed on its own"
     quote = _last_line(attempt.agent.log) if attempt.agent.code > 0 else ()
     source = attempt.agent.log.source
     return Finding(RULE, None, cause, quote, (f"tail {attempt.path(source)}",) if source and quote else (), "unknown")
@@ -81,7 +81,7 @@ def _memory(death: Death) -> tuple[Quote, ...]:
 def _scarce(death: Death) -> tuple[str, ...]:
     if death.memory is None or not death.memory.nearly_all:
         return ()
-    return ("memory was nearly used up when it was last looked at; to confirm that this killed it, ask the kernel:",)
+    return ("memory was nearly used up at the last check; to confirm that this killed it, ask the kernel:",)
 
 
 def _read(death: Death, attempt: Evidence) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
 """Interrupted by the user (Ctrl-C).
 
 ## What happened
-The job, or one rank, was told to stop by SIGINT.
+The job, or one rank, was interrupted by SIGINT.
 ## How to recognise it
-`KeyboardInterrupt`, exit by SIGINT (130 in a shell).
+`KeyboardInterrupt`, or killed by SIGINT (130 in a shell).
 ## What to do
-Nothing, if it was meant. A second Ctrl-C ends everything at once.
+Nothing, if it was intended. A second Ctrl-C kills everything immediately.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULE = Rule(
     name="user-interrupt",
     title="Interrupted by the user (Ctrl-C)",
     area=Area.HOST,
-    retry=Retry(helps=False, reason="somebody wanted it to stop"),
+    retry=Retry(helps=False, reason="the user stopped it"),
     since="0.1",
 )
 _SHUTTING_DOWN = Sign("Detected KeyboardInterrupt, attempting graceful shutdown")

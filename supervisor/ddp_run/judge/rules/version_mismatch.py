@@ -1,19 +1,19 @@
 """Incompatible versions.
 
 ## What happened
-A package was built for, or asks for, another version of torch, CUDA, NumPy, Python or the C library than is installed.
+A package was built for, or requires, a different version of torch, CUDA, NumPy, Python or the C library than the
+installed one.
 ## How to recognise it
 `… requires torch>=2.5, but found torch==2.4.0`, `VersionConflict`, `undefined symbol: _ZN3c10…` in a compiled
 extension, `operator torchvision::nms does not exist`, `A module that was compiled using NumPy 1.x cannot be run in
 NumPy 2`, `numpy.dtype size changed, may indicate binary incompatibility`, `module 'numpy' has no attribute 'float'`,
 `version 'GLIBCXX_3.4.29' not found`, `were compiled with different CUDA`. `Weights only load failed … Unsupported
 global` is torch 2.6 and later, which no longer unpickles every class by default. `No module named 'torch._six'`: the
-package is there, in a release without that part. A package that is not there is
-`import-error`.
+package is installed, but its version lacks that module. A missing package is `import-error`.
 ## What to do
-Install the pair that belongs together (torch and torchvision are released in pairs), or build the extension again for
-the torch that is installed: `pip install --no-build-isolation --force-reinstall --no-binary :all: PACKAGE`. All nodes
-must have the same environment.
+Install matching versions (torch and torchvision are released in pairs), or rebuild the extension for the installed
+torch: `pip install --no-build-isolation --force-reinstall --no-binary :all: PACKAGE`. All nodes must have the same
+environment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RULE = Rule(
     name="version-mismatch",
     title="Incompatible versions",
     area=Area.USER_CODE,
-    retry=Retry(helps=False, reason="the same versions are installed on the next attempt"),
+    retry=Retry(helps=False, reason="the same versions will be installed"),
     since="0.1",
     supersedes=("import-error", "native-abort", "compile-failure"),
 )
@@ -211,54 +211,54 @@ def _cause(death: Death, hit: Hit) -> str:
     where = hit.exception.where if hit.exception is not None else ""
     words = hit.sign.words
     if hit["cuda"]:
-        return f"{death.who} builds an extension with CUDA {hit['have']}, but torch is for CUDA {hit['cuda']}{where}"
+        return f"{death.who} builds an extension with CUDA {hit['have']}, but torch uses CUDA {hit['cuda']}{where}"
     if hit["by"]:
-        return f"{death.who} has no {hit['need']}, which {hit['by'].rpartition('/')[2].strip()} needs{where}"
+        return f"{death.who} has no {hit['need']}, required by {hit['by'].rpartition('/')[2].strip()}{where}"
     if hit["need"]:
-        return f"{death.who} needs {hit['need'].strip()} and has {hit['have']}{where}"
+        return f"{death.who} needs {hit['need'].strip()} but has {hit['have']}{where}"
     if hit["library"]:
         library = hit["library"].rpartition("/")[2]
-        return f"{death.who} cannot load {library}{where}: it was most likely built for another version of torch"
+        return f"{death.who} cannot load {library}{where}: most likely built for a different torch version"
     if hit["dropped"]:
         whose, _, part = hit["dropped"].partition(".")
         whose = whose if part else "Python"
-        return f"{death.who} found no module {hit['dropped']}{where}: the installed release of {whose} has none"
+        return f"{death.who} found no module {hit['dropped']}{where}: not in the installed version of {whose}"
     if hit["extension"]:
         what = f"the compiled extension {hit['extension']} has no {hit['wanted']}"
-        return f"{death.who}: {what}{where}: it was not loaded, or is built for another version of torch"
+        return f"{death.who}: {what}{where}: not loaded, or built for a different torch version"
     if hit["operator"]:
-        return f"{death.who} found no {hit['operator']}{where}: torch and torchvision do not fit each other"
+        return f"{death.who} found no {hit['operator']}{where}: torch and torchvision are incompatible"
     if hit["global"]:
-        return f"{death.who} loaded a checkpoint with {hit['global']} in it{where}: torch 2.6 and later refuse it"
+        return f"{death.who} loaded a checkpoint with {hit['global']} in it{where}: torch 2.6 and later reject it"
     if words == _GLOBAL:
-        return f"{death.who} loaded a checkpoint that weights_only=True, the default since torch 2.6, refuses{where}"
+        return f"{death.who} loaded a checkpoint that weights_only=True, the default since torch 2.6, rejects{where}"
     if words == _NUMPY_NAME:
-        return f"{death.who} used numpy.{hit['name']}{where}, which newer releases of NumPy do not have"
+        return f"{death.who} used numpy.{hit['name']}{where}, which newer NumPy versions removed"
     if hit["module"]:
-        return f"{death.who} found no {hit['module']}.{hit['name']}{where}: a package asked for another release of it"
+        return f"{death.who} found no {hit['module']}.{hit['name']}{where}: a package expects a different version of it"
     if words.startswith("Loading a dataset"):
-        return f"{death.who} could not read the data sets' cache{where}: datasets and fsspec do not fit each other"
-    return f"{death.who} has versions that do not fit{where}: {hit.text.partition(': ')[2][:140] or hit.text[:140]}"
+        return f"{death.who} could not read the datasets cache{where}: datasets and fsspec are incompatible"
+    return f"{death.who} has incompatible versions{where}: {hit.text.partition(': ')[2][:140] or hit.text[:140]}"
 
 
 def _advice(hit: Hit) -> Iterable[str]:
     words = hit.sign.words
     if hit["cuda"]:
-        yield f"export CUDA_HOME=/usr/local/cuda-{hit['cuda']}   # the toolkit that torch was built with, if installed"
+        yield f"export CUDA_HOME=/usr/local/cuda-{hit['cuda']}   # the toolkit torch was built with, if installed"
     elif hit["global"] or words == _GLOBAL:
         name = hit["global"]
         if name:
             module, _, short = name.rpartition(".")
             yield f"from {module} import {short}; torch.serialization.add_safe_globals([{short}])   # before torch.load"
-        yield "torch.load(path, weights_only=False)   # only for a file that you trust: it can run any code"
+        yield "torch.load(path, weights_only=False)   # only for files you trust: it can run any code"
     elif hit["by"] and "_" in (hit["need"] or ""):
         yield f"strings $(ldconfig -p | awk '/libstdc\\+\\+.so.6/ {{print $NF; exit}}') | grep {hit['need']}"
         yield "conda install -c conda-forge libstdcxx-ng   # a newer libstdc++ inside the environment"
     elif hit["library"]:
-        yield f"c++filt {hit['symbol']}   # whose symbol it is"
-        yield "python -c 'import torch; print(torch.__version__, torch.version.cuda)'   # build it again for this"
+        yield f"c++filt {hit['symbol']}   # shows which library the symbol belongs to"
+        yield "python -c 'import torch; print(torch.__version__, torch.version.cuda)'   # rebuild it for this version"
     elif hit["operator"] or words == _PAIR or "torchvision" in words or "C++ ops" in words:
-        yield "python -m pip install --force-reinstall torch torchvision   # a pair of one release, from one index"
+        yield "python -m pip install --force-reinstall torch torchvision   # matching releases, from one index"
     elif words == _NUMPY_NAME:
         yield "python -m pip install 'numpy<1.24'   # or a newer release of the package that uses the old name"
     elif (
@@ -277,4 +277,4 @@ def _advice(hit: Hit) -> Iterable[str]:
         yield f"python -m pip install '{hit['need'].replace(' ', '')}'"
         yield "python -m pip check"
     else:
-        yield "python -m pip check   # which of the installed versions do not fit?"
+        yield "python -m pip check   # which installed versions are incompatible?"
