@@ -39,11 +39,11 @@ class Hang:
 HANGS = {
     "branch": Hang((0,), "collective-mismatch", said="rank 0 entered barrier"),
     "batches": Hang(cause="collective-mismatch", said="rank 1 entered barrier"),
-    "spin": Hang(hung=False, said="rank 1 works at"),
+    "spin": Hang(hung=False, said="rank 1 is running at"),
     "lock": Hang(said="rank 1 waits for a lock"),
     "queue": Hang(said="rank 1 waits for a lock or a thread"),
     "c-sleep": Hang(hung=False, said="rank 1 sleeps at"),
-    "gil": Hang(hung=False, said="rank 1 works and holds the interpreter's lock at"),
+    "gil": Hang(hung=False, said="rank 1 is running and holds the GIL at"),
     "gil-lock": Hang(said="rank 1 waits for a lock"),
     "stop": Hang(said="rank 1 is stopped (SIGSTOP)", has_stack=False),
     "worker": Hang(hung=False, said="rank 1 waits for data at"),
@@ -51,7 +51,7 @@ HANGS = {
     "no-init": Hang(said="ranks 0,2 wait for it to join a process group"),
     "order": Hang(cause="collective-mismatch", said="rank 1 entered broadcast"),
     "shape": Hang(cause="collective-mismatch", said="rank 1 entered all_reduce of [4]"),
-    "leave": Hang(cause="peer-died", said="rank 1 ended with exit code 0", has_stack=False),
+    "leave": Hang(cause="peer-died", said="rank 1 exited with code 0", has_stack=False),
     "subgroups": Hang((0, 1), said="rank 2 is ahead"),
     "save-pipe": Hang(hung=False, said="rank 1 is saving"),
     "process": Hang(hung=False, said="rank 1 waits for another process at"),
@@ -72,7 +72,7 @@ WITHOUT_A_RECORDER = HANGS | {
 """What can be told where torch neither records gloo's collectives nor names its threads (2.4, 2.5), with the usual
 patience."""
 SLOW = {
-    "evaluate": "rank 0 works at stall.py",
+    "evaluate": "rank 0 is running at stall.py",
     "save": "rank 0 ",
     "compile": "rank 0 is compiling at stall.py",
     "download": "rank 0 is fetching from the network at stall.py",
@@ -82,7 +82,7 @@ SLOW = {
     "data": "rank 0 waits for data at stall.py",
     "pause": "ranks 0-2 sleep at stall.py",
     "accumulate": "",
-    "late-init": "rank 1 works at stall.py",
+    "late-init": "rank 1 is running at stall.py",
     "startup": None,
     "wait-for-file": "rank 0 sleeps at stall.py",
     "timer": "rank 0 waits for a lock or a thread at stall.py",

@@ -134,4 +134,4 @@ def test_a_hang_with_nccls_words(ddp: Launcher, kind: str) -> None:
         assert any("Rank 1 has launched up to operation 1" in quote["text"] for quote in outcome.verdict["evidence"])
         assert "Rank 1 has launched up to operation 1" in outcome.stderr
     assert ("answered for another job" in notes) is (kind == "anothers")
-    assert ("did not answer in time" in notes) is (kind == "silent")
+    assert ("did not respond in time" in notes) is (kind == "silent")

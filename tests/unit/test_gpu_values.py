@@ -103,7 +103,7 @@ def test_a_stall_says_how_busy_the_gpus_are() -> None:
     assert stall.quotes[-1] == "GPU 0 at 100 % (rank 0), GPU 3 at 0 % (ranks 1-2)"
     unsure = explain(looks, (), MonotonicNs(0), at, gpus=(replace(use[0], sure=False),))
     assert unsure is not None
-    assert unsure.quotes[-1] == "GPU 0 at 100 % (rank 0); which rank is on which GPU is taken from the local rank"
+    assert unsure.quotes[-1] == "GPU 0 at 100 % (rank 0) (GPUs assumed from local ranks)"
     silent = explain(looks, (), MonotonicNs(0), at)
     assert silent is not None
     assert not any("GPU" in quote for quote in silent.quotes)

@@ -83,7 +83,7 @@ def test_an_answer_that_comes_too_late_is_used_as_far_as_it_came() -> None:
         caller.recv(100)  # until it hangs up
 
     with server(breaks_off) as port:
-        assert asked(port, wait_s=3) == (ANSWER.decode(), "NCCL's RAS did not answer in time")
+        assert asked(port, wait_s=3) == (ANSWER.decode(), "NCCL RAS did not respond in time")
 
 
 def test_it_is_never_waited_for() -> None:
@@ -139,12 +139,12 @@ def resets(caller: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("serve", "text", "why"),
     [
-        (silent, "", "did not answer in time"),
+        (silent, "", "did not respond in time"),
         (closes, "", "closed the connection"),
-        (other_service, "", "something else"),
-        (noise, "", "something else"),
+        (other_service, "", "another service"),
+        (noise, "", "another service"),
         (greets_and_closes, "", "closed the connection"),
-        (resets, ANSWER.decode(), "broke off"),
+        (resets, ANSWER.decode(), "connection failed"),
     ],
 )
 def test_no_answer(serve: Serve, text: str, why: str) -> None:

@@ -94,11 +94,14 @@ def test_a_rank_in_a_lock_is_hung_and_named_with_its_place_and_stack() -> None:
 @pytest.mark.parametrize(
     ("elsewhere", "said"),
     [
-        (look(1, cpu_s=2.0), "waiting: rank 1 works at train.py:88 in step; ranks 0,2 wait for it in backward, 18 s"),
+        (
+            look(1, cpu_s=2.0),
+            "waiting: rank 1 is running at train.py:88 in step; ranks 0,2 wait for it in backward, 18 s",
+        ),
         (look(1, QUEUE, on_lock=True), "no progress: rank 1 waits for a lock or a thread at train.py:88 in step; "),
         (look(1, waits_on=INPUT), "waiting: rank 1 waits for input at train.py:88 in step; "),
         (look(1, no_stack=True, waits_on=INPUT), "waiting: rank 1 waits for input; "),
-        (look(1, no_stack=True, waits_on="read of /x"), "waiting: rank 1 stands: read of /x; "),
+        (look(1, no_stack=True, waits_on="read of /x"), "waiting: rank 1 is blocked: read of /x; "),
         (look(1, no_stack=True, asleep=True), "waiting: rank 1 sleeps; "),
         (look(1, no_stack=True), "waiting: rank 1 shows no stack; "),
     ],
@@ -159,14 +162,14 @@ def test_a_compilation_and_a_debugger_are_waited_for_without_end(frames: tuple[F
 def test_an_endless_loop_is_named_but_it_may_be_an_evaluation() -> None:
     stall = judged(look(1, cpu_s=2.0), *WAIT, seconds=600)
     assert stall is not None
-    assert stall.said == "rank 1 works at train.py:88 in step; ranks 0,2 wait for it in backward, 600 s"
+    assert stall.said == "rank 1 is running at train.py:88 in step; ranks 0,2 wait for it in backward, 600 s"
     assert not stall.hung
 
 
 def test_a_rank_that_wants_to_run_on_a_crowded_machine_works() -> None:
     stall = judged(look(1, state=ProcessState.RUNNING, still_s=300.0), *WAIT, seconds=600)
     assert stall is not None
-    assert "rank 1 works at" in stall.said
+    assert "rank 1 is running at" in stall.said
     assert not stall.hung
 
 
@@ -297,7 +300,7 @@ def test_the_ranks_of_another_node_may_be_what_is_waited_for() -> None:
     stall = judged(*ranks, seconds=300, world_size=4)
     assert stall is not None
     assert (stall.hung, stall.culprits) == (False, ())
-    assert "all of this node" in stall.said
+    assert "all ranks of this node" in stall.said
 
 
 def test_some_join_the_group_and_others_are_past_that() -> None:

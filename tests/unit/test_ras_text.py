@@ -63,7 +63,7 @@ def test_a_rank_of_another_node_that_is_behind() -> None:
     assert found is not None
     assert (found.ranks, found.gone) == ((3,), False)
     assert found.said == (
-        "rank 3 (process 977 on 10.0.0.2) launched 11 AllReduce where others launched 12, as NCCL's RAS says"
+        "rank 3 (process 977 on 10.0.0.2) launched 11 AllReduce where others launched 12, according to NCCL RAS"
     )
 
 
@@ -144,7 +144,7 @@ def test_a_process_that_does_not_answer(line: str) -> None:
         table=WORLD.format("INCOMPLETE"),
     )
     found = told(text)
-    assert found == Missing((Rank(3),), "rank 3 (process 977 on 10.0.0.2) does not answer, as NCCL's RAS says")
+    assert found == Missing((Rank(3),), "rank 3 (process 977 on 10.0.0.2) does not respond, according to NCCL RAS")
     assert "  Encountered 2 communication timeouts while gathering communicator data" in read(text).quotes
 
 
@@ -158,7 +158,7 @@ def test_a_dead_process(line: str) -> None:
     found = told(answer(errors=dead.format(line), table=WORLD.format("INCOMPLETE")))
     assert found is not None
     assert (found.ranks, found.gone) == ((3,), True)
-    assert found.said == "rank 3 (process 977 on 10.0.0.2) cannot be reached any more, as NCCL's RAS says"
+    assert found.said == "rank 3 (process 977 on 10.0.0.2) can no longer be reached, according to NCCL RAS"
 
 
 def test_ranks_that_are_missing_without_names_are_not_guessed() -> None:

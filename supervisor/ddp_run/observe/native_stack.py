@@ -80,8 +80,8 @@ class NativeFrames:
             return [NativeFramesSeen(at, rank, native_frames(said.decode("utf-8", "replace"), pid))]
         except ValueError:
             self._off = True
-            why = said.decode("utf-8", "replace").strip().partition("\n")[0][:200] if over else "it took too long"
-            return [Noted(at, f"no native frames of rank {rank} by {TOOL}: {why}")]
+            why = said.decode("utf-8", "replace").strip().partition("\n")[0][:200] if over else "timed out"
+            return [Noted(at, f"no native frames of rank {rank} ({TOOL}: {why})")]
 
     def end(self) -> None:
         """The ranks that were wanted do not stand any more, or nobody wants to know."""

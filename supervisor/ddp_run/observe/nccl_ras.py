@@ -92,9 +92,9 @@ class RasQuery:
                 if self._at is _At.CONNECTING:
                     self._next()
                 else:
-                    self._end(f"NCCL's RAS broke off: {error.strerror or error}")
+                    self._end(f"NCCL RAS connection failed: {error.strerror or error}")
         if self._at is not _At.OVER and time.monotonic() >= self._deadline:
-            self._end("NCCL's RAS did not answer in time")
+            self._end("NCCL RAS did not respond in time")
         return self._at is _At.OVER
 
     def close(self) -> None:
@@ -121,17 +121,15 @@ class RasQuery:
             return False
         self._got += got
         if not got:
-            self._end(
-                None if self._at is _At.ASKING else "what listens on the port of NCCL's RAS closed the connection"
-            )
+            self._end(None if self._at is _At.ASKING else "the service on the NCCL RAS port closed the connection")
         elif self._at is _At.GREETING and not self._got.startswith(_ANSWERED[: len(self._got)]):
             self._got = b""
-            self._end("what listens where NCCL's RAS should is something else")
+            self._end("another service is listening on the NCCL RAS port")
         elif self._at is _At.GREETING and b"\n" in self._got:
             self._at = _At.ASKING
             self._socket.send(_QUESTION)
         elif len(self._got) > _MOST:
-            self._end(f"NCCL's RAS says more than {_MOST >> 20} MiB; the rest was left out")
+            self._end(f"NCCL RAS sent more than {_MOST >> 20} MiB; the rest was dropped")
         return True
 
     def _next(self) -> None:
@@ -204,9 +202,9 @@ class NcclRas:
         pids = {event.pid: event.rank for event in alive}
         here = frozenset(node for node in {each.node for each in report.processes} if is_local(node))
         if not is_of(report, pids, here, world_size):
-            return RasSays((*notes, *self._note(at, "NCCL's RAS answered for another job on this host")))
+            return RasSays((*notes, *self._note(at, "NCCL RAS answered for another job on this host")))
         notes = (*notes, *self._note(at, self._keep(question.text)))
-        quotes = ("NCCL's RAS:", *report.quotes) if report.quotes else ()
+        quotes = ("NCCL RAS:", *report.quotes) if report.quotes else ()
         # What was cut off might contradict the rest.
         return RasSays(notes, missing(report, pids, here, world_size) if question.why is None else None, quotes)
 
@@ -218,7 +216,7 @@ class NcclRas:
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:
-            return f"ras.txt is not written: {error.strerror}"
+            return f"cannot write ras.txt: {error.strerror}"
         return None
 
     def _note(self, at: MonotonicNs, text: str | None) -> tuple[Noted, ...]:

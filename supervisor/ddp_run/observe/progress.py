@@ -154,7 +154,7 @@ def _held(scene: _Scene) -> Stall:
 
 def _left(scene: _Scene) -> Stall:
     """Whoever still runs waits, and a rank has ended."""
-    said = f"{named_ranks(scene.left)} ended with exit code 0{scene.who_waits(scene.left)}"
+    said = f"{named_ranks(scene.left)} exited with code 0{scene.who_waits(scene.left)}"
     return scene.stall(scene.whole, said, scene.left, cause="peer-died")
 
 
@@ -171,7 +171,7 @@ def _elsewhere(scene: _Scene) -> Stall:
     # Those that are named first, alone, are whom "it" means.
     said = _groups(scene.others) + scene.who_waits(culprits if len(culprits) == len(scene.others) else ())
     if scene.left:
-        said += f"; {named_ranks(scene.left)} ended with exit code 0"
+        said += f"; {named_ranks(scene.left)} exited with code 0"
     return scene.stall(hung, said, culprits, patient=any(each.patient for each in scene.others))
 
 
@@ -203,7 +203,7 @@ def _does(look: CloseLook) -> str:
     if look.waits_on == INPUT and doing in (None, Doing.RUNNING):
         return "waits for input"
     if doing is None and not look.works:
-        return f"stands{on}" if look.waits_on else "sleeps" if look.asleep else "shows no stack"
+        return f"is blocked{on}" if look.waits_on else "sleeps" if look.asleep else "shows no stack"
     if doing is None:
         return "shows no stack"
     if doing is Doing.COLLECTIVE and look.operation:
@@ -211,8 +211,8 @@ def _does(look: CloseLook) -> str:
     if doing is Doing.RUNNING and not look.works:
         if look.asleep:
             return "sleeps"
-        return f"stands{on}" if look.waits_on else "waits for a lock or a thread" if look.on_lock else "stands"
-    holds = " and holds the interpreter's lock" if doing is Doing.RUNNING and look.silent else ""
+        return f"is blocked{on}" if look.waits_on else "waits for a lock or a thread" if look.on_lock else "is blocked"
+    holds = " and holds the GIL" if doing is Doing.RUNNING and look.silent else ""
     return doing + holds + ("" if look.works or doing in (Doing.LOCK, Doing.DEBUGGER) else on)
 
 
@@ -223,7 +223,7 @@ def _apart(scene: _Scene) -> Stall:
         return found
     if not scene.whole:
         who = named_ranks(ranks_of(scene.waiting))
-        said = f"{who} wait{verb_s(scene.waiting)}{_in(scene.waiting)}: all of this node, for others"
+        said = f"{who} (all ranks of this node) wait{verb_s(scene.waiting)}{_in(scene.waiting)} for other nodes"
         return scene.stall(False, said, ())
     return _places_apart(scene)
 
@@ -326,7 +326,7 @@ def _places_apart(scene: _Scene) -> Stall:
     if len({operation for operation, _ in places}) == 1:
         long = scene.seconds >= _SLOW_S and not any(each.works for each in waiting)
         where = f" at {waiting[0].place}" if len(places) == 1 and waiting[0].place else ""
-        said = f"all ranks wait{_in(waiting)}{where} and none is missing: a slow network or device, or much to do"
+        said = f"all ranks wait{_in(waiting)}{where} and none is missing: a slow network or device, or a long operation"
         return scene.stall(long, said, ())
     if all(each.current is not None for each in waiting):  # in different groups, in none of which anybody is missing
         return scene.stall(scene.seconds >= _SLOW_S, _groups(waiting), ())
@@ -343,6 +343,6 @@ def _alone(scene: _Scene) -> Stall | None:
     if not seen:
         return None
     hung = scene.seconds >= _SLOW_S and all(each.stuck and each.deadlocked for each in scene.others)
-    left = f"; {named_ranks(scene.left)} ended with exit code 0" if scene.left else ""
+    left = f"; {named_ranks(scene.left)} exited with code 0" if scene.left else ""
     patient = any(each.patient for each in scene.others)
     return scene.stall(hung, _groups(scene.others) + left, (), patient=patient)

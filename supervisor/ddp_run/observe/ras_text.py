@@ -148,7 +148,7 @@ class _Reader:
             tuple(self._processes["DEAD"]),
             tuple(self._processes["INCOMPLETE"]),
             self._in_all,
-            (*quotes, *([f"… {more} lines more"] if more else [])),
+            (*quotes, *([f"… {more} more lines"] if more else [])),
         )
 
     def _take(self, line: str, block: str) -> str:
@@ -255,8 +255,8 @@ def _absent(report: Report, names: _Names) -> Missing | None:
             known, gone = [*report.dead, *report.silent], bool(report.dead) and not report.silent
         else:
             gone = all(process in report.dead for process in known)
-        how = "cannot be reached any more" if gone else f"{'does' if len(ranks) == 1 else 'do'} not answer"
-        return Missing(ranks, f"{named_ranks(ranks)}{_whose(known)} {how}, as NCCL's RAS says", gone)
+        how = "can no longer be reached" if gone else f"{'does' if len(ranks) == 1 else 'do'} not respond"
+        return Missing(ranks, f"{named_ranks(ranks)}{_whose(known)} {how}, according to NCCL RAS", gone)
     return None
 
 
@@ -276,7 +276,7 @@ def _behind(each: Communicator, names: _Names) -> Missing | None:
         fewest = min(count.launched for count in less)
         whose = _whose([member.process for member in members if member.process is not None])
         said = f"{named_ranks(ranks)}{whose} launched {fewest} {operations} where others launched {most}"
-        found = found or Missing(ranks, f"{said}, as NCCL's RAS says")
+        found = found or Missing(ranks, f"{said}, according to NCCL RAS")
     return found
 
 

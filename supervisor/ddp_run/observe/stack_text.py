@@ -51,7 +51,7 @@ class Doing(StrEnum):
 
     COLLECTIVE = "waits in a collective"
     BACKWARD = "waits in backward"
-    MEETING = "waits for the others to join a process group"
+    MEETING = "waits for other ranks to join a process group"
     DATA = "waits for data"
     SAVING = "is saving"
     LOADING = "is loading a checkpoint"
@@ -61,7 +61,7 @@ class Doing(StrEnum):
     LOCK = "waits for a lock or a thread"
     PROCESS = "waits for another process"
     ENDING = "is shutting down"
-    RUNNING = "works"
+    RUNNING = "is running"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def busy(gpus: Sequence[GpuUse]) -> list[str]:
     for number, share in sorted({(each.gpu, each.busy) for each in gpus}):
         ranks = sorted({each.rank for each in gpus if each.gpu == number})
         shares.append(f"GPU {number} at {share} % ({named_ranks(ranks)})")
-    assumed = "" if all(each.sure for each in gpus) else "; which rank is on which GPU is taken from the local rank"
+    assumed = "" if all(each.sure for each in gpus) else " (GPUs assumed from local ranks)"
     return [", ".join(shares) + assumed]
 
 
