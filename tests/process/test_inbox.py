@@ -63,7 +63,7 @@ def test_what_ranks_say(inbox: Inbox) -> None:
     assert isinstance(others[1], RankFailed)
     assert others[1].exception is None
     assert others[2] == RankPhase(MonotonicNs(AT), Rank(3), 0, "training")
-    assert others[3] == Noted(MonotonicNs(AT), "rank 3 cannot be observed: hook: OSError: no")
+    assert others[3] == Noted(MonotonicNs(AT), "rank 3 cannot be monitored: hook: OSError: no")
 
 
 BROKEN: list[bytes | dict[str, Any]] = [

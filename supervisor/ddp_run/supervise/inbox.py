@@ -57,7 +57,7 @@ def _places() -> tuple[str, ...]:
 
 def _private_folder() -> Path:
     """A new folder for this user alone, with a path short enough. Raises OSError where there is no place for one."""
-    failure = OSError("no place for a socket")
+    failure = OSError("no folder for a socket")
     for place in _places():
         folder = Path(place) / own_folders.fresh_name()
         if len(os.fsencode(folder / _NAME)) > _LONGEST_PATH:
@@ -224,7 +224,7 @@ def _event(message: bytes, sender: int) -> Said | None:
             case "finished":
                 return RankFinished(fields.at(), fields.rank(), fields.number("restart"))
             case "missed":
-                return Noted(fields.at(), f"rank {fields.rank()} cannot be observed: {fields.text('text')}")
+                return Noted(fields.at(), f"rank {fields.rank()} cannot be monitored: {fields.text('text')}")
             case _:
                 return None
     except (ValueError, RecursionError):

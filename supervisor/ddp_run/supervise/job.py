@@ -88,7 +88,7 @@ def supervise(plan: LaunchPlan, argv: Sequence[str], environ: Mapping[str, str],
             return job.run()
         except Exception:
             children.kill_everything_below()
-            sys.stderr.write("ddp-run: internal error; the job was ended; its files: " + str(folder.path) + "\n")
+            sys.stderr.write("ddp-run: internal error; the job was killed; its files: " + str(folder.path) + "\n")
             import traceback
 
             from ddp_run.values.redaction import redact
@@ -285,7 +285,7 @@ class _Job:
             try:
                 self.output.show_failed(self._last.verdict, self.journal.events, self.folder.path)
             except Exception as error:  # the files hold these lines
-                self.output.say(f"the last lines of the ranks that failed cannot be shown ({type(error).__name__})")
+                self.output.say(f"cannot show the last lines of the failed ranks ({type(error).__name__})")
 
     def _announce_retry(self, outcome: _Outcome, delay_s: float) -> None:
         from ddp_run.tell import verdict_text
@@ -363,7 +363,7 @@ class _Job:
         try:
             self.keeper.start()
         except OSError as error:
-            self._emit(Noted(now(), f"no keeper: {error}"))
+            self._emit(Noted(now(), f"cannot start the keeper: {error}"))
 
     def _after_spawn(self) -> None:
         """What may wait until the agent runs: the plan's file, and what the user should know."""

@@ -57,7 +57,7 @@ _GRACE_OF_HUNG_S = 5.0
 
 _GRACE, _AGENT, _GIVE_UP = Timer(TimerKind.GRACE), Timer(TimerKind.AGENT), Timer(TimerKind.GIVE_UP)
 _END_AGENT = SendSignal(
-    Target.AGENT, Signals.SIGKILL, "its ranks have ended and it has said what it knows; its own teardown takes long"
+    Target.AGENT, Signals.SIGKILL, "all ranks have exited and the agent has reported; its own teardown is slow"
 )
 
 
@@ -196,7 +196,7 @@ class AttemptMachine:
         first = self.stop_signal is None
         self.stop_signal = self.stop_signal or signum
         if self._state is not _State.RUNNING:
-            why = "told to stop again" if not first else "told to stop while the job was ending"
+            why = "second stop signal" if not first else "stop signal while the job was shutting down"
             return self._kill(why)
         self._state = _State.STOPPING
         # The agent's handler hands the signal to each rank once; a rank must not get it twice.
@@ -229,10 +229,10 @@ class AttemptMachine:
                 return []
             case TimerKind.GRACE:
                 if self._anyone_alive or not self._ranks:
-                    return self._kill(f"still there {self.grace_s:g} s after being asked to end")
+                    return self._kill(f"still running {self.grace_s:g} s after the stop request")
                 return [SetTimer(_AGENT, _AGENT_WINDS_UP_S)]
             case TimerKind.AGENT:
-                return self._kill("its ranks have ended and it has not")
+                return self._kill("all ranks have exited but the agent has not")
             case TimerKind.GIVE_UP:
                 return self._finish()
             case TimerKind.UNFINISHED:
@@ -264,14 +264,14 @@ class AttemptMachine:
     def _kill_unfinished(self, event: TimerFired) -> list[Action]:
         if event.rank is None or self._unfinished(event) is None:
             return []
-        reason = f"its program failed {self.grace_s:g} s ago and the process has not ended"
+        reason = f"its program failed {self.grace_s:g} s ago but the process has not exited"
         return [SendSignal(Target.RANKS, Signals.SIGKILL, reason, ranks=(event.rank,))]
 
     def _kill_survivors(self, restart: int | None) -> list[Action]:
         left = tuple(rank for rank, member in self._ranks.items() if member.alive and member.restart == restart)
         if not left:
             return []
-        reason = f"still there {self.grace_s:g} s after another rank failed; the agent restarts them"
+        reason = f"still running {self.grace_s:g} s after another rank failed; the agent will restart it"
         return [SendSignal(Target.RANKS, Signals.SIGKILL, reason, ranks=left)]
 
     def _finish(self) -> list[Action]:

@@ -130,7 +130,7 @@ class Surroundings:
         if self._gpus is None or self._resting:
             return
         if self._gpus.is_silent(now()):
-            self._stop_looking_at_gpus("NVML gives no answer")
+            self._stop_looking_at_gpus("NVML does not respond")
             return
         self._gpus.ask(now())
         self._loop.set_timer(self._look_at_gpus_after_s, self._look_at_gpus)
@@ -147,7 +147,7 @@ class Surroundings:
         for event in events:
             self._emit(event)
         if over:
-            unsaid = "what asks NVML has ended"
+            unsaid = "the NVML probe exited"
             self._stop_looking_at_gpus("" if self._gpus.said_why else unsaid)
 
     def _stop_looking_at_gpus(self, why: str) -> None:
@@ -166,7 +166,7 @@ class Surroundings:
         try:
             self._space = StatvfsProbe.ask(self._places)
         except OSError as error:
-            self._emit(Noted(now(), f"free space not counted: {error}"))
+            self._emit(Noted(now(), f"free space not checked: {error}"))
             return
         self._helpers.add(self._space.process)
         self._loop.watch(self._space.process.fd, self._read_space)
