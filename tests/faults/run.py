@@ -117,7 +117,7 @@ def with_who_was_first(job: Job, folder: Path) -> Job:
     written = {int(path.name[5:]): path.read_text() for path in folder.glob("ends-*")}
     ends = {rank: float(text) for rank, text in written.items() if text}  # the others were ended with the job
     verdict, _events = replay((folder / "ddp-run-logs" / "latest").resolve())
-    unsure = any("which came first is not certain" in note for note in verdict.notes)
+    unsure = any("which came first is uncertain" in note for note in verdict.notes)
     late = min(ends.values()) + (KERNEL_S if unsure else MEASURE_S)
     told = verdict.first_failure.rank if verdict.first_failure is not None else None
     first = told if told is not None and ends.get(told, inf) <= late else min(ends, key=ends.__getitem__)

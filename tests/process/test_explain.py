@@ -175,7 +175,7 @@ def test_rules_are_found_by_words_and_read_on_a_terminal(tmp_path: Path) -> None
     assert "cuda-unavailable" in names("CUDA")
     assert "hang" not in names("oom")
     text = run("rules", "cuda-oom", cwd=tmp_path).stdout
-    for mark in ("](", "#", "Wins over"):
+    for mark in ("](", "#", "Supersedes"):
         assert mark not in text
     assert run("rules", "cublas_status_alloc_failed", cwd=tmp_path).stdout.startswith("GPU out of memory\n")
 

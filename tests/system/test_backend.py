@@ -38,7 +38,7 @@ def test_all_ranks_fall_back_together(ddp: Launcher, tmp_path: Path) -> None:
     """No NCCL or no GPU here: the group cannot be made, and one more attempt uses the other backend in all ranks."""
     outcome = ddp("--nproc-per-node", 2, "--fallback-backend", "gloo", script(tmp_path), "--fail")
     assert outcome.code == 1
-    assert "the process group failed to initialise: all ranks use backend gloo from here on" in outcome.stderr
+    assert "the process group failed to initialise: all ranks fall back to backend gloo" in outcome.stderr
     assert all(line.startswith("gloo [2.0, 2.0]") for lines in by_rank(outcome.stdout).values() for line in lines)
     assert sorted(by_rank(outcome.stdout)) == [0, 1]
     assert outcome.verdict["attempts"] == 2

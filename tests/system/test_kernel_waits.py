@@ -235,9 +235,9 @@ def _start(kind: str, folder: Path, hang_timeout_s: int = 5) -> tuple[str, ...]:
     [
         # torch.save holds the interpreter's lock; FUSE waits in state S until a signal comes, and none does
         pytest.param("mount-save", "write", "is saving: {wait}", "write to {0}/ckpt.pt (fuse at {0})", marks=slow),
-        pytest.param("mount-read", "read", "stands: {wait}", "read of {0}/data.bin (fuse at {0})", marks=slow),
-        pytest.param("mount-open", "open", "stands: {wait}", "open of {0}/data.bin (fuse at {0})", marks=slow),
-        pytest.param("mount-map", "read", "stands at stall.py", "memory of a mapped file or swap", marks=slow),
+        pytest.param("mount-read", "read", "is blocked: {wait}", "read of {0}/data.bin (fuse at {0})", marks=slow),
+        pytest.param("mount-open", "open", "is blocked: {wait}", "open of {0}/data.bin (fuse at {0})", marks=slow),
+        pytest.param("mount-map", "read", "is blocked at stall.py", "memory of a mapped file or swap", marks=slow),
     ],
 )
 @needs_calls
@@ -258,8 +258,8 @@ def test_a_job_on_a_dead_mount_is_named_and_ended(
     verdict = outcome.verdict
     assert (outcome.code, verdict["outcome"], verdict["first_failure"]["rank"]) == (124, "hung", 1)
     assert (verdict["first_failure"]["pid"], verdict["phase"]) == (left["pid"], "training")
-    assert f"= note: rank 1 (process {left['pid']}) could not be ended" in outcome.stderr
-    assert f"warning: rank 1 (process {left['pid']}) could not be ended" in outcome.stderr
+    assert f"= note: rank 1 (process {left['pid']}) cannot be killed" in outcome.stderr
+    assert f"warning: rank 1 (process {left['pid']}) cannot be killed" in outcome.stderr
     assert_replay_agrees(outcome)
     assert process(left["pid"]).state is ProcessState.DISK, "nobody waited for it"
     mount.release()
@@ -283,7 +283,7 @@ def test_a_job_whose_rank_waits_for_a_lock_of_another_process(ddp: Launcher, tmp
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("full-pipe", "rank 1 stands: write to /"),
+        ("full-pipe", "rank 1 is blocked: write to /"),
         ("vfork", "rank 1 waits in the kernel (state D): the start of a program (vfork): process "),
     ],
 )

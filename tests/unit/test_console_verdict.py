@@ -73,7 +73,7 @@ FAILED_TEXT = golden(
       --> /data/ddp-run-logs/20261121-081500-a1b2/attempt_1/rank_3/stderr.log:17
        |     raise ValueError(sample)
        | ValueError: bad sample
-       = note: ranks 0-2 ended with code 1 after rank 3 (lost its peer, rank 3); they are not the cause
+       = note: ranks 0-2 exited with code 1 after rank 3 (lost its peer, rank 3); they are not the cause
        = note: not retried: a retry runs the same code on the same data
     help: look at the sample that rank 3 had
           or skip it
@@ -116,8 +116,8 @@ def test_a_signal_without_python_code() -> None:
     assert block(verdict) == golden(
         """
         error[DDP401]: rank 3 was killed by SIGKILL (likely)
-          --> rank 3 on node-a, ended by SIGKILL, attempt 2
-           = note: ranks 0-2 ended after rank 3 (rank 0 lost its peer, rank 3; ranks 1-2 was stopped); they are not the cause
+          --> rank 3 on node-a, killed by SIGKILL, attempt 2
+           = note: ranks 0-2 exited after rank 3 (rank 0 lost its peer, rank 3; ranks 1-2 was stopped); they are not the cause
            = note: the kernel counted 1 out-of-memory kill on this host
         help: ddp-run rules host-oom   # more on this cause
         """  # noqa: E501
@@ -130,7 +130,7 @@ def test_interrupted_and_succeeded_have_their_own_words() -> None:
     assert block(Verdict("interrupted", 130, "user-interrupt", "DDP901")) == (
         "interrupted[DDP901]: the job was stopped from outside"
     )
-    assert block(Verdict("succeeded", 0)) == "ok: all ranks ended with 0, in attempt 2"
+    assert block(Verdict("succeeded", 0)) == "ok: all ranks exited with code 0, in attempt 2"
     assert verdict_block(Verdict("succeeded", 0), folder=FOLDER, attempt=0, attempts=1) == ""
 
 
@@ -149,7 +149,7 @@ def test_a_thousand_followers_are_one_note() -> None:
     text = block(replace(FAILED, collateral=others))
     notes = [line for line in text.splitlines() if "= note:" in line]
     assert len(notes) == 1
-    assert "ranks 0-2,4-999 ended with code 1 after rank 3" in notes[0]
+    assert "ranks 0-2,4-999 exited with code 1 after rank 3" in notes[0]
     assert notes[0].count("reason") == 3
 
 

@@ -108,7 +108,7 @@ def test_a_rank_that_left_early_with_0_is_named() -> None:
     assert verdict.first_failure is not None
     assert (verdict.cause, verdict.first_failure.rank, verdict.first_failure.exit_code) == ("peer-died", 1, 0)
     assert verdict.exit_code == 1
-    assert verdict.title == "rank 1 exited early (exit code 0) while rank 0 still needed it"
+    assert verdict.title == "rank 1 exited early (exit code 0) while rank 0 was still running"
     assert verdict.retry is not None
     assert not verdict.retry.helps
 
@@ -146,11 +146,11 @@ def test_a_rank_that_ended_with_0_later_is_not_blamed() -> None:
 def test_a_rank_that_left_without_a_word_is_the_peer_that_died() -> None:
     verdict = judge(run(lost_peer(0, 100), death(3, 77, 90)))
     assert named(run(lost_peer(0, 100), death(3, 77, 90))) == ("peer-died", 3, 77)
-    assert verdict.title == "rank 3 exited early (exit code 77) while rank 0 still needed it"
+    assert verdict.title == "rank 3 exited early (exit code 77) while rank 0 was still running"
 
 
 def test_a_rank_that_left_with_0_while_the_others_waited_for_ever() -> None:
-    said = "rank 1 ended with exit code 0; rank 0 waits for it in barrier, 8 s"
+    said = "rank 1 exited with code 0; rank 0 waits for it in barrier, 8 s"
     seen = StallSeen(MonotonicNs(9), "peer-died", True, said, (Rank(1),), (Rank(0),), MonotonicNs(1), ())
     left = CleanExit(Rank(1), LocalRank(1), 101, MonotonicNs(5))
     told = replace(death(0, -15, 20, sent=(15,)), stderr=LogText("attempt_0/rank_0/stderr.log"))
@@ -302,7 +302,7 @@ def test_the_agents_summary_is_checked_and_not_followed() -> None:
     verdict = judge(run(lost_peer(0, 300), death(3, 4, 100), agent=AgentEnd(1, summary=(wrong,))))
     assert verdict.first_failure is not None
     assert verdict.first_failure.rank == 3
-    assert verdict.notes == ("torchrun's summary names rank 0; the kernel saw rank 3 end first",)
+    assert verdict.notes == ("torchrun's summary names rank 0; the kernel saw rank 3 exit first",)
     told = replace(death(3, 4, 100), failed_at=MonotonicNs(90))
     verdict = judge(run(lost_peer(0, 300), told, agent=AgentEnd(1, summary=(wrong,))))
     assert verdict.notes == ("torchrun's summary names rank 0; rank 3 reported its failure first",)

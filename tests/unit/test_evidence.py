@@ -379,7 +379,7 @@ def test_a_rank_that_could_not_be_ended_is_named_with_what_it_waits_for(tmp_path
     assert (verdict.first_failure.rank, verdict.first_failure.pid) == (1, hello(1).pid)
     assert [quote.text for quote in verdict.evidence] == ["rank 1: stands", "rank 1, native frames:", "  f (x.so:40)"]
     assert verdict.evidence[0].source == "attempt_0/rank_1/live_stacks.txt"
-    assert f"rank 1 (process {left.pid}) could not be ended" in verdict.notes[1]
+    assert f"rank 1 (process {left.pid}) cannot be killed" in verdict.notes[1]
     assert verdict.notes[1].endswith("(state D): write to /mnt/x (fuse at /mnt)")
-    assert verdict.notes[2] == "process 99 had not ended yet after SIGKILL"
-    assert "echo 1 > /sys/abort   # lets go of them" in verdict.advice
+    assert verdict.notes[2] == "process 99 was still running after SIGKILL"
+    assert "echo 1 > /sys/abort   # releases them" in verdict.advice

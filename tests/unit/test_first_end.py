@@ -77,11 +77,11 @@ def test_the_verdict_says_how_close_they_were() -> None:
     verdict = judge(Evidence(deaths=(EXITS, death(1, -signal.SIGSEGV, 112)), started=2, world_size=2))
     assert verdict.first_failure is not None
     assert (verdict.first_failure.rank, verdict.exit_code, verdict.confidence) == (1, 139, "likely")
-    assert any("ranks 0-1 ended within 12 ms" in note for note in verdict.notes), verdict.notes
+    assert any("ranks 0-1 exited within 12 ms" in note for note in verdict.notes), verdict.notes
 
 
 def test_of_ends_of_one_kind_the_cause_is_certain_and_the_rank_is_not() -> None:
     verdict = judge(Evidence(deaths=(death(0, -11, 100), death(1, -11, 104)), started=2, world_size=2))
     assert verdict.first_failure is not None
     assert (verdict.first_failure.rank, verdict.confidence) == (0, "certain")
-    assert any("ranks 0-1 ended within 4 ms" in note for note in verdict.notes), verdict.notes
+    assert any("ranks 0-1 exited within 4 ms" in note for note in verdict.notes), verdict.notes

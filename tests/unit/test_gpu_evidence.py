@@ -167,7 +167,7 @@ def test_the_numbers_of_another_pid_namespace_name_nobody(tmp_path: Path) -> Non
     assert "917744" not in finding.cause + str(finding.advice)
     shown = finding.evidence[-1].text
     assert "917744" not in shown
-    assert "1 process on it, numbered as in another pid namespace" in shown
+    assert "1 process on it (pids of another pid namespace)" in shown
     assert shown.endswith("(this rank's GPU according to its environment)")
 
 

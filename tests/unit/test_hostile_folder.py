@@ -69,7 +69,7 @@ JOURNAL: tuple[Event, ...] = (
     events.MemoryCounted(at(), 1, None),
     events.NotEnded(at(), 103, R0, 0, "D", "a mount", "umount -f x"),
     events.Noted(at(), "left behind: 7 (sleep)"),
-    events.AttemptEnded(at(), 0, "failed", "python-exception", 1, "stop", "no retry was asked for"),
+    events.AttemptEnded(at(), 0, "failed", "python-exception", 1, "stop", "no retries requested"),
     events.RunEnded(at(), 1),
 )
 WRONG: tuple[Any, ...] = (

@@ -45,7 +45,7 @@ def test_judging_that_takes_too_long_leaves_rank_and_code(tmp_path: Path) -> Non
     verdict = judging.judged(tmp_path, events(), 0, limit_s=1e-6)
     assert verdict.first_failure is not None
     assert (verdict.outcome, verdict.first_failure.rank, verdict.exit_code) == ("failed", 1, 7)
-    assert verdict.notes[-1].startswith("the logs could not be judged (they took more than 1e-06 s)")
+    assert verdict.notes[-1].startswith("the logs could not be analysed (took more than 1e-06 s)")
 
 
 def test_judging_that_breaks_leaves_rank_and_code(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_regular_expression_that_does_not_end_is_given_up() -> None:
 
 
 def test_a_stop_in_place_of_a_retry_is_the_runs_end(tmp_path: Path) -> None:
-    ended = AttemptEnded(MonotonicNs(8), 0, "failed", "unknown", 7, "retry", "the cause is not known")
+    ended = AttemptEnded(MonotonicNs(8), 0, "failed", "unknown", 7, "retry", "the cause is unknown")
     stop = SignalReceived(MonotonicNs(9), 15)
     verdict = judging.judged(tmp_path, events(), 0)
     stopped = judging.final(verdict, [*events(), ended, stop])

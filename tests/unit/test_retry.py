@@ -61,7 +61,9 @@ def test_only_failures_are_retried(outcome: Outcome) -> None:
 
 def test_a_stolen_port_costs_no_retry_but_not_for_ever() -> None:
     stolen = verdict(cause="port-in-use")
-    assert decided(stolen, asked=0, left=0) == Decision(True, "port 29500 was taken meanwhile: another port", free=True)
+    assert decided(stolen, asked=0, left=0) == Decision(
+        True, "port 29500 was taken in the meantime: trying another port", free=True
+    )
     assert not decided(stolen, asked=0, left=0, lost=5).retry
     assert not decided(verdict(cause="port-in-use", helps=False), asked=0, left=0).retry
 
@@ -94,7 +96,7 @@ def test_attempts_that_get_no_further_are_not_repeated_for_ever() -> None:
     assert decided(same, asked=9, left=7, earlier=(same,)).retry
     stopped = decided(same, asked=9, left=6, earlier=(same, same))
     assert not stopped.retry
-    assert stopped.reason == "3 attempts ended in the same way and none got any further"
+    assert stopped.reason == "3 attempts failed the same way and none got further"
     further = replace(same, step=41)
     assert decided(further, asked=9, left=6, earlier=(same, same)).retry
     assert decided(same, asked=9, left=6, earlier=(verdict(cause="unknown"), same)).retry

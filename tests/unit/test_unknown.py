@@ -53,7 +53,7 @@ def test_the_phase_points_to_where_to_look() -> None:
     assert "its variables (ddp-run --ddp-debug …)" in found(Death(Rank(0), code=3, phase="before-init")).advice[0]
     assert "MASTER_ADDR" in found(Death(Rank(0), code=3, phase="init")).advice[0]
     wrapping = found(Death(Rank(0), code=3, phase="after-init", call="DistributedDataParallel()")).advice[0]
-    assert wrapping.startswith("it ended after init_process_group, in DistributedDataParallel() and before")
+    assert wrapping.startswith("exited after init_process_group, in DistributedDataParallel() and before")
     assert found(Death(Rank(0), code=3, phase="training")).advice == ()
     assert found(Death(Rank(0), code=3)).advice == ()
 

@@ -7,13 +7,13 @@ import shlex
 from ddp_run.evidence.model import Death, Phase
 
 _POINTS_TO: dict[Phase, str] = {
-    "before-init": "it ended before init_process_group{}: look at its variables (ddp-run --ddp-debug …), imports and "
-    "data; network and NCCL had not begun",
-    "init": "it ended in init_process_group{}: look at MASTER_ADDR and MASTER_PORT, the network between the hosts and, "
-    "with NCCL, at its log (ddp-run --ddp-debug --nccl-debug info …)",
-    "after-init": "it ended after init_process_group{} and before its first step: look at the device that it chose "
-    "(LOCAL_RANK), what wraps the model, and the first batch",
-    "shutdown": "training was over{}: look at what runs after destroy_process_group and at exit",
+    "before-init": "exited before init_process_group{}: check its variables (ddp-run --ddp-debug …), imports and data; "
+    "network and NCCL were not involved yet",
+    "init": "exited in init_process_group{}: check MASTER_ADDR and MASTER_PORT, the network between the hosts and, "
+    "with NCCL, its log (ddp-run --ddp-debug --nccl-debug info …)",
+    "after-init": "exited after init_process_group{} and before its first step: check the chosen device (LOCAL_RANK), the "
+    "model wrapper and the first batch",
+    "shutdown": "training was over{}: check what runs after destroy_process_group and at exit",
 }
 """What the phase of a death points to, first of all."""
 
@@ -34,4 +34,4 @@ def by_core(death: Death) -> tuple[str, ...]:
         return (f'gdb -batch -ex bt "$(command -v python)" {shlex.quote(death.core)}',)
     if "systemd-coredump" in death.core and death.pid is not None:
         return (f"coredumpctl info {death.pid}",)
-    return (f"the core dump was given to {death.core.lstrip('|').split(' ')[0]} (kernel.core_pattern)",)
+    return (f"the core dump went to {death.core.lstrip('|').split(' ')[0]} (kernel.core_pattern)",)

@@ -17,7 +17,7 @@ from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
 NAMELESS = Rule(
-    "DDP000", "unknown", "Unknown cause", Area.UNKNOWN, Retry(helps=True, reason="the cause is not known"), "0.1"
+    "DDP000", "unknown", "Unknown cause", Area.UNKNOWN, Retry(helps=True, reason="the cause is unknown"), "0.1"
 )
 """Where no rule has anything to say."""
 
@@ -63,7 +63,7 @@ def load() -> tuple[tuple[Cause, ...], tuple[str, ...]]:
             asked = {name: getattr(module, name, None) for name in rules.QUESTIONS}
             causes.append(Cause(module.RULE, **asked, signs=getattr(module, "SIGNS", ()), text=module.__doc__ or ""))
         except Exception as error:
-            notes.append(f"rule {file_name} could not be loaded: {type(error).__name__}: {error}")
+            notes.append(f"rule {file_name} failed to load: {type(error).__name__}: {error}")
     return tuple(sorted(causes, key=lambda cause: cause.rule.code)), tuple(notes)
 
 

@@ -27,10 +27,10 @@ from ddp_run.judge.verdict import Finding, FirstFailure, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
 from ddp_run.values.frozen import frozen
 
-NOTE = "the log is cut: it does not show how the job ended; this is the strongest sign in it"
-WORDLESS = "who aborted first gave no reason; this is what another wrote"
-FOLLOWED = "another exception came last; what stands above it says more, and nothing went on in between"
-CRASHED = "whose crash it was is not shown; who lost a peer lost it by that"
+NOTE = "the log is incomplete: it does not show how the job ended; this is the strongest sign in it"
+WORDLESS = "the rank that aborted first printed no reason; this one is from another rank"
+FOLLOWED = "another exception came last, but an earlier one explains more and no progress followed it"
+CRASHED = "the log does not show which rank crashed; the ranks that lost a peer lost it to that crash"
 _LOST_A_PEER = "peer-died"
 _CRASHES = ("segfault", "native-abort", "host-oom")
 _MAY_FOLLOW = ("python-exception", "peer-died", "user-interrupt")
@@ -320,7 +320,7 @@ def _frames(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> 
     rule = next((cause.rule for cause in catalogue() if cause.rule.name == name), None)
     if rule is not None:
         where = f"{info.file.rpartition('/')[2]}:{info.line}" if info.file else "its last line"
-        cause = f"a rank ended in a traceback that is cut off, in {where}"
+        cause = f"a rank died with a traceback that is cut off, in {where}"
         yield _Sign(Finding(rule, None, cause, (torn.quote,), confidence="unknown"), index, None)
 
 

@@ -50,12 +50,10 @@ def judge(evidence: Evidence, causes: Sequence[Cause] | None = None) -> Verdict:
     verdict = judgement.verdict()
     stall = evidence.stall
     before = (
-        (f"before that there was no progress: {stall.said}",)
-        if stall and verdict.outcome not in ("hung", "succeeded")
-        else ()
+        (f"before that, no progress: {stall.said}",) if stall and verdict.outcome not in ("hung", "succeeded") else ()
     )
     left = tuple(each.said for each in evidence.not_ended)
-    release = dict.fromkeys(f"{each.release}   # lets go of them" for each in evidence.not_ended if each.release)
+    release = dict.fromkeys(f"{each.release}   # releases them" for each in evidence.not_ended if each.release)
     notes = (*verdict.notes, *before, *left, *judgement.notes)
     return replace(verdict, notes=notes, advice=(*verdict.advice, *release)).without_secrets()
 
@@ -81,7 +79,7 @@ class _Judgement:
             if first is None or not self._failed_before_hang(first):
                 return hung(attempt, self.causes, attempt.hung_s)
             self.notes.append(
-                f"{first.death.who} failed and its process did not exit; the job was ended after "
+                f"{first.death.who} failed and its process did not exit; the job was terminated after "
                 f"{attempt.hung_s:.0f} s without progress (--hang-timeout)"
             )
         if attempt.stop_signal is not None and (first is None or not self._failed_before_stop(first)):
@@ -126,8 +124,8 @@ class _Judgement:
     def _interrupted(self, judged: Sequence[_Judged]) -> Verdict:
         stop = self.attempt.stop_signal or 0
         by = in_words(-stop)
-        gone = tuple(follower(item.death, f"the job was told to stop by {by}") for item in judged)
-        retry = Retry(helps=False, reason=f"it was told to stop by {by}")
+        gone = tuple(follower(item.death, f"the job was stopped by {by}") for item in judged)
+        retry = Retry(helps=False, reason=f"the job was stopped by {by}")
         code = self._interrupted_code(stop)
         verdict = Verdict("interrupted", code, confidence="certain", collateral=gone, retry=retry)
         verdict = replace(verdict, phase=self.attempt.stop_phase, step=self.attempt.stop_step)
@@ -199,7 +197,7 @@ class _Judgement:
             return self._left_early(leaver, lost, judged)
         if lost and self.attempt.nodes == 1:
             return self._failed(lost[0], judged)
-        gone = tuple(follower(item.death, item.reason or "ended with the others") for item in judged)
+        gone = tuple(follower(item.death, item.reason or "stopped with the others") for item in judged)
         findings = self._ask(lambda cause: cause.match_launch, lambda ask: ask(self.attempt))
         specific = [finding for finding in findings if finding.rule.name not in _FALLBACKS]
         finding = self._best(specific) or (lost[0].finding if lost else self._best(findings))
@@ -258,17 +256,17 @@ class _Judgement:
             found = self._ask(lambda cause: cause.match, lambda ask: ask(death, self.attempt), general)
             if found:
                 return found[0]
-        return Finding(NAMELESS, death.rank, f"{death.who} ended", confidence="unknown")
+        return Finding(NAMELESS, death.rank, f"{death.who} exited", confidence="unknown")
 
     def _why_collateral(self, death: Death, finding: Finding) -> str | None:
         if finding.rule.consequence:
             return "lost its peer"
         sent = [number for number in death.signals_sent if death.code == -number]
         if sent:
-            return "ended with the job"
+            return "stopped with the job"
         if death.signals_sent and (finding.rule.name == "unknown" or _is_stop(death)):
             told = in_words(-death.signals_sent[0])
-            return f"ended with the job, after {told}"
+            return f"stopped with the job, after {told}"
         return "lost torch's agent" if self._went_with_agent(death) else None
 
     def _went_with_agent(self, death: Death) -> bool:
@@ -317,7 +315,7 @@ class _Judgement:
         seen = (
             f"rank {death.rank} reported its failure first"
             if death.failed_at is not None
-            else f"the kernel saw rank {death.rank} end first"
+            else f"the kernel saw rank {death.rank} exit first"
         )
         self.notes.append(f"torchrun's summary names rank {root.rank}; {seen}")
 
@@ -362,9 +360,10 @@ def _departure(rank: int | None, code: int | None, lost: Sequence[_Judged], foun
     peers = ", ".join(str(item.death.rank) for item in lost if item.death.rank is not None)
     waiting = "others" if not peers else f"rank {peers}" if len(lost) == 1 else f"ranks {peers}"
     who = "a rank" if rank is None else f"rank {rank}"
+    still = "was" if len(lost) == 1 and peers else "were"
     advice = (
         (
-            f"make all ranks run the same number of steps: {who} ended with 0 while {waiting} went on",
+            f"make all ranks run the same number of steps: {who} exited with code 0 while {waiting} went on",
             "DistributedSampler(dataset, drop_last=True), or torch.distributed.algorithms.join.Join for uneven inputs",
         )
         if code == 0
@@ -373,7 +372,7 @@ def _departure(rank: int | None, code: int | None, lost: Sequence[_Judged], foun
     return replace(
         lost[0].finding,
         rank=lost[0].death.rank,
-        cause=f"{who} exited early ({in_words(code)}) while {waiting} still needed it",
+        cause=f"{who} exited early ({in_words(code)}) while {waiting} {still} still running",
         evidence=(*(found.evidence if found is not None else ()), *lost[0].finding.evidence),
         advice=advice,
         retry=Retry(helps=False, reason="the ranks will disagree about the number of steps again")
@@ -385,12 +384,12 @@ def _departure(rank: int | None, code: int | None, lost: Sequence[_Judged], foun
 
 
 def _lost_peer(item: _Judged, who: str) -> str:
-    return f"lost its peer, {who}" if item.finding.rule.consequence else item.reason or "ended with the others"
+    return f"lost its peer, {who}" if item.finding.rule.consequence else item.reason or "stopped with the others"
 
 
 def _reason(item: _Judged, first: _Judged) -> str:
     if item.reason is not None:
         return _lost_peer(item, first.death.who)
     if item.finding.rule.name == first.finding.rule.name:
-        return f"failed later in the same way as {first.death.who}"
+        return f"failed later the same way as {first.death.who}"
     return f"failed after {first.death.who}: {item.finding.cause}"

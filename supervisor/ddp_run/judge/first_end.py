@@ -38,7 +38,7 @@ def how_close(deaths: Sequence[Death]) -> str:
     """A note on deaths whose order is not certain."""
     ranks = sorted(death.rank for death in deaths if death.rank is not None)
     apart = (max(death.order for death in deaths) - min(death.order for death in deaths)) / 1e6
-    return f"{named_ranks(ranks)} ended within {apart:.0f} ms, by the kernel's report: which came first is not certain"
+    return f"{named_ranks(ranks)} exited within {apart:.0f} ms according to the kernel: which came first is uncertain"
 
 
 def _weight(death: Death) -> int:

@@ -22,7 +22,7 @@ def hung(attempt: Evidence, causes: Sequence[Cause], after_s: float) -> Verdict:
     name = stall.cause if stall is not None else "hang"
     rule = next((cause.rule for cause in causes if cause.rule.name == name), NAMELESS)
     said = (
-        stall.said if stall is not None else f"no rank made progress for {after_s:.0f} s, and none could be looked at"
+        stall.said if stall is not None else f"no rank made progress for {after_s:.0f} s, and none could be inspected"
     )
     rank = stall.culprits[0] if stall is not None and stall.culprits else None
     shown = _with_stacks(attempt, rank)
@@ -33,10 +33,10 @@ def hung(attempt: Evidence, causes: Sequence[Cause], after_s: float) -> Verdict:
         "hung",
         CODE,
         first_failure=None if rank is None else _hanging(attempt, rank),
-        collateral=tuple(follower(death, "ended with the job") for death in attempt.deaths if death.rank != rank),
+        collateral=tuple(follower(death, "stopped with the job") for death in attempt.deaths if death.rank != rank),
         phase=_phase_of(attempt, rank),
         call=next((death.call for death in attempt.deaths if death.rank == rank), None),
-        notes=(f"the job was ended after {after_s:.0f} s without progress (--hang-timeout)",),
+        notes=(f"the job was terminated after {after_s:.0f} s without progress (--hang-timeout)",),
     )
     sure: Confidence = "certain" if stall is not None and stall.hung and stall.culprits else "likely"
     return verdict.with_finding(Finding(rule, rank, said, quotes, advice, sure if stall is not None else "unknown"))

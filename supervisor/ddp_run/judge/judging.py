@@ -40,11 +40,11 @@ def judged(folder: Path, events: Sequence[Event], attempt: int, *, limit_s: floa
         with _limit(limit_s):
             return judge(gather(folder, events, attempt))
     except _TooLong:
-        why = f"they took more than {limit_s:g} s"
+        why = f"took more than {limit_s:g} s"
     except Exception as error:
         why = _brief(error)
     verdict = judged_by_events(folder, events, attempt)
-    note = f"the logs could not be judged ({why}); this verdict rests on what ddp-run itself observed"
+    note = f"the logs could not be analysed ({why}); this verdict is based on what ddp-run itself observed"
     return replace(verdict, notes=(*verdict.notes, note))
 
 
@@ -67,7 +67,7 @@ def _stopped_before_retry(verdict: Verdict, signum: int) -> Verdict:
     name = in_words(-signum)
     title = f"stopped by {name} before the next attempt" + (f"; before that, {verdict.title}" if verdict.title else "")
     stopped = replace(verdict, outcome="interrupted", exit_code=128 + signum, title=title, advice=())
-    return replace(stopped, retry=Retry(helps=False, reason=f"it was told to stop by {name}"))
+    return replace(stopped, retry=Retry(helps=False, reason=f"the job was stopped by {name}"))
 
 
 def final_reason(reason: str, events: Sequence[Event]) -> str:
@@ -83,7 +83,7 @@ def _first_end(events: Sequence[Event], attempt: int, why: str) -> Verdict:
         for event in of_attempt(events, attempt).events
         if isinstance(event, RankFailed) or (isinstance(event, RankExited) and event.code)
     ]
-    note = (f"the attempt could not be judged ({why})",)
+    note = (f"the attempt could not be analysed ({why})",)
     if not ends:
         return Verdict("failed", 1, notes=note)
     first = min(ends, key=lambda event: event.at)

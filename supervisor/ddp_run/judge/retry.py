@@ -44,31 +44,31 @@ def decide(
     attempts' verdicts before this one; `fallback` is the backend to try where the program's fails to initialise.
     """
     if verdict.outcome not in ("failed", "hung"):
-        outcome = verdict.outcome or "nothing known"
+        outcome = verdict.outcome or "unknown outcome"
         return Decision(False, _END_REASONS.get(outcome, outcome))
     if _port_stolen(verdict, port) and ports_lost < _PORT_ROUNDS:
-        return Decision(True, f"port {port} was taken meanwhile: another port", free=True)
+        return Decision(True, f"port {port} was taken in the meantime: trying another port", free=True)
     if fallback is not None and _failed_to_initialise(verdict):
-        reason = f"the process group failed to initialise: all ranks use backend {fallback} from here on"
+        reason = f"the process group failed to initialise: all ranks fall back to backend {fallback}"
         return Decision(True, reason, free=True, backend=fallback)
     if asked == 0:
-        return Decision(False, _with_catalogue("no retry was asked for (--max-retries)", verdict))
+        return Decision(False, _with_catalogue("no retries requested (--max-retries)", verdict))
     if policy == "never":
         return Decision(False, "--retry never")
     if policy == "by-cause" and verdict.retry is not None and not verdict.retry.helps:
         return Decision(False, verdict.retry.reason)
     if retries_left <= 0:
-        return Decision(False, f"all {asked} retries of --max-retries are used up")
+        return Decision(False, f"all {asked} retries used (--max-retries)")
     if policy == "by-cause" and _stands_still([*earlier, verdict]):
-        return Decision(False, f"{_SAME_ENDS} attempts ended in the same way and none got any further")
+        return Decision(False, f"{_SAME_ENDS} attempts failed the same way and none got further")
     if policy == "always":
         return Decision(True, "--retry always")
-    return Decision(True, verdict.retry.reason if verdict.retry is not None else "the cause is not known")
+    return Decision(True, verdict.retry.reason if verdict.retry is not None else "the cause is unknown")
 
 
 def stopped(signum: int) -> Decision:
     """No other attempt: a signal told the run to stop before it began."""
-    return Decision(False, f"ddp-run was told to stop by {in_words(-signum)} before the next attempt")
+    return Decision(False, f"ddp-run was stopped by {in_words(-signum)} before the next attempt")
 
 
 def not_started(number: int, error: OSError) -> Decision:
@@ -105,7 +105,7 @@ def _port_stolen(verdict: Verdict, port: int | None) -> bool:
 
 UNDECIDED = "ddp-run was killed before deciding"
 """What a verdict says of a retry until that is decided."""
-_END_REASONS = {"succeeded": "the job succeeded", "interrupted": "ddp-run was told to stop"}
+_END_REASONS = {"succeeded": "the job succeeded", "interrupted": "ddp-run was stopped"}
 
 
 def _with_catalogue(reason: str, verdict: Verdict) -> str:

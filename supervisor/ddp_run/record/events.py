@@ -425,9 +425,9 @@ class NotEnded:
         """What happened, in a line."""
         who = f"process {self.pid}" if self.rank is None else f"rank {self.rank} (process {self.pid})"
         if self.state != "D":
-            return f"{who} had not ended yet after SIGKILL"
+            return f"{who} was still running after SIGKILL"
         on = f": {self.waits_on}" if self.waits_on else ""
-        return f"{who} could not be ended: SIGKILL waits too, until the kernel returns (state D){on}"
+        return f"{who} cannot be killed, SIGKILL is pending: stuck in the kernel (state D){on}"
 
 
 @frozen

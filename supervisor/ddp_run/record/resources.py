@@ -78,7 +78,7 @@ class Space:
     @property
     def words(self) -> str:
         """The space in one line."""
-        inodes = ", no inode is free" if self.total_inodes and not self.free_inodes else ""
+        inodes = ", no free inodes" if self.total_inodes and not self.free_inodes else ""
         return f"{self.path}: {size_in_words(self.free)} of {size_in_words(self.total)} free{inodes}"
 
 
@@ -150,7 +150,7 @@ class GpuLook:
             parts += [f"{each.who} {size_in_words(each.held)}" for each in gpu.holders if each.held is not None]
         elif gpu.holders:
             count = f"{len(gpu.holders)} process{'es' if len(gpu.holders) > 1 else ''}"
-            parts.append(f"{count} on it, numbered as in another pid namespace")
+            parts.append(f"{count} on it (pids of another pid namespace)")
         return "; ".join(parts)
 
     @property

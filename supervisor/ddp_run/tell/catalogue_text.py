@@ -27,9 +27,9 @@ def page(cause: Cause) -> str:
         f"A retry {helps}: {rule.retry.reason}.",
     ]
     if rule.consequence:
-        facts.append("A rank that shows only this followed another's failure.")
+        facts.append("A rank with only this cause is a consequence of another rank's failure.")
     if rule.supersedes:
-        facts.append("Wins over: " + ", ".join(f"[{name}]({name}.md)" for name in rule.supersedes) + ".")
+        facts.append("Supersedes: " + ", ".join(f"[{name}]({name}.md)" for name in rule.supersedes) + ".")
     return "\n".join([f"# {title.removesuffix('.')}", "", *facts, "", body.strip("\n"), ""])
 
 
@@ -40,7 +40,7 @@ def plain_page(cause: Cause, width: int) -> str:
     helps = "can help" if rule.retry.helps else "does not help"
     lines = [title.removesuffix("."), f"{rule.code}, {rule.name}; a retry {helps}: {rule.retry.reason}"]
     if rule.consequence:
-        lines.append("A rank that shows only this followed another's failure.")
+        lines.append("A rank with only this cause is a consequence of another rank's failure.")
     return "\n".join(["\n".join(textwrap.fill(line, width) for line in lines), *_plain(body, width), ""])
 
 

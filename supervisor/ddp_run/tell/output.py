@@ -176,7 +176,7 @@ class Output:
                 for quote in event.quotes:
                     self.say(f"  {quote}")
             case StallEnded():
-                self.say(f"progress again after {event.after_s:.0f} s")
+                self.say(f"progress resumed after {event.after_s:.0f} s")
             case NotEnded():
                 self.say(event.said, level="warning")
             case _:
@@ -187,7 +187,7 @@ class Output:
         raised = failed.exception
         why = f"exit code {failed.code}" if raised is None else f"{raised.type}: {raised.message}"
         where = "" if raised is None else raised.where
-        left = f"its process has not exited yet and is killed in {kill_in_s:.0f} s"
+        left = f"its process has not exited yet and will be killed in {kill_in_s:.0f} s"
         self.say(neutral(f"rank {failed.rank} failed with {why[:200]}{where}; {left}"), level="warning")
 
     def show(self, text: str) -> None:

@@ -292,7 +292,7 @@ class Tailer:
         """Open it again, at once or when it can be: a file server has come back, say, and knows its handles no more."""
         first, tail.unreadable = not tail.unreadable, True
         if first:
-            self._notes.append(f"{tail.path} cannot be read: {error.strerror}")
+            self._notes.append(f"cannot read {tail.path}: {error.strerror}")
         tail.close()
         self._polled = [other for other in self._polled if other is not tail]
         if not (first and self._follow(tail)) and tail not in self._missing:
@@ -309,7 +309,7 @@ class Tailer:
             return
         tail.unreadable = False
         if length < tail.offset:
-            self._notes.append(f"{tail.path} was truncated; shown again from its start")
+            self._notes.append(f"{tail.path} was truncated; reading it from the start")
             tail.offset, tail.fresh = 0, True
             self._mark((tail,))
         elif tail.suspect:
@@ -332,5 +332,5 @@ class Tailer:
                 self._polled.append(tail)
             return
         if (status.st_dev, status.st_ino) != tail.identity:
-            self._notes.append(f"{tail.path} was replaced; the new file is shown from its start")
+            self._notes.append(f"{tail.path} was replaced; reading the new file from the start")
             self._follow(tail)

@@ -42,7 +42,7 @@ class Teller:
             )
             verdict_file.write(self.folder.verdict, document)
         except Exception as error:
-            self.output.say(f"verdict.json cannot be written: {error}")
+            self.output.say(f"cannot write verdict.json: {error}")
             return {}
         return document
 
@@ -51,7 +51,7 @@ class Teller:
         try:
             self._show(verdict, reason, document)
         except Exception as error:
-            self.output.show(f"ddp-run: the verdict cannot be shown ({type(error).__name__}): {self.folder.verdict}")
+            self.output.show(f"ddp-run: cannot show the verdict ({type(error).__name__}): {self.folder.verdict}")
 
     def _show(self, verdict: Verdict, reason: str, document: Mapping[str, object]) -> None:
         failed = verdict.outcome != "succeeded"

@@ -160,7 +160,7 @@ def _stopped_in(verdict: Verdict) -> str:
 def _plain_title(verdict: Verdict, attempts: int) -> str:
     match verdict.outcome:
         case "succeeded":
-            return "all ranks ended with 0" + (f", in attempt {attempts}" if attempts > 1 else "")
+            return "all ranks exited with code 0" + (f", in attempt {attempts}" if attempts > 1 else "")
         case "failed":
             return f"the job failed with exit code {verdict.exit_code}"
         case "hung":
@@ -206,7 +206,7 @@ def _who(first: FirstFailure, verdict: Verdict, attempt: int, attempts: int) -> 
     if first.pid is not None:
         parts.append(f"pid {first.pid}")
     if first.signal:
-        parts.append(f"ended by {first.signal}")
+        parts.append(f"killed by {first.signal}")
     elif first.exit_code is not None:
         parts.append(f"exit code {first.exit_code}")
     if attempts > 1:
@@ -310,18 +310,18 @@ def _collateral(verdict: Verdict) -> str:
     one = len(ranks) == 1
     first = verdict.first_failure
     cause = " as well" if first is None or first.rank is None else f" after rank {first.rank}"
-    return (
-        f"{_ranks(ranks)} ended{_ends(verdict.collateral)}{cause}{why}; {'it is' if one else 'they are'} not the cause"
-    )
+    return f"{_ranks(ranks)} {_ended(verdict.collateral)}{cause}{why}; {'it is' if one else 'they are'} not the cause"
 
 
-def _ends(collateral: tuple[Collateral, ...]) -> str:
+def _ended(collateral: tuple[Collateral, ...]) -> str:
     """How all of them ended, where that was the same way."""
     ends = {other.signal or other.exit_code for other in collateral}
     end = ends.pop()
     if ends or end is None:
-        return ""
-    return f" by {end}" if isinstance(end, str) else f" with code {end}"
+        return "exited"
+    if isinstance(end, str):
+        return f"{'was' if len(collateral) == 1 else 'were'} killed by {end}"
+    return f"exited with code {end}"
 
 
 def _ranks(ranks: Collection[Rank | None]) -> str:

@@ -80,7 +80,7 @@ def match_stop(attempt: Evidence) -> Finding | None:
     cause = f"the job was stopped by {in_words(-attempt.stop_signal)}{why}"
     quotes = (told.quote,) if told is not None and told.quote is not None else ()
     advice = _look(told) if told is not None else ()
-    return Finding(RULE, None, cause, quotes, advice, retry=Retry(helps=False, reason="the job was told to stop"))
+    return Finding(RULE, None, cause, quotes, advice, retry=Retry(helps=False, reason="the job was stopped"))
 
 
 def match_launch(attempt: Evidence) -> Finding | None:

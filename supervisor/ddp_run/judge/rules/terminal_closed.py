@@ -54,5 +54,5 @@ def match_stop(attempt: Evidence) -> Finding | None:
     hit = in_whole_log(attempt, SIGNS)
     quotes = (hit.quote,) if hit is not None and hit.quote is not None else ()
     cause = "the job was stopped by SIGHUP: its terminal was probably closed"
-    stopped = Retry(helps=False, reason="the job was told to stop")
+    stopped = Retry(helps=False, reason="the job was stopped")
     return Finding(RULE, None, cause, quotes, _ADVICE, "likely", retry=stopped)
