@@ -11,8 +11,8 @@ _POINTS_TO: dict[Phase, str] = {
     "network and NCCL were not involved yet",
     "init": "exited in init_process_group{}: check MASTER_ADDR and MASTER_PORT, the network between the hosts and, "
     "with NCCL, its log (ddp-run --ddp-debug --nccl-debug info …)",
-    "after-init": "exited after init_process_group{} and before its first step: check the chosen device (LOCAL_RANK), the "
-    "model wrapper and the first batch",
+    "after-init": "exited after init_process_group{} and before its first step: check the chosen device "
+    "(LOCAL_RANK), the model wrapper and the first batch",
     "shutdown": "training was over{}: check what runs after destroy_process_group and at exit",
 }
 """What the phase of a death points to, first of all."""
