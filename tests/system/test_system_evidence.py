@@ -230,6 +230,6 @@ def test_a_full_temporary_folder_ends_no_rank(ddp: Launcher, shared_memory: str)
         ddp, mounted, "--nproc-per-node", 2, ddp.script("import os; print('rank', os.environ['RANK'])")
     )
     assert (outcome.code, sorted(outcome.stdout.split())) == (0, ["0", "1", "[rank0]:", "[rank1]:", "rank", "rank"])
-    unseen = [event["text"] for event in outcome.named("Noted") if "cannot be observed" in event["text"]]
+    unseen = [event["text"] for event in outcome.named("Noted") if "cannot be monitored" in event["text"]]
     assert len(unseen) == (2 if shared_memory == "full" else 0)
     assert all("No space left" in text for text in unseen)
