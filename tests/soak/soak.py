@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 FAULTS = HERE.parent / "faults"
 SLOW = ["evaluate", "save", "compile", "download", "debugger", "data", "pause", "accumulate", "late-init", "startup"]
 SLOW += ["wait-for-file", "timer", "upload"]
-UNSEEN = ("observed",)
+UNSEEN = ("cannot be monitored", "progress monitoring disabled")
 """Of notes in the journal: ddp-run itself went wrong."""
 
 
