@@ -18,6 +18,6 @@ def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
     events = recorded.events
     made = attempts_made(events)
     if not made:
-        raise ValueError(f"{folder / 'events.jsonl'} tells of no attempt")
+        raise ValueError(f"{folder / 'events.jsonl'} records no attempt")
     verdict = judging.final(judging.judged(folder, events, made[-1]), events)
     return replace(verdict, notes=(*verdict.notes, *recorded.notes)), events
