@@ -75,7 +75,7 @@ def test_verdict(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_block_is_short(name: str) -> None:
     """What happened and where, the proof, what to do: on a screen beside what came before."""
-    block = verdict_block(verdict_of(SAMPLES / name), folder=SAMPLES / name, attempt=0, attempts=1, width=120)
+    block = verdict_block(verdict_of(SAMPLES / name), folder=SAMPLES / name, attempts=1, width=120)
     assert len(block.splitlines()) <= 16
 
 

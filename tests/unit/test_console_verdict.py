@@ -50,7 +50,6 @@ def block(verdict: Verdict, *, colour: bool = False, decision: str | None = None
     return verdict_block(
         verdict,
         folder=FOLDER,
-        attempt=1,
         attempts=2,
         decision=decision,
         colour=colour,
@@ -131,7 +130,7 @@ def test_interrupted_and_succeeded_have_their_own_words() -> None:
         "interrupted[DDP901]: the job was stopped from outside"
     )
     assert block(Verdict("succeeded", 0)) == "ok: all ranks exited with code 0, in attempt 2"
-    assert verdict_block(Verdict("succeeded", 0), folder=FOLDER, attempt=0, attempts=1) == ""
+    assert verdict_block(Verdict("succeeded", 0), folder=FOLDER, attempts=1) == ""
 
 
 def test_quoted_text_cannot_touch_the_terminal_and_long_lines_say_how_long() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +12,7 @@ from types import ModuleType
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import rules
-from ddp_run.judge.signs import Sign
+from ddp_run.judge.signs import Sign, words
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
@@ -70,6 +70,28 @@ def load() -> tuple[tuple[Cause, ...], tuple[str, ...]]:
 def catalogue() -> tuple[Cause, ...]:
     """All causes, by code."""
     return load()[0]
+
+
+GENERAL = ("python-exception", "unknown")
+"""What is said of a rank where no other cause is found, in this order."""
+
+
+def rule_named(name: str, causes: Iterable[Cause] | None = None) -> Rule | None:
+    """The cause of that name; null where the catalogue, or what is given of it, has none."""
+    known = catalogue() if causes is None else causes
+    return next((cause.rule for cause in known if cause.rule.name == name), None)
+
+
+def not_superseded(findings: Sequence[Finding], by: Iterable[Finding] | None = None) -> list[Finding]:
+    """The findings that no other one (of `by`, where given) supersedes; all of them, where that leaves none."""
+    superseded = {name for finding in (findings if by is None else by) for name in finding.rule.supersedes}
+    return [finding for finding in findings if finding.rule.name not in superseded] or list(findings)
+
+
+@cache
+def sign_words() -> tuple[str, ...]:
+    """What any rule looks for in a log."""
+    return tuple(words(sign for cause in catalogue() for sign in cause.signs))
 
 
 def follows_another(exception: ExceptionInfo) -> bool:

@@ -13,17 +13,15 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 
 from ddp_run.evidence import childfailed, traceback_text
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import raised, torn_frames
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge import oom_text
-from ddp_run.judge.catalogue import catalogue
+from ddp_run.judge.catalogue import GENERAL, catalogue, not_superseded, rule_named, sign_words
 from ddp_run.judge.diagnose import judge
-from ddp_run.judge.signs import words
-from ddp_run.judge.verdict import Finding, FirstFailure, Verdict
+from ddp_run.judge.verdict import SUREST_FIRST, Finding, FirstFailure, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
 from ddp_run.values.frozen import frozen
 
@@ -74,8 +72,7 @@ _HANDLED = re.compile(
     r"|[Rr]etry(?:ing)? (?:in|after|\d)|[Ss]tarting (?:fresh|from scratch|over)\b)"
 )
 """What a program says of an error that it goes on after."""
-_UNSURE = ("python-exception", "unknown")
-_OF_THE_KILLED = (*_UNSURE, "file-not-found")
+_OF_THE_KILLED = (*GENERAL, "file-not-found")
 
 
 @frozen
@@ -91,8 +88,8 @@ class _Sign:
     def strength(self) -> tuple[bool, bool, int, int]:
         """For ordering, the strongest first: a cause, of an exception, surely meant, the earliest."""
         rule = self.finding.rule
-        sure = ("certain", "likely", "unknown").index(self.finding.confidence)
-        return rule.consequence, rule.name in _UNSURE, sure, self.index
+        sure = SUREST_FIRST.index(self.finding.confidence)
+        return rule.consequence, rule.name in GENERAL, sure, self.index
 
 
 def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
@@ -112,7 +109,7 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
         return strict
     if strict.cause in (None, "unknown", _ABORTED):
         return _with(strict, found, WORDLESS if strict.cause == _ABORTED else NOTE)
-    if found.finding.rule.name in _UNSURE:
+    if found.finding.rule.name in GENERAL:
         return strict
     return _with(replace(strict, first_failure=None, collateral=()), found)  # who only noticed did not fail first
 
@@ -120,10 +117,9 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
 def _strongest(signs: Iterable[_Sign]) -> _Sign | None:
     """The one to believe: a cause wins over those that come of it, wherever they stand."""
     told = list(signs)
-    causes = [sign.finding.rule for sign in told if not sign.finding.rule.consequence]
-    superseded = {name for rule in causes for name in rule.supersedes}
-    left = [sign for sign in told if sign.finding.rule.name not in superseded] or told
-    return min(left, key=lambda sign: sign.strength, default=None)
+    causes = [sign.finding for sign in told if not sign.finding.rule.consequence]
+    left = {finding.rule.name for finding in not_superseded([sign.finding for sign in told], by=causes)}
+    return min((sign for sign in told if sign.finding.rule.name in left), key=lambda sign: sign.strength, default=None)
 
 
 def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
@@ -144,7 +140,7 @@ def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
         for sign in signs
         if sign.index < last
         and not sign.finding.rule.consequence
-        and sign.finding.rule.name not in (*_UNSURE, *_MAY_FOLLOW)
+        and sign.finding.rule.name not in (*GENERAL, *_MAY_FOLLOW)
         and (sign.rank is None or first is None or sign.rank == first)
     ]
     exception = strict.first_failure.exception if strict.first_failure is not None else None
@@ -284,7 +280,7 @@ def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText, summ
         for code in _codes(spoken.lines[index]):
             death = Death(rank=rank, code=code, stderr=window)
             for found in _asked(death, everything):
-                if found.rule.name not in _UNSURE and found.evidence:
+                if found.rule.name not in GENERAL and found.evidence:
                     yield _Sign(found, index, rank)
 
 
@@ -317,7 +313,7 @@ def _frames(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> 
         death = Death(rank=None, exception=info, stderr=spoken.text(indexes))
         yield from (_Sign(found, index, None, info) for found in _asked(death, everything))
     name = torn.cause or "python-exception"
-    rule = next((cause.rule for cause in catalogue() if cause.rule.name == name), None)
+    rule = rule_named(name)
     if rule is not None:
         where = f"{info.file.rpartition('/')[2]}:{info.line}" if info.file else "its last line"
         cause = f"a rank died with a traceback that is cut off, in {where}"
@@ -326,12 +322,6 @@ def _frames(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> 
 
 def _alone(ranks: Sequence[Rank]) -> Rank | None:
     return ranks[0] if len(ranks) == 1 else None
-
-
-@cache
-def sign_words() -> tuple[str, ...]:
-    """What any rule looks for."""
-    return tuple(words(sign for cause in catalogue() for sign in cause.signs))
 
 
 def _asked(death: Death, everything: LogText) -> list[Finding]:
@@ -343,7 +333,6 @@ def _asked(death: Death, everything: LogText) -> list[Finding]:
             with suppress(Exception):  # the strict reading tells of a broken rule
                 finding = cause.match(death, run)
                 found += [] if finding is None else [finding]
-    if any(finding.rule.name not in _UNSURE for finding in found):
-        found = [finding for finding in found if finding.rule.name not in _UNSURE]
-    superseded = {name for finding in found for name in finding.rule.supersedes}
-    return [finding for finding in found if finding.rule.name not in superseded] or found
+    if any(finding.rule.name not in GENERAL for finding in found):
+        found = [finding for finding in found if finding.rule.name not in GENERAL]
+    return not_superseded(found)

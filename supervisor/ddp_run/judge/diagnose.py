@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ddp_run.evidence.model import UNORDERED, CleanExit, Death, Evidence, Phase
-from ddp_run.judge.catalogue import NAMELESS, Cause, load
+from ddp_run.judge.catalogue import GENERAL, NAMELESS, Cause, load, not_superseded
+from ddp_run.judge.early_exit import ended_silently, finished_first
 from ddp_run.judge.first_end import first_end, how_close
 from ddp_run.judge.first_failure import follower, of_clean_exit, of_death
 from ddp_run.judge.hung import hung
-from ddp_run.judge.verdict import Area, Confidence, Finding, FirstFailure, Retry, Verdict
+from ddp_run.judge.verdict import SUREST_FIRST, Area, Finding, FirstFailure, Retry, Verdict
 from ddp_run.record.events import Rank
 from ddp_run.values.exit_status import in_words, shell_code
 
@@ -24,7 +25,6 @@ LOST = 75
 """Exit code where no rank failed by itself (EX_TEMPFAIL): worth a requeue."""
 USAGE = 2
 _Asked = TypeVar("_Asked")
-_FALLBACKS = ("python-exception", "unknown")
 _WITH_AGENT_NS = 1_000_000_000
 _STOP_TYPES = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
 
@@ -198,8 +198,7 @@ class _Judgement:
         if lost and self.attempt.nodes == 1:
             return self._failed(lost[0], judged)
         gone = tuple(follower(item.death, item.reason or "stopped with the others") for item in judged)
-        findings = self._ask(lambda cause: cause.match_launch, lambda ask: ask(self.attempt))
-        specific = [finding for finding in findings if finding.rule.name not in _FALLBACKS]
+        findings, specific = self._of_launch()
         finding = self._best(specific) or (lost[0].finding if lost else self._best(findings))
         phase: Phase | None = None if self.attempt.started or self.attempt.deaths else "launch"
         usage = finding is not None and finding.rule.area is Area.LAUNCH
@@ -210,12 +209,16 @@ class _Judgement:
 
     def _from_text_without_deaths(self) -> Verdict:
         """A launch that failed, as the text shows; else there is nothing to say."""
-        findings = self._ask(lambda cause: cause.match_launch, lambda ask: ask(self.attempt))
-        specific = [finding for finding in findings if finding.rule.name not in _FALLBACKS]
+        findings, specific = self._of_launch()
         finding = self._best(specific or findings)
         if finding is None or (self.attempt.agent.code is None and not specific):
             return Verdict(None, None)
         return Verdict("failed", self.attempt.agent.code, phase="launch").with_finding(finding)
+
+    def _of_launch(self) -> tuple[list[Finding], list[Finding]]:
+        """What the rules say of the launch, and of that what is no general cause."""
+        findings = self._ask(lambda cause: cause.match_launch, lambda ask: ask(self.attempt))
+        return findings, [finding for finding in findings if finding.rule.name not in GENERAL]
 
     # -------------------------------------------------------------------------------------- who did it
 
@@ -229,7 +232,7 @@ class _Judgement:
     def _left_early(self, leaver: CleanExit, lost: Sequence[_Judged], judged: Sequence[_Judged]) -> Verdict:
         first = of_clean_exit(leaver)
         gone = tuple(follower(item.death, _lost_peer(item, f"rank {leaver.rank}")) for item in judged)
-        finding = _departure(leaver.rank, 0, lost)
+        finding = finished_first(leaver.rank, lost[0].finding, [item.death for item in lost])
         return Verdict("failed", 1, first_failure=first, collateral=gone).with_finding(finding)
 
     def _named(self, first: _Judged, judged: Sequence[_Judged]) -> _Judged:
@@ -238,12 +241,13 @@ class _Judgement:
         silent = first.finding.rule.name == "unknown" and (first.death.code is None or first.death.code > 0)
         if not lost or not silent:
             return first
-        return replace(first, finding=_departure(first.death.rank, first.death.code, lost, first.finding))
+        waiting = [item.death for item in lost]
+        return replace(first, finding=ended_silently(first.death, first.finding, lost[0].finding, waiting))
 
     # ------------------------------------------------------------------------------------- one death
 
     def _judge_death(self, death: Death) -> _Judged:
-        specific = [cause for cause in self.causes if cause.rule.name not in _FALLBACKS]
+        specific = [cause for cause in self.causes if cause.rule.name not in GENERAL]
         findings = self._ask(lambda cause: cause.match, lambda ask: ask(death, self.attempt), specific)
         best = self._best(findings)
         if best is None:
@@ -251,7 +255,7 @@ class _Judgement:
         return _Judged(death, best, self._why_collateral(death, best))
 
     def _fallback(self, death: Death) -> Finding:
-        for name in _FALLBACKS:
+        for name in GENERAL:
             general = [cause for cause in self.causes if cause.rule.name == name]
             found = self._ask(lambda cause: cause.match, lambda ask: ask(death, self.attempt), general)
             if found:
@@ -301,9 +305,7 @@ class _Judgement:
 
     def _best(self, findings: Sequence[Finding]) -> Finding | None:
         """What no other finding supersedes; a cause before a consequence, the surer one first."""
-        superseded = {name for finding in findings for name in finding.rule.supersedes}
-        left = [finding for finding in findings if finding.rule.name not in superseded] or list(findings)
-        return min(left, key=_precedence, default=None)
+        return min(not_superseded(findings), key=_precedence, default=None)
 
     # ----------------------------------------------------------------------------------- cross-checks
 
@@ -335,8 +337,7 @@ class _Judgement:
 
 
 def _precedence(finding: Finding) -> tuple[bool, int, str]:
-    sure: tuple[Confidence, ...] = ("certain", "likely", "unknown")
-    return finding.rule.consequence, sure.index(finding.confidence), finding.rule.code
+    return finding.rule.consequence, SUREST_FIRST.index(finding.confidence), finding.rule.code
 
 
 def _by_order(deaths: Iterable[Death]) -> list[Death]:
@@ -354,33 +355,6 @@ def _kind(item: _Judged) -> tuple[str, str | None, int | None]:
 def _is_stop(death: Death) -> bool:
     """An exception by which a program obeys a signal; no exception counts as one."""
     return death.exception is None or death.exception.type.rpartition(".")[2] in _STOP_TYPES
-
-
-def _departure(rank: int | None, code: int | None, lost: Sequence[_Judged], found: Finding | None = None) -> Finding:
-    peers = ", ".join(str(item.death.rank) for item in lost if item.death.rank is not None)
-    waiting = "others" if not peers else f"rank {peers}" if len(lost) == 1 else f"ranks {peers}"
-    who = "a rank" if rank is None else f"rank {rank}"
-    still = "was" if len(lost) == 1 and peers else "were"
-    advice = (
-        (
-            f"make all ranks run the same number of steps: {who} exited with code 0 while {waiting} went on",
-            "DistributedSampler(dataset, drop_last=True), or torch.distributed.algorithms.join.Join for uneven inputs",
-        )
-        if code == 0
-        else (found.advice if found is not None else ())
-    )
-    return replace(
-        lost[0].finding,
-        rank=lost[0].death.rank,
-        cause=f"{who} exited early ({in_words(code)}) while {waiting} {still} still running",
-        evidence=(*(found.evidence if found is not None else ()), *lost[0].finding.evidence),
-        advice=advice,
-        retry=Retry(helps=False, reason="the ranks will disagree about the number of steps again")
-        if code == 0
-        else None,
-        exception=None,
-        confidence="likely" if code is None else "certain",
-    )
 
 
 def _lost_peer(item: _Judged, who: str) -> str:

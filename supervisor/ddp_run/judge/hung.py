@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence, Phase, Quote
-from ddp_run.judge.catalogue import NAMELESS, Cause
+from ddp_run.judge.catalogue import NAMELESS, Cause, rule_named
 from ddp_run.judge.first_failure import follower, of_clean_exit, of_death
 from ddp_run.judge.verdict import Confidence, Finding, FirstFailure, Verdict
 from ddp_run.record import file_names
@@ -20,7 +20,7 @@ def hung(attempt: Evidence, causes: Sequence[Cause], after_s: float) -> Verdict:
     """The verdict, `after_s` seconds of --hang-timeout being over."""
     stall = attempt.stall
     name = stall.cause if stall is not None else "hang"
-    rule = next((cause.rule for cause in causes if cause.rule.name == name), NAMELESS)
+    rule = rule_named(name, causes) or NAMELESS
     said = (
         stall.said if stall is not None else f"no rank made progress for {after_s:.0f} s, and none could be inspected"
     )

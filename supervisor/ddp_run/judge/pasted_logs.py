@@ -9,10 +9,9 @@ from ddp_run.evidence import scan
 from ddp_run.evidence.pasted import transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.judge import catalogue, cut_log, diagnose
-from ddp_run.judge.signs import words
 from ddp_run.judge.verdict import Verdict
 
-_VAGUE = (None, "unknown", "python-exception", "peer-died")
+_VAGUE = (None, *catalogue.GENERAL, "peer-died")
 
 
 def explain_text(text: str) -> Verdict:
@@ -40,5 +39,4 @@ def _read(logs: Sequence[Log]) -> Verdict:
 
 def wanted_words() -> frozenset[str]:
     """What any rule or reader may want of a large log."""
-    signs = (sign for cause in catalogue.catalogue() for sign in cause.signs)
-    return frozenset({*words(signs), *transcript.WORDS})
+    return frozenset({*catalogue.sign_words(), *transcript.WORDS})

@@ -10,6 +10,8 @@ from ddp_run.values.exit_status import in_words
 
 _SAME_ENDS = 3
 """Attempts that end alike without getting further before the next one is not made."""
+_AT_INIT = ("nccl-network", "cuda-unavailable", "driver-mismatch")
+"""Causes that are the backend's where they come in init_process_group."""
 _PORT_ROUNDS = 5
 """How many ports may be stolen between our test of them and the agent's bind before it counts as a failure."""
 
@@ -78,9 +80,7 @@ def not_started(number: int, error: OSError) -> Decision:
 
 def _failed_to_initialise(verdict: Verdict) -> bool:
     """A communicator that could not be made, or no device for the backend; NCCL makes one at the first collective."""
-    return verdict.cause == "nccl-init" or (
-        verdict.phase == "init" and verdict.cause in ("nccl-network", "cuda-unavailable", "driver-mismatch")
-    )
+    return verdict.cause == "nccl-init" or (verdict.phase == "init" and verdict.cause in _AT_INIT)
 
 
 def _stands_still(verdicts: Sequence[Verdict]) -> bool:

@@ -139,6 +139,11 @@ def every(log: LogText, sign: Sign) -> list[Hit]:
     return [Hit(sign, match, log.quote(index), None, "certain") for index, match in found if match is not None]
 
 
+def quotes(*hits: Hit | None) -> tuple[Quote, ...]:
+    """The lines of those that were found, as evidence."""
+    return tuple(hit.quote for hit in hits if hit is not None and hit.quote is not None)
+
+
 def words(signs: Iterable[Sign]) -> Collection[str]:
     """All literals, each once."""
     return sorted({sign.words for sign in signs})

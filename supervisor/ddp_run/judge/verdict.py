@@ -16,6 +16,7 @@ from ddp_run.values.redaction import redact_lines, redact_value
 
 Outcome = Literal["succeeded", "failed", "hung", "interrupted", "refused"]
 Confidence = Literal["certain", "likely", "unknown"]
+SUREST_FIRST: tuple[Confidence, ...] = ("certain", "likely", "unknown")
 
 
 class Area(StrEnum):

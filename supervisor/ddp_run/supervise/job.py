@@ -168,8 +168,6 @@ class _Job:
 
     def _attempt(self) -> _Outcome:
         """One attempt that counts; those that only lost their port, or their backend, do not."""
-        from ddp_run.tell import verdict_text
-
         while True:
             if self._last is not None:
                 self._serve(0)  # not before the first attempt: its agent runs already, and signals are for it
@@ -193,13 +191,9 @@ class _Job:
                 self._counted += 1
                 return outcome
             self._catch_up()
-            if outcome.decision.backend is not None:
-                self._backend = outcome.decision.backend
-                self.output.show(verdict_text.attempt_line(outcome.verdict))
-                self.output.say(outcome.decision.reason, level="warning")
-            else:
-                self._ports_lost += 1
-                self.output.say(f"attempt {attempt.number} not counted: {outcome.decision.reason}")
+            self._backend = outcome.decision.backend or self._backend
+            self._ports_lost += outcome.decision.backend is None
+            self._teller().repeated(outcome.verdict, outcome.decision, attempt.number)
 
     def _start_attempt(self) -> Attempt:
         number = self._attempts
@@ -288,24 +282,10 @@ class _Job:
                 self.output.say(f"cannot show the last lines of the failed ranks ({type(error).__name__})")
 
     def _announce_retry(self, outcome: _Outcome, delay_s: float) -> None:
-        from ddp_run.tell import verdict_text
-
         self._catch_up()
-        if self._stops:
-            return
-        attempts = self.plan.options.max_retries + 1
-        if self.output.json:
-            verdict, reason = outcome.verdict, outcome.decision.reason
-            self.output.say("retrying", level="warning", cause=verdict.cause, reason=reason, delay_s=round(delay_s, 3))
-            return
-        line = verdict_text.retry_line(
-            outcome.verdict,
-            delay_s=delay_s,
-            attempt=self._counted + 1,
-            attempts=attempts,
-            reason=outcome.decision.reason,
-        )
-        self.output.show(line)
+        if not self._stops:
+            attempt, most = self._counted + 1, self.plan.options.max_retries + 1
+            self._teller().retrying(outcome.verdict, outcome.decision.reason, delay_s=delay_s, attempt=attempt, of=most)
 
     def _pause(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

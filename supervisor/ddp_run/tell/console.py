@@ -16,7 +16,7 @@ from ddp_run.tell.line_form import fitting, label, prefixed
 from ddp_run.tell.outlet import Outlet
 from ddp_run.tell.selection import Prefix, Shown, shown_by
 from ddp_run.tell.tail import Chunk
-from ddp_run.values.lines import MAX_HELD, Collapser, Group, LineBuffer, Stream, neutral, readable
+from ddp_run.values.lines import MAX_HELD, Collapser, Group, LineBuffer, Stream, readable
 from ddp_run.values.raw_lines import RawLines
 
 _FLOOD: Final = 64 << 10
@@ -387,8 +387,3 @@ def _same_terminal(one: int, other: int) -> bool:
         return os.isatty(one) and os.isatty(other) and os.fstat(one).st_rdev == os.fstat(other).st_rdev
     except OSError:
         return False
-
-
-def not_shown(count: int, folder: str) -> str:
-    """The sentence for bytes that `Console.finish`, or a filter, left in the files."""
-    return f"ddp-run: {count} bytes not displayed (console too slow); full output: {neutral(folder)}"

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ddp_run.judge.verdict import Verdict
+from ddp_run.record import file_names
 from ddp_run.record.events import Event, Rank, RankExited, RankStarted
 from ddp_run.tell.tail import Chunk
 from ddp_run.values.lines import Stream
 
 _LAST_BYTES = 64 << 10
 _LAST_LINES = 200
-_STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
+_STREAMS: dict[Stream, str] = {"stdout": file_names.STDOUT, "stderr": file_names.STDERR}
 
 
 def failed_lines(verdict: Verdict, events: Sequence[Event], folder: Path) -> Iterator[Chunk]:
@@ -23,8 +24,8 @@ def failed_lines(verdict: Verdict, events: Sequence[Event], folder: Path) -> Ite
         start = started.get(rank)
         if start is None:
             continue
-        for stream in _STREAMS:
-            data = _ending(folder / start.folder / f"{stream}.log")
+        for stream, name in _STREAMS.items():
+            data = _ending(folder / start.folder / name)
             if data:
                 yield Chunk(rank, start.local_rank, stream, data)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast, final
 
 from ddp_run.record.events import Event, NativeFramesSeen, NotEnded, RankFailed, StallEnded, StallSeen, StragglerSeen
-from ddp_run.tell.console import Console, not_shown
+from ddp_run.tell.console import Console
 from ddp_run.tell.selection import Mode, prefix_of, shown_by
 from ddp_run.tell.tail import Tailer
 from ddp_run.values import terminal
@@ -120,7 +120,7 @@ class Output:
         self.console.drain(tailer.drain(_TAIL_BUDGET), deadline, stall_s=_STALL_S, give_up=give_up)
         left = tailer.left()
         if left:
-            self.show(not_shown(left, str(folder)))
+            self.show(f"ddp-run: {left} bytes not displayed (console too slow); full output: {neutral(str(folder))}")
         self._unlisten(tailer)
 
     def show_failed(self, verdict: Verdict, events: Sequence[Event], folder: Path) -> None:

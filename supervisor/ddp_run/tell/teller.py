@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event
 from ddp_run.record.journal import clock
@@ -53,6 +54,23 @@ class Teller:
         except Exception as error:
             self.output.show(f"ddp-run: cannot show the verdict ({type(error).__name__}): {self.folder.verdict}")
 
+    def retrying(self, verdict: Verdict, reason: str, *, delay_s: float, attempt: int, of: int) -> None:
+        """An attempt is over and another one follows, `attempt` (from 1) of at most `of` that count."""
+        if self.output.json:
+            level, delay_s = "warning", round(delay_s, 3)
+            self.output.say("retrying", level=level, cause=verdict.cause, reason=reason, delay_s=delay_s)
+        else:
+            line = verdict_text.retry_line(verdict, delay_s=delay_s, attempt=attempt, attempts=of, reason=reason)
+            self.output.show(line)
+
+    def repeated(self, verdict: Verdict, decision: Decision, number: int) -> None:
+        """Attempt `number` is made again and does not count."""
+        if decision.backend is None:
+            self.output.say(f"attempt {number} not counted: {decision.reason}")
+            return
+        self.output.show(verdict_text.attempt_line(verdict))
+        self.output.say(decision.reason, level="warning")
+
     def _show(self, verdict: Verdict, reason: str, document: Mapping[str, object]) -> None:
         failed = verdict.outcome != "succeeded"
         if self.output.json:
@@ -64,7 +82,6 @@ class Teller:
                     colour=self.output.colour,
                     width=self.output.width,
                     folder=self.folder.path,
-                    attempt=self.attempts - 1,
                     attempts=self.attempts,
                     decision=f"not retried: {reason}",
                 )

@@ -69,7 +69,6 @@ def verdict_block(
     verdict: Verdict,
     *,
     folder: Path,
-    attempt: int,
     attempts: int,
     decision: str | None = None,
     colour: bool = False,
@@ -78,14 +77,14 @@ def verdict_block(
 ) -> str:
     """The verdict for people, without a final newline; empty where there is nothing to say.
 
-    `attempt` is the one judged, counted from 0, of `attempts` that were made. `decision` says in words what was
-    decided about a retry ("not retried: …"). `width` in columns only shortens quotations.
+    It is the last of `attempts` that were made. `decision` says in words what was decided about a retry ("not
+    retried: …"). `width` in columns only shortens quotations.
     """
     if verdict.outcome == "succeeded" and attempts == 1 and not verdict.notes:
         return ""
     paint = _painter(colour)
     lines = [_headline(verdict, attempts, paint)]
-    lines += _where(verdict, attempt, attempts, read_line, width, paint)
+    lines += _where(verdict, attempts, read_line, width, paint)
     ending = [f"   {paint('arrow', '=')} note: {note}" for note in _notes(verdict, decision)]
     ending += _helps(verdict.advice, paint)
     if verdict.cause is not None and verdict.outcome != "interrupted":
@@ -175,7 +174,6 @@ def _plain_title(verdict: Verdict, attempts: int) -> str:
 
 def _where(
     verdict: Verdict,
-    attempt: int,
     attempts: int,
     read_line: SourceLine,
     width: int,
@@ -186,7 +184,7 @@ def _where(
     if first is None:
         return []
     arrow = f"  {paint('arrow', '-->')} "
-    who = _who(first, verdict, attempt, attempts)
+    who = _who(first, verdict, attempts)
     exception = first.exception
     if exception is None or exception.file is None:
         return [arrow + who]
@@ -200,7 +198,7 @@ def _where(
     return lines
 
 
-def _who(first: FirstFailure, verdict: Verdict, attempt: int, attempts: int) -> str:
+def _who(first: FirstFailure, verdict: Verdict, attempts: int) -> str:
     who = "a rank" if first.rank is None else f"rank {first.rank}"
     parts = [who + (f" on {neutral(first.host)}" if first.host else "")]
     if first.pid is not None:
@@ -210,7 +208,7 @@ def _who(first: FirstFailure, verdict: Verdict, attempt: int, attempts: int) -> 
     elif first.exit_code is not None:
         parts.append(f"exit code {first.exit_code}")
     if attempts > 1:
-        parts.append(f"attempt {attempt + 1}")
+        parts.append(f"attempt {attempts}")
     if verdict.step is not None:
         parts.append(f"after step {verdict.step}")
     if verdict.phase is not None:

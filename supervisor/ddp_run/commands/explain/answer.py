@@ -72,7 +72,6 @@ def print_answer(answer: Answer, *, as_json: bool, width: int, colour: bool) -> 
             colour=colour,
             width=width,
             folder=answer.folder or Path(),
-            attempt=attempts - 1,
             attempts=attempts,
             decision=answer.decision,
         )

@@ -29,7 +29,7 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.judge.gpu_text import ended_by_gpu
-from ddp_run.judge.signs import Hit, Sign
+from ddp_run.judge.signs import Hit, Sign, quotes
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -126,7 +126,7 @@ def _before(hit: Hit, quotes: tuple[Quote, ...]) -> Hit:
 
 
 def _own(hit: Hit) -> tuple[Quote, ...]:
-    return (hit.quote,) if hit.quote is not None else ()
+    return quotes(hit)
 
 
 def _meaning(check: str) -> str:

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.model import Death, Evidence, LogText, Quote
+from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, is_of_a_gpu, vendor
-from ddp_run.judge.signs import Hit, Sign, every
+from ddp_run.judge.signs import Hit, Sign, every, quotes
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -126,7 +126,7 @@ def _all(log: LogText) -> list[Hit]:
 
 def _said(hit: Hit, death: Death, xid: Hit | None) -> Finding:
     sure: Confidence = "likely" if hit.sign in _LIKELY and xid is None else hit.confidence
-    also: tuple[Quote, ...] = (xid.quote,) if xid is not None and xid.quote is not None else ()
+    also = quotes(xid)
     cause = f"{death.who}'s GPU failed: {hit.match[0].removeprefix('CUDA error: ').strip().rstrip('.')}"
     if xid is not None:
         cause += f" (GPU at PCI {xid['pci']}, Xid {xid['number']})"

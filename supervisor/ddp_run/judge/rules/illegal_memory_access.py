@@ -24,7 +24,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, vendor
-from ddp_run.judge.signs import Hit, Sign, anywhere
+from ddp_run.judge.signs import Hit, Sign, anywhere, quotes
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -78,7 +78,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     cause = f"{death.who}'s GPU kernel failed: {_what(hit)}"
     if hit.exception is not None and (where := death.where):
         cause += f", surfaced{where.replace(' (', ' at ').rstrip(')')} (the kernel may have been launched earlier)"
-    also = (fault.quote,) if fault is not None and fault.quote is not None else ()
+    also = quotes(fault)
     return hit.finding(RULE, death, cause, _advice(hit, attempt), also=also)
 
 

@@ -22,7 +22,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
-from ddp_run.judge.signs import Sign, anywhere
+from ddp_run.judge.signs import Sign, anywhere, quotes
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -59,7 +59,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     cause = f"{death.who} could not lock memory in {hit['call']}"
     known = limit["limit"] if limit is not None else None
     cause += f": the limit is {known}{' bytes' if known.isdigit() else ''}" if known else ""
-    also = (limit.quote,) if limit is not None and limit.quote is not None else ()
+    also = quotes(limit)
     return hit.finding(RULE, death, cause, _ADVICE, confidence=sure, also=also)
 
 

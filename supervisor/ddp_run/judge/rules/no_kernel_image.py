@@ -22,7 +22,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, vendor
-from ddp_run.judge.signs import Hit, Sign, anywhere
+from ddp_run.judge.signs import Hit, Sign, anywhere, quotes
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -73,7 +73,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     which = f" ({', '.join(part for part in (gpu, arch) if part)})" if arch or gpu else ""
     sure = "likely" if hit.sign is _FUNCTION and warned is None and hit["runtime"] == "CUDA" else hit.confidence
     cause = f"{death.who} has no kernel for its GPU{which}: {_whose(warned, death)}{death.where}"
-    also = (warned.quote,) if warned is not None and warned.quote is not None else ()
+    also = quotes(warned)
     return hit.finding(RULE, death, cause, _advice(hit, arch, warned is not None), confidence=sure, also=also)
 
 

@@ -18,7 +18,7 @@ import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, quotes
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.values.exit_status import in_words
 
@@ -78,9 +78,8 @@ def match_stop(attempt: Evidence) -> Finding | None:
         return None
     why = f": {told['what']}" if told is not None else ""
     cause = f"the job was stopped by {in_words(-attempt.stop_signal)}{why}"
-    quotes = (told.quote,) if told is not None and told.quote is not None else ()
     advice = _look(told) if told is not None else ()
-    return Finding(RULE, None, cause, quotes, advice, retry=Retry(helps=False, reason="the job was stopped"))
+    return Finding(RULE, None, cause, quotes(told), advice, retry=Retry(helps=False, reason="the job was stopped"))
 
 
 def match_launch(attempt: Evidence) -> Finding | None:

@@ -25,7 +25,7 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words, quotes
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -106,7 +106,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return _bus_error_without_a_word(death, attempt)
     clear = anywhere(death.stderr, (*_TORCHS, *_FILES, *_NCCLS)) if hit.sign in (_WORKER, _HANDLER) else None
     sure: Confidence = "likely" if hit.sign in (_WORKER, _HANDLER) and clear is None else hit.confidence
-    also = (clear.quote,) if clear is not None and clear.quote is not None else ()
+    also = quotes(clear)
     return hit.finding(RULE, death, _cause(hit, death), _advice(hit), confidence=sure, also=also)
 
 

@@ -18,7 +18,7 @@ import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Sign, in_whole_log
+from ddp_run.judge.signs import Sign, in_whole_log, quotes
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -52,7 +52,6 @@ def match_stop(attempt: Evidence) -> Finding | None:
     if attempt.stop_signal != signal.SIGHUP:
         return None
     hit = in_whole_log(attempt, SIGNS)
-    quotes = (hit.quote,) if hit is not None and hit.quote is not None else ()
     cause = "the job was stopped by SIGHUP: its terminal was probably closed"
     stopped = Retry(helps=False, reason="the job was stopped")
-    return Finding(RULE, None, cause, quotes, _ADVICE, "likely", retry=stopped)
+    return Finding(RULE, None, cause, quotes(hit), _ADVICE, "likely", retry=stopped)

@@ -1,0 +1,47 @@
+"""A rank that ended while others still needed it: well, or with a code and without a word. Pure.
+
+The others' finding (that they lost a peer) is the verdict's; this says whom they lost, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ddp_run.evidence.model import Death
+from ddp_run.judge.verdict import Confidence, Finding, Retry
+from ddp_run.record.events import Rank
+from ddp_run.values.exit_status import in_words
+
+
+def finished_first(rank: Rank | None, lost: Finding, waiting: Sequence[Death]) -> Finding:
+    """It ended with 0; `lost` is what the first of those `waiting` shows."""
+    went_on = f"{_who(rank)} exited with code 0 while {_those(waiting)} went on"
+    uneven = f"make all ranks run the same number of steps: {went_on}"
+    joined = "DistributedSampler(dataset, drop_last=True), or torch.distributed.algorithms.join.Join for uneven inputs"
+    retry = Retry(helps=False, reason="the ranks will disagree about the number of steps again")
+    found = _lost(rank, 0, lost, waiting)
+    return replace(found, advice=(uneven, joined), retry=retry, confidence="certain")
+
+
+def ended_silently(death: Death, found: Finding, lost: Finding, waiting: Sequence[Death]) -> Finding:
+    """It ended with another code, or one that nobody knows; `found` is what is known of its own end."""
+    confidence: Confidence = "likely" if death.code is None else "certain"
+    blamed = _lost(death.rank, death.code, lost, waiting)
+    evidence = (*found.evidence, *lost.evidence)
+    return replace(blamed, evidence=evidence, advice=found.advice, retry=None, confidence=confidence)
+
+
+def _lost(rank: Rank | None, code: int | None, lost: Finding, waiting: Sequence[Death]) -> Finding:
+    were = "was" if len(waiting) == 1 and waiting[0].rank is not None else "were"
+    cause = f"{_who(rank)} exited early ({in_words(code)}) while {_those(waiting)} {were} still running"
+    return replace(lost, rank=waiting[0].rank, cause=cause, exception=None)
+
+
+def _who(rank: Rank | None) -> str:
+    return "a rank" if rank is None else f"rank {rank}"
+
+
+def _those(waiting: Sequence[Death]) -> str:
+    ranks = ", ".join(str(death.rank) for death in waiting if death.rank is not None)
+    return "others" if not ranks else f"rank {ranks}" if len(waiting) == 1 else f"ranks {ranks}"
