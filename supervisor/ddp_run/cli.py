@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,7 +25,7 @@ def main() -> NoReturn:
     try:
         code = run(sys.argv[1:])
     except Refused as refused:
-        sys.stderr.write(render(refused.problems, refused.argv, width=columns(), colour=colour(sys.stderr)))
+        _tell_refused(refused)
     except OSError as error:
         sys.stderr.write(f"ddp-run: cannot start: {error}\n")
     except KeyboardInterrupt:
@@ -52,6 +53,22 @@ def run(words: Sequence[str]) -> int:
     if _is_program(words[0]):
         raise Refused((_ambiguous(words[0]),), tuple(words))
     return commands.run(list(words))
+
+
+def _tell_refused(refused: Refused) -> None:
+    if not _wants_json(refused.argv):
+        sys.stderr.write(render(refused.problems, refused.argv, width=columns(), colour=colour(sys.stderr)))
+        return
+    from ddp_run.tell import refusal
+
+    sys.stderr.write(refusal.as_json_line(refused.problems))
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    """Whether messages are to be JSON, as far as the words tell of a launch that could not be read."""
+    ours = list(takewhile(lambda word: not word.endswith((".py", ".sh")), words))
+    given = " ".join(ours).replace("=", " ").replace("log_format", "log-format")
+    return "--log-format json" in given or os.environ.get("DDP_RUN_LOG_FORMAT") == "json"
 
 
 def _is_program(word: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -314,3 +315,29 @@ def test_more_ranks_per_node_than_devices_by_word(refused: Refuser) -> None:
     answer = refused("--nproc-per-node gpu train.py")
     assert answer.codes == ["DDP302"]
     assert answer.marked == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("line", "variables"),
+    [
+        ("--log-format json --nproc-per-node none train.py", {}),
+        ("--log_format=json --nproc-per-node none --max-retries x train.py", {}),
+        ("--nproc-per-node none train.py --log-format console", {"DDP_RUN_LOG_FORMAT": "json"}),
+    ],
+)
+def test_programs_get_the_verdict_of_a_refused_launch(refused: Refuser, line: str, variables: dict[str, str]) -> None:
+    answer = refused.run(line, **variables)
+    (told,) = map(json.loads, answer.stderr.splitlines())
+    assert answer.code == told["exit_code"] == 2
+    assert (told["event"], told["outcome"], told["cause"], told["code"]) == (
+        *("verdict", "refused", "syntax-or-usage", "DDP101"),
+    )
+    said = [told["title"], *told["advice"]]
+    for name in ("--nproc-per-node: ", "--max-retries: "):
+        assert any(name in text for text in said) is (name[:-2] in line)
+    assert told["schema"] == 1
+
+
+def test_the_scripts_own_words_ask_for_nothing(refused: Refuser) -> None:
+    answer = refused.run("--nproc-per-node none train.py --log-format json")
+    assert answer.stderr.startswith("error[DDP101]")

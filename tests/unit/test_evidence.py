@@ -38,6 +38,7 @@ from ddp_run.record.events import (
     SignalSent,
     SpaceCounted,
     StallSeen,
+    Target,
 )
 
 SUMMARY = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
@@ -137,7 +138,7 @@ def test_the_agents_log_says_whom_it_signalled(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_had_failed_keeps_its_code_when_it_is_ended_by_our_signal(tmp_path: Path) -> None:
-    sent = SignalSent(ns(40), "ranks", 9, (101,), "grace is over")
+    sent = SignalSent(ns(40), Target.RANKS, 9, (101,), "grace is over")
     evidence = gather(tmp_path, [*start(), failed(10, 1, 7), sent, exited(50, 1, -9), exited(60, 0, -15)], 0)
     first = evidence.deaths[0]
     assert (first.rank, first.code, first.signals_sent) == (1, 7, ())

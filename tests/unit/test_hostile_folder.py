@@ -60,7 +60,7 @@ JOURNAL: tuple[Event, ...] = (
     events.KernelLogged(at(), ("python[102]: segfault at 0",), 0, True),
     events.RankExited(at(), R1, 0, 1, False),
     events.CoreDumped(at(), R1, 0, "core", None),
-    events.SignalSent(at(), "ranks", 15, (101,), "another rank failed"),
+    events.SignalSent(at(), events.Target.RANKS, 15, (101,), "another rank failed"),
     events.RankExited(at(), R0, 0, -15, False),
     events.AgentReported(at()),
     events.SignalReceived(at(), 15),
@@ -69,7 +69,7 @@ JOURNAL: tuple[Event, ...] = (
     events.MemoryCounted(at(), 1, None),
     events.NotEnded(at(), 103, R0, 0, "D", "a mount", "umount -f x"),
     events.Noted(at(), "left behind: 7 (sleep)"),
-    events.AttemptEnded(at(), 0, "failed", "python-exception", 1, "stop", "no retries requested"),
+    events.AttemptEnded(at(), 0, "failed", "python-exception", 1, events.Next.STOP, "no retries requested"),
     events.RunEnded(at(), 1),
 )
 WRONG: tuple[Any, ...] = (

@@ -19,6 +19,7 @@ from ddp_run.record.events import (
     RankFailed,
     RunStarted,
     SignalSent,
+    Target,
 )
 
 EVENTS: list[Event] = [
@@ -29,7 +30,7 @@ EVENTS: list[Event] = [
     ),
     RankFailed(MonotonicNs(8), Rank(1), 0, 3, None),
     RankExited(MonotonicNs(9), Rank(1), 0, -9),
-    SignalSent(MonotonicNs(10), "ranks", 15, (1, 2), "why"),
+    SignalSent(MonotonicNs(10), Target.RANKS, 15, (1, 2), "why"),
     Noted(MonotonicNs(11), "line\nbreak"),
     GpuSampled(
         MonotonicNs(12),

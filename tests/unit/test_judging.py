@@ -17,6 +17,7 @@ from ddp_run.record.events import (
     Event,
     LocalRank,
     MonotonicNs,
+    Next,
     Rank,
     RankExited,
     RankStarted,
@@ -67,10 +68,10 @@ def test_a_regular_expression_that_does_not_end_is_given_up() -> None:
 
 
 def test_a_stop_in_place_of_a_retry_is_the_runs_end(tmp_path: Path) -> None:
-    ended = AttemptEnded(MonotonicNs(8), 0, "failed", "unknown", 7, "retry", "the cause is unknown")
+    ended = AttemptEnded(MonotonicNs(8), 0, "failed", "unknown", 7, Next.RETRY, "the cause is unknown")
     stop = SignalReceived(MonotonicNs(9), 15)
     verdict = judging.judged(tmp_path, events(), 0)
     stopped = judging.final(verdict, [*events(), ended, stop])
     assert (stopped.outcome, stopped.exit_code, stopped.first_failure) == ("interrupted", 143, verdict.first_failure)
     assert judging.final(verdict, [*events(), ended]) == verdict
-    assert judging.final(verdict, [*events(), replace(ended, decision="stop"), stop]) == verdict
+    assert judging.final(verdict, [*events(), replace(ended, decision=Next.STOP), stop]) == verdict

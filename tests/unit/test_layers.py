@@ -23,7 +23,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tell": ("judge", "evidence", "record", "values"),
     "supervise": ("tell", "judge", "evidence", "observe", "record", "plan", "settings", "values"),
     "commands": ("tell", "judge", "evidence", "record", "values"),
-    "cli": ("commands", "settings", "plan", "supervise", "values"),
+    "cli": ("commands", "settings", "plan", "supervise", "tell", "values"),
     "__init__": ("judge",),
 }
 """For each folder the others that it may import from; `cli` and the package's own face are single files."""

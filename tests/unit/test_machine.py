@@ -19,6 +19,7 @@ from ddp_run.record.events import (
     RankFailed,
     RankStarted,
     SignalReceived,
+    Target,
     Timer,
     TimerFired,
     TimerKind,
@@ -30,7 +31,6 @@ from ddp_run.supervise.actions import (
     SendSignal,
     SetTimer,
     SuspendSelf,
-    Target,
     TellUnfinished,
 )
 from ddp_run.supervise.machine import AttemptMachine

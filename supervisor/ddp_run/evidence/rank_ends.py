@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import AgentEnd, SummaryEntry
 from ddp_run.record.attempt_events import AttemptEvents
-from ddp_run.record.events import MonotonicNs, Rank, RankExited, RankFailed, RankFinished, RankStarted, SignalSent
+from ddp_run.record.events import (
+    MonotonicNs,
+    Rank,
+    RankExited,
+    RankFailed,
+    RankFinished,
+    RankStarted,
+    SignalSent,
+    Target,
+)
 
 _AGENT_KILLS_AFTER_NS = 25_000_000_000
 """The agent's SIGKILL follows its SIGTERM by 30 s (its own default, whatever --shutdown-timeout says)."""
@@ -103,7 +112,7 @@ class RankEnds:
         before_its_end = failed is None or at is None or at > failed.at
         if before_its_end and -(self._end(start) or 0) in named:  # it ended of just that, whenever its death was seen
             return named
-        told_at = min((e.at for e in self.sent if e.target in ("agent", "job")), default=None)
+        told_at = min((e.at for e in self.sent if e.target in (Target.AGENT, Target.JOB)), default=None)
         causes = [stamp for stamp in (self.first_death, told_at) if stamp is not None]
         if at is None or not causes or at <= min(causes):
             return ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from enum import StrEnum
 from functools import cache
 from pathlib import PurePosixPath
 from types import NoneType, UnionType
@@ -86,6 +87,8 @@ def _reader(hint: Any) -> _Reader:
     if get_origin(hint) is tuple:
         of_each = _reader(get_args(hint)[0])
         return lambda value: tuple(map(of_each, _list(value)))
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return lambda value: hint(_text(value))
     return _SINGLE[hint]
 
 
@@ -132,7 +135,6 @@ _SINGLE: Mapping[Any, _Reader] = {
     bool: _switch,
     str: _text,
     ExceptionInfo: _exception,
-    events.TimerKind: lambda value: events.TimerKind(_text(value)),
 }
 
 

@@ -153,12 +153,23 @@ class SignalReceived:
     signum: int
 
 
+class Target(StrEnum):
+    """Whom a signal is for."""
+
+    AGENT = "agent"
+    RANKS = "ranks"
+    JOB = "job"
+    """The agent, the ranks and everything that descends from them."""
+    LEFTOVERS = "leftovers"
+    """What ranks left behind."""
+
+
 @frozen
 class SignalSent:
-    """ddp-run sent a signal to `target` ("agent", "ranks", "job", "leftovers")."""
+    """ddp-run sent a signal."""
 
     at: MonotonicNs
-    target: str
+    target: Target
     signum: int
     pids: tuple[int, ...]
     reason: str
@@ -438,6 +449,13 @@ class Noted:
     text: str
 
 
+class Next(StrEnum):
+    """What follows an attempt."""
+
+    RETRY = "retry"
+    STOP = "stop"
+
+
 @frozen
 class AttemptEnded:
     """An attempt is over; what was decided about the next one. Derived: a replay computes it again."""
@@ -447,7 +465,7 @@ class AttemptEnded:
     outcome: str
     cause: str | None
     exit_code: int
-    decision: str
+    decision: Next
     reason: str
 
 

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
-from ddp_run.record.events import Rank, RankFailed, Timer
+from ddp_run.record.events import Rank, RankFailed, Target, Timer
 from ddp_run.values.frozen import frozen
-
-
-class Target(StrEnum):
-    """Whom a signal is for."""
-
-    AGENT = "agent"
-    RANKS = "ranks"
-    JOB = "job"
-    """The agent, the ranks and everything that descends from them."""
 
 
 @frozen

@@ -13,6 +13,7 @@ import socket
 import stat
 import struct
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -205,13 +206,23 @@ class _Fields:
         return self._given.get(name)
 
 
+class _Message(StrEnum):
+    """What a rank says (`ddp_run/rank/`)."""
+
+    STARTED = "started"
+    FAILED = "failed"
+    PHASE = "phase"
+    FINISHED = "finished"
+    MISSED = "missed"
+
+
 def _event(message: bytes, sender: int) -> Said | None:
     try:
         fields = _Fields(json.loads(message.decode("utf-8", "replace")))
-        match fields.text("event"):
-            case "started":
+        match _Message(fields.text("event")):
+            case _Message.STARTED:
                 return _started(fields, sender)
-            case "failed":
+            case _Message.FAILED:
                 return RankFailed(
                     at=fields.at(),
                     rank=fields.rank(),
@@ -219,14 +230,12 @@ def _event(message: bytes, sender: int) -> Said | None:
                     code=fields.number("code", -255, 256),
                     exception=_exception(fields.optional("exception")),
                 )
-            case "phase":
+            case _Message.PHASE:
                 return RankPhase(fields.at(), fields.rank(), fields.number("restart"), _phase(fields.text("phase")))
-            case "finished":
+            case _Message.FINISHED:
                 return RankFinished(fields.at(), fields.rank(), fields.number("restart"))
-            case "missed":
+            case _Message.MISSED:
                 return Noted(fields.at(), f"rank {fields.rank()} cannot be monitored: {fields.text('text')}")
-            case _:
-                return None
     except (ValueError, RecursionError):
         return None
 

@@ -34,6 +34,7 @@ from ddp_run.record.events import (
     Event,
     EventSink,
     MemoryCounted,
+    Next,
     Noted,
     RunEnded,
     RunStarted,
@@ -261,8 +262,8 @@ class _Job:
         return _Outcome(verdict, decision)
 
     def _record_end(self, number: int, verdict: Verdict, decision: Decision) -> None:
-        outcome, word = verdict.outcome or "failed", "retry" if decision.retry else "stop"
-        self._emit(AttemptEnded(now(), number, outcome, verdict.cause, verdict.status, word, decision.reason))
+        outcome, follows = verdict.outcome or "failed", Next.RETRY if decision.retry else Next.STOP
+        self._emit(AttemptEnded(now(), number, outcome, verdict.cause, verdict.status, follows, decision.reason))
 
     # ------------------------------------------------------------ between attempts
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from typing import assert_never, final
 
 from ddp_run.observe import processes
-from ddp_run.record.events import Event, Noted, SignalSent
+from ddp_run.record.events import Event, Noted, SignalSent, Target
 from ddp_run.record.journal import now
-from ddp_run.supervise.actions import SendSignal, Target
+from ddp_run.supervise.actions import SendSignal
 from ddp_run.supervise.ranks import Ranks
 
 
@@ -58,7 +58,7 @@ class JobSignals:
                     for process in self._ranks
                     if process.alive and (not order.ranks or process.event.rank in order.ranks)
                 ]
-            case Target.JOB:
+            case Target.JOB | Target.LEFTOVERS:
                 return processes.descendants(but=self._others())
             case _:
                 assert_never(order.target)

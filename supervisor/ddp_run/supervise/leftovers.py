@@ -12,7 +12,7 @@ from ddp_run.observe import processes
 from ddp_run.observe.kernel_wait import PathArgument
 from ddp_run.observe.process_look import last_thread
 from ddp_run.observe.waited_paths import completed
-from ddp_run.record.events import EventSink, Noted, NotEnded, RankStarted, SignalSent
+from ddp_run.record.events import EventSink, Noted, NotEnded, RankStarted, SignalSent, Target
 from ddp_run.record.journal import now
 
 _LEFTOVERS_S = 5.0
@@ -58,7 +58,7 @@ class Leftovers:
             if fresh:
                 reached = processes.send_signal(fresh, signum)
                 signalled.update(fresh)
-                self.emit(SignalSent(now(), "leftovers", signum, reached, "left behind by ranks"))
+                self.emit(SignalSent(now(), Target.LEFTOVERS, signum, reached, "left behind by ranks"))
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return

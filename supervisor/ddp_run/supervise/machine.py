@@ -23,6 +23,7 @@ from ddp_run.record.events import (
     RankFailed,
     RankStarted,
     SignalReceived,
+    Target,
     Timer,
     TimerFired,
     TimerKind,
@@ -34,7 +35,6 @@ from ddp_run.supervise.actions import (
     SendSignal,
     SetTimer,
     SuspendSelf,
-    Target,
     TellUnfinished,
 )
 from ddp_run.values.stop_signals import STOP_SIGNALS
