@@ -55,14 +55,12 @@ READ_BY_OTHERS = {
     "MASTER_PORT",
     "NODE_RANK",
     "SLURM_JOB_ID",
-    "SLURM_JOB_NODELIST",
-    "SLURM_NNODES",
 }
 READ_BY_NOBODY = {"NCCL_TIMEOUT", "NCCL_TREE_THRESHOLD", "TORCH_DIST_TIMEOUT"}
 """Named only to say so. NCCL_TREE_THRESHOLD: last in NCCL 2.4's sources."""
 NO_VARIABLES = {"CAP_SYS_PTRACE", "PAGE_RETIREMENT", "ROW_REMAPPER"}
 
-VALUES = {"SLURM_JOB_ID": "42", "SLURM_NNODES": "2", "node0": "10.0.0.7"}
+VALUES = {"SLURM_JOB_ID": "42", "node0": "10.0.0.7"}
 """Of the variables in the guide's command lines."""
 OF_OTHER_PROGRAMS = {
     *("--cpus-per-task", "--gpus-per-node", "--mem", "--ntasks-per-node", "--signal"),  # SLURM
