@@ -1,0 +1,99 @@
+"""From JSON to dataclasses: each field of its type, or none of it. What is read may come from anybody. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+_T = TypeVar("_T")
+_Reader = Callable[[Any], Any]
+
+
+def read(kind: type[_T], given: object) -> _T:
+    """A dataclass of numbers, texts, switches, enums, tuples, and dataclasses of these. Unknown fields are passed over.
+
+    Raises ValueError where one is missing or of another type.
+    """
+    if not isinstance(given, Mapping):
+        raise ValueError("not an object")
+    values: dict[str, Any] = {}
+    for name, (reader, required) in _readers(cast(Hashable, kind)).items():
+        if name in given:
+            values[name] = reader(given[name])
+        elif required:
+            raise ValueError(f"{name} is missing")
+    return kind(**values)
+
+
+@cache
+def _readers(kind: Any) -> dict[str, tuple[_Reader, bool]]:
+    """By field of a type: what reads it, and whether it must be there."""
+    hints = get_type_hints(kind)
+    return {
+        each.name: (_reader(hints[each.name]), each.default is MISSING and each.default_factory is MISSING)
+        for each in fields(kind)
+    }
+
+
+def _reader(hint: Any) -> _Reader:
+    hint = getattr(hint, "__supertype__", hint)  # Rank and its like are numbers
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        (other,) = (each for each in get_args(hint) if each is not NoneType)
+        reader = _reader(other)
+        return lambda value: None if value is None else reader(value)
+    if origin is tuple:
+        of_each = _reader(get_args(hint)[0])
+        return lambda value: tuple(map(of_each, _list(value)))
+    if origin is Literal:
+        return lambda value: _one_of(value, get_args(hint))
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return lambda value: hint(text(value))
+    if is_dataclass(hint):
+        return lambda value: read(cast(type[Any], hint), value)
+    return _SINGLE[hint]
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("not a list")
+    return value
+
+
+def _one_of(value: object, known: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"none of {', '.join(known)}")
+    return value
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
+        raise ValueError("not a whole number of 64 bits")
+    return value
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise ValueError("not a number")
+    return float(value)
+
+
+def _switch(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("neither true nor false")
+    return value
+
+
+def text(value: object) -> str:
+    """A text. Raises ValueError for anything else."""
+    if not isinstance(value, str):
+        raise ValueError("not a text")
+    return value
+
+
+_SINGLE: Mapping[Any, _Reader] = {int: _whole, float: _number, bool: _switch, str: text}
