@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ddp_run.commands.explain import answer as explain
+from ddp_run.judge.verdict import Verdict
 from ddp_run.record import events, journal
 from ddp_run.record.events import Event, ExceptionInfo, MonotonicNs, Rank
 from ddp_run.tell.verdict_text import source_line
@@ -67,6 +68,9 @@ JOURNAL: tuple[Event, ...] = (
     events.HangTimedOut(at(), 300.0),
     events.AgentExited(at(), 1),
     events.MemoryCounted(at(), 1, None),
+    events.PeerFailed(at(), 1, "b", "rank 1 failed"),
+    events.NodeReported(at(), 1, "b", "/r", None, "it gave no verdict in time", 0, 0, (R1,), (at(),), None, False),
+    events.VerdictAgreed(at(), "a", "/r", json.dumps(asdict(Verdict("failed", 1)))),
     events.NotEnded(at(), 103, R0, 0, "D", "a mount", "umount -f x"),
     events.Noted(at(), "left behind: 7 (sleep)"),
     events.AttemptEnded(at(), 0, "failed", "python-exception", 1, events.Next.STOP, "no retries requested"),

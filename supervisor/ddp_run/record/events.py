@@ -416,6 +416,50 @@ class HangTimedOut:
 
 
 @frozen
+class PeerFailed:
+    """Another node of the job fails, or is lost: this one's ranks are to end too. `said` is a line for people."""
+
+    at: MonotonicNs
+    node_rank: int
+    host: str
+    said: str
+
+
+@frozen
+class NodeReported:
+    """What another node said of its attempt, on node 0: its verdict (JSON), or why there is none.
+
+    Stamps in it are of its own clock, which is `offset_ns` before ours, known to `error_ns`.
+    """
+
+    at: MonotonicNs
+    node_rank: int
+    host: str
+    folder: str
+    verdict: str | None
+    lost: str | None
+    offset_ns: int
+    error_ns: int
+    finished: tuple[Rank, ...]
+    """Ranks that ended with 0, and when."""
+    finished_at: tuple[MonotonicNs, ...]
+    failed_at: MonotonicNs | None
+    """When the first of its ranks failed, whatever of."""
+    first: bool
+    """It was the first node to say that it fails."""
+
+
+@frozen
+class VerdictAgreed:
+    """The job's verdict (JSON), as node 0 says it: `host` and `folder` have the whole of it."""
+
+    at: MonotonicNs
+    host: str
+    folder: str
+    verdict: str
+
+
+@frozen
 class NotEnded:
     """A process of the job that SIGKILL has not ended yet when the attempt is over: it waits in the kernel.
 
@@ -487,6 +531,7 @@ Decisive = (
     | SignalReceived
     | TimerFired
     | HangTimedOut
+    | PeerFailed
 )
 """What an attempt's machine may act on."""
 
@@ -508,6 +553,8 @@ Kept = (
     | NativeFramesSeen
     | StallEnded
     | NotEnded
+    | NodeReported
+    | VerdictAgreed
     | Noted
     | AttemptEnded
     | RunEnded

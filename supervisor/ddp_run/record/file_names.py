@@ -12,6 +12,10 @@ OF_A_RUN = (EVENTS, VERDICT, PLAN)
 LATEST = "latest"
 """A link beside the runs' folders."""
 
+NODES = "nodes"
+"""On node 0: a folder for each other node, with its own verdict and the end of the named rank's stderr."""
+STDERR_END = "stderr_end.log"
+
 AGENT_LOG = "agent.log"
 RAS = "ras.txt"
 

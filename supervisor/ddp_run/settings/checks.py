@@ -16,6 +16,7 @@ _CHECKS: Mapping[str, Callable[..., object]] = {
     "nproc_per_node": values.read_nproc,
     "master_addr": values.read_host,
     "master_port": values.read_port,
+    "control_port": values.read_port,
     "rdzv_endpoint": values.read_endpoint,
     "rdzv_conf": values.read_rdzv_conf,
     "redirects": values.read_streams,

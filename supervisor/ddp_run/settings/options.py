@@ -282,6 +282,12 @@ class Options:
         return bool(self._of("ddp_debug", False))
 
     @property
+    def control_port(self) -> int | None:
+        """The port where nodes agree, null where it follows from the master's."""
+        value = self._of("control_port", None)
+        return None if value is None else int(value)
+
+    @property
     def dry_run(self) -> bool:
         """Show the plan and start nothing."""
         return bool(self._of("dry_run", False))

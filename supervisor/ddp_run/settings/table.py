@@ -170,6 +170,13 @@ OWN_ROWS: tuple[Row, ...] = (
         takes_value=False,
         default=False,
     ),
+    _own(
+        "control-port",
+        "Port on node 0 where the nodes of a job agree on one verdict (default: the master port plus 1).",
+        type="int",
+        variable="DDP_RUN_CONTROL_PORT",
+        metavar="N",
+    ),
     # torch 2.13 brought this option; for an older one ddp-run keeps the deadline itself.
     _own(
         "shutdown-timeout",

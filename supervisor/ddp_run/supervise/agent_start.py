@@ -1,19 +1,25 @@
-"""What an attempt's agent and ranks are given: the master port, the environment; and what the console is to show."""
+"""What a run begins with: its first event; the agent's port and environment; what the console is to show."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import socket
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast, final
 
+from ddp_run import __version__
 from ddp_run.plan.launch_plan import LaunchPlan, agent_environment, dist_timeout_s
+from ddp_run.record.events import RunStarted
+from ddp_run.record.journal import now
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.settings.options import Options
 from ddp_run.supervise.inbox import Inbox
 from ddp_run.tell.output import ConsoleSettings
 from ddp_run.tell.selection import Mode
 from ddp_run.values import terminal
+from ddp_run.values.redaction import redact_words
 
 
 @final
@@ -89,4 +95,23 @@ def console_settings(options: Options) -> ConsoleSettings:
         local_ranks=options.local_ranks_filter or (),
         prefix_template=options.prefix_template,
         role=options.role,
+    )
+
+
+def run_started(plan: LaunchPlan, run_id: str, argv: Sequence[str]) -> RunStarted:
+    """The first event of a journal."""
+    options = plan.options
+    return RunStarted(
+        at=now(),
+        wall_ns=time.time_ns(),
+        run_id=run_id,
+        host=socket.gethostname(),
+        node_rank=options.node_rank,
+        nodes=options.max_nodes,
+        argv=redact_words(argv),
+        max_retries=options.max_retries,
+        retry=options.retry,
+        grace_s=options.grace_s,
+        restarts=options.restarts,
+        version=__version__,
     )

@@ -162,6 +162,11 @@ class Attempt:
 
     # ------------------------------------------------------------------------------- events
 
+    def hear(self, event: Event) -> None:
+        """What was learnt elsewhere: another node fails."""
+        if not self._finished:
+            self._put(event)
+
     def _turn(self, at_most_s: float | None) -> None:
         waits = [each for each in (at_most_s, self.output.wait_s(self.tailer)) if each is not None]
         for wakeup in self.loop.wait(min(waits, default=None)):

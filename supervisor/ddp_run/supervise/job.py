@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, assert_never, final
 
-from ddp_run import __version__
 from ddp_run.observe import processes
 from ddp_run.plan.launch_plan import (
     RANK_PROGRAM,
@@ -37,14 +36,13 @@ from ddp_run.record.events import (
     Next,
     Noted,
     RunEnded,
-    RunStarted,
     SignalReceived,
 )
 from ddp_run.record.journal import Journal, now
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.supervise import children
 from ddp_run.supervise.agent import Agent
-from ddp_run.supervise.agent_start import MasterPorts, agent_environ, console_settings, places
+from ddp_run.supervise.agent_start import MasterPorts, agent_environ, console_settings, places, run_started
 from ddp_run.supervise.attempt import Attempt
 from ddp_run.supervise.inbox import Inbox, clear_stale
 from ddp_run.supervise.loop import Call, Caught, Loop, reap
@@ -58,6 +56,7 @@ from ddp_run.values.stop_signals import STOP_SIGNALS
 if TYPE_CHECKING:
     from ddp_run.judge.retry import Decision
     from ddp_run.judge.verdict import Verdict
+    from ddp_run.supervise.nodes.job_side import JobSide
     from ddp_run.tell.teller import Teller
 
 _NEEDED_WHEN_RANKS_START_OR_DIE = (
@@ -131,6 +130,9 @@ class _Job:
     _stops: int = 0
     """Stop signals received."""
     _waiting: Attempt | None = None
+    _running: Attempt | None = None
+    _nodes: JobSide | None = None
+    """With the other nodes of the job, where there are any."""
     _last: _Outcome | None = None
     """Of the attempt before."""
     _verdicts: list[Verdict] = field(default_factory=list)
@@ -145,9 +147,10 @@ class _Job:
         self.keeper = children.Keeper(self.folder.run_id, self.inbox.board_folders, self._helpers)
         self.stack.callback(self.keeper.dismiss)
         self._sinks = (self.journal.record, self.output.tell)
-        self._emit(self._run_started())
+        self._emit(run_started(self.plan, self.folder.run_id, self.argv))
         self._waiting = self._start_attempt()
         self._start_keeper()
+        self._join_nodes()
         self._after_spawn()
         from ddp_run.supervise import backoff
 
@@ -180,8 +183,9 @@ class _Job:
                 if self._last is None:
                     raise
                 return self._not_started(self._last, error)
-            self._waiting = None
+            self._waiting, self._running = None, attempt
             attempt.stay()
+            self._running = None
             self._stops += attempt.stops
             # what could not be ended has SIGKILL already, and is no leftover of the next attempt
             left = self._not_ended | attempt.not_ended
@@ -247,6 +251,8 @@ class _Job:
             if seen.outcome != "succeeded":  # there is an answer, should nobody let us read the logs
                 self._teller().write(seen, retry.UNDECIDED)
         verdict = judging.judged(*run, limit_s=judging.LIMIT_S)
+        if self._nodes is not None:
+            verdict = self._nodes.agree(verdict, attempt.number)
         decision = retry.decide(
             verdict,
             policy=options.retry,
@@ -306,8 +312,8 @@ class _Job:
                 case Caught(signum):
                     self._emit(SignalReceived(now(), signum))
                     self._stops += signum in STOP_SIGNALS
-                case Call():  # a timer or a descriptor of an attempt that is over
-                    pass
+                case Call(handler):
+                    handler()
                 case _:
                     assert_never(wakeup)
 
@@ -322,23 +328,6 @@ class _Job:
             sink(event)
 
     # ------------------------------------------------------------------ beginning and end
-
-    def _run_started(self) -> RunStarted:
-        options = self.plan.options
-        return RunStarted(
-            at=now(),
-            wall_ns=time.time_ns(),
-            run_id=self.folder.run_id,
-            host=socket.gethostname(),
-            node_rank=options.node_rank,
-            nodes=options.max_nodes,
-            argv=redact_words(self.argv),
-            max_retries=options.max_retries,
-            retry=options.retry,
-            grace_s=options.grace_s,
-            restarts=options.restarts,
-            version=__version__,
-        )
 
     def _start_keeper(self) -> None:
         try:
@@ -359,6 +348,25 @@ class _Job:
         clear_stale()
         for name in _NEEDED_WHEN_RANKS_START_OR_DIE:
             import_module(name)
+
+    def _join_nodes(self) -> None:
+        """Meet the other nodes of the job, where there are any: while the agent loads torch."""
+        if self.plan.options.max_nodes == 1:
+            return
+        from ddp_run.supervise.nodes.agreement import Ears
+        from ddp_run.supervise.nodes.job_side import JobSide
+
+        ears = Ears(
+            loop=self.loop,
+            emit=self._emit,
+            say=partial(self.output.say, level="warning"),
+            end_ranks=lambda event: self._running.hear(event) if self._running is not None else None,
+            serve=self._serve,
+            stopped=lambda: self._stops > 1,
+        )
+        self._nodes = JobSide.join(self.plan, self.environ, self.folder, self.journal, ears)
+        self.stack.callback(self._nodes.close)
+        self._sinks = (*self._sinks, self._nodes.hear)
 
     def _count_memory(self) -> None:
         from ddp_run.observe.memory import count_oom_kills
@@ -386,4 +394,5 @@ class _Job:
         from ddp_run.tell.teller import Teller
 
         line = self.environ.get("DDP_RUN_VERDICT_LINE") == "1"
-        return Teller(self.folder, self.journal.events, self.output, self._attempts, line_always=line)
+        where = self._nodes.where() if self._nodes is not None else None
+        return Teller(self.folder, self.journal.events, self.output, self._attempts, line_always=line, whole=where)

@@ -48,6 +48,8 @@ class Loop:
     def __init__(self, signals: Iterable[int]) -> None:
         self._selector = selectors.DefaultSelector()
         self._timers: dict[Hashable, tuple[float, Handler]] = {}
+        self._lasting: set[Hashable] = set()
+        """Timers that `clear_timers` leaves."""
         # a pipe holds 65,536 signals; of a socket's buffer each takes 768 bytes
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._room = fcntl.fcntl(self._woken, fcntl.F_GETPIPE_SZ)
@@ -89,9 +91,15 @@ class Loop:
         except (KeyError, ValueError):
             pass
 
-    def set_timer(self, after_s: float, handler: Handler, *, key: Hashable = None) -> None:
-        """Give `handler` back once, `after_s` seconds from now; replaces an earlier timer of that key, or handler."""
-        self._timers[handler if key is None else key] = time.monotonic() + after_s, handler
+    def set_timer(self, after_s: float, handler: Handler, *, key: Hashable = None, lasting: bool = False) -> None:
+        """Give `handler` back once, `after_s` seconds from now; replaces an earlier timer of that key, or handler.
+
+        A `lasting` one is not an attempt's own: `clear_timers` leaves it.
+        """
+        name = handler if key is None else key
+        self._timers[name] = time.monotonic() + after_s, handler
+        if lasting:
+            self._lasting.add(name)
 
     def cancel_timer(self, key: Hashable) -> None:
         """Forget a timer; it is fine if there is none."""
@@ -102,8 +110,8 @@ class Loop:
         self._timers = {key: (deadline + by_s, handler) for key, (deadline, handler) in self._timers.items()}
 
     def clear_timers(self) -> None:
-        """Forget all timers."""
-        self._timers.clear()
+        """Forget all timers of an attempt."""
+        self._timers = {key: timer for key, timer in self._timers.items() if key in self._lasting}
 
     def wait(self, at_most_s: float | None = None) -> list[Wakeup]:
         """What has happened; waits for something, `at_most_s` seconds at most (None: as long as it takes)."""

@@ -18,6 +18,7 @@ from ddp_run.record.events import (
     Event,
     HangTimedOut,
     Kept,
+    PeerFailed,
     Rank,
     RankExited,
     RankFailed,
@@ -128,6 +129,8 @@ class AttemptMachine:
                 return self._on_timer(event)
             case HangTimedOut():
                 return self._on_hang(event)
+            case PeerFailed():
+                return self._on_peer_failed(event)
             case _:
                 return _nothing(event)
 
@@ -209,10 +212,15 @@ class AttemptMachine:
     def _on_hang(self, event: HangTimedOut) -> list[Action]:
         if self._state is not _State.RUNNING:
             return []
-        self._state = _State.STOPPING
         self.grace_s = min(self.grace_s, _GRACE_OF_HUNG_S)
-        reason = f"no progress for {event.after_s:.0f} s (--hang-timeout)"
         # The ranks before the agent: the agent would wait for ranks that cannot hear it.
+        return self._end_ranks(f"no progress for {event.after_s:.0f} s (--hang-timeout)")
+
+    def _on_peer_failed(self, event: PeerFailed) -> list[Action]:
+        return self._end_ranks(f"node {event.node_rank}: {event.said}") if self._state is _State.RUNNING else []
+
+    def _end_ranks(self, reason: str) -> list[Action]:
+        self._state = _State.STOPPING
         orders: list[Action] = [SendSignal(Target.RANKS, Signals.SIGTERM, reason)]
         return [*orders, SetTimer(_GRACE, self.grace_s), *self._when_all_ended()]
 

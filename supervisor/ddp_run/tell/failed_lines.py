@@ -1,4 +1,4 @@
-"""The last lines of the ranks that failed by themselves, for `--console failed`."""
+"""The last lines of the ranks that failed by themselves, for `--console failed` and for the other nodes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from ddp_run.record import file_names
 from ddp_run.record.events import Event, Rank, RankExited, RankStarted
 from ddp_run.tell.tail import Chunk
 from ddp_run.values.lines import Stream
+from ddp_run.values.redaction import redact_lines
 
 _LAST_BYTES = 64 << 10
 _LAST_LINES = 200
+_SENT_LINES = 50
 _STREAMS: dict[Stream, str] = {"stdout": file_names.STDOUT, "stderr": file_names.STDERR}
 
 
@@ -28,6 +30,14 @@ def failed_lines(verdict: Verdict, events: Sequence[Event], folder: Path) -> Ite
             data = _ending(folder / start.folder / name)
             if data:
                 yield Chunk(rank, start.local_rank, stream, data)
+
+
+def last_lines(verdict: Verdict, events: Sequence[Event], folder: Path) -> tuple[str, ...]:
+    """The end of the stderr of the rank that the verdict names, without secrets: for the other nodes of the job."""
+    named = verdict.first_failure.rank if verdict.first_failure is not None else None
+    start = next((event for event in events if isinstance(event, RankStarted) and event.rank == named), None)
+    data = _ending(folder / start.folder / file_names.STDERR) if start is not None else b""
+    return tuple(redact_lines(data.decode("utf-8", "replace").splitlines()[-_SENT_LINES:]))
 
 
 def _failed(verdict: Verdict, events: Sequence[Event]) -> set[Rank]:

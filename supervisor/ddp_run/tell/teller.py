@@ -28,6 +28,8 @@ class Teller:
     output: Output
     attempts: int
     line_always: bool = False
+    whole: tuple[str, str] | None = None
+    """Host and folder where the whole verdict is; null where it is here."""
 
     def write(self, verdict: Verdict, reason: str) -> Mapping[str, object]:
         """Write verdict.json; gives its object, empty where it cannot be written. `reason`: why there is no retry."""
@@ -75,6 +77,9 @@ class Teller:
         failed = verdict.outcome != "succeeded"
         if self.output.json:
             self.output.say("verdict", level="error" if failed else "info", **document)
+        elif failed and self.whole is not None:
+            host, folder = self.whole
+            self.output.show(verdict_text.two_lines(verdict, host=host, folder=folder, colour=self.output.colour))
         elif failed:
             self.output.show(
                 verdict_text.verdict_block(

@@ -98,6 +98,14 @@ def verdict_block(
     return "\n".join([*lines, *ending])
 
 
+def two_lines(verdict: Verdict, *, host: str, folder: str, colour: bool = False) -> str:
+    """What happened, and where the whole block is: for all nodes but the one that prints it."""
+    paint = _painter(colour)
+    return (
+        f"{_headline(verdict, 1, paint)}\n  {paint('arrow', '-->')} whole verdict on {neutral(host)}: {neutral(folder)}"
+    )
+
+
 def verdict_line(verdict: Verdict, *, attempts: int | None, folder: Path | None) -> str:
     """The last line, for scripts: stable keys, values without blanks, `-` for what is not known.
 
@@ -199,7 +207,8 @@ def _where(
 
 
 def _who(first: FirstFailure, verdict: Verdict, attempts: int) -> str:
-    who = "a rank" if first.rank is None else f"rank {first.rank}"
+    node = "a rank" if first.node_rank is None else f"node {first.node_rank}"
+    who = node if first.rank is None else f"rank {first.rank}"
     parts = [who + (f" on {neutral(first.host)}" if first.host else "")]
     if first.pid is not None:
         parts.append(f"pid {first.pid}")
@@ -272,8 +281,8 @@ def _quotation(
 ) -> list[str]:
     bar = paint("arrow", "|")
     first = quotes[0]
-    in_folder = "/" in first.source  # else it is no file: the kernel's counters
-    source = neutral(str(folder / first.source) if in_folder else first.source)
+    elsewhere = ":/" in first.source or "/" not in first.source  # on another node; the kernel's counters
+    source = neutral(first.source if elsewhere else str(folder / first.source))
     address = source if first.line is None else f"{source}:{first.line}"
     limit = max(60, min(_MAX_QUOTE, 3 * width))
     shown = [f"   {bar} {_cut(neutral(line.rstrip()), limit)}" for line in quoted]

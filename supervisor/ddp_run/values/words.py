@@ -40,6 +40,11 @@ def named_ranks(ranks: Collection[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(ranks)}"
 
 
+def named_nodes(nodes: Collection[int]) -> str:
+    """`node 3`, `nodes 1,4-7`."""
+    return f"{'node' if len(nodes) == 1 else 'nodes'} {rank_list(nodes)}"
+
+
 def size_in_words(count: int) -> str:
     """Bytes in words, binary units."""
     value, unit = float(count), "B"

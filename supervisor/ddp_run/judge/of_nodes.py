@@ -1,0 +1,256 @@
+"""The verdict of a job of several nodes, from what each of them says of its own attempt. Pure.
+
+A node sees its own ranks: of another node's failure it sees that a peer is gone. So a cause counts more than a
+consequence wherever it is, then a lost node, then the order of the failures on one clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, field, replace
+
+from ddp_run.evidence.model import Death, Quote
+from ddp_run.judge.catalogue import NAMELESS, rule_named
+from ddp_run.judge.diagnose import LOST
+from ddp_run.judge.early_exit import finished_first
+from ddp_run.judge.verdict import Collateral, Finding, FirstFailure, Verdict
+from ddp_run.record.attempt_events import of_attempt
+from ddp_run.record.events import Event, MonotonicNs, NodeReported, Rank, RankExited, VerdictAgreed
+from ddp_run.values import typed_fields
+from ddp_run.values.frozen import frozen
+
+_NODE_FAILED = "node-failed"
+_LEAVING_NS = 1_000_000_000
+"""As in `ddp_run.judge.diagnose`: the sockets of a process close before the kernel reports its end."""
+_CLOSE_NS = 20_000_000
+"""Two ends that are seen this near to each other have no known order (`ddp_run.judge.first_end`), besides the clocks'
+own error."""
+
+
+@frozen
+class Ends:
+    """When ranks of a node ended, by its own clock. `finished`: those that ended with 0."""
+
+    finished: tuple[Rank, ...] = ()
+    finished_at: tuple[MonotonicNs, ...] = ()
+    failed_at: MonotonicNs | None = None
+    """When the first of its ranks failed, whatever of."""
+
+
+@frozen
+class NodeReport:
+    """What one node says. `offset_ns`: its CLOCK_MONOTONIC minus ours, known to `error_ns`."""
+
+    node_rank: int
+    host: str
+    folder: str
+    verdict: Verdict | None
+    """Null where it gave none: `lost` says why."""
+    lost: str | None = None
+    offset_ns: int = 0
+    error_ns: int = 0
+    here: bool = False
+    """It is this node's own."""
+    ends: Ends = field(default_factory=Ends)
+    first: bool = False
+    """It was the first to say that it fails."""
+
+
+def of_nodes(reports: Sequence[NodeReport]) -> Verdict:
+    """One verdict for all."""
+    told = [report for report in reports if report.verdict is not None]
+    own = sorted((report for report in told if _is_own(report)), key=_when)
+    if own:
+        return _failed(own, reports)
+    early = _finished_early(told)
+    if early is not None:
+        return _named(early, reports)
+    lost = [report for report in reports if report.lost is not None]
+    if lost:
+        return _lost(lost, reports)
+    stopped = [report for report in told if report.verdict is not None and report.verdict.outcome == "interrupted"]
+    failed = [report for report in told if report.verdict is not None and report.verdict.outcome != "succeeded"]
+    chosen = min(stopped or failed or told, key=lambda report: not report.first)
+    verdict = _named(chosen, reports)
+    return replace(verdict, title=f"{verdict.title}, on {_node(chosen)}") if verdict.title else verdict
+
+
+def ends_of(events: Sequence[Event], attempt: int) -> Ends:
+    """How the ranks of this node ended in an attempt."""
+    exits = [event for event in of_attempt(events, attempt).events if isinstance(event, RankExited)]
+    finished = [event for event in exits if event.code == 0]
+    failed = [event.at for event in exits if event.code != 0]
+    ranks, times = tuple(event.rank for event in finished), tuple(event.at for event in finished)
+    return Ends(ranks, times, min(failed, default=None))
+
+
+def _finished_early(told: Sequence[NodeReport]) -> NodeReport | None:
+    """The node whose rank ended with 0 before those of others lost it, with that for its verdict."""
+    left = [(at - report.offset_ns, rank, report) for report in told for rank, at in _finished(report)]
+    lost = [report for report in told if _lost_a_peer(report)]
+    if not left or not lost:
+        return None
+    at, rank, leaver = min(left, key=lambda each: each[:2])
+    if any(at > report.ends.failed_at - report.offset_ns + _LEAVING_NS for report in lost if report.ends.failed_at):
+        return None
+    seen = lost[0].verdict
+    rule = rule_named(seen.cause or "") if seen is not None else None
+    if seen is None or rule is None:
+        return None
+    evidence = seen.evidence if lost[0].here else tuple(_abroad(quote, lost[0]) for quote in seen.evidence)
+    waiting = [Death(rank=each.rank) for report in lost if report.verdict for each in report.verdict.collateral]
+    shown = Finding(rule, None, seen.title or "", evidence)
+    first = FirstFailure(rank, exit_code=0, at=MonotonicNs(at + leaver.offset_ns))
+    finding = finished_first(rank, shown, waiting or [Death(None)])
+    verdict = Verdict("failed", 1, first_failure=first).with_finding(finding)
+    return replace(leaver, verdict=verdict, here=True)  # what it quotes has its place already
+
+
+def _finished(report: NodeReport) -> zip[tuple[Rank, MonotonicNs]]:
+    return zip(report.ends.finished, report.ends.finished_at, strict=True)
+
+
+def _lost_a_peer(report: NodeReport) -> bool:
+    verdict = report.verdict
+    rule = rule_named(verdict.cause or "") if verdict is not None else None
+    return rule is not None and rule.consequence and verdict is not None and verdict.outcome == "failed"
+
+
+def by_clock_of(verdict: Verdict, offset_ns: int) -> Verdict:
+    """The verdict with its stamp by the clock of a node that is so far before ours."""
+    first = verdict.first_failure
+    if first is None or first.at is None:
+        return verdict
+    return replace(verdict, first_failure=replace(first, at=MonotonicNs(first.at + offset_ns)))
+
+
+def _is_own(report: NodeReport) -> bool:
+    """Whether the node saw why: a failure that is not of another's making."""
+    verdict = report.verdict
+    if verdict is None or verdict.outcome not in ("failed", "hung"):
+        return False
+    rule = rule_named(verdict.cause or "unknown") or NAMELESS
+    return verdict.exit_code != LOST and not (rule.consequence and verdict.exit_code != 1)
+
+
+def _when(report: NodeReport) -> tuple[bool, int, int]:
+    first = report.verdict.first_failure if report.verdict is not None else None
+    at = first.at if first is not None else None
+    return at is None, (at or 0) - report.offset_ns, report.node_rank
+
+
+def _failed(own: Sequence[NodeReport], reports: Sequence[NodeReport]) -> Verdict:
+    first = own[0]
+    verdict = _named(first, reports)
+    near = [other for other in own[1:] if _apart_ns(first, other) <= _CLOSE_NS + first.error_ns + other.error_ns]
+    rivals = [other for other in near if other.verdict is not None and other.verdict.cause != verdict.cause]
+    if not rivals:
+        return verdict
+    other = rivals[0]
+    apart, error = _apart_ns(first, other) / 1e6, (first.error_ns + other.error_ns) / 1e6
+    title = other.verdict.title if other.verdict is not None else None
+    note = f"{_node(other)} failed {apart:.0f} ms later (clocks known to {error:.0f} ms), may have been first: {title}"
+    confidence = "likely" if verdict.confidence == "certain" else verdict.confidence
+    return replace(verdict, confidence=confidence, notes=(*verdict.notes, note))
+
+
+def _apart_ns(first: NodeReport, other: NodeReport) -> int:
+    unknown, one, _rank = _when(first)
+    also_unknown, two, _rank = _when(other)
+    return 0 if unknown or also_unknown else abs(two - one)
+
+
+def _lost(lost: Sequence[NodeReport], reports: Sequence[NodeReport]) -> Verdict:
+    """Nobody failed by itself, and a node is gone."""
+    rule = rule_named(_NODE_FAILED) or NAMELESS
+    first = lost[0]
+    others = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
+    cause = f"{_node(first)} was lost{others}: {first.lost}"
+    advice = (f"ping {first.host}; ssh {first.host} uptime", f"ssh {first.host} 'dmesg -T | tail -50'")
+    verdict = Verdict("failed", LOST, first_failure=FirstFailure(None, node_rank=first.node_rank, host=first.host))
+    finding = Finding(rule, None, cause, (), advice)
+    return replace(verdict.with_finding(finding), collateral=_followers(first, reports))
+
+
+def _named(chosen: NodeReport, reports: Sequence[NodeReport]) -> Verdict:
+    """That node's verdict, told of the job: where its files are, and who followed on the other nodes."""
+    verdict = chosen.verdict
+    assert verdict is not None
+    first = verdict.first_failure
+    if first is not None:
+        at = None if first.at is None else MonotonicNs(first.at - chosen.offset_ns)
+        first = replace(first, host=first.host or chosen.host, node_rank=chosen.node_rank, at=at)
+    evidence = verdict.evidence if chosen.here else tuple(_abroad(quote, chosen) for quote in verdict.evidence)
+    gone = (*verdict.collateral, *_followers(chosen, reports))
+    silent = [report for report in reports if report.lost is not None]
+    notes = tuple(f"{_node(report)} gave no verdict: {report.lost}" for report in silent)
+    return replace(verdict, first_failure=first, evidence=evidence, collateral=gone, notes=(*verdict.notes, *notes))
+
+
+def _abroad(quote: Quote, report: NodeReport) -> Quote:
+    """A line of a file on another node: `host:/folder/file`."""
+    return replace(quote, source=f"{report.host}:{report.folder}/{quote.source}") if "/" in quote.source else quote
+
+
+def _followers(chosen: NodeReport, reports: Sequence[NodeReport]) -> tuple[Collateral, ...]:
+    """The ranks of the other nodes that ended: all of them followed."""
+    found: list[Collateral] = []
+    for report in reports:
+        if report.node_rank == chosen.node_rank or report.verdict is None:
+            continue
+        first = report.verdict.first_failure
+        if first is not None and first.rank is not None:
+            said = "failed later" if _is_own(report) else "lost its peer"
+            found.append(Collateral(first.rank, first.exit_code, first.signal, f"{said}, on {_node(report)}"))
+        found += [replace(each, reason=f"{each.reason}, on {_node(report)}") for each in report.verdict.collateral]
+    return tuple(found)
+
+
+def _node(report: NodeReport) -> str:
+    return f"node {report.node_rank} ({report.host})"
+
+
+# --------------------------------------------------------------------------------------------- as events
+
+
+def reported(at: MonotonicNs, report: NodeReport) -> NodeReported:
+    """The event that keeps another node's report."""
+    verdict = None if report.verdict is None else _as_text(report.verdict)
+    return NodeReported(
+        *(at, report.node_rank, report.host, report.folder),
+        *(verdict, report.lost, report.offset_ns, report.error_ns),
+        *(report.ends.finished, report.ends.finished_at, report.ends.failed_at, report.first),
+    )
+
+
+def agreed(at: MonotonicNs, verdict: Verdict, host: str, folder: str) -> VerdictAgreed:
+    """The event that keeps what node 0 said."""
+    return VerdictAgreed(at, host, folder, _as_text(verdict))
+
+
+def again(verdict: Verdict, own: NodeReport, events: Sequence[Event]) -> Verdict:
+    """From this node's own verdict the job's, as it was agreed live; its own where what others said is no verdict."""
+    try:
+        for event in reversed(events):
+            if isinstance(event, VerdictAgreed):
+                return typed_fields.read(Verdict, json.loads(event.verdict))
+        others = [_report(event) for event in events if isinstance(event, NodeReported)]
+    except (ValueError, RecursionError):
+        note = "what other nodes said is damaged: this is the verdict of this node alone"
+        return replace(verdict, notes=(*verdict.notes, note))
+    return of_nodes([own, *others]) if others else verdict
+
+
+def _report(event: NodeReported) -> NodeReport:
+    verdict = None if event.verdict is None else typed_fields.read(Verdict, json.loads(event.verdict))
+    return NodeReport(
+        *(event.node_rank, event.host, event.folder, verdict),
+        *(event.lost, event.offset_ns, event.error_ns),
+        ends=Ends(event.finished, event.finished_at, event.failed_at),
+        first=event.first,
+    )
+
+
+def _as_text(verdict: Verdict) -> str:
+    return json.dumps(asdict(verdict), ensure_ascii=False)

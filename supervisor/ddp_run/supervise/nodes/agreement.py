@@ -1,0 +1,79 @@
+"""What both sides of an agreement between nodes share: its times, and what the run tells it and hears from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ddp_run.judge.of_nodes import Ends
+from ddp_run.judge.verdict import Verdict
+from ddp_run.record.events import Event, EventSink
+from ddp_run.supervise.loop import Loop
+
+BEAT_S = 3.0
+"""Between two signs of life of node 0; every node answers each."""
+LOST_S = 13.0
+"""A node that is silent for so long is lost. A network that is cut for 10 s harms nothing: who hears nothing dials
+anew, once a second, as TCP alone would wait longer and longer."""
+REDIAL_S = 1.0
+SILENT_S = 2.5 * BEAT_S
+"""After so long without a sign of life a node dials anew."""
+DEAD_S = 2.0
+"""A connection that was closed without a word is made anew within this time, or its ddp-run has ended."""
+WAITING_S = 5.0
+"""Between two lines that say who is missing, before the ranks start."""
+VERDICTS_S = 4.0
+"""How long, beyond the grace, the verdicts of all nodes are waited for once one has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """This node in its job, and where the nodes meet. `address`: node 0's."""
+
+    node_rank: int
+    nodes: int
+    host: str
+    folder: str
+    address: str
+    port: int
+    job_key: bytes
+    grace_s: float
+    agent_restarts: bool
+    """The agents start failed ranks again by themselves (--max-restarts)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """What an agreement needs of the run: its loop, its sinks, a way to say things, and whom to tell of an end."""
+
+    loop: Loop
+    emit: EventSink
+    say: Callable[[str], None]
+    end_ranks: Callable[[Event], None]
+    serve: Callable[[float], None]
+    """Have the loop served for at most so many seconds."""
+    stopped: Callable[[], bool]
+    """Whether ddp-run was told to stop again, so that nothing more is to be waited for."""
+
+
+class Agreement(Protocol):
+    """This node's side."""
+
+    def hear(self, event: Event) -> None:
+        """A sink: what the other nodes must know of this one's events is sent."""
+
+    def agree(self, verdict: Verdict, ends: Ends, last_lines: tuple[str, ...]) -> Verdict:
+        """The job's verdict; this node's own where the others cannot be asked."""
+
+    def where(self) -> tuple[str, str] | None:
+        """Host and folder of the whole verdict, where that is on another node."""
+
+    def close(self) -> None:
+        """This node leaves."""
+
+
+def job_key(environ: Mapping[str, str], job: str) -> tuple[bytes, bool]:
+    """The key of a job's messages, and whether it is a secret: DDP_RUN_SECRET, else what only tells jobs apart."""
+    secret = environ.get("DDP_RUN_SECRET", "")
+    return f"{secret}\n{job}".encode(), bool(secret)

@@ -1,0 +1,26 @@
+"""Which events of a node mean that its attempt fails, in a line for the other nodes. Pure."""
+
+from __future__ import annotations
+
+from ddp_run.record.events import AgentExited, Event, HangTimedOut, RankExited, RankFailed, SignalReceived
+from ddp_run.values.exit_status import in_words
+from ddp_run.values.stop_signals import STOP_SIGNALS
+
+
+def line_of(event: Event, *, agent_restarts: bool) -> str | None:
+    """The line; null for an event that means no failure. With `agent_restarts` the agents start failed ranks again."""
+    match event:
+        case RankFailed() | RankExited() if agent_restarts:
+            return None
+        case RankFailed(rank=rank, exception=raised):
+            return f"rank {rank} raised {raised.type}" if raised is not None else f"rank {rank} failed"
+        case RankExited(rank=rank, code=code) if code != 0:
+            return f"rank {rank} ended ({in_words(code)})"
+        case AgentExited(code=code) if code != 0:
+            return f"torch's agent ended ({in_words(code)})"
+        case HangTimedOut(after_s=after_s):
+            return f"no progress for {after_s:.0f} s (--hang-timeout)"
+        case SignalReceived(signum=signum) if signum in STOP_SIGNALS:
+            return f"stopped by {in_words(-signum)}"
+        case _:
+            return None

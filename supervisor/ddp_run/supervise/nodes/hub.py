@@ -1,0 +1,252 @@
+"""Node 0's side: hears all nodes, tells all to end when one fails, and says what the verdict of all is."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from ddp_run.judge.of_nodes import Ends, NodeReport, by_clock_of, of_nodes, reported
+from ddp_run.judge.verdict import Verdict
+from ddp_run.record.events import Event, PeerFailed, RankStarted
+from ddp_run.record.journal import now
+from ddp_run.supervise.nodes.agreement import BEAT_S, DEAD_S, LOST_S, VERDICTS_S, WAITING_S, Ears, Place
+from ddp_run.supervise.nodes.failing import line_of
+from ddp_run.supervise.nodes.link import Link
+from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Ping, Pong, Report
+from ddp_run.tell.node_files import keep_report
+from ddp_run.values.addresses import is_local
+from ddp_run.values.words import named_nodes
+
+_BACKLOG = 1024
+_LAST_WORD_S = 1.0
+
+
+@dataclass(slots=True)
+class _Node:
+    """Another node, once it has joined."""
+
+    join: Join
+    link: Link
+    closed_at: float | None = None
+    """On time.monotonic(): since when its connection is closed."""
+    said: str = ""
+    """How that ended."""
+    pinged: tuple[int, int] = (0, 0)
+    """Number and time (ns) of the last ping."""
+    offset_ns: int = 0
+    error_ns: int = 1 << 62
+    report: Report | None = None
+    lost: str | None = None
+
+
+@final
+class Hub:
+    """Listens for the other nodes; whoever has not joined is not waited for."""
+
+    def __init__(self, place: Place, ears: Ears) -> None:
+        """Raises OSError where the port cannot be had."""
+        self._place, self._ears = place, ears
+        self._nodes: dict[int, _Node] = {}
+        self._unknown: set[Link] = set()
+        self._first: int | None = None
+        """The node that said first that it fails: all were told to end."""
+        self._pings = 0
+        self._began = time.monotonic()
+        self._started = False
+        """Ranks of this node have started: all nodes have met."""
+        self._waits_said = 0
+        self._listener = _listener(place.address, place.port)
+        ears.loop.watch(self._listener.fileno(), self._accept)
+        self._beat()
+
+    # ------------------------------------------------------------------------------- the run's side
+
+    def hear(self, event: Event) -> None:
+        """A sink: the first event that means a failure here ends the ranks everywhere."""
+        self._started = self._started or isinstance(event, RankStarted)
+        said = line_of(event, agent_restarts=self._place.agent_restarts)
+        if said is not None:
+            self._end_all(self._place.node_rank, self._place.host, said)
+
+    def agree(self, verdict: Verdict, ends: Ends, _last_lines: tuple[str, ...]) -> Verdict:
+        """The verdict of all who have joined; they have the grace, and a few seconds, to give theirs."""
+        place = self._place
+        own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
+        if verdict.outcome != "succeeded":
+            self._end_all(place.node_rank, place.host, verdict.title or "failed")
+        deadline = time.monotonic() + place.grace_s + VERDICTS_S if self._first is not None else None
+        while any(node.report is None and node.lost is None for node in self._nodes.values()):
+            if self._first is not None and deadline is None:
+                deadline = time.monotonic() + place.grace_s + VERDICTS_S
+            remaining = 1.0 if deadline is None else deadline - time.monotonic()
+            if remaining <= 0 or self._ears.stopped():
+                break
+            self._ears.serve(min(1.0, remaining))
+        reports = [own, *(self._report_of(rank, node) for rank, node in sorted(self._nodes.items()))]
+        for report in reports[1:]:
+            said = self._nodes[report.node_rank].report
+            self._ears.emit(reported(now(), report))
+            keep_report(Path(place.folder), report, said.last_lines if said is not None else ())
+        agreed = of_nodes(reports)
+        for node in self._nodes.values():
+            node.link.send(Agreed(by_clock_of(agreed, node.offset_ns), place.host, place.folder))
+        # who has it hangs up; to close before would throw away what is on its way
+        until = time.monotonic() + _LAST_WORD_S
+        while any(node.link.is_open for node in self._nodes.values()) and time.monotonic() < until:
+            self._ears.serve(0.02)
+        return agreed
+
+    def where(self) -> tuple[str, str] | None:
+        """The whole verdict is here."""
+        return None
+
+    def close(self) -> None:
+        """Node 0 leaves."""
+        self._ears.loop.cancel_timer(self._beat)
+        self._ears.loop.unwatch(self._listener.fileno())
+        self._listener.close()
+        for link in (*self._unknown, *(node.link for node in self._nodes.values())):
+            link.close()
+
+    # ------------------------------------------------------------------------------- the nodes' side
+
+    def _accept(self) -> None:
+        try:
+            connected, _address = self._listener.accept()
+        except OSError:
+            return
+        place, loop = self._place, self._ears.loop
+        self._unknown.add(
+            Link(
+                loop,
+                connected,
+                place.job_key,
+                is_server=True,
+                on_open=lambda _link: None,
+                on_message=self._on_message,
+                on_end=self._on_end,
+            )
+        )
+
+    def _on_message(self, link: Link, message: Message) -> None:
+        if isinstance(message, Join):
+            self._on_join(link, message)
+            return
+        found = next((node for node in self._nodes.values() if node.link is link), None)
+        if found is None:
+            return
+        match message:
+            case Pong():
+                _measure(found, message)
+            case Failing(said):
+                self._end_all(found.join.node_rank, found.join.host, said)
+            case Report():
+                found.report = message
+            case _:
+                pass
+
+    def _on_join(self, link: Link, join: Join) -> None:
+        self._unknown.discard(link)
+        place = self._place
+        if join.nodes != place.nodes or not 0 < join.node_rank < place.nodes:
+            link.close()
+            return
+        known = self._nodes.get(join.node_rank)
+        if known is not None and known.join != join:  # another ddp-run says that it is this node
+            link.close()
+            return
+        if known is not None:
+            known.link.close()
+            known.link, known.closed_at = link, None
+        else:
+            self._nodes[join.node_rank] = _Node(join, link)
+        self._ping(self._nodes[join.node_rank])
+        if self._first is not None:
+            link.send(End(place.node_rank, place.host, "the job is ending"))
+
+    def _on_end(self, link: Link, why: str) -> None:
+        self._unknown.discard(link)
+        for node in self._nodes.values():
+            if node.link is link:
+                node.closed_at, node.said = time.monotonic(), why
+
+    def _beat(self) -> None:
+        self._ears.loop.set_timer(BEAT_S / 3, self._beat, lasting=True)
+        self._pings += 1
+        moment = time.monotonic()
+        self._say_who_is_missing(moment - self._began)
+        for rank, node in self._nodes.items():
+            if node.report is not None or node.lost is not None:
+                continue
+            if self._pings % 3 == 0:
+                self._ping(node)
+            if node.closed_at is not None and moment - node.closed_at > DEAD_S and moment - node.link.heard_at > DEAD_S:
+                self._lose(rank, node, "its ddp-run was killed or its host went down")
+            elif moment - node.link.heard_at > LOST_S:
+                self._lose(rank, node, f"no sign of life for {LOST_S:.0f} s: its host is down, or the network is cut")
+
+    def _say_who_is_missing(self, for_s: float) -> None:
+        missing = [rank for rank in range(1, self._place.nodes) if rank not in self._nodes]
+        if self._started or not missing or for_s <= WAITING_S * (self._waits_said + 1):
+            return
+        self._waits_said += 1
+        here = ", ".join(f"{rank} ({node.join.host})" for rank, node in sorted(self._nodes.items())) or "none"
+        names = named_nodes(missing)
+        self._ears.say(f"waiting for {names} of {self._place.nodes} for {for_s:.0f} s; other nodes here: {here}")
+
+    def _lose(self, rank: int, node: _Node, why: str) -> None:
+        node.lost = why
+        node.link.close()
+        self._ears.say(f"node {rank} ({node.join.host}) was lost: {why}")
+        self._end_all(rank, node.join.host, f"node {rank} ({node.join.host}) was lost: {why}")
+
+    def _ping(self, node: _Node) -> None:
+        node.pinged = self._pings, time.monotonic_ns()
+        node.link.send(Ping(self._pings))
+
+    def _end_all(self, node_rank: int, host: str, said: str) -> None:
+        if self._first is not None:
+            return
+        self._first = node_rank
+        for node in self._nodes.values():
+            node.link.send(End(node_rank, host, said))
+        if node_rank != self._place.node_rank:
+            self._ears.end_ranks(PeerFailed(now(), node_rank, host, said))
+
+    def _report_of(self, rank: int, node: _Node) -> NodeReport:
+        verdict = node.report.verdict if node.report is not None else None
+        lost = node.lost if verdict is None else None
+        if verdict is None and lost is None:
+            lost = "it gave no verdict in time"
+        return NodeReport(
+            *(rank, node.join.host, node.join.folder, verdict, lost),
+            *(node.offset_ns, min(node.error_ns, 10**12)),
+            ends=node.report.ends if node.report is not None else Ends(),
+            first=rank == self._first,
+        )
+
+
+def _measure(node: _Node, pong: Pong) -> None:
+    """Its clock minus ours, by the quickest answer so far: half of the way is the error (RFC 5905, 8)."""
+    number, sent = node.pinged
+    there_and_back = time.monotonic_ns() - sent
+    if pong.number == number and there_and_back // 2 < node.error_ns:
+        node.offset_ns, node.error_ns = pong.at - (sent + there_and_back // 2), there_and_back // 2
+
+
+def _listener(address: str, port: int) -> socket.socket:
+    """At node 0's own address; at all, where that is another machine's (address translation)."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    bound = address if is_local(address) else ("::" if family == socket.AF_INET6 else "0.0.0.0")  # noqa: S104
+    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((bound, port))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,65 @@
+"""The agreement as a run uses it: whatever goes wrong there, this node's own verdict stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import final
+
+from ddp_run.judge.of_nodes import ends_of
+from ddp_run.judge.verdict import Verdict
+from ddp_run.plan.launch_plan import LaunchPlan
+from ddp_run.record.events import Event, Noted
+from ddp_run.record.journal import Journal, now
+from ddp_run.record.run_folder import RunFolder
+from ddp_run.supervise.nodes.agreement import Agreement, Ears
+from ddp_run.supervise.nodes.join import join
+from ddp_run.tell.failed_lines import last_lines
+
+
+@final
+@dataclass(slots=True)
+class JobSide:
+    """With the other nodes of the job; `agreement` is null where this node judges alone."""
+
+    agreement: Agreement | None
+    folder: RunFolder
+    journal: Journal
+
+    @classmethod
+    def join(
+        cls, plan: LaunchPlan, environ: Mapping[str, str], folder: RunFolder, journal: Journal, ears: Ears
+    ) -> JobSide:
+        """Meet the others."""
+        try:
+            return cls(join(plan, environ, folder, ears), folder, journal)
+        except Exception as error:
+            ears.emit(Noted(now(), f"each node judges for itself: {type(error).__name__}: {error}"))
+            return cls(None, folder, journal)
+
+    def hear(self, event: Event) -> None:
+        """A sink of events."""
+        if self.agreement is not None:
+            self.agreement.hear(event)
+
+    def agree(self, verdict: Verdict, attempt: int) -> Verdict:
+        """The verdict of all nodes on an attempt, from this node's own."""
+        if self.agreement is None:
+            return verdict
+        events = self.journal.events
+        try:
+            return self.agreement.agree(
+                verdict, ends_of(events, attempt), last_lines(verdict, events, self.folder.path)
+            )
+        except Exception as error:
+            note = f"no agreement with other nodes: {type(error).__name__}: {error}"
+            return replace(verdict, notes=(*verdict.notes, note))
+
+    def where(self) -> tuple[str, str] | None:
+        """Host and folder of the whole verdict, where that is on another node."""
+        return self.agreement.where() if self.agreement is not None else None
+
+    def close(self) -> None:
+        """This node leaves."""
+        if self.agreement is not None:
+            self.agreement.close()

@@ -1,0 +1,54 @@
+"""Whether this node agrees with others, and where they meet: beside the rendezvous of node 0."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from ddp_run.plan import net
+from ddp_run.plan.launch_plan import LaunchPlan
+from ddp_run.record.events import Noted
+from ddp_run.record.journal import now
+from ddp_run.record.run_folder import RunFolder
+from ddp_run.supervise.nodes.agreement import Agreement, Ears, Place, job_key
+from ddp_run.supervise.nodes.hub import Hub
+from ddp_run.supervise.nodes.member import Member
+
+_RESOLVE_S = 5.0
+
+
+def join(plan: LaunchPlan, environ: Mapping[str, str], folder: RunFolder, ears: Ears) -> Agreement | None:
+    """This node's side of the agreement; null where it judges alone, which is noted.
+
+    torch numbers the nodes of a static rendezvous as they were numbered; others number them anew at each start.
+    """
+    options = plan.options
+    if not options.is_static or options.min_nodes != options.max_nodes or options.master is None:
+        return None
+    host, port = options.master
+    try:
+        address = plan.master or net.resolve(host, 0, _RESOLVE_S, several_nodes=True).ip
+        key, is_secret = job_key(environ, f"{host}:{port}:{options.max_nodes}")
+        place = Place(
+            node_rank=options.node_rank,
+            nodes=options.max_nodes,
+            host=socket.gethostname(),
+            folder=str(folder.path),
+            address=address,
+            port=options.control_port or _beside(port or 0),
+            job_key=key,
+            grace_s=options.grace_s,
+            agent_restarts=options.restarts > 0,
+        )
+        agreement: Agreement = Hub(place, ears) if place.node_rank == 0 else Member(place, ears)
+    except (OSError, net.Unresolvable) as error:
+        ears.emit(Noted(now(), f"each node judges for itself: {error}"))
+        return None
+    if not is_secret:
+        ears.emit(Noted(now(), "messages between nodes are not authenticated: DDP_RUN_SECRET is not set"))
+    return agreement
+
+
+def _beside(port: int) -> int:
+    """The port after the rendezvous' own: where one is open between the nodes, the next one often is."""
+    return port + 1 if port < 65535 else port - 1

@@ -1,0 +1,198 @@
+"""The side of every other node: joins node 0, says how its attempt goes, and takes the verdict of all from there."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from typing import final
+
+from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, of_nodes, reported
+from ddp_run.judge.verdict import Verdict
+from ddp_run.record.events import Event, Noted, PeerFailed, RankStarted
+from ddp_run.record.journal import now
+from ddp_run.supervise.nodes.agreement import DEAD_S, LOST_S, REDIAL_S, SILENT_S, VERDICTS_S, WAITING_S, Ears, Place
+from ddp_run.supervise.nodes.failing import line_of
+from ddp_run.supervise.nodes.link import Link
+from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Ping, Pong, Report
+
+_NOT_HEARD_S = 20.0
+"""After so long without a first connection that is noted; the job may go on without."""
+
+
+@final
+class Member:
+    """Dials node 0 until it answers, and anew when nothing is heard of it."""
+
+    def __init__(self, place: Place, ears: Ears) -> None:
+        self._place, self._ears = place, ears
+        self._link: Link | None = None
+        self._dialling: socket.socket | None = None
+        self._dialled_at = 0.0
+        self._began = time.monotonic()
+        self._heard_at: float | None = None
+        """When anything of node 0's was last heard; null: it never was."""
+        self._refused_since: float | None = None
+        self._noted = False
+        self._started = False
+        """Ranks of this node have started: all nodes have met."""
+        self._waits_said = 0
+        self._failing: str | None = None
+        self._ended = False
+        """This node's ranks were told to end, or fail by themselves."""
+        self._report: Report | None = None
+        self._agreed: Agreed | None = None
+        self._lost: str | None = None
+        self._watch()
+
+    # ------------------------------------------------------------------------------- the run's side
+
+    def hear(self, event: Event) -> None:
+        """A sink: the first event that means a failure here goes to node 0."""
+        self._started = self._started or isinstance(event, RankStarted)
+        said = line_of(event, agent_restarts=self._place.agent_restarts)
+        if said is not None and not self._ended:
+            self._ended, self._failing = True, said
+            self._send(Failing(said))
+
+    def agree(self, verdict: Verdict, ends: Ends, last_lines: tuple[str, ...]) -> Verdict:
+        """Node 0's word; without it this node's own verdict, and that node 0 was lost where nothing failed here."""
+        self._report = Report(verdict.without_secrets(), last_lines, ends)
+        self._send(self._report)
+        deadline = None
+        while self._agreed is None and self._lost is None and self._heard_at is not None:
+            if self._ended and deadline is None:
+                deadline = time.monotonic() + self._place.grace_s + 2 * VERDICTS_S
+            remaining = 1.0 if deadline is None else deadline - time.monotonic()
+            if remaining <= 0 or self._ears.stopped():
+                break
+            self._ears.serve(min(1.0, remaining))
+        if self._agreed is not None:
+            word = self._agreed
+            self._ears.emit(agreed(now(), word.verdict, word.host, word.folder))
+            return word.verdict
+        if self._lost is None:
+            return verdict
+        place = self._place
+        own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
+        gone = NodeReport(0, place.address, "", None, self._lost)
+        self._ears.emit(reported(now(), gone))
+        return of_nodes([own, gone])
+
+    def where(self) -> tuple[str, str] | None:
+        """Where node 0 keeps the whole of it."""
+        return (self._agreed.host, self._agreed.folder) if self._agreed is not None else None
+
+    def close(self) -> None:
+        """This node leaves."""
+        self._ears.loop.cancel_timer(self._watch)
+        self._hang_up()
+        if self._link is not None:
+            self._link.close()
+
+    # ------------------------------------------------------------------------------- node 0's side
+
+    def _watch(self) -> None:
+        """Once a second: dial where there is no connection, or it is silent; see whether node 0 is lost."""
+        self._ears.loop.set_timer(REDIAL_S, self._watch, lasting=True)
+        if self._agreed is not None or self._lost is not None:
+            return
+        moment = time.monotonic()
+        if self._heard_at is None:
+            if not self._started and moment - self._began > WAITING_S * (self._waits_said + 1):
+                self._waits_said += 1
+                address = f"{self._place.address} port {self._place.port}"
+                self._ears.say(f"waiting for node 0 at {address} for {moment - self._began:.0f} s: no answer yet")
+            if not self._noted and moment - self._began > _NOT_HEARD_S:
+                self._noted = True
+                place = self._place
+                note = f"no answer of node 0 at {place.address} port {place.port}: each node judges for itself"
+                self._ears.emit(Noted(now(), note))
+        elif self._refused_since is not None and moment - self._refused_since > DEAD_S:
+            self._lose("its ddp-run was killed or its host went down")
+        elif moment - self._heard_at > LOST_S:
+            self._lose(f"no sign of life for {LOST_S:.0f} s: its host is down, or the network is cut")
+        silent = self._heard_at is not None and moment - self._heard_at > SILENT_S
+        if self._link is None or not self._link.is_open or silent:
+            self._dial()
+
+    def _dial(self) -> None:
+        self._hang_up()
+        place = self._place
+        family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
+        try:
+            self._dialling = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            self._dialling.connect_ex((place.address, place.port))
+        except OSError:
+            self._hang_up()
+            return
+        self._ears.loop.watch(self._dialling.fileno(), self._connected, write=True)
+
+    def _hang_up(self) -> None:
+        if self._dialling is not None:
+            self._ears.loop.unwatch(self._dialling.fileno())
+            self._dialling.close()
+            self._dialling = None
+
+    def _connected(self) -> None:
+        dialled, self._dialling = self._dialling, None
+        if dialled is None:
+            return
+        self._ears.loop.unwatch(dialled.fileno())
+        failed = dialled.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failed:
+            dialled.close()
+            if failed == errno.ECONNREFUSED:  # the host is there, and nobody listens; else it cannot be reached
+                self._refused()
+            return
+        if self._link is not None:
+            self._link.close()
+        self._link = Link(
+            self._ears.loop,
+            dialled,
+            self._place.job_key,
+            is_server=False,
+            on_open=self._on_open,
+            on_message=self._on_message,
+            on_end=lambda _link, _why: self._refused(),
+        )
+
+    def _refused(self) -> None:
+        if self._heard_at is not None and self._refused_since is None:
+            self._refused_since = time.monotonic()
+
+    def _on_open(self, link: Link) -> None:
+        place = self._place
+        link.send(Join(place.node_rank, place.nodes, place.host, place.folder))
+        if self._failing is not None:
+            link.send(Failing(self._failing))
+        if self._report is not None:
+            link.send(self._report)
+
+    def _on_message(self, link: Link, message: Message) -> None:
+        self._heard_at, self._refused_since = time.monotonic(), None
+        match message:
+            case Ping(number):
+                link.send(Pong(number, time.monotonic_ns()))
+            case End(node_rank, host, said):
+                self._end_ranks(node_rank, host, said)
+            case Agreed():
+                self._agreed = message
+                link.close()
+            case _:
+                pass
+
+    def _lose(self, why: str) -> None:
+        self._lost = why
+        host = self._place.address
+        self._ears.say(f"node 0 ({host}) was lost: {why}")
+        self._end_ranks(0, host, f"node 0 ({host}) was lost: {why}")
+
+    def _end_ranks(self, node_rank: int, host: str, said: str) -> None:
+        if not self._ended and node_rank != self._place.node_rank:
+            self._ended = True
+            self._ears.end_ranks(PeerFailed(now(), node_rank, host, said))
+
+    def _send(self, message: Message) -> None:
+        if self._link is not None:
+            self._link.send(message)

@@ -1,0 +1,87 @@
+"""What the nodes of a job say to each other: typed values, JSON on the way. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, field
+from typing import Any, get_args
+
+from ddp_run.judge.of_nodes import Ends
+from ddp_run.judge.verdict import Verdict
+from ddp_run.values import typed_fields
+from ddp_run.values.frozen import frozen
+
+
+@frozen
+class Join:
+    """First of a node's messages. `folder`: its run's, on its own disk."""
+
+    node_rank: int
+    nodes: int
+    host: str
+    folder: str
+
+
+@frozen
+class Ping:
+    """From node 0, every few seconds: a sign of life, and a question for the time."""
+
+    number: int
+
+
+@frozen
+class Pong:
+    """The answer: CLOCK_MONOTONIC of the node, in ns."""
+
+    number: int
+    at: int
+
+
+@frozen
+class Failing:
+    """The attempt fails on this node; `said` is a line for people."""
+
+    said: str
+
+
+@frozen
+class End:
+    """From node 0 to all: end your ranks, for what is `said` of that node."""
+
+    node_rank: int
+    host: str
+    said: str
+
+
+@frozen
+class Report:
+    """A node's own verdict on its attempt, and the last lines of the stderr of the rank that it names."""
+
+    verdict: Verdict
+    last_lines: tuple[str, ...] = ()
+    ends: Ends = field(default_factory=Ends)
+
+
+@frozen
+class Agreed:
+    """From node 0 to all: the job's verdict, and where the whole of it is."""
+
+    verdict: Verdict
+    host: str
+    folder: str
+
+
+Message = Join | Ping | Pong | Failing | End | Report | Agreed
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
+
+
+def encode(message: Message) -> dict[str, Any]:
+    """As JSON has it."""
+    return {"message": type(message).__name__} | asdict(message)
+
+
+def decode(given: Mapping[str, Any]) -> Message | None:
+    """The message; null for a kind that this version does not know. Raises ValueError where a field is not right."""
+    kind = _KINDS.get(typed_fields.text(given.get("message")))
+    message: Message | None = None if kind is None else typed_fields.read(kind, given)
+    return message

@@ -1,0 +1,32 @@
+"""What node 0 keeps of the other nodes: their verdicts, and the last lines of the rank that each names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ddp_run.judge.of_nodes import NodeReport
+from ddp_run.record import file_names
+from ddp_run.tell import verdict_file
+
+
+def keep_report(run_folder: Path, report: NodeReport, last_lines: tuple[str, ...]) -> None:
+    """A folder for the node. What cannot be written is left out: the journal has the verdict too."""
+    if report.verdict is None:
+        return
+    folder = run_folder / file_names.NODES / f"node_{report.node_rank}"
+    document = verdict_file.as_json(
+        report.verdict,
+        run_id=None,
+        attempts=None,
+        folder=f"{report.host}:{report.folder}",
+        decision="stop",
+        decision_reason=None,
+        wall_at=lambda _stamp: None,
+    )
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        verdict_file.write(folder / file_names.VERDICT, document)
+        if last_lines:
+            (folder / file_names.STDERR_END).write_text("\n".join(last_lines) + "\n", encoding="utf-8")
+    except OSError:
+        pass

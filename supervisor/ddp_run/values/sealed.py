@@ -1,0 +1,56 @@
+"""JSON messages with an HMAC (SHA-256), numbered, in one direction of one connection. Pure.
+
+A line is `MAC JSON`. The key is made for each connection from the job's key and a random text of either side, so that
+what was recorded on another connection, or in the other direction, does not fit; the number, which both count and
+nobody sends, makes that true within the connection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from typing import Any, final
+
+LONGEST_LINE = 1 << 20
+"""Bytes. A report with its quotations takes some 20 KiB."""
+
+
+def session_key(job_key: bytes, challenge: str, nonce: str) -> bytes:
+    """The key of one connection: `challenge` is the server's random text, `nonce` the client's."""
+    return _mac(job_key, f"ddp-run 1\n{challenge}\n{nonce}".encode())
+
+
+@final
+class Seal:
+    """One direction of a connection: one side seals with it, the other one opens with its own."""
+
+    def __init__(self, key: bytes, direction: str) -> None:
+        self._key, self._direction, self._number = key, direction.encode(), 0
+
+    def close(self, message: Mapping[str, Any]) -> bytes:
+        """The next line."""
+        body = json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode()
+        return self._next(body).hex().encode() + b" " + body + b"\n"
+
+    def open(self, line: bytes) -> dict[str, Any]:
+        """The next message. Raises ValueError where it was made with another key, changed, repeated or left out."""
+        mac, _blank, body = line.rstrip(b"\n").partition(b" ")
+        if not hmac.compare_digest(mac, self._next(body).hex().encode()):
+            raise ValueError("the message does not fit the job's key")
+        try:
+            message = json.loads(body)
+        except RecursionError as error:
+            raise ValueError("no message") from error
+        if not isinstance(message, dict):
+            raise ValueError("no message")
+        return message
+
+    def _next(self, body: bytes) -> bytes:
+        number, self._number = self._number, self._number + 1
+        return _mac(self._key, self._direction + b"\n%d\n" % number + body)
+
+
+def _mac(key: bytes, text: bytes) -> bytes:
+    return hmac.new(key, text, hashlib.sha256).digest()
