@@ -14,6 +14,7 @@ from ddp_run.record.events import (
     Event,
     LocalRank,
     MonotonicNs,
+    PeerFailed,
     Rank,
     RankExited,
     RankFailed,
@@ -295,6 +296,33 @@ def test_the_agents_end_finishes_the_attempt_once(state: str) -> None:
     STATES[state](run)
     assert run.on(AgentExited(AT, 1)) == [FinishAttempt()]
     assert run.on(AgentExited(AT, 1)) == []
+
+
+def peer_failed() -> PeerFailed:
+    return PeerFailed(AT, 1, "b", "rank 3 raised ValueError")
+
+
+def test_when_another_node_fails_the_ranks_are_asked_to_end_and_have_the_grace() -> None:
+    run = running(alone=False)
+    actions = feed(run, peer_failed())
+    assert signals(actions) == [(Target.RANKS, signal.SIGTERM)]
+    assert SetTimer(timer("grace"), GRACE) in actions
+    assert feed(run, peer_failed()) == []
+    assert SetTimer(timer("agent"), 5.0) in feed(run, exited(0, -15), exited(1, -15))
+    stubborn = running(alone=False)
+    feed(stubborn, peer_failed())
+    assert signals(feed(stubborn, fired("grace"))) == KILL_ALL
+
+
+def test_before_the_ranks_start_another_nodes_failure_ends_the_agent() -> None:
+    run = AttemptMachine(GRACE)
+    assert signals(feed(run, AgentStarted(AT, 99), peer_failed())) == KILL_ALL
+
+
+def test_a_node_that_fails_itself_is_not_asked_to_end() -> None:
+    run = running(alone=False)
+    feed(run, exited(1, 3))
+    assert feed(run, peer_failed()) == []
 
 
 def test_ctrl_z_stops_the_job_in_every_state() -> None:

@@ -217,7 +217,11 @@ class AttemptMachine:
         return self._end_ranks(f"no progress for {event.after_s:.0f} s (--hang-timeout)")
 
     def _on_peer_failed(self, event: PeerFailed) -> list[Action]:
-        return self._end_ranks(f"node {event.node_rank}: {event.said}") if self._state is _State.RUNNING else []
+        if self._state is not _State.RUNNING:
+            return []
+        reason = f"node {event.node_rank}: {event.said}"
+        # Without ranks the agent still waits for the other nodes' agents.
+        return self._end_ranks(reason) if self._ranks else self._kill(reason)
 
     def _end_ranks(self, reason: str) -> list[Action]:
         self._state = _State.STOPPING

@@ -1,0 +1,247 @@
+"""Connections between nodes, over real sockets: what fits comes through, what does not ends the connection alone."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.waiting import limit
+
+from ddp_run.judge.of_nodes import Ends
+from ddp_run.judge.verdict import Verdict
+from ddp_run.plan.net import free_port
+from ddp_run.record.events import Event, MonotonicNs, PeerFailed, Rank, RankExited, RankFailed, SignalReceived
+from ddp_run.supervise.loop import Call, Loop
+from ddp_run.supervise.nodes.agreement import Ears, Place, job_key
+from ddp_run.supervise.nodes.hub import Hub
+from ddp_run.supervise.nodes.link import Link
+from ddp_run.supervise.nodes.member import Member
+from ddp_run.supervise.nodes.messages import Failing, Message, Ping, Report
+
+KEY, _SECRET = job_key({"DDP_RUN_SECRET": "hush"}, "job")
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    with Loop([]) as made:
+        yield made
+
+
+def serve(loop: Loop, until: Callable[[], bool], within_s: float = 20.0) -> None:
+    deadline = time.monotonic() + limit(within_s)
+    while not until():
+        assert time.monotonic() < deadline, "it took too long"
+        for wakeup in loop.wait(0.1):
+            assert isinstance(wakeup, Call)
+            wakeup.handler()
+
+
+class End:
+    """One side of a connection, and what came there."""
+
+    def __init__(self, loop: Loop, connected: socket.socket, key: bytes, *, is_server: bool) -> None:
+        self.opened = 0
+        self.heard: list[Message] = []
+        self.ended: list[str] = []
+        self.link = Link(
+            loop,
+            connected,
+            key,
+            is_server=is_server,
+            on_open=lambda _link: setattr(self, "opened", self.opened + 1),
+            on_message=lambda _link, message: self.heard.append(message),
+            on_end=lambda _link, why: self.ended.append(why),
+        )
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        return server.accept()[0], client
+
+
+def test_messages_come_through_in_order(loop: Loop) -> None:
+    one, other = connected()
+    server, client = End(loop, one, KEY, is_server=True), End(loop, other, KEY, is_server=False)
+    serve(loop, lambda: bool(server.opened and client.opened))
+    big = "x" * 500_000
+    client.link.send(Failing(big))
+    for number in range(100):
+        server.link.send(Ping(number))
+    serve(loop, lambda: len(client.heard) == 100 and len(server.heard) == 1)
+    assert client.heard == [Ping(number) for number in range(100)]
+    assert server.heard == [Failing(big)]
+    client.link.close()
+    serve(loop, lambda: bool(server.ended))
+    assert server.ended == ["closed the connection"]
+    assert client.ended == []
+
+
+def test_another_jobs_key_does_not_come_in(loop: Loop) -> None:
+    one, other = connected()
+    server, client = End(loop, one, KEY, is_server=True), End(loop, other, b"guessed", is_server=False)
+    serve(loop, lambda: bool(client.opened))
+    client.link.send(Failing("let me end it"))
+    serve(loop, lambda: bool(server.ended))
+    assert server.heard == []
+    assert "does not fit" in server.ended[0]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\n",
+        b"[]\n",
+        b'{"nonce": 7}\n',
+        b'{"nonce": "' + b"a" * 32 + b'"}\nno message\n',
+        b"x" * 5000,
+        b"[" * 1000 + b"\n",
+        b"",
+    ],
+    ids=["http", "tls", "a list", "a number", "not sealed", "no end", "deep", "nothing"],
+)
+def test_a_stranger_is_hung_up_on(loop: Loop, said: bytes) -> None:
+    one, other = connected()
+    server = End(loop, one, KEY, is_server=True)
+    other.sendall(said)
+    other.shutdown(socket.SHUT_WR)
+    serve(loop, lambda: bool(server.ended))
+    assert server.heard == []
+    other.close()
+
+
+def test_a_web_server_is_no_node(loop: Loop) -> None:
+    one, other = connected()
+    client = End(loop, other, KEY, is_server=False)
+    one.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    serve(loop, lambda: bool(client.ended))
+    assert (client.opened, client.heard) == (0, [])
+    one.close()
+
+
+# ------------------------------------------------------------------------------------- hub and members
+
+
+class Run:
+    """What a run is to an agreement."""
+
+    def __init__(self, loop: Loop, place: Place) -> None:
+        self.events: list[Event] = []
+        self.told: list[Event] = []
+        self.said: list[str] = []
+        ears = Ears(
+            loop=loop,
+            emit=self.events.append,
+            say=self.said.append,
+            end_ranks=self.told.append,
+            serve=lambda s: serve_for(loop, s),
+            stopped=lambda: False,
+        )
+        self.side: Hub | Member = Hub(place, ears) if place.node_rank == 0 else Member(place, ears)
+
+
+def serve_for(loop: Loop, seconds: float) -> None:
+    for wakeup in loop.wait(seconds):
+        assert isinstance(wakeup, Call)
+        wakeup.handler()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    port = free_port("127.0.0.1")
+    return Place(0, 3, "a", str(tmp_path), "127.0.0.1", port, KEY, grace_s=1.0, agent_restarts=False)
+
+
+@pytest.fixture
+def runs(loop: Loop, place: Place) -> Iterator[list[Run]]:
+    made = [Run(loop, replace(place, node_rank=rank, host=name)) for rank, name in enumerate("abc")]
+    hub = made[0].side
+    assert isinstance(hub, Hub)
+    serve(loop, lambda: len(hub._nodes) == 2)
+    yield made
+    for run in made:
+        run.side.close()
+
+
+def failed(rank: int) -> RankFailed:
+    return RankFailed(MonotonicNs(time.monotonic_ns()), Rank(rank), 0, 1, None)
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_one_failure_ends_the_ranks_of_all_others_once(loop: Loop, runs: list[Run], node: int) -> None:
+    runs[node].side.hear(failed(node))
+    others = [run for rank, run in enumerate(runs) if rank != node]
+    serve(loop, lambda: all(run.told for run in others))
+    runs[node].side.hear(RankExited(MonotonicNs(1), Rank(node), 0, 1))
+    others[0].side.hear(RankExited(MonotonicNs(1), Rank(2), 0, -15))
+    serve_for(loop, 0.3)
+    assert runs[node].told == []
+    for run in others:
+        (told,) = run.told
+        assert isinstance(told, PeerFailed)
+        assert (told.node_rank, told.host, told.said) == (node, "abc"[node], f"rank {node} failed")
+
+
+def test_agents_that_restart_ranks_fail_only_as_agents(loop: Loop, place: Place) -> None:
+    with Loop([]) as own:
+        run = Run(own, replace(place, agent_restarts=True))
+        run.side.hear(failed(0))
+        assert isinstance(run.side, Hub)
+        assert run.side._first is None
+        run.side.hear(SignalReceived(MonotonicNs(1), 15))
+        assert run.side._first == 0
+        run.side.close()
+
+
+def test_all_give_the_same_verdict(runs: list[Run], loop: Loop) -> None:
+    bad = Verdict("failed", 7, "python-exception", "DDP600", "rank 1 raised ValueError", "certain")
+    worse = Verdict("failed", 75, "peer-died", "DDP501", "rank 2 lost its connection", "certain")
+    hub, one, other = (run.side for run in runs)
+    assert isinstance(one, Member)
+    assert isinstance(other, Member)
+    one._send(Report(bad))
+    other._send(Report(worse))
+    own = replace(worse, title="rank 0 lost its connection")
+    agreed = hub.agree(own, Ends(), ())
+    assert (agreed.exit_code, agreed.cause) == (7, "python-exception")
+    assert [one.agree(bad, Ends(), ()), other.agree(worse, Ends(), ())] == [agreed, agreed]
+    assert one.where() == ("a", runs[0].side._place.folder)
+    assert hub.where() is None
+
+
+def test_a_node_that_ends_without_a_word_is_lost(loop: Loop, runs: list[Run]) -> None:
+    runs[1].side.close()
+    serve(loop, lambda: bool(runs[0].told and runs[2].told))
+    (told,) = runs[2].told
+    assert isinstance(told, PeerFailed)
+    assert told.said == "node 1 (b) was lost: its ddp-run was killed or its host went down"
+    assert runs[0].said == [told.said]
+
+
+def test_node_0_is_lost(loop: Loop, runs: list[Run]) -> None:
+    runs[0].side.close()
+    serve(loop, lambda: bool(runs[1].told and runs[2].told))
+    (told,) = runs[1].told
+    assert isinstance(told, PeerFailed)
+    assert told.node_rank == 0
+    assert told.said == "node 0 (127.0.0.1) was lost: its ddp-run was killed or its host went down"
+    verdict = runs[1].side.agree(Verdict("failed", 75, "peer-died", "DDP501", "lost", "certain"), Ends(), ())
+    assert (verdict.cause, verdict.exit_code) == ("node-failed", 75)
+
+
+def test_a_connection_that_breaks_is_made_anew(loop: Loop, runs: list[Run]) -> None:
+    one = runs[1].side
+    assert isinstance(one, Member)
+    assert one._link is not None
+    one._link.close()
+    hub = runs[0].side
+    assert isinstance(hub, Hub)
+    before = hub._nodes[1].link
+    serve(loop, lambda: hub._nodes[1].link is not before and hub._nodes[1].closed_at is None)
+    serve_for(loop, 2.5)
+    assert runs[0].told == []
