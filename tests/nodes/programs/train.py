@@ -1,0 +1,66 @@
+"""A gloo training loop on several nodes, with a fault where asked. Imports nothing of ddp_run.
+
+Each step all-reduces the ranks' numbers, from 1 on, and prints the sum. A rank that is about to fail writes the moment,
+of the monotonic clock, to the file $MARK_FILE. The ranks of `--compute-node` take no part in the sum after
+init_process_group: such a node does not notice what becomes of the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+OS_EXIT_CODE = 7
+
+
+def fail(how: str) -> None:
+    if "MARK_FILE" in os.environ:
+        Path(os.environ["MARK_FILE"]).write_text(repr(time.monotonic()))
+    if how == "raise":
+        raise ValueError("fault in training")
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "exit0":
+        sys.exit(0)
+    if how == "os_exit":
+        os._exit(OS_EXIT_CODE)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--step-s", type=float, default=0.0)
+    parser.add_argument("--fail-rank", type=int)
+    parser.add_argument("--fail-at-step", type=int, default=2)
+    parser.add_argument("--how", choices=("raise", "kill", "exit0", "os_exit"), default="raise")
+    parser.add_argument("--compute-node", type=int)
+    args = parser.parse_args()
+
+    dist.init_process_group("gloo")
+    rank, per_node = dist.get_rank(), int(os.environ["LOCAL_WORLD_SIZE"])
+    together = [other for other in range(dist.get_world_size()) if other // per_node != args.compute_node]
+    group = dist.group.WORLD if args.compute_node is None else dist.new_group(together)
+    for step in range(args.steps):
+        if rank == args.fail_rank and step == args.fail_at_step:
+            fail(args.how)
+        time.sleep(args.step_s)
+        value = torch.tensor([rank + 1.0])
+        if rank in together:
+            dist.all_reduce(value, group=group)
+        print(f"step {step} sum {value.item():g}", flush=True)
+    del group
+    gc.collect()  # whoever still refers to gloo's group when the interpreter is gone may be aborted within torch
+    dist.destroy_process_group()
+    print(f"rank {rank} done", flush=True)
+
+
+if __name__ == "__main__":
+    main()
