@@ -212,10 +212,12 @@ class Cluster:
         for namespace in (self._switch, *(node.namespace for node in self.nodes)):
             _command("ip", "netns", "add", namespace)
         self._at_switch(f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up")
-        hosts = "127.0.0.1 localhost\n" + "".join(f"{node.address} {node.host}\n" for node in self.nodes)
+        hosts = "".join(f"{node.address} {node.host}\n" for node in self.nodes)
+        # So c10d, whose sockets are of IPv6, finds a name for who connects, as it does where DNS has one.
+        mapped = "".join(f"::ffff:{node.address} {node.host}.cluster\n" for node in self.nodes)
         for node in self.nodes:
             node.hosts_file.parent.mkdir(parents=True)
-            node.hosts_file.write_text(hosts)
+            node.hosts_file.write_text(f"127.0.0.1 localhost\n{hosts}{mapped}")
             veth = f"type veth peer name {INTERFACE} netns {node.namespace} address {node.ethernet}"
             self._at_switch(f"link add {node.port} {veth}", f"link set {node.port} master {BRIDGE} up")
             # Neighbours known for good: after a cut nobody says that there is no such host, as beyond a router.

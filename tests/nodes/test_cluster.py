@@ -44,6 +44,7 @@ def test_two_nodes_sum_over_their_ranks(cluster: Cluster, start_job: Callable[..
         assert outcome.verdict["outcome"] == "succeeded"
         assert outcome.named("RunStarted")[0]["host"] == f"node{rank}"
         assert outcome.seconds is None
+        assert outcome.stderr == ""
 
 
 def test_three_nodes_sum_over_their_ranks(clusters: Callable[[int], Cluster], start_job: Callable[..., Job]) -> None:
@@ -57,6 +58,13 @@ def test_the_moment_of_a_fault_is_known(cluster: Cluster, start_job: Callable[..
     assert (first.code != 0, second.code) == (True, 1)
     assert second.seconds is not None
     assert 0 < second.seconds < limit(60)
+
+
+def test_a_node_that_computes_takes_no_part_in_the_sum(cluster: Cluster, start_job: Callable[..., Job]) -> None:
+    first, second = start_job(cluster, TRAIN, "--compute-node", 0, "--steps", 2).wait()
+    assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
+    assert "step 1 computed" in first.stdout
+    assert "step 1 sum 2" in second.stdout
 
 
 def test_a_cut_stops_what_passes_and_a_heal_lets_it_pass_again(cluster: Cluster) -> None:

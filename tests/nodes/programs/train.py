@@ -2,7 +2,7 @@
 
 Each step all-reduces the ranks' numbers, from 1 on, and prints the sum. A rank that is about to fail writes the moment,
 of the monotonic clock, to the file $MARK_FILE. The ranks of `--compute-node` take no part in the sum after
-init_process_group: such a node does not notice what becomes of the others.
+init_process_group but compute for `--step-s`: such a node does not notice what becomes of the others.
 """
 
 from __future__ import annotations
@@ -34,6 +34,13 @@ def fail(how: str) -> None:
         os._exit(OS_EXIT_CODE)
 
 
+def compute(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    factor = torch.ones(64, 64)
+    while time.monotonic() < until:
+        factor = (factor @ factor).clamp(max=1.0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=5)
@@ -51,11 +58,14 @@ def main() -> None:
     for step in range(args.steps):
         if rank == args.fail_rank and step == args.fail_at_step:
             fail(args.how)
-        time.sleep(args.step_s)
-        value = torch.tensor([rank + 1.0])
         if rank in together:
+            time.sleep(args.step_s)
+            value = torch.tensor([rank + 1.0])
             dist.all_reduce(value, group=group)
-        print(f"step {step} sum {value.item():g}", flush=True)
+            print(f"step {step} sum {value.item():g}", flush=True)
+        else:
+            compute(args.step_s)
+            print(f"step {step} computed", flush=True)
     del group
     gc.collect()  # whoever still refers to gloo's group when the interpreter is gone may be aborted within torch
     dist.destroy_process_group()
