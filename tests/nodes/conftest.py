@@ -58,15 +58,17 @@ class Job:
     def __getitem__(self, rank: int) -> Running:
         return self._running[rank]
 
-    def start(self, rank: int) -> Running:
-        """A node that was to start later."""
+    def start(self, rank: int, env: Mapping[str, str] | None = None) -> Running:
+        """A node that was to start later; `env` is its alone."""
         node = self.cluster.node(rank)
         options: list[object] = ["--nnodes", len(self.cluster.nodes), "--node-rank", rank]
         options += ["--master-addr", self.cluster.node(0).host, "--master-port", PORT, "--nproc-per-node", self._nproc]
         words = [*options, *self._options, *self._words]
         taken = (self._ddp.cwd / f"node_{rank}").exists()
         folder = f"node_{rank}_{len(self._ddp.started)}" if taken else f"node_{rank}"
-        running = self._ddp.start(*words, env=node.environ(self._env), cwd=folder, within=node.within)
+        running = self._ddp.start(
+            *words, env=node.environ({**self._env, **(env or {})}), cwd=folder, within=node.within
+        )
         self._running[rank] = running
         threading.Thread(target=self._watch, args=(rank, running.process.pid), daemon=True).start()
         return running

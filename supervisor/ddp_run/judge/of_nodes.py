@@ -16,7 +16,7 @@ from ddp_run.judge.diagnose import LOST
 from ddp_run.judge.early_exit import finished_first
 from ddp_run.judge.verdict import Collateral, Finding, FirstFailure, Verdict
 from ddp_run.record.attempt_events import of_attempt
-from ddp_run.record.events import Event, MonotonicNs, NodeReported, Rank, RankExited, VerdictAgreed
+from ddp_run.record.events import Event, MonotonicNs, NodeReported, Rank, RankExited, RankFinished, VerdictAgreed
 from ddp_run.values import typed_fields
 from ddp_run.values.frozen import frozen
 
@@ -77,12 +77,15 @@ def of_nodes(reports: Sequence[NodeReport]) -> Verdict:
 
 
 def ends_of(events: Sequence[Event], attempt: int) -> Ends:
-    """How the ranks of this node ended in an attempt."""
-    exits = [event for event in of_attempt(events, attempt).events if isinstance(event, RankExited)]
-    finished = [event for event in exits if event.code == 0]
-    failed = [event.at for event in exits if event.code != 0]
-    ranks, times = tuple(event.rank for event in finished), tuple(event.at for event in finished)
-    return Ends(ranks, times, min(failed, default=None))
+    """How the ranks of this node ended in an attempt; one whose program is through may still be killed with others."""
+    finished: dict[Rank, MonotonicNs] = {}
+    failed: list[MonotonicNs] = []
+    for event in of_attempt(events, attempt).events:
+        if isinstance(event, RankFinished) or (isinstance(event, RankExited) and event.code == 0):
+            finished.setdefault(event.rank, event.at)
+        elif isinstance(event, RankExited) and event.rank not in finished:
+            failed.append(event.at)
+    return Ends(tuple(finished), tuple(finished.values()), min(failed, default=None))
 
 
 def _finished_early(told: Sequence[NodeReport]) -> NodeReport | None:

@@ -29,6 +29,8 @@ def fail(how: str) -> None:
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "exit0":
+        gc.collect()
+        dist.destroy_process_group()
         sys.exit(0)
     if how == "os_exit":
         os._exit(OS_EXIT_CODE)
@@ -54,7 +56,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, per_node = dist.get_rank(), int(os.environ["LOCAL_WORLD_SIZE"])
     together = [other for other in range(dist.get_world_size()) if other // per_node != args.compute_node]
-    group = dist.group.WORLD if args.compute_node is None else dist.new_group(together)
+    group = None if args.compute_node is None else dist.new_group(together)
     for step in range(args.steps):
         if rank == args.fail_rank and step == args.fail_at_step:
             fail(args.how)

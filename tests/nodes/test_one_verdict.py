@@ -1,0 +1,152 @@
+"""One failure anywhere: all nodes end, with one verdict and one exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tests.waiting import limit, wait_until
+
+from .cluster import Cluster
+from .conftest import PORT, TRAIN, Job, NodeOutcome
+
+StartJob = Callable[..., Job]
+ENDED_WITHIN_S = 5.0
+
+
+def alike(outcomes: Sequence[NodeOutcome]) -> dict[str, object]:
+    """What all nodes say, and how: node 0 the whole block, the others two lines. The verdict, as node 0 has it."""
+    first = outcomes[0].verdict
+    shared = ("outcome", "exit_code", "cause", "code", "title", "confidence")
+    for outcome in outcomes:
+        assert {key: outcome.verdict[key] for key in shared} == {key: first[key] for key in shared}
+        assert outcome.code == first["exit_code"], outcome.stderr
+    for outcome in outcomes[1:]:
+        told = outcome.stderr.splitlines()[-3:]
+        assert re.match(r"(error|interrupted)\[DDP\d+\]: ", told[0]), outcome.stderr
+        assert told[1] == f"  --> whole verdict on node0: {outcomes[0].folder}"
+        assert told[2].startswith("ddp-run: verdict outcome=")
+    assert re.search(r"^help: ddp-run rules ", outcomes[0].stderr, re.MULTILINE) or first["outcome"] == "interrupted"
+    return dict(first)
+
+
+@pytest.mark.parametrize(
+    ("how", "rank", "code", "causes"),
+    [
+        ("raise", 1, 1, ["python-exception"]),
+        ("raise", 0, 1, ["python-exception"]),
+        ("kill", 1, 137, ["unknown"]),
+        ("os_exit", 1, 7, ["unknown", "peer-died"]),  # the other node's rank may notice before it is told to end
+        ("exit0", 1, 1, ["peer-died"]),
+    ],
+)
+def test_the_first_failing_rank_counts_wherever_it_is(
+    cluster: Cluster, start_job: StartJob, how: str, rank: int, code: int, causes: list[str]
+) -> None:
+    outcomes = start_job(cluster, TRAIN, "--fail-rank", rank, "--how", how, "--step-s", 0.2, "--steps", 50).wait()
+    verdict = alike(outcomes)
+    first = verdict["first_failure"]
+    assert isinstance(first, dict)
+    assert (first["rank"], first["node_rank"], first["host"]) == (rank, rank, f"node{rank}")
+    assert verdict["exit_code"] == code
+    assert verdict["cause"] in causes
+    for outcome in outcomes:
+        assert outcome.seconds is not None
+        assert outcome.seconds < limit(ENDED_WITHIN_S)
+    assert outcomes[0].folder is not None
+    other = json.loads((outcomes[0].folder / "nodes" / "node_1" / "verdict.json").read_text())
+    assert other["outcome"] in ("failed", "succeeded")
+    if how == "raise" and rank == 1:
+        end = (outcomes[0].folder / "nodes" / "node_1" / "stderr_end.log").read_text()
+        assert end.rstrip().endswith("ValueError: fault in training")
+
+
+def test_a_node_that_would_go_on_computing_is_ended(cluster: Cluster, start_job: StartJob) -> None:
+    outcomes = start_job(
+        cluster, TRAIN, "--compute-node", 0, "--fail-rank", 1, "--fail-at-step", 0, "--step-s", 60, "--steps", 5
+    ).wait()
+    verdict = alike(outcomes)
+    assert verdict["cause"] == "python-exception"
+    assert "rank 0 was killed by SIGTERM" in outcomes[0].stderr
+    assert all(outcome.seconds is not None and outcome.seconds < limit(ENDED_WITHIN_S) for outcome in outcomes)
+
+
+def test_three_nodes_and_a_failure_on_the_last(clusters: Callable[[int], Cluster], start_job: StartJob) -> None:
+    outcomes = start_job(clusters(3), TRAIN, "--fail-rank", 2, "--step-s", 0.2, "--steps", 50).wait()
+    verdict = alike(outcomes)
+    assert str(verdict["title"]).startswith("rank 2 raised ValueError")
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_node_that_is_told_to_stop_stops_all(cluster: Cluster, start_job: StartJob, node: int) -> None:
+    job = start_job(cluster, TRAIN, "--step-s", 0.2, "--steps", 500)
+    wait_until_training(job)
+    job.mark()
+    os.kill(job[node].process.pid, signal.SIGTERM)
+    verdict = alike(job.wait())
+    assert (verdict["outcome"], verdict["exit_code"]) == ("interrupted", 143)
+    assert f"on node {node} (node{node})" in str(verdict["title"])
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_node_whose_ddp_run_is_killed_is_named(cluster: Cluster, start_job: StartJob, node: int) -> None:
+    job = start_job(cluster, TRAIN, "--step-s", 0.2, "--steps", 500)
+    wait_until_training(job)
+    job.mark()
+    os.kill(job[node].process.pid, signal.SIGKILL)
+    left = job.wait_for(1 - node)
+    assert (left.code, left.verdict["cause"]) == (75, "node-failed")
+    assert left.verdict["first_failure"]["node_rank"] == node
+    assert "its ddp-run was killed or its host went down" in left.stderr
+    assert left.seconds is not None
+    assert left.seconds < limit(ENDED_WITHIN_S)
+
+
+@pytest.mark.slow_system
+def test_a_node_that_is_cut_off_is_named_on_both_sides(cluster: Cluster, start_job: StartJob) -> None:
+    job = start_job(cluster, TRAIN, "--step-s", 0.2, "--steps", 500)
+    wait_until_training(job)
+    job.mark()
+    cluster.cut(1)
+    for rank, outcome in enumerate(job.wait()):
+        assert (outcome.code, outcome.verdict["cause"]) == (75, "node-failed")
+        assert outcome.verdict["first_failure"]["node_rank"] == 1 - rank
+        assert "no sign of life for 13 s" in outcome.stderr
+        assert outcome.seconds is not None
+        assert outcome.seconds < limit(20)
+
+
+@pytest.mark.slow_system
+def test_a_short_cut_harms_nothing(cluster: Cluster, start_job: StartJob) -> None:
+    job = start_job(cluster, TRAIN, "--step-s", 0.2, "--steps", 120)
+    wait_until_training(job)
+    cluster.cut(1)
+    time.sleep(10)  # the length of the cut is what is tested
+    cluster.heal(1)
+    assert [outcome.code for outcome in job.wait()] == [0, 0]
+
+
+def test_who_is_missing_is_said(cluster: Cluster, start_job: StartJob) -> None:
+    job = start_job(cluster, TRAIN, "--steps", 2, later=(1,))
+    wait_until(lambda: "waiting for node 1 of 2 for 5 s; other nodes here: none" in job[0].console(), "the line")
+    job.start(1)
+    assert [outcome.code for outcome in job.wait()] == [0, 0]
+
+
+def test_nodes_that_cannot_talk_judge_alone_and_run_well(cluster: Cluster, start_job: StartJob) -> None:
+    """Another secret on each; what a healthy job prints stays as it is."""
+    job = start_job(cluster, TRAIN, "--steps", 2, options=("--control-port", PORT + 7), later=(1,))
+    job.start(1, env={"DDP_RUN_SECRET": "another"})
+    outcomes = job.wait()
+    assert [outcome.code for outcome in outcomes] == [0, 0]
+
+
+def wait_until_training(job: Job) -> None:
+    for rank in (0, 1):
+        job[rank].wait_for_text("step 1 ")
