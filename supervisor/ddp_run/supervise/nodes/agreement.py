@@ -11,13 +11,14 @@ from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, EventSink
 from ddp_run.supervise.loop import Loop
 
-BEAT_S = 3.0
+BEAT_S = 1.0
 """Between two signs of life of node 0; every node answers each."""
-LOST_S = 13.0
+LOST_S = 13.5
 """A node that is silent for so long is lost. A network that is cut for 10 s harms nothing: who hears nothing dials
-anew, once a second, as TCP alone would wait longer and longer."""
+anew, once a second, as TCP alone would wait longer and longer. The rest is for the beat before the cut, the dialling
+after it, and a busy host."""
 REDIAL_S = 1.0
-SILENT_S = 2.5 * BEAT_S
+SILENT_S = 4.0
 """After so long without a sign of life a node dials anew."""
 DEAD_S = 2.0
 """A connection that was closed without a word is made anew within this time, or its ddp-run has ended."""

@@ -53,6 +53,7 @@ class Hub:
         self._unknown: set[Link] = set()
         self._first: int | None = None
         """The node that said first that it fails: all were told to end."""
+        self._agreed: Verdict | None = None
         self._pings = 0
         self._began = time.monotonic()
         self._started = False
@@ -91,6 +92,7 @@ class Hub:
             self._ears.emit(reported(now(), report))
             keep_report(Path(place.folder), report, said.last_lines if said is not None else ())
         agreed = of_nodes(reports)
+        self._agreed = agreed
         for node in self._nodes.values():
             node.link.send(Agreed(by_clock_of(agreed, node.offset_ns), place.host, place.folder))
         # who has it hangs up; to close before would throw away what is on its way
@@ -166,6 +168,8 @@ class Hub:
         self._ping(self._nodes[join.node_rank])
         if self._first is not None:
             link.send(End(place.node_rank, place.host, "the job is ending"))
+        if self._agreed is not None:
+            link.send(Agreed(self._agreed, place.host, place.folder))
 
     def _on_end(self, link: Link, why: str) -> None:
         self._unknown.discard(link)
@@ -174,19 +178,18 @@ class Hub:
                 node.closed_at, node.said = time.monotonic(), why
 
     def _beat(self) -> None:
-        self._ears.loop.set_timer(BEAT_S / 3, self._beat, lasting=True)
+        self._ears.loop.set_timer(BEAT_S, self._beat, lasting=True)
         self._pings += 1
         moment = time.monotonic()
         self._say_who_is_missing(moment - self._began)
         for rank, node in self._nodes.items():
             if node.report is not None or node.lost is not None:
                 continue
-            if self._pings % 3 == 0:
-                self._ping(node)
+            self._ping(node)
             if node.closed_at is not None and moment - node.closed_at > DEAD_S and moment - node.link.heard_at > DEAD_S:
                 self._lose(rank, node, "its ddp-run was killed or its host went down")
             elif moment - node.link.heard_at > LOST_S:
-                self._lose(rank, node, f"no sign of life for {LOST_S:.0f} s: its host is down, or the network is cut")
+                self._lose(rank, node, f"no sign of life for {LOST_S:g} s: its host is down, or the network is cut")
 
     def _say_who_is_missing(self, for_s: float) -> None:
         missing = [rank for rank in range(1, self._place.nodes) if rank not in self._nodes]

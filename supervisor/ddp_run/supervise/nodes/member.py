@@ -111,7 +111,7 @@ class Member:
         elif self._refused_since is not None and moment - self._refused_since > DEAD_S:
             self._lose("its ddp-run was killed or its host went down")
         elif moment - self._heard_at > LOST_S:
-            self._lose(f"no sign of life for {LOST_S:.0f} s: its host is down, or the network is cut")
+            self._lose(f"no sign of life for {LOST_S:g} s: its host is down, or the network is cut")
         silent = self._heard_at is not None and moment - self._heard_at > SILENT_S
         if self._link is None or not self._link.is_open or silent:
             self._dial()
