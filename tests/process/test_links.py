@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from ddp_run.supervise.nodes.agreement import Ears, Place, job_key
 from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.member import Member
-from ddp_run.supervise.nodes.messages import Failing, Message, Ping, Report
+from ddp_run.supervise.nodes.messages import Failing, Join, Message, Ping, Report, decode, encode
 
 KEY, _SECRET = job_key({"DDP_RUN_SECRET": "hush"}, "job")
 
@@ -140,7 +141,7 @@ class Run:
             say=self.said.append,
             end_ranks=self.told.append,
             serve=lambda s: serve_for(loop, s),
-            stopped=lambda: False,
+            stops=lambda: 0,
         )
         self.side: Hub | Member = Hub(place, ears) if place.node_rank == 0 else Member(place, ears)
 
@@ -245,3 +246,25 @@ def test_a_connection_that_breaks_is_made_anew(loop: Loop, runs: list[Run]) -> N
     serve(loop, lambda: hub._nodes[1].link is not before and hub._nodes[1].closed_at is None)
     serve_for(loop, 2.5)
     assert runs[0].told == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Join(1, 3, "x; rm -rf /", "/runs/1"),
+        Join(1, 3, "", "/runs/1"),
+        Report(Verdict("failed", 1 << 40)),
+        Report(Verdict("failed", -9)),
+        Report(Verdict("failed", 1), (), Ends((Rank(1),), ())),
+    ],
+    ids=["host", "no host", "large code", "signal", "ends"],
+)
+def test_what_a_node_may_not_say_is_refused(message: Message) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        decode(json.loads(json.dumps(encode(message))))
+
+
+def test_all_that_is_said_comes_back() -> None:
+    for message in (Join(1, 3, "gpu-01.cluster", "/runs/1"), Report(Verdict("failed", 1, title="x"), ("a",), Ends())):
+        assert decode(json.loads(json.dumps(encode(message)))) == message
+    assert decode({"message": "Sing"}) is None

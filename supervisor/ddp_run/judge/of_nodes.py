@@ -7,6 +7,7 @@ consequence wherever it is, then a lost node, then the order of the failures on 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, field, replace
 
@@ -170,7 +171,8 @@ def _lost(lost: Sequence[NodeReport], reports: Sequence[NodeReport]) -> Verdict:
     first = lost[0]
     others = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
     cause = f"{_node(first)} was lost{others}: {first.lost}"
-    advice = (f"ping {first.host}; ssh {first.host} uptime", f"ssh {first.host} 'dmesg -T | tail -50'")
+    host = shlex.quote(first.host)
+    advice = (f"ping {host}; ssh {host} uptime", f"ssh {host} 'dmesg -T | tail -50'")
     verdict = Verdict("failed", LOST, first_failure=FirstFailure(None, node_rank=first.node_rank, host=first.host))
     finding = Finding(rule, None, cause, (), advice)
     return replace(verdict.with_finding(finding), collateral=_followers(first, reports))

@@ -362,7 +362,7 @@ class _Job:
             say=partial(self.output.say, level="warning"),
             end_ranks=lambda event: self._running.hear(event) if self._running is not None else None,
             serve=self._serve,
-            stopped=lambda: self._stops > 1,
+            stops=lambda: self._stops,
         )
         self._nodes = JobSide.join(self.plan, self.environ, self.folder, self.journal, ears)
         self.stack.callback(self._nodes.close)

@@ -22,6 +22,8 @@ SILENT_S = 4.0
 """After so long without a sign of life a node dials anew."""
 DEAD_S = 2.0
 """A connection that was closed without a word is made anew within this time, or its ddp-run has ended."""
+PATIENCE_S = 30.0
+"""Between two lines that say whose verdict is waited for."""
 WAITING_S = 5.0
 """Between two lines that say who is missing, before the ranks start."""
 VERDICTS_S = 4.0
@@ -54,8 +56,8 @@ class Ears:
     end_ranks: Callable[[Event], None]
     serve: Callable[[float], None]
     """Have the loop served for at most so many seconds."""
-    stopped: Callable[[], bool]
-    """Whether ddp-run was told to stop again, so that nothing more is to be waited for."""
+    stops: Callable[[], int]
+    """How often ddp-run was told to stop: another time ends what is waited for."""
 
 
 class Agreement(Protocol):

@@ -12,7 +12,7 @@ from ddp_run.judge.of_nodes import Ends, NodeReport, by_clock_of, of_nodes, repo
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, PeerFailed, RankStarted
 from ddp_run.record.journal import now
-from ddp_run.supervise.nodes.agreement import BEAT_S, DEAD_S, LOST_S, VERDICTS_S, WAITING_S, Ears, Place
+from ddp_run.supervise.nodes.agreement import BEAT_S, DEAD_S, LOST_S, PATIENCE_S, VERDICTS_S, WAITING_S, Ears, Place
 from ddp_run.supervise.nodes.failing import line_of
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Ping, Pong, Report
@@ -22,6 +22,8 @@ from ddp_run.values.words import named_nodes
 
 _BACKLOG = 1024
 _LAST_WORD_S = 1.0
+_GREETING_S = 10.0
+"""How long a connection may stay that does not say which node it is."""
 
 
 @dataclass(slots=True)
@@ -50,7 +52,8 @@ class Hub:
         """Raises OSError where the port cannot be had."""
         self._place, self._ears = place, ears
         self._nodes: dict[int, _Node] = {}
-        self._unknown: set[Link] = set()
+        self._unknown: dict[Link, float] = {}
+        """Who has not said yet which node it is, and since when, on time.monotonic()."""
         self._first: int | None = None
         """The node that said first that it fails: all were told to end."""
         self._agreed: Verdict | None = None
@@ -78,14 +81,17 @@ class Hub:
         own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
         if verdict.outcome != "succeeded":
             self._end_all(place.node_rank, place.host, verdict.title or "failed")
-        deadline = time.monotonic() + place.grace_s + VERDICTS_S if self._first is not None else None
-        while any(node.report is None and node.lost is None for node in self._nodes.values()):
+        deadline, stops, say_at = None, self._ears.stops(), time.monotonic() + PATIENCE_S
+        while (waited_for := self._without_verdict()) and self._ears.stops() == stops:
+            moment = time.monotonic()
             if self._first is not None and deadline is None:
-                deadline = time.monotonic() + place.grace_s + VERDICTS_S
-            remaining = 1.0 if deadline is None else deadline - time.monotonic()
-            if remaining <= 0 or self._ears.stopped():
+                deadline = moment + place.grace_s + VERDICTS_S
+            if deadline is not None and moment >= deadline:
                 break
-            self._ears.serve(min(1.0, remaining))
+            if moment >= say_at:
+                say_at += PATIENCE_S
+                self._ears.say(f"waiting for {named_nodes(waited_for)} to end")
+            self._ears.serve(1.0 if deadline is None else min(1.0, deadline - moment))
         reports = [own, *(self._report_of(rank, node) for rank, node in sorted(self._nodes.items()))]
         for report in reports[1:]:
             said = self._nodes[report.node_rank].report
@@ -100,6 +106,10 @@ class Hub:
         while any(node.link.is_open for node in self._nodes.values()) and time.monotonic() < until:
             self._ears.serve(0.02)
         return agreed
+
+    def _without_verdict(self) -> list[int]:
+        """The nodes that are still to give theirs."""
+        return sorted(rank for rank, node in self._nodes.items() if node.report is None and node.lost is None)
 
     def where(self) -> tuple[str, str] | None:
         """The whole verdict is here."""
@@ -121,17 +131,16 @@ class Hub:
         except OSError:
             return
         place, loop = self._place, self._ears.loop
-        self._unknown.add(
-            Link(
-                loop,
-                connected,
-                place.job_key,
-                is_server=True,
-                on_open=lambda _link: None,
-                on_message=self._on_message,
-                on_end=self._on_end,
-            )
+        link = Link(
+            loop,
+            connected,
+            place.job_key,
+            is_server=True,
+            on_open=lambda _link: None,
+            on_message=self._on_message,
+            on_end=self._on_end,
         )
+        self._unknown[link] = time.monotonic()
 
     def _on_message(self, link: Link, message: Message) -> None:
         if isinstance(message, Join):
@@ -151,7 +160,7 @@ class Hub:
                 pass
 
     def _on_join(self, link: Link, join: Join) -> None:
-        self._unknown.discard(link)
+        self._unknown.pop(link, None)
         place = self._place
         if join.nodes != place.nodes or not 0 < join.node_rank < place.nodes:
             link.close()
@@ -172,7 +181,7 @@ class Hub:
             link.send(Agreed(self._agreed, place.host, place.folder))
 
     def _on_end(self, link: Link, why: str) -> None:
-        self._unknown.discard(link)
+        self._unknown.pop(link, None)
         for node in self._nodes.values():
             if node.link is link:
                 node.closed_at, node.said = time.monotonic(), why
@@ -182,6 +191,9 @@ class Hub:
         self._pings += 1
         moment = time.monotonic()
         self._say_who_is_missing(moment - self._began)
+        for link in [link for link, since in self._unknown.items() if moment - since > _GREETING_S]:
+            link.close()
+            del self._unknown[link]
         for rank, node in self._nodes.items():
             if node.report is not None or node.lost is not None:
                 continue

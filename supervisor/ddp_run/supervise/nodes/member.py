@@ -59,14 +59,14 @@ class Member:
         """Node 0's word; without it this node's own verdict, and that node 0 was lost where nothing failed here."""
         self._report = Report(verdict.without_secrets(), last_lines, ends)
         self._send(self._report)
-        deadline = None
+        deadline, stops = None, self._ears.stops()
         while self._agreed is None and self._lost is None and self._heard_at is not None:
+            moment = time.monotonic()
             if self._ended and deadline is None:
-                deadline = time.monotonic() + self._place.grace_s + 2 * VERDICTS_S
-            remaining = 1.0 if deadline is None else deadline - time.monotonic()
-            if remaining <= 0 or self._ears.stopped():
+                deadline = moment + self._place.grace_s + 2 * VERDICTS_S
+            if self._ears.stops() != stops or (deadline is not None and moment >= deadline):
                 break
-            self._ears.serve(min(1.0, remaining))
+            self._ears.serve(1.0 if deadline is None else min(1.0, deadline - moment))
         if self._agreed is not None:
             word = self._agreed
             self._ears.emit(agreed(now(), word.verdict, word.host, word.folder))

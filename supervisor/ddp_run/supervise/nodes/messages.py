@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, field
 from typing import Any, get_args
@@ -71,6 +72,8 @@ class Agreed:
     folder: str
 
 
+_HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}")
+
 Message = Join | Ping | Pong | Failing | End | Report | Agreed
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
@@ -84,4 +87,20 @@ def decode(given: Mapping[str, Any]) -> Message | None:
     """The message; null for a kind that this version does not know. Raises ValueError where a field is not right."""
     kind = _KINDS.get(typed_fields.text(given.get("message")))
     message: Message | None = None if kind is None else typed_fields.read(kind, given)
+    match message:
+        case Join(host=host, folder=folder) if not _HOST.fullmatch(host) or "\0" in folder:
+            raise ValueError("no name of a host")
+        case Report(verdict=verdict, ends=ends):
+            _check(verdict)
+            if len(ends.finished) != len(ends.finished_at):
+                raise ValueError("ranks and times are not of one length")
+        case Agreed(verdict=verdict):
+            _check(verdict)
+        case _:
+            pass
     return message
+
+
+def _check(verdict: Verdict) -> None:
+    if verdict.exit_code is not None and not 0 <= verdict.exit_code <= 255:
+        raise ValueError(f"exit code {verdict.exit_code}")
