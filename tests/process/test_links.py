@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +16,20 @@ from tests.waiting import limit
 from ddp_run.judge.of_nodes import Ends
 from ddp_run.judge.verdict import Verdict
 from ddp_run.plan.net import free_port
-from ddp_run.record.events import Event, MonotonicNs, PeerFailed, Rank, RankExited, RankFailed, SignalReceived
+from ddp_run.record.events import (
+    Event,
+    MonotonicNs,
+    PeerFailed,
+    Rank,
+    RankExited,
+    RankFailed,
+    SignalReceived,
+    SignalSent,
+    Target,
+)
 from ddp_run.supervise.loop import Call, Loop
+from ddp_run.supervise.nodes import hub as hub_module
+from ddp_run.supervise.nodes import member as member_module
 from ddp_run.supervise.nodes.agreement import Ears, Place, job_key
 from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.link import Link
@@ -222,6 +235,31 @@ def test_a_node_that_ends_without_a_word_is_lost(loop: Loop, runs: list[Run]) ->
     assert isinstance(told, PeerFailed)
     assert told.said == "node 1 (b) was lost: its ddp-run was killed or its host went down"
     assert runs[0].said == [told.said]
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_node_that_is_paused_is_not_lost(
+    loop: Loop, runs: list[Run], node: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for side in (hub_module, member_module):
+        monkeypatch.setattr(side, "LOST_S", 8.0)
+    stopped = SignalSent(MonotonicNs(1), Target.JOB, signal.SIGSTOP, (), "ddp-run was stopped")
+    runs[node].side.hear(stopped)
+    serve_for(loop, 0.1)
+    link = runs[0].side._nodes[1].link if node else runs[1].side._link  # type: ignore[union-attr]
+    assert link is not None
+    told = runs[1 - node].told
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        link.heard_at = time.monotonic() - 60
+        if node == 0:
+            runs[1].side._heard_at = time.monotonic() - 60  # type: ignore[union-attr]
+        serve_for(loop, 0.1)
+    assert told == []
+    runs[node].side.hear(replace(stopped, signum=signal.SIGCONT))
+    serve_for(loop, 0.1)
+    serve_for(loop, 0.1)
+    assert told == []
 
 
 def test_node_0_is_lost(loop: Loop, runs: list[Run]) -> None:

@@ -1,10 +1,32 @@
-"""Which events of a node mean that its attempt fails, in a line for the other nodes. Pure."""
+"""Which events of a node concern the others: that its attempt fails, in a line for people; that it pauses. Pure."""
 
 from __future__ import annotations
 
-from ddp_run.record.events import AgentExited, Event, HangTimedOut, RankExited, RankFailed, SignalReceived
+from signal import Signals
+
+from ddp_run.record.events import (
+    AgentExited,
+    Event,
+    HangTimedOut,
+    RankExited,
+    RankFailed,
+    SignalReceived,
+    SignalSent,
+    Target,
+)
 from ddp_run.values.exit_status import in_words
 from ddp_run.values.stop_signals import STOP_SIGNALS
+
+
+def paused_by(event: Event) -> bool | None:
+    """Whether ddp-run is about to stop with its job (Ctrl-Z), or has gone on; null for any other event."""
+    match event:
+        case SignalSent(target=Target.JOB, signum=Signals.SIGSTOP):
+            return True
+        case SignalSent(target=Target.JOB, signum=Signals.SIGCONT):
+            return False
+        case _:
+            return None
 
 
 def line_of(event: Event, *, agent_restarts: bool) -> str | None:

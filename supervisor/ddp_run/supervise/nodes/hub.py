@@ -13,9 +13,9 @@ from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, PeerFailed, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import BEAT_S, DEAD_S, LOST_S, PATIENCE_S, VERDICTS_S, WAITING_S, Ears, Place
-from ddp_run.supervise.nodes.failing import line_of
+from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.link import Link
-from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Ping, Pong, Report
+from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Paused, Ping, Pong, Report
 from ddp_run.tell.node_files import keep_report
 from ddp_run.values.addresses import is_local
 from ddp_run.values.words import named_nodes
@@ -40,6 +40,7 @@ class _Node:
     """Number and time (ns) of the last ping."""
     offset_ns: int = 0
     error_ns: int = 1 << 62
+    paused: bool = False
     report: Report | None = None
     lost: str | None = None
 
@@ -71,6 +72,9 @@ class Hub:
     def hear(self, event: Event) -> None:
         """A sink: the first event that means a failure here ends the ranks everywhere."""
         self._started = self._started or isinstance(event, RankStarted)
+        paused = paused_by(event)
+        if paused is not None:
+            self._pause(paused)
         said = line_of(event, agent_restarts=self._place.agent_restarts)
         if said is not None:
             self._end_all(self._place.node_rank, self._place.host, said)
@@ -154,6 +158,8 @@ class Hub:
                 _measure(found, message)
             case Failing(said):
                 self._end_all(found.join.node_rank, found.join.host, said)
+            case Paused(on):
+                found.paused = on
             case Report():
                 found.report = message
             case _:
@@ -195,13 +201,19 @@ class Hub:
             link.close()
             del self._unknown[link]
         for rank, node in self._nodes.items():
-            if node.report is not None or node.lost is not None:
+            if node.report is not None or node.lost is not None or node.paused:
                 continue
             self._ping(node)
             if node.closed_at is not None and moment - node.closed_at > DEAD_S and moment - node.link.heard_at > DEAD_S:
                 self._lose(rank, node, "its ddp-run was killed or its host went down")
             elif moment - node.link.heard_at > LOST_S:
                 self._lose(rank, node, f"no sign of life for {LOST_S:g} s: its host is down, or the network is cut")
+
+    def _pause(self, on: bool) -> None:
+        """This node stops, or goes on: what it did not hear meanwhile is no silence of others."""
+        for node in self._nodes.values():
+            node.link.send(Paused(on))
+            node.link.heard_at = time.monotonic()
 
     def _say_who_is_missing(self, for_s: float) -> None:
         missing = [rank for rank in range(1, self._place.nodes) if rank not in self._nodes]

@@ -12,9 +12,9 @@ from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, Noted, PeerFailed, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import DEAD_S, LOST_S, REDIAL_S, SILENT_S, VERDICTS_S, WAITING_S, Ears, Place
-from ddp_run.supervise.nodes.failing import line_of
+from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.link import Link
-from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Ping, Pong, Report
+from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Paused, Ping, Pong, Report
 
 _NOT_HEARD_S = 20.0
 """After so long without a first connection that is noted; the job may go on without."""
@@ -33,6 +33,8 @@ class Member:
         self._heard_at: float | None = None
         """When anything of node 0's was last heard; null: it never was."""
         self._refused_since: float | None = None
+        self._paused = False
+        """Node 0 is."""
         self._noted = False
         self._started = False
         """Ranks of this node have started: all nodes have met."""
@@ -50,6 +52,10 @@ class Member:
     def hear(self, event: Event) -> None:
         """A sink: the first event that means a failure here goes to node 0."""
         self._started = self._started or isinstance(event, RankStarted)
+        paused = paused_by(event)
+        if paused is not None:
+            self._send(Paused(paused))
+            self._heard_at = time.monotonic() if self._heard_at is not None else None
         said = line_of(event, agent_restarts=self._place.agent_restarts)
         if said is not None and not self._ended:
             self._ended, self._failing = True, said
@@ -95,7 +101,7 @@ class Member:
     def _watch(self) -> None:
         """Once a second: dial where there is no connection, or it is silent; see whether node 0 is lost."""
         self._ears.loop.set_timer(REDIAL_S, self._watch, lasting=True)
-        if self._agreed is not None or self._lost is not None:
+        if self._agreed is not None or self._lost is not None or self._paused:
             return
         moment = time.monotonic()
         if self._heard_at is None:
@@ -176,6 +182,8 @@ class Member:
                 link.send(Pong(number, time.monotonic_ns()))
             case End(node_rank, host, said):
                 self._end_ranks(node_rank, host, said)
+            case Paused(on):
+                self._paused = on
             case Agreed():
                 self._agreed = message
                 link.close()

@@ -55,6 +55,13 @@ class End:
 
 
 @frozen
+class Paused:
+    """This node's job and its ddp-run are stopped (Ctrl-Z), or go on: its silence means nothing meanwhile."""
+
+    on: bool
+
+
+@frozen
 class Report:
     """A node's own verdict on its attempt, and the last lines of the stderr of the rank that it names."""
 
@@ -74,7 +81,7 @@ class Agreed:
 
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 
-Message = Join | Ping | Pong | Failing | End | Report | Agreed
+Message = Join | Ping | Pong | Failing | End | Paused | Report | Agreed
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
