@@ -100,7 +100,10 @@ def measure(nodes: int) -> str:
         ours.send("fail")
         serve_until(loop, lambda: hub._first is not None)
         hub.agree(failed(0), Ends(), ())
-        told_s, agreed_s = ours.recv() - failed_at, ours.recv() - failed_at
+        serve_until(loop, ours.poll)
+        told_s = ours.recv() - failed_at
+        serve_until(loop, ours.poll)
+        agreed_s = ours.recv() - failed_at
         spent = time.process_time() - cpu
         process.join()
         hub.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -21,7 +21,8 @@ from ddp_run.values.addresses import is_local
 from ddp_run.values.words import named_nodes
 
 _BACKLOG = 1024
-_LAST_WORD_S = 1.0
+_LAST_WORD_S = 2.0
+_MOST_FOLLOWERS = 64
 _GREETING_S = 10.0
 """How long a connection may stay that does not say which node it is."""
 
@@ -102,9 +103,10 @@ class Hub:
             self._ears.emit(reported(now(), report))
             keep_report(Path(place.folder), report, said.last_lines if said is not None else ())
         agreed = of_nodes(reports)
-        self._agreed = agreed
+        # the whole list of a thousand ranks that followed is here; a thousand times it is 100 MB
+        self._agreed = replace(agreed, collateral=agreed.collateral[:_MOST_FOLLOWERS])
         for node in self._nodes.values():
-            node.link.send(Agreed(by_clock_of(agreed, node.offset_ns), place.host, place.folder))
+            node.link.send(Agreed(by_clock_of(self._agreed, node.offset_ns), place.host, place.folder))
         # who has it hangs up; to close before would throw away what is on its way
         until = time.monotonic() + _LAST_WORD_S
         while any(node.link.is_open for node in self._nodes.values()) and time.monotonic() < until:
