@@ -35,8 +35,6 @@ class _Node:
     link: Link
     closed_at: float | None = None
     """On time.monotonic(): since when its connection is closed."""
-    said: str = ""
-    """How that ended."""
     pinged: tuple[int, int] = (0, 0)
     """Number and time (ns) of the last ping."""
     offset_ns: int = 0
@@ -188,11 +186,11 @@ class Hub:
         if self._agreed is not None:
             link.send(Agreed(self._agreed, place.host, place.folder))
 
-    def _on_end(self, link: Link, why: str) -> None:
+    def _on_end(self, link: Link, _why: str) -> None:
         self._unknown.pop(link, None)
         for node in self._nodes.values():
             if node.link is link:
-                node.closed_at, node.said = time.monotonic(), why
+                node.closed_at, node.paused = time.monotonic(), False  # who is stopped closes nothing
 
     def _beat(self) -> None:
         self._ears.loop.set_timer(BEAT_S, self._beat, lasting=True)

@@ -28,7 +28,7 @@ def join(plan: LaunchPlan, environ: Mapping[str, str], folder: RunFolder, ears: 
     host, port = options.master
     try:
         address = plan.master or net.resolve(host, 0, _RESOLVE_S, several_nodes=True).ip
-        key, is_secret = job_key(environ, f"{host}:{port}:{options.max_nodes}")
+        key, is_secret = job_key(environ, f"{port} {options.max_nodes}")
         place = Place(
             node_rank=options.node_rank,
             nodes=options.max_nodes,

@@ -11,7 +11,17 @@ from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, of_nodes, reported
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, Noted, PeerFailed, RankStarted
 from ddp_run.record.journal import now
-from ddp_run.supervise.nodes.agreement import DEAD_S, LOST_S, REDIAL_S, SILENT_S, VERDICTS_S, WAITING_S, Ears, Place
+from ddp_run.supervise.nodes.agreement import (
+    DEAD_S,
+    LOST_S,
+    PATIENCE_S,
+    REDIAL_S,
+    SILENT_S,
+    VERDICTS_S,
+    WAITING_S,
+    Ears,
+    Place,
+)
 from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Paused, Ping, Pong, Report
@@ -28,7 +38,6 @@ class Member:
         self._place, self._ears = place, ears
         self._link: Link | None = None
         self._dialling: socket.socket | None = None
-        self._dialled_at = 0.0
         self._began = time.monotonic()
         self._heard_at: float | None = None
         """When anything of node 0's was last heard; null: it never was."""
@@ -65,13 +74,16 @@ class Member:
         """Node 0's word; without it this node's own verdict, and that node 0 was lost where nothing failed here."""
         self._report = Report(verdict.without_secrets(), last_lines, ends)
         self._send(self._report)
-        deadline, stops = None, self._ears.stops()
+        deadline, stops, say_at = None, self._ears.stops(), time.monotonic() + PATIENCE_S
         while self._agreed is None and self._lost is None and self._heard_at is not None:
             moment = time.monotonic()
             if self._ended and deadline is None:
                 deadline = moment + self._place.grace_s + 2 * VERDICTS_S
             if self._ears.stops() != stops or (deadline is not None and moment >= deadline):
                 break
+            if moment >= say_at:
+                say_at += PATIENCE_S
+                self._ears.say("waiting for node 0 to end")
             self._ears.serve(1.0 if deadline is None else min(1.0, deadline - moment))
         if self._agreed is not None:
             word = self._agreed
@@ -160,8 +172,13 @@ class Member:
             is_server=False,
             on_open=self._on_open,
             on_message=self._on_message,
-            on_end=lambda _link, _why: self._refused(),
+            on_end=self._on_end,
         )
+
+    def _on_end(self, link: Link, _why: str) -> None:
+        if link is self._link:
+            self._paused = False  # who is stopped closes nothing
+            self._refused()
 
     def _refused(self) -> None:
         if self._heard_at is not None and self._refused_since is None:
