@@ -11,6 +11,8 @@ import argparse
 import multiprocessing
 import os
 import resource
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -83,7 +85,8 @@ def _at(place: Place, rank: int) -> Place:
 
 
 def measure(nodes: int) -> str:
-    place = Place(0, nodes, "host0", "/nonexistent", "127.0.0.1", free_port(), b"key", 1.0, agent_restarts=False)
+    folder = tempfile.mkdtemp()
+    place = Place(0, nodes, "host0", folder, "127.0.0.1", free_port(), b"key", 1.0, agent_restarts=False)
     ours, theirs = multiprocessing.Pipe()
     with Loop([]) as loop:
         hub = Hub(place, ears(loop, []))
@@ -107,6 +110,7 @@ def measure(nodes: int) -> str:
         spent = time.process_time() - cpu
         process.join()
         hub.close()
+    shutil.rmtree(folder)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     return f"| {nodes} | {joined_s:.2f} | {100 * idle:.2f} | {told_s:.2f} | {agreed_s:.2f} | {spent:.2f} | {memory} |"
 

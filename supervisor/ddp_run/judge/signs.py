@@ -21,6 +21,10 @@ from ddp_run.record.events import ExceptionInfo
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals that come of what a process does itself; another may have come long after any line."""
 _NCCL_ERRORS = ("NCCL error", "NCCL Error", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError")
+URL = r"(?P<url>https?://[^\s'\"?<>]+)"
+"""A URL up to its query; group `url`."""
+QUOTED_PATH = r"(?P<quote>['\"])(?P<path>.{1,1000}?)(?P=quote)"
+"""A path as Python's repr has it; groups `quote` and `path`."""
 ENDING = 400
 """Lines before a rank's end in which its last words are looked for."""
 

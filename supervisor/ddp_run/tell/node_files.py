@@ -24,7 +24,8 @@ def keep_report(run_folder: Path, report: NodeReport, last_lines: tuple[str, ...
         wall_at=lambda _stamp: None,
     )
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for each in (folder.parent, folder):
+            each.mkdir(mode=0o700, exist_ok=True)
         verdict_file.write(folder / file_names.VERDICT, document)
         if last_lines:
             (folder / file_names.STDERR_END).write_text("\n".join(last_lines) + "\n", encoding="utf-8")

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.signs import URL, Hit, Sign, ended_by
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -30,28 +30,27 @@ RULE = Rule(
     since="0.1",
     supersedes=("hub-network", "file-not-found", "permission-denied"),
 )
-_URL = r"(?P<url>https?://[^\s'\"?<>]+)"
 _NOT_FOUND = "If you are trying to access a private or gated repo"
 SIGNS: tuple[Sign, ...] = (
     # Hugging Face
     Sign(
         "You are trying to access a gated repo",
-        re.compile(rf"You are trying to access a gated repo(?:\.\s+Make sure to have access to it at {_URL})?"),
+        re.compile(rf"You are trying to access a gated repo(?:\.\s+Make sure to have access to it at {URL})?"),
     ),
-    Sign("Cannot access gated repo for url", re.compile(rf"Cannot access gated repo for url {_URL}")),
+    Sign("Cannot access gated repo for url", re.compile(rf"Cannot access gated repo for url {URL}")),
     Sign("GatedRepoError", types=frozenset({"GatedRepoError"})),
-    Sign(_NOT_FOUND, re.compile(rf"Repository Not Found for url: {_URL}|{_NOT_FOUND}")),
+    Sign(_NOT_FOUND, re.compile(rf"Repository Not Found for url: {URL}|{_NOT_FOUND}")),
     Sign("Token is required (", re.compile(r"Token is required \([^)]{0,200}\), but no token found")),
     Sign("LocalTokenNotFoundError", types=frozenset({"LocalTokenNotFoundError"})),
     Sign("Invalid username or password"),
     Sign("Invalid user token."),
     # requests, httpx, urllib
     *(
-        Sign(f"{status} Client Error", re.compile(rf"(?P<status>{status}) Client Error(?:[^\n]*?url: {_URL})?"))
+        Sign(f"{status} Client Error", re.compile(rf"(?P<status>{status}) Client Error(?:[^\n]*?url: {URL})?"))
         for status in (401, 403)
     ),
     *(
-        Sign(f"Client error '{status}", re.compile(rf"Client error '(?P<status>{status})[^']*' for url '{_URL}"))
+        Sign(f"Client error '{status}", re.compile(rf"Client error '(?P<status>{status})[^']*' for url '{URL}"))
         for status in (401, 403)
     ),
     Sign("HTTP Error 401", re.compile(r"HTTP Error (?P<status>401)")),
@@ -82,7 +81,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign("AuthorizationPermissionMismatch"),
     Sign("DefaultAzureCredential failed to retrieve a token"),
     # git
-    Sign("fatal: Authentication failed for", re.compile(rf"fatal: Authentication failed for '(?:{_URL})?")),
+    Sign("fatal: Authentication failed for", re.compile(rf"fatal: Authentication failed for '(?:{URL})?")),
 )
 
 

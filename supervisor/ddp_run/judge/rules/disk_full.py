@@ -21,7 +21,7 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import chain
-from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -33,16 +33,17 @@ RULE = Rule(
     since="0.1",
     supersedes=("checkpoint-corrupt", "native-abort", "filesystem-error", "file-not-found"),
 )
-_QUOTED = r"(?P<quote>['\"])(?P<path>.+?)(?P=quote)"
 _QUOTA = "Disk quota exceeded"
 _WRITER = "PytorchStreamWriter failed writing"
 _POSITION = "] . unexpected pos "
 _FULL = (
     Sign(
         "No space left on device",
-        re.compile(rf"No space left on device(?:: {_QUOTED}(?: -> '(?P<to>[^'\n]+)')?|, file path: (?P<file>\S+))?"),
+        re.compile(
+            rf"No space left on device(?:: {QUOTED_PATH}(?: -> '(?P<to>[^'\n]+)')?|, file path: (?P<file>\S+))?"
+        ),
     ),
-    Sign(_QUOTA, re.compile(rf"Disk quota exceeded(?:: {_QUOTED})?")),
+    Sign(_QUOTA, re.compile(rf"Disk quota exceeded(?:: {QUOTED_PATH})?")),
     Sign("No space left on device (os error 28)"),
     Sign("database or disk is full"),
 )

@@ -18,7 +18,7 @@ import re
 import shlex
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -29,8 +29,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the file will still be missing"),
     since="0.1",
 )
-_QUOTED = r"(?P<quote>['\"])(?P<path>.{1,1000}?)(?P=quote)"
-_WITH_PATH = rf"(?:[^\n]*?(?:: |name = |at |file ){_QUOTED})?"
+_WITH_PATH = rf"(?:[^\n]*?(?:: |name = |at |file ){QUOTED_PATH})?"
 _IN_WORKER = r"(?!: Caught \w+ in )"
 SIGNS: tuple[Sign, ...] = (
     Sign(
@@ -50,9 +49,9 @@ SIGNS: tuple[Sign, ...] = (
     ),
     Sign(
         "Repo id must be in the form",
-        re.compile(rf"Repo id must be in the form 'repo_name' or 'namespace/repo_name': {_QUOTED}"),
+        re.compile(rf"Repo id must be in the form 'repo_name' or 'namespace/repo_name': {QUOTED_PATH}"),
     ),
-    Sign("Incorrect path_or_model_id", re.compile(rf"Incorrect path_or_model_id: {_QUOTED}")),
+    Sign("Incorrect path_or_model_id", re.compile(rf"Incorrect path_or_model_id: {QUOTED_PATH}")),
     Sign(
         "is not a local folder and is not a valid model identifier",
         re.compile(r"(?<![^\s:])(?P<path>[^\s:]+) is not a local folder and is not a valid model identifier"),

@@ -20,7 +20,7 @@ import shlex
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -32,7 +32,7 @@ RULE = Rule(
     since="0.1",
     supersedes=("checkpoint-corrupt", "native-abort", "file-not-found"),
 )
-_QUOTED = r"(?:: (?P<quote>['\"])(?P<path>.+?)(?P=quote))?"
+_QUOTED = rf"(?:: {QUOTED_PATH})?"
 _ERRORS = (
     "Stale file handle",
     "Stale NFS file handle",

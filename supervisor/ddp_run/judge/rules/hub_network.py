@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words
+from ddp_run.judge.signs import URL, Hit, Sign, in_exception, in_last_words
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -32,7 +32,6 @@ RULE = Rule(
     since="0.1",
     supersedes=("file-not-found", "peer-died"),
 )
-_URL = r"(?P<url>https?://[^\s'\"?<>]+)"
 _STATUS = r"(?P<status>5\d\d|429)"
 _OFFLINE = "outgoing traffic has been disabled"
 _OFFLINE_MODE = "offline mode is enabled"
@@ -68,28 +67,28 @@ SIGNS: tuple[Sign, ...] = (
     Sign("retrieval incomplete: got only"),
     # requests' and httpx' words for a status
     *(
-        Sign(f"{status} Server Error", re.compile(rf"(?P<status>{status}) Server Error[^\n]*?(?:url: {_URL}|$)"))
+        Sign(f"{status} Server Error", re.compile(rf"(?P<status>{status}) Server Error[^\n]*?(?:url: {URL}|$)"))
         for status in (500, 502, 503, 504)
     ),
-    Sign("429 Client Error", re.compile(rf"(?P<status>429) Client Error[^\n]*?(?:url: {_URL}|$)")),
-    Sign("Server error '5", re.compile(rf"Server error '(?P<status>5\d\d)[^']*' for url '{_URL}")),
-    Sign("Client error '429", re.compile(rf"Client error '(?P<status>429)[^']*' for url '{_URL}")),
+    Sign("429 Client Error", re.compile(rf"(?P<status>429) Client Error[^\n]*?(?:url: {URL}|$)")),
+    Sign("Server error '5", re.compile(rf"Server error '(?P<status>5\d\d)[^']*' for url '{URL}")),
+    Sign("Client error '429", re.compile(rf"Client error '(?P<status>429)[^']*' for url '{URL}")),
     # httpx, aiohttp
     *(Sign(name, re.compile(rf"{name}(?:: (?P<why>[^\n]{{0,100}}))?"), frozenset({name})) for name in sorted(_HTTPX)),
     Sign("Cannot connect to host ", re.compile(r"Cannot connect to host (?P<host>[\w.\-]+):(?P<port>\d+) ssl")),
     Sign("ServerDisconnectedError", types=frozenset({"ServerDisconnectedError"})),
     # Hugging Face
-    Sign("We couldn't connect to '", re.compile(rf"We couldn't connect to '{_URL}")),
+    Sign("We couldn't connect to '", re.compile(rf"We couldn't connect to '{URL}")),
     Sign("LocalEntryNotFoundError", types=frozenset({"LocalEntryNotFoundError"})),
     Sign("An error happened while trying to locate the file on the Hub"),
     Sign(_OFFLINE),
-    Sign(_OFFLINE_MODE, re.compile(rf"Cannot (?:reach|access) {_URL}[^\n]{{0,300}}{_OFFLINE_MODE}|{_OFFLINE_MODE}")),
+    Sign(_OFFLINE_MODE, re.compile(rf"Cannot (?:reach|access) {URL}[^\n]{{0,300}}{_OFFLINE_MODE}|{_OFFLINE_MODE}")),
     Sign("Couldn't reach ", re.compile(r"Couldn't reach (?P<what>'[^'\n]+' on the Hub|https?://[^\s?]+)[^\n]{0,80}")),
     Sign("CAS service error"),
     Sign("An error occurred while downloading using `hf_transfer`"),
     # object stores and trackers
-    Sign("Could not connect to the endpoint URL", re.compile(rf"Could not connect to the endpoint URL: \"{_URL}")),
-    Sign("timeout on endpoint URL", re.compile(rf"(?:Connect|Read) timeout on endpoint URL: \"?{_URL}")),
+    Sign("Could not connect to the endpoint URL", re.compile(rf"Could not connect to the endpoint URL: \"{URL}")),
+    Sign("timeout on endpoint URL", re.compile(rf"(?:Connect|Read) timeout on endpoint URL: \"?{URL}")),
     Sign("Run initialization has timed out after", re.compile(r"Run initialization has timed out after [\d.]+ sec")),
     Sign("google.api_core.exceptions.ServiceUnavailable"),
 )

@@ -18,7 +18,7 @@ import re
 import shlex
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_whole_log
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_whole_log
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -30,18 +30,17 @@ RULE = Rule(
     since="0.1",
     supersedes=("bad-arguments",),
 )
-_QUOTED = r"(?P<quote>['\"])(?P<path>.+?)(?P=quote)"
 _SCRIPT = Sign(
     "can't open file '", re.compile(r"can't open file '(?P<path>[^']*)': \[Errno 13\] (?P<what>Permission denied)")
 )
-_AGENTS = Sign("PermissionError", re.compile(rf"PermissionError: \[Errno \d+\] (?P<what>[^:\n]+): {_QUOTED}"))
+_AGENTS = Sign("PermissionError", re.compile(rf"PermissionError: \[Errno \d+\] (?P<what>[^:\n]+): {QUOTED_PATH}"))
 _AGENTS_FRAME = re.compile(r"torch/distributed/(?:elastic|launcher|run\.py)")
 _FRAMES = 16
 SIGNS: tuple[Sign, ...] = (
     Sign(
         "PermissionError",
         re.compile(
-            rf"^(?:\w+\.)*PermissionError(?!: Caught \w+ in )(?:: \[Errno \d+\] (?P<what>[^:\n]+)(?:: {_QUOTED})?)?"
+            rf"^(?:\w+\.)*PermissionError(?!: Caught \w+ in )(?:: \[Errno \d+\] (?P<what>[^:\n]+)(?:: {QUOTED_PATH})?)?"
         ),
         frozenset({"PermissionError"}),
     ),
