@@ -41,13 +41,16 @@ class Reading:
 
     def give(self, row: Row, raw: Setting) -> None:
         """A value as it was written; it counts where no source of higher precedence has given one."""
-        if not self.may_give(row.dest, raw.source):
-            return
+        if self.may_give(row.dest, raw.source):
+            self.settings[row.dest] = self.checked(row, raw)
+
+    def checked(self, row: Row, raw: Setting) -> Setting:
+        """The value of a text; the default, and a problem, where it has none."""
         try:
-            self.settings[row.dest] = converted(row, raw)
+            return converted(row, raw)
         except ValueError as error:
-            self.settings[row.dest] = replace(raw, value=row.default)
             self.problems.append(bad_value(row, raw, str(error)))
+            return replace(raw, value=row.default)
 
     def may_give(self, dest: str, source: Source) -> bool:
         """Whether a value from there would count."""
@@ -79,13 +82,8 @@ def command_line(inputs: Inputs, reading: Reading) -> None:
     """Options. argparse converts every occurrence, also those that a later one overrides."""
     for given in reversed(inputs.words.given):
         raw = Setting(True, Source.OPTION, given.row.name, given.text, given.word)
-        if given.row.dest not in reading.settings:
-            reading.give(given.row, raw)
-            continue
-        try:
-            converted(given.row, raw)
-        except ValueError as error:
-            reading.problems.append(bad_value(given.row, raw, str(error)))
+        setting = reading.checked(given.row, raw)
+        reading.settings.setdefault(given.row.dest, setting)
 
 
 def pet_variables(inputs: Inputs, reading: Reading) -> None:
@@ -94,13 +92,10 @@ def pet_variables(inputs: Inputs, reading: Reading) -> None:
         if row.pet is None or row.pet not in inputs.environ:
             continue
         raw = Setting(True, Source.PET, row.pet, inputs.environ[row.pet])
-        if row.takes_value or row.dest not in reading.settings:
+        if row.takes_value or reading.may_give(row.dest, Source.PET):
             reading.give(row, raw)
-            continue
-        try:
-            converted(row, raw)
-        except ValueError as error:
-            reading.problems.append(bad_value(row, raw, str(error)))
+        else:
+            reading.checked(row, raw)
 
 
 def own_variables(inputs: Inputs, reading: Reading) -> None:
