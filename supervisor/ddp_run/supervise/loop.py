@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Self, final
+from typing import NamedTuple, Self, final
 
 Handler = Callable[[], None]
 
@@ -38,6 +38,14 @@ class Caught:
 Wakeup = Call | Caught
 
 
+class _Timer(NamedTuple):
+    deadline: float
+    """On time.monotonic()."""
+    handler: Handler
+    lasting: bool
+    """`clear_timers` leaves it."""
+
+
 @final
 class Loop:
     """Owns the handlers of `signals` between `with` and its end; ignored signals (nohup) stay ignored.
@@ -47,9 +55,7 @@ class Loop:
 
     def __init__(self, signals: Iterable[int]) -> None:
         self._selector = selectors.DefaultSelector()
-        self._timers: dict[Hashable, tuple[float, Handler]] = {}
-        self._lasting: set[Hashable] = set()
-        """Timers that `clear_timers` leaves."""
+        self._timers: dict[Hashable, _Timer] = {}
         # a pipe holds 65,536 signals; of a socket's buffer each takes 768 bytes
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._room = fcntl.fcntl(self._woken, fcntl.F_GETPIPE_SZ)
@@ -96,10 +102,7 @@ class Loop:
 
         A `lasting` one is not an attempt's own: `clear_timers` leaves it.
         """
-        name = handler if key is None else key
-        self._timers[name] = time.monotonic() + after_s, handler
-        if lasting:
-            self._lasting.add(name)
+        self._timers[handler if key is None else key] = _Timer(time.monotonic() + after_s, handler, lasting)
 
     def cancel_timer(self, key: Hashable) -> None:
         """Forget a timer; it is fine if there is none."""
@@ -107,16 +110,16 @@ class Loop:
 
     def postpone_timers(self, by_s: float) -> None:
         """Let all timers run out later: this process was stopped for that long."""
-        self._timers = {key: (deadline + by_s, handler) for key, (deadline, handler) in self._timers.items()}
+        self._timers = {key: each._replace(deadline=each.deadline + by_s) for key, each in self._timers.items()}
 
     def clear_timers(self) -> None:
         """Forget all timers of an attempt."""
-        self._timers = {key: timer for key, timer in self._timers.items() if key in self._lasting}
+        self._timers = {key: timer for key, timer in self._timers.items() if timer.lasting}
 
     def wait(self, at_most_s: float | None = None) -> list[Wakeup]:
         """What has happened; waits for something, `at_most_s` seconds at most (None: as long as it takes)."""
         now = time.monotonic()
-        deadlines = [deadline for deadline, _handler in self._timers.values()]
+        deadlines = [timer.deadline for timer in self._timers.values()]
         if at_most_s is not None:
             deadlines.append(now + at_most_s)
         timeout = max(0.0, min(deadlines) - now) if deadlines else None
@@ -127,10 +130,10 @@ class Loop:
             else:
                 woken.append(Call(selected.data))
         now = time.monotonic()
-        for key, (deadline, handler) in sorted(self._timers.items(), key=lambda timer: timer[1][0]):
-            if deadline <= now:
+        for key, timer in sorted(self._timers.items(), key=lambda each: each[1].deadline):
+            if timer.deadline <= now:
                 del self._timers[key]
-                woken.append(Call(handler))
+                woken.append(Call(timer.handler))
         return woken
 
     def _note(self, signum: int, _frame: FrameType | None) -> None:
