@@ -29,7 +29,7 @@ _WITH_AGENT_NS = 1_000_000_000
 _STOP_TYPES = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
 
 
-_LEAVING_NS = 1_000_000_000
+LEAVING_NS = 1_000_000_000
 """The kernel closes a dying process' sockets before it reports the death (18 ms before, on a loaded host): its peers
 can stamp their failure first."""
 
@@ -227,7 +227,7 @@ class _Judgement:
         if not lost or not self.attempt.clean_exits:
             return None
         first = self.attempt.clean_exits[0]
-        return first if all(first.at < item.death.order + _LEAVING_NS for item in judged) else None
+        return first if all(first.at < item.death.order + LEAVING_NS for item in judged) else None
 
     def _left_early(self, leaver: CleanExit, lost: Sequence[_Judged], judged: Sequence[_Judged]) -> Verdict:
         first = of_clean_exit(leaver)

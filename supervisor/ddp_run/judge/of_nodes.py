@@ -13,7 +13,7 @@ from dataclasses import asdict, field, replace
 
 from ddp_run.evidence.model import Death, Quote
 from ddp_run.judge.catalogue import NAMELESS, rule_named
-from ddp_run.judge.diagnose import LOST
+from ddp_run.judge.diagnose import LEAVING_NS, LOST
 from ddp_run.judge.early_exit import finished_first
 from ddp_run.judge.verdict import Collateral, Finding, FirstFailure, Verdict
 from ddp_run.record.attempt_events import of_attempt
@@ -22,8 +22,6 @@ from ddp_run.values import typed_fields
 from ddp_run.values.frozen import frozen
 
 _NODE_FAILED = "node-failed"
-_LEAVING_NS = 1_000_000_000
-"""As in `ddp_run.judge.diagnose`: the sockets of a process close before the kernel reports its end."""
 _CLOSE_NS = 20_000_000
 """Two ends that are seen this near to each other have no known order (`ddp_run.judge.first_end`), besides the clocks'
 own error."""
@@ -96,7 +94,7 @@ def _finished_early(told: Sequence[NodeReport]) -> NodeReport | None:
     if not left or not lost:
         return None
     at, rank, leaver = min(left, key=lambda each: each[:2])
-    if any(at > report.ends.failed_at - report.offset_ns + _LEAVING_NS for report in lost if report.ends.failed_at):
+    if any(at > report.ends.failed_at - report.offset_ns + LEAVING_NS for report in lost if report.ends.failed_at):
         return None
     seen = lost[0].verdict
     rule = rule_named(seen.cause or "") if seen is not None else None

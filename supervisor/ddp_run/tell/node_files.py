@@ -14,15 +14,7 @@ def keep_report(run_folder: Path, report: NodeReport, last_lines: tuple[str, ...
     if report.verdict is None:
         return
     folder = run_folder / file_names.NODES / f"node_{report.node_rank}"
-    document = verdict_file.as_json(
-        report.verdict,
-        run_id=None,
-        attempts=None,
-        folder=f"{report.host}:{report.folder}",
-        decision="stop",
-        decision_reason=None,
-        wall_at=lambda _stamp: None,
-    )
+    document = verdict_file.as_json(report.verdict, folder=f"{report.host}:{report.folder}")
     try:
         for each in (folder.parent, folder):
             each.mkdir(mode=0o700, exist_ok=True)

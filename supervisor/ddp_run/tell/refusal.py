@@ -26,13 +26,5 @@ def as_json_line(problems: Sequence[Problem]) -> str:
         phase="launch",
         advice=(*first.helps, *others),
     )
-    document = verdict_file.as_json(
-        verdict.without_secrets(),
-        run_id=None,
-        attempts=0,
-        folder=None,
-        decision="stop",
-        decision_reason="nothing was started",
-        wall_at=lambda _stamp: None,
-    )
+    document = verdict_file.as_json(verdict.without_secrets(), attempts=0, decision_reason="nothing was started")
     return json.dumps({"event": "verdict", "level": "error", **document}) + "\n"

@@ -17,14 +17,15 @@ from ddp_run.values.private_files import open_private
 def as_json(
     verdict: Verdict,
     *,
-    run_id: str | None,
-    attempts: int | None,
-    folder: str | None,
-    decision: str,
-    decision_reason: str | None,
-    wall_at: Callable[[MonotonicNs], str | None],
+    run_id: str | None = None,
+    attempts: int | None = None,
+    folder: str | None = None,
+    decision: str = "stop",
+    decision_reason: str | None = None,
+    wall_at: Callable[[MonotonicNs], str | None] = lambda _stamp: None,
 ) -> dict[str, Any]:
     """The object of verdict.json. `wall_at` turns a stamp into an ISO 8601 date in UTC; `decision` is stop or retry.
+    What is left out is not known: a log has no run, and no clock.
 
     No text in it can move the cursor of whoever prints it; only the folder's name is left as it is.
     """

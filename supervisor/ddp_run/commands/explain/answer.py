@@ -112,12 +112,8 @@ def _of_logs(read: Sequence[tuple[Log, str | None]]) -> Answer:
     helps = verdict.retry is not None and verdict.retry.helps
     document = verdict_file.as_json(
         verdict,
-        run_id=None,
-        attempts=None,
-        folder=None,
         decision="retry" if helps else "stop",
         decision_reason=verdict.retry.reason if verdict.retry else None,
-        wall_at=lambda _stamp: None,
     )
     advice = f"a retry {'can help' if helps else 'does not help'}: {verdict.retry.reason}" if verdict.retry else None
     return Answer(verdict, None, None, advice, document)
