@@ -365,8 +365,9 @@ class _Job:
             stops=lambda: self._stops,
         )
         self._nodes = JobSide.join(self.plan, self.environ, self.folder, self.journal, ears)
-        self.stack.callback(self._nodes.close)
-        self._sinks = (*self._sinks, self._nodes.hear)
+        if self._nodes is not None:
+            self.stack.callback(self._nodes.close)
+            self._sinks = (*self._sinks, self._nodes.hear)
 
     def _count_memory(self) -> None:
         from ddp_run.observe.memory import count_oom_kills

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -74,6 +75,21 @@ class Agreement(Protocol):
 
     def close(self) -> None:
         """This node leaves."""
+
+
+def wait(ears: Ears, *, for_whom: Callable[[], str], ended: Callable[[], bool], at_most_s: float) -> None:
+    """Serve the loop until `for_whom` names nobody, ddp-run is told to stop, or `at_most_s` after the job has ended."""
+    deadline, stops, say_at = None, ears.stops(), time.monotonic() + PATIENCE_S
+    while (names := for_whom()) and ears.stops() == stops:
+        moment = time.monotonic()
+        if ended() and deadline is None:
+            deadline = moment + at_most_s
+        if deadline is not None and moment >= deadline:
+            return
+        if moment >= say_at:
+            say_at += PATIENCE_S
+            ears.say(f"waiting for {names} to end")
+        ears.serve(1.0 if deadline is None else min(1.0, deadline - moment))
 
 
 def job_key(environ: Mapping[str, str], job: str) -> tuple[bytes, bool]:

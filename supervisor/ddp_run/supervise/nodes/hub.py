@@ -12,7 +12,7 @@ from ddp_run.judge.of_nodes import Ends, NodeReport, by_clock_of, of_nodes, repo
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, PeerFailed, RankStarted
 from ddp_run.record.journal import now
-from ddp_run.supervise.nodes.agreement import BEAT_S, DEAD_S, LOST_S, PATIENCE_S, VERDICTS_S, WAITING_S, Ears, Place
+from ddp_run.supervise.nodes.agreement import BEAT_S, DEAD_S, LOST_S, VERDICTS_S, WAITING_S, Ears, Place, wait
 from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Paused, Ping, Pong, Report
@@ -52,6 +52,7 @@ class Hub:
         """Raises OSError where the port cannot be had."""
         self._place, self._ears = place, ears
         self._nodes: dict[int, _Node] = {}
+        self._by_link: dict[Link, _Node] = {}
         self._unknown: dict[Link, float] = {}
         """Who has not said yet which node it is, and since when, on time.monotonic()."""
         self._first: int | None = None
@@ -84,36 +85,29 @@ class Hub:
         own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
         if verdict.outcome != "succeeded":
             self._end_all(place.node_rank, place.host, verdict.title or "failed")
-        deadline, stops, say_at = None, self._ears.stops(), time.monotonic() + PATIENCE_S
-        while (waited_for := self._without_verdict()) and self._ears.stops() == stops:
-            moment = time.monotonic()
-            if self._first is not None and deadline is None:
-                deadline = moment + place.grace_s + VERDICTS_S
-            if deadline is not None and moment >= deadline:
-                break
-            if moment >= say_at:
-                say_at += PATIENCE_S
-                self._ears.say(f"waiting for {named_nodes(waited_for)} to end")
-            self._ears.serve(1.0 if deadline is None else min(1.0, deadline - moment))
+        within_s = place.grace_s + VERDICTS_S
+        wait(self._ears, for_whom=self._without_verdict, ended=lambda: self._first is not None, at_most_s=within_s)
         reports = [own, *(self._report_of(rank, node) for rank, node in sorted(self._nodes.items()))]
         for report in reports[1:]:
-            said = self._nodes[report.node_rank].report
             self._ears.emit(reported(now(), report))
-            keep_report(Path(place.folder), report, said.last_lines if said is not None else ())
         agreed = of_nodes(reports)
         # the whole list of a thousand ranks that followed is here; a thousand times it is 100 MB
         self._agreed = replace(agreed, collateral=agreed.collateral[:_MOST_FOLLOWERS])
         for node in self._nodes.values():
             node.link.send(Agreed(by_clock_of(self._agreed, node.offset_ns), place.host, place.folder))
+        for report in reports[1:]:
+            said = self._nodes[report.node_rank].report
+            keep_report(Path(place.folder), report, said.last_lines if said is not None else ())
         # who has it hangs up; to close before would throw away what is on its way
         until = time.monotonic() + _LAST_WORD_S
         while any(node.link.is_open for node in self._nodes.values()) and time.monotonic() < until:
             self._ears.serve(0.02)
         return agreed
 
-    def _without_verdict(self) -> list[int]:
+    def _without_verdict(self) -> str:
         """The nodes that are still to give theirs."""
-        return sorted(rank for rank, node in self._nodes.items() if node.report is None and node.lost is None)
+        missing = [rank for rank, node in self._nodes.items() if node.report is None and node.lost is None]
+        return named_nodes(missing) if missing else ""
 
     def where(self) -> tuple[str, str] | None:
         """The whole verdict is here."""
@@ -150,7 +144,7 @@ class Hub:
         if isinstance(message, Join):
             self._on_join(link, message)
             return
-        found = next((node for node in self._nodes.values() if node.link is link), None)
+        found = self._by_link.get(link)
         if found is None:
             return
         match message:
@@ -171,16 +165,16 @@ class Hub:
         if join.nodes != place.nodes or not 0 < join.node_rank < place.nodes:
             link.close()
             return
-        known = self._nodes.get(join.node_rank)
-        if known is not None and known.join != join:  # another ddp-run says that it is this node
+        node = self._nodes.setdefault(join.node_rank, _Node(join, link))
+        if node.join != join:  # another ddp-run says that it is this node
             link.close()
             return
-        if known is not None:
-            known.link.close()
-            known.link, known.closed_at = link, None
-        else:
-            self._nodes[join.node_rank] = _Node(join, link)
-        self._ping(self._nodes[join.node_rank])
+        if node.link is not link:
+            node.link.close()
+            self._by_link.pop(node.link, None)
+            node.link, node.closed_at = link, None
+        self._by_link[link] = node
+        self._ping(node)
         if self._first is not None:
             link.send(End(place.node_rank, place.host, "the job is ending"))
         if self._agreed is not None:
@@ -188,9 +182,9 @@ class Hub:
 
     def _on_end(self, link: Link, _why: str) -> None:
         self._unknown.pop(link, None)
-        for node in self._nodes.values():
-            if node.link is link:
-                node.closed_at, node.paused = time.monotonic(), False  # who is stopped closes nothing
+        node = self._by_link.pop(link, None)
+        if node is not None:
+            node.closed_at, node.paused = time.monotonic(), False  # who is stopped closes nothing
 
     def _beat(self) -> None:
         self._ears.loop.set_timer(BEAT_S, self._beat, lasting=True)

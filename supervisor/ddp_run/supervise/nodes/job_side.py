@@ -20,32 +20,30 @@ from ddp_run.tell.failed_lines import last_lines
 @final
 @dataclass(slots=True)
 class JobSide:
-    """With the other nodes of the job; `agreement` is null where this node judges alone."""
+    """With the other nodes of the job."""
 
-    agreement: Agreement | None
+    agreement: Agreement
     folder: RunFolder
     journal: Journal
 
     @classmethod
     def join(
         cls, plan: LaunchPlan, environ: Mapping[str, str], folder: RunFolder, journal: Journal, ears: Ears
-    ) -> JobSide:
-        """Meet the others."""
+    ) -> JobSide | None:
+        """Meet the others; null where this node judges alone."""
         try:
-            return cls(join(plan, environ, folder, ears), folder, journal)
+            agreement = join(plan, environ, folder, ears)
         except Exception as error:
             ears.emit(Noted(now(), f"each node judges for itself: {type(error).__name__}: {error}"))
-            return cls(None, folder, journal)
+            return None
+        return cls(agreement, folder, journal) if agreement is not None else None
 
     def hear(self, event: Event) -> None:
         """A sink of events."""
-        if self.agreement is not None:
-            self.agreement.hear(event)
+        self.agreement.hear(event)
 
     def agree(self, verdict: Verdict, attempt: int) -> Verdict:
         """The verdict of all nodes on an attempt, from this node's own."""
-        if self.agreement is None:
-            return verdict
         events = self.journal.events
         try:
             return self.agreement.agree(
@@ -57,9 +55,8 @@ class JobSide:
 
     def where(self) -> tuple[str, str] | None:
         """Host and folder of the whole verdict, where that is on another node."""
-        return self.agreement.where() if self.agreement is not None else None
+        return self.agreement.where()
 
     def close(self) -> None:
         """This node leaves."""
-        if self.agreement is not None:
-            self.agreement.close()
+        self.agreement.close()

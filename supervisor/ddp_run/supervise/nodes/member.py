@@ -14,13 +14,13 @@ from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import (
     DEAD_S,
     LOST_S,
-    PATIENCE_S,
     REDIAL_S,
     SILENT_S,
     VERDICTS_S,
     WAITING_S,
     Ears,
     Place,
+    wait,
 )
 from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.link import Link
@@ -74,17 +74,8 @@ class Member:
         """Node 0's word; without it this node's own verdict, and that node 0 was lost where nothing failed here."""
         self._report = Report(verdict.without_secrets(), last_lines, ends)
         self._send(self._report)
-        deadline, stops, say_at = None, self._ears.stops(), time.monotonic() + PATIENCE_S
-        while self._agreed is None and self._lost is None and self._heard_at is not None:
-            moment = time.monotonic()
-            if self._ended and deadline is None:
-                deadline = moment + self._place.grace_s + 2 * VERDICTS_S
-            if self._ears.stops() != stops or (deadline is not None and moment >= deadline):
-                break
-            if moment >= say_at:
-                say_at += PATIENCE_S
-                self._ears.say("waiting for node 0 to end")
-            self._ears.serve(1.0 if deadline is None else min(1.0, deadline - moment))
+        within_s = self._place.grace_s + 2 * VERDICTS_S
+        wait(self._ears, for_whom=self._without_word, ended=lambda: self._ended, at_most_s=within_s)
         if self._agreed is not None:
             word = self._agreed
             self._ears.emit(agreed(now(), word.verdict, word.host, word.folder))
@@ -96,6 +87,11 @@ class Member:
         gone = NodeReport(0, place.address, "", None, self._lost)
         self._ears.emit(reported(now(), gone))
         return of_nodes([own, gone])
+
+    def _without_word(self) -> str:
+        """Node 0, as long as it is there and has not said what the verdict is."""
+        is_there = self._lost is None and self._heard_at is not None
+        return "node 0" if self._agreed is None and is_there else ""
 
     def where(self) -> tuple[str, str] | None:
         """Where node 0 keeps the whole of it."""
