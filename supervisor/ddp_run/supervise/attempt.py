@@ -147,15 +147,15 @@ class Attempt:
         self.loop.set_timer(_LOOK_FOR_RANKS_S, self._look_for_ranks)
         self.loop.set_timer(_LOAD_CATALOGUE_S, self._load_a_rule)
 
-    def stay(self) -> None:
+    def run(self) -> None:
         """Serve the loop until the attempt is over and nothing of it is left."""
         while not self._finished:
-            self._turn(None)
+            self._serve_once(None)
         self.loop.clear_timers()
         self._watch.close()
         self._end_leftovers()
         while (remaining := self._surroundings.awaited_s()) > 0:
-            self._turn(remaining)
+            self._serve_once(remaining)
         self._surroundings.close()
         self.loop.unwatch(self.inbox.fileno())
         self._ranks.close()
@@ -167,7 +167,7 @@ class Attempt:
         if not self._finished:
             self._put(event)
 
-    def _turn(self, at_most_s: float | None) -> None:
+    def _serve_once(self, at_most_s: float | None) -> None:
         waits = [each for each in (at_most_s, self.output.wait_s(self.tailer)) if each is not None]
         for wakeup in self.loop.wait(min(waits, default=None)):
             match wakeup:
@@ -285,8 +285,8 @@ class Attempt:
             if status is not None:
                 code, dumped = os.waitstatus_to_exitcode(status), os.WCOREDUMP(status)
         self._ranks.forget(process)
-        process.left = code == 0
-        if process.left:
+        process.exited_clean = code == 0
+        if process.exited_clean:
             self._watch.rank_leaves(process.event.rank)
         if self._first_end is None and code != 0:
             self._first_end = time.monotonic()
@@ -386,5 +386,5 @@ class Attempt:
     def _served_stop(self, at_most_s: float) -> bool:
         """Whether a stop signal came meanwhile."""
         stops = self.stops
-        self._turn(at_most_s)
+        self._serve_once(at_most_s)
         return self.stops > stops

@@ -184,7 +184,7 @@ class _Job:
                     raise
                 return self._not_started(self._last, error)
             self._waiting, self._running = None, attempt
-            attempt.stay()
+            attempt.run()
             self._running = None
             self._stops += attempt.stops
             # what could not be ended has SIGKILL already, and is no leftover of the next attempt

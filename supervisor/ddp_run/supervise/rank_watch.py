@@ -94,7 +94,7 @@ class RankWatch:
         if self._observer is None or not self._running():
             return
         alive = [process.event for process in self._ranks if process.alive and process.event.watched]
-        left = sorted(process.event.rank for process in self._ranks.latest if process.left)
+        left = sorted(process.event.rank for process in self._ranks.latest if process.exited_clean)
         gpu_use = self._gpu_use(alive) if self._observer.looks_closer else ()
         events, after_s = self._observer.look(now(), alive, left, gpu_use)
         for event in events:

@@ -25,7 +25,7 @@ class RankProcess:
     event: RankStarted
     pidfd: int | None
     alive: bool = True
-    left: bool = False
+    exited_clean: bool = False
     """It ended with 0."""
 
 
