@@ -48,4 +48,4 @@ def _first_host(nodes: str) -> str | None:
     The order of a step's list is that of SLURM_NODEID. The whole list is `scontrol show hostnames`' to tell.
     """
     first = re.match(r"(?:[^,\[\]\s]|\[[^\[\]\s]{1,4096}\]){1,255}", nodes)
-    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0]) if first else None
+    return re.sub(r"\[(\w+)(?:[,-][^\[\]]*)?\]", r"\1", first[0]) if first else None
