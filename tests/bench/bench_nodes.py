@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 
 from ddp_run.evidence.model import Quote
 from ddp_run.judge.of_nodes import Ends
+from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import FirstFailure, Verdict
 from ddp_run.plan.net import free_port
 from ddp_run.record.events import Event, MonotonicNs, Rank, RankFailed
@@ -43,7 +44,7 @@ def ears(loop: Loop, told: list[Event]) -> Ears:
         loop=loop,
         emit=lambda _event: None,
         say=print,
-        end_ranks=told.append,
+        end_ranks=lambda _attempt, event: told.append(event),
         serve=lambda seconds: serve(loop, seconds),
         stops=lambda: 0,
     )
@@ -72,8 +73,8 @@ def members(place: Place, to_hub: Connection) -> None:
         serve_until(loop, lambda: len(told) == place.nodes - 2)
         to_hub.send(time.monotonic())
         for rank, node in enumerate(nodes, 1):
-            node._send(Report(failed(rank), ("last line",) * 50, Ends()))
-        serve_until(loop, lambda: all(node._agreed is not None for node in nodes))
+            node._send(Report(0, failed(rank), ("last line",) * 50, Ends()))
+        serve_until(loop, lambda: all(node._word is not None for node in nodes))
         to_hub.send(time.monotonic())
 
 
@@ -102,7 +103,7 @@ def measure(nodes: int) -> str:
         cpu, failed_at = time.process_time(), time.monotonic()
         ours.send("fail")
         serve_until(loop, lambda: hub._first is not None)
-        hub.agree(failed(0), Ends(), ())
+        hub.agree(0, failed(0), Ends(), (), lambda _verdict: Decision(False, "no retry"))
         serve_until(loop, ours.poll)
         told_s = ours.recv() - failed_at
         serve_until(loop, ours.poll)

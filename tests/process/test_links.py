@@ -14,6 +14,7 @@ import pytest
 from tests.waiting import limit
 
 from ddp_run.judge.of_nodes import Ends
+from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.plan.net import free_port
 from ddp_run.record.events import (
@@ -34,7 +35,7 @@ from ddp_run.supervise.nodes.agreement import Ears, Place, job_key
 from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.member import Member
-from ddp_run.supervise.nodes.messages import Failing, Join, Message, Ping, Report, decode, encode
+from ddp_run.supervise.nodes.messages import Agreed, Failing, Join, Message, Ping, Report, decode, encode
 
 KEY, _SECRET = job_key({"DDP_RUN_SECRET": "hush"}, "job")
 
@@ -83,12 +84,12 @@ def test_messages_come_through_in_order(loop: Loop) -> None:
     server, client = End(loop, one, KEY, is_server=True), End(loop, other, KEY, is_server=False)
     serve(loop, lambda: bool(server.opened and client.opened))
     big = "x" * 500_000
-    client.link.send(Failing(big))
+    client.link.send(Failing(0, big))
     for number in range(100):
         server.link.send(Ping(number))
     serve(loop, lambda: len(client.heard) == 100 and len(server.heard) == 1)
     assert client.heard == [Ping(number) for number in range(100)]
-    assert server.heard == [Failing(big)]
+    assert server.heard == [Failing(0, big)]
     client.link.close()
     serve(loop, lambda: bool(server.ended))
     assert server.ended == ["closed the connection"]
@@ -99,7 +100,7 @@ def test_another_jobs_key_does_not_come_in(loop: Loop) -> None:
     one, other = connected()
     server, client = End(loop, one, KEY, is_server=True), End(loop, other, b"guessed", is_server=False)
     serve(loop, lambda: bool(client.opened))
-    client.link.send(Failing("let me end it"))
+    client.link.send(Failing(0, "let me end it"))
     serve(loop, lambda: bool(server.ended))
     assert server.heard == []
     assert "does not fit" in server.ended[0]
@@ -141,18 +142,21 @@ def test_a_web_server_is_no_node(loop: Loop) -> None:
 # ------------------------------------------------------------------------------------- hub and members
 
 
+BAD = Verdict("failed", 7, "python-exception", "DDP600", "rank 1 raised ValueError", "certain")
+
+
 class Run:
     """What a run is to an agreement."""
 
     def __init__(self, loop: Loop, place: Place) -> None:
         self.events: list[Event] = []
-        self.told: list[Event] = []
+        self.told: list[tuple[int, Event]] = []
         self.said: list[str] = []
         ears = Ears(
             loop=loop,
             emit=self.events.append,
             say=self.said.append,
-            end_ranks=self.told.append,
+            end_ranks=lambda attempt, event: self.told.append((attempt, event)),
             serve=lambda s: serve_for(loop, s),
             stops=lambda: 0,
         )
@@ -196,7 +200,7 @@ def test_one_failure_ends_the_ranks_of_all_others_once(loop: Loop, runs: list[Ru
     serve_for(loop, 0.3)
     assert runs[node].told == []
     for run in others:
-        (told,) = run.told
+        ((_attempt, told),) = run.told
         assert isinstance(told, PeerFailed)
         assert (told.node_rank, told.host, told.said) == (node, "abc"[node], f"rank {node} failed")
 
@@ -213,25 +217,116 @@ def test_agents_that_restart_ranks_fail_only_as_agents(loop: Loop, place: Place)
 
 
 def test_all_give_the_same_verdict(runs: list[Run], loop: Loop) -> None:
-    bad = Verdict("failed", 7, "python-exception", "DDP600", "rank 1 raised ValueError", "certain")
     worse = Verdict("failed", 75, "peer-died", "DDP501", "rank 2 lost its connection", "certain")
     hub, one, other = (run.side for run in runs)
     assert isinstance(one, Member)
     assert isinstance(other, Member)
-    one._send(Report(bad))
-    other._send(Report(worse))
+    one._send(Report(0, BAD))
+    other._send(Report(0, worse))
     own = replace(worse, title="rank 0 lost its connection")
-    agreed = hub.agree(own, Ends(), ())
-    assert (agreed.exit_code, agreed.cause) == (7, "python-exception")
-    assert [one.agree(bad, Ends(), ()), other.agree(worse, Ends(), ())] == [agreed, agreed]
+    agreed = hub.agree(0, own, Ends(), (), lambda verdict: Decision(False, f"no retry of {verdict.cause}"))
+    assert (agreed[0].exit_code, agreed[0].cause) == (7, "python-exception")
+    assert agreed[1].reason == "no retry of python-exception"
+    assert [one.agree(0, BAD, Ends(), (), refused), other.agree(0, worse, Ends(), (), refused)] == [agreed, agreed]
     assert one.where() == ("a", runs[0].side._place.folder)
     assert hub.where() is None
+
+
+def refused(_verdict: Verdict) -> Decision:
+    raise AssertionError("only node 0 decides")
+
+
+def again(_verdict: Verdict) -> Decision:
+    return Decision(True, "another attempt", port=29501)
+
+
+def agree_on_another(loop: Loop, runs: list[Run]) -> None:
+    """The first attempt fails on node 1; all agree to make another one."""
+    hub, *members = (run.side for run in runs)
+    runs[1].side.hear(failed(1))
+    for member in members:
+        assert isinstance(member, Member)
+        member._send(Report(0, BAD))
+    verdict, decision = hub.agree(0, BAD, Ends(), (), again)
+    assert (decision.retry, decision.port) == (True, 29501)
+    assert [member.agree(0, BAD, Ends(), (), refused)[1] for member in members] == [decision, decision]
+    assert hub.where() is members[0].where() is None
+    assert verdict.exit_code == 7
+    for run in runs:
+        run.told.clear()
+
+
+def test_another_attempt_is_agreed_and_may_fail_and_end_as_the_first(loop: Loop, runs: list[Run]) -> None:
+    agree_on_another(loop, runs)
+    runs[2].side.hear(failed(2))
+    serve(loop, lambda: bool(runs[0].told and runs[1].told))
+    assert [attempt for run in runs for attempt, _event in run.told] == [1, 1]
+    last = Verdict("failed", 9, "python-exception", "DDP600", "rank 2 raised KeyError", "certain")
+    for run in runs[1:]:
+        assert isinstance(run.side, Member)
+        run.side._send(Report(1, last))
+    agreed = runs[0].side.agree(1, last, Ends(), (), lambda _verdict: Decision(False, "all retries used"))
+    assert agreed[0].exit_code == 9
+    assert [run.side.agree(1, last, Ends(), (), refused) for run in runs[1:]] == [agreed, agreed]
+
+
+def test_a_node_that_is_lost_between_attempts_ends_the_next_one_before_it_begins(loop: Loop, runs: list[Run]) -> None:
+    agree_on_another(loop, runs)
+    runs[2].side.close()
+    serve(loop, lambda: bool(runs[0].told and runs[1].told))
+    ((attempt, told),) = runs[1].told
+    assert attempt == 1
+    assert isinstance(told, PeerFailed)
+    assert told.said.startswith("node 2 (c) was lost")
+    assert isinstance(runs[1].side, Member)
+    own = Verdict("failed", 75, title="ended")
+    runs[1].side._send(Report(1, own))
+    verdict, decision = runs[0].side.agree(1, own, Ends(), (), again)
+    assert (verdict.cause, verdict.exit_code, decision.retry) == ("node-failed", 75, False)
+    assert decision.reason.startswith("node 2 (c) cannot take part in another attempt")
+
+
+def test_a_failure_of_the_attempt_before_ends_nothing(loop: Loop, runs: list[Run]) -> None:
+    agree_on_another(loop, runs)
+    one = runs[1].side
+    assert isinstance(one, Member)
+    one._send(Failing(0, "a word that was late"))
+    serve_for(loop, 0.3)
+    assert [run.told for run in runs] == [[], [], []]
+
+
+def test_a_node_that_did_not_hear_of_the_next_attempt_hears_when_it_is_back(loop: Loop, runs: list[Run]) -> None:
+    hub, one, other = (run.side for run in runs)
+    assert isinstance(hub, Hub)
+    assert isinstance(one, Member)
+    assert isinstance(other, Member)
+    assert one._link is not None
+    for member in (one, other):
+        member._send(Report(0, BAD))
+    serve(loop, lambda: all(node.report is not None for node in hub._nodes.values()))
+    one._link.close()
+    _verdict, decision = hub.agree(0, BAD, Ends(), (), again)
+    assert one.agree(0, BAD, Ends(), (), refused)[1] == decision
+
+
+def test_no_other_attempt_without_a_node_that_never_came(loop: Loop, place: Place) -> None:
+    runs = [Run(loop, replace(place, node_rank=rank, host=name)) for rank, name in enumerate("ab")]
+    hub, one = runs[0].side, runs[1].side
+    assert isinstance(hub, Hub)
+    assert isinstance(one, Member)
+    serve(loop, lambda: len(hub._nodes) == 1)
+    one._send(Report(0, BAD))
+    _verdict, decision = hub.agree(0, BAD, Ends(), (), again)
+    reason = "node 2 did not join: the nodes cannot agree on another attempt"
+    assert (decision.retry, decision.reason) == (False, reason)
+    for run in runs:
+        run.side.close()
 
 
 def test_a_node_that_ends_without_a_word_is_lost(loop: Loop, runs: list[Run]) -> None:
     runs[1].side.close()
     serve(loop, lambda: bool(runs[0].told and runs[2].told))
-    (told,) = runs[2].told
+    ((_attempt, told),) = runs[2].told
     assert isinstance(told, PeerFailed)
     assert told.said == "node 1 (b) was lost: its ddp-run was killed or its host went down"
     assert runs[0].said == [told.said]
@@ -265,12 +360,14 @@ def test_a_node_that_is_paused_is_not_lost(
 def test_node_0_is_lost(loop: Loop, runs: list[Run]) -> None:
     runs[0].side.close()
     serve(loop, lambda: bool(runs[1].told and runs[2].told))
-    (told,) = runs[1].told
+    ((_attempt, told),) = runs[1].told
     assert isinstance(told, PeerFailed)
     assert told.node_rank == 0
     assert told.said == "node 0 (127.0.0.1) was lost: its ddp-run was killed or its host went down"
-    verdict = runs[1].side.agree(Verdict("failed", 75, "peer-died", "DDP501", "lost", "certain"), Ends(), ())
+    own = Verdict("failed", 75, "peer-died", "DDP501", "lost", "certain")
+    verdict, decision = runs[1].side.agree(0, own, Ends(), (), refused)
     assert (verdict.cause, verdict.exit_code) == ("node-failed", 75)
+    assert not decision.retry
 
 
 def test_a_connection_that_breaks_is_made_anew(loop: Loop, runs: list[Run]) -> None:
@@ -291,11 +388,12 @@ def test_a_connection_that_breaks_is_made_anew(loop: Loop, runs: list[Run]) -> N
     [
         Join(1, 3, "x; rm -rf /", "/runs/1"),
         Join(1, 3, "", "/runs/1"),
-        Report(Verdict("failed", 1 << 40)),
-        Report(Verdict("failed", -9)),
-        Report(Verdict("failed", 1), (), Ends((Rank(1),), ())),
+        Report(0, Verdict("failed", 1 << 40)),
+        Report(0, Verdict("failed", -9)),
+        Report(0, Verdict("failed", 1), (), Ends((Rank(1),), ())),
+        Agreed(0, Verdict("failed", 1), Decision(True, "again", port=70000), "a", "/runs"),
     ],
-    ids=["host", "no host", "large code", "signal", "ends"],
+    ids=["host", "no host", "large code", "signal", "ends", "port"],
 )
 def test_what_a_node_may_not_say_is_refused(message: Message) -> None:
     with pytest.raises(ValueError, match=r".+"):
@@ -303,6 +401,10 @@ def test_what_a_node_may_not_say_is_refused(message: Message) -> None:
 
 
 def test_all_that_is_said_comes_back() -> None:
-    for message in (Join(1, 3, "gpu-01.cluster", "/runs/1"), Report(Verdict("failed", 1, title="x"), ("a",), Ends())):
+    for message in (
+        Join(1, 3, "gpu-01.cluster", "/runs/1"),
+        Report(0, Verdict("failed", 1, title="x"), ("a",), Ends()),
+        Agreed(1, Verdict("failed", 1), Decision(True, "again", free=True, backend="gloo", port=29502), "a", "/runs"),
+    ):
         assert decode(json.loads(json.dumps(encode(message)))) == message
     assert decode({"message": "Sing"}) is None

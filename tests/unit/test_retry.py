@@ -77,7 +77,9 @@ def test_waits_grow_and_the_last_outcome_comes_back() -> None:
         calls.append(len(calls))
         return calls[-1]
 
-    retrying = attempts(4, lambda _: True, waits.append, lambda outcome, delay_s: announced.append((outcome, delay_s)))
+    retrying = attempts(
+        lambda outcome: outcome < 4, waits.append, lambda outcome, delay_s: announced.append((outcome, delay_s))
+    )
     assert retrying(attempt) == 4
     assert calls == [0, 1, 2, 3, 4]
     for wait, base in zip(waits, (1, 2, 4, 8), strict=True):
@@ -87,7 +89,7 @@ def test_waits_grow_and_the_last_outcome_comes_back() -> None:
 
 def test_no_wait_after_success() -> None:
     waits: list[float] = []
-    assert attempts(3, lambda outcome: outcome < 1, waits.append, lambda *_: None)(iter([0, 1, 2]).__next__) == 1
+    assert attempts(lambda outcome: outcome < 1, waits.append, lambda *_: None)(iter([0, 1, 2]).__next__) == 1
     assert len(waits) == 1
 
 

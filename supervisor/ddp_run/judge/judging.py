@@ -14,11 +14,11 @@ from pathlib import Path
 from types import FrameType
 
 from ddp_run.evidence.gather import gather
-from ddp_run.judge.diagnose import judge
-from ddp_run.judge.retry import stopped
+from ddp_run.judge.diagnose import LOST, judge
+from ddp_run.judge.retry import ended
 from ddp_run.judge.verdict import FirstFailure, Retry, Verdict
-from ddp_run.record.attempt_events import of_attempt, stop_before_retry
-from ddp_run.record.events import Event, RankExited, RankFailed
+from ddp_run.record.attempt_events import ended_before_retry, of_attempt
+from ddp_run.record.events import Event, PeerFailed, RankExited, RankFailed, RunStarted
 from ddp_run.values.exit_status import in_words, shell_code, signal_name
 
 LIMIT_S = 10.0
@@ -57,23 +57,32 @@ def judged_by_events(folder: Path, events: Sequence[Event], attempt: int) -> Ver
 
 
 def final(verdict: Verdict, events: Sequence[Event]) -> Verdict:
-    """The run's verdict from its last attempt's: another one where a stop signal came in place of the next attempt."""
-    signum = stop_before_retry(events)
-    return verdict if signum is None else _stopped_before_retry(verdict, signum)
+    """The run's verdict from its last attempt's: another one where something ended the run before the next attempt."""
+    by = ended_before_retry(events)
+    if by is None:
+        return verdict
+    before = f"; before that, {verdict.title}" if verdict.title else ""
+    if isinstance(by, PeerFailed):
+        title = f"node {by.node_rank} ({by.host}) ended the job before the next attempt: {by.said}{before}"
+        return Verdict("failed", LOST, title=title)
+    stopped = _stopped(verdict, by.signum, before)
+    of_several = any(isinstance(event, RunStarted) and event.nodes > 1 for event in events)
+    # every node tells of the same failure before; which of them, is known to the nodes' verdict on that attempt
+    return replace(stopped, first_failure=None, evidence=(), collateral=()) if of_several else stopped
 
 
-def _stopped_before_retry(verdict: Verdict, signum: int) -> Verdict:
+def _stopped(verdict: Verdict, signum: int, before: str) -> Verdict:
     """The run's verdict where a signal came in place of another attempt; `verdict` is the last attempt's."""
     name = in_words(-signum)
-    title = f"stopped by {name} before the next attempt" + (f"; before that, {verdict.title}" if verdict.title else "")
+    title = f"stopped by {name} before the next attempt{before}"
     stopped = replace(verdict, outcome="interrupted", exit_code=128 + signum, title=title, advice=())
     return replace(stopped, retry=Retry(helps=False, reason=f"the job was stopped by {name}"))
 
 
 def final_reason(reason: str, events: Sequence[Event]) -> str:
-    """Why there is no other attempt: `reason`, as it was decided after the last, unless a stop signal came then."""
-    signum = stop_before_retry(events)
-    return reason if signum is None else stopped(signum).reason
+    """Why there is no other attempt: `reason`, as decided after the last, unless something ended the run since."""
+    by = ended_before_retry(events)
+    return reason if by is None else ended(by).reason
 
 
 def _first_end(events: Sequence[Event], attempt: int, why: str) -> Verdict:

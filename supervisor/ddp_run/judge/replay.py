@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ddp_run.judge import judging, of_nodes
-from ddp_run.judge.of_nodes import NodeReport
+from ddp_run.judge.of_nodes import Ends, NodeReport
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import file_names, journal
-from ddp_run.record.attempt_events import attempts_made
+from ddp_run.record.attempt_events import after_retry_was_decided, attempts_made, ended_before_retry, of_attempt
 from ddp_run.record.events import Event, RunStarted
 
 
@@ -22,9 +23,18 @@ def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
         raise ValueError(f"{folder / 'events.jsonl'} records no attempt")
     verdict = judging.judged(folder, events, made[-1])
     started = next((event for event in events if isinstance(event, RunStarted)), None)
-    if started is not None and started.nodes > 1:
+    if started is None or started.nodes == 1:
+        verdict = judging.final(verdict, events)
+    else:
         ends = of_nodes.ends_of(events, made[-1])
-        own = NodeReport(started.node_rank, started.host, str(folder), verdict, here=True, ends=ends)
-        verdict = of_nodes.again(verdict, own, events)
-    verdict = judging.final(verdict, events)
+        verdict = _agreed(folder, started, verdict, ends, of_attempt(events, made[-1]).events)
+        if ended_before_retry(events) is not None:
+            verdict = judging.final(verdict, events)
+            verdict = _agreed(folder, started, verdict, Ends(), after_retry_was_decided(events))
     return replace(verdict, notes=(*verdict.notes, *recorded.notes)), events
+
+
+def _agreed(folder: Path, run: RunStarted, verdict: Verdict, ends: Ends, said: Sequence[Event]) -> Verdict:
+    """The job's verdict from this node's own and what other nodes said."""
+    own = NodeReport(run.node_rank, run.host, str(folder), verdict, here=True, ends=ends)
+    return of_nodes.again(verdict, own, said)

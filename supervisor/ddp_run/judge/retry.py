@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddp_run.judge.verdict import Verdict
+from ddp_run.record.events import PeerFailed, SignalReceived
 from ddp_run.values.exit_status import in_words
 
 _SAME_ENDS = 3
@@ -20,13 +21,15 @@ _PORT_ROUNDS = 5
 class Decision:
     """What follows an attempt. `free`: it does not count against --max-retries.
 
-    `backend`: the process-group backend of all ranks from the next attempt on, null: as before.
+    `backend`: the process-group backend of all ranks from the next attempt on, null: as before. `port`: the master
+    port of the next attempt, where several nodes have agreed on one.
     """
 
     retry: bool
     reason: str
     free: bool = False
     backend: str | None = None
+    port: int | None = None
 
 
 def decide(
@@ -68,9 +71,14 @@ def decide(
     return Decision(True, verdict.retry.reason if verdict.retry is not None else "the cause is unknown")
 
 
-def stopped(signum: int) -> Decision:
-    """No other attempt: a signal told the run to stop before it began."""
-    return Decision(False, f"ddp-run was stopped by {in_words(-signum)} before the next attempt")
+def ended(by: SignalReceived | PeerFailed) -> Decision:
+    """No other attempt: a signal told the run to stop before it began, or another node of the job ended it."""
+    if isinstance(by, PeerFailed):
+        return Decision(False, f"node {by.node_rank} ended the job before the next attempt: {by.said}")
+    return Decision(False, f"ddp-run was stopped by {in_words(-by.signum)} before the next attempt")
+
+
+ALONE = Decision(False, "this node is not connected to the others, and one node cannot make another attempt")
 
 
 def not_started(number: int, error: OSError) -> Decision:

@@ -11,6 +11,8 @@ from ddp_run.record.events import (
     AttemptStarted,
     Event,
     MemoryCounted,
+    Next,
+    PeerFailed,
     RunStarted,
     SignalReceived,
 )
@@ -53,16 +55,31 @@ def attempts_made(events: Sequence[Event]) -> list[int]:
     return made or begun
 
 
-def stop_before_retry(events: Sequence[Event]) -> int | None:
-    """The signal that ended the run in place of another attempt; null where none was to follow, or none came."""
+def ended_before_retry(events: Sequence[Event]) -> SignalReceived | PeerFailed | None:
+    """What ended the run in place of another attempt: a signal to stop, or another node; null where nothing did."""
     last = next((i for i in range(len(events) - 1, -1, -1) if isinstance(events[i], AttemptStarted)), None)
     if last is None:
         return None
     since = events[last:]
-    if not any(isinstance(event, AttemptEnded) and event.decision == "retry" for event in since):
+    retried = (i for i, e in enumerate(since) if isinstance(e, AttemptEnded) and e.decision == Next.RETRY)
+    decided = next(retried, None)
+    if decided is None:
         return None
-    stops = (event.signum for event in since if isinstance(event, SignalReceived) and event.signum in STOP_SIGNALS)
-    return next(stops, None)
+    for index, event in enumerate(since):
+        match event:
+            case SignalReceived(signum=signum) if signum in STOP_SIGNALS:
+                return event
+            case PeerFailed() if index > decided:
+                return event
+            case _:
+                pass
+    return None
+
+
+def after_retry_was_decided(events: Sequence[Event]) -> tuple[Event, ...]:
+    """What follows the last decision to make another attempt."""
+    retried = (i for i, e in enumerate(events) if isinstance(e, AttemptEnded) and e.decision == Next.RETRY)
+    return tuple(events[max(retried, default=-1) + 1 :])
 
 
 def _is_over(event: Event, attempt: int) -> bool:

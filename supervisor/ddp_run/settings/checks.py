@@ -80,7 +80,14 @@ def _counts(options: Options, dest: str) -> bool:
 
 def check_together(options: Options) -> list[Problem]:
     """Problems of values that are each right; to be asked where `check_values` found none."""
-    checks = (_module_or_program, _standalone_nodes, _node_rank, _endpoint_port, _retries_of_one_node, _start_method)
+    checks = (
+        _module_or_program,
+        _standalone_nodes,
+        _node_rank,
+        _endpoint_port,
+        _retries_of_changing_nodes,
+        _start_method,
+    )
     return [problem for check in checks for problem in check(options)]
 
 
@@ -113,12 +120,12 @@ def _endpoint_port(options: Options) -> list[Problem]:
     return [_about(options, "rdzv_endpoint", "a static rendezvous needs a port in its endpoint", helps=helps)]
 
 
-def _retries_of_one_node(options: Options) -> list[Problem]:
-    if options.max_retries == 0 or options.max_nodes == 1 or options.retry == "never":
+def _retries_of_changing_nodes(options: Options) -> list[Problem]:
+    if options.max_retries == 0 or options.max_nodes == 1 or options.retry == "never" or options.has_fixed_nodes:
         return []
-    notes = ("several nodes must agree on a retry and its port, which this version cannot do yet",)
-    title = f"--max-retries works on one node only, but the job has {options.max_nodes} nodes"
-    helps = ("--max-retries=0, and let the scheduler queue the job again",)
+    notes = ("nodes agree on a retry and its port only where each knows its number: --nnodes N --node-rank K",)
+    title = "--max-retries needs a fixed number of nodes and a static rendezvous"
+    helps = ("--max-retries=0 --max-restarts=N: torch's own restarts, on the same port",)
     return [_about(options, "max_retries", title, notes=notes, helps=helps)]
 
 

@@ -157,6 +157,14 @@ class Options:
         return bool(self.rdzv_endpoint) or self.master_port is not None or self.max_nodes > 1
 
     @property
+    def has_fixed_nodes(self) -> bool:
+        """Whether the job has several nodes of which each knows its number from the start, and where node 0 is.
+
+        torch keeps the node ranks of a static rendezvous; every other one numbers the nodes anew at each start.
+        """
+        return self.is_static and self.min_nodes == self.max_nodes > 1
+
+    @property
     def needs_port(self) -> bool:
         """Whether one node needs a free port from us, as the installed torch would take a fixed one for every job.
 

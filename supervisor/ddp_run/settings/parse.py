@@ -58,7 +58,7 @@ def parse(
     )
     problems += check_values(options)
     if not problems:
-        options = _without_retries_of_many_nodes(options)
+        options = _without_retries_of_changing_nodes(options)
         problems += check_together(options)
     if problems:
         raise Refused(tuple(problems), tuple(argv))
@@ -128,12 +128,14 @@ def _without_foreign_retries(environ: Mapping[str, str]) -> tuple[Mapping[str, s
     return environ, ()
 
 
-def _without_retries_of_many_nodes(options: Options) -> Options:
-    """Retries are for one node; who exported the variable may not have meant this job."""
+def _without_retries_of_changing_nodes(options: Options) -> Options:
+    """Retries need nodes that can agree; who exported the variable may not have meant this job."""
     setting = options.settings["max_retries"]
     if setting.source is not Source.VARIABLE or options.max_nodes == 1 or options.retry == "never":
         return options
-    return options.without(["max_retries"], "retries work on one node only") if options.max_retries else options
+    if options.has_fixed_nodes or not options.max_retries:
+        return options
+    return options.without(["max_retries"], "retries need a fixed number of nodes and a static rendezvous")
 
 
 def _no_script(words: int) -> Problem:

@@ -21,6 +21,9 @@ from ddp_run.tell.selection import Mode
 from ddp_run.values import terminal
 from ddp_run.values.redaction import redact_words
 
+_NEAR = 32
+"""How far from the first port another one is looked for."""
+
 
 @final
 class MasterPorts:
@@ -30,8 +33,14 @@ class MasterPorts:
         self._plan = plan
         self._used: set[int] = set()
 
-    def choose(self, attempt: int) -> tuple[int | None, int | None]:
-        """The attempt's port (null: torch takes a free one), and the one to put in the user's place."""
+    def choose(self, attempt: int, agreed: int | None = None) -> tuple[int | None, int | None]:
+        """The attempt's port (null: torch takes a free one), and the one to put in the user's place.
+
+        `agreed`: the one that several nodes have agreed on.
+        """
+        if agreed is not None:
+            self._used.add(agreed)
+            return agreed, agreed
         chosen = self._plan.chosen_port
         fixed = chosen is None or attempt == 0 or self._plan.options.max_nodes > 1
         if fixed and not self._plan.options.needs_port:
@@ -42,6 +51,19 @@ class MasterPorts:
         fresh = free_port(self._plan.master or "127.0.0.1", avoid=self._used)
         self._used.add(fresh)
         return fresh, fresh
+
+    def another(self) -> int:
+        """A port on this machine for the next attempt of several nodes; raises OSError where there is none.
+
+        One of the next after the first, where it is free: between rented machines a range of ports is open, if any.
+        """
+        from ddp_run.plan.net import free_port, port_is_free
+
+        ip, first = self._plan.master, self._plan.chosen_port or 0
+        for port in range(first + 1, min(first + _NEAR, 65536)) if first else ():
+            if port not in self._used and port_is_free(port, ip):
+                return port
+        return free_port(ip, avoid=self._used)
 
 
 def agent_environ(

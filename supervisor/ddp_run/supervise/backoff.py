@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential, wait_random
+from tenacity import RetryCallState, Retrying, retry_if_result, wait_exponential, wait_random
 
 _BACK_OFF = wait_exponential(multiplier=1, min=1, max=60) + wait_random(0, 0.5)
 """1, 2, 4 … 60 s, and up to half a second more, so that several jobs of a host do not come back together."""
 
 
 def attempts(
-    max_retries: int,
     again: Callable[[Any], bool],
     sleep: Callable[[float], None],
     before_sleep: Callable[[Any, float], None],
 ) -> Retrying:
-    """tenacity's loop over attempts: at most `max_retries` + 1, with back-off; gives the last attempt's outcome.
+    """tenacity's loop over attempts, with back-off, as long as `again` says so; gives the last attempt's outcome.
 
-    `sleep` is the caller's own, so that signals are handled between attempts.
+    How many there may be is `ddp_run.judge.retry`'s to say, for all nodes of a job. `sleep` is the caller's own, so
+    that signals are handled between attempts.
     """
 
     def announce(state: RetryCallState) -> None:
@@ -28,7 +28,6 @@ def attempts(
 
     return Retrying(
         sleep=sleep,
-        stop=stop_after_attempt(max_retries + 1),
         wait=_BACK_OFF,
         retry=retry_if_result(again),
         before_sleep=announce,

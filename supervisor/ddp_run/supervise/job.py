@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from importlib import import_module
@@ -27,6 +27,7 @@ from ddp_run.plan.launch_plan import (
     local_restarts,
     log_dir,
 )
+from ddp_run.record.attempt_events import ended_before_retry
 from ddp_run.record.events import (
     AttemptEnded,
     AttemptStarted,
@@ -35,6 +36,7 @@ from ddp_run.record.events import (
     MemoryCounted,
     Next,
     Noted,
+    PeerFailed,
     RunEnded,
     SignalReceived,
 )
@@ -133,6 +135,8 @@ class _Job:
     _running: Attempt | None = None
     _nodes: JobSide | None = None
     """With the other nodes of the job, where there are any."""
+    _ended_by: PeerFailed | None = None
+    """Another node, which ended the job between two attempts."""
     _last: _Outcome | None = None
     """Of the attempt before."""
     _verdicts: list[Verdict] = field(default_factory=list)
@@ -155,8 +159,7 @@ class _Job:
         from ddp_run.supervise import backoff
 
         retrying = backoff.attempts(
-            self.plan.options.max_retries,
-            again=lambda outcome: outcome.decision.retry and not self._stops,
+            again=lambda outcome: outcome.decision.retry and not self._is_ending,
             sleep=self._pause,
             before_sleep=self._announce_retry,
         )
@@ -175,7 +178,7 @@ class _Job:
         while True:
             if self._last is not None:
                 self._serve(0)  # not before the first attempt: its agent runs already, and signals are for it
-                if self._stops:
+                if self._is_ending:
                     return self._last
             try:
                 attempt = self._waiting or self._start_attempt()
@@ -203,7 +206,8 @@ class _Job:
     def _start_attempt(self) -> Attempt:
         number = self._attempts
         folder = self.folder.attempt_folder(number)
-        self._port, override = self._ports.choose(number)
+        agreed = self._last.decision.port if self._last is not None else None
+        self._port, override = self._ports.choose(number, agreed)
         argv = agent_argv(self.plan, folder=folder, rank_program=RANK_PROGRAM, port=override)
         self._emit(AttemptStarted(now(), number, redact_words(argv), self._port))
         options = self.plan.options
@@ -252,7 +256,18 @@ class _Job:
                 self._teller().write(seen, retry.UNDECIDED)
         verdict = judging.judged(*run, limit_s=judging.LIMIT_S)
         if self._nodes is not None:
-            verdict = self._nodes.agree(verdict, attempt.number)
+            verdict, decision = self._nodes.agree(verdict, attempt.number, self._decide)
+        else:
+            decision = self._decide(verdict)
+        self._verdicts.append(verdict)
+        self._record_end(attempt.number, verdict, decision)
+        return _Outcome(verdict, decision)
+
+    def _decide(self, verdict: Verdict) -> Decision:
+        """What follows an attempt; with several nodes, node 0 is asked for all."""
+        from ddp_run.judge import retry
+
+        options = self.plan.options
         decision = retry.decide(
             verdict,
             policy=options.retry,
@@ -263,9 +278,14 @@ class _Job:
             earlier=self._verdicts,
             fallback=options.fallback_backend if self._backend is None else None,
         )
-        self._verdicts.append(verdict)
-        self._record_end(attempt.number, verdict, decision)
-        return _Outcome(verdict, decision)
+        if not decision.retry or options.max_nodes == 1:
+            return decision
+        if self._nodes is None:
+            return retry.ALONE
+        try:
+            return replace(decision, port=self._ports.another())
+        except OSError as error:
+            return retry.not_started(self._attempts + 1, error)
 
     def _record_end(self, number: int, verdict: Verdict, decision: Decision) -> None:
         outcome, follows = verdict.outcome or "failed", Next.RETRY if decision.retry else Next.STOP
@@ -290,14 +310,26 @@ class _Job:
 
     def _announce_retry(self, outcome: _Outcome, delay_s: float) -> None:
         self._catch_up()
-        if not self._stops:
-            attempt, most = self._counted + 1, self.plan.options.max_retries + 1
+        if not self._is_ending:
+            attempt, most = self._counted + 1, max(self._counted, self.plan.options.max_retries) + 1
             self._teller().retrying(outcome.verdict, outcome.decision.reason, delay_s=delay_s, attempt=attempt, of=most)
 
     def _pause(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while (remaining := deadline - time.monotonic()) > 0 and not self._stops:
+        while (remaining := deadline - time.monotonic()) > 0 and not self._is_ending:
             self._serve(remaining)
+
+    @property
+    def _is_ending(self) -> bool:
+        """Nothing more is to be started."""
+        return self._stops > 0 or self._ended_by is not None
+
+    def _hear_of_end(self, attempt: int, event: Event) -> None:
+        """Another node ends an attempt: the one that runs, or the next one before it begins."""
+        if self._running is not None and self._running.number == attempt:
+            self._running.hear(event)
+        elif attempt == self._attempts and isinstance(event, PeerFailed):
+            self._ended_by = event
 
     def _serve(self, at_most_s: float) -> None:
         """What the loop has, while there is no attempt."""
@@ -360,7 +392,7 @@ class _Job:
             loop=self.loop,
             emit=self._emit,
             say=partial(self.output.say, level="warning"),
-            end_ranks=lambda event: self._running.hear(event) if self._running is not None else None,
+            end_ranks=self._hear_of_end,
             serve=self._serve,
             stops=lambda: self._stops,
         )
@@ -376,9 +408,14 @@ class _Job:
 
     def _end(self, outcome: _Outcome) -> int:
         """The answer first, in verdict.json; then the console catches up and shows it."""
-        from ddp_run.judge import judging
+        from ddp_run.judge import judging, retry
 
+        if self._ended_by is not None:
+            self._emit(self._ended_by)
         verdict = judging.final(outcome.verdict, self.journal.events)
+        by = ended_before_retry(self.journal.events)
+        if self._nodes is not None and by is not None:
+            verdict, _stop = self._nodes.agree(verdict, self._attempts, lambda _verdict: retry.ended(by))
         reason = judging.final_reason(outcome.decision.reason, self.journal.events)
         self._verdicts.append(verdict)
         teller = self._teller()

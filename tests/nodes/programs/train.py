@@ -36,6 +36,16 @@ def fail(how: str) -> None:
         os._exit(OS_EXIT_CODE)
 
 
+def is_to_fail(times: int | None) -> bool:
+    """Whether this attempt is one of the first so many, counted in a file of the working directory."""
+    if times is None:
+        return True
+    tried = Path("attempts_that_failed")
+    before = len(tried.read_text()) if tried.exists() else 0
+    tried.write_text("x" * (before + 1))
+    return before < times
+
+
 def compute(seconds: float) -> None:
     until = time.monotonic() + seconds
     factor = torch.ones(64, 64)
@@ -50,6 +60,7 @@ def main() -> None:
     parser.add_argument("--fail-rank", type=int)
     parser.add_argument("--fail-at-step", type=int, default=2)
     parser.add_argument("--how", choices=("raise", "kill", "exit0", "os_exit"), default="raise")
+    parser.add_argument("--fail-times", type=int, help="attempts that fail; all by default")
     parser.add_argument("--compute-node", type=int)
     args = parser.parse_args()
 
@@ -58,7 +69,7 @@ def main() -> None:
     together = [other for other in range(dist.get_world_size()) if other // per_node != args.compute_node]
     group = None if args.compute_node is None else dist.new_group(together)
     for step in range(args.steps):
-        if rank == args.fail_rank and step == args.fail_at_step:
+        if rank == args.fail_rank and step == args.fail_at_step and is_to_fail(args.fail_times):
             fail(args.how)
         if rank in together:
             time.sleep(args.step_s)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ddp_run.judge.of_nodes import Ends
+from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, EventSink
 from ddp_run.supervise.loop import Loop
@@ -54,11 +55,16 @@ class Ears:
     loop: Loop
     emit: EventSink
     say: Callable[[str], None]
-    end_ranks: Callable[[Event], None]
+    end_ranks: Callable[[int, Event], None]
+    """Of an attempt; the next one is not begun where it has not been yet."""
     serve: Callable[[float], None]
     """Have the loop served for at most so many seconds."""
     stops: Callable[[], int]
-    """How often ddp-run was told to stop: another time ends what is waited for."""
+    """How often ddp-run was told to stop."""
+
+
+Decide = Callable[[Verdict], Decision]
+"""What follows from the job's verdict. Asked on node 0; the others get its answer."""
 
 
 class Agreement(Protocol):
@@ -67,8 +73,10 @@ class Agreement(Protocol):
     def hear(self, event: Event) -> None:
         """A sink: what the other nodes must know of this one's events is sent."""
 
-    def agree(self, verdict: Verdict, ends: Ends, last_lines: tuple[str, ...]) -> Verdict:
-        """The job's verdict; this node's own where the others cannot be asked."""
+    def agree(
+        self, attempt: int, verdict: Verdict, ends: Ends, last_lines: tuple[str, ...], decide: Decide
+    ) -> tuple[Verdict, Decision]:
+        """The job's verdict, and what follows. This node's own, and no retry, where the others cannot be asked."""
 
     def where(self) -> tuple[str, str] | None:
         """Host and folder of the whole verdict, where that is on another node."""
@@ -78,9 +86,12 @@ class Agreement(Protocol):
 
 
 def wait(ears: Ears, *, for_whom: Callable[[], str], ended: Callable[[], bool], at_most_s: float) -> None:
-    """Serve the loop until `for_whom` names nobody, ddp-run is told to stop, or `at_most_s` after the job has ended."""
+    """Serve the loop until `for_whom` names nobody, or `at_most_s` after the job has ended.
+
+    To be told to stop once ends the job, so that the wait ends with it; to be told again ends the wait.
+    """
     deadline, stops, say_at = None, ears.stops(), time.monotonic() + PATIENCE_S
-    while (names := for_whom()) and ears.stops() == stops:
+    while (names := for_whom()) and ears.stops() < stops + 2:
         moment = time.monotonic()
         if ended() and deadline is None:
             deadline = moment + at_most_s

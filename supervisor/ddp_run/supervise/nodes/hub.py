@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
 from ddp_run.judge.of_nodes import Ends, NodeReport, by_clock_of, of_nodes, reported
+from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, PeerFailed, RankStarted
 from ddp_run.record.journal import now
-from ddp_run.supervise.nodes.agreement import BEAT_S, DEAD_S, LOST_S, VERDICTS_S, WAITING_S, Ears, Place, wait
+from ddp_run.supervise.nodes.agreement import BEAT_S, DEAD_S, LOST_S, VERDICTS_S, WAITING_S, Decide, Ears, Place, wait
 from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Paused, Ping, Pong, Report
@@ -55,9 +57,11 @@ class Hub:
         self._by_link: dict[Link, _Node] = {}
         self._unknown: dict[Link, float] = {}
         """Who has not said yet which node it is, and since when, on time.monotonic()."""
+        self._attempt = 0
         self._first: int | None = None
-        """The node that said first that it fails: all were told to end."""
-        self._agreed: Verdict | None = None
+        """The node that said first that it fails in this attempt: all were told to end."""
+        self._word: Agreed | None = None
+        """What was agreed last."""
         self._pings = 0
         self._began = time.monotonic()
         self._started = False
@@ -79,7 +83,9 @@ class Hub:
         if said is not None:
             self._end_all(self._place.node_rank, self._place.host, said)
 
-    def agree(self, verdict: Verdict, ends: Ends, _last_lines: tuple[str, ...]) -> Verdict:
+    def agree(
+        self, attempt: int, verdict: Verdict, ends: Ends, _last_lines: tuple[str, ...], decide: Decide
+    ) -> tuple[Verdict, Decision]:
         """The verdict of all who have joined; they have the grace, and a few seconds, to give theirs."""
         place = self._place
         own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
@@ -91,18 +97,46 @@ class Hub:
         for report in reports[1:]:
             self._ears.emit(reported(now(), report))
         agreed = of_nodes(reports)
+        decision = self._possible(decide(agreed), reports)
         # the whole list of a thousand ranks that followed is here; a thousand times it is 100 MB
-        self._agreed = replace(agreed, collateral=agreed.collateral[:_MOST_FOLLOWERS])
+        short = replace(agreed, collateral=agreed.collateral[:_MOST_FOLLOWERS])
+        self._word = Agreed(attempt, short, decision, place.host, place.folder)
         for node in self._nodes.values():
-            node.link.send(Agreed(by_clock_of(self._agreed, node.offset_ns), place.host, place.folder))
+            self._tell(node, self._word)
         for report in reports[1:]:
             said = self._nodes[report.node_rank].report
             keep_report(Path(place.folder), report, said.last_lines if said is not None else ())
-        # who has it hangs up; to close before would throw away what is on its way
+        if decision.retry:
+            self._begin_next()
+        else:
+            self._let_them_hang_up()
+        return agreed, decision
+
+    def _possible(self, decision: Decision, reports: Sequence[NodeReport]) -> Decision:
+        """All nodes make another attempt, or none."""
+        if not decision.retry:
+            return decision
+        for report in reports:
+            if report.verdict is None:
+                node = f"node {report.node_rank} ({report.host})"
+                return Decision(False, f"{node} cannot take part in another attempt: {report.lost}")
+        absent = [rank for rank in range(1, self._place.nodes) if rank not in self._nodes]
+        if absent:
+            return Decision(False, f"{named_nodes(absent)} did not join: the nodes cannot agree on another attempt")
+        return decision
+
+    def _begin_next(self) -> None:
+        self._attempt += 1
+        self._first = None
+        for node in self._nodes.values():
+            node.report = None
+            node.link.heard_at = time.monotonic()  # who has reported was asked nothing
+
+    def _let_them_hang_up(self) -> None:
+        """Who has the last word hangs up; to close before would throw away what is on its way."""
         until = time.monotonic() + _LAST_WORD_S
         while any(node.link.is_open for node in self._nodes.values()) and time.monotonic() < until:
             self._ears.serve(0.02)
-        return agreed
 
     def _without_verdict(self) -> str:
         """The nodes that are still to give theirs."""
@@ -150,11 +184,11 @@ class Hub:
         match message:
             case Pong():
                 _measure(found, message)
-            case Failing(said):
+            case Failing(attempt, said) if attempt == self._attempt:
                 self._end_all(found.join.node_rank, found.join.host, said)
             case Paused(on):
                 found.paused = on
-            case Report():
+            case Report(attempt=attempt) if attempt == self._attempt:
                 found.report = message
             case _:
                 pass
@@ -166,7 +200,7 @@ class Hub:
             link.close()
             return
         node = self._nodes.setdefault(join.node_rank, _Node(join, link))
-        if node.join != join:  # another ddp-run says that it is this node
+        if (node.join.host, node.join.folder) != (join.host, join.folder):  # another ddp-run says that it is this node
             link.close()
             return
         if node.link is not link:
@@ -175,10 +209,10 @@ class Hub:
             node.link, node.closed_at = link, None
         self._by_link[link] = node
         self._ping(node)
+        if self._word is not None and self._word.attempt == join.attempt:
+            self._tell(node, self._word)
         if self._first is not None:
-            link.send(End(place.node_rank, place.host, "the job is ending"))
-        if self._agreed is not None:
-            link.send(Agreed(self._agreed, place.host, place.folder))
+            link.send(End(self._attempt, place.node_rank, place.host, "the job is ending"))
 
     def _on_end(self, link: Link, _why: str) -> None:
         self._unknown.pop(link, None)
@@ -224,6 +258,10 @@ class Hub:
         self._ears.say(f"node {rank} ({node.join.host}) was lost: {why}")
         self._end_all(rank, node.join.host, f"node {rank} ({node.join.host}) was lost: {why}")
 
+    @staticmethod
+    def _tell(node: _Node, word: Agreed) -> None:
+        node.link.send(replace(word, verdict=by_clock_of(word.verdict, node.offset_ns)))
+
     def _ping(self, node: _Node) -> None:
         node.pinged = self._pings, time.monotonic_ns()
         node.link.send(Ping(self._pings))
@@ -233,9 +271,9 @@ class Hub:
             return
         self._first = node_rank
         for node in self._nodes.values():
-            node.link.send(End(node_rank, host, said))
+            node.link.send(End(self._attempt, node_rank, host, said))
         if node_rank != self._place.node_rank:
-            self._ears.end_ranks(PeerFailed(now(), node_rank, host, said))
+            self._ears.end_ranks(self._attempt, PeerFailed(now(), node_rank, host, said))
 
     def _report_of(self, rank: int, node: _Node) -> NodeReport:
         verdict = node.report.verdict if node.report is not None else None

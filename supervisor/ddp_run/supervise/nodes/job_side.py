@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from ddp_run.judge.of_nodes import ends_of
+from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.plan.launch_plan import LaunchPlan
 from ddp_run.record.events import Event, Noted
 from ddp_run.record.journal import Journal, now
 from ddp_run.record.run_folder import RunFolder
-from ddp_run.supervise.nodes.agreement import Agreement, Ears
+from ddp_run.supervise.nodes.agreement import Agreement, Decide, Ears
 from ddp_run.supervise.nodes.join import join
 from ddp_run.tell.failed_lines import last_lines
 
@@ -42,16 +43,15 @@ class JobSide:
         """A sink of events."""
         self.agreement.hear(event)
 
-    def agree(self, verdict: Verdict, attempt: int) -> Verdict:
-        """The verdict of all nodes on an attempt, from this node's own."""
+    def agree(self, verdict: Verdict, attempt: int, decide: Decide) -> tuple[Verdict, Decision]:
+        """The verdict of all nodes on an attempt, from this node's own, and what follows."""
         events = self.journal.events
         try:
-            return self.agreement.agree(
-                verdict, ends_of(events, attempt), last_lines(verdict, events, self.folder.path)
-            )
+            lines = last_lines(verdict, events, self.folder.path)
+            return self.agreement.agree(attempt, verdict, ends_of(events, attempt), lines, decide)
         except Exception as error:
             note = f"no agreement with other nodes: {type(error).__name__}: {error}"
-            return replace(verdict, notes=(*verdict.notes, note))
+            return replace(verdict, notes=(*verdict.notes, note)), Decision(False, note)
 
     def where(self) -> tuple[str, str] | None:
         """Host and folder of the whole verdict, where that is on another node."""

@@ -18,12 +18,9 @@ _RESOLVE_S = 5.0
 
 
 def join(plan: LaunchPlan, environ: Mapping[str, str], folder: RunFolder, ears: Ears) -> Agreement | None:
-    """This node's side of the agreement; null where it judges alone, which is noted.
-
-    torch numbers the nodes of a static rendezvous as they were numbered; others number them anew at each start.
-    """
+    """This node's side of the agreement; null where it judges alone, which is noted."""
     options = plan.options
-    if not options.is_static or options.min_nodes != options.max_nodes or options.master is None:
+    if not options.has_fixed_nodes or options.master is None:
         return None
     host, port = options.master
     try:

@@ -8,6 +8,7 @@ import time
 from typing import final
 
 from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, of_nodes, reported
+from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, Noted, PeerFailed, RankStarted
 from ddp_run.record.journal import now
@@ -18,6 +19,7 @@ from ddp_run.supervise.nodes.agreement import (
     SILENT_S,
     VERDICTS_S,
     WAITING_S,
+    Decide,
     Ears,
     Place,
     wait,
@@ -48,11 +50,13 @@ class Member:
         self._started = False
         """Ranks of this node have started: all nodes have met."""
         self._waits_said = 0
+        self._attempt = 0
         self._failing: str | None = None
         self._ended = False
         """This node's ranks were told to end, or fail by themselves."""
         self._report: Report | None = None
-        self._agreed: Agreed | None = None
+        self._word: Agreed | None = None
+        """What node 0 said last."""
         self._lost: str | None = None
         self._watch()
 
@@ -68,34 +72,41 @@ class Member:
         said = line_of(event, agent_restarts=self._place.agent_restarts)
         if said is not None and not self._ended:
             self._ended, self._failing = True, said
-            self._send(Failing(said))
+            self._send(Failing(self._attempt, said))
 
-    def agree(self, verdict: Verdict, ends: Ends, last_lines: tuple[str, ...]) -> Verdict:
+    def agree(
+        self, attempt: int, verdict: Verdict, ends: Ends, last_lines: tuple[str, ...], _decide: Decide
+    ) -> tuple[Verdict, Decision]:
         """Node 0's word; without it this node's own verdict, and that node 0 was lost where nothing failed here."""
-        self._report = Report(verdict.without_secrets(), last_lines, ends)
+
+        def without_word() -> str:
+            is_there = self._lost is None and self._heard_at is not None
+            return "node 0" if is_there and (self._word is None or self._word.attempt < attempt) else ""
+
+        self._report = Report(attempt, verdict.without_secrets(), last_lines, ends)
         self._send(self._report)
         within_s = self._place.grace_s + 2 * VERDICTS_S
-        wait(self._ears, for_whom=self._without_word, ended=lambda: self._ended, at_most_s=within_s)
-        if self._agreed is not None:
-            word = self._agreed
+        wait(self._ears, for_whom=without_word, ended=lambda: self._ended, at_most_s=within_s)
+        if self._word is not None and self._word.attempt == attempt:
+            word = self._word
             self._ears.emit(agreed(now(), word.verdict, word.host, word.folder))
-            return word.verdict
+            return word.verdict, word.decision
         if self._lost is None:
-            return verdict
+            return verdict, Decision(False, "no word of node 0, and one node cannot make another attempt")
         place = self._place
         own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
         gone = NodeReport(0, place.address, "", None, self._lost)
         self._ears.emit(reported(now(), gone))
-        return of_nodes([own, gone])
-
-    def _without_word(self) -> str:
-        """Node 0, as long as it is there and has not said what the verdict is."""
-        is_there = self._lost is None and self._heard_at is not None
-        return "node 0" if self._agreed is None and is_there else ""
+        return of_nodes([own, gone]), Decision(False, f"node 0 cannot take part in another attempt: {self._lost}")
 
     def where(self) -> tuple[str, str] | None:
         """Where node 0 keeps the whole of it."""
-        return (self._agreed.host, self._agreed.folder) if self._agreed is not None else None
+        return (self._word.host, self._word.folder) if self._is_over and self._word is not None else None
+
+    @property
+    def _is_over(self) -> bool:
+        """Node 0 has said how the job ends."""
+        return self._word is not None and not self._word.decision.retry
 
     def close(self) -> None:
         """This node leaves."""
@@ -109,7 +120,7 @@ class Member:
     def _watch(self) -> None:
         """Once a second: dial where there is no connection, or it is silent; see whether node 0 is lost."""
         self._ears.loop.set_timer(REDIAL_S, self._watch, lasting=True)
-        if self._agreed is not None or self._lost is not None or self._paused:
+        if self._is_over or self._lost is not None or self._paused:
             return
         moment = time.monotonic()
         if self._heard_at is None:
@@ -182,9 +193,9 @@ class Member:
 
     def _on_open(self, link: Link) -> None:
         place = self._place
-        link.send(Join(place.node_rank, place.nodes, place.host, place.folder))
+        link.send(Join(place.node_rank, place.nodes, place.host, place.folder, self._attempt))
         if self._failing is not None:
-            link.send(Failing(self._failing))
+            link.send(Failing(self._attempt, self._failing))
         if self._report is not None:
             link.send(self._report)
 
@@ -193,15 +204,23 @@ class Member:
         match message:
             case Ping(number):
                 link.send(Pong(number, time.monotonic_ns()))
-            case End(node_rank, host, said):
+            case End(attempt, node_rank, host, said) if attempt == self._attempt:
                 self._end_ranks(node_rank, host, said)
             case Paused(on):
                 self._paused = on
-            case Agreed():
-                self._agreed = message
-                link.close()
+            case Agreed(attempt=attempt) if attempt == self._attempt:
+                self._word = message
+                if message.decision.retry:
+                    self._begin_next()
+                else:
+                    link.close()
             case _:
                 pass
+
+    def _begin_next(self) -> None:
+        """At once: what node 0 says from now on is about the next attempt."""
+        self._attempt += 1
+        self._failing, self._ended, self._report = None, False, None
 
     def _lose(self, why: str) -> None:
         self._lost = why
@@ -212,7 +231,7 @@ class Member:
     def _end_ranks(self, node_rank: int, host: str, said: str) -> None:
         if not self._ended and node_rank != self._place.node_rank:
             self._ended = True
-            self._ears.end_ranks(PeerFailed(now(), node_rank, host, said))
+            self._ears.end_ranks(self._attempt, PeerFailed(now(), node_rank, host, said))
 
     def _send(self, message: Message) -> None:
         if self._link is not None:

@@ -1,4 +1,7 @@
-"""What the nodes of a job say to each other: typed values, JSON on the way. Pure."""
+"""What the nodes of a job say to each other: typed values, JSON on the way. Pure.
+
+`attempt` is the attempt that is told of: the one that runs, or the next one where something ends the job before that.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import asdict, field
 from typing import Any, get_args
 
 from ddp_run.judge.of_nodes import Ends
+from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.values import typed_fields
 from ddp_run.values.frozen import frozen
@@ -21,6 +25,7 @@ class Join:
     nodes: int
     host: str
     folder: str
+    attempt: int = 0
 
 
 @frozen
@@ -42,6 +47,7 @@ class Pong:
 class Failing:
     """The attempt fails on this node; `said` is a line for people."""
 
+    attempt: int
     said: str
 
 
@@ -49,6 +55,7 @@ class Failing:
 class End:
     """From node 0 to all: end your ranks, for what is `said` of that node."""
 
+    attempt: int
     node_rank: int
     host: str
     said: str
@@ -65,6 +72,7 @@ class Paused:
 class Report:
     """A node's own verdict on its attempt, and the last lines of the stderr of the rank that it names."""
 
+    attempt: int
     verdict: Verdict
     last_lines: tuple[str, ...] = ()
     ends: Ends = field(default_factory=Ends)
@@ -72,9 +80,11 @@ class Report:
 
 @frozen
 class Agreed:
-    """From node 0 to all: the job's verdict, and where the whole of it is."""
+    """From node 0 to all: the job's verdict, what follows, and where the whole of it is."""
 
+    attempt: int
     verdict: Verdict
+    decision: Decision
     host: str
     folder: str
 
@@ -101,8 +111,10 @@ def decode(given: Mapping[str, Any]) -> Message | None:
             _check(verdict)
             if len(ends.finished) != len(ends.finished_at):
                 raise ValueError("ranks and times are not of one length")
-        case Agreed(verdict=verdict):
+        case Agreed(verdict=verdict, decision=decision):
             _check(verdict)
+            if decision.port is not None and not 0 < decision.port <= 65535:
+                raise ValueError(f"port {decision.port}")
         case _:
             pass
     return message
