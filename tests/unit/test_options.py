@@ -207,7 +207,7 @@ def test_variables_lead_to_several_nodes(parsed: Parse) -> None:
         ("--rdzv-backend c10d --rdzv-endpoint host:99999 x.py", 3),
         ("--standalone --nnodes 2 x.py", 2),
         ("-m --no-python x", 0),
-        ("--max-retries 1 --nnodes 2 x.py", 1),
+        ("--max-retries 1 --nnodes 1:2 x.py", 1),
         ("--shutdown-timeout=-1 x.py", 0),
         ("--monitor-interval=nan x.py", 0),
         ("--standalone=yes x.py", 0),
@@ -264,7 +264,8 @@ def test_a_malformed_variable_is_named(parsed: Parse, name: str, value: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("line", "retries"), [("--nnodes 2", "3"), ("--nnodes 1:4", "1"), ("", "x"), ("", "-1"), ("", "1.5")]
+    ("line", "retries"),
+    [("--nnodes 2 --rdzv-backend c10d", "3"), ("--nnodes 1:4", "1"), ("", "x"), ("", "-1"), ("", "1.5")],
 )
 def test_retries_of_somebody_elses_are_not_taken(parsed: Parse, line: str, retries: str) -> None:
     """Many programs read MAX_RETRIES: what does not fit was meant for one of them."""
@@ -302,9 +303,12 @@ def test_the_nearest_names_are_offered(parsed: Parse) -> None:
     assert _only(parsed, "--nccl-debug wran x.py").helps == ("--nccl-debug=warn",)
 
 
-def test_retries_of_several_nodes_say_why(parsed: Parse) -> None:
-    assert "agree on a retry" in _only(parsed, "--nnodes 2 --max-retries 1 x.py").notes[0]
-    assert parsed("--nnodes 2 --max-retries 1 --retry never x.py").max_retries == 1
+def test_retries_of_nodes_that_cannot_agree_say_why(parsed: Parse) -> None:
+    elastic = "--nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint a:1 --max-retries 1"
+    assert "agree on a retry" in _only(parsed, f"{elastic} x.py").notes[0]
+    assert parsed(f"{elastic} --retry never x.py").max_retries == 1
+    assert parsed("--nnodes 2 --max-retries 1 x.py").max_retries == 1
+    assert parsed("--nnodes 2 --master-addr a x.py", MAX_RETRIES="3").max_retries == 3
 
 
 # ------------------------------------------------------------------------------------------------ preset

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from importlib import import_module
@@ -44,11 +44,12 @@ from ddp_run.record.journal import Journal, now
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.supervise import children
 from ddp_run.supervise.agent import Agent
-from ddp_run.supervise.agent_start import MasterPorts, agent_environ, console_settings, places, run_started
+from ddp_run.supervise.agent_start import agent_environ, console_settings, places, run_started
 from ddp_run.supervise.attempt import Attempt
 from ddp_run.supervise.inbox import Inbox, clear_stale
 from ddp_run.supervise.loop import Call, Caught, Loop, reap
 from ddp_run.supervise.machine import HANDLED_SIGNALS, AttemptMachine
+from ddp_run.supervise.retries import Retries
 from ddp_run.tell.output import Output
 from ddp_run.tell.tail import Tailer
 from ddp_run.values.helper_process import HelperProcesses
@@ -121,11 +122,9 @@ class _Job:
     stack: ExitStack
     output: Output = field(init=False)
     _sinks: tuple[EventSink, ...] = ()
-    _ports: MasterPorts = field(init=False)
-    _attempts: int = 0
-    _counted: int = 0
-    _ports_lost: int = 0
-    _port: int | None = None
+    known_status: int | None = None
+    """The exit code that is called for by what was judged last; null before the first attempt was."""
+    _retries: Retries = field(init=False)
     keeper: children.Keeper = field(init=False)
     _helpers: HelperProcesses = field(default_factory=HelperProcesses)
     _not_ended: frozenset[int] = frozenset()
@@ -139,14 +138,11 @@ class _Job:
     """Another node, which ended the job between two attempts."""
     _last: _Outcome | None = None
     """Of the attempt before."""
-    _verdicts: list[Verdict] = field(default_factory=list)
     _shown_until: Attempt | None = None
     """An attempt whose output may not have been shown to its end."""
-    _backend: str | None = None
-    """The process-group backend of the next attempt, where it is another than the program's."""
 
     def run(self) -> int:
-        self._ports = MasterPorts(self.plan)
+        self._retries = Retries(self.plan, lambda: self._nodes is not None)
         self.output = Output(console_settings(self.plan.options), self.environ, self.loop)
         self.keeper = children.Keeper(self.folder.run_id, self.inbox.board_folders, self._helpers)
         self.stack.callback(self.keeper.dismiss)
@@ -165,11 +161,6 @@ class _Job:
         )
         outcome: _Outcome = retrying(self._attempt)
         return self._end(outcome)
-
-    @property
-    def known_status(self) -> int | None:
-        """The exit code that the last attempt judged calls for; null before the first."""
-        return self._verdicts[-1].status if self._verdicts else None
 
     # ------------------------------------------------------------------ attempts
 
@@ -196,20 +187,16 @@ class _Job:
             outcome = self._last = self._conclude(attempt)
             self._shown_until = attempt
             if not outcome.decision.free:
-                self._counted += 1
                 return outcome
             self._catch_up()
-            self._backend = outcome.decision.backend or self._backend
-            self._ports_lost += outcome.decision.backend is None
             self._teller().repeated(outcome.verdict, outcome.decision, attempt.number)
 
     def _start_attempt(self) -> Attempt:
-        number = self._attempts
+        number = self._retries.started
         folder = self.folder.attempt_folder(number)
-        agreed = self._last.decision.port if self._last is not None else None
-        self._port, override = self._ports.choose(number, agreed)
+        override = self._retries.choose_port()
         argv = agent_argv(self.plan, folder=folder, rank_program=RANK_PROGRAM, port=override)
-        self._emit(AttemptStarted(now(), number, redact_words(argv), self._port))
+        self._emit(AttemptStarted(now(), number, redact_words(argv), self._retries.port))
         options = self.plan.options
         tailer = self.stack.enter_context(Tailer())
         attempt = Attempt(
@@ -231,8 +218,9 @@ class _Job:
             helpers=self._helpers,
             hang_timeout_s=options.hang_timeout_s,
         )
-        attempt.start(argv, agent_environ(self.plan, self.environ, self.folder, self.inbox, number, self._backend))
-        self._attempts += 1
+        backend = self._retries.backend
+        attempt.start(argv, agent_environ(self.plan, self.environ, self.folder, self.inbox, number, backend))
+        self._retries.started += 1
         self._count_memory()
         return attempt
 
@@ -240,52 +228,29 @@ class _Job:
         """The run ends as its last attempt did: there is no other."""
         from ddp_run.judge import retry
 
-        decision = retry.not_started(self._attempts + 1, error)
-        self._record_end(self._attempts, last.verdict, decision)
+        number = self._retries.started
+        decision = retry.not_started(number + 1, error)
+        self._record_end(number, last.verdict, decision)
         return _Outcome(last.verdict, decision)
 
     def _conclude(self, attempt: Attempt) -> _Outcome:
         from ddp_run.judge import judging, retry
 
         self._count_memory()
-        options = self.plan.options
         run = self.folder.path, self.journal.events, attempt.number
-        if self._counted >= options.max_retries:
+        if self._retries.are_used_up:
             seen = judging.judged_by_events(*run)
             if seen.outcome != "succeeded":  # there is an answer, should nobody let us read the logs
                 self._teller().write(seen, retry.UNDECIDED)
         verdict = judging.judged(*run, limit_s=judging.LIMIT_S)
         if self._nodes is not None:
-            verdict, decision = self._nodes.agree(verdict, attempt.number, self._decide)
+            verdict, decision = self._nodes.agree(verdict, attempt.number, self._retries.decide)
         else:
-            decision = self._decide(verdict)
-        self._verdicts.append(verdict)
+            decision = self._retries.decide(verdict)
+        self.known_status = verdict.status
+        self._retries.count(verdict, decision)
         self._record_end(attempt.number, verdict, decision)
         return _Outcome(verdict, decision)
-
-    def _decide(self, verdict: Verdict) -> Decision:
-        """What follows an attempt; with several nodes, node 0 is asked for all."""
-        from ddp_run.judge import retry
-
-        options = self.plan.options
-        decision = retry.decide(
-            verdict,
-            policy=options.retry,
-            asked=options.max_retries,
-            retries_left=options.max_retries - self._counted,
-            ports_lost=self._ports_lost,
-            port=self._port,
-            earlier=self._verdicts,
-            fallback=options.fallback_backend if self._backend is None else None,
-        )
-        if not decision.retry or options.max_nodes == 1:
-            return decision
-        if self._nodes is None:
-            return retry.ALONE
-        try:
-            return replace(decision, port=self._ports.another())
-        except OSError as error:
-            return retry.not_started(self._attempts + 1, error)
 
     def _record_end(self, number: int, verdict: Verdict, decision: Decision) -> None:
         outcome, follows = verdict.outcome or "failed", Next.RETRY if decision.retry else Next.STOP
@@ -311,7 +276,8 @@ class _Job:
     def _announce_retry(self, outcome: _Outcome, delay_s: float) -> None:
         self._catch_up()
         if not self._is_ending:
-            attempt, most = self._counted + 1, max(self._counted, self.plan.options.max_retries) + 1
+            counted = self._retries.counted
+            attempt, most = counted + 1, max(counted, self.plan.options.max_retries) + 1
             self._teller().retrying(outcome.verdict, outcome.decision.reason, delay_s=delay_s, attempt=attempt, of=most)
 
     def _pause(self, seconds: float) -> None:
@@ -328,7 +294,7 @@ class _Job:
         """Another node ends an attempt: the one that runs, or the next one before it begins."""
         if self._running is not None and self._running.number == attempt:
             self._running.hear(event)
-        elif attempt == self._attempts and isinstance(event, PeerFailed):
+        elif attempt == self._retries.started and isinstance(event, PeerFailed):
             self._ended_by = event
 
     def _serve(self, at_most_s: float) -> None:
@@ -415,9 +381,9 @@ class _Job:
         verdict = judging.final(outcome.verdict, self.journal.events)
         by = ended_before_retry(self.journal.events)
         if self._nodes is not None and by is not None:
-            verdict, _stop = self._nodes.agree(verdict, self._attempts, lambda _verdict: retry.ended(by))
+            verdict, _stop = self._nodes.agree(verdict, self._retries.started, lambda _verdict: retry.ended(by))
         reason = judging.final_reason(outcome.decision.reason, self.journal.events)
-        self._verdicts.append(verdict)
+        self.known_status = verdict.status
         teller = self._teller()
         document = teller.write(verdict, reason)
         self._catch_up()
@@ -433,4 +399,5 @@ class _Job:
 
         line = self.environ.get("DDP_RUN_VERDICT_LINE") == "1"
         where = self._nodes.where() if self._nodes is not None else None
-        return Teller(self.folder, self.journal.events, self.output, self._attempts, line_always=line, whole=where)
+        made = self._retries.started
+        return Teller(self.folder, self.journal.events, self.output, made, line_always=line, whole=where)
