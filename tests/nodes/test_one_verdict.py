@@ -138,9 +138,29 @@ def test_a_short_cut_harms_nothing(cluster: Cluster, start_job: StartJob) -> Non
 
 def test_who_is_missing_is_said(cluster: Cluster, start_job: StartJob) -> None:
     job = start_job(cluster, TRAIN, "--steps", 2, later=(1,))
-    wait_until(lambda: "waiting for node 1 of 2 for 5 s; other nodes here: none" in job[0].console(), "the line")
+    line = re.compile(r"waiting for node 1 of 2 for [45] s; other nodes here: none")
+    wait_until(lambda: line.search(job[0].console()), "the line")
     job.start(1)
     assert [outcome.code for outcome in job.wait()] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("here", "said"),
+    [
+        (0, "node 1 did not join within 8 s"),
+        (1, "node 0 (10.99.0.1) was not reached within 8 s: connection refused on port 29501"),
+    ],
+)
+def test_a_node_that_never_comes_is_named_and_ends_the_job_with_75(
+    cluster: Cluster, start_job: StartJob, here: int, said: str
+) -> None:
+    job = start_job(cluster, TRAIN, options=("--rdzv-conf", "timeout=8"), later=(1 - here,))
+    left = job.wait_for(here)
+    assert (left.code, left.verdict["cause"]) == (75, "node-failed"), left.stderr
+    assert said in left.verdict["title"]
+    assert left.verdict["first_failure"]["node_rank"] == 1 - here
+    if here == 1:
+        assert "waiting for node 0 at 10.99.0.1 (from 10.99.0.2 on eth0) for" in left.stderr
 
 
 def test_nodes_that_cannot_talk_judge_alone_and_run_well(cluster: Cluster, start_job: StartJob) -> None:

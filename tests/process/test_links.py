@@ -169,6 +169,107 @@ def serve_for(loop: Loop, seconds: float) -> None:
         wakeup.handler()
 
 
+def free_listener() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def full_listener() -> socket.socket:
+    """Whoever dials it hears nothing: its queue is full."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(0)
+    for _ in range(2):
+        waiting = socket.socket()
+        waiting.setblocking(False)
+        waiting.connect_ex(listener.getsockname())
+        KEPT.append(waiting)
+    return listener
+
+
+KEPT: list[socket.socket] = []
+
+
+def port_of(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("control", "master", "said"),
+    [
+        (None, None, "connection refused on port {control}: ddp-run is not started there"),
+        (None, free_listener, "but a program answers on the master's port {master}"),
+        (free_listener, free_listener, "the program on port {control} is not ddp-run"),
+        (full_listener, full_listener, "that host is down, or a firewall drops the packets"),
+        (full_listener, None, "no answer, while port {master} answers: a firewall may drop packets to port {control}"),
+    ],
+    ids=["not started", "torchrun", "stranger", "down", "filtered"],
+)
+def test_what_keeps_a_node_from_node_0_is_said_within_5_s(
+    loop: Loop,
+    place: Place,
+    control: Callable[[], socket.socket] | None,
+    master: Callable[[], socket.socket] | None,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if control is not None:  # one is enough to be waited for
+        monkeypatch.setattr(member_module, "WAITING_S", 1.5)
+    open_ports = [listener() if listener is not None else None for listener in (control, master)]
+    ports = [port_of(listener) if listener is not None else free_port() for listener in open_ports]
+    began = time.monotonic()
+    run = Run(loop, replace(place, node_rank=1, port=ports[0], master_port=ports[1]))
+    serve(loop, lambda: bool(run.said))
+    assert time.monotonic() - began < limit(5.5)
+    assert said.format(control=ports[0], master=ports[1]) in run.said[0]
+    assert "node 0 at 127.0.0.1 (from 127.0.0.1 on lo) for" in run.said[0]
+    assert ". Try: " in run.said[0]
+    run.side.close()
+    for listener in (*open_ports, *KEPT):
+        if listener is not None:
+            listener.close()
+    KEPT.clear()
+
+
+def test_another_secret_is_said(loop: Loop, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_module, "WAITING_S", 1.5)
+    hub, one = Run(loop, place), Run(loop, replace(place, node_rank=1, job_key=b"another"))
+    serve(loop, lambda: bool(one.said))
+    assert "it closed the connection: --nnodes, the master port or DDP_RUN_SECRET differs there" in one.said[0]
+    hub.side.close()
+    one.side.close()
+
+
+def test_node_0_is_not_waited_for_for_ever(loop: Loop, place: Place) -> None:
+    run = Run(loop, replace(place, node_rank=1, master_port=free_port(), join_s=2.0))
+    serve(loop, lambda: bool(run.told))
+    ((attempt, told),) = run.told
+    assert attempt == 0
+    assert isinstance(told, PeerFailed)
+    assert "was not reached within 2 s: connection refused" in told.said
+    verdict, decision = run.side.agree(0, Verdict("failed", 75), Ends(), (), refused)
+    assert (verdict.cause, verdict.exit_code, decision.retry) == ("node-failed", 75, False)
+    run.side.close()
+
+
+def test_nodes_that_do_not_join_are_not_waited_for_for_ever(loop: Loop, place: Place) -> None:
+    hub, one = Run(loop, replace(place, join_s=3.0)), Run(loop, replace(place, node_rank=1, host="b"))
+    serve(loop, lambda: bool(hub.told and one.told))
+    ((_attempt, told),) = one.told
+    assert isinstance(told, PeerFailed)
+    assert told.said == "node 2 did not join within 3 s"
+    assert isinstance(one.side, Member)
+    stopped = Verdict("failed", 75, title="stopped with the job")
+    one.side._send(Report(0, stopped))
+    verdict, decision = hub.side.agree(0, stopped, Ends(), (), again)
+    assert (verdict.cause, verdict.exit_code, verdict.title) == ("node-failed", 75, told.said)
+    assert verdict.first_failure is not None
+    assert verdict.first_failure.node_rank == 2
+    assert not decision.retry
+    assert one.side.agree(0, stopped, Ends(), (), refused)[0].title == told.said
+    hub.side.close()
+    one.side.close()
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     port = free_port("127.0.0.1")

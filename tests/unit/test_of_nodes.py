@@ -78,13 +78,13 @@ def test_within_the_clocks_error_the_order_is_not_known() -> None:
 
 
 def test_a_lost_node_counts_where_nobody_failed() -> None:
-    verdict = of_nodes([node(0, lost_a_peer(0)), node(1, None, "its host is down"), node(2, OK)])
+    verdict = of_nodes([node(0, lost_a_peer(0)), node(1, None, "was lost: its host is down"), node(2, OK)])
     assert (verdict.outcome, verdict.exit_code, verdict.cause) == ("failed", 75, "node-failed")
     assert verdict.title == "node 1 (host1) was lost: its host is down"
     assert verdict.first_failure == FirstFailure(None, node_rank=1, host="host1")
-    failing = of_nodes([node(0, failed(0, 5)), node(1, None, "its host is down")])
+    failing = of_nodes([node(0, failed(0, 5)), node(1, None, "was lost: its host is down")])
     assert failing.cause == "python-exception"
-    assert failing.notes == ("node 1 (host1) gave no verdict: its host is down",)
+    assert failing.notes == ("no verdict of node 1 (host1): it was lost: its host is down",)
 
 
 def test_who_was_told_to_stop_or_said_first_that_it_fails_is_named() -> None:

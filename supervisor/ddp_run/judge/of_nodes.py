@@ -45,8 +45,9 @@ class NodeReport:
     host: str
     folder: str
     verdict: Verdict | None
-    """Null where it gave none: `lost` says why."""
+    """Null where it gave none."""
     lost: str | None = None
+    """Why there is none: "was lost: …", "did not join …"."""
     offset_ns: int = 0
     error_ns: int = 0
     here: bool = False
@@ -167,11 +168,12 @@ def _lost(lost: Sequence[NodeReport], reports: Sequence[NodeReport]) -> Verdict:
     """Nobody failed by itself, and a node is gone."""
     rule = rule_named(_NODE_FAILED) or NAMELESS
     first = lost[0]
-    others = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
-    cause = f"{_node(first)} was lost{others}: {first.lost}"
+    others = f", and {len(lost) - 1} more," if len(lost) > 1 else ""
+    cause = f"{_node(first)}{others} {first.lost}"
     host = shlex.quote(first.host)
-    advice = (f"ping {host}; ssh {host} uptime", f"ssh {host} 'dmesg -T | tail -50'")
-    verdict = Verdict("failed", LOST, first_failure=FirstFailure(None, node_rank=first.node_rank, host=first.host))
+    advice = (f"ping {host}; ssh {host} uptime", f"ssh {host} 'dmesg -T | tail -50'") if first.host else ()
+    failure = FirstFailure(None, node_rank=first.node_rank, host=first.host or None)
+    verdict = Verdict("failed", LOST, first_failure=failure)
     finding = Finding(rule, None, cause, (), advice)
     return replace(verdict.with_finding(finding), collateral=_followers(first, reports))
 
@@ -187,7 +189,7 @@ def _named(chosen: NodeReport, reports: Sequence[NodeReport]) -> Verdict:
     evidence = verdict.evidence if chosen.here else tuple(_abroad(quote, chosen) for quote in verdict.evidence)
     gone = (*verdict.collateral, *_followers(chosen, reports))
     silent = [report for report in reports if report.lost is not None]
-    notes = tuple(f"{_node(report)} gave no verdict: {report.lost}" for report in silent)
+    notes = tuple(f"no verdict of {_node(report)}: it {report.lost}" for report in silent)
     return replace(verdict, first_failure=first, evidence=evidence, collateral=gone, notes=(*verdict.notes, *notes))
 
 
@@ -211,7 +213,7 @@ def _followers(chosen: NodeReport, reports: Sequence[NodeReport]) -> tuple[Colla
 
 
 def _node(report: NodeReport) -> str:
-    return f"node {report.node_rank} ({report.host})"
+    return f"node {report.node_rank} ({report.host})" if report.host else f"node {report.node_rank}"
 
 
 # --------------------------------------------------------------------------------------------- as events

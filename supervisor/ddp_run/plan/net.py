@@ -27,6 +27,14 @@ _MISSING_NAME_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class Route:
+    """Where packets to an address leave this host: the address they come from, and its interface."""
+
+    ip: str
+    interface: str
+
+
+@dataclass(frozen=True, slots=True)
 class Holder:
     """The process that listens on a port; what the system does not show is null."""
 
@@ -254,6 +262,26 @@ def _can_listen(address: str, port: int, family: socket.AddressFamily) -> bool:
             # A host without IPv6, or an address that is not here, holds no port.
             return error.errno not in (errno.EADDRINUSE, errno.EACCES)
     return True
+
+
+def route_to(ip: str) -> Route | None:
+    """How this host reaches an address, by its own routing table; null where it has no route. Sends nothing."""
+    literal = literal_address(ip)
+    if literal is None:
+        return None
+    import psutil
+
+    try:
+        with socket.socket(literal.family, socket.SOCK_DGRAM) as probe:
+            probe.connect((literal.ip, 9))
+            source = str(probe.getsockname()[0])
+        interfaces = psutil.net_if_addrs()
+    except (psutil.Error, OSError):
+        return None
+    for name, addresses in interfaces.items():
+        if any(each.address.partition("%")[0] == source for each in addresses):
+            return Route(source, name)
+    return None
 
 
 def port_holder(port: int) -> Holder | None:

@@ -165,6 +165,14 @@ class Options:
         return self.is_static and self.min_nodes == self.max_nodes > 1
 
     @property
+    def rendezvous_s(self) -> float:
+        """How long a static rendezvous waits for all nodes: 900 s, as torch's launcher/api.py says, or `timeout`."""
+        try:
+            return float(values.read_rdzv_conf(self._text("rdzv_conf", "")).get("timeout", "900"))
+        except ValueError:
+            return 900.0
+
+    @property
     def needs_port(self) -> bool:
         """Whether one node needs a free port from us, as the installed torch would take a fixed one for every job.
 

@@ -26,8 +26,8 @@ DEAD_S = 2.0
 """A connection that was closed without a word is made anew within this time, or its ddp-run has ended."""
 PATIENCE_S = 30.0
 """Between two lines that say whose verdict is waited for."""
-WAITING_S = 5.0
-"""Between two lines that say who is missing, before the ranks start."""
+WAITING_S = 4.0
+"""Between two lines that say who is missing, before the ranks start; with the second that it takes to see it, 5 s."""
 VERDICTS_S = 4.0
 """How long, beyond the grace, the verdicts of all nodes are waited for once one has failed."""
 
@@ -46,6 +46,9 @@ class Place:
     grace_s: float
     agent_restarts: bool
     """The agents start failed ranks again by themselves (--max-restarts)."""
+    master_port: int = 0
+    join_s: float = 900.0
+    """How long nodes may be missing before the job ends: as long as torch's own rendezvous waits."""
 
 
 @dataclass(frozen=True, slots=True)

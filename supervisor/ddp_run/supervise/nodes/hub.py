@@ -67,6 +67,8 @@ class Hub:
         self._started = False
         """Ranks of this node have started: all nodes have met."""
         self._waits_said = 0
+        self._gave_up = False
+        """Nodes did not join in time."""
         self._listener = _listener(place.address, place.port)
         ears.loop.watch(self._listener.fileno(), self._accept)
         self._beat()
@@ -94,6 +96,8 @@ class Hub:
         within_s = place.grace_s + VERDICTS_S
         wait(self._ears, for_whom=self._without_verdict, ended=lambda: self._first is not None, at_most_s=within_s)
         reports = [own, *(self._report_of(rank, node) for rank, node in sorted(self._nodes.items()))]
+        if self._gave_up:
+            reports += [NodeReport(rank, "", "", None, self._did_not_join()) for rank in self._absent()]
         for report in reports[1:]:
             self._ears.emit(reported(now(), report))
         agreed = of_nodes(reports)
@@ -104,7 +108,7 @@ class Hub:
         for node in self._nodes.values():
             self._tell(node, self._word)
         for report in reports[1:]:
-            said = self._nodes[report.node_rank].report
+            said = self._nodes[report.node_rank].report if report.verdict is not None else None
             keep_report(Path(place.folder), report, said.last_lines if said is not None else ())
         if decision.retry:
             self._begin_next()
@@ -119,11 +123,16 @@ class Hub:
         for report in reports:
             if report.verdict is None:
                 node = f"node {report.node_rank} ({report.host})"
-                return Decision(False, f"{node} cannot take part in another attempt: {report.lost}")
-        absent = [rank for rank in range(1, self._place.nodes) if rank not in self._nodes]
-        if absent:
+                return Decision(False, f"{node} cannot take part in another attempt: it {report.lost}")
+        if absent := self._absent():
             return Decision(False, f"{named_nodes(absent)} did not join: the nodes cannot agree on another attempt")
         return decision
+
+    def _absent(self) -> list[int]:
+        return [rank for rank in range(1, self._place.nodes) if rank not in self._nodes]
+
+    def _did_not_join(self) -> str:
+        return f"did not join within {self._place.join_s:g} s"
 
     def _begin_next(self) -> None:
         self._attempt += 1
@@ -244,8 +253,16 @@ class Hub:
             node.link.heard_at = time.monotonic()
 
     def _say_who_is_missing(self, for_s: float) -> None:
-        missing = [rank for rank in range(1, self._place.nodes) if rank not in self._nodes]
-        if self._started or not missing or for_s <= WAITING_S * (self._waits_said + 1):
+        missing = self._absent()
+        if self._started or not missing or self._first is not None:
+            return
+        if for_s > self._place.join_s:
+            self._gave_up = True
+            said = f"{named_nodes(missing)} {self._did_not_join()}"
+            self._ears.say(said)
+            self._end_all(missing[0], "", said)
+            return
+        if for_s <= WAITING_S * (self._waits_said + 1):
             return
         self._waits_said += 1
         here = ", ".join(f"{rank} ({node.join.host})" for rank, node in sorted(self._nodes.items())) or "none"
@@ -253,7 +270,7 @@ class Hub:
         self._ears.say(f"waiting for {names} of {self._place.nodes} for {for_s:.0f} s; other nodes here: {here}")
 
     def _lose(self, rank: int, node: _Node, why: str) -> None:
-        node.lost = why
+        node.lost = f"was lost: {why}"
         node.link.close()
         self._ears.say(f"node {rank} ({node.join.host}) was lost: {why}")
         self._end_all(rank, node.join.host, f"node {rank} ({node.join.host}) was lost: {why}")
@@ -279,7 +296,7 @@ class Hub:
         verdict = node.report.verdict if node.report is not None else None
         lost = node.lost if verdict is None else None
         if verdict is None and lost is None:
-            lost = "it gave no verdict in time"
+            lost = "gave no verdict in time"
         return NodeReport(
             *(rank, node.join.host, node.join.folder, verdict, lost),
             *(node.offset_ns, min(node.error_ns, 10**12)),

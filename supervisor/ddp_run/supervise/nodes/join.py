@@ -36,6 +36,8 @@ def join(plan: LaunchPlan, environ: Mapping[str, str], folder: RunFolder, ears: 
             job_key=key,
             grace_s=options.grace_s,
             agent_restarts=options.restarts > 0,
+            master_port=port or 0,
+            join_s=options.rendezvous_s,
         )
         agreement: Agreement = Hub(place, ears) if place.node_rank == 0 else Member(place, ears)
     except (OSError, net.Unresolvable) as error:

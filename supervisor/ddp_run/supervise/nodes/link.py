@@ -57,6 +57,16 @@ class Link:
         """Whether both have greeted and it has not ended."""
         return self._seals is not None and not self._closed
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended."""
+        return self._closed
+
+    @property
+    def has_greeted(self) -> bool:
+        """Whether the other side is a ddp-run, to all appearances: it has greeted as one."""
+        return self._seals is not None
+
     def send(self, message: Message) -> None:
         """Send it, where the connection is open; what does not go at once goes later."""
         if self._seals is not None and not self._closed:

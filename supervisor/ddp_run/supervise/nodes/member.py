@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 import time
 from typing import final
@@ -10,6 +9,7 @@ from typing import final
 from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, of_nodes, reported
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
+from ddp_run.plan import net
 from ddp_run.record.events import Event, Noted, PeerFailed, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import (
@@ -24,9 +24,11 @@ from ddp_run.supervise.nodes.agreement import (
     Place,
     wait,
 )
+from ddp_run.supervise.nodes.dial import Dial
 from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Paused, Ping, Pong, Report
+from ddp_run.supervise.nodes.reach import Reach, command, in_words, of_errno
 
 _NOT_HEARD_S = 20.0
 """After so long without a first connection that is noted; the job may go on without."""
@@ -39,7 +41,11 @@ class Member:
     def __init__(self, place: Place, ears: Ears) -> None:
         self._place, self._ears = place, ears
         self._link: Link | None = None
-        self._dialling: socket.socket | None = None
+        self._dialling: Dial | None = None
+        self._control, self._master = Reach.SILENT, Reach.SILENT
+        """What node 0's ports answered last."""
+        self._probe: Dial | None = None
+        """Of the master's port, shortly before something is said of it."""
         self._began = time.monotonic()
         self._heard_at: float | None = None
         """When anything of node 0's was last heard; null: it never was."""
@@ -97,7 +103,7 @@ class Member:
         own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
         gone = NodeReport(0, place.address, "", None, self._lost)
         self._ears.emit(reported(now(), gone))
-        return of_nodes([own, gone]), Decision(False, f"node 0 cannot take part in another attempt: {self._lost}")
+        return of_nodes([own, gone]), Decision(False, "node 0 cannot take part in another attempt")
 
     def where(self) -> tuple[str, str] | None:
         """Where node 0 keeps the whole of it."""
@@ -112,6 +118,7 @@ class Member:
         """This node leaves."""
         self._ears.loop.cancel_timer(self._watch)
         self._hang_up()
+        self._end_probe()
         if self._link is not None:
             self._link.close()
 
@@ -124,57 +131,77 @@ class Member:
             return
         moment = time.monotonic()
         if self._heard_at is None:
-            if not self._started and moment - self._began > WAITING_S * (self._waits_said + 1):
-                self._waits_said += 1
-                address = f"{self._place.address} port {self._place.port}"
-                self._ears.say(f"waiting for node 0 at {address} for {moment - self._began:.0f} s: no answer yet")
+            if not self._started and not self._ended:
+                self._wait_for_node_0(moment - self._began)
             if not self._noted and moment - self._began > _NOT_HEARD_S:
                 self._noted = True
                 place = self._place
                 note = f"no answer of node 0 at {place.address} port {place.port}: each node judges for itself"
                 self._ears.emit(Noted(now(), note))
         elif self._refused_since is not None and moment - self._refused_since > DEAD_S:
-            self._lose("its ddp-run was killed or its host went down")
+            self._lose("was lost: its ddp-run was killed or its host went down")
         elif moment - self._heard_at > LOST_S:
-            self._lose(f"no sign of life for {LOST_S:g} s: its host is down, or the network is cut")
+            self._lose(f"was lost: no sign of life for {LOST_S:g} s: its host is down, or the network is cut")
         silent = self._heard_at is not None and moment - self._heard_at > SILENT_S
         if self._link is None or not self._link.is_open or silent:
             self._dial()
 
-    def _dial(self) -> None:
-        self._hang_up()
+    def _wait_for_node_0(self, for_s: float) -> None:
+        """Say why it is not there, every few seconds; after the deadline it is not waited for any more."""
+        place, due_s = self._place, WAITING_S * (self._waits_said + 1)
+        if for_s > place.join_s:
+            self._lose(f"was not reached within {place.join_s:g} s: {self._why()}")
+        elif for_s > due_s:
+            self._waits_said += 1
+            try_this = command(self._control, address=place.address, control_port=place.port)
+            route = net.route_to(place.address)
+            through = f" (from {route.ip} on {route.interface})" if route is not None else ""
+            where = f"node 0 at {place.address}{through}"
+            self._ears.say(f"waiting for {where} for {for_s:.0f} s: {self._why()}. Try: {try_this}")
+            self._end_probe()
+        elif for_s > due_s - 2 * REDIAL_S and self._probe is None:
+            self._master = Reach.SILENT
+            self._probe = Dial(self._ears.loop, place.address, place.master_port, self._probed)
+
+    def _why(self) -> str:
         place = self._place
-        family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
-        try:
-            self._dialling = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-            self._dialling.connect_ex((place.address, place.port))
-        except OSError:
-            self._hang_up()
-            return
-        self._ears.loop.watch(self._dialling.fileno(), self._connected, write=True)
+        return in_words(self._control, self._master, control_port=place.port, master_port=place.master_port)
+
+    def _probed(self, connected: socket.socket | None, code: int) -> None:
+        self._master = Reach.OPEN if connected is not None else of_errno(code)
+        if connected is not None:
+            connected.close()
+
+    def _end_probe(self) -> None:
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = None
+
+    def _dial(self) -> None:
+        if self._dialling is not None:  # nobody has answered the last one
+            self._control = Reach.SILENT
+        elif self._link is not None and not self._link.is_open and not self._link.is_closed:
+            self._control = Reach.STRANGER  # ddp-run speaks first
+        self._hang_up()
+        self._dialling = Dial(self._ears.loop, self._place.address, self._place.port, self._dialled)
 
     def _hang_up(self) -> None:
         if self._dialling is not None:
-            self._ears.loop.unwatch(self._dialling.fileno())
             self._dialling.close()
             self._dialling = None
 
-    def _connected(self) -> None:
-        dialled, self._dialling = self._dialling, None
-        if dialled is None:
-            return
-        self._ears.loop.unwatch(dialled.fileno())
-        failed = dialled.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if failed:
-            dialled.close()
-            if failed == errno.ECONNREFUSED:  # the host is there, and nobody listens; else it cannot be reached
+    def _dialled(self, connected: socket.socket | None, code: int) -> None:
+        self._dialling = None
+        if connected is None:
+            self._control = of_errno(code)
+            if self._control is Reach.REFUSED:  # the host is there, and nobody listens; else it cannot be reached
                 self._refused()
             return
         if self._link is not None:
             self._link.close()
         self._link = Link(
             self._ears.loop,
-            dialled,
+            connected,
             self._place.job_key,
             is_server=False,
             on_open=self._on_open,
@@ -184,6 +211,7 @@ class Member:
 
     def _on_end(self, link: Link, _why: str) -> None:
         if link is self._link:
+            self._control = Reach.HUNG_UP if link.has_greeted else Reach.STRANGER
             self._paused = False  # who is stopped closes nothing
             self._refused()
 
@@ -222,11 +250,11 @@ class Member:
         self._attempt += 1
         self._failing, self._ended, self._report = None, False, None
 
-    def _lose(self, why: str) -> None:
-        self._lost = why
+    def _lose(self, how: str) -> None:
+        self._lost = how
         host = self._place.address
-        self._ears.say(f"node 0 ({host}) was lost: {why}")
-        self._end_ranks(0, host, f"node 0 ({host}) was lost: {why}")
+        self._ears.say(f"node 0 ({host}) {how}")
+        self._end_ranks(0, host, f"node 0 ({host}) {how}")
 
     def _end_ranks(self, node_rank: int, host: str, said: str) -> None:
         if not self._ended and node_rank != self._place.node_rank:

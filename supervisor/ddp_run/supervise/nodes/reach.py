@@ -1,0 +1,64 @@
+"""What keeps a node from reaching node 0, in words: from what its two ports answered. Pure."""
+
+from __future__ import annotations
+
+import errno
+from enum import StrEnum
+
+
+class Reach(StrEnum):
+    """What a port answered last."""
+
+    SILENT = "no answer"
+    REFUSED = "connection refused"
+    NO_ROUTE = "no route to host"
+    OPEN = "a program answers"
+    STRANGER = "a program answers that is not ddp-run"
+    HUNG_UP = "node 0 closed the connection"
+    FAILED = "it cannot be dialled"
+
+
+_OF_ERRNO = {
+    errno.ECONNREFUSED: Reach.REFUSED,
+    errno.ETIMEDOUT: Reach.SILENT,
+    errno.EHOSTUNREACH: Reach.NO_ROUTE,
+    errno.ENETUNREACH: Reach.NO_ROUTE,
+    errno.EHOSTDOWN: Reach.NO_ROUTE,
+}
+
+
+def of_errno(code: int) -> Reach:
+    """What a failed connect(2) says."""
+    return _OF_ERRNO.get(code, Reach.FAILED)
+
+
+def in_words(control: Reach, master: Reach, *, control_port: int, master_port: int) -> str:
+    """Why this node has not reached node 0. `control`: the port where nodes agree; `master`: the rendezvous' own."""
+    match control, master:
+        case Reach.HUNG_UP, _:
+            others = "--nnodes, the master port or DDP_RUN_SECRET differs there, or another ddp-run has this node rank"
+            return f"it closed the connection: {others}"
+        case Reach.STRANGER, _:
+            return f"the program on port {control_port} is not ddp-run: that host may not be node 0"
+        case Reach.REFUSED, Reach.OPEN:
+            master_answers = f"but a program answers on the master's port {master_port}"
+            return f"connection refused on port {control_port}, {master_answers}: that host may not be node 0"
+        case Reach.REFUSED, _:
+            return (
+                f"connection refused on port {control_port}: ddp-run is not started there, or that host is not node 0"
+            )
+        case Reach.SILENT, Reach.OPEN | Reach.REFUSED:
+            filtered = f"a firewall may drop packets to port {control_port}; --control-port chooses another"
+            return f"no answer, while port {master_port} answers: {filtered}"
+        case Reach.SILENT, _:
+            ports = f"{min(control_port, master_port)} and {max(control_port, master_port)}"
+            return f"no answer on ports {ports}: that host is down, or a firewall drops the packets"
+        case _:
+            return f"{control} (port {control_port})"
+
+
+def command(control: Reach, *, address: str, control_port: int) -> str:
+    """What to try, to be pasted."""
+    if control in (Reach.SILENT, Reach.NO_ROUTE, Reach.FAILED):
+        return f"ip route get {address}; nc -vz {address} {control_port}"
+    return f"ssh {address} 'hostname; ss -ltnp'"

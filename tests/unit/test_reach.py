@@ -1,0 +1,22 @@
+"""Why node 0 cannot be reached, in words."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from ddp_run.supervise.nodes.reach import Reach, command, in_words, of_errno
+
+
+@pytest.mark.parametrize("control", Reach)
+@pytest.mark.parametrize("master", Reach)
+def test_whatever_the_ports_answer_there_are_words_and_a_command(control: Reach, master: Reach) -> None:
+    words = in_words(control, master, control_port=29501, master_port=29500)
+    assert ("29501" in words) or control is Reach.HUNG_UP
+    assert "10.0.0.1" in command(control, address="10.0.0.1", control_port=29501)
+
+
+def test_what_a_socket_says() -> None:
+    codes = (errno.ECONNREFUSED, errno.ETIMEDOUT, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EMFILE)
+    assert [*map(of_errno, codes)] == [Reach.REFUSED, Reach.SILENT, Reach.NO_ROUTE, Reach.NO_ROUTE, Reach.FAILED]
