@@ -66,7 +66,7 @@ def test_the_first_failing_rank_counts_wherever_it_is(
     assert other["outcome"] in ("failed", "succeeded")
     if how == "raise" and rank == 1:
         end = (outcomes[0].folder / "nodes" / "node_1" / "stderr_end.log").read_text()
-        assert end.rstrip().endswith("ValueError: fault in training")
+        assert "ValueError: fault in training\n" in end  # what torch says of its own abort may follow
 
 
 def test_a_node_that_would_go_on_computing_is_ended(cluster: Cluster, start_job: StartJob) -> None:

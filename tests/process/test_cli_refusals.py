@@ -130,7 +130,7 @@ def refused(tmp_path: Path) -> Refuser:
         ("-m no_such_module", "no_such_module", "module no_such_module does not exist"),
         ("-m train.py", "train.py", "-m takes a module, but train.py is a file"),
         ("--no-python no-such-program", "no-such-program", "program no-such-program is not on PATH"),
-        ("--max-retries 1 --nnodes 2 train.py", "1", "--max-retries works on one node only, but the job has 2 nodes"),
+        ("--max-retries 1 --nnodes 1:2 train.py", "1", "--max-retries needs a fixed number of nodes and a static"),
         ("--config none.toml train.py", "none.toml", "cannot read none.toml: No such file"),
         ("--config . train.py", ".", "cannot read .: Is a directory"),
         ("--log-dir train.py train.py", "train.py", "train.py is not a folder"),

@@ -222,6 +222,7 @@ def test_what_keeps_a_node_from_node_0_is_said_within_5_s(
     assert time.monotonic() - began < limit(5.5)
     assert said.format(control=ports[0], master=ports[1]) in run.said[0]
     assert "node 0 at 127.0.0.1 (from 127.0.0.1 on lo) for" in run.said[0]
+    assert "127.0.0.1 is this host: other hosts need node 0's address" in run.said[0]
     assert ". Try: " in run.said[0]
     run.side.close()
     for listener in (*open_ports, *KEPT):

@@ -51,6 +51,21 @@ def test_a_good_line_passes(rows: tuple[Row, ...], folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "warned"),
+    [
+        ("--nnodes 2 --rdzv-backend c10d train.py", True),
+        ("--nnodes 1:4 --rdzv-backend c10d train.py", True),
+        ("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint localhost:29400 train.py", False),
+        ("--nnodes 1 --rdzv-backend c10d train.py", False),
+    ],
+)
+def test_nodes_that_each_would_meet_on_themselves(rows: tuple[Row, ...], folder: Path, line: str, warned: bool) -> None:
+    checked = _check(rows, folder, line)
+    assert checked.problems == ()
+    assert [warning.partition(":")[0] for warning in checked.warnings] == ["no --rdzv-endpoint"] * warned
+
+
+@pytest.mark.parametrize(
     ("line", "variables", "named"),
     [
         ("--no-python --hang-timeout 60 sh -c true", {}, "--hang-timeout has"),

@@ -106,3 +106,16 @@ def test_the_road_to_the_agent(tmp_path: Path, options: list[str]) -> None:
     assert "ddp_run.supervise.children" in loaded, done.stderr
     assert not loaded & LATER
     assert list((tmp_path / "ddp-run-logs").glob("*/attempt_0")), "the hook was not asked at the agent's start"
+
+
+def test_one_node_has_nothing_of_several_nodes(tmp_path: Path) -> None:
+    """Not even a port: the rank looks at all of ddp-run's sockets."""
+    program = "import os, psutil\nrun = psutil.Process(os.getppid()).parent()\n"
+    program += "print('sockets of', *run.cmdline()[-2:], run.net_connections('inet'))"
+    (tmp_path / "train.py").write_text(program)
+    returned, loaded = _loaded(tmp_path, "--nproc-per-node=1", "train.py")
+    assert returned == 0
+    assert "ddp_run.supervise.attempt" in loaded
+    assert not [name for name in loaded if name.startswith("ddp_run.supervise.nodes")]
+    said = tmp_path / "ddp-run-logs" / "latest" / "attempt_0" / "rank_0" / "stdout.log"
+    assert said.read_text() == "sockets of --nproc-per-node=1 train.py []\n"

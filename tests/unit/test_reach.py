@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from ddp_run.supervise.nodes.reach import Reach, command, in_words, of_errno
+from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, of_errno
 
 
 @pytest.mark.parametrize("control", Reach)
@@ -20,3 +20,10 @@ def test_whatever_the_ports_answer_there_are_words_and_a_command(control: Reach,
 def test_what_a_socket_says() -> None:
     codes = (errno.ECONNREFUSED, errno.ETIMEDOUT, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EMFILE)
     assert [*map(of_errno, codes)] == [Reach.REFUSED, Reach.SILENT, Reach.NO_ROUTE, Reach.NO_ROUTE, Reach.FAILED]
+
+
+def test_an_address_of_every_host_is_said() -> None:
+    for own in ("127.0.0.1", "127.0.1.1", "::1"):
+        assert if_this_host(own) == f"; {own} is this host: other hosts need node 0's address (--master-addr)"
+    for other in ("10.0.0.1", "fe80::1%eth0"):
+        assert if_this_host(other) == ""

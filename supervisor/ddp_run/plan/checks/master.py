@@ -11,12 +11,15 @@ from ddp_run.values.problem import Problem
 _ONE_NODE_S = 5.0
 _SEVERAL_NODES_S = 120.0
 """How long DNS may take to be ready: pods and instances of one job start minutes apart."""
+_NO_ENDPOINT = "no --rdzv-endpoint: each host meets the nodes on itself only; other hosts need HOST:PORT of one of them"
 _DRY_RUN_S = 1.0
 """A plan is shown at once: on a login node the job's names may mean nothing."""
 
 
 def _check(launch: Launch) -> Answer:
     options = launch.options
+    if options.max_nodes > 1 and options.rdzv_backend == "c10d" and not (options.rdzv_endpoint or options.standalone):
+        return Answer(warnings=(_NO_ENDPOINT,))
     if not options.is_static and not _is_c10d(options):
         return Answer()
     from ddp_run.plan import net

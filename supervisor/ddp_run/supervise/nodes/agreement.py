@@ -28,6 +28,7 @@ PATIENCE_S = 30.0
 """Between two lines that say whose verdict is waited for."""
 WAITING_S = 4.0
 """Between two lines that say who is missing, before the ranks start; with the second that it takes to see it, 5 s."""
+SILENT = f"no sign of life for {LOST_S:g} s: its host is down, the network is cut, or its ddp-run stands still"
 VERDICTS_S = 4.0
 """How long, beyond the grace, the verdicts of all nodes are waited for once one has failed."""
 

@@ -14,10 +14,22 @@ from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, PeerFailed, RankStarted
 from ddp_run.record.journal import now
-from ddp_run.supervise.nodes.agreement import BEAT_S, DEAD_S, LOST_S, VERDICTS_S, WAITING_S, Decide, Ears, Place, wait
+from ddp_run.supervise.nodes.agreement import (
+    BEAT_S,
+    DEAD_S,
+    LOST_S,
+    SILENT,
+    VERDICTS_S,
+    WAITING_S,
+    Decide,
+    Ears,
+    Place,
+    wait,
+)
 from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Paused, Ping, Pong, Report
+from ddp_run.supervise.nodes.reach import if_this_host
 from ddp_run.tell.node_files import keep_report
 from ddp_run.values.addresses import is_local
 from ddp_run.values.words import named_nodes
@@ -244,7 +256,7 @@ class Hub:
             if node.closed_at is not None and moment - node.closed_at > DEAD_S and moment - node.link.heard_at > DEAD_S:
                 self._lose(rank, node, "its ddp-run was killed or its host went down")
             elif moment - node.link.heard_at > LOST_S:
-                self._lose(rank, node, f"no sign of life for {LOST_S:g} s: its host is down, or the network is cut")
+                self._lose(rank, node, SILENT)
 
     def _pause(self, on: bool) -> None:
         """This node stops, or goes on: what it did not hear meanwhile is no silence of others."""
@@ -267,7 +279,8 @@ class Hub:
         self._waits_said += 1
         here = ", ".join(f"{rank} ({node.join.host})" for rank, node in sorted(self._nodes.items())) or "none"
         names = named_nodes(missing)
-        self._ears.say(f"waiting for {names} of {self._place.nodes} for {for_s:.0f} s; other nodes here: {here}")
+        line = f"waiting for {names} of {self._place.nodes} for {for_s:.0f} s; other nodes here: {here}"
+        self._ears.say(line + if_this_host(self._place.address))
 
     def _lose(self, rank: int, node: _Node, why: str) -> None:
         node.lost = f"was lost: {why}"

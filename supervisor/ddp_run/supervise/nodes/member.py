@@ -16,6 +16,7 @@ from ddp_run.supervise.nodes.agreement import (
     DEAD_S,
     LOST_S,
     REDIAL_S,
+    SILENT,
     SILENT_S,
     VERDICTS_S,
     WAITING_S,
@@ -28,7 +29,7 @@ from ddp_run.supervise.nodes.dial import Dial
 from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Paused, Ping, Pong, Report
-from ddp_run.supervise.nodes.reach import Reach, command, in_words, of_errno
+from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, of_errno
 
 _NOT_HEARD_S = 20.0
 """After so long without a first connection that is noted; the job may go on without."""
@@ -141,7 +142,7 @@ class Member:
         elif self._refused_since is not None and moment - self._refused_since > DEAD_S:
             self._lose("was lost: its ddp-run was killed or its host went down")
         elif moment - self._heard_at > LOST_S:
-            self._lose(f"was lost: no sign of life for {LOST_S:g} s: its host is down, or the network is cut")
+            self._lose(f"was lost: {SILENT}")
         silent = self._heard_at is not None and moment - self._heard_at > SILENT_S
         if self._link is None or not self._link.is_open or silent:
             self._dial()
@@ -157,7 +158,8 @@ class Member:
             route = net.route_to(place.address)
             through = f" (from {route.ip} on {route.interface})" if route is not None else ""
             where = f"node 0 at {place.address}{through}"
-            self._ears.say(f"waiting for {where} for {for_s:.0f} s: {self._why()}. Try: {try_this}")
+            line = f"waiting for {where} for {for_s:.0f} s: {self._why()}{if_this_host(place.address)}"
+            self._ears.say(f"{line}. Try: {try_this}")
             self._end_probe()
         elif for_s > due_s - 2 * REDIAL_S and self._probe is None:
             self._master = Reach.SILENT

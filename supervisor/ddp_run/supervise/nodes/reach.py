@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from enum import StrEnum
+from ipaddress import ip_address
 
 
 class Reach(StrEnum):
@@ -55,6 +56,13 @@ def in_words(control: Reach, master: Reach, *, control_port: int, master_port: i
             return f"no answer on ports {ports}: that host is down, or a firewall drops the packets"
         case _:
             return f"{control} (port {control_port})"
+
+
+def if_this_host(address: str) -> str:
+    """What to add where node 0's address is every host's own; empty elsewhere."""
+    if not ip_address(address.partition("%")[0]).is_loopback:
+        return ""
+    return f"; {address} is this host: other hosts need node 0's address (--master-addr)"
 
 
 def command(control: Reach, *, address: str, control_port: int) -> str:
