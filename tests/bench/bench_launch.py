@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -70,6 +72,27 @@ def whole_job(text: str) -> Callable[[Path, str], float]:
     return measure
 
 
+def two_nodes(text: str) -> Callable[[Path, str], float]:
+    """A job of two nodes, both on this host, from the start of both to the end of the later one."""
+
+    def measure(folder: Path, launcher: str) -> float:
+        master = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+        program = script(folder, text)
+
+        def node(rank: str) -> float:
+            return run([BIN / launcher, *master, "--nproc-per-node", "1", "--node-rank", rank, program], folder)
+
+        with ThreadPoolExecutor(2) as both:
+            return max(both.map(node, ("0", "1")))
+
+    return measure
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 def failure_to_exit(kind: str) -> Callable[[Path, str], float]:
     """Seconds from the failing line to the launcher's exit."""
 
@@ -86,6 +109,7 @@ def failure_to_exit(kind: str) -> Callable[[Path, str], float]:
 MEASURES: dict[str, tuple[str, Callable[[Path, str], float]]] = {
     "hello": ("2 ranks, hello, start to end", whole_job(HELLO)),
     "gloo": ("2 ranks, gloo all_reduce, start to end", whole_job(GLOO)),
+    "nodes": ("2 nodes of 1 rank, gloo all_reduce, start to end", two_nodes(GLOO)),
     "failure": ("failing line to exit", failure_to_exit("plain")),
     "deaf": ("the same, a peer ignores SIGTERM, grace 3 s", failure_to_exit("deaf")),
 }
