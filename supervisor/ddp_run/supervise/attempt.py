@@ -228,9 +228,7 @@ class Attempt:
         stopped = self._signals.to_job(signal.SIGSTOP, "ddp-run was stopped")
         self._put(stopped)
         self.output.console.suspend()
-        stopped_at = time.monotonic()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        self.loop.postpone_timers(time.monotonic() - stopped_at)
+        self.loop.stop_process()
         self._put(self._signals.to_job(signal.SIGCONT, "ddp-run was continued", stopped.pids))
 
     # --------------------------------------------------------------------- sources of events

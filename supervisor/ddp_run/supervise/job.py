@@ -6,7 +6,6 @@ or more, time enough for the rest of ddp-run.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -39,6 +38,8 @@ from ddp_run.record.events import (
     PeerFailed,
     RunEnded,
     SignalReceived,
+    SignalSent,
+    Target,
 )
 from ddp_run.record.journal import Journal, now
 from ddp_run.record.run_folder import RunFolder
@@ -49,7 +50,7 @@ from ddp_run.supervise.attempt import Attempt
 from ddp_run.supervise.inbox import Inbox, clear_stale
 from ddp_run.supervise.loop import Call, Caught, Loop, reap
 from ddp_run.supervise.machine import HANDLED_SIGNALS, AttemptMachine
-from ddp_run.supervise.retries import Retries
+from ddp_run.supervise.retries import Outcome, Retries
 from ddp_run.tell.output import Output
 from ddp_run.tell.tail import Tailer
 from ddp_run.values.helper_process import HelperProcesses
@@ -100,14 +101,6 @@ def supervise(plan: LaunchPlan, argv: Sequence[str], environ: Mapping[str, str],
             return _INTERNAL_ERROR if job.known_status is None else job.known_status
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """How an attempt ended and what follows."""
-
-    verdict: Verdict
-    decision: Decision
-
-
 @final
 @dataclass
 class _Job:
@@ -136,7 +129,7 @@ class _Job:
     """With the other nodes of the job, where there are any."""
     _ended_by: PeerFailed | None = None
     """Another node, which ended the job between two attempts."""
-    _last: _Outcome | None = None
+    _last: Outcome | None = None
     """Of the attempt before."""
     _shown_until: Attempt | None = None
     """An attempt whose output may not have been shown to its end."""
@@ -159,12 +152,12 @@ class _Job:
             sleep=self._pause,
             before_sleep=self._announce_retry,
         )
-        outcome: _Outcome = retrying(self._attempt)
+        outcome: Outcome = retrying(self._attempt)
         return self._end(outcome)
 
     # ------------------------------------------------------------------ attempts
 
-    def _attempt(self) -> _Outcome:
+    def _attempt(self) -> Outcome:
         """One attempt that counts; those that only lost their port, or their backend, do not."""
         while True:
             if self._last is not None:
@@ -224,16 +217,16 @@ class _Job:
         self._count_memory()
         return attempt
 
-    def _not_started(self, last: _Outcome, error: OSError) -> _Outcome:
+    def _not_started(self, last: Outcome, error: OSError) -> Outcome:
         """The run ends as its last attempt did: there is no other."""
         from ddp_run.judge import retry
 
         number = self._retries.started
         decision = retry.not_started(number + 1, error)
         self._record_end(number, last.verdict, decision)
-        return _Outcome(last.verdict, decision)
+        return Outcome(last.verdict, decision)
 
-    def _conclude(self, attempt: Attempt) -> _Outcome:
+    def _conclude(self, attempt: Attempt) -> Outcome:
         from ddp_run.judge import judging, retry
 
         self._count_memory()
@@ -250,7 +243,7 @@ class _Job:
         self.known_status = verdict.status
         self._retries.count(verdict, decision)
         self._record_end(attempt.number, verdict, decision)
-        return _Outcome(verdict, decision)
+        return Outcome(verdict, decision)
 
     def _record_end(self, number: int, verdict: Verdict, decision: Decision) -> None:
         outcome, follows = verdict.outcome or "failed", Next.RETRY if decision.retry else Next.STOP
@@ -273,7 +266,7 @@ class _Job:
             except Exception as error:  # the files hold these lines
                 self.output.say(f"cannot show the last lines of the failed ranks ({type(error).__name__})")
 
-    def _announce_retry(self, outcome: _Outcome, delay_s: float) -> None:
+    def _announce_retry(self, outcome: Outcome, delay_s: float) -> None:
         self._catch_up()
         if not self._is_ending:
             counted = self._retries.counted
@@ -302,8 +295,7 @@ class _Job:
         for wakeup in self.loop.wait(at_most_s):
             match wakeup:
                 case Caught(signal.SIGTSTP):
-                    self.output.console.suspend()
-                    os.kill(os.getpid(), signal.SIGSTOP)
+                    self._suspend()
                 case Caught(signal.SIGCHLD):
                     for pid, _code in reap():
                         self._helpers.reaped(pid)
@@ -314,6 +306,13 @@ class _Job:
                     handler()
                 case _:
                     assert_never(wakeup)
+
+    def _suspend(self) -> None:
+        """Ctrl-Z between two attempts; other nodes are to know."""
+        self._emit(SignalSent(now(), Target.JOB, signal.SIGSTOP, (), "ddp-run was stopped"))
+        self.output.console.suspend()
+        self.loop.stop_process()
+        self._emit(SignalSent(now(), Target.JOB, signal.SIGCONT, (), "ddp-run was continued"))
 
     def _served_stop(self) -> bool:
         """Whether a signal to stop has come just now."""
@@ -372,7 +371,7 @@ class _Job:
 
         self._emit(MemoryCounted(now(), *count_oom_kills()))
 
-    def _end(self, outcome: _Outcome) -> int:
+    def _end(self, outcome: Outcome) -> int:
         """The answer first, in verdict.json; then the console catches up and shows it."""
         from ddp_run.judge import judging, retry
 

@@ -108,8 +108,11 @@ class Loop:
         """Forget a timer; it is fine if there is none."""
         self._timers.pop(key, None)
 
-    def postpone_timers(self, by_s: float) -> None:
-        """Let all timers run out later: this process was stopped for that long."""
+    def stop_process(self) -> None:
+        """Stop this process, as Ctrl-Z does, until it is continued; all timers run out later by that time."""
+        stopped_at = time.monotonic()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        by_s = time.monotonic() - stopped_at
         self._timers = {key: each._replace(deadline=each.deadline + by_s) for key, each in self._timers.items()}
 
     def clear_timers(self) -> None:

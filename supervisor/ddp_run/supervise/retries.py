@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from ddp_run.judge.verdict import Verdict
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended and what follows."""
+
+    verdict: Verdict
+    decision: Decision
+
+
 @final
 @dataclass(slots=True)
 class Retries:
