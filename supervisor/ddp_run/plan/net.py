@@ -284,6 +284,17 @@ def route_to(ip: str) -> Route | None:
     return None
 
 
+def mtu_of(interface: str) -> int | None:
+    """The largest packet that an interface sends; null where that is not known."""
+    import psutil
+
+    try:
+        found = psutil.net_if_stats().get(interface)
+    except (psutil.Error, OSError):
+        return None
+    return (found.mtu or None) if found is not None else None
+
+
 def port_holder(port: int) -> Holder | None:
     """Who listens on a TCP port of this host; null where nobody does. Other users' processes have no pid."""
     import psutil

@@ -13,8 +13,9 @@ from typing import Any, get_args
 from ddp_run.judge.of_nodes import Ends
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
-from ddp_run.values import typed_fields
+from ddp_run.values import node_fact, typed_fields
 from ddp_run.values.frozen import frozen
+from ddp_run.values.node_fact import Fact
 
 
 @frozen
@@ -26,6 +27,8 @@ class Join:
     host: str
     folder: str
     attempt: int = 0
+    facts: tuple[Fact, ...] = ()
+    """What this node is like."""
 
 
 @frozen
@@ -107,6 +110,8 @@ def decode(given: Mapping[str, Any]) -> Message | None:
     match message:
         case Join(host=host, folder=folder) if not _HOST.fullmatch(host) or "\0" in folder:
             raise ValueError("no name of a host")
+        case Join(facts=facts):
+            node_fact.check(facts)
         case Report(verdict=verdict, ends=ends):
             _check(verdict)
             if len(ends.finished) != len(ends.finished_at):

@@ -1,0 +1,150 @@
+"""What this node is like, as far as all nodes of a job should be alike. Cheap: no torch, no process; what cannot be
+read is left out."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import resource
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from ddp_run.plan import net
+from ddp_run.plan.installed_torch import find_torch_run
+from ddp_run.settings.options import Options
+from ddp_run.values.node_fact import LONGEST_NAME, MOST_FACTS, Fact, Known
+from ddp_run.values.redaction import redact_mapping
+
+_T = TypeVar("_T")
+
+_LARGEST_SCRIPT = 10_000_000
+_SHOWN = 120
+"""Characters of a longer value; a hash stands for the rest."""
+_PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "TORCHINDUCTOR_", "CUDA_")
+_OF_EACH_NODE = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "NCCL_HOSTID", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_COMM_ID", "NCCL_RAS_ADDR"}
+)
+_NAMES_OF_EACH_NODE = ("_IFNAME", "_FILE", "_DIR", "_DIRECTORY", "_PATH", "_HOME", "_ROOT", "_CERT", "_PKEY")
+"""Interfaces and places on a node's own disk."""
+
+
+def collect(options: Options, environ: Mapping[str, str], address: str) -> tuple[Fact, ...]:
+    """This node's facts. `address`: node 0's."""
+    facts = list(_host(options, address))
+    shown = _variables(environ)
+    if len(facts) + len(shown) < MOST_FACTS:  # some alone would make the others look as if they were not set
+        facts += [Fact(Known.VARIABLES, str(len(shown))), *shown]
+    return tuple(Fact(each.name, _printable(each.value)) for each in facts)
+
+
+def _host(options: Options, address: str) -> Iterator[Fact]:
+    torch = _or_none(_torch_folder)
+    route = _or_none(lambda: net.route_to(address))
+    mtu = _or_none(lambda: net.mtu_of(route.interface)) if route is not None else None
+    found: tuple[tuple[Known, str | None], ...] = (
+        (Known.PYTHON, platform.python_version()),
+        *(_or_none(lambda: _torch(torch)) or () if torch is not None else ()),
+        (Known.NCCL, _or_none(lambda: _nccl(torch.parent)) if torch is not None else None),
+        (Known.DRIVER, _or_none(_driver)),
+        (Known.GPUS, _or_none(lambda: str(len([*Path("/proc/driver/nvidia/gpus").iterdir()])))),
+        (Known.SCRIPT, _or_none(lambda: _script(options))),
+        (Known.ARGUMENTS, _hash_of(options.script_args)),
+        (Known.RANKS, options.nproc),
+        (Known.INTERFACE, route.interface if route is not None else None),
+        (Known.MTU, str(mtu) if mtu is not None else None),
+        (Known.OPEN_FILES, _or_none(lambda: _limit(resource.RLIMIT_NOFILE))),
+        (Known.LOCKED_MEMORY, _or_none(lambda: _limit(resource.RLIMIT_MEMLOCK))),
+        (Known.SHM, _or_none(_shm)),
+    )
+    yield from (Fact(name, value) for name, value in found if value)
+
+
+def _or_none(read: Callable[[], _T]) -> _T | None:
+    try:
+        return read()
+    except Exception:  # a fact that cannot be read harms nobody
+        return None
+
+
+def _torch_folder() -> Path | None:
+    found = find_torch_run([entry for entry in sys.path if entry])
+    return found.parents[1] if found is not None else None
+
+
+def _torch(folder: Path) -> tuple[tuple[Known, str | None], ...]:
+    """From torch/version.py, which its build writes: `__version__ = '2.13.0+cu128'`, `cuda: Optional[str] = '12.8'`."""
+    text = (folder / "version.py").read_text(encoding="utf-8")
+    version = re.search(r"^__version__\b[^=\n]*= *['\"]([^'\"\n]+)", text, re.MULTILINE)
+    cuda = re.search(r"^cuda\b[^=\n]*= *(?:['\"]([^'\"\n]+)|None)", text, re.MULTILINE)
+    return (
+        (Known.TORCH, version[1] if version is not None else None),
+        (Known.CUDA, cuda[1] or "none" if cuda is not None else None),
+    )
+
+
+def _nccl(site_packages: Path) -> str | None:
+    """The version of the package that torch's wheels take NCCL from."""
+    folders = sorted(site_packages.glob("nvidia_nccl_cu*-*.dist-info"))
+    versions = {folder.name.removesuffix(".dist-info").partition("-")[2] for folder in folders}
+    return versions.pop() if len(versions) == 1 else None
+
+
+def _driver() -> str | None:
+    loaded = Path("/sys/module/nvidia/version")  # absent in some containers, where the other one is there
+    if loaded.exists():
+        return loaded.read_text(encoding="ascii").strip()
+    text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    version = re.search(r"Kernel Module[^\n]*?\s(\d+(?:\.\d+)+)\s", text)
+    return version[1] if version is not None else None
+
+
+def _script(options: Options) -> str | None:
+    if options.module or options.no_python:
+        return None
+    with open(os.open(options.script, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST_SCRIPT:
+            return None
+        return hashlib.sha256(file.read(_LARGEST_SCRIPT)).hexdigest()[:12]
+
+
+def _hash_of(words: Sequence[str]) -> str:
+    """Words may hold secrets: only that they differ is told."""
+    return hashlib.sha256("\0".join(words).encode(errors="surrogateescape")).hexdigest()[:12]
+
+
+def _limit(kind: int) -> str:
+    soft, _hard = resource.getrlimit(kind)
+    return "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+
+
+def _shm() -> str:
+    found = os.statvfs("/dev/shm")  # noqa: S108 - its size is what is asked for
+    return str(found.f_frsize * found.f_blocks)
+
+
+def _variables(environ: Mapping[str, str]) -> list[Fact]:
+    chosen = {name: value for name, value in environ.items() if _is_compared(name)}
+    shown = redact_mapping(chosen)
+    return [Fact(name, _shortened(shown[name])) for name in sorted(shown)]
+
+
+def _is_compared(name: str) -> bool:
+    if not (name.isascii() and name.isupper() and name.replace("_", "").isalnum()) or len(name) > LONGEST_NAME:
+        return False
+    if name in _OF_EACH_NODE or name.endswith(_NAMES_OF_EACH_NODE):
+        return False
+    return name.startswith(_PREFIXES) or name == "OMP_NUM_THREADS"
+
+
+def _shortened(value: str) -> str:
+    return value if len(value) <= _SHOWN else f"{value[:_SHOWN]}… ({_hash_of((value,))})"
+
+
+def _printable(value: str) -> str:
+    return "".join(each if each.isprintable() else "?" for each in value)

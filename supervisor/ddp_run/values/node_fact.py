@@ -1,0 +1,51 @@
+"""What a node says of itself before the job starts, for a comparison with the other nodes. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ddp_run.values.frozen import frozen
+
+MOST_FACTS = 200
+LONGEST_NAME = 100
+LONGEST_VALUE = 400
+
+
+@frozen
+class Fact:
+    """`name`: a variable's, or one of `Known`."""
+
+    name: str
+    value: str
+
+
+class Known(StrEnum):
+    """What is compared besides variables. None of these names could be a variable's."""
+
+    PYTHON = "Python"
+    TORCH = "torch"
+    CUDA = "torch's CUDA"
+    NCCL = "NCCL version"
+    DRIVER = "NVIDIA driver"
+    GPUS = "number of GPUs"
+    SCRIPT = "script (SHA-256)"
+    ARGUMENTS = "script arguments (SHA-256)"
+    RANKS = "ranks per node"
+    INTERFACE = "interface to node 0"
+    MTU = "MTU towards node 0"
+    OPEN_FILES = "limit of open files"
+    LOCKED_MEMORY = "limit of locked memory"
+    SHM = "size of /dev/shm"
+    VARIABLES = "variables"
+    """How many of them are given: whichever is not among them is not set."""
+
+
+def check(facts: tuple[Fact, ...]) -> None:
+    """Raises ValueError for what no ddp-run says."""
+    if len(facts) > MOST_FACTS:
+        raise ValueError(f"{len(facts)} facts")
+    for fact in facts:
+        if not 0 < len(fact.name) <= LONGEST_NAME or len(fact.value) > LONGEST_VALUE:
+            raise ValueError("a fact that is too long")
+        if not (fact.name.isprintable() and fact.value.isprintable()):
+            raise ValueError("a fact that cannot be printed")
