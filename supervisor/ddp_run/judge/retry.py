@@ -113,7 +113,7 @@ def _port_stolen(verdict: Verdict, port: int | None) -> bool:
 
 UNDECIDED = "ddp-run was killed before deciding"
 """What a verdict says of a retry until that is decided."""
-_END_REASONS = {"succeeded": "the job succeeded", "interrupted": "ddp-run was stopped"}
+_END_REASONS = {"succeeded": "the job succeeded", "interrupted": "ddp-run was stopped", "refused": "the nodes differ"}
 
 
 def _with_catalogue(reason: str, verdict: Verdict) -> str:
