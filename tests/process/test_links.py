@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 from tests.waiting import limit
 
-from ddp_run.judge.of_nodes import Ends
+from ddp_run.judge import of_nodes
+from ddp_run.judge.of_nodes import Ends, NodeReport
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.plan.net import free_port
 from ddp_run.record.events import (
     Event,
     MonotonicNs,
+    Noted,
     PeerFailed,
     Rank,
     RankExited,
@@ -36,6 +38,7 @@ from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.member import Member
 from ddp_run.supervise.nodes.messages import Agreed, Failing, Join, Message, Ping, Report, decode, encode
+from ddp_run.values.node_fact import Fact
 
 KEY, _SECRET = job_key({"DDP_RUN_SECRET": "hush"}, "job")
 
@@ -485,6 +488,71 @@ def test_a_connection_that_breaks_is_made_anew(loop: Loop, runs: list[Run]) -> N
     assert runs[0].told == []
 
 
+def unlike(loop: Loop, place: Place, *, strict: bool = False) -> list[Run]:
+    """Three nodes that have met; the last has another torch."""
+    torch = [(Fact("torch", version),) for version in ("2.13.0", "2.13.0", "2.12.1")]
+    runs = [
+        Run(loop, replace(place, node_rank=rank, host=name, facts=torch[rank], strict=strict))
+        for rank, name in enumerate("abc")
+    ]
+    hub = runs[0].side
+    assert isinstance(hub, Hub)
+    serve(loop, lambda: len(hub._nodes) == 2)
+    return runs
+
+
+DIFFERENCE = "nodes differ in torch: 2.13.0 on nodes 0-1, 2.12.1 on node 2 (c)"
+
+
+def test_how_nodes_differ_is_said_once(loop: Loop, place: Place) -> None:
+    runs = unlike(loop, place)
+    assert runs[0].said == [f"{DIFFERENCE}; a job of such nodes often fails"]
+    (noted,) = runs[0].events
+    assert isinstance(noted, Noted)
+    assert noted.text == "nodes compared: torch: 2.13.0 on nodes 0-1, 2.12.1 on node 2 (c)"
+    hub, one = runs[0].side, runs[1].side
+    assert isinstance(hub, Hub)
+    assert isinstance(one, Member)
+    assert one._link is not None
+    before = hub._nodes[1].link
+    one._link.close()
+    serve(loop, lambda: hub._nodes[1].link is not before and hub._nodes[1].closed_at is None)
+    assert len(runs[0].said) == 1
+    assert [run.told for run in runs] == [[], [], []]
+    for run in runs:
+        run.side.close()
+
+
+def test_nodes_that_must_be_alike_do_not_run_if_they_differ(loop: Loop, place: Place) -> None:
+    runs = unlike(loop, place, strict=True)
+    serve(loop, lambda: all(run.told for run in runs))
+    for run in runs:
+        ((attempt, told),) = run.told
+        assert isinstance(told, PeerFailed)
+        assert (attempt, told.node_rank, told.said) == (0, 0, f"{DIFFERENCE} (--preflight strict)")
+    ended = Verdict("failed", 75, title="ended")
+    for run in runs[1:]:
+        assert isinstance(run.side, Member)
+        run.side._send(Report(0, ended))
+    agreed = runs[0].side.agree(0, ended, Ends(), (), lambda verdict: Decision(False, str(verdict.outcome)))
+    assert (agreed[0].exit_code, agreed[0].code, agreed[1].reason) == (78, "DDP602", "refused")
+    assert [run.side.agree(0, ended, Ends(), (), refused) for run in runs[1:]] == [agreed, agreed]
+    for run in runs:
+        again = of_nodes.again(ended, NodeReport(0, "a", "/r", ended, here=True), run.events)
+        assert again == agreed[0]
+        run.side.close()
+
+
+def test_a_job_that_ends_by_itself_first_is_not_compared(loop: Loop, place: Place) -> None:
+    hub = Run(loop, replace(place, nodes=2, facts=(Fact("torch", "2.13.0"),), strict=True))
+    hub.side.hear(failed(0))
+    one = Run(loop, replace(place, nodes=2, node_rank=1, host="b", facts=(Fact("torch", "2.12.1"),)))
+    serve(loop, lambda: bool(one.told))
+    assert hub.said == []
+    hub.side.close()
+    one.side.close()
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -504,7 +572,7 @@ def test_what_a_node_may_not_say_is_refused(message: Message) -> None:
 
 def test_all_that_is_said_comes_back() -> None:
     for message in (
-        Join(1, 3, "gpu-01.cluster", "/runs/1"),
+        Join(1, 3, "gpu-01.cluster", "/runs/1", 0, (Fact("torch", "2.13.0"),)),
         Report(0, Verdict("failed", 1, title="x"), ("a",), Ends()),
         Agreed(1, Verdict("failed", 1), Decision(True, "again", free=True, backend="gloo", port=29502), "a", "/runs"),
     ):

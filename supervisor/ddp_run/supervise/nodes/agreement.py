@@ -12,6 +12,7 @@ from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, EventSink
 from ddp_run.supervise.loop import Loop
+from ddp_run.values.node_fact import Fact
 
 BEAT_S = 1.0
 """Between two signs of life of node 0; every node answers each."""
@@ -50,6 +51,10 @@ class Place:
     master_port: int = 0
     join_s: float = 900.0
     """How long nodes may be missing before the job ends: as long as torch's own rendezvous waits."""
+    facts: tuple[Fact, ...] = ()
+    """What this node is like; empty with `--preflight off`."""
+    strict: bool = False
+    """A difference between nodes that breaks jobs ends this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from ddp_run.judge.of_nodes import Ends, NodeReport, by_clock_of, of_nodes, reported
+from ddp_run.judge import unlike_nodes
+from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, by_clock_of, of_nodes, reported
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record.events import Event, PeerFailed, RankStarted
+from ddp_run.record.events import Event, Noted, PeerFailed, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import (
     BEAT_S,
@@ -81,6 +82,10 @@ class Hub:
         self._waits_said = 0
         self._gave_up = False
         """Nodes did not join in time."""
+        self._compared = place.facts == ()
+        """The nodes were, or are not to be."""
+        self._refusal: Verdict | None = None
+        """They differ, and the job is not to run then."""
         self._listener = _listener(place.address, place.port)
         ears.loop.watch(self._listener.fileno(), self._accept)
         self._beat()
@@ -112,10 +117,13 @@ class Hub:
             reports += [NodeReport(rank, "", "", None, self._did_not_join()) for rank in self._absent()]
         for report in reports[1:]:
             self._ears.emit(reported(now(), report))
-        agreed = of_nodes(reports)
-        decision = self._possible(decide(agreed), reports)
+        verdict = of_nodes(reports)
+        if self._refusal is not None and verdict.outcome != "succeeded":
+            verdict = self._refusal
+            self._ears.emit(agreed(now(), verdict, place.host, place.folder))
+        decision = self._possible(decide(verdict), reports)
         # the whole list of a thousand ranks that followed is here; a thousand times it is 100 MB
-        short = replace(agreed, collateral=agreed.collateral[:_MOST_FOLLOWERS])
+        short = replace(verdict, collateral=verdict.collateral[:_MOST_FOLLOWERS])
         self._word = Agreed(attempt, short, decision, place.host, place.folder)
         for node in self._nodes.values():
             self._tell(node, self._word)
@@ -126,7 +134,7 @@ class Hub:
             self._begin_next()
         else:
             self._let_them_hang_up()
-        return agreed, decision
+        return verdict, decision
 
     def _possible(self, decision: Decision, reports: Sequence[NodeReport]) -> Decision:
         """All nodes make another attempt, or none."""
@@ -234,6 +242,32 @@ class Hub:
             self._tell(node, self._word)
         if self._first is not None:
             link.send(End(self._attempt, place.node_rank, place.host, "the job is ending"))
+        elif not self._compared and not self._absent():
+            self._compared = True
+            self._compare()
+
+    def _compare(self) -> None:
+        """Say how the nodes differ, once all are here; end the job where it is not to run so."""
+        place = self._place
+        facts = {place.node_rank: place.facts} | {rank: node.join.facts for rank, node in self._nodes.items()}
+        hosts = {place.node_rank: place.host} | {rank: node.join.host for rank, node in self._nodes.items()}
+        for node in self._nodes.values():
+            node.join = replace(node.join, facts=())
+        try:
+            rows = unlike_nodes.compare(facts)
+            lines, table = unlike_nodes.warnings(rows, hosts), unlike_nodes.table(rows, hosts)
+            self._refusal = unlike_nodes.refusal(rows, hosts) if place.strict else None
+        except Exception as error:
+            self._ears.emit(Noted(now(), f"the nodes were not compared: {type(error).__name__}: {error}"))
+            return
+        if table:
+            self._ears.emit(Noted(now(), table))
+        for line in lines:
+            self._ears.say(line)
+        if self._refusal is not None:
+            said = self._refusal.title or "nodes differ"
+            self._end_all(place.node_rank, place.host, said)
+            self._ears.end_ranks(self._attempt, PeerFailed(now(), place.node_rank, place.host, said))
 
     def _on_end(self, link: Link, _why: str) -> None:
         self._unknown.pop(link, None)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
-from ddp_run.plan import net
+from ddp_run.plan import net, node_facts
 from ddp_run.plan.launch_plan import LaunchPlan
 from ddp_run.record.events import Noted
 from ddp_run.record.journal import now
 from ddp_run.record.run_folder import RunFolder
+from ddp_run.settings.options import Options
 from ddp_run.supervise.nodes.agreement import Agreement, Ears, Place, job_key
 from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.member import Member
+from ddp_run.values.node_fact import Fact
 
 _RESOLVE_S = 5.0
 
@@ -38,6 +40,8 @@ def join(plan: LaunchPlan, environ: Mapping[str, str], folder: RunFolder, ears: 
             agent_restarts=options.restarts > 0,
             master_port=port or 0,
             join_s=options.rendezvous_s,
+            facts=_facts(options, environ, address, ears),
+            strict=options.preflight == "strict",
         )
         agreement: Agreement = Hub(place, ears) if place.node_rank == 0 else Member(place, ears)
     except (OSError, net.Unresolvable) as error:
@@ -46,6 +50,17 @@ def join(plan: LaunchPlan, environ: Mapping[str, str], folder: RunFolder, ears: 
     if not is_secret:
         ears.emit(Noted(now(), "messages between nodes are not authenticated: DDP_RUN_SECRET is not set"))
     return agreement
+
+
+def _facts(options: Options, environ: Mapping[str, str], address: str, ears: Ears) -> tuple[Fact, ...]:
+    """What this node is like; a failure there is noted and harms nothing."""
+    if options.preflight == "off":
+        return ()
+    try:
+        return node_facts.collect(options, environ, address)
+    except Exception as error:
+        ears.emit(Noted(now(), f"this node is not compared with others: {type(error).__name__}: {error}"))
+        return ()
 
 
 def _beside(port: int) -> int:

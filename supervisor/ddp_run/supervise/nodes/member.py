@@ -223,7 +223,7 @@ class Member:
 
     def _on_open(self, link: Link) -> None:
         place = self._place
-        link.send(Join(place.node_rank, place.nodes, place.host, place.folder, self._attempt))
+        link.send(Join(place.node_rank, place.nodes, place.host, place.folder, self._attempt, place.facts))
         if self._failing is not None:
             link.send(Failing(self._attempt, self._failing))
         if self._report is not None:
