@@ -143,7 +143,8 @@ OWN_ROWS: tuple[Row, ...] = (
     ),
     _own(
         "preflight",
-        "Check the launch before it starts; off runs only essential checks, strict also refuses suspicious launches.",
+        "Check the launch before it starts; off runs only essential checks, strict also refuses suspicious launches and"
+        " nodes that differ.",
         choices=("auto", "off", "strict"),
         default="auto",
         variable="DDP_RUN_PREFLIGHT",
