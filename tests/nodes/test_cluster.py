@@ -60,6 +60,7 @@ def test_the_moment_of_a_fault_is_known(cluster: Cluster, start_job: Callable[..
     assert 0 < second.seconds < limit(60)
 
 
+@pytest.mark.slow_system
 def test_a_node_that_computes_takes_no_part_in_the_sum(cluster: Cluster, start_job: Callable[..., Job]) -> None:
     first, second = start_job(cluster, TRAIN, "--compute-node", 0, "--steps", 2).wait()
     assert (first.code, second.code) == (0, 0), first.stderr + second.stderr

@@ -42,7 +42,7 @@ def alike(outcomes: Sequence[NodeOutcome]) -> dict[str, object]:
     ("how", "rank", "code", "causes"),
     [
         ("raise", 1, 1, ["python-exception"]),
-        ("raise", 0, 1, ["python-exception"]),
+        pytest.param("raise", 0, 1, ["python-exception"], marks=pytest.mark.slow_system),
         ("kill", 1, 137, ["unknown"]),
         ("os_exit", 1, 7, ["unknown", "peer-died"]),  # the other node's rank may notice before it is told to end
         ("exit0", 1, 1, ["peer-died"]),
@@ -79,13 +79,14 @@ def test_a_node_that_would_go_on_computing_is_ended(cluster: Cluster, start_job:
     assert all(outcome.seconds is not None and outcome.seconds < limit(ENDED_WITHIN_S) for outcome in outcomes)
 
 
+@pytest.mark.slow_system
 def test_three_nodes_and_a_failure_on_the_last(clusters: Callable[[int], Cluster], start_job: StartJob) -> None:
     outcomes = start_job(clusters(3), TRAIN, "--fail-rank", 2, "--step-s", 0.2, "--steps", 50).wait()
     verdict = alike(outcomes)
     assert str(verdict["title"]).startswith("rank 2 raised ValueError")
 
 
-@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize("node", [pytest.param(0, marks=pytest.mark.slow_system), 1])
 def test_a_node_that_is_told_to_stop_stops_all(cluster: Cluster, start_job: StartJob, node: int) -> None:
     job = start_job(cluster, TRAIN, "--step-s", 0.2, "--steps", 500)
     wait_until_training(job)

@@ -53,7 +53,7 @@ def test_what_breaks_jobs_comes_first() -> None:
         (Known.PYTHON, "3.12.1", "3.12.2", True, False),
         (Known.PYTHON, "3.12.1", "3.11.1", True, True),
         (Known.SCRIPT, "aa", "bb", True, True),
-        (Known.ARGUMENTS, "aa", "bb", True, True),
+        (Known.ARGUMENTS, "aa", "bb", True, False),
         (Known.GPUS, "8", "4", True, False),
         (Known.RANKS, "8", "4", False, False),
         (Known.INTERFACE, "eth0", "eth1", False, False),

@@ -17,7 +17,7 @@ UNFIT = 78
 """sysexits.h EX_CONFIG: the nodes are not fit for the job."""
 _VERSIONS = frozenset({Known.PYTHON, Known.TORCH, Known.CUDA, Known.NCCL})
 _MUST_AGREE = frozenset(
-    {Known.TORCH, Known.CUDA, Known.NCCL, Known.SCRIPT, Known.ARGUMENTS}
+    {Known.TORCH, Known.CUDA, Known.NCCL, Known.SCRIPT}
     # Each rank takes these for itself: another algorithm, protocol, transport or buffer size than its peer's
     | {"NCCL_ALGO", "NCCL_PROTO", "NCCL_NET", "NCCL_IB_DISABLE"}
     | {"NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"}
