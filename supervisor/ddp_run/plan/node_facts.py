@@ -99,8 +99,8 @@ def _driver() -> str | None:
     if loaded.exists():
         return loaded.read_text(encoding="ascii").strip()
     text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
-    version = re.search(r"Kernel Module[^\n]*?\s(\d+(?:\.\d+)+)\s", text)
-    return version[1] if version is not None else None
+    words = text.partition("Kernel Module")[2].split()
+    return next((word for word in words if re.fullmatch(r"\d+(?:\.\d+)+", word)), None)
 
 
 def _script(options: Options) -> str | None:
