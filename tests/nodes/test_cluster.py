@@ -47,12 +47,14 @@ def test_two_nodes_sum_over_their_ranks(cluster: Cluster, start_job: Callable[..
         assert outcome.stderr == ""
 
 
+@pytest.mark.slow_system
 def test_three_nodes_sum_over_their_ranks(clusters: Callable[[int], Cluster], start_job: Callable[..., Job]) -> None:
     for outcome in start_job(clusters(3), TRAIN, "--steps", 2).wait():
         assert outcome.code == 0, outcome.stderr
         assert "step 1 sum 6" in outcome.stdout
 
 
+@pytest.mark.slow_system
 def test_the_moment_of_a_fault_is_known(cluster: Cluster, start_job: Callable[..., Job]) -> None:
     first, second = start_job(cluster, TRAIN, "--fail-rank", 1, "--how", "raise").wait()
     assert first.code == second.code != 0

@@ -18,6 +18,7 @@ from .conftest import PORT, TRAIN, Job, NodeOutcome
 
 StartJob = Callable[..., Job]
 ENDED_WITHIN_S = 5.0
+SLOW = pytest.mark.slow_system
 ABORTED = 128 + signal.SIGABRT
 """torch itself may abort a rank that leaves a process group behind: seen under torchrun as often, on a busy machine."""
 
@@ -42,9 +43,10 @@ def alike(outcomes: Sequence[NodeOutcome]) -> dict[str, object]:
     ("how", "rank", "code", "causes"),
     [
         ("raise", 1, 1, ["python-exception"]),
-        pytest.param("raise", 0, 1, ["python-exception"], marks=pytest.mark.slow_system),
-        ("kill", 1, 137, ["unknown"]),
-        ("os_exit", 1, 7, ["unknown", "peer-died"]),  # the other node's rank may notice before it is told to end
+        pytest.param("raise", 0, 1, ["python-exception"], marks=SLOW),
+        pytest.param("kill", 1, 137, ["unknown"], marks=SLOW),
+        # the other node's rank may notice before it is told to end
+        pytest.param("os_exit", 1, 7, ["unknown", "peer-died"], marks=SLOW),
         ("exit0", 1, 1, ["peer-died"]),
     ],
 )
@@ -86,7 +88,7 @@ def test_three_nodes_and_a_failure_on_the_last(clusters: Callable[[int], Cluster
     assert str(verdict["title"]).startswith("rank 2 raised ValueError")
 
 
-@pytest.mark.parametrize("node", [pytest.param(0, marks=pytest.mark.slow_system), 1])
+@pytest.mark.parametrize("node", [pytest.param(0, marks=SLOW), 1])
 def test_a_node_that_is_told_to_stop_stops_all(cluster: Cluster, start_job: StartJob, node: int) -> None:
     job = start_job(cluster, TRAIN, "--step-s", 0.2, "--steps", 500)
     wait_until_training(job)
@@ -97,7 +99,7 @@ def test_a_node_that_is_told_to_stop_stops_all(cluster: Cluster, start_job: Star
     assert f"on node {node} (node{node})" in str(verdict["title"])
 
 
-@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize("node", [0, pytest.param(1, marks=SLOW)])
 def test_a_node_whose_ddp_run_is_killed_is_named(cluster: Cluster, start_job: StartJob, node: int) -> None:
     job = start_job(cluster, TRAIN, "--step-s", 0.2, "--steps", 500)
     wait_until_training(job)
@@ -148,7 +150,7 @@ def test_who_is_missing_is_said(cluster: Cluster, start_job: StartJob) -> None:
 @pytest.mark.parametrize(
     ("here", "said"),
     [
-        (0, "node 1 did not join within 8 s"),
+        pytest.param(0, "node 1 did not join within 8 s", marks=SLOW),
         (1, "node 0 (10.99.0.1) was not reached within 8 s: connection refused on port 29501"),
     ],
 )
@@ -164,6 +166,7 @@ def test_a_node_that_never_comes_is_named_and_ends_the_job_with_75(
         assert "waiting for node 0 at 10.99.0.1 (from 10.99.0.2 on eth0) for" in left.stderr
 
 
+@pytest.mark.slow_system
 def test_nodes_that_cannot_talk_judge_alone_and_run_well(cluster: Cluster, start_job: StartJob) -> None:
     """Another secret on each; what a healthy job prints stays as it is."""
     job = start_job(cluster, TRAIN, "--steps", 2, options=("--control-port", PORT + 7), later=(1,))

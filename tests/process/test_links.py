@@ -215,7 +215,7 @@ def test_what_keeps_a_node_from_node_0_is_said_within_5_s(
     said: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if control is not None:  # one is enough to be waited for
+    if control is not None or master is not None:  # one is enough to be waited for
         monkeypatch.setattr(member_module, "WAITING_S", 1.5)
     open_ports = [listener() if listener is not None else None for listener in (control, master)]
     ports = [port_of(listener) if listener is not None else free_port() for listener in open_ports]
