@@ -20,6 +20,7 @@ from ddp_run.judge.verdict import FirstFailure, Retry, Verdict
 from ddp_run.record.attempt_events import ended_before_retry, of_attempt
 from ddp_run.record.events import Event, PeerFailed, RankExited, RankFailed, RunStarted
 from ddp_run.values.exit_status import in_words, shell_code, signal_name
+from ddp_run.values.words import node_name
 
 LIMIT_S = 10.0
 """Reading and judging take milliseconds; this catches a hostile log, or a file system that does not answer."""
@@ -63,7 +64,7 @@ def final(verdict: Verdict, events: Sequence[Event]) -> Verdict:
         return verdict
     before = f"; before that, {verdict.title}" if verdict.title else ""
     if isinstance(by, PeerFailed):
-        title = f"node {by.node_rank} ({by.host}) ended the job before the next attempt: {by.said}{before}"
+        title = f"{node_name(by.node_rank, by.host)} ended the job before the next attempt: {by.said}{before}"
         return Verdict("failed", LOST, title=title)
     stopped = _stopped(verdict, by.signum, before)
     of_several = any(isinstance(event, RunStarted) and event.nodes > 1 for event in events)

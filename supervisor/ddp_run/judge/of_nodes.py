@@ -20,6 +20,7 @@ from ddp_run.record.attempt_events import of_attempt
 from ddp_run.record.events import Event, MonotonicNs, NodeReported, Rank, RankExited, RankFinished, VerdictAgreed
 from ddp_run.values import typed_fields
 from ddp_run.values.frozen import frozen
+from ddp_run.values.words import node_name
 
 _NODE_FAILED = "node-failed"
 _CLOSE_NS = 20_000_000
@@ -213,7 +214,7 @@ def _followers(chosen: NodeReport, reports: Sequence[NodeReport]) -> tuple[Colla
 
 
 def _node(report: NodeReport) -> str:
-    return f"node {report.node_rank} ({report.host})" if report.host else f"node {report.node_rank}"
+    return node_name(report.node_rank, report.host)
 
 
 # --------------------------------------------------------------------------------------------- as events

@@ -1,6 +1,6 @@
 """How the nodes of a job differ before it starts, and which differences break jobs. Pure.
 
-A node that does not know a fact is not compared in it. A thousand nodes are compared in a few ms.
+A node that does not know a fact is not compared in it. A thousand nodes are compared in about 50 ms.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ddp_run.judge.catalogue import rule_named
 from ddp_run.judge.verdict import Finding, Verdict
 from ddp_run.values.frozen import frozen
 from ddp_run.values.node_fact import Fact, Known
-from ddp_run.values.words import named_nodes, size_in_words
+from ddp_run.values.words import named_nodes, node_name, size_in_words
 
 UNFIT = 78
 """sysexits.h EX_CONFIG: the nodes are not fit for the job."""
@@ -143,7 +143,6 @@ def _value(name: str, value: str) -> str:
 
 def _nodes(nodes: Sequence[int], hosts: Mapping[int, str]) -> str:
     if len(nodes) == 1:
-        host = hosts.get(nodes[0])
-        return f"node {nodes[0]} ({host})" if host else f"node {nodes[0]}"
+        return node_name(nodes[0], hosts.get(nodes[0]))
     named = named_nodes(nodes)
     return named if len(named) <= _LONGEST_NODES else f"{len(nodes)} nodes ({named[6:_LONGEST_NODES]}…)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ddp_run.record.events import (
@@ -57,20 +57,16 @@ def attempts_made(events: Sequence[Event]) -> list[int]:
 
 def ended_before_retry(events: Sequence[Event]) -> SignalReceived | PeerFailed | None:
     """What ended the run in place of another attempt: a signal to stop, or another node; null where nothing did."""
-    last = next((i for i in range(len(events) - 1, -1, -1) if isinstance(events[i], AttemptStarted)), None)
-    if last is None:
+    begun = _last(events, lambda event: isinstance(event, AttemptStarted))
+    decided = _last(events, _decides_retry)
+    if not 0 <= begun < decided:
         return None
-    since = events[last:]
-    retried = (i for i, e in enumerate(since) if isinstance(e, AttemptEnded) and e.decision == Next.RETRY)
-    decided = next(retried, None)
-    if decided is None:
-        return None
-    for index, event in enumerate(since):
-        match event:
-            case SignalReceived(signum=signum) if signum in STOP_SIGNALS:
-                return event
-            case PeerFailed() if index > decided:
-                return event
+    for index in range(begun, len(events)):
+        match events[index]:
+            case SignalReceived(signum=signum) as stop if signum in STOP_SIGNALS:
+                return stop
+            case PeerFailed() as failed if index > decided:
+                return failed
             case _:
                 pass
     return None
@@ -78,8 +74,16 @@ def ended_before_retry(events: Sequence[Event]) -> SignalReceived | PeerFailed |
 
 def after_retry_was_decided(events: Sequence[Event]) -> tuple[Event, ...]:
     """What follows the last decision to make another attempt."""
-    retried = (i for i, e in enumerate(events) if isinstance(e, AttemptEnded) and e.decision == Next.RETRY)
-    return tuple(events[max(retried, default=-1) + 1 :])
+    return tuple(events[_last(events, _decides_retry) + 1 :])
+
+
+def _decides_retry(event: Event) -> bool:
+    return isinstance(event, AttemptEnded) and event.decision == Next.RETRY
+
+
+def _last(events: Sequence[Event], is_one: Callable[[Event], bool]) -> int:
+    """The place of the last one; -1 where there is none."""
+    return next((i for i in range(len(events) - 1, -1, -1) if is_one(events[i])), -1)
 
 
 def _is_over(event: Event, attempt: int) -> bool:

@@ -45,6 +45,11 @@ def named_nodes(nodes: Collection[int]) -> str:
     return f"{'node' if len(nodes) == 1 else 'nodes'} {rank_list(nodes)}"
 
 
+def node_name(node_rank: int, host: str | None) -> str:
+    """`node 1 (gpu-07)`; `node 1` where the host is not known."""
+    return f"node {node_rank} ({host})" if host else f"node {node_rank}"
+
+
 def size_in_words(count: int) -> str:
     """Bytes in words, binary units."""
     value, unit = float(count), "B"

@@ -33,7 +33,7 @@ from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message
 from ddp_run.supervise.nodes.reach import if_this_host
 from ddp_run.tell.node_files import keep_report
 from ddp_run.values.addresses import is_local
-from ddp_run.values.words import named_nodes
+from ddp_run.values.words import named_nodes, node_name
 
 _BACKLOG = 1024
 _LAST_WORD_S = 2.0
@@ -142,7 +142,7 @@ class Hub:
             return decision
         for report in reports:
             if report.verdict is None:
-                node = f"node {report.node_rank} ({report.host})"
+                node = node_name(report.node_rank, report.host)
                 return Decision(False, f"{node} cannot take part in another attempt: it {report.lost}")
         if absent := self._absent():
             return Decision(False, f"{named_nodes(absent)} did not join: the nodes cannot agree on another attempt")
@@ -279,7 +279,7 @@ class Hub:
         self._ears.loop.set_timer(BEAT_S, self._beat, lasting=True)
         self._pings += 1
         moment = time.monotonic()
-        self._say_who_is_missing(moment - self._began)
+        self._wait_for_absent(moment - self._began)
         for link in [link for link, since in self._unknown.items() if moment - since > _GREETING_S]:
             link.close()
             del self._unknown[link]
@@ -298,7 +298,8 @@ class Hub:
             node.link.send(Paused(on))
             node.link.heard_at = time.monotonic()
 
-    def _say_who_is_missing(self, for_s: float) -> None:
+    def _wait_for_absent(self, for_s: float) -> None:
+        """Say who is not here, every few seconds; after the deadline they are not waited for any more."""
         missing = self._absent()
         if self._started or not missing or self._first is not None:
             return
@@ -319,8 +320,9 @@ class Hub:
     def _lose(self, rank: int, node: _Node, why: str) -> None:
         node.lost = f"was lost: {why}"
         node.link.close()
-        self._ears.say(f"node {rank} ({node.join.host}) was lost: {why}")
-        self._end_all(rank, node.join.host, f"node {rank} ({node.join.host}) was lost: {why}")
+        said = f"{node_name(rank, node.join.host)} {node.lost}"
+        self._ears.say(said)
+        self._end_all(rank, node.join.host, said)
 
     @staticmethod
     def _tell(node: _Node, word: Agreed) -> None:

@@ -30,6 +30,7 @@ from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Paused, Ping, Pong, Report
 from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, of_errno
+from ddp_run.values.words import node_name
 
 _NOT_HEARD_S = 20.0
 """After so long without a first connection that is noted; the job may go on without."""
@@ -255,8 +256,9 @@ class Member:
     def _lose(self, how: str) -> None:
         self._lost = how
         host = self._place.address
-        self._ears.say(f"node 0 ({host}) {how}")
-        self._end_ranks(0, host, f"node 0 ({host}) {how}")
+        said = f"{node_name(0, host)} {how}"
+        self._ears.say(said)
+        self._end_ranks(0, host, said)
 
     def _end_ranks(self, node_rank: int, host: str, said: str) -> None:
         if not self._ended and node_rank != self._place.node_rank:
