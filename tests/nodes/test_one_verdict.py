@@ -167,6 +167,20 @@ def test_a_node_that_never_comes_is_named_and_ends_the_job_with_75(
 
 
 @pytest.mark.slow_system
+def test_agents_are_let_go_when_the_ranks_of_all_nodes_have_ended(cluster: Cluster, start_job: StartJob) -> None:
+    """The ranks of node 0 end seconds before those of node 1, whose agents talk to the store of node 0's."""
+    job = start_job(cluster, TRAIN, "--compute-node", 1, "--step-s", 1, "--steps", 3)
+    outcomes = job.wait()
+    assert [outcome.code for outcome in outcomes] == [0, 0]
+    for outcome in outcomes:
+        assert outcome.folder is not None
+        events = [json.loads(line) for line in (outcome.folder / "events.jsonl").read_text().splitlines()]
+        names = [event["event"] for event in events]
+        assert names.index("RanksEnded") < names.index("AllRanksEnded") < names.index("AgentExited")
+        assert [event["signum"] for event in events if event["event"] == "SignalSent"] == [signal.SIGKILL]
+
+
+@pytest.mark.slow_system
 def test_nodes_that_cannot_talk_judge_alone_and_run_well(cluster: Cluster, start_job: StartJob) -> None:
     """Another secret on each; what a healthy job prints stays as it is."""
     job = start_job(cluster, TRAIN, "--steps", 2, options=("--control-port", PORT + 7), later=(1,))

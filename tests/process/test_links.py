@@ -19,6 +19,8 @@ from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.plan.net import free_port
 from ddp_run.record.events import (
+    AgentExited,
+    AllRanksEnded,
     Event,
     MonotonicNs,
     Noted,
@@ -26,6 +28,7 @@ from ddp_run.record.events import (
     Rank,
     RankExited,
     RankFailed,
+    RanksEnded,
     SignalReceived,
     SignalSent,
     Target,
@@ -308,6 +311,40 @@ def test_one_failure_ends_the_ranks_of_all_others_once(loop: Loop, runs: list[Ru
         ((_attempt, told),) = run.told
         assert isinstance(told, PeerFailed)
         assert (told.node_rank, told.host, told.said) == (node, "abc"[node], f"rank {node} failed")
+
+
+def ended() -> RanksEnded:
+    return RanksEnded(MonotonicNs(time.monotonic_ns()))
+
+
+def test_agents_are_let_go_when_all_nodes_have_ended_well_and_node_0s_last(loop: Loop, runs: list[Run]) -> None:
+    hub, one, other = runs
+    other.side.hear(ended())
+    hub.side.hear(ended())
+    serve_for(loop, 0.3)
+    assert [run.told for run in runs] == [[], [], []]
+    one.side.hear(ended())
+    serve(loop, lambda: bool(one.told and other.told))
+    assert [(attempt, type(event)) for run in (one, other) for attempt, event in run.told] == [(0, AllRanksEnded)] * 2
+    well = Verdict("succeeded", 0)
+    for run in (one, other):
+        assert hub.told == []
+        run.side.hear(AgentExited(MonotonicNs(1), -9))
+        assert isinstance(run.side, Member)
+        run.side._send(Report(0, well))
+        serve_for(loop, 0.3)
+    assert [(attempt, type(event)) for attempt, event in hub.told] == [(0, AllRanksEnded)]
+    assert hub.side.agree(0, well, Ends(), (), lambda _verdict: Decision(False, "done"))[0].outcome == "succeeded"
+
+
+def test_no_agent_is_let_go_when_a_node_fails_after_another_has_ended(loop: Loop, runs: list[Run]) -> None:
+    for run in runs[:2]:
+        run.side.hear(ended())
+    runs[2].side.hear(failed(2))
+    serve(loop, lambda: bool(runs[0].told and runs[1].told))
+    runs[2].side.hear(ended())
+    serve_for(loop, 0.3)
+    assert [type(event) for run in runs for _attempt, event in run.told] == [PeerFailed, PeerFailed]
 
 
 def test_agents_that_restart_ranks_fail_only_as_agents(loop: Loop, place: Place) -> None:

@@ -68,6 +68,8 @@ JOURNAL: tuple[Event, ...] = (
     events.HangTimedOut(at(), 300.0),
     events.AgentExited(at(), 1),
     events.MemoryCounted(at(), 1, None),
+    events.RanksEnded(at()),
+    events.AllRanksEnded(at()),
     events.PeerFailed(at(), 1, "b", "rank 1 failed"),
     events.NodeReported(at(), 1, "b", "/r", None, "it gave no verdict in time", 0, 0, (R1,), (at(),), None, False),
     events.VerdictAgreed(at(), "a", "/r", json.dumps(asdict(Verdict("failed", 1)))),

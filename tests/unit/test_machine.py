@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from ddp_run.plan.launch_plan import AgentNeeded
 from ddp_run.record.events import (
     AgentExited,
     AgentReported,
     AgentStarted,
+    AllRanksEnded,
     Event,
     LocalRank,
     MonotonicNs,
@@ -32,6 +34,7 @@ from ddp_run.supervise.actions import (
     SendSignal,
     SetTimer,
     SuspendSelf,
+    TellRanksEnded,
     TellUnfinished,
 )
 from ddp_run.supervise.machine import AttemptMachine
@@ -68,8 +71,8 @@ def fired(name: str) -> TimerFired:
     return TimerFired(AT, each.kind, each.rank, each.restart)
 
 
-def running(restarts: int = 0, alone: bool = True) -> AttemptMachine:
-    run = AttemptMachine(GRACE, restarts, agent_ends_with_ranks=alone)
+def running(restarts: int = 0, needed: AgentNeeded = AgentNeeded.FOR_ITS_RANKS) -> AttemptMachine:
+    run = AttemptMachine(GRACE, restarts, agent_needed=needed)
     for event in (AgentStarted(AT, 99), started(0), started(1)):
         assert run.on(event) == []
     return run
@@ -116,13 +119,24 @@ def test_the_agent_need_not_be_waited_for_once_all_ranks_have_ended_well() -> No
 
 
 def test_a_rank_that_has_not_said_hello_yet_is_waited_for() -> None:
-    run = AttemptMachine(GRACE, agent_ends_with_ranks=True)
+    run = AttemptMachine(GRACE, agent_needed=AgentNeeded.FOR_ITS_RANKS)
     assert feed(run, AgentStarted(AT, 99), started(0), exited(0, 0)) == []
     assert signals(feed(run, started(1), exited(1, 0))) == END_AGENT
 
 
 def test_on_several_nodes_the_agent_may_wait_for_the_others() -> None:
-    assert feed(running(alone=False), exited(0, 0), exited(1, 0)) == []
+    assert feed(running(needed=AgentNeeded.TO_ITS_END), exited(0, 0), exited(1, 0)) == []
+
+
+def test_the_agents_of_several_nodes_end_when_the_ranks_of_all_nodes_have_ended() -> None:
+    run = running(needed=AgentNeeded.FOR_ALL_RANKS)
+    assert feed(run, exited(0, 0)) == []
+    assert feed(run, exited(1, 0)) == [TellRanksEnded()]
+    assert signals(feed(run, AllRanksEnded(AT))) == END_AGENT
+
+
+def test_other_nodes_are_not_told_that_ranks_ended_well_when_one_failed() -> None:
+    assert TellRanksEnded() not in feed(running(needed=AgentNeeded.FOR_ALL_RANKS), exited(0, 0), exited(1, 3))
 
 
 def test_an_exit_code_that_was_not_read_leaves_it_to_the_agent() -> None:
@@ -188,7 +202,7 @@ def test_while_the_agent_may_restart_only_survivors_are_bounded() -> None:
 
 
 def test_agents_of_several_nodes_may_restart_ranks_at_any_time() -> None:
-    run = running(alone=False)
+    run = running(needed=AgentNeeded.TO_ITS_END)
     run.restarts = None
     assert feed(run, exited(0, -15)) == [SetTimer(timer("survivors 0"), GRACE)]
     feed(run, exited(1, -15), started(0, restart=1), started(1, restart=1))
@@ -303,13 +317,13 @@ def peer_failed() -> PeerFailed:
 
 
 def test_when_another_node_fails_the_ranks_are_asked_to_end_and_have_the_grace() -> None:
-    run = running(alone=False)
+    run = running(needed=AgentNeeded.TO_ITS_END)
     actions = feed(run, peer_failed())
     assert signals(actions) == [(Target.RANKS, signal.SIGTERM)]
     assert SetTimer(timer("grace"), GRACE) in actions
     assert feed(run, peer_failed()) == []
     assert SetTimer(timer("agent"), 5.0) in feed(run, exited(0, -15), exited(1, -15))
-    stubborn = running(alone=False)
+    stubborn = running(needed=AgentNeeded.TO_ITS_END)
     feed(stubborn, peer_failed())
     assert signals(feed(stubborn, fired("grace"))) == KILL_ALL
 
@@ -320,7 +334,7 @@ def test_before_the_ranks_start_another_nodes_failure_ends_the_agent() -> None:
 
 
 def test_a_node_that_fails_itself_is_not_asked_to_end() -> None:
-    run = running(alone=False)
+    run = running(needed=AgentNeeded.TO_ITS_END)
     feed(run, exited(1, 3))
     assert feed(run, peer_failed()) == []
 

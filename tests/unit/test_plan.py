@@ -11,10 +11,11 @@ import pytest
 
 from ddp_run.plan import installed_torch, plan_file
 from ddp_run.plan.launch_plan import (
+    AgentNeeded,
     LaunchPlan,
     agent_argv,
-    agent_ends_with_ranks,
     agent_environment,
+    agent_needed,
     local_restarts,
     make_plan,
 )
@@ -168,10 +169,23 @@ def test_who_counts_restarts() -> None:
     assert local_restarts(options("--nnodes=1:2", "--rdzv-backend=c10d", "t.py")) is None
 
 
-def test_an_agent_with_other_business_is_waited_for() -> None:
-    assert agent_ends_with_ranks(options("t.py"))
-    assert not agent_ends_with_ranks(options("--nnodes=2", "t.py"))
-    assert not agent_ends_with_ranks(options("--event-log-handler=console", "t.py"))
+MASTER = "--master-addr=10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        ((), AgentNeeded.FOR_ITS_RANKS),
+        (("--max-restarts=1",), AgentNeeded.FOR_ITS_RANKS),
+        (("--event-log-handler=console",), AgentNeeded.TO_ITS_END),
+        (("--nnodes=2", MASTER), AgentNeeded.FOR_ALL_RANKS),
+        (("--nnodes=2", MASTER, "--event-log-handler=console"), AgentNeeded.TO_ITS_END),
+        (("--nnodes=2", MASTER, "--max-restarts=1"), AgentNeeded.TO_ITS_END),
+        (("--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1"), AgentNeeded.TO_ITS_END),
+    ],
+)
+def test_how_long_the_agent_is_needed(words: tuple[str, ...], needed: AgentNeeded) -> None:
+    assert agent_needed(options(*words, "t.py")) is needed
 
 
 def test_signals_of_the_agent() -> None:

@@ -25,6 +25,7 @@ from ddp_run.record.attempt_events import AttemptEvents, of_attempt
 from ddp_run.record.events import (
     AgentExited,
     AgentStarted,
+    AllRanksEnded,
     Event,
     ExceptionInfo,
     HangTimedOut,
@@ -98,6 +99,7 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
         master_port=part.started.port if part.started else None,
         script=_script(part.run.argv) if part.run else None,
         nodes=part.run.nodes if part.run else 1,
+        all_nodes_ended_well=any(isinstance(e, AllRanksEnded) for e in part.events),
         folder=str(folder),
         host=part.run.host if part.run else None,
         stall=_stall(part),

@@ -228,6 +228,8 @@ class Evidence:
     """The port that ddp-run gave the agent, null where torch chose it."""
     script: str | None = None
     nodes: int = 1
+    all_nodes_ended_well: bool = False
+    """The ranks of all nodes have ended well, as the nodes told each other."""
     folder: str | None = None
     host: str | None = None
     logs_only: bool = False

@@ -96,10 +96,9 @@ class _Judgement:
         attempt = self.attempt
         if any(death.code or death.failed_at is not None for death in attempt.deaths):
             return False
-        # On one node an agent whose ranks have all ended well has nothing to add; ddp-run does not wait for its end.
-        everyone = (
-            attempt.nodes == 1 and attempt.world_size is not None and len(attempt.clean_exits) >= attempt.world_size
-        )
+        # An agent has nothing to add when the ranks of all nodes have ended well; ddp-run does not wait for its end.
+        alone = attempt.nodes == 1 and attempt.world_size is not None
+        everyone = attempt.all_nodes_ended_well or (alone and len(attempt.clean_exits) >= (attempt.world_size or 1))
         if attempt.agent.code != 0 and not everyone:
             return False
         return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from signal import Signals
 
@@ -28,6 +29,15 @@ class Planned:
     name: str
     value: str
     origin: str
+
+
+class AgentNeeded(Enum):
+    """How long the agent of a job that goes well has anything to do for the user; its own teardown takes 0.7 s."""
+
+    FOR_ITS_RANKS = auto()
+    FOR_ALL_RANKS = auto()
+    """Those of all nodes: ranks may use the store of node 0's agent, and agents wait for each other."""
+    TO_ITS_END = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +73,13 @@ class LaunchPlan:
         return frozenset(each for each in Signals if each.name in names)
 
 
-def agent_ends_with_ranks(options: Options) -> bool:
-    """Whether the agent has nothing to do for the user after its ranks: one node, no handler or layout of his own."""
-    asked = {"event_log_handler", "logs_specs", "duplicate_stdout_filters", "duplicate_stderr_filters"}
-    return options.max_nodes == 1 and not asked & options.given
+def agent_needed(options: Options) -> AgentNeeded:
+    """For how long: to its end where the user gave it a handler or a layout of his own, or it may start ranks anew."""
+    if options.given & {"event_log_handler", "logs_specs", "duplicate_stdout_filters", "duplicate_stderr_filters"}:
+        return AgentNeeded.TO_ITS_END
+    if options.max_nodes == 1:
+        return AgentNeeded.FOR_ITS_RANKS
+    return AgentNeeded.FOR_ALL_RANKS if options.has_fixed_nodes and not options.restarts else AgentNeeded.TO_ITS_END
 
 
 def local_restarts(options: Options) -> int | None:

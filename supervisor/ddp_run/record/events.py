@@ -416,6 +416,20 @@ class HangTimedOut:
 
 
 @frozen
+class RanksEnded:
+    """All ranks of this node have ended well; those of other nodes may go on."""
+
+    at: MonotonicNs
+
+
+@frozen
+class AllRanksEnded:
+    """The ranks of all nodes have ended well: no agent is needed any more."""
+
+    at: MonotonicNs
+
+
+@frozen
 class PeerFailed:
     """Another node of the job fails, or is lost: this one's ranks are to end too. `said` is a line for people."""
 
@@ -531,6 +545,7 @@ Decisive = (
     | SignalReceived
     | TimerFired
     | HangTimedOut
+    | AllRanksEnded
     | PeerFailed
 )
 """What an attempt's machine may act on."""
@@ -553,6 +568,7 @@ Kept = (
     | NativeFramesSeen
     | StallEnded
     | NotEnded
+    | RanksEnded
     | NodeReported
     | VerdictAgreed
     | Noted

@@ -32,6 +32,11 @@ class AwaitReport:
 
 
 @frozen
+class TellRanksEnded:
+    """Let the other nodes know that all ranks of this one have ended well (RanksEnded)."""
+
+
+@frozen
 class TellUnfinished:
     """Say that this rank's program has failed and its process goes on; it is killed `kill_in_s` seconds from now."""
 
@@ -49,4 +54,4 @@ class FinishAttempt:
     """Nothing is left to wait for: end leftovers, gather, judge."""
 
 
-Action = SendSignal | SetTimer | AwaitReport | TellUnfinished | SuspendSelf | FinishAttempt
+Action = SendSignal | SetTimer | AwaitReport | TellRanksEnded | TellUnfinished | SuspendSelf | FinishAttempt

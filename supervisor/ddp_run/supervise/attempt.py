@@ -26,6 +26,7 @@ from ddp_run.record.events import (
     EventSink,
     RankExited,
     RankFailed,
+    RanksEnded,
     RankStarted,
     SignalReceived,
     Timer,
@@ -40,6 +41,7 @@ from ddp_run.supervise.actions import (
     SendSignal,
     SetTimer,
     SuspendSelf,
+    TellRanksEnded,
     TellUnfinished,
 )
 from ddp_run.supervise.agent import Agent
@@ -210,6 +212,8 @@ class Attempt:
                 self.loop.set_timer(after_s, partial(self._fire, timer), key=key)
             case AwaitReport():
                 self._look_for_report()
+            case TellRanksEnded():
+                self._put(RanksEnded(now()))
             case TellUnfinished(failed, kill_in_s):
                 self.output.tell_unfinished(failed, kill_in_s)
             case SuspendSelf():

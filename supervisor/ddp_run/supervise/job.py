@@ -22,7 +22,7 @@ from ddp_run.plan.launch_plan import (
     RANK_PROGRAM,
     LaunchPlan,
     agent_argv,
-    agent_ends_with_ranks,
+    agent_needed,
     local_restarts,
     log_dir,
 )
@@ -197,7 +197,7 @@ class _Job:
             folder=folder,
             run_folder=self.folder.path,
             machine=AttemptMachine(
-                options.grace_s, local_restarts(options), self.plan.agent_signals, agent_ends_with_ranks(options)
+                options.grace_s, local_restarts(options), self.plan.agent_signals, agent_needed(options)
             ),
             agent=Agent(folder),
             loop=self.loop,

@@ -11,10 +11,12 @@ from enum import Enum, auto
 from signal import Signals
 from typing import assert_never, final
 
+from ddp_run.plan.launch_plan import AgentNeeded
 from ddp_run.record.events import (
     AgentExited,
     AgentReported,
     AgentStarted,
+    AllRanksEnded,
     Event,
     HangTimedOut,
     Kept,
@@ -36,6 +38,7 @@ from ddp_run.supervise.actions import (
     SendSignal,
     SetTimer,
     SuspendSelf,
+    TellRanksEnded,
     TellUnfinished,
 )
 from ddp_run.values.stop_signals import STOP_SIGNALS
@@ -58,8 +61,13 @@ _GRACE_OF_HUNG_S = 5.0
 
 _GRACE, _AGENT, _GIVE_UP = Timer(TimerKind.GRACE), Timer(TimerKind.AGENT), Timer(TimerKind.GIVE_UP)
 _END_AGENT = SendSignal(
-    Target.AGENT, Signals.SIGKILL, "all ranks have exited and the agent has reported; its own teardown is slow"
+    Target.AGENT, Signals.SIGKILL, "all ranks have exited; the teardown of the agent itself is slow"
 )
+_WHEN_ENDED_WELL: dict[AgentNeeded, list[Action]] = {
+    AgentNeeded.FOR_ITS_RANKS: [_END_AGENT],
+    AgentNeeded.FOR_ALL_RANKS: [TellRanksEnded()],
+    AgentNeeded.TO_ITS_END: [],
+}
 
 
 class _State(Enum):
@@ -98,8 +106,7 @@ class AttemptMachine:
     which may end and start ranks for reasons that cannot be seen here."""
     agent_signals: frozenset[int] = STOP_SIGNALS
     """Signals that the agent takes and hands to the ranks itself."""
-    agent_ends_with_ranks: bool = False
-    """The agent need not be waited for once its ranks have ended: one node, and nobody asked it for more."""
+    agent_needed: AgentNeeded = AgentNeeded.TO_ITS_END
     _state: _State = _State.RUNNING
     _ranks: dict[Rank, _Member] = field(default_factory=dict)
     _agent_alive: bool = False
@@ -127,6 +134,9 @@ class AttemptMachine:
                 return self._on_signal(event.signum)
             case TimerFired():
                 return self._on_timer(event)
+            case AllRanksEnded():
+                self.agent_needed = AgentNeeded.FOR_ITS_RANKS
+                return self._when_all_ended()
             case HangTimedOut():
                 return self._on_hang(event)
             case PeerFailed():
@@ -169,24 +179,32 @@ class AttemptMachine:
             return []
         if self._state is _State.FAILING:
             within_s = min(_AGENT_AFTER_RANKS_S, self.grace_s + _AGENT_WINDS_UP_S)
-            return [SetTimer(_AGENT, within_s), *([AwaitReport()] if self.agent_ends_with_ranks else [])]
+            return [SetTimer(_AGENT, within_s), *([AwaitReport()] if self._ends_agent else [])]
         if self._state is _State.STOPPING:
-            return [SetTimer(_AGENT, _AGENT_AFTER_RANKS_S), *([_END_AGENT] if self._job_done else [])]
-        if self._state is _State.RUNNING and self._job_done and not self._any_failed:
-            return [_END_AGENT]
+            return [
+                SetTimer(_AGENT, _AGENT_AFTER_RANKS_S),
+                *([_END_AGENT] if self._ends_agent and self._all_known else []),
+            ]
+        if self._state is _State.RUNNING and self._all_known and not self._any_failed:
+            return _WHEN_ENDED_WELL[self.agent_needed]
         return []
+
+    @property
+    def _ends_agent(self) -> bool:
+        """Whether the agent need not be waited for once its ranks have ended."""
+        return self.agent_needed is AgentNeeded.FOR_ITS_RANKS
 
     @property
     def _any_failed(self) -> bool:
         return any(member.failed for member in self._ranks.values())
 
     @property
-    def _job_done(self) -> bool:
-        """All ranks of the last start are known and have ended, and the agent has no business beyond them."""
+    def _all_known(self) -> bool:
+        """All ranks of the last start have ended, and how is known."""
         latest = max((member.restart for member in self._ranks.values()), default=0)
         ranks = [member for member in self._ranks.values() if member.restart == latest]
         complete = bool(ranks) and len(ranks) >= ranks[0].of and not any(member.alive for member in ranks)
-        return complete and all(member.known for member in ranks) and self.agent_ends_with_ranks
+        return complete and all(member.known for member in ranks)
 
     def _on_signal(self, signum: int) -> list[Action]:
         if signum == Signals.SIGTSTP:

@@ -65,7 +65,8 @@ class Ears:
     emit: EventSink
     say: Callable[[str], None]
     end_ranks: Callable[[int, Event], None]
-    """Of an attempt; the next one is not begun where it has not been yet."""
+    """Of an attempt, or let its agent go where all ranks have ended; the next one is not begun where it has not been
+    yet."""
     serve: Callable[[float], None]
     """Have the loop served for at most so many seconds."""
     stops: Callable[[], int]

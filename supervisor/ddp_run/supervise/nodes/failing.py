@@ -29,7 +29,7 @@ def paused_by(event: Event) -> bool | None:
             return None
 
 
-def line_of(event: Event, *, agent_restarts: bool) -> str | None:
+def line_of(event: Event, *, agent_restarts: bool, agent_needed: bool = True) -> str | None:
     """The line; null for an event that means no failure. With `agent_restarts` the agents start failed ranks again."""
     match event:
         case RankFailed() | RankExited() if agent_restarts:
@@ -38,7 +38,7 @@ def line_of(event: Event, *, agent_restarts: bool) -> str | None:
             return f"rank {rank} raised {raised.type}" if raised is not None else f"rank {rank} failed"
         case RankExited(rank=rank, code=code) if code != 0:
             return f"rank {rank} ended ({in_words(code)})"
-        case AgentExited(code=code) if code != 0:
+        case AgentExited(code=code) if code != 0 and agent_needed:
             return f"torch's agent ended ({in_words(code)})"
         case HangTimedOut(after_s=after_s):
             return f"no progress for {after_s:.0f} s (--hang-timeout)"

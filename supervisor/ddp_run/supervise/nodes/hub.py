@@ -13,7 +13,7 @@ from ddp_run.judge import unlike_nodes
 from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, by_clock_of, of_nodes, reported
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record.events import Event, Noted, PeerFailed, RankStarted
+from ddp_run.record.events import AllRanksEnded, Event, Noted, PeerFailed, RanksEnded, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import (
     BEAT_S,
@@ -29,7 +29,7 @@ from ddp_run.supervise.nodes.agreement import (
 )
 from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.link import Link
-from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Paused, Ping, Pong, Report
+from ddp_run.supervise.nodes.messages import Agreed, End, EndedWell, Failing, Join, Message, Paused, Ping, Pong, Report
 from ddp_run.supervise.nodes.reach import if_this_host
 from ddp_run.tell.node_files import keep_report
 from ddp_run.values.addresses import is_local
@@ -55,6 +55,8 @@ class _Node:
     offset_ns: int = 0
     error_ns: int = 1 << 62
     paused: bool = False
+    ended_well: bool = False
+    """All its ranks have."""
     report: Report | None = None
     lost: str | None = None
 
@@ -73,6 +75,8 @@ class Hub:
         self._attempt = 0
         self._first: int | None = None
         """The node that said first that it fails in this attempt: all were told to end."""
+        self._ended_well, self._all_ended_well = False, False
+        """All ranks of this node have; those of all nodes, and these know it."""
         self._word: Agreed | None = None
         """What was agreed last."""
         self._pings = 0
@@ -98,7 +102,11 @@ class Hub:
         paused = paused_by(event)
         if paused is not None:
             self._pause(paused)
-        said = line_of(event, agent_restarts=self._place.agent_restarts)
+        if isinstance(event, RanksEnded):
+            self._ended_well = True
+            self._when_all_ended_well()
+        agent_needed = not self._all_ended_well
+        said = line_of(event, agent_restarts=self._place.agent_restarts, agent_needed=agent_needed)
         if said is not None:
             self._end_all(self._place.node_rank, self._place.host, said)
 
@@ -157,8 +165,9 @@ class Hub:
     def _begin_next(self) -> None:
         self._attempt += 1
         self._first = None
+        self._ended_well = self._all_ended_well = False
         for node in self._nodes.values():
-            node.report = None
+            node.report, node.ended_well = None, False
             node.link.heard_at = time.monotonic()  # who has reported was asked nothing
 
     def _let_them_hang_up(self) -> None:
@@ -219,8 +228,26 @@ class Hub:
                 found.paused = on
             case Report(attempt=attempt) if attempt == self._attempt:
                 found.report = message
+                self._when_all_ended_well()
+            case EndedWell(attempt) if attempt == self._attempt:
+                found.ended_well = True
+                self._when_all_ended_well()
             case _:
                 pass
+
+    def _when_all_ended_well(self) -> None:
+        """No agent is needed then. The one here goes last: the others' may be talking to its store."""
+        nodes = self._nodes.values()
+        if self._first is not None or self._absent() or not self._ended_well:
+            return
+        if not all(node.ended_well for node in nodes):
+            return
+        if not self._all_ended_well:
+            self._all_ended_well = True
+            for node in nodes:
+                node.link.send(EndedWell(self._attempt))
+        if all(node.report is not None for node in nodes):
+            self._ears.end_ranks(self._attempt, AllRanksEnded(now()))
 
     def _on_join(self, link: Link, join: Join) -> None:
         self._unknown.pop(link, None)
@@ -240,6 +267,8 @@ class Hub:
         self._ping(node)
         if self._word is not None and self._word.attempt == join.attempt:
             self._tell(node, self._word)
+        if self._all_ended_well:
+            link.send(EndedWell(self._attempt))
         if self._first is not None:
             link.send(End(self._attempt, place.node_rank, place.host, "the job is ending"))
         elif not self._compared and not self._absent():

@@ -10,7 +10,7 @@ from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, of_nodes, reported
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.plan import net
-from ddp_run.record.events import Event, Noted, PeerFailed, RankStarted
+from ddp_run.record.events import AllRanksEnded, Event, Noted, PeerFailed, RanksEnded, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import (
     DEAD_S,
@@ -28,7 +28,7 @@ from ddp_run.supervise.nodes.agreement import (
 from ddp_run.supervise.nodes.dial import Dial
 from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.link import Link
-from ddp_run.supervise.nodes.messages import Agreed, End, Failing, Join, Message, Paused, Ping, Pong, Report
+from ddp_run.supervise.nodes.messages import Agreed, End, EndedWell, Failing, Join, Message, Paused, Ping, Pong, Report
 from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, of_errno
 from ddp_run.values.words import node_name
 
@@ -62,6 +62,8 @@ class Member:
         self._failing: str | None = None
         self._ended = False
         """This node's ranks were told to end, or fail by themselves."""
+        self._ended_well, self._all_ended_well = False, False
+        """All ranks of this node have; those of all nodes."""
         self._report: Report | None = None
         self._word: Agreed | None = None
         """What node 0 said last."""
@@ -77,7 +79,11 @@ class Member:
         if paused is not None:
             self._send(Paused(paused))
             self._heard_at = time.monotonic() if self._heard_at is not None else None
-        said = line_of(event, agent_restarts=self._place.agent_restarts)
+        if isinstance(event, RanksEnded):
+            self._ended_well = True
+            self._send(EndedWell(self._attempt))
+        agent_needed = not self._all_ended_well
+        said = line_of(event, agent_restarts=self._place.agent_restarts, agent_needed=agent_needed)
         if said is not None and not self._ended:
             self._ended, self._failing = True, said
             self._send(Failing(self._attempt, said))
@@ -227,6 +233,8 @@ class Member:
         link.send(Join(place.node_rank, place.nodes, place.host, place.folder, self._attempt, place.facts))
         if self._failing is not None:
             link.send(Failing(self._attempt, self._failing))
+        if self._ended_well:
+            link.send(EndedWell(self._attempt))
         if self._report is not None:
             link.send(self._report)
 
@@ -239,6 +247,9 @@ class Member:
                 self._end_ranks(node_rank, host, said)
             case Paused(on):
                 self._paused = on
+            case EndedWell(attempt) if attempt == self._attempt:
+                self._all_ended_well = True
+                self._ears.end_ranks(attempt, AllRanksEnded(now()))
             case Agreed(attempt=attempt) if attempt == self._attempt:
                 self._word = message
                 if message.decision.retry:
@@ -252,6 +263,7 @@ class Member:
         """At once: what node 0 says from now on is about the next attempt."""
         self._attempt += 1
         self._failing, self._ended, self._report = None, False, None
+        self._ended_well = self._all_ended_well = False
 
     def _lose(self, how: str) -> None:
         self._lost = how

@@ -55,6 +55,13 @@ class Failing:
 
 
 @frozen
+class EndedWell:
+    """All ranks have: from a node its own, from node 0 those of all nodes."""
+
+    attempt: int
+
+
+@frozen
 class End:
     """From node 0 to all: end your ranks, for what is `said` of that node."""
 
@@ -94,7 +101,7 @@ class Agreed:
 
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 
-Message = Join | Ping | Pong | Failing | End | Paused | Report | Agreed
+Message = Join | Ping | Pong | Failing | EndedWell | End | Paused | Report | Agreed
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
