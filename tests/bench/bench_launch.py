@@ -134,24 +134,37 @@ def compare(name: str, rounds: int) -> None:
     )
 
 
-def idle(seconds: float = 20.0) -> None:
-    """CPU and memory of the supervisor while 8 ranks do nothing."""
+def idle(nodes: int, ranks: int, seconds: float = 30.0) -> None:
+    """CPU and memory of the supervisors while all ranks do nothing; with several nodes all are on this host."""
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        job = subprocess.Popen(
-            [BIN / "ddp-run", "--nproc-per-node", "8", script(folder, IDLE)],
-            cwd=folder, env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        time.sleep(8)
-        supervisor = psutil.Process(job.pid)
-        before = supervisor.cpu_times()
+        folder, port = Path(place), free_port()
+        program = script(folder, IDLE)
+        jobs: list[subprocess.Popen[bytes]] = []
+        for node in range(nodes):
+            master = ["--nnodes", str(nodes), "--master-addr", "127.0.0.1", "--master-port", str(port)]
+            words = [*(master if nodes > 1 else []), "--nproc-per-node", str(ranks), "--node-rank", str(node)]
+            jobs.append(
+                subprocess.Popen(
+                    [BIN / "ddp-run", *words, program],
+                    cwd=folder, env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                )
+            )  # fmt: skip
+        time.sleep(12)
+        before = [cpu_s(job.pid) for job in jobs]
         time.sleep(seconds)
-        after = supervisor.cpu_times()
-        used = after.user + after.system - before.user - before.system
-        memory = supervisor.memory_info().rss / 2**20
-        job.send_signal(signal.SIGTERM)
-        job.wait(60)
-    print(f"supervisor with 8 idle ranks: {100 * used / seconds:.2f} % of a core, {memory:.1f} MiB resident")
+        used = [100 * (cpu_s(job.pid) - then) / seconds for job, then in zip(jobs, before, strict=True)]
+        memory = max(psutil.Process(job.pid).memory_info().rss for job in jobs) / 2**20
+        for job in jobs:
+            job.send_signal(signal.SIGTERM)
+        for job in jobs:
+            job.wait(60)
+    shares = ", ".join(f"{share:.2f} %" for share in used)
+    print(f"idle, {nodes} x {ranks} ranks: {shares} of a core for each supervisor, {memory:.1f} MiB resident")
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process' only thread so far (proc(5), schedstat: nanoseconds)."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def main() -> None:
@@ -161,7 +174,9 @@ def main() -> None:
     args = parser.parse_args()
     for name in args.names:
         if name == "idle":
-            idle()
+            idle(nodes=1, ranks=8)
+            idle(nodes=1, ranks=1)
+            idle(nodes=2, ranks=1)
         else:
             compare(name, 3 if name == "deaf" else args.rounds)
 
