@@ -35,6 +35,20 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface of this host, as its kernel sees it (netdevice(7))."""
+
+    name: str
+    addresses: tuple[str, ...]
+    """IPv4 and IPv6."""
+    is_up: bool
+    """IFF_UP: somebody has set it up."""
+    is_running: bool
+    """IFF_RUNNING: it can carry packets. Those that cannot tell (tunnels, loopback) always can."""
+    is_loopback: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Holder:
     """The process that listens on a port; what the system does not show is null."""
 
@@ -282,6 +296,22 @@ def route_to(ip: str) -> Route | None:
         if any(each.address.partition("%")[0] == source for each in addresses):
             return Route(source, name)
     return None
+
+
+def interfaces() -> tuple[Interface, ...]:
+    """Those of this process' own network namespace (/sys may show another's); none where they cannot be read."""
+    import psutil
+
+    try:
+        addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
+        flags_of = {name: state.flags.split(",") for name, state in states.items()}
+    except (psutil.Error, OSError, AttributeError):  # psutil has the flags since 5.9.3
+        return ()
+    found = []
+    for name, flags in flags_of.items():
+        ips = tuple(each.address for each in addresses.get(name, ()) if each.family in _FAMILIES)
+        found.append(Interface(name, ips, "up" in flags, "running" in flags, "loopback" in flags))
+    return tuple(found)
 
 
 def mtu_of(interface: str) -> int | None:

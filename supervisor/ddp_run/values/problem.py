@@ -10,6 +10,8 @@ CODES = {
     "DDP102": "script-not-found",
     "DDP201": "port-in-use",
     "DDP203": "rendezvous-dns",
+    "DDP204": "gloo-network",
+    "DDP205": "nccl-network",
     "DDP302": "invalid-device",
     "DDP601": "import-error",
     "DDP904": "permission-denied",

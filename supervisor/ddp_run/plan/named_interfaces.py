@@ -1,0 +1,105 @@
+"""Interfaces that the user named for NCCL or gloo, as the two read the names, and whether they lead to other nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddp_run.plan import net
+from ddp_run.values.addresses import literal_address
+from ddp_run.values.problem import Problem
+
+_NCCL, _GLOO = "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"
+_CODES = {_NCCL: "DDP205", _GLOO: "DDP204"}
+_BRIDGE = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}|virbr\d+|podman\d+|lxcbr\d+|lxdbr\d+|cni\d+")
+"""Bridges that each host has for its own containers or virtual machines."""
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is wrong, and whether it surely fails: nodes that share a host need no way to another."""
+
+    problem: Problem
+    certain: bool
+
+
+def judged(variable: str, value: str, here: Sequence[net.Interface], master: str | None) -> Found | None:
+    """What is wrong with a variable's value; null where it may work. `here`: this host's interfaces.
+
+    `master`: node 0's name or address, where it is known.
+    """
+    chosen = _chosen_by_nccl(value, here) if variable == _NCCL else _chosen_by_gloo(value, here)
+    if chosen is None:
+        return None
+    reasons = [_unfit(each, master) if isinstance(each, net.Interface) else (each, True) for each in chosen]
+    wrong = [reason for reason in reasons if reason is not None]
+    takes_any = variable == _NCCL  # gloo opens a device for each
+    if not wrong or (takes_any and len(wrong) < len(reasons)):
+        return None
+    sure = [reason for reason in wrong if reason[1]]
+    is_certain = len(sure) == len(wrong) if takes_any else bool(sure)
+    why = (wrong if takes_any else sure or wrong)[0][0]
+    route = net.route_to(master) if master is not None else None
+    fit = [each.name for each in here if _unfit(each, master) is None]
+    helps = ["ip -br addr   # the interfaces of this host", f"unset {variable}"]
+    if route is not None and route.interface in fit:
+        helps.insert(0, f"export {variable}={route.interface}   # leads to node 0")
+    label = "no other node could be reached through it"
+    origin = f"environment variable {variable}"
+    problem = Problem(_CODES[variable], f"{variable}={value}: {why}", None, label, origin, helps=tuple(helps))
+    return Found(problem, is_certain)
+
+
+def _chosen_by_nccl(value: str, here: Sequence[net.Interface]) -> list[net.Interface | str] | None:
+    """A list of prefixes, or of names behind `=`; null for one of exclusions (`^`), and for what NCCL ignores.
+
+    Source: NCCL's documentation of NCCL_SOCKET_IFNAME; its src/misc/socket.cc takes no value of one character.
+    """
+    if value.startswith("^") or len(value) < 2:
+        return None
+    exact = value.startswith("=")
+    words = [word.partition(":")[0] for word in value.removeprefix("=").split(",") if word]
+    chosen: list[net.Interface | str] = [
+        each for each in here if any(each.name == word if exact else each.name.startswith(word) for word in words)
+    ]
+    return chosen or [f"fits none of this host's interfaces: {_names(here)}"]
+
+
+def _chosen_by_gloo(value: str, here: Sequence[net.Interface]) -> list[net.Interface | str] | None:
+    """A list of names. Source: torch's ProcessGroupGloo, which opens a device for each."""
+    by_name = {each.name: each for each in here}
+    missing = f"is no interface of this host, which has {_names(here)}"
+    return [by_name.get(word, f"{word} {missing}") for word in value.split(",") if word]
+
+
+def _names(here: Sequence[net.Interface]) -> str:
+    names = [each.name for each in here]
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _unfit(interface: net.Interface, master: str | None) -> tuple[str, bool] | None:
+    """Why nothing reaches another node through it, and whether that is sure: some nodes share a host."""
+    name = interface.name
+    if not interface.is_up:
+        return f"{name} is down", True
+    if not interface.addresses:
+        return f"{name} has no IP address", True
+    if not interface.is_running:
+        return f"{name} has no carrier", False
+    if interface.is_loopback and not _is_loopback(master):
+        return f"{name} reaches this host only", False
+    if _BRIDGE.fullmatch(name) and not _leads_to(interface, master):
+        return f"{name} is a bridge within this host", False
+    return None
+
+
+def _is_loopback(master: str | None) -> bool:
+    literal = literal_address(master) if master else None
+    return master == "localhost" or (literal is not None and literal.ip.startswith(("127.", "::1")))
+
+
+def _leads_to(interface: net.Interface, master: str | None) -> bool:
+    route = net.route_to(master) if master is not None else None
+    return route is not None and route.interface == interface.name
