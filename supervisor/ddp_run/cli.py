@@ -126,11 +126,11 @@ def launch(words: tuple[str, ...]) -> int:
 
     plan = make_plan(checked.options, environ, python=sys.executable, master=checked.master)
     if options.dry_run:
-        from ddp_run.plan import plan_file
+        from ddp_run.plan import node_facts, plan_file
 
         for warning in (*checked.options.notes, *checked.warnings):
             sys.stderr.write(f"ddp-run: warning: {warning}\n")
-        sys.stdout.write(plan_file.as_text(plan, ("ddp-run", *words)))
+        sys.stdout.write(plan_file.as_text(plan, ("ddp-run", *words), node_facts.of_plan(plan, environ)))
         return 0
     from ddp_run.supervise.job import supervise
 

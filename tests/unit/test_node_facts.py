@@ -27,7 +27,7 @@ TOKEN = "ghp_" + "a1B2" * 9
 
 def facts(*words: str, **environ: str) -> dict[str, str]:
     options = parse(words or ("train.py",), {}, torch_rows=ROWS)
-    collected = collect(options, environ, "127.0.0.1")
+    collected = collect(options, environ, "127.0.0.1").facts
     check(collected)
     return {fact.name: fact.value for fact in collected}
 
@@ -120,7 +120,7 @@ def test_no_secret_is_told() -> None:
 def test_odd_variables_fit_into_a_message() -> None:
     odd = {f"NCCL_{number}": "\N{GRINNING FACE}\x1b\udc80" * 500 for number in range(150)}
     options = parse(("train.py",), {}, torch_rows=ROWS)
-    join = Join(1, 2, "b", "/r", facts=collect(options, odd, "127.0.0.1"))
+    join = Join(1, 2, "b", "/r", facts=collect(options, odd, "127.0.0.1").facts)
     line = json.dumps(encode(join))
     assert len(line) < LONGEST_LINE
     assert decode(json.loads(line)) == join

@@ -145,7 +145,7 @@ def test_variables_changed_for_the_agent_are_given_back_to_the_ranks() -> None:
 def test_what_torch_sets_by_itself_is_shown_and_left_to_it() -> None:
     several = plan("--nproc-per-node=2", "t.py")
     assert [each.name for each in several.by_torch] == ["OMP_NUM_THREADS"]
-    assert "  OMP_NUM_THREADS" in plan_file.as_text(several, ("ddp-run", "t.py"))
+    assert "  OMP_NUM_THREADS" in plan_file.as_text(several, ("ddp-run", "t.py"), None)
     assert "OMP_NUM_THREADS" not in agent_environment(several, {}, "id")
     for given in (
         plan("t.py"),

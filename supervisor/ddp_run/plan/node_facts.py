@@ -11,11 +11,13 @@ import resource
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from ddp_run.plan import net
 from ddp_run.plan.installed_torch import find_torch_run
+from ddp_run.plan.launch_plan import LaunchPlan
 from ddp_run.settings.options import Options
 from ddp_run.values.node_fact import LONGEST_NAME, MOST_FACTS, Fact, Known
 from ddp_run.values.redaction import redact_mapping
@@ -33,18 +35,35 @@ _NAMES_OF_EACH_NODE = ("_IFNAME", "_FILE", "_DIR", "_DIRECTORY", "_PATH", "_HOME
 """Interfaces and places on a node's own disk."""
 
 
-def collect(options: Options, environ: Mapping[str, str], address: str) -> tuple[Fact, ...]:
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """This node's facts, and how it reaches node 0, whose name or address is `to`; null where there is no way."""
+
+    facts: tuple[Fact, ...]
+    to: str
+    route: net.Route | None
+
+
+def of_plan(plan: LaunchPlan, environ: Mapping[str, str]) -> NodeFacts | None:
+    """What this node will tell the others; null where nodes are not compared, or that fails, as it is for show."""
+    options, master = plan.options, plan.options.master
+    if not options.has_fixed_nodes or options.preflight == "off" or master is None:
+        return None
+    return _or_none(lambda: collect(options, environ, plan.master or master[0]))
+
+
+def collect(options: Options, environ: Mapping[str, str], address: str) -> NodeFacts:
     """This node's facts. `address`: node 0's."""
-    facts = list(_host(options, address))
+    route = _or_none(lambda: net.route_to(address))
+    facts = list(_host(options, route))
     shown = _variables(environ)
     if len(facts) + len(shown) < MOST_FACTS:  # some alone would make the others look as if they were not set
         facts += [Fact(Known.VARIABLES, str(len(shown))), *shown]
-    return tuple(Fact(each.name, _printable(each.value)) for each in facts)
+    return NodeFacts(tuple(Fact(each.name, _printable(each.value)) for each in facts), address, route)
 
 
-def _host(options: Options, address: str) -> Iterator[Fact]:
+def _host(options: Options, route: net.Route | None) -> Iterator[Fact]:
     torch = _or_none(_torch_folder)
-    route = _or_none(lambda: net.route_to(address))
     mtu = _or_none(lambda: net.mtu_of(route.interface)) if route is not None else None
     found: tuple[tuple[Known, str | None], ...] = (
         (Known.PYTHON, platform.python_version()),

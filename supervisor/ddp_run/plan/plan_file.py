@@ -7,18 +7,21 @@ import os
 import platform
 import shlex
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddp_run import __version__
 from ddp_run.plan.launch_plan import RANK_PROGRAM, LaunchPlan, agent_argv, log_dir
 from ddp_run.values.private_files import open_private
 from ddp_run.values.redaction import redact, redact_lines, redact_mapping, redact_words
 
+if TYPE_CHECKING:
+    from ddp_run.plan.node_facts import NodeFacts
 
-def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None) -> dict[str, Any]:
-    """The plan as values for JSON."""
+
+def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None, node: NodeFacts | None) -> dict[str, Any]:
+    """The plan as values for JSON; `node`: what this node is compared with others by, null where it is not."""
     options = plan.options
     folder = log_dir(options) / (run_id or "RUN") / "attempt_0"
     settings: dict[str, Any] = {
@@ -39,6 +42,15 @@ def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None) -> dict[s
         "agent": list(redact_words(agent_argv(plan, folder=folder, rank_program=RANK_PROGRAM, port=None))),
         "versions": {"ddp-run": __version__, "torch": torch_version(), "python": platform.python_version()},
         "host": socket.gethostname(),
+        "node": None if node is None else _of_node(node),
+    }
+
+
+def _of_node(node: NodeFacts) -> dict[str, Any]:
+    route = node.route
+    return {
+        "facts": {fact.name: fact.value for fact in node.facts},
+        "route_to_node_0": None if route is None else {"interface": route.interface, "from": route.ip, "to": node.to},
     }
 
 
@@ -69,18 +81,18 @@ def torch_version() -> str | None:
     return None
 
 
-def write(path: Path, plan: LaunchPlan, argv: Sequence[str], run_id: str) -> None:
+def write(path: Path, plan: LaunchPlan, argv: Sequence[str], run_id: str, node: NodeFacts | None) -> None:
     """Write plan.json. A disk that is full is the journal's to report, so a failure is passed over here."""
     try:
         with open(open_private(path, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as file:
-            file.write(json.dumps(as_data(plan, argv, run_id), indent=2) + "\n")
+            file.write(json.dumps(as_data(plan, argv, run_id, node), indent=2) + "\n")
     except OSError:
         pass
 
 
-def as_text(plan: LaunchPlan, argv: Sequence[str]) -> str:
-    """What `--dry-run` prints: values that somebody set, then defaults, then environment and the agent's command."""
-    data = as_data(plan, argv, None)
+def as_text(plan: LaunchPlan, argv: Sequence[str], node: NodeFacts | None) -> str:
+    """What `--dry-run` prints: values that somebody set, then defaults, environment, node, and the agent's command."""
+    data = as_data(plan, argv, None, node)
     lines = ["options"]
     chosen = {name: each for name, each in data["options"].items() if each["origin"] != "default"}
     defaults = {name: each for name, each in data["options"].items() if each["origin"] == "default"}
@@ -92,6 +104,18 @@ def as_text(plan: LaunchPlan, argv: Sequence[str]) -> str:
     lines.append("environment added for the agent and the ranks")
     for name, each in data["environment"].items():
         lines.append(f"  {name:<38} {each['value']:<16} {each['origin']}")
+    lines += _node_lines(data["node"]) if node is not None else []
     lines.append("command of the agent")
     lines.append("  " + shlex.join(data["agent"]))
     return "\n".join(lines) + "\n"
+
+
+def _node_lines(node: Mapping[str, Any]) -> list[str]:
+    route = node["route_to_node_0"]
+    way = "not known" if route is None else f"from {route['from']} on {route['interface']} to {route['to']}"
+    return [
+        "this node, as it is compared with the others before the start",
+        *(f"  {name:<38} {value}" for name, value in node["facts"].items()),
+        "route to node 0, which is not compared",
+        f"  {way}",
+    ]

@@ -336,7 +336,12 @@ class _Job:
         """What may wait until the agent runs: the plan's file, and what the user should know."""
         from ddp_run.plan import plan_file
 
-        plan_file.write(self.folder.plan, self.plan, self.argv, self.folder.run_id)
+        node = None
+        if self.plan.options.has_fixed_nodes:
+            from ddp_run.plan import node_facts
+
+            node = node_facts.of_plan(self.plan, self.environ)
+        plan_file.write(self.folder.plan, self.plan, self.argv, self.folder.run_id, node)
         for warning in self.warnings:
             self.output.say(warning, level="warning")
         if self.folder.note is not None:

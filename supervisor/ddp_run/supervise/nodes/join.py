@@ -57,7 +57,7 @@ def _facts(options: Options, environ: Mapping[str, str], address: str, ears: Ear
     if options.preflight == "off":
         return ()
     try:
-        return node_facts.collect(options, environ, address)
+        return node_facts.collect(options, environ, address).facts
     except Exception as error:
         ears.emit(Noted(now(), f"this node is not compared with others: {type(error).__name__}: {error}"))
         return ()
