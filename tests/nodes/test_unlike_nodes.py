@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -20,8 +21,14 @@ def test_a_difference_is_said_once_on_node_0(cluster: Cluster, start_job: StartJ
     said = "nodes differ in NCCL_ALGO: Ring on node 0 (node0), Tree on node 1 (node1); a job of such nodes often fails"
     assert [outcome.stderr.count(said) for outcome in outcomes] == [1, 0]
     assert outcomes[1].stderr == ""
-    (table,) = [each["text"] for each in outcomes[0].named("Noted") if each["text"].startswith("nodes compared: ")]
-    assert "interface to node 0: eth0 on nodes 0-1" in table
+    (compared,) = outcomes[0].named("NodesCompared")
+    assert [said.partition(":")[0] for said in compared["breaking"]] == ["NCCL_ALGO"]
+    assert "interface to node 0: eth0 on nodes 0-1" in compared["alike"]
+    assert "wall clock minus node 0's: 0.0 s on nodes 0-1" in compared["alike"]
+    assert outcomes[0].folder is not None
+    facts = outcomes[0].folder / "nodes" / "facts.txt"
+    assert f"all that was compared: {facts}" in outcomes[0].stderr
+    assert ["!", "NCCL_ALGO", "Ring", "Tree"] in [line.split() for line in facts.read_text().splitlines()]
 
 
 @pytest.mark.slow_system
@@ -30,7 +37,7 @@ def test_nothing_is_compared_without_the_checks(cluster: Cluster, start_job: Sta
     job.start(1, env={"NCCL_ALGO": "Tree"})
     for outcome in job.wait():
         assert (outcome.code, outcome.stderr) == (0, "")
-        assert not any(each["text"].startswith("nodes compared") for each in outcome.named("Noted"))
+        assert not outcome.named("NodesCompared")
 
 
 @pytest.mark.parametrize("strict_on", [0, pytest.param(1, marks=pytest.mark.slow_system)])
@@ -49,6 +56,37 @@ def test_unlike_nodes_end_with_78_where_that_is_asked_for(
     title = "nodes differ in NCCL_ALGO: Ring on node 0 (node0), Tree on node 1 (node1) (--preflight strict)"
     for outcome in outcomes:
         assert (outcome.code, outcome.verdict["outcome"], outcome.verdict["title"]) == (78, "refused", title)
-        assert outcome.verdict["attempts"] == 1
-        assert f"error: {title}" in outcome.stderr
+        assert (outcome.verdict["cause"], outcome.verdict["attempts"]) == ("unlike-nodes", 1)
+        assert outcome.stderr.count("nodes differ in") == 1
+        assert f"error[DDP105]: {title}" in outcome.stderr
+        assert " outcome=refused cause=unlike-nodes code=DDP105 " in outcome.stderr
         assert "sum" not in outcome.stdout
+
+
+@pytest.mark.slow_system
+def test_a_known_difference_is_named_beside_a_failure_that_it_may_explain(
+    cluster: Cluster, start_job: StartJob, tmp_path: Path
+) -> None:
+    """Each node has another script: that of node 1 raises."""
+    for node, text in enumerate(("import time; time.sleep(60)", "raise ValueError('old script')")):
+        folder = tmp_path / f"scripts_{node}"
+        folder.mkdir()
+        (folder / "train.py").write_text(text)
+    job = start_job(cluster, tmp_path / "scripts_0" / "train.py", later=(1,))
+    other = start_job(cluster, tmp_path / "scripts_1" / "train.py", later=(0,))
+    first, second = job.wait_for(0), other.wait_for(1)
+    assert (first.code, second.code) == (1, 1)
+    assert first.verdict["cause"] == second.verdict["cause"] == "python-exception"
+    assert first.stderr.count("= note: a possible reason: nodes differ in script (SHA-256): ") == 1
+
+
+@pytest.mark.slow_system
+def test_an_interface_that_is_down_is_refused(cluster: Cluster, start_job: StartJob) -> None:
+    """Before anything starts, where --backend says that the ranks use it; a warning else."""
+    cluster.node(0).run("ip", "link", "add", "spare0", "type", "veth", "peer", "name", "spare1")
+    options = ("--backend", "gloo", "--nproc-per-node", 1)
+    job = start_job(cluster, TRAIN, "--steps", 2, later=(0, 1), options=options)
+    job.start(0, env={"GLOO_SOCKET_IFNAME": "spare0"})
+    outcome = job.wait_for(0)
+    assert (outcome.code, outcome.folder) == (2, None)
+    assert "error[DDP204]: GLOO_SOCKET_IFNAME=spare0: spare0 is down" in outcome.stderr

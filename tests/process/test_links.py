@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from tests.waiting import limit
 
+from ddp_run.evidence.model import Evidence
 from ddp_run.judge import of_nodes
+from ddp_run.judge.diagnose import judge
 from ddp_run.judge.of_nodes import Ends, NodeReport
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
@@ -23,7 +25,7 @@ from ddp_run.record.events import (
     AllRanksEnded,
     Event,
     MonotonicNs,
-    Noted,
+    NodesCompared,
     PeerFailed,
     Rank,
     RankExited,
@@ -40,7 +42,7 @@ from ddp_run.supervise.nodes.agreement import Ears, Place, job_key
 from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.member import Member
-from ddp_run.supervise.nodes.messages import Agreed, Failing, Join, Message, Ping, Report, decode, encode
+from ddp_run.supervise.nodes.messages import Agreed, Failing, Join, Message, Ping, Pong, Report, decode, encode
 from ddp_run.values.node_fact import Fact
 
 KEY, _SECRET = job_key({"DDP_RUN_SECRET": "hush"}, "job")
@@ -534,7 +536,7 @@ def unlike(loop: Loop, place: Place, *, strict: bool = False) -> list[Run]:
     ]
     hub = runs[0].side
     assert isinstance(hub, Hub)
-    serve(loop, lambda: len(hub._nodes) == 2)
+    serve(loop, lambda: bool(runs[0].events))
     return runs
 
 
@@ -543,10 +545,16 @@ DIFFERENCE = "nodes differ in torch: 2.13.0 on nodes 0-1, 2.12.1 on node 2 (c)"
 
 def test_how_nodes_differ_is_said_once(loop: Loop, place: Place) -> None:
     runs = unlike(loop, place)
-    assert runs[0].said == [f"{DIFFERENCE}; a job of such nodes often fails"]
-    (noted,) = runs[0].events
-    assert isinstance(noted, Noted)
-    assert noted.text == "nodes compared: torch: 2.13.0 on nodes 0-1, 2.12.1 on node 2 (c)"
+    facts = Path(place.folder) / "nodes" / "facts.txt"
+    assert runs[0].said == [
+        f"{DIFFERENCE}; a job of such nodes often fails",
+        f"all that was compared: {facts}",
+    ]
+    (compared,) = runs[0].events
+    assert isinstance(compared, NodesCompared)
+    assert (compared.breaking, compared.differing, compared.refused) == ((DIFFERENCE[16:],), (), False)
+    assert compared.alike == ("wall clock minus node 0's: 0.0 s on nodes 0-2",)
+    assert "! torch" in facts.read_text()
     hub, one = runs[0].side, runs[1].side
     assert isinstance(hub, Hub)
     assert isinstance(one, Member)
@@ -554,8 +562,31 @@ def test_how_nodes_differ_is_said_once(loop: Loop, place: Place) -> None:
     before = hub._nodes[1].link
     one._link.close()
     serve(loop, lambda: hub._nodes[1].link is not before and hub._nodes[1].closed_at is None)
-    assert len(runs[0].said) == 1
+    assert len(runs[0].said) == 2
     assert [run.told for run in runs] == [[], [], []]
+    for run in runs:
+        run.side.close()
+
+
+@pytest.mark.parametrize(("wall_s", "seconds"), [(-300.0, "-300.0"), (0.0, "0.0"), (None, None)])
+def test_a_nodes_wall_clock_is_measured(loop: Loop, wall_s: float | None, seconds: str | None) -> None:
+    one, other = connected()
+    link = End(loop, one, KEY, is_server=True).link
+    node = hub_module._Node(Join(1, 2, "b", "/r"), link)
+    node.pinged = 7, time.monotonic_ns()
+    wall = None if wall_s is None else time.time_ns() + round(wall_s * 1e9)
+    hub_module._measure(node, Pong(7, time.monotonic_ns(), wall))
+    assert [fact.value for fact in node.clock] == ([] if seconds is None else [seconds])
+    link.close()
+    other.close()
+
+
+def test_a_clock_that_nobody_tells_is_not_waited_for(loop: Loop, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "_measure", lambda _node, _pong: None)
+    runs = unlike(loop, place)
+    (compared,) = runs[0].events
+    assert isinstance(compared, NodesCompared)
+    assert compared.breaking == (DIFFERENCE[16:],)
     for run in runs:
         run.side.close()
 
@@ -571,11 +602,17 @@ def test_nodes_that_must_be_alike_do_not_run_if_they_differ(loop: Loop, place: P
     for run in runs[1:]:
         assert isinstance(run.side, Member)
         run.side._send(Report(0, ended))
-    agreed = runs[0].side.agree(0, ended, Ends(), (), lambda verdict: Decision(False, str(verdict.outcome)))
-    assert (agreed[0].exit_code, agreed[0].code, agreed[1].reason) == (78, "DDP602", "refused")
+    (compared,) = runs[0].events
+    assert isinstance(compared, NodesCompared)
+    assert runs[0].said == []
+    own = judge(Evidence(unlike=compared))
+    agreed = runs[0].side.agree(0, own, Ends(), (), lambda verdict: Decision(False, str(verdict.outcome)))
+    assert (agreed[0].exit_code, agreed[0].cause, agreed[1].reason) == (78, "unlike-nodes", "refused")
+    assert agreed[0].title == f"{DIFFERENCE} (--preflight strict)"
     assert [run.side.agree(0, ended, Ends(), (), refused) for run in runs[1:]] == [agreed, agreed]
     for run in runs:
-        again = of_nodes.again(ended, NodeReport(0, "a", "/r", ended, here=True), run.events)
+        said = own if run is runs[0] else ended
+        again = of_nodes.again(said, NodeReport(0, "a", "/r", said, here=True), run.events)
         assert again == agreed[0]
         run.side.close()
 

@@ -39,6 +39,7 @@ PURE = (
     *("evidence.childfailed", "evidence.crash_text"),
     *("observe.stack_text", "observe.close_look", "observe.stall_watch", "observe.lateness", "observe.progress"),
     *("observe.ras_text", "observe.stall_quotes", "tell.verdict_text", "tell.catalogue_text", "tell.quoted_traceback"),
+    "tell.node_table",
     *("values.frozen", "values.exit_status", "values.problem", "values.secret_forms", "values.secret_names"),
     *("values.secret_urls", "values.redaction", "values.lines", "values.raw_lines", "values.stop_signals"),
     *("values.typed_fields", "values.sealed", "supervise.nodes.messages", "supervise.nodes.failing"),

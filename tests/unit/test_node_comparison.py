@@ -7,7 +7,9 @@ import time
 import pytest
 from tests.waiting import limit
 
-from ddp_run.judge.unlike_nodes import compare, refusal, table, warnings
+from ddp_run.judge.unlike_nodes import Row, clock, compare, compared, warnings
+from ddp_run.record.events import MonotonicNs, NodesCompared
+from ddp_run.tell import node_table
 from ddp_run.values.node_fact import Fact, Known
 
 Facts = dict[int, list[Fact]]
@@ -23,28 +25,33 @@ def of(*values: dict[str, str]) -> Facts:
 
 
 def said(*values: dict[str, str]) -> tuple[str, ...]:
-    return warnings(compare(of(*values)), HOSTS)
+    """Without the line that names the file."""
+    lines = warnings(compare(of(*values)), HOSTS, "nodes/facts.txt")
+    assert not lines or "all that was compared: nodes/facts.txt" in lines[-1]
+    return lines[:-1]
+
+
+def kept(rows: tuple[Row, ...], *, strict: bool = False) -> NodesCompared:
+    return compared(MonotonicNs(1), rows, HOSTS, strict=strict)
 
 
 def test_alike_nodes_are_not_spoken_of() -> None:
     assert said(*[{Known.TORCH: "2.13.0", "NCCL_ALGO": "Ring"}] * 3) == ()
     assert compare({}) == ()
-    assert table((), HOSTS) == ""
+    assert not kept((), strict=True).refused
 
 
 def test_what_breaks_jobs_comes_first() -> None:
     rows = compare(of({Known.MTU: "9000", Known.TORCH: "2.13.0"}, {Known.MTU: "1500", Known.TORCH: "2.12.1"}))
     torch = "torch: 2.13.0 on node 0 (gpu-0), 2.12.1 on node 1 (gpu-1)"
     mtu = "MTU towards node 0: 9000 on node 0 (gpu-0), 1500 on node 1 (gpu-1)"
-    assert warnings(rows, HOSTS) == (
+    assert warnings(rows, HOSTS, "F") == (
         f"nodes differ in {torch}; a job of such nodes often fails",
         f"nodes differ in {mtu}",
+        "all that was compared: F",
     )
-    assert table(rows, HOSTS).startswith(f"nodes compared: {torch}; {mtu}; ")
-    verdict = refusal(rows, HOSTS)
-    assert verdict is not None
-    assert (verdict.outcome, verdict.exit_code, verdict.cause) == ("refused", 78, "version-mismatch")
-    assert verdict.title == f"nodes differ in {torch} (--preflight strict)"
+    assert kept(rows) == NodesCompared(MonotonicNs(1), (torch,), (mtu,), ("variables: ? on nodes 0-1",), refused=False)
+    assert kept(rows, strict=True).refused
 
 
 @pytest.mark.parametrize(
@@ -68,7 +75,7 @@ def test_what_breaks_jobs_comes_first() -> None:
 def test_which_differences_count(name: str, one: str, other: str, differs: bool, breaks: bool) -> None:
     (row,) = [row for row in compare(of({name: one}, {name: other})) if row.name == name]
     assert (row.differs, row.breaks) == (differs, breaks)
-    assert (refusal([row], HOSTS) is not None) == breaks
+    assert kept((row,), strict=True).refused == breaks
 
 
 def test_a_variable_that_one_node_lacks_is_a_difference() -> None:
@@ -80,7 +87,7 @@ def test_a_variable_that_one_node_lacks_is_a_difference() -> None:
 
 def test_who_does_not_know_is_not_compared() -> None:
     facts = of({Known.DRIVER: "570.1", "NCCL_ALGO": "Ring"}, {Known.DRIVER: "570.1", "NCCL_ALGO": "Ring"}) | {2: []}
-    assert warnings(compare(facts), HOSTS) == ()
+    assert warnings(compare(facts), HOSTS, "F") == ()
 
 
 def test_sizes_are_for_people() -> None:
@@ -90,8 +97,7 @@ def test_sizes_are_for_people() -> None:
 
 def test_few_lines_and_short_ones() -> None:
     lines = said(*[{f"NCCL_{number}": str(node) * 100 for number in range(20)} for node in range(9)])
-    assert len(lines) == 9
-    assert lines[-1] == "nodes differ in 12 more: see events.jsonl"
+    assert len(lines) == 8
     assert all(len(line) < 420 for line in lines)
     assert "5 other values on 5 nodes" in lines[0]
 
@@ -103,9 +109,13 @@ def test_a_thousand_nodes_take_no_time() -> None:
     values[500][Known.TORCH] = "2.12.1"
     facts = of(*values)
     began = time.monotonic()
-    lines = warnings(compare(facts), HOSTS)
+    rows = compare(facts)
+    torch, variable, _where = warnings(rows, HOSTS, "F")
+    text = node_table.render(rows, HOSTS)
     assert time.monotonic() - began < limit(0.5)
-    torch, variable = lines
+    header, first = text.splitlines()[2:4]
+    assert first.split() == ["!", "torch", "2.13.0", "2.13.0", "2.12.1"]
+    assert len(header) < 160
     assert torch.startswith("nodes differ in torch: 2.13.0 on nodes 0-499,501-999, 2.12.1 on node 500 (gpu-500);")
     assert variable.startswith("nodes differ in NCCL_7: 8 on 500 nodes (0,2,4")
     assert len(variable) < 200
@@ -116,3 +126,45 @@ def test_what_nodes_make_up_harms_nothing() -> None:
     facts[0].append(Fact(Known.SHM, "9" * 400))
     facts[1].append(Fact(Known.SHM, "\N{SUPERSCRIPT TWO}"))
     assert len(compare(facts)) <= 400
+
+
+def test_the_table_has_a_column_for_nodes_that_are_alike() -> None:
+    alike: dict[str, str] = {Known.TORCH: "2.13.0", Known.SHM: "67108864"}
+    rows = compare(of(alike, alike, alike, {Known.TORCH: "2.12.1", Known.MTU: "1500"}))
+    header, *lines = node_table.render(rows, HOSTS).splitlines()[2:]
+    assert header.split("  ", 1)[1].split() == ["nodes", "0-2", "node", "3", "(gpu-3)"]
+    column = header.index("nodes 0-2")
+    assert {line[:column].strip(): line[column:].split("  ", 1)[0] for line in lines} == {
+        "! torch": "2.13.0",
+        "variables": "?",
+        "size of /dev/shm": "64.0 MiB",
+        "MTU towards node 0": "-",
+    }
+    assert [line.split()[-1] for line in lines] == ["2.12.1", "?", "-", "1500"]
+
+
+def test_nodes_of_many_kinds_are_listed_by_value() -> None:
+    """A thousand columns could not be read."""
+    rows = compare(of(*[{Known.TORCH: "2.13.0", "NCCL_X": str(node)} for node in range(1000)]))
+    lines = node_table.render(rows, HOSTS).splitlines()
+    assert len(lines) < 40
+    assert lines[2] == "* NCCL_X"
+    assert lines[3].split() == ["0", "node", "0", "(gpu-0)"]
+    assert lines[23].strip() == "and 980 other values"
+    assert any("nodes 0-999" in line for line in lines)
+
+
+def test_clocks_that_are_nearly_alike_are_no_difference() -> None:
+    def clocks(*seconds: float, error: float = 0.001) -> tuple[Row, ...]:
+        return compare({node: clock(round(each * 1e9), round(error * 1e9)) for node, each in enumerate(seconds)})
+
+    (near,), (apart,), (far,) = clocks(0, 0.9), clocks(0, 2.44), clocks(0, -0.02, -300)
+    assert (near.differs, apart.differs, far.differs) == (False, True, True)
+    assert not any(row.breaks for row in (near, apart, far))
+    assert warnings([near, apart], HOSTS, "F") == ()
+    assert warnings([far], HOSTS, "F")[0] == (
+        "nodes differ in wall clock minus node 0's: 0.0 s on nodes 0-1, -300.0 s on node 2 (gpu-2)"
+        "; certificates and tokens may be refused"
+    )
+    assert kept((apart,)).differing == ("wall clock minus node 0's: 0.0 s on node 0 (gpu-0), 2.4 s on node 1 (gpu-1)",)
+    assert clocks(0, 300, error=0.4) == ()

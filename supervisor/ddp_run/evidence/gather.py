@@ -32,6 +32,7 @@ from ddp_run.record.events import (
     KernelLogged,
     MonotonicNs,
     NativeFramesSeen,
+    NodesCompared,
     NotEnded,
     ProgressSampled,
     Rank,
@@ -107,6 +108,7 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
         survivors=tuple(_death(folder, part, start, ends, share) for start in alive if not ends.died(start)),
         hung_s=hung.after_s if hung is not None else None,
         hung_at=hung.at if hung is not None else None,
+        unlike=next((e for e in part.events if isinstance(e, NodesCompared)), None),
     )
 
 

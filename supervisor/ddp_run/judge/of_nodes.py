@@ -61,6 +61,9 @@ class NodeReport:
 def of_nodes(reports: Sequence[NodeReport]) -> Verdict:
     """One verdict for all."""
     told = [report for report in reports if report.verdict is not None]
+    for report in told:
+        if report.verdict is not None and report.verdict.outcome == "refused":  # node 0's: it was not to start
+            return report.verdict
     own = sorted((report for report in told if _is_own(report)), key=_when)
     if own:
         return _failed(own, reports)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ddp_run.judge import judging, of_nodes
+from ddp_run.judge import judging, known_differences, of_nodes
 from ddp_run.judge.of_nodes import Ends, NodeReport
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import file_names, journal
@@ -28,6 +28,7 @@ def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
     else:
         ends = of_nodes.ends_of(events, made[-1])
         verdict = _agreed(folder, started, verdict, ends, of_attempt(events, made[-1]).events)
+        verdict = known_differences.noted(verdict, events)
         if ended_before_retry(events) is not None:
             verdict = judging.final(verdict, events)
             verdict = _agreed(folder, started, verdict, Ends(), after_retry_was_decided(events))

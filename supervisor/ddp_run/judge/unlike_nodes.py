@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddp_run.judge.catalogue import rule_named
-from ddp_run.judge.verdict import Finding, Verdict
+from ddp_run.record.events import MonotonicNs, NodesCompared
 from ddp_run.values.frozen import frozen
 from ddp_run.values.node_fact import Fact, Known
+from ddp_run.values.redaction import redact_value
 from ddp_run.values.words import named_nodes, node_name, size_in_words
 
-UNFIT = 78
-"""sysexits.h EX_CONFIG: the nodes are not fit for the job."""
-_VERSIONS = frozenset({Known.PYTHON, Known.TORCH, Known.CUDA, Known.NCCL})
 _MUST_AGREE = frozenset(
     {Known.TORCH, Known.CUDA, Known.NCCL, Known.SCRIPT}
     # Each rank takes these for itself: another algorithm, protocol, transport or buffer size than its peer's
@@ -28,6 +25,12 @@ _MAY_DIFFER = frozenset({Known.RANKS, Known.INTERFACE, Known.VARIABLES})
 _SIZES = frozenset({Known.SHM, Known.LOCKED_MEMORY})
 _SIZES_ALIKE = 1.1
 """The kernel makes both of the size of memory, which is not quite the same on two hosts of one kind."""
+_CLOCKS_ALIKE_S = 1.0
+"""Logs of nodes whose clocks differ by more cannot be laid side by side."""
+_CLOCKS_USABLE_S = 120.0
+"""Certificates and tokens may be refused where clocks differ by more: then it is said, and not only noted."""
+_CLOCK_ERROR_NS = 250_000_000
+"""A clock that is known less well is not compared."""
 _NOT_SET = "not set"
 _MEANS_NOT_SET = {"NCCL_IB_DISABLE": "0", "TORCH_DISTRIBUTED_DEBUG": "OFF"}
 _MOST_ROWS = 400
@@ -39,12 +42,22 @@ _LONGEST_NODES = 40
 
 @frozen
 class Row:
-    """One fact, and which nodes have which value of it: by the lowest node. `breaks`: jobs of such nodes often fail."""
+    """One fact, and which nodes have which value of it: by the lowest node."""
 
     name: str
     values: tuple[tuple[str, tuple[int, ...]], ...]
     differs: bool
     breaks: bool
+    """Jobs of such nodes often fail."""
+    noted: bool = False
+    """The difference is worth a note only, and no line on the console."""
+
+
+def clock(offset_ns: int, error_ns: int) -> tuple[Fact, ...]:
+    """The fact of a node's wall clock, which is so far before node 0's: none where that is not known well enough."""
+    if error_ns > _CLOCK_ERROR_NS:
+        return ()
+    return (Fact(Known.CLOCK, f"{round(offset_ns / 1e9, 1) + 0:.1f}"),)  # + 0: not "-0.0"
 
 
 def compare(facts: Mapping[int, Sequence[Fact]]) -> tuple[Row, ...]:
@@ -68,9 +81,13 @@ def compare(facts: Mapping[int, Sequence[Fact]]) -> tuple[Row, ...]:
 
 def _row(name: str, column: Mapping[str, Sequence[int]]) -> Row:
     differs = len(column) > 1 and name not in _MAY_DIFFER and not (name in _SIZES and _near(list(column)))
+    apart_s = _apart_s(list(column)) if name == Known.CLOCK else None
+    if apart_s is not None:
+        differs = apart_s > _CLOCKS_ALIKE_S
     breaks = name in _MUST_AGREE or (name == Known.PYTHON and len({_minor(value) for value in column}) > 1)
     values = sorted(((value, tuple(nodes)) for value, nodes in column.items()), key=lambda each: each[1])
-    return Row(name, tuple(values), differs, differs and breaks)
+    noted = apart_s is not None and differs and apart_s <= _CLOCKS_USABLE_S
+    return Row(name, tuple(values), differs, differs and breaks, noted)
 
 
 def _is_variable(name: str) -> bool:
@@ -87,6 +104,15 @@ def _near(sizes: Sequence[str]) -> bool:
     return len(numbers) == len(sizes) and max(numbers) <= _SIZES_ALIKE * min(numbers)
 
 
+def _apart_s(clocks: Sequence[str]) -> float | None:
+    """How far the earliest and the latest are apart; null where one is no number."""
+    try:
+        numbers = [float(each) for each in clocks]
+    except ValueError:
+        return None
+    return max(numbers) - min(numbers)
+
+
 def _size(value: str) -> int | None:
     return int(value) if value.isdecimal() and len(value) < 20 else None
 
@@ -94,54 +120,52 @@ def _size(value: str) -> int | None:
 # ------------------------------------------------------------------------------------------------ in words
 
 
-def warnings(rows: Sequence[Row], hosts: Mapping[int, str]) -> tuple[str, ...]:
-    """A line for each difference, and one for those that are too many."""
-    differing = [row for row in rows if row.differs]
-    lines = [
-        f"nodes differ in {_in_words(row, hosts)}" + ("; a job of such nodes often fails" if row.breaks else "")
-        for row in differing[:_MOST_LINES]
-    ]
-    more = len(differing) - len(lines)
-    return (*lines, f"nodes differ in {more} more: see events.jsonl") if more else tuple(lines)
+def warnings(rows: Sequence[Row], hosts: Mapping[int, str], more_in: str) -> tuple[str, ...]:
+    """A line for each difference, one for those that are too many, and where all are: `more_in`."""
+    told = [row for row in rows if row.differs and not row.noted]
+    if not told:
+        return ()
+    lines = [f"nodes differ in {_in_words(row, hosts)}{_consequence(row)}" for row in told[:_MOST_LINES]]
+    more = f"nodes differ in {len(told) - len(lines)} more; " if len(told) > len(lines) else ""
+    return (*lines, f"{more}all that was compared: {more_in}")
 
 
-def table(rows: Sequence[Row], hosts: Mapping[int, str]) -> str:
-    """The whole comparison, for the journal; empty where there was nothing to compare."""
-    return f"nodes compared: {'; '.join(_in_words(row, hosts) for row in rows)}" if rows else ""
+def _consequence(row: Row) -> str:
+    if row.name == Known.CLOCK:
+        return "; certificates and tokens may be refused"
+    return "; a job of such nodes often fails" if row.breaks else ""
 
 
-def refusal(rows: Sequence[Row], hosts: Mapping[int, str]) -> Verdict | None:
-    """The job's verdict with `--preflight strict`; null where no difference breaks jobs."""
-    breaking = [row for row in rows if row.breaks]
-    if not breaking:
-        return None
-    first = breaking[0]
-    more = f", and in {len(breaking) - 1} more" if len(breaking) > 1 else ""
-    title = f"nodes differ in {_in_words(first, hosts)}{more} (--preflight strict)"
-    advice = ("make the nodes alike, or use --preflight auto, which only warns",)
-    verdict = Verdict("refused", UNFIT, title=title, confidence="certain", phase="launch", advice=advice)
-    rule = rule_named("version-mismatch") if first.name in _VERSIONS else None
-    if rule is not None:
-        verdict = verdict.with_finding(Finding(rule, None, title, (), advice))
-    return verdict.without_secrets()
+def compared(at: MonotonicNs, rows: Sequence[Row], hosts: Mapping[int, str], *, strict: bool) -> NodesCompared:
+    """The whole comparison, for the journal. `strict`: a difference that breaks jobs ends this one."""
+    breaking = tuple(_in_words(row, hosts) for row in rows if row.breaks)
+    differing = tuple(_in_words(row, hosts) for row in rows if row.differs and not row.breaks)
+    alike = tuple(_in_words(row, hosts) for row in rows if not row.differs)
+    return redact_value(NodesCompared(at, breaking, differing, alike, strict and bool(breaking)))
 
 
 def _in_words(row: Row, hosts: Mapping[int, str]) -> str:
     """`torch: 2.13.0 on nodes 0,2, 2.12.1 on node 1 (gpu-07)`."""
-    shown = [f"{_value(row.name, value)} on {_nodes(nodes, hosts)}" for value, nodes in row.values[:_MOST_VALUES]]
+    first = row.values[:_MOST_VALUES]
+    shown = [f"{shown_value(row.name, value)} on {shown_nodes(nodes, hosts)}" for value, nodes in first]
     if rest := row.values[_MOST_VALUES:]:
         shown.append(f"{len(rest)} other values on {sum(len(nodes) for _value, nodes in rest)} nodes")
     return f"{row.name}: {', '.join(shown)}"
 
 
-def _value(name: str, value: str) -> str:
+def shown_value(name: str, value: str) -> str:
+    """A fact's value for people, cut to a length that fits into a line."""
     size = _size(value) if name in _SIZES else None
-    value = size_in_words(size) if size is not None else value
+    if size is not None:
+        value = size_in_words(size)
+    elif name == Known.CLOCK:
+        value = f"{value} s"
     value = value or "empty"
     return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}…"
 
 
-def _nodes(nodes: Sequence[int], hosts: Mapping[int, str]) -> str:
+def shown_nodes(nodes: Sequence[int], hosts: Mapping[int, str]) -> str:
+    """`node 1 (gpu-07)`, `nodes 0-6`, and of a long list its beginning."""
     if len(nodes) == 1:
         return node_name(nodes[0], hosts.get(nodes[0]))
     named = named_nodes(nodes)

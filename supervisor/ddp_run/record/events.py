@@ -440,6 +440,21 @@ class PeerFailed:
 
 
 @frozen
+class NodesCompared:
+    """How the nodes of the job differ before its ranks start, on node 0: a line for each fact.
+
+    `breaking`: differences that often break jobs; `refused`: the job is ended for them (--preflight strict).
+    """
+
+    at: MonotonicNs
+    breaking: tuple[str, ...]
+    differing: tuple[str, ...]
+    """Other differences."""
+    alike: tuple[str, ...]
+    refused: bool
+
+
+@frozen
 class NodeReported:
     """What another node said of its attempt, on node 0: its verdict (JSON), or why there is none.
 
@@ -569,6 +584,7 @@ Kept = (
     | StallEnded
     | NotEnded
     | RanksEnded
+    | NodesCompared
     | NodeReported
     | VerdictAgreed
     | Noted

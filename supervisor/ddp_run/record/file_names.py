@@ -15,6 +15,8 @@ LATEST = "latest"
 NODES = "nodes"
 """On node 0: a folder for each other node, with its own verdict and the end of the named rank's stderr."""
 STDERR_END = "stderr_end.log"
+FACTS = "facts.txt"
+"""In that folder: how the nodes were compared before the start."""
 
 AGENT_LOG = "agent.log"
 RAS = "ras.txt"

@@ -36,6 +36,8 @@ class Known(StrEnum):
     OPEN_FILES = "limit of open files"
     LOCKED_MEMORY = "limit of locked memory"
     SHM = "size of /dev/shm"
+    CLOCK = "wall clock minus node 0's"
+    """Measured by node 0; in seconds, as `clock` has it."""
     VARIABLES = "variables"
     """How many of them are given: whichever is not among them is not set."""
 

@@ -9,11 +9,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from ddp_run.judge import unlike_nodes
-from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, by_clock_of, of_nodes, reported
+from ddp_run.judge import known_differences, unlike_nodes
+from ddp_run.judge.of_nodes import Ends, NodeReport, by_clock_of, of_nodes, reported
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record.events import AllRanksEnded, Event, Noted, PeerFailed, RanksEnded, RankStarted
+from ddp_run.record.events import (
+    AllRanksEnded,
+    Event,
+    NodesCompared,
+    Noted,
+    PeerFailed,
+    RanksEnded,
+    RankStarted,
+)
+from ddp_run.record.file_names import EVENTS
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import (
     BEAT_S,
@@ -31,12 +40,17 @@ from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import Agreed, End, EndedWell, Failing, Join, Message, Paused, Ping, Pong, Report
 from ddp_run.supervise.nodes.reach import if_this_host
-from ddp_run.tell.node_files import keep_report
+from ddp_run.tell import node_table
+from ddp_run.tell.node_files import keep_facts, keep_report
 from ddp_run.values.addresses import is_local
+from ddp_run.values.node_fact import Fact
 from ddp_run.values.words import named_nodes, node_name
 
 _BACKLOG = 1024
 _LAST_WORD_S = 2.0
+_UNKNOWN_NS = 1 << 62
+_CLOCKS_S = 2.0
+"""How long the comparison of all nodes waits for the answers that tell their clocks."""
 _MOST_FOLLOWERS = 64
 _GREETING_S = 10.0
 """How long a connection may stay that does not say which node it is."""
@@ -53,12 +67,19 @@ class _Node:
     pinged: tuple[int, int] = (0, 0)
     """Number and time (ns) of the last ping."""
     offset_ns: int = 0
-    error_ns: int = 1 << 62
+    error_ns: int = _UNKNOWN_NS
+    wall_offset_ns: int | None = None
+    """Its wall clock minus ours, known to `error_ns` when it was measured."""
     paused: bool = False
     ended_well: bool = False
     """All its ranks have."""
     report: Report | None = None
     lost: str | None = None
+
+    @property
+    def clock(self) -> tuple[Fact, ...]:
+        """Its wall clock, as a fact to compare."""
+        return () if self.wall_offset_ns is None else unlike_nodes.clock(self.wall_offset_ns, self.error_ns)
 
 
 @final
@@ -88,8 +109,9 @@ class Hub:
         """Nodes did not join in time."""
         self._compared = place.facts == ()
         """The nodes were, or are not to be."""
-        self._refusal: Verdict | None = None
-        """They differ, and the job is not to run then."""
+        self._complete_at: float | None = None
+        """On time.monotonic(): since when all are here."""
+        self._differences: tuple[NodesCompared, ...] = ()
         self._listener = _listener(place.address, place.port)
         ears.loop.watch(self._listener.fileno(), self._accept)
         self._beat()
@@ -125,10 +147,7 @@ class Hub:
             reports += [NodeReport(rank, "", "", None, self._did_not_join()) for rank in self._absent()]
         for report in reports[1:]:
             self._ears.emit(reported(now(), report))
-        verdict = of_nodes(reports)
-        if self._refusal is not None and verdict.outcome != "succeeded":
-            verdict = self._refusal
-            self._ears.emit(agreed(now(), verdict, place.host, place.folder))
+        verdict = known_differences.noted(of_nodes(reports), self._differences)
         decision = self._possible(decide(verdict), reports)
         # the whole list of a thousand ranks that followed is here; a thousand times it is 100 MB
         short = replace(verdict, collateral=verdict.collateral[:_MOST_FOLLOWERS])
@@ -222,6 +241,7 @@ class Hub:
         match message:
             case Pong():
                 _measure(found, message)
+                self._compare_when_known()
             case Failing(attempt, said) if attempt == self._attempt:
                 self._end_all(found.join.node_rank, found.join.host, said)
             case Paused(on):
@@ -271,32 +291,44 @@ class Hub:
             link.send(EndedWell(self._attempt))
         if self._first is not None:
             link.send(End(self._attempt, place.node_rank, place.host, "the job is ending"))
-        elif not self._compared and not self._absent():
+        elif self._complete_at is None and not self._absent():
+            self._complete_at = time.monotonic()
+            self._compare_when_known()
+
+    def _compare_when_known(self) -> None:
+        """Once all nodes are here and have said what their clocks show; after a while without those that have not."""
+        if self._compared or self._complete_at is None or self._first is not None:
+            return
+        measured = all(node.error_ns < _UNKNOWN_NS for node in self._nodes.values())
+        if measured or time.monotonic() - self._complete_at > _CLOCKS_S:
             self._compared = True
             self._compare()
 
     def _compare(self) -> None:
-        """Say how the nodes differ, once all are here; end the job where it is not to run so."""
+        """Say how the nodes differ; end the job where it is not to run so."""
         place = self._place
-        facts = {place.node_rank: place.facts} | {rank: node.join.facts for rank, node in self._nodes.items()}
+        facts = {place.node_rank: (*place.facts, *unlike_nodes.clock(0, 0))}
+        facts |= {rank: (*node.join.facts, *node.clock) for rank, node in self._nodes.items()}
         hosts = {place.node_rank: place.host} | {rank: node.join.host for rank, node in self._nodes.items()}
         for node in self._nodes.values():
             node.join = replace(node.join, facts=())
         try:
             rows = unlike_nodes.compare(facts)
-            lines, table = unlike_nodes.warnings(rows, hosts), unlike_nodes.table(rows, hosts)
-            self._refusal = unlike_nodes.refusal(rows, hosts) if place.strict else None
+            found = unlike_nodes.compared(now(), rows, hosts, strict=place.strict)
+            kept = keep_facts(Path(place.folder), node_table.render(rows, hosts))
+            lines = unlike_nodes.warnings(rows, hosts, str(kept or Path(place.folder, EVENTS)))
         except Exception as error:
             self._ears.emit(Noted(now(), f"the nodes were not compared: {type(error).__name__}: {error}"))
             return
-        if table:
-            self._ears.emit(Noted(now(), table))
-        for line in lines:
-            self._ears.say(line)
-        if self._refusal is not None:
-            said = self._refusal.title or "nodes differ"
-            self._end_all(place.node_rank, place.host, said)
-            self._ears.end_ranks(self._attempt, PeerFailed(now(), place.node_rank, place.host, said))
+        self._differences = (found,)
+        self._ears.emit(found)
+        if not found.refused:  # else it is the verdict that says so
+            for line in lines:
+                self._ears.say(line)
+            return
+        said = f"nodes differ in {found.breaking[0]} (--preflight strict)"
+        self._end_all(place.node_rank, place.host, said)
+        self._ears.end_ranks(self._attempt, PeerFailed(now(), place.node_rank, place.host, said))
 
     def _on_end(self, link: Link, _why: str) -> None:
         self._unknown.pop(link, None)
@@ -309,6 +341,7 @@ class Hub:
         self._pings += 1
         moment = time.monotonic()
         self._wait_for_absent(moment - self._began)
+        self._compare_when_known()
         for link in [link for link, since in self._unknown.items() if moment - since > _GREETING_S]:
             link.close()
             del self._unknown[link]
@@ -388,7 +421,9 @@ def _measure(node: _Node, pong: Pong) -> None:
     number, sent = node.pinged
     there_and_back = time.monotonic_ns() - sent
     if pong.number == number and there_and_back // 2 < node.error_ns:
-        node.offset_ns, node.error_ns = pong.at - (sent + there_and_back // 2), there_and_back // 2
+        half = there_and_back // 2
+        node.offset_ns, node.error_ns = pong.at - (sent + half), half
+        node.wall_offset_ns = None if pong.wall is None else pong.wall - (time.time_ns() - half)
 
 
 def _listener(address: str, port: int) -> socket.socket:

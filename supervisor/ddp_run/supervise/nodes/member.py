@@ -242,7 +242,7 @@ class Member:
         self._heard_at, self._refused_since = time.monotonic(), None
         match message:
             case Ping(number):
-                link.send(Pong(number, time.monotonic_ns()))
+                link.send(Pong(number, time.monotonic_ns(), time.time_ns()))
             case End(attempt, node_rank, host, said) if attempt == self._attempt:
                 self._end_ranks(node_rank, host, said)
             case Paused(on):

@@ -40,10 +40,11 @@ class Ping:
 
 @frozen
 class Pong:
-    """The answer: CLOCK_MONOTONIC of the node, in ns."""
+    """The answer: CLOCK_MONOTONIC of the node, in ns; `wall`: its CLOCK_REALTIME."""
 
     number: int
     at: int
+    wall: int | None = None
 
 
 @frozen

@@ -1,0 +1,65 @@
+"""The comparison of a job's nodes as a table: a row for each fact, a column for nodes that are alike. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from ddp_run.judge.unlike_nodes import Row, shown_nodes, shown_value
+
+_MOST_COLUMNS = 8
+"""Of more kinds of nodes each value is listed, with the nodes that have it."""
+_MOST_VALUES = 20
+"""Of one fact, in such a list."""
+_LEGEND = "What the nodes said of themselves before the start.  ! differs, and often breaks jobs   * differs"
+_NOT_KNOWN = "-"
+
+
+def render(rows: Sequence[Row], hosts: Mapping[int, str]) -> str:
+    """The whole text, with a final newline."""
+    nodes = sorted({node for row in rows for _value, having in row.values for node in having})
+    kinds = _kinds(rows, nodes)
+    body = _columns(rows, kinds, hosts) if len(kinds) <= _MOST_COLUMNS else _lists(rows, hosts)
+    return "\n".join([_LEGEND, "", *body]) + "\n"
+
+
+def _kinds(rows: Sequence[Row], nodes: Sequence[int]) -> dict[tuple[str, ...], list[int]]:
+    """Nodes by all that they said, as it is shown."""
+    said: dict[int, list[str]] = {node: [_NOT_KNOWN] * len(rows) for node in nodes}
+    for index, row in enumerate(rows):
+        for value, having in row.values:
+            shown = shown_value(row.name, value)
+            for node in having:
+                said[node][index] = shown
+    kinds: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for node in nodes:
+        kinds[tuple(said[node])].append(node)
+    return kinds
+
+
+def _columns(
+    rows: Sequence[Row], kinds: Mapping[tuple[str, ...], Sequence[int]], hosts: Mapping[int, str]
+) -> list[str]:
+    table = [["", *(shown_nodes(nodes, hosts) for nodes in kinds.values())]]
+    table += [[_marked(row), *(said[index] for said in kinds)] for index, row in enumerate(rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
+
+
+def _lists(rows: Sequence[Row], hosts: Mapping[int, str]) -> list[str]:
+    lines: list[str] = []
+    for row in rows:
+        lines.append(_marked(row))
+        by_shown: dict[str, list[int]] = defaultdict(list)
+        for value, nodes in row.values:
+            by_shown[shown_value(row.name, value)] += nodes
+        first = list(by_shown.items())[:_MOST_VALUES]
+        width = max(len(shown) for shown, _nodes in first)
+        lines += [f"      {shown.ljust(width)}  {shown_nodes(sorted(nodes), hosts)}" for shown, nodes in first]
+        if len(by_shown) > len(first):
+            lines.append(f"      and {len(by_shown) - len(first)} other values")
+    return lines
+
+
+def _marked(row: Row) -> str:
+    return f"{'!' if row.breaks else '*' if row.differs else ' '} {row.name}"
