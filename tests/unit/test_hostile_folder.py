@@ -117,8 +117,8 @@ def answered(folder: Path) -> dict[str, Any] | None:
     except explain.NotReadable:
         return None
     with redirect_stdout(shown):
-        explain.print_answer(answer, as_json=False, width=100, colour=False)
-        explain.print_answer(answer, as_json=True, width=100, colour=False)
+        print(explain.block_text(answer, width=100, colour=False))
+        print(explain.json_text(answer))
     return answer.document
 
 
@@ -223,8 +223,8 @@ def told(run: Path, **changed: Any) -> str:
     answer = explain.explain([str(run)], rank_from_filename=False)
     shown = io.StringIO()
     with redirect_stdout(shown):
-        explain.print_answer(answer, as_json=False, width=100, colour=False)
-        explain.print_answer(answer, as_json=True, width=100, colour=False)
+        print(explain.block_text(answer, width=100, colour=False))
+        print(explain.json_text(answer))
     return shown.getvalue()
 
 

@@ -16,6 +16,7 @@ from ddp_run.record.events import ExceptionInfo, MonotonicNs, Rank, RankFailed
 from ddp_run.values.redaction import (
     REDACTED,
     is_secret,
+    kinds_in,
     redact,
     redact_lines,
     redact_mapping,
@@ -95,6 +96,31 @@ def test_words_after_and_within_an_option() -> None:
         "train.py", "--api-key", REDACTED, f"--token={REDACTED}", f"HF_TOKEN={REDACTED}", "--lr", "0.1",
         "--use-token", "--verbose",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "['train.py', '--api-key', '{}', '--lr', '0.1']",
+        'argv: ["--password","{}"]',
+        '  "command": [\n    "--hf-token",\n    "{}",\n    "--lr"\n  ]',
+        r'{"said": "[\"--api-key\", \"{}\"]"}',
+        "('--token', b'{}')",
+    ],
+)
+def test_a_command_line_as_a_list(text: str) -> None:
+    assert redact(text.replace("{}", "Qx81kdl0")) == text.replace("{}", REDACTED)
+
+
+def test_kinds_are_told_without_their_values() -> None:
+    for kind, secret in BY_FORM.items():
+        (told,) = kinds_in(f"it failed for {secret}.")
+        assert secret not in told, kind
+    assert kinds_in(BY_FORM["GitHub"]) == ("token: GitHub",)
+    assert kinds_in(PRIVATE_KEY) == ("private key",)
+    assert kinds_in("--api-key=Qx81kdl0 --api-key=Qx81kdl1") == ("value of --api-key",)
+    assert kinds_in("postgresql://me:pass@db:5432/x") == ("user or password in a URL",)
+    assert kinds_in("loss 2.3451 lr 3.00e-04 tokens 1048576") == ()
 
 
 def test_an_environment() -> None:
@@ -187,6 +213,7 @@ def test_values_of_events() -> None:
         "secrets.json: not found; /app/credentials.py:12: error; password_utils.py:15 in login",
         "cache key: fdab836ed7e6dc881de23001b3f786850, cache_key=3f786850e387550fdab836ed7e6dc881de23001b",
         "s3_key=data/train/shard-0001.tar object_key: runs/2026/a1b2c3d4e5f60718",
+        "['train.py', '--password', '--lr', '0.1'] ['--tokenizer', 'gpt2', '--key', 'loss'] {'token', 'Qx81kdl0'}",
     ],
 )  # fmt: skip
 def test_what_people_need_to_read_stays(text: str) -> None:

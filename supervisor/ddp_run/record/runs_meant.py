@@ -1,4 +1,4 @@
-"""Which runs the words of `ddp-run explain` mean: a run's folder, a file in it, the runs of all nodes, the newest."""
+"""Which runs the words of a command mean: a run's folder, a file in it, the runs of all nodes, the newest."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from ddp_run.record import file_names, journal
 from ddp_run.record.events import RunStarted
 
+NEWEST = f"ddp-run-logs/{file_names.LATEST}"
+"""Which run a command means that is told none."""
 _ONE_JOB_NS = 900 * 10**9
 """The nodes of one job start within a quarter of an hour."""
 

@@ -16,7 +16,9 @@ from ddp_run.values.secret_forms import REDACTED, without_forms
 from ddp_run.values.secret_names import HINTS, Grade, grade_of, hides, is_secret
 from ddp_run.values.secret_urls import without_users
 
-__all__ = ["REDACTED", "is_secret", "redact", "redact_lines", "redact_mapping", "redact_value", "redact_words"]
+__all__ = [
+    *("REDACTED", "is_secret", "kinds_in", "redact", "redact_lines", "redact_mapping", "redact_value", "redact_words")
+]
 
 _T = TypeVar("_T")
 
@@ -39,12 +41,23 @@ def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
     return cleaned if len(cleaned) == len(lines) else tuple(map(redact, lines))
 
 
-def _redact(text: str) -> str:
+def kinds_in(text: str) -> tuple[str, ...]:
+    """What `redact` hides there, in words that are no secrets: `token: GitHub`, `value of --api-key`; each kind once."""
+    found: list[str] = []
+    _redact(re.sub(r"\x1b\[[\d;:]*m", "", text), found)
+    return tuple(dict.fromkeys(found))
+
+
+def _redact(text: str, found: list[str] | None = None) -> str:
+    """`found` gets the kinds of what is hidden."""
     lowered = text.lower()
     if "://" in text and "@" in text:
-        text = without_users(text)
-    text = without_forms(text)
-    return _without_named(text) if any(hint in lowered for hint in HINTS) else text
+        cleaned = without_users(text)
+        if found is not None and cleaned != text:
+            found.append("user or password in a URL")
+        text = cleaned
+    text = without_forms(text, found)
+    return _without_named(text, found) if any(hint in lowered for hint in HINTS) else text
 
 
 _HINT = "(?ai)secret|token|pass|pwd|cred|key|auth|cookie|signature|session|dsn|connection|jwt"
@@ -53,6 +66,8 @@ _LONGEST = 48
 """Characters of a name on either side of a hint."""
 _LOOKED_AT = 64
 """Characters of a value that tell what it is."""
+_NEXT_WORD = r"""(?a)\\*["'],\s{0,40}(?=[bBrRuUfF]{0,2}\\*["'])"""
+"""Between the words of a list: `['--api-key', 'X']`."""
 _EQUALS = r"""(?a)\\*["']?\]?[ \t]{0,4}(?::=|=>|==?|:)[ \t]{0,4}"""
 _QUOTE = r"""(?a)[bBrRuUfF]{0,2}(\\*["'])"""
 _KEY_MARKS = ("-----BEGIN ", "-----END ")
@@ -60,7 +75,7 @@ _SCHEME = r"(?ai)(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey|AWS4-HMAC-SHA256)
 _BARE = r"""(?a)(?:[^\s"'<>,;&)\]}]|[,;&)\]}](?![\s"'\\]|\Z|[\w.\-]{1,40}["']?[=:]))+"""
 
 
-def _without_named(text: str) -> str:
+def _without_named(text: str, kinds: list[str] | None = None) -> str:
     """Without the values of names that say so: `name=value`, `"name": "value"`, `Name: value`, `--name value`."""
     hint = re.compile(_HINT)
     done: list[str] = []
@@ -80,6 +95,8 @@ def _without_named(text: str) -> str:
         if hides(grade, text[first : last + closed], bare=bare):
             done += [text[told:first], REDACTED]
             at = told = last
+            if kinds is not None:
+                kinds.append(f"value of {text[start:end].strip('.')}")
     return "".join([*done, text[told:]])
 
 
@@ -104,7 +121,8 @@ def _full_name(text: str, start: int, end: int) -> str:
 
 def _value_at(text: str, start: int, end: int, grade: Grade) -> tuple[int, int, bool] | None:
     """Where the value of a name begins and ends, and whether it stands without quotes; null where there is none."""
-    equals = re.compile(_EQUALS).match(text, end)
+    divider = _NEXT_WORD if text[start] == "-" else _EQUALS
+    equals = re.compile(divider).match(text, end) or re.compile(_EQUALS).match(text, end)
     first = equals.end() if equals is not None else _after_blanks(text, start, end, grade)
     if first is None:
         return None
@@ -115,6 +133,8 @@ def _value_at(text: str, start: int, end: int, grade: Grade) -> tuple[int, int, 
     if quote is not None:
         scheme = re.compile(_SCHEME).match(text, quote.end())
         last = _closing(text, quote.end(), quote[1])
+        if equals is not None and text[start] == "-" and "," in equals[0] and _is_option(text[quote.end() : last]):
+            return None
         return scheme.end() if scheme is not None else quote.end(), last, False
     if grade is Grade.SURE and text[start:end].lower().endswith(("cookie", "cookies")) and ":" in text[end:first]:
         return first, _closing(text, first, ""), False

@@ -14,78 +14,95 @@ from itertools import pairwise
 REDACTED = "[redacted]"
 
 
-def _run(prefix: str, alphabet: str, least: int) -> tuple[str, str]:
+def _run(maker: str, prefix: str, alphabet: str, least: int) -> tuple[str, str, str]:
     """`least` characters or more behind a literal prefix; four where the text ends there: it may have been cut."""
     cut = rf"(?=[a-z]*[A-Z\d]){alphabet}{{4,}}(?=…|\Z)"
-    return prefix, rf"{re.escape(prefix)}(?:{alphabet}{{{least},}}|{cut})"
+    return maker, prefix, rf"{re.escape(prefix)}(?:{alphabet}{{{least},}}|{cut})"
 
 
 _ALNUM, _WORD, _URL_SAFE = "[A-Za-z0-9]", r"[A-Za-z0-9_]", r"[A-Za-z0-9_\-]"
 
-# The literal, and the pattern of the whole.
-_FORMS: tuple[tuple[str, str], ...] = (
-    _run("hf_", _ALNUM, 16),  # Hugging Face
-    _run("api_org_", _ALNUM, 16),
-    _run("wandb_v1_", _WORD, 16),  # Weights & Biases; the older form is 40 hexadecimal digits, as a commit's
-    *(_run(f"sk-{kind}-", _URL_SAFE, 12) for kind in ("ant", "proj", "svcacct", "admin", "or", "lf")),
-    *(_run(f"gh{kind}_", _ALNUM, 20) for kind in "pousr"),  # GitHub
-    _run("github_pat_", _WORD, 20),
-    *(_run(f"gl{kind}-", r"[A-Za-z0-9_.\-]", 16) for kind in ("pat", "dt", "rt", "ptt", "soat", "cbt", "ft", "agent")),
-    *(_run(f"xox{kind}-", r"[A-Za-z0-9.\-]", 10) for kind in "abceoprs"),  # Slack
-    _run("xoxe.", r"[A-Za-z0-9.\-]", 10),
-    _run("xapp-", r"[A-Za-z0-9\-]", 10),
-    ("hooks.slack.com/", r"(?<=hooks\.slack\.com/)[A-Za-z]+/[A-Za-z0-9_/\-]{8,}"),
-    ("discord", r"(?<=/api/webhooks/)\d+/[A-Za-z0-9_\-]{16,}"),
-    ("webhook.office.com/", r"(?<=webhook\.office\.com/)\S{16,}"),
-    ("api.telegram.org/", r"(?<=api\.telegram\.org/)bot\d+:[A-Za-z0-9_\-]{20,}"),
-    *((kind, rf"(?<![A-Za-z0-9]){kind}[A-Z0-9]{{16,}}(?![a-z])") for kind in ("AKIA", "ASIA", "ABIA", "ACCA")),  # AWS
-    _run("AIza", _URL_SAFE, 30),  # Google
-    _run("ya29.", _URL_SAFE, 16),
-    _run("GOCSPX-", _URL_SAFE, 16),
-    ("1//0", r"(?<![\w/])1//0[A-Za-z0-9_\-]{20,}"),
-    ("sig=", r"(?<=[?&;]sig=)[^&\s\"'<>]+"),  # Azure: a shared access signature
-    _run("npm_", _ALNUM, 30),
-    _run("pypi-", _URL_SAFE, 30),
-    ("eyJ", r"(?<![A-Za-z0-9_\-])eyJ[A-Za-z0-9_\-]{8,}(?:\.[A-Za-z0-9_\-]{8,}){1,4}\.?"),  # JSON Web Tokens
-    *(_run(f"{kind}_{mode}_", _ALNUM, 10) for kind in ("sk", "rk") for mode in ("live", "test")),  # Stripe
-    _run("whsec_", r"[A-Za-z0-9+/=]", 16),
-    ("SG.", r"SG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,}"),  # SendGrid
-    _run("dckr_pat_", _URL_SAFE, 16),
-    _run("nvapi-", _URL_SAFE, 16),
-    ("dapi", r"(?<![A-Za-z0-9])dapi[0-9a-f]{32}"),  # Databricks
-    _run("hvs.", _URL_SAFE, 16),  # HashiCorp's Vault
-    _run("gsk_", _ALNUM, 20),
-    _run("xai-", _ALNUM, 20),
-    _run("pplx-", _ALNUM, 20),
-    _run("r8_", _ALNUM, 20),
-    _run("dop_v1_", _ALNUM, 20),
-    _run("shpat_", _ALNUM, 20),
-    _run("lin_api_", _ALNUM, 20),
-    _run("ATATT", r"[A-Za-z0-9_=\-]", 20),
-    _run("tskey-", _URL_SAFE, 10),
-    ("AGE-SECRET-KEY-", r"AGE-SECRET-KEY-[A-Z0-9]{10,}"),
+# Whose it is, the literal, and the pattern of the whole.
+_FORMS: tuple[tuple[str, str, str], ...] = (
+    _run("Hugging Face", "hf_", _ALNUM, 16),
+    _run("Hugging Face", "api_org_", _ALNUM, 16),
+    _run("Weights & Biases", "wandb_v1_", _WORD, 16),  # the older form is 40 hexadecimal digits, as a commit's
+    _run("Anthropic", "sk-ant-", _URL_SAFE, 12),
+    *(_run("OpenAI", f"sk-{kind}-", _URL_SAFE, 12) for kind in ("proj", "svcacct", "admin")),
+    _run("OpenRouter", "sk-or-", _URL_SAFE, 12),
+    _run("Langfuse", "sk-lf-", _URL_SAFE, 12),
+    *(_run("GitHub", f"gh{kind}_", _ALNUM, 20) for kind in "pousr"),
+    _run("GitHub", "github_pat_", _WORD, 20),
+    *(
+        _run("GitLab", f"gl{kind}-", r"[A-Za-z0-9_.\-]", 16)
+        for kind in ("pat", "dt", "rt", "ptt", "soat", "cbt", "ft", "agent")
+    ),
+    *(_run("Slack", f"xox{kind}-", r"[A-Za-z0-9.\-]", 10) for kind in "abceoprs"),
+    _run("Slack", "xoxe.", r"[A-Za-z0-9.\-]", 10),
+    _run("Slack", "xapp-", r"[A-Za-z0-9\-]", 10),
+    ("Slack", "hooks.slack.com/", r"(?<=hooks\.slack\.com/)[A-Za-z]+/[A-Za-z0-9_/\-]{8,}"),
+    ("Discord", "discord", r"(?<=/api/webhooks/)\d+/[A-Za-z0-9_\-]{16,}"),
+    ("Microsoft Teams", "webhook.office.com/", r"(?<=webhook\.office\.com/)\S{16,}"),
+    ("Telegram", "api.telegram.org/", r"(?<=api\.telegram\.org/)bot\d+:[A-Za-z0-9_\-]{20,}"),
+    *(("AWS", kind, rf"(?<![A-Za-z0-9]){kind}[A-Z0-9]{{16,}}(?![a-z])") for kind in ("AKIA", "ASIA", "ABIA", "ACCA")),
+    _run("Google", "AIza", _URL_SAFE, 30),
+    _run("Google", "ya29.", _URL_SAFE, 16),
+    _run("Google", "GOCSPX-", _URL_SAFE, 16),
+    ("Google", "1//0", r"(?<![\w/])1//0[A-Za-z0-9_\-]{20,}"),
+    ("Azure", "sig=", r"(?<=[?&;]sig=)[^&\s\"'<>]+"),  # a shared access signature
+    _run("npm", "npm_", _ALNUM, 30),
+    _run("PyPI", "pypi-", _URL_SAFE, 30),
+    ("JSON Web Token", "eyJ", r"(?<![A-Za-z0-9_\-])eyJ[A-Za-z0-9_\-]{8,}(?:\.[A-Za-z0-9_\-]{8,}){1,4}\.?"),
+    *(_run("Stripe", f"{kind}_{mode}_", _ALNUM, 10) for kind in ("sk", "rk") for mode in ("live", "test")),
+    _run("Stripe", "whsec_", r"[A-Za-z0-9+/=]", 16),
+    ("SendGrid", "SG.", r"SG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,}"),
+    _run("Docker", "dckr_pat_", _URL_SAFE, 16),
+    _run("NVIDIA", "nvapi-", _URL_SAFE, 16),
+    ("Databricks", "dapi", r"(?<![A-Za-z0-9])dapi[0-9a-f]{32}"),
+    _run("Vault", "hvs.", _URL_SAFE, 16),
+    _run("Groq", "gsk_", _ALNUM, 20),
+    _run("xAI", "xai-", _ALNUM, 20),
+    _run("Perplexity", "pplx-", _ALNUM, 20),
+    _run("Replicate", "r8_", _ALNUM, 20),
+    _run("DigitalOcean", "dop_v1_", _ALNUM, 20),
+    _run("Shopify", "shpat_", _ALNUM, 20),
+    _run("Linear", "lin_api_", _ALNUM, 20),
+    _run("Atlassian", "ATATT", r"[A-Za-z0-9_=\-]", 20),
+    _run("Tailscale", "tskey-", _URL_SAFE, 10),
+    ("age", "AGE-SECRET-KEY-", r"AGE-SECRET-KEY-[A-Z0-9]{10,}"),
 )
+PRIVATE_KEY = "private key"
 _KEY_MARK = r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _compiled = cache(re.compile)
 
 
-def without_forms(text: str) -> str:
-    """The text with every secret of a known form replaced; the number of its lines stays."""
+def without_forms(text: str, found: list[str] | None = None) -> str:
+    """The text with every secret of a known form replaced; the number of its lines stays. `found` gets their kinds."""
     if "PRIVATE KEY" in text:
-        text = _without_keys(text)
-    for literal, pattern in _FORMS:
+        text = _told(text, _without_keys(text), PRIVATE_KEY, found)
+    for maker, literal, pattern in _FORMS:
         if literal in text:
-            text = _compiled(pattern).sub(REDACTED, text)
+            text = _told(text, _compiled(pattern).sub(REDACTED, text), f"token: {maker}", found)
     if "sk-" in text:
-        text = _compiled(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_\-]{20,}").sub(_if(_is_openais), text)
+        cleaned = _compiled(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_\-]{20,}").sub(_if(_is_openais), text)
+        text = _told(text, cleaned, "token: OpenAI", found)
     if "earer" in text:
         pattern = r"(?<=[Bb]earer )[ ]{0,4}[A-Za-z0-9._~+/=\-]{8,}"
-        text = _compiled(pattern).sub(_if(lambda found: bool(re.search(r"\d|.{24}", found[0]))), text)
+        cleaned = _compiled(pattern).sub(_if(lambda found: bool(re.search(r"\d|.{24}", found[0]))), text)
+        text = _told(text, cleaned, "bearer token", found)
     if len(text) >= 40:
-        text = _compiled(r"(?<![A-Za-z0-9+/_.\-])[A-Za-z0-9+/]{40,88}={0,2}(?![A-Za-z0-9+/=_\-])").sub(
+        cleaned = _compiled(r"(?<![A-Za-z0-9+/_.\-])[A-Za-z0-9+/]{40,88}={0,2}(?![A-Za-z0-9+/=_\-])").sub(
             _if(_is_random), text
         )
+        text = _told(text, cleaned, "random base64 of a key's length", found)
     return text
+
+
+def _told(before: str, after: str, kind: str, found: list[str] | None) -> str:
+    """The cleaned text; `found` gets the kind of what it lacks."""
+    if found is not None and after != before:
+        found.append(kind)
+    return after
 
 
 def _if(known: Callable[[re.Match[str]], bool]) -> Callable[[re.Match[str]], str]:

@@ -11,8 +11,6 @@ import click
 
 from ddp_run.values.terminal import colour, columns
 
-_NEWEST = "ddp-run-logs/latest"
-
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH…]")
@@ -27,13 +25,13 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> 
     launcher, folders of log files, or - for standard input. Without PATH: standard input if it is a pipe or a file,
     else the newest run here.
     """
-    from ddp_run.commands.explain.answer import STANDARD_INPUT, NotReadable, explain, print_answer
-    from ddp_run.record.runs_meant import runs_meant
+    from ddp_run.commands.explain.answer import STANDARD_INPUT, NotReadable, block_text, explain, json_text
+    from ddp_run.record.runs_meant import NEWEST, runs_meant
 
     if not paths:
-        paths = (STANDARD_INPUT,) if _is_fed() else (_NEWEST,)
-        if paths == (_NEWEST,) and not Path(_NEWEST).exists():
-            raise click.ClickException(f"no run here ({_NEWEST}): name a run's folder or a log, or pipe a log in")
+        paths = (STANDARD_INPUT,) if _is_fed() else (NEWEST,)
+        if paths == (NEWEST,) and not Path(NEWEST).exists():
+            raise click.ClickException(f"no run here ({NEWEST}): name a run's folder or a log, or pipe a log in")
     meant = runs_meant(paths)
     if meant.note is not None:
         click.echo(f"ddp-run: {meant.note}", err=True)
@@ -41,7 +39,8 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> 
         answer = explain(meant.paths, rank_from_filename=rank_from_filename)
     except NotReadable as error:
         raise click.ClickException(str(error)) from error
-    print_answer(answer, as_json=as_json, width=columns(), colour=colour(sys.stdout))
+    text = json_text(answer) if as_json else block_text(answer, width=columns(), colour=colour(sys.stdout))
+    sys.stdout.write(text)
     return 0
 
 

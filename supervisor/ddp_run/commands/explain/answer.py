@@ -60,12 +60,14 @@ def explain(paths: Sequence[str], *, rank_from_filename: bool) -> Answer:
     return _of_logs(_logs(paths, rank_from_filename))
 
 
-def print_answer(answer: Answer, *, as_json: bool, width: int, colour: bool) -> None:
-    """To standard output: the object of verdict.json, or the block and the line for scripts."""
-    if as_json:
-        sys.stdout.write(json.dumps(answer.document, indent=2) + "\n")
-        return
-    verdict, attempts = answer.verdict, answer.attempts or 1
+def json_text(answer: Answer) -> str:
+    """The object of verdict.json."""
+    return json.dumps(answer.document, indent=2) + "\n"
+
+
+def block_text(answer: Answer, *, width: int, colour: bool) -> str:
+    """The block and the line for scripts."""
+    verdict, attempts, block = answer.verdict, answer.attempts or 1, ""
     if verdict.outcome != "succeeded":
         block = verdict_text.verdict_block(
             verdict,
@@ -75,8 +77,8 @@ def print_answer(answer: Answer, *, as_json: bool, width: int, colour: bool) -> 
             attempts=attempts,
             decision=answer.decision,
         )
-        sys.stdout.write(block + "\n")
-    sys.stdout.write(verdict_text.verdict_line(verdict, attempts=answer.attempts, folder=answer.folder) + "\n")
+    line = verdict_text.verdict_line(verdict, attempts=answer.attempts, folder=answer.folder)
+    return "\n".join(filter(None, (block, line))) + "\n"
 
 
 # ---------------------------------------------------------------------------------------- a run's folder
