@@ -28,6 +28,7 @@ STACKS = "stacks.txt"
 LIVE_STACKS = "live_stacks.txt"
 FLIGHT = "flight.json"
 NCCL = "nccl.log"
+OF_A_RANK = (STDERR, STDOUT, ERROR, STACKS, LIVE_STACKS, FLIGHT, NCCL)
 
 
 def attempt_folder(attempt: int) -> str:

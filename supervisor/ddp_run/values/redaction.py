@@ -17,7 +17,14 @@ from ddp_run.values.secret_names import HINTS, Grade, grade_of, hides, is_secret
 from ddp_run.values.secret_urls import without_users
 
 __all__ = [
-    *("REDACTED", "is_secret", "kinds_in", "redact", "redact_lines", "redact_mapping", "redact_value", "redact_words")
+    "REDACTED",
+    "is_secret",
+    "kinds_in",
+    "redact",
+    "redact_lines",
+    "redact_mapping",
+    "redact_value",
+    "redact_words",
 ]
 
 _T = TypeVar("_T")
@@ -42,7 +49,7 @@ def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def kinds_in(text: str) -> tuple[str, ...]:
-    """What `redact` hides there, in words that are no secrets: `token: GitHub`, `value of --api-key`; each kind once."""
+    """What `redact` hides there, each kind once, in words that are no secrets: `token: GitHub`, `value of --key`."""
     found: list[str] = []
     _redact(re.sub(r"\x1b\[[\d;:]*m", "", text), found)
     return tuple(dict.fromkeys(found))

@@ -129,14 +129,14 @@ def _left_out(notes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _logs(paths: Sequence[str], rank_from_filename: bool) -> list[tuple[Log, str | None]]:
-    files = [file for path in paths for file in _files(path)]
+    files = [file for path in paths for file in log_files(path)]
     if len(files) > _MOST_FILES:
         raise NotReadable(f"{len(files)} files are too many: name at most {_MOST_FILES}")
     wanted = wanted_words()
     return [_log(file, paths, rank_from_filename, wanted, len(files)) for file in files]
 
 
-def _files(path: str) -> Iterable[str]:
+def log_files(path: str) -> Iterable[str]:
     """The path, or the logs below it, stderr before stdout and by name."""
     if path == STANDARD_INPUT or not Path(path).is_dir():
         return (path,)
