@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tarfile
 from pathlib import Path
+from typing import IO, cast
 
 import pytest
 
@@ -84,6 +86,22 @@ def test_secrets_stay_out_of_ddp_runs_own_files(ddp: Launcher, tmp_path: Path, k
     ):
         assert text
         assert found(secrets, text) == []
+    said = shown("bundle", outcome.folder, "--output", tmp_path / "bundle.tar.gz")
+    assert found(secrets, said) == []
+    assert "token: Hugging Face" in said
+    kept = unpacked(tmp_path / "bundle.tar.gz")
+    assert {"README.txt", "command.txt", "environment.txt", "stderr.log", "stdout.log"} <= {Path(n).name for n in kept}
+    assert {name: some for name, text in kept.items() if (some := found(secrets, text))} == {}
+    assert theirs == (outcome.folder / "attempt_0" / "rank_1" / "stderr.log").read_text()
+
+
+def unpacked(archive: Path) -> dict[str, str]:
+    """The files of a bundle; none is packed once more, where nobody would see what it holds."""
+    with tarfile.open(archive) as tar:
+        kept = {entry.name: cast(IO[bytes], tar.extractfile(entry)).read() for entry in tar}
+    packed = (b"\x1f\x8b", b"PK", b"BZh", b"\xfd7zXZ", b"(\xb5/\xfd")
+    assert [name for name, data in kept.items() if data.startswith(packed)] == []
+    return {name: data.decode() for name, data in kept.items()}
 
 
 def test_a_line_of_code_that_holds_a_secret(ddp: Launcher) -> None:

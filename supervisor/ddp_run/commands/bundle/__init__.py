@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,17 +26,13 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _LEAST_BYTES = 64 << 10
 
 
-class _Size(click.ParamType[int]):
-    """Bytes: `50M`, `800k`, `1G`."""
-
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value).lower().removesuffix("ib").removesuffix("b")
-        number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "")
-        if not (number.isascii() and number.isdigit()) or (size := int(number) * _UNITS[unit]) < _LEAST_BYTES:
-            self.fail(f"{value!r} is no size of 64k or more, such as 800k, 50M or 1G", param, ctx)
-        return size
+def _bytes(_context: click.Context, _option: click.Parameter, value: str) -> int:
+    """Of `50M`, `800k`, `1G`."""
+    text = value.lower().removesuffix("ib").removesuffix("b")
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "")
+    if not re.fullmatch(r"[0-9]{1,12}", number) or (size := int(number) * _UNITS[unit]) < _LEAST_BYTES:
+        raise click.BadParameter(f"{value!r} is no size of 64k or more, such as 800k, 50M or 1G")
+    return size
 
 
 @click.command()
@@ -43,7 +40,12 @@ class _Size(click.ParamType[int]):
 @click.option("-o", "--output", metavar="FILE", help="The archive; - for standard output.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option(
-    "--max-size", type=_Size(), default="50M", show_default=True, help="Of a longer log, only the start and the end."
+    "--max-size",
+    callback=_bytes,
+    metavar="SIZE",
+    default="50M",
+    show_default=True,
+    help="Of a longer log, only the start and the end.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what is in the archive as JSON.")
 def command(run: str | None, output: str | None, force: bool, max_size: int, as_json: bool) -> int:
@@ -88,8 +90,6 @@ class _Made:
 
 
 def _id(asked: Asked) -> str:
-    import re
-
     of = asked.runs[0].folder.name if asked.runs else asked.logs[0].name
     return re.sub(r"[^\w.\-]", "_", of, flags=re.ASCII)[:100]
 

@@ -21,7 +21,9 @@ from ddp_run.values.redaction import REDACTED, kinds_in, redact
 from ddp_run.values.secret_names import Grade, grade_of, hides
 from ddp_run.values.words import size_in_words
 
-_PIECE = 1 << 20
+_AT_ONCE = 1 << 20
+"""A smaller log is one text."""
+_PIECE = 256 << 10
 _LAST_LINES_BYTES = 256 << 10
 """Read for a log's last lines: a private key among them is known by its marks, which may stand before them."""
 _MOST_TOLD = 300
@@ -129,7 +131,7 @@ def whole(log: BinaryIO, limit: int, deadline: float, cleaner: Cleaner, folder: 
     `folder` is where temporary files go. Raises OSError.
     """
     size = log.seek(0, os.SEEK_END)
-    head = _head(log, min(size, max(limit // 8, 1), _PIECE), size)
+    head = _head(log, size if size <= min(limit, _AT_ONCE) else min(limit // 8, _PIECE), size)
     done: list[tuple[int, int, int, Removed]] = []
     with tempfile.TemporaryFile(dir=folder) as spool:
         kept_from = size

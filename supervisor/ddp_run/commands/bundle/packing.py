@@ -18,7 +18,7 @@ from ddp_run.commands.bundle.parts import LAST_LINES, File, LeftOut, Part, Text
 from ddp_run.commands.bundle.run_files import open_below
 
 _WITHIN_S = 60.0
-_ONE_WITHIN_S = 8.0
+_ONE_WITHIN_S = 6.0
 """A log takes 0.1 s per MiB; this holds on a slow machine too."""
 _MOST_BYTES_OF_LIMIT = 4
 """All files together: so many times what one long log may have."""

@@ -20,7 +20,7 @@ def readme(title: str, state: Sequence[str], contents: Contents) -> str:
     lines += [
         "Removed secrets",
         "---------------",
-        "Each is replaced by [redacted]. What ddp-run itself writes (plan.json, events.jsonl, verdict.json) never had any.",
+        "Each is replaced by [redacted]; plan.json, events.jsonl and verdict.json were written without any.",
         *(f"{kind}: {count} {'line' if count == 1 else 'lines'}" for kind, count in contents.removed.items()),
         *([] if contents.removed else ["None was found."]),
         "",
