@@ -117,7 +117,7 @@ def test_the_newest_run_here(tmp_path: Path) -> None:
     assert kept[f"{logs}/rank_0/stdout.log"].splitlines()[1:] == [f"step {step}" for step in range(900, 1000)]
     assert kept[f"{logs}/agent.log"] == "E torch.distributed.elastic\n"
     readme = kept["README.txt"]
-    assert f"{logs}/rank_0/stdout.log (1 KiB): the last 100 lines, of 9 KiB\n" in readme
+    assert f"{logs}/rank_0/stdout.log (962 B): the last 100 lines, of 9 KiB\n" in readme
     assert f"{logs}/rank_1/stderr.log:4 token: GitHub\n" in readme
     assert TOKEN in (folder / "attempt_0/rank_1/stderr.log").read_text(), "the run's own files are untouched"
 

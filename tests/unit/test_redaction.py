@@ -24,6 +24,7 @@ from ddp_run.values.redaction import (
     redact_words,
 )
 
+LONG_OPTIONS = {name: words for name, (words, _secret) in AS_WORDS.items() if words[0] in ("--api-key", "--password")}
 DOCUMENTS = Path(__file__).resolve().parents[2]
 SAMPLES = Path(__file__).resolve().parents[1] / "rules"
 
@@ -110,6 +111,23 @@ def test_words_after_and_within_an_option() -> None:
 )
 def test_a_command_line_as_a_list(text: str) -> None:
     assert redact(text.replace("{}", "Qx81kdl0")) == text.replace("{}", REDACTED)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_lines_within_a_string_of_json(depth: int) -> None:
+    lines = [f"refused: {secret}" for secret in BY_FORM.values()]
+    lines += [text for text, _secret in IN_TEXT.values()] + [f"\t{' '.join(words)}" for words in LONG_OPTIONS.values()]
+    text = "\n".join([*lines, PRIVATE_KEY, "the end"])
+    for _ in range(depth):
+        text = json.dumps({"message": text, "n": 2})
+    cleaned = redact(text)
+    secrets = [*BY_FORM.values(), *(secret for _text, secret in IN_TEXT.values()), *KEY_LINES]
+    secrets += [words[-1] for words in LONG_OPTIONS.values()]
+    assert [part for secret in secrets for part in secret.split() if len(part) > 4 and part in cleaned] == []
+    for _ in range(depth):
+        cleaned = json.loads(cleaned)["message"]
+    assert cleaned.splitlines()[-1] == "the end"
+    assert len(cleaned.splitlines()) == len(lines) + len(PRIVATE_KEY.splitlines()) + 1
 
 
 def test_kinds_are_told_without_their_values() -> None:
@@ -292,7 +310,7 @@ def test_a_key_behind_a_name_is_hidden_whole() -> None:
     ["eyJ", "key", "token=", "x_key=", "x_key=!", "token: ", "://", "://u:p", "://u@", "password='", 'token": \\"', "a",
      "hf_", "SG.", "sk-", "sk-Aa1", "AKIA", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "Aa0", "-", "=",
      "Bearer ", "Cookie: ", "api key ", "--pass ", "@a.", "\x1b[", "github_pat_", "xoxb-", "password=,", "token=a,",
-     "x_key='", "://a:b/", "://@:", 'token="none" ', "Aa0+/"]
+     "x_key='", "://a:b/", "://@:", 'token="none" ', "Aa0+/", "\\\\", "\\\\n", "\\\\t-", "--token', '"]
 )  # fmt: skip
 @pytest.mark.timeout(limit(60))
 def test_hostile_text_is_read_once(piece: str) -> None:

@@ -55,8 +55,20 @@ def kinds_in(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+_ESCAPED_END = re.compile(r"((?<!\\)\\{1,8}(?:[nr]|t(?=-))|\n)")
+"""Ends of lines, also as JSON and Python write them in a string; and a tab before an option."""
+
+
 def _redact(text: str, found: list[str] | None = None) -> str:
     """`found` gets the kinds of what is hidden."""
+    if "\\n" not in text and "\\r" not in text and "\\t-" not in text:
+        return _redact_lines(text, found)
+    lines, ends = (parts := _ESCAPED_END.split(text))[::2], parts[1::2]
+    cleaned = _redact_lines("\n".join(lines), found).split("\n")
+    return "".join(part for pair in zip(cleaned, [*ends, ""], strict=True) for part in pair)
+
+
+def _redact_lines(text: str, found: list[str] | None) -> str:
     lowered = text.lower()
     if "://" in text and "@" in text:
         cleaned = without_users(text)

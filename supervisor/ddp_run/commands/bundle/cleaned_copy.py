@@ -176,7 +176,7 @@ def _backwards(log: BinaryIO, head: int, first: int, last: int) -> Iterator[tupl
     """
     end, dropped = last, 0
     while end > first:
-        begin = max(first, end - _PIECE)
+        begin = end - _PIECE if end - first > 5 * _PIECE // 4 else first  # none so small that a key has no mark in it
         log.seek(begin)
         data = log.read(end - begin)
         if dropped:
