@@ -7,11 +7,13 @@ No exception, no known error in the last lines. A SIGKILL for which the kernel c
 too: anyone may have sent it.
 ## What to do
 For SIGKILL: `dmesg -T | tail`, `memory.events` of the job's cgroup, the scheduler's log. For an exit code without an
-error message: look for `os._exit` and `sys.exit` in the program, and read the rank's full log.
+error message: look for `os._exit` and `sys.exit` in the program, and read the rank's full log. To ask others, attach what
+`ddp-run bundle` packs.
 """
 
 from __future__ import annotations
 
+import shlex
 import signal
 
 from ddp_run.evidence.crash_text import crash_of
@@ -48,7 +50,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     advice = _read(death, attempt)
     if death.code == -signal.SIGKILL:
         quote = _memory(death)  # its last line has nothing to do with a signal that no program sees coming
-        advice = (*_scarce(death), *_KILLED)
+        advice = (*_scarce(death), *_KILLED, *_ask(attempt))
     elif death.code is not None and death.code < 0:
         said = attempt.kernel_line(death.pid)
         quote += (said,) if said is not None else ()
@@ -85,4 +87,12 @@ def _scarce(death: Death) -> tuple[str, ...]:
 
 
 def _read(death: Death, attempt: Evidence) -> tuple[str, ...]:
-    return (f"tail -n 50 {attempt.path(death.stderr.source)}",) if death.stderr.source else ()
+    read = (f"tail -n 50 {attempt.path(death.stderr.source)}",) if death.stderr.source else ()
+    return (*read, *_ask(attempt))
+
+
+def _ask(attempt: Evidence) -> tuple[str, ...]:
+    """For whoever finds nothing there."""
+    if attempt.logs_only or not attempt.folder:
+        return ()
+    return (f"ddp-run bundle {shlex.quote(attempt.folder)}   # to ask others: one archive, secrets removed",)
