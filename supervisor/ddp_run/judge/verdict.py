@@ -48,6 +48,9 @@ class Rule:
 
     `consequence`: a rank that shows only this followed another's failure; it is named as the cause only where no rank
     shows anything better.
+
+    `host`: whether this speaks against the host that it happened on, whatever program runs there: where it has happened
+    once, or only where several runs had it.
     """
 
     code: str
@@ -58,6 +61,7 @@ class Rule:
     since: str
     supersedes: tuple[str, ...] = ()
     consequence: bool = False
+    host: Literal["once", "repeated"] | None = None
 
 
 @frozen

@@ -396,7 +396,15 @@ class _Job:
             self.output.say(f"{self.folder.events} is incomplete: {self.journal.broken.strerror}", level="warning")
         teller.show(verdict, reason, document)
         self.output.finish(give_up=self._served_stop)
+        self._keep_against_host(verdict)
         return verdict.status
+
+    def _keep_against_host(self, verdict: Verdict) -> None:
+        """Node 0 tells of all hosts: it has the verdict of all nodes."""
+        from ddp_run.supervise import host_record
+
+        if self.journal.events and (self._nodes is None or self._nodes.where() is None):
+            host_record.keep(verdict, self.folder.run_id, self.environ)
 
     def _teller(self) -> Teller:
         from ddp_run.tell.teller import Teller

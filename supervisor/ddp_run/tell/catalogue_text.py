@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ddp_run.judge.catalogue import Cause
 
+_AGAINST_HOST = {
+    "once": "Counts against the host: `ddp-run hosts` proposes to exclude it.",
+    "repeated": "Counts against the host: `ddp-run hosts` proposes to exclude it where several runs had this there.",
+}
 HEADINGS = ("## What happened", "## How to recognise it", "## What to do")
 
 
@@ -28,6 +32,8 @@ def page(cause: Cause) -> str:
     ]
     if rule.consequence:
         facts.append("A rank with only this cause is a consequence of another rank's failure.")
+    if rule.host is not None:
+        facts.append(_AGAINST_HOST[rule.host])
     if rule.supersedes:
         facts.append("Supersedes: " + ", ".join(f"[{name}]({name}.md)" for name in rule.supersedes) + ".")
     return "\n".join([f"# {title.removesuffix('.')}", "", *facts, "", body.strip("\n"), ""])
@@ -41,6 +47,8 @@ def plain_page(cause: Cause, width: int) -> str:
     lines = [title.removesuffix("."), f"{rule.code}, {rule.name}; a retry {helps}: {rule.retry.reason}"]
     if rule.consequence:
         lines.append("A rank with only this cause is a consequence of another rank's failure.")
+    if rule.host is not None:
+        lines.append(_AGAINST_HOST[rule.host].replace("`", ""))
     return "\n".join(["\n".join(textwrap.fill(line, width) for line in lines), *_plain(body, width), ""])
 
 
@@ -123,6 +131,7 @@ def as_json(cause: Cause) -> dict[str, object]:
         "title": rule.title,
         "retry": {"helps": rule.retry.helps, "reason": rule.retry.reason},
         "consequence": rule.consequence,
+        "host": rule.host,
         "supersedes": list(rule.supersedes),
         "since": rule.since,
         "page": page(cause),

@@ -31,6 +31,7 @@ RULE = Rule(
     area=Area.HOST,
     retry=Retry(helps=False, reason="the disk will still be full"),
     since="0.1",
+    host="repeated",
     supersedes=("checkpoint-corrupt", "native-abort", "filesystem-error", "file-not-found"),
 )
 _QUOTA = "Disk quota exceeded"

@@ -30,6 +30,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="CUDA does not start on this host until its fabric manager runs"),
     since="0.1",
+    host="once",
     supersedes=("cuda-unavailable", "nccl-init", "native-abort"),
 )
 SIGNS = (

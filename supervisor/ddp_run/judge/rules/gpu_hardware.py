@@ -33,6 +33,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the GPU will keep failing until it is reset or replaced: use another node"),
     since="0.1",
+    host="once",
     supersedes=(
         "nccl-init",
         "nccl-network",

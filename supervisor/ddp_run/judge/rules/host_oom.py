@@ -31,6 +31,7 @@ RULE = Rule(
     area=Area.MEMORY,
     retry=Retry(helps=False, reason="the same job will need the same memory again"),
     since="0.1",
+    host="repeated",
     supersedes=("native-abort", "preempted-sigterm", "dataloader-worker-died", "cuda-unavailable"),
 )
 _MEMORY_ERRORS = frozenset({"MemoryError", "_ArrayMemoryError", "ArrowMemoryError"})

@@ -32,6 +32,7 @@ RULE = Rule(
     area=Area.NETWORK,
     retry=Retry(helps=True, reason="the link may have been down only for a moment"),
     since="0.1",
+    host="repeated",
     supersedes=("peer-died", "native-abort", "nccl-init"),
 )
 _COMPLETION = Sign(

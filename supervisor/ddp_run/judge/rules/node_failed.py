@@ -28,6 +28,7 @@ RULE = Rule(
     area=Area.HOST,
     retry=Retry(helps=True, reason="the job itself did not fail: it can run on another node"),
     since="0.1",
+    host="repeated",
     supersedes=("preempted-sigterm", "peer-died", "native-abort"),
 )
 _NAMED = Sign("error: Node failure on ", re.compile(r"(?P<what>Node failure on (?P<node>[\w.\-]{1,255}))"))
