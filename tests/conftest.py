@@ -1,8 +1,14 @@
-"""For all tests: signals have their default effect, however the suite was started; examples are the same each time."""
+"""For all tests: signals have their default effect, however the suite was started; examples are the same each time.
+
+What ddp-run keeps between runs is not kept for whoever runs the tests.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -17,6 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("gate", deadline=None, derandomize=True)
     hypothesis.settings.register_profile("search", deadline=None, max_examples=2000)
     hypothesis.settings.load_profile(config.getoption("--hypothesis-profile", None) or "gate")
+    os.environ["XDG_STATE_HOME"] = str(Path(tempfile.gettempdir()) / f"ddp-run-tests-{os.getuid()}")
     for signum in INHERITED:
         if signal.getsignal(signum) is signal.SIG_IGN:
             signal.signal(signum, signal.default_int_handler if signum is signal.SIGINT else signal.SIG_DFL)

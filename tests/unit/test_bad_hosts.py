@@ -61,7 +61,7 @@ def test_who_is_to_be_excluded() -> None:
     ]
     found = records(kept, NOW_S - 500)
     assert [(each.host, each.runs, each.exclude) for each in found] == [
-        ("c", 2, True), ("a", 1, False), ("b", 1, True), ("d", 1, False), ("g", 1, False)
+        ("c", 2, True), ("a", 1, False), ("b", 1, True), ("g", 1, False), ("d", 1, False)
     ]  # fmt: skip
     assert (found[0].last_s, found[0].last_title) == (NOW_S, "nccl-network on c")
 

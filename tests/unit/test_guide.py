@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ddp_run import commands
+from ddp_run.record import host_failures
 from ddp_run.judge import catalogue
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.parse import parse
@@ -58,6 +59,7 @@ READ_BY_OTHERS = {
 }
 READ_BY_NOBODY = {"NCCL_TIMEOUT", "NCCL_TREE_THRESHOLD", "TORCH_DIST_TIMEOUT"}
 """Named only to say so. NCCL_TREE_THRESHOLD: last in NCCL 2.4's sources."""
+READ_BY_DDP_RUN = {host_failures.VARIABLE}
 NO_VARIABLES = {"CAP_SYS_PTRACE", "PAGE_RETIREMENT", "ROW_REMAPPER"}
 
 VALUES = {"SLURM_JOB_ID": "42", "node0": "10.0.0.7"}
@@ -196,7 +198,7 @@ def test_scripts_exist() -> None:
 def test_variables_are_known() -> None:
     spans = " ".join([*re.findall(r"`([^`\n]+)`", GUIDE), *_blocks("sh"), *_blocks("python")])
     named = set(re.findall(r"(?<![\w.])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", spans))
-    assert named == READ_BY_TORCH | READ_BY_OTHERS | READ_BY_NOBODY | NO_VARIABLES
+    assert named == READ_BY_TORCH | READ_BY_OTHERS | READ_BY_NOBODY | READ_BY_DDP_RUN | NO_VARIABLES
 
 
 def _torch_files() -> list[Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,13 +40,24 @@ def command(folder: str | None, days: int, as_json: bool) -> int:
     found = bad_hosts.records(host_failures.read(where), time.time() - days * _DAY_S)
     exclude = ",".join(record.host for record in found if record.exclude)
     if as_json:
-        hosts = [{**asdict(record), "runs": record.runs} for record in found]
+        hosts = list(map(_as_json, found))
         click.echo(json.dumps({"folder": str(where), "days": days, "hosts": hosts, "exclude": exclude}, indent=2))
         return 0
     click.echo("\n".join(map(_line, found)) or f"no host is known to have made a run fail in {days} days ({where})")
     if exclude:
         click.echo(f"sbatch --exclude={exclude} …")
     return 0
+
+
+def _as_json(record: HostRecord) -> dict[str, object]:
+    return {
+        "host": record.host,
+        "runs": record.runs,
+        "causes": dict(record.causes),
+        "last": datetime.fromtimestamp(record.last_s).astimezone().isoformat(timespec="seconds"),
+        "last_title": record.last_title,
+        "exclude": record.exclude,
+    }
 
 
 def _line(record: HostRecord) -> str:

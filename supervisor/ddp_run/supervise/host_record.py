@@ -1,4 +1,4 @@
-"""A failure that speaks against its host is kept for later runs; by a fork, as a home on a dead server never answers."""
+"""A failure that speaks against its host is kept for later runs; by a fork: a home on a dead server never answers."""
 
 from __future__ import annotations
 
