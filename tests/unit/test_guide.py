@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from ddp_run import commands
-from ddp_run.record import host_failures
 from ddp_run.judge import catalogue
 from ddp_run.plan.installed_torch import torch_rows
+from ddp_run.record import host_failures
 from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row, all_rows
 
