@@ -1,6 +1,6 @@
 """Launch, supervise and explain distributed PyTorch jobs.
 
-Users rely on the command line, the files, `explain` and `ddp_run.training`.
+Users rely on the command line, the files, and in Python on `launch`, `explain` and `ddp_run.training`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ddp_run.api.launching import launch
+    from ddp_run.api.result import LaunchFailed, LaunchRefused, Result
     from ddp_run.judge.verdict import Verdict
 
+__all__ = ["LaunchFailed", "LaunchRefused", "Result", "explain", "launch"]
 __version__ = "0.1.0"
 
 
@@ -21,3 +24,18 @@ def explain(text: str) -> Verdict:
     from ddp_run.judge.pasted_logs import explain_text
 
     return explain_text(text)
+
+
+if not TYPE_CHECKING:  # type checkers would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        """What takes a while to load, at its first use: the command itself has no use for it."""
+        if name == "launch":
+            from ddp_run.api.launching import launch
+
+            return launch
+        if name in ("LaunchFailed", "LaunchRefused", "Result"):
+            from ddp_run.api import result
+
+            return getattr(result, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
@@ -30,6 +30,11 @@ def main() -> NoReturn:
         sys.stderr.write(f"ddp-run: cannot start: {error}\n")
     except KeyboardInterrupt:
         code = 130
+    finish(code)
+
+
+def finish(code: int) -> NoReturn:
+    """Exit with the code."""
     # Nothing is left to do: skip the teardown of modules, which costs as much as a verdict.
     try:
         sys.stdout.flush()
@@ -103,8 +108,11 @@ def _ambiguous(word: str) -> Problem:
     )
 
 
-def launch(words: tuple[str, ...]) -> int:
-    """Start a training; returns ddp-run's exit code. Raises Refused, and OSError where no folder can be made."""
+def launch(words: tuple[str, ...], *, begun: Callable[[Path], None] | None = None) -> int:
+    """Start a training; returns ddp-run's exit code. Raises Refused, and OSError where no folder can be made.
+
+    `begun` gets the run's folder as soon as there is one.
+    """
     if not _can_start(sys.platform):
         sys.stderr.write(f"ddp-run: jobs are started on Linux only, and this is {sys.platform}: use torchrun here\n")
         return 2
@@ -134,7 +142,7 @@ def launch(words: tuple[str, ...]) -> int:
         return 0
     from ddp_run.supervise.job import supervise
 
-    return supervise(plan, ("ddp-run", *words), environ, (*checked.options.notes, *checked.warnings))
+    return supervise(plan, ("ddp-run", *words), environ, (*checked.options.notes, *checked.warnings), begun)
 
 
 def _can_start(platform: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -58,6 +58,8 @@ from ddp_run.values.redaction import redact_words
 from ddp_run.values.stop_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ddp_run.judge.retry import Decision
     from ddp_run.judge.verdict import Verdict
     from ddp_run.supervise.nodes.job_side import JobSide
@@ -77,12 +79,23 @@ _INTERNAL_ERROR = 70
 """sysexits.h EX_SOFTWARE: ddp-run itself failed."""
 
 
-def supervise(plan: LaunchPlan, argv: Sequence[str], environ: Mapping[str, str], warnings: Sequence[str]) -> int:
-    """Run the job; returns the exit code for ddp-run. Raises OSError where its folder or sockets cannot be made."""
+def supervise(
+    plan: LaunchPlan,
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    warnings: Sequence[str],
+    begun: Callable[[Path], None] | None = None,
+) -> int:
+    """Run the job; returns the exit code for ddp-run. Raises OSError where its folder or sockets cannot be made.
+
+    `begun` gets the run's folder as soon as there is one.
+    """
     children.become_subreaper()
     with ExitStack() as stack:
         trusted = "log_dir" in plan.options.given
         folder = RunFolder.create(log_dir(plan.options), datetime.now(), trusted=trusted)
+        if begun is not None:
+            begun(folder.path)
         journal = Journal(folder.events)
         stack.callback(journal.close)
         loop = stack.enter_context(Loop(HANDLED_SIGNALS))

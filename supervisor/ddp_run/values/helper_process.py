@@ -178,6 +178,13 @@ def die_with_parent() -> Callable[[], None]:
     return in_child
 
 
+def stop_with_parent(parent: int) -> None:
+    """For a program just started: SIGTERM when the thread of `parent` that started it ends; at once if it has ended."""
+    libc_prctl()(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def reap(pid: int, within_s: float = 1.0) -> bool:
     """Wait for one where there is no loop that reaps; whether it has ended."""
     deadline = time.monotonic() + within_s

@@ -1,0 +1,1 @@
+"""For Python programs: a launch as a child process, and how it ended as a value."""

@@ -1,0 +1,169 @@
+"""`ddp-run` as a child process: what it says of its run, what it prints, its end; and how it is told to stop.
+
+ddp-run owns its process: it reaps all children, is the parent of orphans, handles signals. So it is never run within
+the program that asks for a job. It is in a session of its own: Ctrl-C reaches it once, from here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from ddp_run.api.streams import Passed, own_streams, target
+
+_ASKED = 2
+"""How often it is asked to stop; at the second time ddp-run ends the job at once. Then it is killed: its keeper goes on."""
+
+
+@final
+@dataclass(slots=True)
+class Said:
+    """What the child told over its channel."""
+
+    folder: Path | None = None
+    refused: str | None = None
+    exit_code: int | None = None
+
+    def hear(self, line: bytes) -> None:
+        """One line of it; one that was cut short by its death is passed over."""
+        with suppress(ValueError):
+            said = json.loads(line)
+            self.folder = Path(said["folder"]) if "folder" in said else self.folder
+            self.refused = said.get("refused", self.refused)
+            self.exit_code = said.get("exit_code", self.exit_code)
+
+
+def run(words: Sequence[str], environ: Mapping[str, str] | None, cwd: str | os.PathLike[str] | None) -> Said:
+    """Run `ddp-run` to its end. Raises OSError where it cannot be started.
+
+    An exception that comes meanwhile (KeyboardInterrupt, what a signal's handler raises) stops the job, and leaves from
+    here when nothing is left of it.
+    """
+    with ExitStack() as stack:
+        child = _Child(words, environ, cwd, stack)
+        raised: list[BaseException] = []
+        while not child.ended and len(raised) <= _ASKED:
+            try:
+                child.listen()
+            except BaseException as error:
+                raised.append(error)
+                child.stop(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+        if raised:
+            raise raised[0]
+        return child.said
+
+
+@final
+class _Child:
+    def __init__(
+        self,
+        words: Sequence[str],
+        environ: Mapping[str, str] | None,
+        cwd: str | os.PathLike[str] | None,
+        stack: ExitStack,
+    ) -> None:
+        self.said = Said()
+        self.ended = False
+        self._heard = b""
+        self._channel, told_to = os.pipe()
+        stack.callback(os.close, self._channel)
+        os.set_blocking(self._channel, False)
+        out, err = own_streams()
+        try:
+            self._process = subprocess.Popen(
+                # -P: no file of the working directory is taken for a module of ddp-run
+                [sys.executable, "-P", "-m", "ddp_run.called", str(told_to), str(os.getpid()), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=target(out, 1),
+                stderr=target(err, 2),
+                env=environ,
+                cwd=cwd,
+                pass_fds=(told_to,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(told_to)
+        stack.callback(self._kill)
+        self._selector = stack.enter_context(selectors.DefaultSelector())
+        self._pass_on(stack)
+        self._watch_end(stack)
+
+    def listen(self) -> None:
+        """Wait for something from it, and do what that asks for."""
+        for key, _events in self._selector.select():
+            key.data()
+
+    def stop(self, signum: int) -> None:
+        """Tell it to stop."""
+        self._process.send_signal(signum)
+
+    def _kill(self) -> None:
+        """Where nobody waits for its end any more."""
+        if not self.ended:
+            self._process.kill()
+            self._process.wait()
+
+    def _pass_on(self, stack: ExitStack) -> None:
+        self._streams = []
+        ours = own_streams()
+        for pipe, stream in zip((self._process.stdout, self._process.stderr), ours, strict=True):
+            if pipe is None or stream is None:
+                continue
+            stack.enter_context(pipe)
+            passed = Passed(pipe, stream)
+            self._streams.append(passed)
+            self._selector.register(passed.fd, selectors.EVENT_READ, self._until_end(passed.fd, passed.pass_on))
+
+    def _until_end(self, fd: int, read: Callable[[], bool]) -> Callable[[], None]:
+        def on_readable() -> None:
+            if not read():
+                self._selector.unregister(fd)
+
+        return on_readable
+
+    def _watch_end(self, stack: ExitStack) -> None:
+        """By the process itself: a fork of ddp-run that hangs in the kernel may hold the pipes open for ever."""
+        try:
+            pidfd = os.pidfd_open(self._process.pid)
+        except OSError:  # a kernel before 5.3: the channel's end is its end
+            self._selector.register(self._channel, selectors.EVENT_READ, self._until_channel_ends)
+            return
+        stack.callback(os.close, pidfd)
+        self._selector.register(self._channel, selectors.EVENT_READ, self._until_end(self._channel, self._hear))
+        self._selector.register(pidfd, selectors.EVENT_READ, self._finish)
+
+    def _until_channel_ends(self) -> None:
+        if not self._hear():
+            self._finish()
+
+    def _hear(self) -> bool:
+        """Take what it tells; false at the end of it."""
+        while True:
+            try:
+                got = os.read(self._channel, 65536)
+            except BlockingIOError:
+                return True
+            *lines, self._heard = (self._heard + got).split(b"\n")
+            for line in lines:
+                self.said.hear(line)
+            if not got:
+                return False
+
+    def _finish(self) -> None:
+        """It has ended: take what is left in the pipes."""
+        self._hear()
+        for stream in self._streams:
+            stream.pass_on()
+        code = self._process.wait()
+        if self.said.exit_code is None:  # it was killed, and told nothing
+            self.said.exit_code = code if code >= 0 else 128 - code
+        self.ended = True

@@ -1,0 +1,42 @@
+"""`ddp_run.launch`: a job from a Python program, to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from os import PathLike
+from typing import Unpack
+
+from ddp_run.api import child
+from ddp_run.api.options import LaunchOptions
+from ddp_run.api.result import LaunchRefused, Result, read_result
+from ddp_run.api.words import words
+
+
+def launch(
+    script: str | PathLike[str],
+    args: Iterable[str | int | float | PathLike[str]] = (),
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | PathLike[str] | None = None,
+    **options: Unpack[LaunchOptions],
+) -> Result:
+    """Run `ddp-run OPTIONS SCRIPT ARGS` as a child process, from any thread, and wait for its end.
+
+    `options` are those of the command line, with underscores: `nproc_per_node=2`, `module=True`. `env` is the whole
+    environment and `cwd` the working directory, both the program's own by default. What ddp-run prints goes to
+    `sys.stdout` and `sys.stderr` as they are at the call; standard input is empty.
+
+    A job that fails is a result like any other: see `Result.ok` and `Result.raise_for_failure`. Raises `LaunchRefused`
+    where nothing was started, with the text that the command prints, and TypeError for arguments that are no words. An
+    exception that interrupts the wait, KeyboardInterrupt above all, stops the job first. The job is stopped as well
+    when the program ends, however that comes.
+    """
+    try:
+        said = child.run(words(script, args, options), env, cwd)
+    except OSError as error:
+        raise LaunchRefused(f"ddp-run: cannot start: {error}\n") from error
+    if said.refused is not None and said.folder is None:
+        raise LaunchRefused(said.refused)
+    if said.folder is None:
+        raise LaunchRefused(f"ddp-run exited with code {said.exit_code} before it began a run\n")
+    return read_result(1 if said.exit_code is None else said.exit_code, said.folder)

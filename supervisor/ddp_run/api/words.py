@@ -1,0 +1,49 @@
+"""From the arguments of `ddp_run.launch` to the words of a command line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from os import PathLike, fspath
+
+_STARTS_NOTHING = ("dry_run", "help", "version")
+
+
+def words(
+    script: str | PathLike[str], args: Iterable[str | int | float | PathLike[str]], options: Mapping[str, object]
+) -> tuple[str, ...]:
+    """What one would type behind `ddp-run`. Raises TypeError for what no command line can say.
+
+    Whether an option exists and what its value may be is checked where command lines are.
+    """
+    if isinstance(args, str | bytes):
+        raise TypeError(f"args is one text, not a list of words: {args!r}; shlex.split makes words of it")
+    return (*_option_words(options), fspath(script), *(_text("args", each) for each in args))
+
+
+def _option_words(options: Mapping[str, object]) -> list[str]:
+    switches, valued = [], []
+    for name, value in options.items():
+        if name in _STARTS_NOTHING:
+            raise TypeError(f"{name} starts no job: run it on the command line")
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            switches.append(option)
+        elif value is not None and value is not False:
+            valued.append(f"{option}={_text(name, value)}")
+    # In front, so that an option which does need a value does not take the script for it.
+    return [*switches, *valued]
+
+
+def _text(name: str, value: object) -> str:
+    match value:
+        case str():
+            text = value
+        case PathLike():
+            text = str(fspath(value))
+        case int() | float():
+            text = str(value)
+        case _:
+            raise TypeError(f"{name}: {type(value).__name__} cannot be a word of a command line: {value!r}")
+    if "\0" in text:
+        raise TypeError(f"{name}: a word of a command line cannot contain a null character")
+    return text

@@ -1,0 +1,57 @@
+"""`ddp-run` below a Python program that called `ddp_run.launch`: `python -m ddp_run.called FD PID WORDS…`.
+
+What the program is to know goes to the descriptor FD, one JSON object a line: `folder` when the run has one, `refused`
+with the text for people where nothing was started, `exit_code` at the end. PID is the program: when it is gone, or the
+thread of it that called, the job is told to stop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from ddp_run import cli
+from ddp_run.values.helper_process import stop_with_parent
+from ddp_run.values.problem import Refused, render
+
+
+def main() -> NoReturn:
+    """Run the launch that the words describe, and exit with its code."""
+    channel, caller, words = int(sys.argv[1]), int(sys.argv[2]), tuple(sys.argv[3:])
+    os.set_inheritable(channel, False)
+    # The thread that called may have blocked signals for itself; the mask came along.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+    stop_with_parent(caller)
+    code = _launch(words, channel)
+    _tell(channel, exit_code=code)
+    cli.finish(code)
+
+
+def _launch(words: tuple[str, ...], channel: int) -> int:
+    def begun(folder: Path) -> None:
+        _tell(channel, folder=str(folder))
+
+    try:
+        return cli.launch(words, begun=begun)
+    except Refused as refused:
+        _tell(channel, refused=render(refused.problems, refused.argv))
+    except OSError as error:
+        _tell(channel, refused=f"ddp-run: cannot start: {error}\n")
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 2
+
+
+def _tell(channel: int, **said: object) -> None:
+    try:
+        os.write(channel, json.dumps(said).encode() + b"\n")
+    except OSError:  # the program is gone: it has no use for it
+        pass
+
+
+if __name__ == "__main__":
+    main()
