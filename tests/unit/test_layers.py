@@ -22,15 +22,19 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "judge": ("evidence", "record", "values"),
     "tell": ("judge", "evidence", "record", "values"),
     "supervise": ("tell", "judge", "evidence", "observe", "record", "plan", "settings", "values"),
-    "commands": ("tell", "judge", "evidence", "record", "values"),
+    "api": ("judge", "record", "values"),
+    "commands": ("api", "tell", "judge", "evidence", "record", "values"),
     "cli": ("commands", "settings", "plan", "supervise", "tell", "values"),
-    "__init__": ("judge",),
+    "__main__": ("cli",),
+    "called": ("cli", "values"),
+    "__init__": ("api", "judge"),
 }
-"""For each folder the others that it may import from; `cli` and the package's own face are single files."""
+"""For each folder the others that it may import from; the entries to the command and the package's own face are single
+files."""
 # Code that runs in other processes: nobody imports it, and it imports nothing of the folders.
-ELSEWHERE = ("rank", "agent", "keeper", "gpu_probe", "training")
-# Of these, what runs where torch is loaded anyway: torch's agent, and scripts that call `ddp_run.training`.
-BESIDE_TORCH = ("agent", "training")
+ELSEWHERE = ("rank", "agent", "keeper", "gpu_probe", "training", "selftest_ranks")
+# Of these, what runs where torch is loaded anyway: torch's agent, and what ranks run.
+BESIDE_TORCH = ("agent", "training", "selftest_ranks")
 
 PURE = (
     *("settings", "judge", "evidence.pasted", "plan.launch_plan", "supervise.machine", "supervise.backoff"),
@@ -43,7 +47,7 @@ PURE = (
     *("values.frozen", "values.exit_status", "values.problem", "values.secret_forms", "values.secret_names"),
     *("values.secret_urls", "values.redaction", "values.lines", "values.raw_lines", "values.stop_signals"),
     *("values.typed_fields", "values.sealed", "supervise.nodes.messages", "supervise.nodes.failing"),
-    *("supervise.nodes.reach", "values.node_fact"),
+    *("supervise.nodes.reach", "values.node_fact", "api.options", "api.words"),
 )
 """Folders and modules that do no I/O: functions over values."""
 READS_FILES = ("judge.judging", "judge.replay")
@@ -58,7 +62,13 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "structlog": ("tell.output",),
     "tenacity": ("supervise.backoff", "plan.net"),
     "psutil": ("plan.net",),
-    "torch": ("agent.logs_specs", "training.placement", "training.step_counts", "training.unused_parameters"),
+    "torch": (
+        "agent.logs_specs",
+        "selftest_ranks",
+        "training.placement",
+        "training.step_counts",
+        "training.unused_parameters",
+    ),
     "hyperscan": ("evidence.word_search",),
     "pynvml": ("gpu_probe",),
 }

@@ -21,7 +21,7 @@ from typing import final
 from ddp_run.api.streams import Passed, own_streams, target
 
 _ASKED = 2
-"""How often it is asked to stop; at the second time ddp-run ends the job at once. Then it is killed: its keeper goes on."""
+"""How often it is asked to stop; the second time ddp-run ends the job at once. Then it is killed."""
 
 
 @final
@@ -42,7 +42,7 @@ class Said:
             self.exit_code = said.get("exit_code", self.exit_code)
 
 
-def run(words: Sequence[str], environ: Mapping[str, str] | None, cwd: str | os.PathLike[str] | None) -> Said:
+def run(words: Sequence[str], environ: Mapping[str, str] | None, cwd: str | Path | None) -> Said:
     """Run `ddp-run` to its end. Raises OSError where it cannot be started.
 
     An exception that comes meanwhile (KeyboardInterrupt, what a signal's handler raises) stops the job, and leaves from
@@ -68,7 +68,7 @@ class _Child:
         self,
         words: Sequence[str],
         environ: Mapping[str, str] | None,
-        cwd: str | os.PathLike[str] | None,
+        cwd: str | Path | None,
         stack: ExitStack,
     ) -> None:
         self.said = Said()

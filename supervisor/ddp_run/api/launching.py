@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from os import PathLike
+from pathlib import Path
 from typing import Unpack
 
 from ddp_run.api import child
@@ -13,11 +13,11 @@ from ddp_run.api.words import words
 
 
 def launch(
-    script: str | PathLike[str],
-    args: Iterable[str | int | float | PathLike[str]] = (),
+    script: str | Path,
+    args: Iterable[str | int | float | Path] = (),
     *,
     env: Mapping[str, str] | None = None,
-    cwd: str | PathLike[str] | None = None,
+    cwd: str | Path | None = None,
     **options: Unpack[LaunchOptions],
 ) -> Result:
     """Run `ddp-run OPTIONS SCRIPT ARGS` as a child process, from any thread, and wait for its end.

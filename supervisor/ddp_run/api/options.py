@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from os import PathLike
+from pathlib import Path
 from typing import Literal, TypedDict
-
-_Path = str | PathLike[str]
 
 
 class LaunchOptions(TypedDict, total=False):
@@ -30,7 +28,7 @@ class LaunchOptions(TypedDict, total=False):
     module: bool
     no_python: bool
     run_path: bool
-    log_dir: _Path | None
+    log_dir: str | Path | None
     redirects: int | str | None
     tee: int | str | None
     local_ranks_filter: int | str | None
@@ -54,7 +52,7 @@ class LaunchOptions(TypedDict, total=False):
     fallback_backend: str | None
     preflight: Literal["auto", "off", "strict"] | None
     console: Literal["all", "rank0", "failed", "none", "raw"] | None
-    config: _Path | None
+    config: str | Path | None
     log_format: Literal["console", "json"] | None
     control_port: int | None
     shutdown_timeout: int | None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from os import PathLike, fspath
+from pathlib import Path, PurePath
 
 _STARTS_NOTHING = ("dry_run", "help", "version")
 
 
 def words(
-    script: str | PathLike[str], args: Iterable[str | int | float | PathLike[str]], options: Mapping[str, object]
+    script: str | Path, args: Iterable[str | int | float | Path], options: Mapping[str, object]
 ) -> tuple[str, ...]:
     """What one would type behind `ddp-run`. Raises TypeError for what no command line can say.
 
@@ -17,7 +17,7 @@ def words(
     """
     if isinstance(args, str | bytes):
         raise TypeError(f"args is one text, not a list of words: {args!r}; shlex.split makes words of it")
-    return (*_option_words(options), fspath(script), *(_text("args", each) for each in args))
+    return (*_option_words(options), _text("script", script), *(_text("args", each) for each in args))
 
 
 def _option_words(options: Mapping[str, object]) -> list[str]:
@@ -38,9 +38,7 @@ def _text(name: str, value: object) -> str:
     match value:
         case str():
             text = value
-        case PathLike():
-            text = str(fspath(value))
-        case int() | float():
+        case PurePath() | int() | float():
             text = str(value)
         case _:
             raise TypeError(f"{name}: {type(value).__name__} cannot be a word of a command line: {value!r}")

@@ -1,0 +1,36 @@
+"""What the ranks of `ddp-run selftest` run: they meet over gloo and agree on a sum.
+
+With two numbers, a rank and an exit code, that rank then exits with that code.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+_PATIENCE = timedelta(seconds=15)
+
+
+def main(failing_rank: int | None = None, exit_code: int = 0) -> None:
+    """Add up the ranks' numbers, counted from 1; then count the ranks."""
+    dist.init_process_group("gloo", timeout=_PATIENCE)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    _add_up(rank + 1, sum(range(1, ranks + 1)))
+    if rank == failing_rank:
+        sys.exit(exit_code)
+    _add_up(1, ranks)
+    dist.destroy_process_group()
+
+
+def _add_up(mine: int, expected: int) -> None:
+    number = torch.tensor([mine])
+    dist.all_reduce(number)
+    if number.item() != expected:
+        sys.exit(f"all_reduce gave {number.item()} in place of {expected}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
