@@ -75,7 +75,7 @@ def _name_who_fails(folder: Path) -> tuple[bool, str]:
 
 
 def _leave_nothing(folder: Path) -> tuple[bool, str]:
-    marks = {f"DDP_RUN_ID={path.parent.name}".encode() for path in folder.glob("*/events.jsonl")}
+    marks = {f"DDP_RUN_ID={path.parent.name}".encode() for path in folder.glob("2*/events.jsonl")}
     deadline = time.monotonic() + _ENDED_WITHIN_S
     while (left := _carriers(marks)) and time.monotonic() < deadline:
         time.sleep(0.05)
