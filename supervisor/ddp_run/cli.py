@@ -16,6 +16,7 @@ from typing import NoReturn
 from ddp_run import __version__, commands
 from ddp_run.values.problem import Problem, Refused, render
 from ddp_run.values.terminal import colour, columns, open_what_is_closed
+from ddp_run.values.this_system import why_not_here
 
 
 def main() -> NoReturn:
@@ -113,8 +114,8 @@ def launch(words: tuple[str, ...], *, begun: Callable[[Path], None] | None = Non
 
     `begun` gets the run's folder as soon as there is one.
     """
-    if not _can_start(sys.platform):
-        sys.stderr.write(f"ddp-run: jobs are started on Linux only, and this is {sys.platform}: use torchrun here\n")
+    if reason := why_not_here(sys.platform):
+        sys.stderr.write(reason)
         return 2
     from ddp_run.plan import preflight
     from ddp_run.plan.installed_torch import torch_rows
@@ -143,11 +144,6 @@ def launch(words: tuple[str, ...], *, begun: Callable[[Path], None] | None = Non
     from ddp_run.supervise.job import supervise
 
     return supervise(plan, ("ddp-run", *words), environ, (*checked.options.notes, *checked.warnings), begun)
-
-
-def _can_start(platform: str) -> bool:
-    """Whether the kernel has what ddp-run starts and watches jobs with: pidfd, subreapers, /proc."""
-    return platform.startswith("linux")
 
 
 def _take_stop_signals() -> None:

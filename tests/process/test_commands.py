@@ -43,6 +43,13 @@ def test_help_is_short_or_whole(tmp_path: Path, words: list[str], whole: bool) -
     assert ("--local-ranks-filter" in done.stdout) is whole
 
 
+def test_the_command_as_a_module(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ddp_run", "--version"], cwd=tmp_path, capture_output=True, text=True, timeout=limit(120)
+    )
+    assert (done.returncode, done.stdout) == (0, f"ddp-run {ddp_run.__version__}\n")
+
+
 def test_help_of_a_command(tmp_path: Path) -> None:
     assert run(tmp_path, "help", "explain").stdout == run(tmp_path, "explain", "--help").stdout
 
@@ -73,6 +80,9 @@ def test_other_systems_are_refused_in_a_line(
     assert cli.launch(("train.py",)) == 2
     said = capsys.readouterr()
     assert said.err == "ddp-run: jobs are started on Linux only, and this is darwin: use torchrun here\n"
+    with pytest.raises(ddp_run.LaunchRefused) as refused:
+        ddp_run.launch("train.py")
+    assert str(refused.value) == said.err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import signal
 import subprocess
@@ -116,6 +117,25 @@ def test_a_job_ends_with_the_program_that_waits_for_it(ddp: Launcher, how: str) 
     assert (code, _signals(folder)) == {"SystemExit": (5, 1), "twice": (-2, 2)}.get(how, (-2, 1)), console.read_text()
     assert ("raised SystemExit" if how == "SystemExit" else "raised KeyboardInterrupt") in console.read_text()
     assert json.loads((folder / "verdict.json").read_text())["outcome"] == "interrupted"
+
+
+@pytest.mark.slow_system
+def test_a_launcher_that_is_killed(ddp: Launcher) -> None:
+    """There is no verdict then: nothing is said of the job but where its files are."""
+    script = ddp.script(STAYS)
+    with ThreadPoolExecutor(1) as threads:
+        job = threads.submit(ddp_run.launch, script, nproc_per_node=1, cwd=ddp.cwd, env=ddp.environ({}))
+        folder = wait_until(lambda: next(iter((ddp.cwd / "ddp-run-logs").glob("2*")), None), "the run's folder")
+        wait_until(lambda: list(folder.glob("*/*/stdout.log")) and _all_ready(folder), "the rank")
+        started = next(line for line in (folder / "events.jsonl").open() if '"AgentStarted"' in line)
+        status = Path(f"/proc/{json.loads(started)['pid']}/status").read_text()
+        os.kill(int(status.partition("PPid:\t")[2].partition("\n")[0]), signal.SIGKILL)
+        result = job.result(limit(60))
+    assert (result.ok, result.exit_code, result.verdict, result.outcome) == (False, 137, None, None)
+    assert result.folder == folder
+    with pytest.raises(ddp_run.LaunchFailed, match=r"did not succeed \(exit code 137\)"):
+        result.raise_for_failure()
+    wait_until(lambda: not carriers(folder.name), "the job's end", 60)
 
 
 def _all_ready(folder: Path) -> bool:

@@ -24,7 +24,7 @@ OTHER_JOBS = {"NNODES": "2", "MASTER_ADDR": "192.0.2.1", "PET_NNODES": "2", "DDP
 def selftest(ddp: Launcher, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     temporary = {"TMPDIR": str(ddp.cwd)}
     environ = ddp.environ({**temporary, **variables})
-    line = [DDP_RUN, "selftest", *words]
+    line = [str(DDP_RUN), "selftest", *words]
     return subprocess.run(line, cwd=ddp.cwd, env=environ, capture_output=True, text=True, timeout=limit(120))
 
 
@@ -81,7 +81,7 @@ def test_what_is_published_works_away_from_this_tree(tmp_path: Path) -> None:
     missing = [name for name in ("build", "twine") if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"{' and '.join(missing)} not installed (extra release)")
-    fetched = [sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d", tmp_path / "index", "setuptools>=77"]
+    fetched = [sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d", str(tmp_path), "setuptools>=77"]
     if subprocess.run(fetched, capture_output=True, timeout=limit(120)).returncode != 0:
         pytest.skip("no package index to take setuptools from")
     tree = tmp_path / "tree"

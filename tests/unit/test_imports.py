@@ -84,6 +84,17 @@ def test_a_dry_run_loads_little(tmp_path: Path) -> None:
     assert not loaded & (LATER - {"importlib.metadata", "email"})
 
 
+def test_the_package_itself_is_light(tmp_path: Path) -> None:
+    """What `import ddp_run` loads; `launch` and its like come with their first use."""
+    program = "import sys, typing; before = {*sys.modules}; import ddp_run; print(*{*sys.modules} - before)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=limit(120)
+    )
+    assert {*done.stdout.split()} <= {"ddp_run", "__future__"}
+    program = "import ddp_run, sys; ddp_run.launch; assert not {'torch', 'click', 'psutil', 'numpy'} & {*sys.modules}"
+    assert subprocess.run([sys.executable, "-c", program], cwd=tmp_path, timeout=limit(120)).returncode == 0
+
+
 def test_explain_needs_no_torch(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     _returned, loaded = _loaded(tmp_path, "explain", "run")

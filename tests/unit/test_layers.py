@@ -47,7 +47,7 @@ PURE = (
     *("values.frozen", "values.exit_status", "values.problem", "values.secret_forms", "values.secret_names"),
     *("values.secret_urls", "values.redaction", "values.lines", "values.raw_lines", "values.stop_signals"),
     *("values.typed_fields", "values.sealed", "supervise.nodes.messages", "supervise.nodes.failing"),
-    *("supervise.nodes.reach", "values.node_fact", "api.options", "api.words"),
+    *("supervise.nodes.reach", "values.node_fact", "values.this_system", "api.options", "api.words"),
 )
 """Folders and modules that do no I/O: functions over values."""
 READS_FILES = ("judge.judging", "judge.replay")

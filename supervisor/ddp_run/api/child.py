@@ -22,6 +22,8 @@ from ddp_run.api.streams import Passed, own_streams, target
 
 _ASKED = 2
 """How often it is asked to stop; the second time ddp-run ends the job at once. Then it is killed."""
+_UNKNOWN = 70
+"""sysexits.h EX_SOFTWARE, as ddp-run exits where it fails itself."""
 
 
 @final
@@ -164,6 +166,6 @@ class _Child:
         for stream in self._streams:
             stream.pass_on()
         code = self._process.wait()
-        if self.said.exit_code is None:  # it was killed, and told nothing
-            self.said.exit_code = code if code >= 0 else 128 - code
+        if self.said.exit_code is None:  # it was killed; 0 where SIGCHLD is ignored and the kernel does not say more
+            self.said.exit_code = 128 - code if code < 0 else code or _UNKNOWN
         self.ended = True

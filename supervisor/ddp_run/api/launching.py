@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Unpack
@@ -10,6 +11,7 @@ from ddp_run.api import child
 from ddp_run.api.options import LaunchOptions
 from ddp_run.api.result import LaunchRefused, Result, read_result
 from ddp_run.api.words import words
+from ddp_run.values.this_system import why_not_here
 
 
 def launch(
@@ -31,6 +33,8 @@ def launch(
     exception that interrupts the wait, KeyboardInterrupt above all, stops the job first. The job is stopped as well
     when the program ends, however that comes.
     """
+    if reason := why_not_here(sys.platform):
+        raise LaunchRefused(reason)
     try:
         said = child.run(words(script, args, options), env, cwd)
     except OSError as error:

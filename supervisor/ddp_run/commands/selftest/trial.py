@@ -71,7 +71,7 @@ def _name_who_fails(folder: Path) -> tuple[bool, str]:
     first = result.verdict.first_failure if result.verdict is not None else None
     if result.exit_code == _EXIT_CODE and first is not None and first.rank == _FAILING_RANK:
         return True, f"rank {_FAILING_RANK} exited with code {_EXIT_CODE}, and was named with that code"
-    return False, f"rank {_FAILING_RANK} exited with code {_EXIT_CODE}; ddp-run: {_seen(result)}"
+    return False, f"rank {_FAILING_RANK} was to exit with code {_EXIT_CODE} and to be named: {_seen(result)}"
 
 
 def _leave_nothing(folder: Path) -> tuple[bool, str]:
