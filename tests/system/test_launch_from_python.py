@@ -97,14 +97,15 @@ def test_a_job_ends_with_the_program_that_waits_for_it(ddp: Launcher, how: str) 
     words = [sys.executable, str(caller), str(ddp.script(deaf + STAYS))]
     console = ddp.cwd / "console"
     with console.open("wb") as to:
-        program = subprocess.Popen(words, cwd=ddp.cwd, env=ddp.environ({}), stdout=to, stderr=to)
+        program = subprocess.Popen(words, cwd=ddp.cwd, env=ddp.environ({}), stdout=to, stderr=to, process_group=0)
     try:
         folder = wait_until(lambda: next(iter((ddp.cwd / "ddp-run-logs").glob("2*")), None), "the run's folder")
         wait_until(lambda: len(list(folder.glob("*/*/stdout.log"))) == 2 and _all_ready(folder), console.read_text)
-        program.send_signal({"SIGKILL": signal.SIGKILL, "SystemExit": signal.SIGTERM}.get(how, signal.SIGINT))
+        # to its group, as a terminal and a notebook send it
+        os.killpg(program.pid, {"SIGKILL": signal.SIGKILL, "SystemExit": signal.SIGTERM}.get(how, signal.SIGINT))
         if how == "twice":
             wait_until(lambda: _signals(folder) == 1, "ddp-run's first signal")
-            program.send_signal(signal.SIGINT)
+            os.killpg(program.pid, signal.SIGINT)
         code = program.wait(limit(60))
         left = carriers(folder.name)
     finally:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from ddp_run.api.streams import Passed, own_streams, target
+from ddp_run.api.streams import Passed, target
 
 _ASKED = 2
 """How often it is asked to stop; the second time ddp-run ends the job at once. Then it is killed."""
@@ -79,7 +79,7 @@ class _Child:
         self._channel, told_to = os.pipe()
         stack.callback(os.close, self._channel)
         os.set_blocking(self._channel, False)
-        out, err = own_streams()
+        out, err = sys.stdout, sys.stderr
         try:
             self._process = subprocess.Popen(
                 # -P: no file of the working directory is taken for a module of ddp-run
@@ -96,7 +96,10 @@ class _Child:
             os.close(told_to)
         stack.callback(self._kill)
         self._selector = stack.enter_context(selectors.DefaultSelector())
-        self._pass_on(stack)
+        pipes = zip((self._process.stdout, self._process.stderr), (out, err), strict=True)
+        self._streams = [Passed(stack.enter_context(pipe), to) for pipe, to in pipes if pipe is not None]
+        for stream in self._streams:
+            self._selector.register(stream.fd, selectors.EVENT_READ, self._until_end(stream.fd, stream.pass_on))
         self._watch_end(stack)
 
     def listen(self) -> None:
@@ -113,17 +116,6 @@ class _Child:
         if not self.ended:
             self._process.kill()
             self._process.wait()
-
-    def _pass_on(self, stack: ExitStack) -> None:
-        self._streams = []
-        ours = own_streams()
-        for pipe, stream in zip((self._process.stdout, self._process.stderr), ours, strict=True):
-            if pipe is None or stream is None:
-                continue
-            stack.enter_context(pipe)
-            passed = Passed(pipe, stream)
-            self._streams.append(passed)
-            self._selector.register(passed.fd, selectors.EVENT_READ, self._until_end(passed.fd, passed.pass_on))
 
     def _until_end(self, fd: int, read: Callable[[], bool]) -> Callable[[], None]:
         def on_readable() -> None:

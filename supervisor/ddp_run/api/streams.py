@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import os
 import subprocess
-import sys
 from typing import IO, TextIO, final
 
 
@@ -53,8 +52,3 @@ def target(stream: TextIO | None, descriptor: int) -> int | None:
         return None if stream.fileno() == descriptor else subprocess.PIPE
     except (AttributeError, OSError, ValueError):
         return subprocess.PIPE
-
-
-def own_streams() -> tuple[TextIO | None, TextIO | None]:
-    """The program's, as they are now: null where it has none."""
-    return sys.stdout, sys.stderr
