@@ -29,7 +29,11 @@ except BaseException as error:
     print("raised", type(error).__name__, flush=True)
     raise
 """
-TO_EXIT = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n"
+ON_TERM = {
+    "SystemExit": "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n",
+    # an OSError, as many handlers of alarms raise
+    "TimeoutError": "import signal\ndef late(*_): raise TimeoutError\nsignal.signal(signal.SIGTERM, late)\n",
+}
 
 
 def test_a_training_from_a_thread_with_other_streams(ddp: Launcher) -> None:
@@ -90,10 +94,10 @@ def test_files_of_the_working_directory_are_no_modules_of_ddp_run(ddp: Launcher)
         ddp_run.launch("no-such-script.py", cwd=ddp.cwd, env=ddp.environ({}))
 
 
-@pytest.mark.parametrize("how", cases(("SIGKILL", "SIGINT", "SystemExit", "twice"), ("SIGKILL", "SIGINT")))
+@pytest.mark.parametrize("how", cases(("SIGKILL", "SIGINT", "twice", *ON_TERM), ("SIGKILL", "SIGINT")))
 def test_a_job_ends_with_the_program_that_waits_for_it(ddp: Launcher, how: str) -> None:
     deaf = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" if how == "twice" else ""
-    caller = ddp.script((TO_EXIT if how == "SystemExit" else "") + CALLER, "caller.py")
+    caller = ddp.script(ON_TERM.get(how, "") + CALLER, "caller.py")
     words = [sys.executable, str(caller), str(ddp.script(deaf + STAYS))]
     console = ddp.cwd / "console"
     with console.open("wb") as to:
@@ -102,7 +106,8 @@ def test_a_job_ends_with_the_program_that_waits_for_it(ddp: Launcher, how: str) 
         folder = wait_until(lambda: next(iter((ddp.cwd / "ddp-run-logs").glob("2*")), None), "the run's folder")
         wait_until(lambda: len(list(folder.glob("*/*/stdout.log"))) == 2 and _all_ready(folder), console.read_text)
         # to its group, as a terminal and a notebook send it
-        os.killpg(program.pid, {"SIGKILL": signal.SIGKILL, "SystemExit": signal.SIGTERM}.get(how, signal.SIGINT))
+        first = signal.SIGTERM if how in ON_TERM else signal.SIGKILL if how == "SIGKILL" else signal.SIGINT
+        os.killpg(program.pid, first)
         if how == "twice":
             wait_until(lambda: _signals(folder) == 1, "ddp-run's first signal")
             os.killpg(program.pid, signal.SIGINT)
@@ -115,8 +120,9 @@ def test_a_job_ends_with_the_program_that_waits_for_it(ddp: Launcher, how: str) 
     if how == "SIGKILL":
         return
     assert left == [], "the program went on before its job had ended"
-    assert (code, _signals(folder)) == {"SystemExit": (5, 1), "twice": (-2, 2)}.get(how, (-2, 1)), console.read_text()
-    assert ("raised SystemExit" if how == "SystemExit" else "raised KeyboardInterrupt") in console.read_text()
+    codes = {"SystemExit": (5, 1), "TimeoutError": (1, 1), "twice": (-2, 2), "SIGINT": (-2, 1)}
+    assert (code, _signals(folder)) == codes[how], console.read_text()
+    assert f"raised {how if how in ON_TERM else 'KeyboardInterrupt'}\n" in console.read_text()
     assert json.loads((folder / "verdict.json").read_text())["outcome"] == "interrupted"
 
 

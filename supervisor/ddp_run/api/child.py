@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from ddp_run.api.result import LaunchRefused
 from ddp_run.api.streams import Passed, target
 
 _ASKED = 2
@@ -45,13 +46,16 @@ class Said:
 
 
 def run(words: Sequence[str], environ: Mapping[str, str] | None, cwd: str | Path | None) -> Said:
-    """Run `ddp-run` to its end. Raises OSError where it cannot be started.
+    """Run `ddp-run` to its end. Raises LaunchRefused where it cannot be started.
 
     An exception that comes meanwhile (KeyboardInterrupt, what a signal's handler raises) stops the job, and leaves from
     here when nothing is left of it.
     """
     with ExitStack() as stack:
-        child = _Child(words, environ, cwd, stack)
+        try:
+            child = _Child(words, environ, cwd, stack)
+        except OSError as error:
+            raise LaunchRefused(f"ddp-run: cannot start: {error}\n") from error
         raised: list[BaseException] = []
         while not child.ended and len(raised) <= _ASKED:
             try:

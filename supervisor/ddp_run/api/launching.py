@@ -35,10 +35,7 @@ def launch(
     """
     if reason := why_not_here(sys.platform):
         raise LaunchRefused(reason)
-    try:
-        said = child.run(words(script, args, options), env, cwd)
-    except OSError as error:
-        raise LaunchRefused(f"ddp-run: cannot start: {error}\n") from error
+    said = child.run(words(script, args, options), env, cwd)
     if said.refused is not None and said.folder is None:
         raise LaunchRefused(said.refused)
     if said.folder is None:
