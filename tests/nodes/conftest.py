@@ -27,9 +27,13 @@ PORT = 29500
 
 @dataclass
 class NodeOutcome(Outcome):
-    """How the run of one node ended; `seconds`: from the marked moment to its end, where one was marked."""
+    """How the run of one node ended; `seconds`: from the marked moment to its end, where one was marked.
+
+    `marked_at`: that moment, on time.monotonic().
+    """
 
     seconds: float | None
+    marked_at: float | None
 
 
 class Job:
@@ -95,7 +99,7 @@ class Job:
         at = wait_until(lambda: self._ended.get(rank), f"the moment at which node {rank} ended", 30)
         marked = float(self._mark_file.read_text()) if self._mark_file.exists() else None
         seconds = at - marked if marked is not None else None
-        return NodeOutcome(ended.code, ended.stdout, ended.stderr, ended.folder, seconds)
+        return NodeOutcome(ended.code, ended.stdout, ended.stderr, ended.folder, seconds, marked)
 
     def _watch(self, rank: int, pid: int) -> None:
         with suppress(ChildProcessError):  # somebody else has waited for it

@@ -122,7 +122,7 @@ def test_a_node_that_is_cut_off_is_named_on_both_sides(cluster: Cluster, start_j
     for rank, outcome in enumerate(job.wait()):
         assert (outcome.code, outcome.verdict["cause"]) == (75, "node-failed")
         assert outcome.verdict["first_failure"]["node_rank"] == 1 - rank
-        assert "no sign of life for 13.5 s" in outcome.stderr
+        assert "no sign of life for 13 s; its host does not answer either" in outcome.stderr
         assert outcome.seconds is not None
         assert outcome.seconds < limit(20)
 

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, of_errno
+from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, of_errno, silence
 
 
 @pytest.mark.parametrize("control", Reach)
@@ -27,3 +27,10 @@ def test_an_address_of_every_host_is_said() -> None:
         assert if_this_host(own) == f"; {own} is this host: other hosts need node 0's address (--master-addr)"
     for other in ("10.0.0.1", "fe80::1%eth0"):
         assert if_this_host(other) == ""
+
+
+def test_what_is_known_of_a_silent_node_is_said() -> None:
+    stands_still = silence(13, answers=True, has_route=True)
+    assert stands_still.startswith("no sign of life for 13 s; its host answers, so its ddp-run stands still")
+    assert "its host does not answer either" in silence(13, answers=False, has_route=True)
+    assert "the network of this host is down" in silence(13, answers=False, has_route=False)

@@ -77,7 +77,12 @@ def of_nodes(reports: Sequence[NodeReport]) -> Verdict:
     failed = [report for report in told if report.verdict is not None and report.verdict.outcome != "succeeded"]
     chosen = min(stopped or failed or told, key=lambda report: not report.first)
     verdict = _named(chosen, reports)
-    return replace(verdict, title=f"{verdict.title}, on {_node(chosen)}") if verdict.title else verdict
+    if not verdict.title:
+        return verdict
+    first = verdict.first_failure
+    if first is None and verdict.outcome == "failed" and not _lost_a_peer(chosen):  # its agent, say
+        first = FirstFailure(None, node_rank=chosen.node_rank, host=chosen.host or None)
+    return replace(verdict, title=f"{verdict.title}, on {_node(chosen)}", first_failure=first)
 
 
 def ends_of(events: Sequence[Event], attempt: int) -> Ends:

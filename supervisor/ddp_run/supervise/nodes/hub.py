@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import final
 
 from ddp_run.judge import known_differences, unlike_nodes
-from ddp_run.judge.of_nodes import Ends, NodeReport, by_clock_of, of_nodes, reported
+from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, by_clock_of, of_nodes, reported
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
+from ddp_run.plan import net
 from ddp_run.record.events import (
     AllRanksEnded,
     Event,
@@ -28,7 +29,8 @@ from ddp_run.supervise.nodes.agreement import (
     BEAT_S,
     DEAD_S,
     LOST_S,
-    SILENT,
+    SILENT_S,
+    SOON_S,
     VERDICTS_S,
     WAITING_S,
     Decide,
@@ -39,7 +41,8 @@ from ddp_run.supervise.nodes.agreement import (
 from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import Agreed, End, EndedWell, Failing, Join, Message, Paused, Ping, Pong, Report
-from ddp_run.supervise.nodes.reach import if_this_host
+from ddp_run.supervise.nodes.reach import if_this_host, silence
+from ddp_run.supervise.nodes.standstill import Standstill
 from ddp_run.tell import node_table
 from ddp_run.tell.node_files import keep_facts, keep_report
 from ddp_run.values.addresses import is_local
@@ -112,6 +115,7 @@ class Hub:
         self._complete_at: float | None = None
         """On time.monotonic(): since when all are here."""
         self._differences: tuple[NodesCompared, ...] = ()
+        self._standstill = Standstill()
         self._listener = _listener(place.address, place.port)
         ears.loop.watch(self._listener.fileno(), self._accept)
         self._beat()
@@ -137,17 +141,20 @@ class Hub:
     ) -> tuple[Verdict, Decision]:
         """The verdict of all who have joined; they have the grace, and a few seconds, to give theirs."""
         place = self._place
-        own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
         if verdict.outcome != "succeeded":
             self._end_all(place.node_rank, place.host, verdict.title or "failed")
         within_s = place.grace_s + VERDICTS_S
         wait(self._ears, for_whom=self._without_verdict, ended=lambda: self._first is not None, at_most_s=within_s)
+        own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
         reports = [own, *(self._report_of(rank, node) for rank, node in sorted(self._nodes.items()))]
         if self._gave_up:
             reports += [NodeReport(rank, "", "", None, self._did_not_join()) for rank in self._absent()]
         for report in reports[1:]:
             self._ears.emit(reported(now(), report))
-        verdict = known_differences.noted(of_nodes(reports), self._differences)
+        verdict = of_nodes(self._standstill.told_by(reports))
+        if self._standstill.has_cost_nodes:
+            self._ears.emit(agreed(now(), verdict, place.host, place.folder))
+        verdict = known_differences.noted(verdict, self._differences)
         decision = self._possible(decide(verdict), reports)
         # the whole list of a thousand ranks that followed is here; a thousand times it is 100 MB
         short = replace(verdict, collateral=verdict.collateral[:_MOST_FOLLOWERS])
@@ -337,25 +344,32 @@ class Hub:
             node.closed_at, node.paused = time.monotonic(), False  # who is stopped closes nothing
 
     def _beat(self) -> None:
-        self._ears.loop.set_timer(BEAT_S, self._beat, lasting=True)
         self._pings += 1
         moment = time.monotonic()
+        stood_s = self._standstill.look(moment)
         self._wait_for_absent(moment - self._began)
         self._compare_when_known()
         for link in [link for link, since in self._unknown.items() if moment - since > _GREETING_S]:
             link.close()
             del self._unknown[link]
+        again_s = BEAT_S
         for rank, node in self._nodes.items():
             if node.report is not None or node.lost is not None or node.paused:
                 continue
-            self._ping(node)
-            if node.closed_at is not None and moment - node.closed_at > DEAD_S and moment - node.link.heard_at > DEAD_S:
+            node.link.heard_at += stood_s
+            silent_s = moment - node.link.heard_at
+            if node.closed_at is not None and moment - node.closed_at > DEAD_S and silent_s > DEAD_S:
                 self._lose(rank, node, "its ddp-run was killed or its host went down")
-            elif moment - node.link.heard_at > LOST_S:
-                self._lose(rank, node, SILENT)
+            elif silent_s >= LOST_S:
+                self._lose(rank, node, _silence(node.link))
+            else:
+                self._ping(node)
+                again_s = min(again_s, LOST_S - silent_s)
+        self._ears.loop.set_timer(max(again_s, SOON_S), self._beat, lasting=True)
 
     def _pause(self, on: bool) -> None:
         """This node stops, or goes on: what it did not hear meanwhile is no silence of others."""
+        self._standstill = Standstill()
         for node in self._nodes.values():
             node.link.send(Paused(on))
             node.link.heard_at = time.monotonic()
@@ -381,6 +395,7 @@ class Hub:
 
     def _lose(self, rank: int, node: _Node, why: str) -> None:
         node.lost = f"was lost: {why}"
+        self._standstill.lost(time.monotonic())
         node.link.close()
         said = f"{node_name(rank, node.join.host)} {node.lost}"
         self._ears.say(said)
@@ -414,6 +429,15 @@ class Hub:
             ends=node.report.ends if node.report is not None else Ends(),
             first=rank == self._first,
         )
+
+
+def _silence(link: Link) -> str:
+    address = link.peer
+    return silence(
+        LOST_S,
+        answers=link.acknowledged_within(SILENT_S),
+        has_route=address is None or net.route_to(address) is not None,
+    )
 
 
 def _measure(node: _Node, pong: Pong) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import final
@@ -20,6 +21,8 @@ from ddp_run.values.sealed import LONGEST_LINE, Seal, session_key
 
 _FLUSH_S = 0.05
 _LONGEST_GREETING = 1024
+_TCP_INFO_BYTES, _LAST_ACK = 104, 56
+"""Of `struct tcp_info` (linux/tcp.h): how much of it all kernels have, and where tcpi_last_ack_recv is, in ms."""
 _TO_SERVER, _TO_CLIENT = "to server", "to client"
 
 
@@ -66,6 +69,22 @@ class Link:
     def has_greeted(self) -> bool:
         """Whether the other side is a ddp-run, to all appearances: it has greeted as one."""
         return self._seals is not None
+
+    @property
+    def peer(self) -> str | None:
+        """The other host's address; null once the connection is closed."""
+        try:
+            return str(self._socket.getpeername()[0])
+        except OSError:
+            return None
+
+    def acknowledged_within(self, seconds: float) -> bool:
+        """Whether the other host has acknowledged bytes since then, as it does while its ddp-run stands still."""
+        try:
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            return int(struct.unpack_from("I", info, _LAST_ACK)[0]) < seconds * 1000
+        except (OSError, struct.error):  # it is closed
+            return False
 
     def send(self, message: Message) -> None:
         """Send it, where the connection is open; what does not go at once goes later."""

@@ -16,8 +16,8 @@ from ddp_run.supervise.nodes.agreement import (
     DEAD_S,
     LOST_S,
     REDIAL_S,
-    SILENT,
     SILENT_S,
+    SOON_S,
     VERDICTS_S,
     WAITING_S,
     Decide,
@@ -29,7 +29,8 @@ from ddp_run.supervise.nodes.dial import Dial
 from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import Agreed, End, EndedWell, Failing, Join, Message, Paused, Ping, Pong, Report
-from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, of_errno
+from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, of_errno, silence
+from ddp_run.supervise.nodes.standstill import Standstill
 from ddp_run.values.words import node_name
 
 _NOT_HEARD_S = 20.0
@@ -68,6 +69,7 @@ class Member:
         self._word: Agreed | None = None
         """What node 0 said last."""
         self._lost: str | None = None
+        self._standstill = Standstill()
         self._watch()
 
     # ------------------------------------------------------------------------------- the run's side
@@ -78,6 +80,7 @@ class Member:
         paused = paused_by(event)
         if paused is not None:
             self._send(Paused(paused))
+            self._standstill = Standstill()
             self._heard_at = time.monotonic() if self._heard_at is not None else None
         if isinstance(event, RanksEnded):
             self._ended_well = True
@@ -111,7 +114,10 @@ class Member:
         own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
         gone = NodeReport(0, place.address, "", None, self._lost)
         self._ears.emit(reported(now(), gone))
-        return of_nodes([own, gone]), Decision(False, "node 0 cannot take part in another attempt")
+        verdict = of_nodes(self._standstill.told_by([own, gone]))
+        if self._standstill.has_cost_nodes:
+            self._ears.emit(agreed(now(), verdict, place.host, place.folder))
+        return verdict, Decision(False, "node 0 cannot take part in another attempt")
 
     def where(self) -> tuple[str, str] | None:
         """Where node 0 keeps the whole of it."""
@@ -134,10 +140,15 @@ class Member:
 
     def _watch(self) -> None:
         """Once a second: dial where there is no connection, or it is silent; see whether node 0 is lost."""
-        self._ears.loop.set_timer(REDIAL_S, self._watch, lasting=True)
+        moment = time.monotonic()
+        stood_s = self._standstill.look(moment)
+        if self._heard_at is not None:
+            self._heard_at = min(self._heard_at + stood_s, moment)
+        left_s = LOST_S - (moment - self._heard_at) if self._heard_at is not None else LOST_S
+        again_s = min(REDIAL_S, left_s) if left_s > 0 else REDIAL_S
+        self._ears.loop.set_timer(max(again_s, SOON_S), self._watch, lasting=True)
         if self._is_over or self._lost is not None or self._paused:
             return
-        moment = time.monotonic()
         if self._heard_at is None:
             if not self._started and not self._ended:
                 self._wait_for_node_0(moment - self._began)
@@ -148,8 +159,8 @@ class Member:
                 self._ears.emit(Noted(now(), note))
         elif self._refused_since is not None and moment - self._refused_since > DEAD_S:
             self._lose("was lost: its ddp-run was killed or its host went down")
-        elif moment - self._heard_at > LOST_S:
-            self._lose(f"was lost: {SILENT}")
+        elif left_s <= 0:
+            self._lose(f"was lost: {self._silence()}")
         silent = self._heard_at is not None and moment - self._heard_at > SILENT_S
         if self._link is None or not self._link.is_open or silent:
             self._dial()
@@ -171,6 +182,11 @@ class Member:
         elif for_s > due_s - 2 * REDIAL_S and self._probe is None:
             self._master = Reach.SILENT
             self._probe = Dial(self._ears.loop, place.address, place.master_port, self._probed)
+
+    def _silence(self) -> str:
+        answers = self._control is Reach.STRANGER  # its host takes the connection, and nobody speaks
+        has_route = self._control is not Reach.NO_ROUTE or net.route_to(self._place.address) is not None
+        return silence(LOST_S, answers=answers, has_route=has_route)
 
     def _why(self) -> str:
         place = self._place
@@ -267,6 +283,7 @@ class Member:
 
     def _lose(self, how: str) -> None:
         self._lost = how
+        self._standstill.lost(time.monotonic())
         host = self._place.address
         said = f"{node_name(0, host)} {how}"
         self._ears.say(said)

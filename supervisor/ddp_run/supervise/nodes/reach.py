@@ -58,6 +58,17 @@ def in_words(control: Reach, master: Reach, *, control_port: int, master_port: i
             return f"{control} (port {control_port})"
 
 
+def silence(for_s: float, *, answers: bool, has_route: bool) -> str:
+    """What may be wrong with a node that is silent. `answers`: its host does; `has_route`: this host has one to it."""
+    if answers:
+        why = "its host answers, so its ddp-run stands still: stopped, or starved of CPU"
+    elif has_route:
+        why = "its host does not answer either: it is down, or the network to it is cut"
+    else:
+        why = "this host has no route to it: the network of this host is down"
+    return f"no sign of life for {for_s:g} s; {why}"
+
+
 def if_this_host(address: str) -> str:
     """What to add where node 0's address is every host's own; empty elsewhere."""
     if not ip_address(address.partition("%")[0]).is_loopback:
