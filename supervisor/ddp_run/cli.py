@@ -133,7 +133,8 @@ def launch(words: tuple[str, ...], *, begun: Callable[[Path], None] | None = Non
         raise Refused(checked.problems, words)
     from ddp_run.plan.launch_plan import make_plan
 
-    plan = make_plan(checked.options, environ, python=sys.executable, master=checked.master)
+    reached = {"master": checked.master, "interface": checked.interface}
+    plan = make_plan(checked.options, environ, python=sys.executable, **reached)
     if options.dry_run:
         from ddp_run.plan import node_facts, plan_file
 

@@ -23,12 +23,15 @@ from typing import Self
 from tests.waiting import limit, wait_until
 
 INTERFACE = "eth0"
-NETWORK = "10.99.0"
+NETWORK, NETWORK_6 = "10.99.0.", "fd00:99::"
 BRIDGE = "br0"
 NAME = re.compile(r"ddprun-(\d+)-\d+-(?:switch|node\d+)")
 NEEDED = ("ip", "tc", "nsenter", "unshare", "mount")
 SLOW_WIRE = Path(__file__).with_name("slow_wire.py")
-ENTER = 'mount --bind "$1" /etc/hosts; echo "$0" > /proc/sys/kernel/hostname; shift; exec "$@"'
+ENTER = (
+    'for file in "$1"/*; do mount --bind "$file" "/etc/${file##*/}"; done; '
+    'echo "$0" > /proc/sys/kernel/hostname; shift; exec "$@"'
+)
 """What `ip netns exec` does but for its new /sys, which would hide the cgroups from ddp-run; and the host name."""
 
 _numbers = count()
@@ -81,6 +84,8 @@ class Node:
 
     rank: int
     namespace: str
+    network: str = NETWORK
+    """What its address begins with."""
 
     @property
     def host(self) -> str:
@@ -88,7 +93,7 @@ class Node:
 
     @property
     def address(self) -> str:
-        return f"{NETWORK}.{self.rank + 1}"
+        return f"{self.network}{self.rank + 1}"
 
     @property
     def ethernet(self) -> str:
@@ -100,24 +105,29 @@ class Node:
         return f"port{self.rank}"
 
     @property
+    def etc(self) -> Path:
+        """Files here take the place of those in /etc, for what is started on the node from then on."""
+        return Path("/etc/netns", self.namespace)
+
+    @property
     def hosts_file(self) -> Path:
-        return Path("/etc/netns", self.namespace, "hosts")
+        return self.etc / "hosts"
 
     @property
     def within(self) -> list[str]:
         """Words that become the command after them, on this node and in the same process: signals reach that."""
-        enter = ["nsenter", f"--net=/run/netns/{self.namespace}", "unshare", "--mount", "--uts"]
-        return [*enter, "sh", "-euc", ENTER, self.host, str(self.hosts_file)]
+        return self.within_clock(0)
 
-    def environ(self, env: Mapping[str, str]) -> dict[str, str]:
-        """The environment with what each program of this node needs."""
-        return {"GLOO_SOCKET_IFNAME": INTERFACE, **env}
+    def within_clock(self, ahead_s: int) -> list[str]:
+        """The same, with a CLOCK_MONOTONIC that is so far ahead of this machine's."""
+        clock = ["--time", "--monotonic", str(ahead_s)] if ahead_s else []
+        enter = ["nsenter", f"--net=/run/netns/{self.namespace}", "unshare", "--mount", "--uts", *clock]
+        return [*enter, "sh", "-euc", ENTER, self.host, str(self.etc)]
 
     def start(self, argv: Sequence[object], cwd: Path, env: Mapping[str, str] | None = None) -> Started:
         """In the background, until it ends or the cluster does."""
         words = [*self.within, *map(str, argv)]
-        environ = self.environ(os.environ if env is None else env)
-        return Started(words, cwd, environ, f"{self.host}-{next(_numbers)}")
+        return Started(words, cwd, os.environ if env is None else env, f"{self.host}-{next(_numbers)}")
 
     def run(self, *argv: object) -> str:
         """To its end; what it printed, or `Failed`."""
@@ -136,11 +146,15 @@ class Node:
 
 
 class Cluster:
-    """So many nodes on one switch, from `with` to its end; then nothing of them is left, not even processes."""
+    """So many nodes on one switch, from `with` to its end; then nothing of them is left, not even processes.
 
-    def __init__(self, nodes: int) -> None:
+    With `ipv6` that is all they have.
+    """
+
+    def __init__(self, nodes: int, *, ipv6: bool = False) -> None:
+        self._ipv6 = ipv6
         name = f"ddprun-{os.getpid()}-{next(_numbers)}"
-        self.nodes = [Node(rank, f"{name}-node{rank}") for rank in range(nodes)]
+        self.nodes = [Node(rank, f"{name}-node{rank}", NETWORK_6 if ipv6 else NETWORK) for rank in range(nodes)]
         self._switch = f"{name}-switch"
         self._slow: dict[int, subprocess.Popen[str]] = {}
 
@@ -214,16 +228,17 @@ class Cluster:
         self._at_switch(f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up")
         hosts = "".join(f"{node.address} {node.host}\n" for node in self.nodes)
         # So c10d, whose sockets are of IPv6, finds a name for who connects, as it does where DNS has one.
-        mapped = "".join(f"::ffff:{node.address} {node.host}.cluster\n" for node in self.nodes)
+        mapped = "".join(f"::ffff:{node.address} {node.host}.cluster\n" for node in self.nodes if not self._ipv6)
+        length = "64 nodad" if self._ipv6 else "24"
         for node in self.nodes:
-            node.hosts_file.parent.mkdir(parents=True)
+            node.etc.mkdir(parents=True)
             node.hosts_file.write_text(f"127.0.0.1 localhost\n{hosts}{mapped}")
             veth = f"type veth peer name {INTERFACE} netns {node.namespace} address {node.ethernet}"
             self._at_switch(f"link add {node.port} {veth}", f"link set {node.port} master {BRIDGE} up")
             # Neighbours known for good: after a cut nobody says that there is no such host, as beyond a router.
             others = [other for other in self.nodes if other is not node]
             known = [f"neigh add {other.address} lladdr {other.ethernet} dev {INTERFACE}" for other in others]
-            up = ["link set lo up", f"addr add {node.address}/24 dev {INTERFACE}", f"link set {INTERFACE} up"]
+            up = ["link set lo up", f"addr add {node.address}/{length} dev {INTERFACE}", f"link set {INTERFACE} up"]
             _command("ip", "-n", node.namespace, "-batch", "-", text="\n".join([*up, *known]))
 
     def _end(self) -> None:

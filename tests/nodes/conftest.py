@@ -62,16 +62,22 @@ class Job:
     def __getitem__(self, rank: int) -> Running:
         return self._running[rank]
 
-    def start(self, rank: int, env: Mapping[str, str] | None = None) -> Running:
-        """A node that was to start later; `env` is its alone."""
+    def start(
+        self,
+        rank: int,
+        env: Mapping[str, str] | None = None,
+        options: tuple[object, ...] = (),
+        clock_ahead_s: int = 0,
+    ) -> Running:
+        """A node that was to start later; `env`, `options` and the clock are its alone."""
         node = self.cluster.node(rank)
-        options: list[object] = ["--nnodes", len(self.cluster.nodes), "--node-rank", rank]
-        options += ["--master-addr", self.cluster.node(0).host, "--master-port", PORT, "--nproc-per-node", self._nproc]
-        words = [*options, *self._options, *self._words]
+        common: list[object] = ["--nnodes", len(self.cluster.nodes), "--node-rank", rank]
+        common += ["--master-addr", self.cluster.node(0).host, "--master-port", PORT, "--nproc-per-node", self._nproc]
+        words = [*common, *self._options, *options, *self._words]
         taken = (self._ddp.cwd / f"node_{rank}").exists()
         folder = f"node_{rank}_{len(self._ddp.started)}" if taken else f"node_{rank}"
         running = self._ddp.start(
-            *words, env=node.environ({**self._env, **(env or {})}), cwd=folder, within=node.within
+            *words, env={**self._env, **(env or {})}, cwd=folder, within=node.within_clock(clock_ahead_s)
         )
         self._running[rank] = running
         threading.Thread(target=self._watch, args=(rank, running.process.pid), daemon=True).start()
@@ -115,10 +121,10 @@ def nodes_can_be_made() -> None:
 
 
 @pytest.fixture
-def clusters(nodes_can_be_made: None) -> Iterator[Callable[[int], Cluster]]:
-    """`clusters(3)`: three nodes, until the test ends."""
+def clusters(nodes_can_be_made: None) -> Iterator[Callable[..., Cluster]]:
+    """`clusters(3)`: three nodes, until the test ends; further words as of `Cluster`."""
     with ExitStack() as stack:
-        yield lambda nodes: stack.enter_context(Cluster(nodes))
+        yield lambda nodes, **further: stack.enter_context(Cluster(nodes, **further))
 
 
 @pytest.fixture

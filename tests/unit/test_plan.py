@@ -41,6 +41,17 @@ def plan(*words: str, master: str | None = None, **environ: str) -> LaunchPlan:
     return make_plan(options(*words, **environ), environ, python=sys.executable, master=master)
 
 
+@pytest.mark.parametrize(
+    ("interface", "own", "shown"),
+    [("eth0", {}, "eth0"), ("eth0", {"GLOO_SOCKET_IFNAME": "ib0"}, None), (None, {}, None)],
+    ids=["of the route", "the user's own counts", "not known"],
+)
+def test_gloo_is_told_the_interface_of_the_route(interface: str | None, own: dict[str, str], shown: str | None) -> None:
+    given = options("--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1", "t.py")
+    made = make_plan(given, own, python=sys.executable, master="10.0.0.1", interface=interface)
+    assert {each.name: each.value for each in made.environment}.get("GLOO_SOCKET_IFNAME") == shown
+
+
 def argv(given: LaunchPlan, port: int | None = None) -> list[str]:
     return agent_argv(given, folder=Path("/run/attempt_0"), rank_program=Path("/rank/__main__.py"), port=port)
 

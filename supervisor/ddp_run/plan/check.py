@@ -44,6 +44,8 @@ class Answer:
     """What to launch, where this machine contradicts what was asked for; null: as asked."""
     master: str | None = None
     """IP address of the static rendezvous' host; null where none was given or torch is to take its default."""
+    interface: str | None = None
+    """That leads there, with several nodes; null where that is unknown, or this host's loopback."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,14 +93,23 @@ def log_dir(options: Options) -> Path:
     return Path(options.log_dir or "ddp-run-logs")
 
 
-def make_plan(options: Options, environ: Mapping[str, str], *, python: str, master: str | None) -> LaunchPlan:
-    """Decide everything but what differs between attempts. `master` is the resolved address, where one was given."""
+def make_plan(
+    options: Options, environ: Mapping[str, str], *, python: str, master: str | None, interface: str | None = None
+) -> LaunchPlan:
+    """Decide everything but what differs between attempts.
+
+    `master` is the resolved address, where one was given; `interface` leads there from here, with several nodes.
+    """
     preset, nccl_log = _nccl_preset(options.nccl_debug, environ)
     environment = list(preset)
     if options.restarts and "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in environ:
         # Without it the agent restarts ranks on the same port and store, where they find the last attempt's
         # addresses (measured: 16 of 18 gloo restarts failed on torch 2.13).
         environment.append(Planned("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", "needed by --max-restarts"))
+    if interface is not None and "GLOO_SOCKET_IFNAME" not in environ:
+        # Gloo by itself takes what this host's name resolves to: 127.0.1.1, or a bridge of containers, on many hosts.
+        # NCCL uses every interface that fits, for speed, and passes over those.
+        environment.append(Planned("GLOO_SOCKET_IFNAME", interface, "the route to the master"))
     restore = {name: environ[name] for name in ("PET_MODULE", "PET_NO_PYTHON") if name in environ}
     by_torch = _threads_per_rank(options, environ)
     return LaunchPlan(options, python, master, tuple(environment), restore, by_torch, nccl_log)

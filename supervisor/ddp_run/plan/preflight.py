@@ -21,6 +21,8 @@ class Checked:
     warnings: tuple[str, ...] = ()
     master: str | None = None
     """IP address of the static rendezvous' host; null where none was given or torch is to take its default."""
+    interface: str | None = None
+    """That leads there, with several nodes; null where that is unknown, or this host's loopback."""
 
 
 def check(
@@ -48,6 +50,7 @@ def check(
             (*checked.problems, *answer.problems, *(answer.suspicions if strict else ())),
             (*checked.warnings, *answer.warnings, *suspicions),
             answer.master or checked.master,
+            answer.interface or checked.interface,
         )
     return checked
 

@@ -41,8 +41,9 @@ def _check(launch: Launch) -> Answer:
             warning = f"the master, {host}, does not resolve here: {error.reason}"
             return Answer(options=options, warnings=(warning,))
         return Answer(options=options, problems=(_about_host(options, error.reason, error.helps),))
+    interface = _interface_to(found.ip) if several else None
     if c10d:
-        return Answer(options=options)
+        return Answer(options=options, interface=interface)
     local = is_local(found.ip)
     if port and local and options.node_rank == 0 and not net.port_is_free(port, found.ip):
         return Answer(options=options, problems=(_port_taken(options, port),))
@@ -50,7 +51,17 @@ def _check(launch: Launch) -> Answer:
     stranger = options.node_rank == 0 and not local
     warnings = (f"the master, {host}, is not an address of this machine, which is node 0",) if stranger else ()
     master = None if options.rdzv_endpoint or "master_addr" not in options.given else found.ip
-    return Answer(options=options, warnings=warnings, master=master)
+    return Answer(options=options, warnings=warnings, master=master, interface=interface)
+
+
+def _interface_to(ip: str) -> str | None:
+    """What the routing table says; on the host itself, the interface that has the address."""
+    from ipaddress import ip_address
+
+    from ddp_run.plan import net
+
+    route = net.route_to(ip)
+    return None if route is None or ip_address(route.ip.partition("%")[0]).is_loopback else route.interface
 
 
 def _is_c10d(options: Options) -> bool:
