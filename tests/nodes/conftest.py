@@ -20,7 +20,8 @@ from .cluster import Cluster, missing
 
 __all__ = ["ddp", "pytest_runtest_makereport"]
 
-TRAIN = Path(__file__).parent / "programs" / "train.py"
+PROGRAMS = Path(__file__).parent / "programs"
+TRAIN = PROGRAMS / "train.py"
 PORT = 29500
 """Of the master. Each cluster has ports of its own."""
 
@@ -48,8 +49,10 @@ class Job:
         options: tuple[object, ...] = (),
         env: Mapping[str, str] | None = None,
         later: Container[int] = (),
+        meeting: tuple[object, ...] | None = None,
     ) -> None:
-        self.cluster = cluster
+        """`meeting`: options of the rendezvous; a static one at node 0 by default."""
+        self.cluster, self._meeting = cluster, meeting
         self._ddp, self._words, self._nproc, self._options = ddp, words, nproc, options
         self._mark_file = ddp.cwd / f"mark{len(ddp.started)}"
         self._env = {"MARK_FILE": str(self._mark_file), **(env or {})}
@@ -71,9 +74,10 @@ class Job:
     ) -> Running:
         """A node that was to start later; `env`, `options` and the clock are its alone."""
         node = self.cluster.node(rank)
-        common: list[object] = ["--nnodes", len(self.cluster.nodes), "--node-rank", rank]
-        common += ["--master-addr", self.cluster.node(0).host, "--master-port", PORT, "--nproc-per-node", self._nproc]
-        words = [*common, *self._options, *options, *self._words]
+        static = ("--nnodes", len(self.cluster.nodes), "--node-rank", rank)
+        static += ("--master-addr", self.cluster.node(0).host, "--master-port", PORT)
+        meeting = static if self._meeting is None else self._meeting
+        words = [*meeting, "--nproc-per-node", self._nproc, *self._options, *options, *self._words]
         taken = (self._ddp.cwd / f"node_{rank}").exists()
         folder = f"node_{rank}_{len(self._ddp.started)}" if taken else f"node_{rank}"
         running = self._ddp.start(
