@@ -74,7 +74,7 @@ class Job:
     ) -> Running:
         """A node that was to start later; `env`, `options` and the clock are its alone."""
         node = self.cluster.node(rank)
-        static = ("--nnodes", len(self.cluster.nodes), "--node-rank", rank)
+        static: tuple[object, ...] = ("--nnodes", len(self.cluster.nodes), "--node-rank", rank)
         static += ("--master-addr", self.cluster.node(0).host, "--master-port", PORT)
         meeting = static if self._meeting is None else self._meeting
         words = [*meeting, "--nproc-per-node", self._nproc, *self._options, *options, *self._words]

@@ -46,6 +46,8 @@ def test_a_node_joins_and_one_is_lost(clusters: Callable[[int], Cluster], start_
 def test_each_node_judges_a_failure_for_itself(cluster: Cluster, start_job: StartJob) -> None:
     meeting = ("--nnodes", "1:2", *MEETING[:-1], 0, *NOT_LONG)
     outcomes = start_job(cluster, TRAIN, "--fail-rank", 1, "--step-s", 0.2, "--steps", 50, meeting=meeting).wait()
-    for outcome in outcomes:
-        print(outcome.code, outcome.stderr)
-    assert 0
+    follower, failed = outcomes
+    assert (failed.code, failed.verdict["cause"], failed.verdict["first_failure"]["rank"]) == (1, "python-exception", 1)
+    assert (follower.code, follower.verdict["cause"]) == (75, "peer-died"), follower.stderr
+    assert follower.verdict["title"] == f"rank 0 lost its connection to a peer at {cluster.node(1).address}"
+    assert "note: this node was judged alone: what failed first may be on another one" in follower.stderr

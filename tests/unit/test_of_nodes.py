@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddp_run.evidence.model import Quote
-from ddp_run.judge.of_nodes import Ends, NodeReport, again, agreed, by_clock_of, of_nodes, reported
+from ddp_run.judge.of_nodes import Ends, NodeReport, again, agreed, alone, by_clock_of, of_nodes, reported
 from ddp_run.judge.verdict import Collateral, FirstFailure, Verdict
 from ddp_run.record.events import Event, MonotonicNs, Rank
 
@@ -106,6 +106,18 @@ def test_a_rank_that_left_before_the_others_lost_it() -> None:
     assert (verdict.first_failure.rank, verdict.first_failure.host, verdict.first_failure.exit_code) == (1, "host1", 0)
     later = replace(leaver, ends=replace(left, finished_at=(MonotonicNs(115_000 * MS),)))
     assert of_nodes([waiting, later]).exit_code == 75
+
+
+def test_a_node_whose_agent_was_killed_is_named() -> None:
+    verdict = of_nodes([node(0, lost_a_peer(0)), node(1, AGENT, first=True)])
+    assert verdict.first_failure == FirstFailure(None, node_rank=1, host="host1")
+
+
+def test_a_node_that_was_judged_alone_says_so_where_its_ranks_only_lost_a_peer() -> None:
+    verdict = alone(lost_a_peer(0))
+    assert verdict.notes[0].startswith("this node was judged alone: what failed first may be on another one")
+    assert again(lost_a_peer(0), node(0, lost_a_peer(0)), []) == verdict
+    assert alone(failed(0, 10)) == failed(0, 10)
 
 
 def test_a_replay_reads_what_was_agreed() -> None:

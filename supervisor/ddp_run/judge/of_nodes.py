@@ -23,6 +23,7 @@ from ddp_run.values.frozen import frozen
 from ddp_run.values.words import node_name
 
 _NODE_FAILED = "node-failed"
+_ALONE = "this node was judged alone: what failed first may be on another one, where ddp-run's verdict names it"
 _CLOSE_NS = 20_000_000
 """Two ends that are seen this near to each other have no known order (`ddp_run.judge.first_end`), besides the clocks'
 own error."""
@@ -85,6 +86,13 @@ def of_nodes(reports: Sequence[NodeReport]) -> Verdict:
     return replace(verdict, title=f"{verdict.title}, on {_node(chosen)}", first_failure=first)
 
 
+def alone(verdict: Verdict) -> Verdict:
+    """The verdict of a node that heard of no other: whoever its ranks lost may be elsewhere."""
+    if verdict.first_failure is not None or not _has_lost_a_peer(verdict):
+        return verdict
+    return replace(verdict, notes=(*verdict.notes, _ALONE))
+
+
 def ends_of(events: Sequence[Event], attempt: int) -> Ends:
     """How the ranks of this node ended in an attempt; one whose program is through may still be killed with others."""
     finished: dict[Rank, MonotonicNs] = {}
@@ -124,9 +132,12 @@ def _finished(report: NodeReport) -> zip[tuple[Rank, MonotonicNs]]:
 
 
 def _lost_a_peer(report: NodeReport) -> bool:
-    verdict = report.verdict
-    rule = rule_named(verdict.cause or "") if verdict is not None else None
-    return rule is not None and rule.consequence and verdict is not None and verdict.outcome == "failed"
+    return report.verdict is not None and _has_lost_a_peer(report.verdict)
+
+
+def _has_lost_a_peer(verdict: Verdict) -> bool:
+    rule = rule_named(verdict.cause or "")
+    return rule is not None and rule.consequence and verdict.outcome == "failed"
 
 
 def by_clock_of(verdict: Verdict, offset_ns: int) -> Verdict:
@@ -253,7 +264,7 @@ def again(verdict: Verdict, own: NodeReport, events: Sequence[Event]) -> Verdict
     except (ValueError, RecursionError):
         note = "what other nodes said is damaged: this is the verdict of this node alone"
         return replace(verdict, notes=(*verdict.notes, note))
-    return of_nodes([own, *others]) if others else verdict
+    return of_nodes([own, *others]) if others else alone(verdict)
 
 
 def _report(event: NodeReported) -> NodeReport:

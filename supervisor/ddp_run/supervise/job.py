@@ -252,6 +252,10 @@ class _Job:
         if self._nodes is not None:
             verdict, decision = self._nodes.agree(verdict, attempt.number, self._retries.decide)
         else:
+            if self.plan.options.max_nodes > 1:
+                from ddp_run.judge.of_nodes import alone
+
+                verdict = alone(verdict)
             decision = self._retries.decide(verdict)
         self.known_status = verdict.status
         self._retries.count(verdict, decision)

@@ -46,6 +46,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign("ncclRemoteError"),
     Sign(" to recv, got 0 bytes"),  # the store's client: "failed …" up to torch 2.2, "Failed …" since
 )
+_PEER = re.compile(r"by peer \[([0-9a-fA-F.:]{2,45})\]")
 _STORE_LOST = re.compile(r"^(?:Connection (?:reset|closed) by peer|Broken pipe|Connection was likely closed)")
 _TORCHS = frozenset({"RuntimeError", "DistNetworkError", "DistBackendError", "DistStoreError", "DistError"})
 _ENDING = 60
@@ -62,9 +63,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         quote = line_of(death.stderr, raised)
         if name not in _TORCHS or not lost:
             return None
-        return Finding(RULE, death.rank, _cause(death), (quote,) if quote else (), exception=raised)
+        return Finding(
+            RULE, death.rank, _cause(death, attempt, raised.message), (quote,) if quote else (), exception=raised
+        )
     hit = in_last_words(death, SIGNS, _ENDING) if _may_follow(death) else None
-    return hit.finding(RULE, death, _cause(death), confidence="certain") if hit is not None else None
+    return hit.finding(RULE, death, _cause(death, attempt, hit.text), confidence="certain") if hit is not None else None
 
 
 def _may_follow(death: Death) -> bool:
@@ -81,5 +84,7 @@ def _says_lost(text: str) -> bool:
     return any(sign.search(text) for sign in SIGNS)
 
 
-def _cause(death: Death) -> str:
-    return f"{death.who} lost its connection to a peer"
+def _cause(death: Death, attempt: Evidence, message: str) -> str:
+    """With the peer's address, where the message has it, as the peer may be on another host."""
+    peer = _PEER.search(message) if attempt.nodes > 1 else None
+    return f"{death.who} lost its connection to a peer{f' at {peer[1]}' if peer else ''}"

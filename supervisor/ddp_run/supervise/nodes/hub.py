@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import final
 
 from ddp_run.judge import known_differences, unlike_nodes
-from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, by_clock_of, of_nodes, reported
+from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, alone, by_clock_of, of_nodes, reported
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.plan import net
@@ -151,7 +151,7 @@ class Hub:
             reports += [NodeReport(rank, "", "", None, self._did_not_join()) for rank in self._absent()]
         for report in reports[1:]:
             self._ears.emit(reported(now(), report))
-        verdict = of_nodes(self._standstill.told_by(reports))
+        verdict = of_nodes(self._standstill.told_by(reports)) if len(reports) > 1 else alone(verdict)
         if self._standstill.has_cost_nodes:
             self._ears.emit(agreed(now(), verdict, place.host, place.folder))
         verdict = known_differences.noted(verdict, self._differences)

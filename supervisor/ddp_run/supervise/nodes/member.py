@@ -6,7 +6,7 @@ import socket
 import time
 from typing import final
 
-from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, of_nodes, reported
+from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, alone, of_nodes, reported
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.plan import net
@@ -109,7 +109,7 @@ class Member:
             self._ears.emit(agreed(now(), word.verdict, word.host, word.folder))
             return word.verdict, word.decision
         if self._lost is None:
-            return verdict, Decision(False, "no word of node 0, and one node cannot make another attempt")
+            return alone(verdict), Decision(False, "no word of node 0, and one node cannot make another attempt")
         place = self._place
         own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
         gone = NodeReport(0, place.address, "", None, self._lost)
