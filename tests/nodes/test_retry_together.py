@@ -85,3 +85,18 @@ def test_a_node_that_cannot_come_back_ends_the_job_with_75_and_its_name(
     assert left.verdict["first_failure"]["node_rank"] == node
     assert left.seconds is not None
     assert left.seconds < limit(8)
+
+
+@pytest.mark.slow_system
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_node_that_cannot_start_the_next_attempt_leaves(cluster: Cluster, start_job: StartJob, node: int) -> None:
+    """A file has the name of the attempt's folder. The node ends as its last attempt did, the others without it."""
+    job = start_job(cluster, TRAIN, *FAILS, options=("--max-retries", 2))
+    folder = wait_until(lambda: job[node].folder, "the run's folder")
+    (folder / "attempt_1").touch()
+    left = job.wait_for(1 - node)
+    assert (left.code, left.verdict["cause"]) == (75, "node-failed"), left.stderr
+    assert left.verdict["first_failure"]["node_rank"] == node
+    outcome = job.wait_for(node)
+    assert outcome.code == 7, outcome.stderr
+    assert "attempt 2 could not be started" in outcome.stderr

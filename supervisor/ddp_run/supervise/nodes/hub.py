@@ -141,11 +141,11 @@ class Hub:
     ) -> tuple[Verdict, Decision]:
         """The verdict of all who have joined; they have the grace, and a few seconds, to give theirs."""
         place = self._place
+        own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
         if verdict.outcome != "succeeded":
             self._end_all(place.node_rank, place.host, verdict.title or "failed")
         within_s = place.grace_s + VERDICTS_S
         wait(self._ears, for_whom=self._without_verdict, ended=lambda: self._first is not None, at_most_s=within_s)
-        own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
         reports = [own, *(self._report_of(rank, node) for rank, node in sorted(self._nodes.items()))]
         if self._gave_up:
             reports += [NodeReport(rank, "", "", None, self._did_not_join()) for rank in self._absent()]
@@ -356,7 +356,7 @@ class Hub:
         for rank, node in self._nodes.items():
             if node.report is not None or node.lost is not None or node.paused:
                 continue
-            node.link.heard_at += stood_s
+            node.link.heard_at = min(node.link.heard_at + stood_s, moment)
             silent_s = moment - node.link.heard_at
             if node.closed_at is not None and moment - node.closed_at > DEAD_S and silent_s > DEAD_S:
                 self._lose(rank, node, "its ddp-run was killed or its host went down")
