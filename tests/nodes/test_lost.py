@@ -126,7 +126,7 @@ def test_the_agent_of_a_node_is_killed(cluster: Cluster, start_job: StartJob, no
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_what_is_short_of_a_cut_harms_nothing(cluster: Cluster, start_job: StartJob, node: int) -> None:
+def test_a_cut_of_9_s_harms_nothing(cluster: Cluster, start_job: StartJob, node: int) -> None:
     """9 s in which nothing passes, while all ranks talk to each other: gloo waits, as long as nobody resets it."""
     job = start_job(cluster, TRAIN, "--step-s", 0.2, "--steps", 100)
     job[node].wait_for_text("step 1 ")
