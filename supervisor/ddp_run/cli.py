@@ -119,15 +119,17 @@ def launch(words: tuple[str, ...], *, begun: Callable[[Path], None] | None = Non
         return 2
     from ddp_run.plan import preflight
     from ddp_run.plan.installed_torch import torch_rows
+    from ddp_run.plan.project_files import project_files
     from ddp_run.settings.grammar import HelpWanted
     from ddp_run.settings.parse import parse
 
     _take_stop_signals()
     environ = dict(os.environ)
     try:
-        options = parse(words, environ, torch_rows=torch_rows(), read_file=_read_file)
+        options = parse(words, environ, torch_rows=torch_rows(), read_file=_read_file, projects=project_files)
     except HelpWanted as wanted:
         return _help(whole=wanted.whole)
+    environ.update((each.name, each.value) for each in options.rank_variables)
     checked = preflight.check(options, environ, Path.cwd())
     if checked.problems:
         raise Refused(checked.problems, words)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shlex
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 
@@ -344,16 +343,6 @@ def test_a_mistake_in_a_preset_has_its_line(parsed: Parse, config: str, place: s
 def test_an_unreadable_preset(parsed: Parse) -> None:
     assert _only(parsed, "--config p.toml x.py").word == 1
     assert _only(parsed, "x.py", DDP_RUN_CONFIG="p.toml").origin == "environment variable DDP_RUN_CONFIG"
-
-
-def test_the_shipped_presets_are_valid(rows: tuple[Row, ...]) -> None:
-    presets = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
-    assert presets
-    for preset in presets:
-        options = parse(
-            ["--config", str(preset), "x.py"], {}, torch_rows=rows, read_file=lambda path: Path(path).read_text()
-        )
-        assert options.given > {"config"}
 
 
 # ------------------------------------------------------------------------------------------------- table

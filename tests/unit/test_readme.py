@@ -83,14 +83,6 @@ def test_command_lines_are_understood(rows: tuple[Row, ...], monkeypatch: pytest
             assert options.script in ("train.py", "python"), line
 
 
-@pytest.mark.parametrize("preset", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: str(path.name))
-def test_presets_are_understood(rows: tuple[Row, ...], preset: Path) -> None:
-    # Keys that are commented out are offered as well.
-    text = re.sub(r"^# (?=[a-z-]+ = )", "", preset.read_text(), flags=re.MULTILINE)
-    options = parse(["--config", str(preset), "train.py"], {}, torch_rows=rows, read_file=lambda _path: text)
-    assert len(options.given) > 3
-
-
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_options_exist(rows: tuple[Row, ...], document: str) -> None:
     known = {flag for row in all_rows(rows) for flag in row.flags} | EXPLAINS_OPTIONS

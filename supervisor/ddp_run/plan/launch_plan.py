@@ -100,8 +100,9 @@ def make_plan(
 
     `master` is the resolved address, where one was given; `interface` leads there from here, with several nodes.
     """
+    environ = {**environ, **{each.name: each.value for each in options.rank_variables}}
     preset, nccl_log = _nccl_preset(options.nccl_debug, environ)
-    environment = list(preset)
+    environment = [*(Planned(each.name, each.value, each.origin) for each in options.rank_variables), *preset]
     if options.restarts and "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in environ:
         # Without it the agent restarts ranks on the same port and store, where they find the last attempt's
         # addresses (measured: 16 of 18 gloo restarts failed on torch 2.13).

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from ddp_run.settings import values
+from ddp_run.settings.rank_variables import RankVariable
 from ddp_run.settings.table import Owner, Row
 from ddp_run.settings.values import PerRank
 
@@ -64,6 +65,8 @@ class Options:
     """torchrun's own template of the console's line prefix, where the user set one; empty: no prefix."""
     notes: tuple[str, ...] = ()
     """What was given and is not used, with the reason."""
+    rank_variables: tuple[RankVariable, ...] = ()
+    """What a preset's `[env]` sets for the ranks; the user has set none of them."""
 
     @property
     def given(self) -> frozenset[str]:

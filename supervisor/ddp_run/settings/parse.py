@@ -6,13 +6,13 @@ Where a value comes from, first that has one: option, `PET_X`, plain variable, p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ddp_run.settings import values
+from ddp_run.settings import rank_variables, values
 from ddp_run.settings.checks import check_one, check_together, check_values
 from ddp_run.settings.grammar import Given, Words, read_words
 from ddp_run.settings.options import Options, Setting, Source
-from ddp_run.settings.preset import ConfigFile, read_config
+from ddp_run.settings.preset import ConfigFile, read_config, read_project
 from ddp_run.settings.sources import SOURCES, TORCHRUNS, Inputs, Reading
 from ddp_run.settings.table import Row, all_rows
 from ddp_run.values.problem import Problem, Refused
@@ -21,6 +21,11 @@ _DEFAULT_GRACE_S = 30.0
 _GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _RETRIES_VARIABLE = "MAX_RETRIES"
 _PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+NO_CONFIG = "none"
+"""`--config none`: no preset, and nothing of a pyproject.toml."""
+
+Projects = Callable[[], Iterable[tuple[str, str]]]
+"""Path and text of each pyproject.toml that may hold options, the nearest first."""
 
 
 def parse(
@@ -29,14 +34,17 @@ def parse(
     *,
     torch_rows: Sequence[Row],
     read_file: Callable[[str], str] | None = None,
+    projects: Projects = tuple,
 ) -> Options:
     """Read a launch. `read_file` gives the text of a preset or raises `OSError` or `ValueError`.
+
+    `projects` is asked where no preset was named: the first with `[tool.ddp-run]` is the preset.
 
     Raises `Refused` with every problem found, and `HelpWanted` where `-h` stands before the script.
     """
     rows = all_rows(torch_rows)
     environ, foreign = _without_foreign_retries(environ)
-    words, reading = _read(argv, environ, rows, SOURCES, read_file)
+    words, config, reading = _read(argv, environ, rows, SOURCES, read_file, projects)
     swallowed = next((each for each in words.given if _took_the_script(each, argv, words)), None)
     if swallowed is not None:
         raise Refused((_script_as_value(swallowed),), tuple(argv))
@@ -55,6 +63,7 @@ def parse(
         grace_s,
         None if template is None else str(template),
         (*foreign, *reading.notes),
+        rank_variables.unset(config.variables, environ),
     )
     problems += check_values(options)
     if not problems:
@@ -72,7 +81,7 @@ def settle(
 
     Raises `Refused` where it exits with an error, and `HelpWanted`.
     """
-    words, reading = _read(argv, environ, all_rows(torch_rows), TORCHRUNS)
+    words, _config, reading = _read(argv, environ, all_rows(torch_rows), TORCHRUNS)
     if reading.problems:
         raise Refused(tuple(reading.problems), tuple(argv))
     return words, reading.settings
@@ -84,17 +93,19 @@ def _read(
     rows: Sequence[Row],
     sources: Sequence[Callable[[Inputs, Reading], None]],
     read_file: Callable[[str], str] | None = None,
-) -> tuple[Words, Reading]:
+    projects: Projects = tuple,
+) -> tuple[Words, ConfigFile, Reading]:
     words = read_words(argv, rows)
     reading = Reading(problems=list(words.problems))
     if words.script is None and not words.problems:
         reading.problems.append(_no_script(len(argv)))
-    inputs = Inputs(rows, words, environ, _load_config(words, environ, rows, read_file))
+    config = _load_config(words, environ, rows, read_file, projects)
+    inputs = Inputs(rows, words, environ, config)
     for source in sources:
         source(inputs, reading)
     for row in rows:
         reading.settings.setdefault(row.dest, Setting(row.default))
-    return words, reading
+    return words, config, reading
 
 
 def _took_the_script(given: Given, argv: Sequence[str], words: Words) -> bool:
@@ -149,14 +160,22 @@ def _no_script(words: int) -> Problem:
 
 
 def _load_config(
-    words: Words, environ: Mapping[str, str], rows: Sequence[Row], read_file: Callable[[str], str] | None
+    words: Words,
+    environ: Mapping[str, str],
+    rows: Sequence[Row],
+    read_file: Callable[[str], str] | None,
+    projects: Projects,
 ) -> ConfigFile:
     given = words.last("config")
     path = given.text if given else environ.get("DDP_RUN_CONFIG")
-    if not path or read_file is None:
+    keys = [row for row in rows if not row.prints_and_exits]
+    if path is None:
+        found = (read_project(*project, keys) for project in projects())
+        return next((each for each in found if each is not None), ConfigFile("", {}))
+    if path in ("", NO_CONFIG) or read_file is None:
         return ConfigFile("", {})
     try:
-        return read_config(path, read_file(path), [row for row in rows if not row.prints_and_exits])
+        return read_config(path, read_file(path), keys)
     except OSError as error:
         reason = error.strerror or str(error)
     except ValueError:

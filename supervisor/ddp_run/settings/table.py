@@ -157,7 +157,13 @@ OWN_ROWS: tuple[Row, ...] = (
         default="all",
         variable="DDP_RUN_CONSOLE",
     ),
-    _own("config", "Read options from a TOML preset.", variable="DDP_RUN_CONFIG", metavar="FILE"),
+    _own(
+        "config",
+        "Read options from a TOML preset; without one, from [tool.ddp-run] of the nearest pyproject.toml; none: from"
+        " neither.",
+        variable="DDP_RUN_CONFIG",
+        metavar="FILE",
+    ),
     _own(
         "log-format",
         "Format of ddp-run's own messages on stderr.",
