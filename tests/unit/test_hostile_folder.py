@@ -35,7 +35,19 @@ R0, R1 = Rank(0), Rank(1)
 RAISED = ExceptionInfo("ValueError", "bad sample", "/nowhere/train.py", 7, "main", "Traceback\nValueError: bad sample")
 JOURNAL: tuple[Event, ...] = (
     events.RunStarted(
-        at(), 1_700_000_000_000_000_000, "id", "vm", 0, 1, ("ddp-run", "t.py"), 0, "by-cause", 30.0, 0, "1"
+        at(),
+        1_700_000_000_000_000_000,
+        "id",
+        "vm",
+        0,
+        1,
+        ("ddp-run", "t.py"),
+        0,
+        "by-cause",
+        30.0,
+        0,
+        "1",
+        events.OwnProcess(7, 8, 9, "b"),
     ),
     events.MemoryCounted(at(), 0, 0),
     events.AttemptStarted(at(), 0, ("python", "-m", "torch.distributed.run"), None),
@@ -149,7 +161,7 @@ def test_a_field_is_of_its_type_or_no_event_is_read(kind: type[Event]) -> None:
             assert type(kept) in types or (optional and isinstance(kept, int | str | None)) or types == {float}
             assert not isinstance(kept, int) or -(2**63) <= kept < 2**63
         left_out = {key: value for key, value in encoded(event).items() if key != name}
-        if name not in ("watched", "dumped", "calls"):
+        if name not in ("watched", "dumped", "calls", "process"):
             with pytest.raises(ValueError):
                 journal.decode(json.dumps(left_out))
 

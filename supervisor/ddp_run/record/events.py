@@ -48,6 +48,18 @@ class ExceptionInfo:
 
 
 @frozen
+class OwnProcess:
+    """The process that ddp-run is: another one never has all four. `started`: clock ticks since the boot."""
+
+    pid: int
+    started: int
+    pids: int
+    """Number of the pid namespace that `pid` is of."""
+    boot: str
+    """The kernel's id of the host's present boot."""
+
+
+@frozen
 class RunStarted:
     """First event of a journal. `wall_ns` is time.time_ns() at `at`: it turns every other stamp into a date."""
 
@@ -64,6 +76,7 @@ class RunStarted:
     restarts: int
     """`--max-restarts` of the agent: how often it starts the ranks again inside one attempt."""
     version: str
+    process: OwnProcess | None = None
 
 
 @frozen

@@ -13,6 +13,7 @@ from ddp_run import __version__
 from ddp_run.plan.launch_plan import LaunchPlan, agent_environment, dist_timeout_s
 from ddp_run.record.events import RunStarted
 from ddp_run.record.journal import now
+from ddp_run.record.own_process import this_process
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.settings.options import Options
 from ddp_run.supervise.inbox import Inbox
@@ -136,4 +137,5 @@ def run_started(plan: LaunchPlan, run_id: str, argv: Sequence[str]) -> RunStarte
         grace_s=options.grace_s,
         restarts=options.restarts,
         version=__version__,
+        process=this_process(),
     )

@@ -1,0 +1,180 @@
+"""The runs in a folder of runs, each in a few words: read from three files of each, a bounded part of them.
+
+A run's folder may come from anybody, and belong to a job that writes it now.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from ddp_run.record import file_names, journal, own_process
+from ddp_run.record.events import Event, RankStarted, RunEnded, RunStarted
+from ddp_run.values import typed_fields
+from ddp_run.values.private_files import open_file
+
+NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+"""Of a run's folder, as `RunFolder` gives it."""
+_HEAD_BYTES = 64 << 10
+_END_BYTES = 64 << 10
+_FILE_BYTES = 1 << 20
+_MOST_ENTRIES = 100_000
+_MOST_DEPTH = 16
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """One run, or one node's part of it. What its files do not show is null."""
+
+    folder: Path
+    """Absolute."""
+    started: RunStarted | None
+    alive: bool | None
+    """Whether its ddp-run still runs; null where that cannot be known from here."""
+    outcome: str | None
+    """As in verdict.json; null while it has none."""
+    exit_code: int | None
+    cause: str | None
+    attempts: int | None
+    script: tuple[str, ...]
+    """The script and its arguments, without secrets."""
+    ranks: int | None
+    """The world size, as the first rank to say hello told it."""
+    written_ns: int
+    """When the journal was last written to; nanoseconds since the epoch, like the two below."""
+    ended_ns: int | None
+    """When its last event happened."""
+
+    @property
+    def started_ns(self) -> int:
+        """When it started; where the journal does not tell, when it was last written to."""
+        return self.started.wall_ns if self.started is not None else self.written_ns
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is certainly a run's folder under its own name: neither a copy nor one that was renamed."""
+        named = NAME.fullmatch(self.folder.name) is not None
+        return named and self.started is not None and self.started.run_id == self.folder.name
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What is read of verdict.json."""
+
+    outcome: str
+    exit_code: int | None
+    attempts: int | None
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is read of plan.json."""
+
+    script: str
+    script_args: tuple[str, ...]
+
+
+def recorded_runs(log_dir: Path) -> list[RecordedRun]:
+    """All runs in a folder of runs, by the time of their start, the newest last. Raises OSError."""
+    with os.scandir(log_dir.resolve()) as entries:
+        folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    runs = [run for run in map(recorded_run, folders) if run is not None]
+    return sorted(runs, key=lambda run: (run.started_ns, run.folder.name))
+
+
+def recorded_run(folder: Path) -> RecordedRun | None:
+    """The run whose folder this is; null where it is none."""
+    try:
+        with open_file(folder / file_names.EVENTS) as file:
+            written_ns = os.fstat(file.fileno()).st_mtime_ns
+            head = _events(file.read(_HEAD_BYTES))
+            last = _last_event(file)
+    except OSError:
+        return None
+    started = head[0] if head and isinstance(head[0], RunStarted) else None
+    if started is None and not NAME.fullmatch(folder.name):
+        return None
+    answer = _read(_Answer, folder / file_names.VERDICT)
+    plan = _read(_Plan, folder / file_names.PLAN)
+    end = last if isinstance(last, RunEnded) else None
+    return RecordedRun(
+        folder=folder,
+        started=started,
+        alive=own_process.still_runs(started.process if started is not None else None),
+        outcome=answer.outcome if answer is not None else None,
+        exit_code=answer.exit_code if answer is not None else end.exit_code if end is not None else None,
+        cause=answer.cause if answer is not None else None,
+        attempts=answer.attempts if answer is not None else _attempts(folder),
+        script=() if plan is None else (plan.script, *plan.script_args),
+        ranks=next((event.world_size for event in head if isinstance(event, RankStarted)), None),
+        written_ns=written_ns,
+        ended_ns=None if started is None or last is None else started.wall_ns + last.at - started.at,
+    )
+
+
+def size_of(folder: Path) -> int:
+    """Bytes on disk below a folder, links not followed; what cannot be read, or lies beyond 100,000 entries, is 0."""
+    total = count = 0
+    waiting = [(str(folder), 0)]
+    while waiting:
+        path, depth = waiting.pop()
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    count += 1
+                    if count > _MOST_ENTRIES:
+                        return total
+                    status = entry.stat(follow_symlinks=False)
+                    total += status.st_blocks * 512
+                    if stat.S_ISDIR(status.st_mode) and depth < _MOST_DEPTH:
+                        waiting.append((entry.path, depth + 1))
+        except OSError:
+            continue
+    return total
+
+
+def _events(data: bytes) -> list[Event]:
+    """Of the whole lines, the first and those of ranks that started: the others cost time and tell nothing here."""
+    lines = data.split(b"\n")[:-1]
+    wanted = (line for number, line in enumerate(lines) if number == 0 or b'"RankStarted"' in line[:40])
+    return [event for event in map(_event, wanted) if event is not None]
+
+
+def _last_event(file: BinaryIO) -> Event | None:
+    """Of the whole lines at its end, the last that is an event."""
+    size = os.fstat(file.fileno()).st_size
+    file.seek(max(0, size - _END_BYTES))
+    lines = file.read(_END_BYTES).split(b"\n")[:-1]
+    return next((event for event in map(_event, reversed(lines)) if event is not None), None)
+
+
+def _event(line: bytes) -> Event | None:
+    try:
+        return journal.decode(line.decode("utf-8", "replace"))
+    except ValueError:
+        return None
+
+
+def _attempts(folder: Path) -> int | None:
+    """How many were begun, by their folders."""
+    try:
+        with os.scandir(folder) as entries:
+            return sum(entry.name.startswith("attempt_") for entry in entries) or None
+    except OSError:
+        return None
+
+
+def _read(kind: type[_T], path: Path) -> _T | None:
+    """An object of JSON, of which more than 1 MiB is not read; null where there is none, or none of this type."""
+    try:
+        with open_file(path) as file:
+            return typed_fields.read(kind, json.loads(file.read(_FILE_BYTES)))
+    except (OSError, ValueError, RecursionError):
+        return None
