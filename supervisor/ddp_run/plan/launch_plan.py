@@ -13,6 +13,7 @@ from ddp_run.values.stop_signals import STOP_SIGNALS
 
 RANK_PROGRAM = Path(__file__).parents[1] / "rank" / "__main__.py"
 """What the agent starts instead of the user's script; it runs that script."""
+DEFAULT_LOG_DIR = "ddp-run-logs"
 _ENTRY_POINT = "ddp-run"
 """Our class among torchrun's `torchrun.logs_specs` entry points (pyproject.toml)."""
 _AGENT_MODULE = "torch.distributed.run"
@@ -90,7 +91,7 @@ def local_restarts(options: Options) -> int | None:
 
 def log_dir(options: Options) -> Path:
     """The folder of all runs; relative to the working directory where it is not absolute."""
-    return Path(options.log_dir or "ddp-run-logs")
+    return Path(options.log_dir or DEFAULT_LOG_DIR)
 
 
 def make_plan(

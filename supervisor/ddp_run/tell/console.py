@@ -87,7 +87,7 @@ class Console:
         self._collapse = collapse and prefix is None
         self._err = Outlet(stderr_fd, tty=stderr_tty)
         self._out = self._err
-        if not _same_terminal(stdout_fd, stderr_fd):
+        if stdout_fd != stderr_fd and not _same_terminal(stdout_fd, stderr_fd):
             self._out = Outlet(stdout_fd, tty=stdout_tty)
         self._sources: dict[tuple[int, Stream], _Source] = {}
         self._seen: set[int] = set()
@@ -114,6 +114,11 @@ class Console:
     def pending(self) -> int:
         """Bytes taken and not written yet."""
         return sum(outlet.pending for outlet in self._outlets())
+
+    @property
+    def gone(self) -> bool:
+        """Nobody reads any of it any more."""
+        return all(outlet.gone for outlet in self._outlets())
 
     @property
     def deadline(self) -> float | None:

@@ -166,11 +166,13 @@ class Tailer:
         due = min((tail.look_at for tail in (*self._missing, *self._polled)), default=None)
         return None if due is None else max(0.0, due - time.monotonic())
 
-    def add(self, rank: int, local_rank: int, stream: Stream, path: Path) -> None:
-        """Follow a file from its first byte on; it need not exist yet."""
+    def add(self, rank: int, local_rank: int, stream: Stream, path: Path, *, start: int = 0) -> None:
+        """Follow a file, which need not exist yet; one that exists from byte `start` on."""
         tail = _Tail(rank, local_rank, stream, path)
         self._tails.append(tail)
-        if not self._follow(tail):
+        if self._follow(tail):
+            tail.offset = start
+        else:
             self._missing.append(tail)
 
     def retire(self, rank: int) -> None:

@@ -62,9 +62,9 @@ def size_in_words(count: int) -> str:
 
 def duration_in_words(seconds: float) -> str:
     """`7.3s`, `4m08s`, `2h05m`, `3d04h`: two units at most."""
-    if seconds < 60:
+    if seconds < 59.5:
         return f"{seconds:.1f}s" if seconds < 9.95 else f"{seconds:.0f}s"
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes}m{rest:02}s"
     hours, minutes = divmod(minutes, 60)

@@ -1,0 +1,92 @@
+"""`ddp-run clean`: old runs are removed."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+
+import click
+
+_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+def _age(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    """`14d` in nanoseconds."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,6})([mhdw])", text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no age: 90m, 12h, 14d and 8w are")
+    return int(found[1]) * _UNITS[found[2]] * 10**9
+
+
+@click.command()
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the N newest runs, however old.")
+@click.option("--older", metavar="AGE", callback=_age, help="Remove runs that ended longer ago: 90m, 12h, 14d, 8w.")
+@click.option("--only-succeeded", is_flag=True, help="Keep whatever did not succeed.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--log-dir", metavar="DIR", help="The folder of the runs (default: where a launch from here puts its own)."
+)
+def command(
+    keep: int | None, older: int | None, only_succeeded: bool, dry_run: bool, yes: bool, log_dir: str | None
+) -> int:
+    """Remove the folders of old runs.
+
+    At least one of --keep and --older is needed; with both, a run is removed if both say so. Runs that may still be
+    running stay, and so does whatever is not a run's folder under the name that ddp-run gave it: rename a folder to
+    keep it.
+    """
+    from ddp_run.plan.runs_folder import runs_folder
+    from ddp_run.record import removal
+    from ddp_run.record.recorded_runs import recorded_runs, size_of
+    from ddp_run.values.lines import neutral
+    from ddp_run.values.words import size_in_words
+
+    if keep is None and older is None:
+        raise click.UsageError("say which runs: --keep N, --older AGE, or both")
+    folder = runs_folder(log_dir, os.environ)
+    try:
+        runs = recorded_runs(folder)
+        if not any(run.is_ours for run in runs) and any(folder.iterdir()):
+            raise click.ClickException(f"{folder} does not look like a folder of runs: there is no run in it")
+    except OSError as error:
+        raise click.ClickException(f"cannot read {folder}: {error.strerror}") from error
+    now_ns = time.time_ns()
+    chosen = removal.removable(runs, keep=keep, older_ns=older, only_succeeded=only_succeeded, now_ns=now_ns)
+    sizes = {run.folder: size_of(run.folder) for run in chosen}
+    for run in chosen:
+        click.echo(
+            f"{size_in_words(sizes[run.folder]):>9}  {run.outcome or 'no verdict':11}  {neutral(run.folder.name)}"
+        )
+    told = f"{len(chosen)} of {len(runs)} runs, {size_in_words(sum(sizes.values()))}"
+    if dry_run or not chosen:
+        click.echo(f"would remove {told}" if dry_run else f"nothing to remove: 0 of {len(runs)} runs")
+        return 0
+    if not yes and not _agreed(told):
+        click.echo("nothing was removed", err=True)
+        return 1
+    removed = set()
+    for run in chosen:
+        try:
+            if removal.still_removable(run, time.time_ns()):
+                removal.remove(folder, run)
+                removed.add(run.folder)
+        except OSError as error:
+            click.echo(f"ddp-run: cannot remove {neutral(str(run.folder))}: {error.strerror}", err=True)
+    try:
+        removal.correct_latest(folder, [run for run in runs if run.folder not in removed])
+    except OSError as error:
+        click.echo(f"ddp-run: the link {folder / 'latest'} was not set: {error.strerror}", err=True)
+    freed = size_in_words(sum(sizes[each] for each in removed))
+    click.echo(f"removed {len(removed)} of {len(runs)} runs, {freed}")
+    return 0 if len(removed) == len(chosen) else 1
+
+
+def _agreed(told: str) -> bool:
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here: add --yes, or --dry-run to see what would be removed")
+    return click.confirm(f"Remove {told}?", err=True)

@@ -1,0 +1,70 @@
+"""`ddp-run logs`: what the ranks of a run wrote, or write now."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from ddp_run.values.lines import Stream
+
+Spans = tuple[tuple[int, int], ...]
+
+
+def _spans(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Spans | None:
+    """`3,5-7` as pairs of first and last."""
+    if text is None:
+        return None
+    spans = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() if dash else True)) or (dash and int(first) > int(last)):
+            raise click.BadParameter(f"{part!r} is neither a rank nor a range of ranks such as 5-7")
+        spans.append((int(first), int(last or first)))
+    return tuple(spans)
+
+
+@click.command()
+@click.argument("run", required=False, metavar="[RUN]")
+@click.option("-f", "--follow", is_flag=True, help="Show what comes, until the run ends: new attempts and ranks too.")
+@click.option("--rank", "ranks", metavar="RANKS", callback=_spans, help="These ranks only: 3,5-7.")
+@click.option("--stdout", "stream", flag_value="stdout", help="Standard output only.")
+@click.option("--stderr", "stream", flag_value="stderr", help="Standard error only.")
+@click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="This attempt, from 0 (default: the last).")
+@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="The last N lines of each file.")
+@click.option("--agent", is_flag=True, help="What torch.distributed.run itself wrote, in place of the ranks.")
+@click.option(
+    "--log-dir", metavar="DIR", help="The folder of the runs (default: where a launch from here puts its own)."
+)
+def command(
+    run: str | None,
+    follow: bool,
+    ranks: Spans | None,
+    stream: Stream | None,
+    attempt: int | None,
+    lines: int | None,
+    agent: bool,
+    log_dir: str | None,
+) -> int:
+    """Print what the ranks of a run wrote, or write now.
+
+    RUN is a run's folder, or its name in the folder of runs; without RUN, the newest. Lines carry no times, so the
+    logs of a run come one after the other, rank by rank, stdout before stderr, each below the name of its file. With
+    --follow, lines come as the ranks write them. All of it goes to standard output.
+    """
+    from ddp_run.commands.logs.shown import Shown, follow_run, show_run
+    from ddp_run.plan.runs_folder import runs_folder
+    from ddp_run.record.run_named import NoRun, run_named
+
+    if agent and (ranks is not None or stream is not None):
+        raise click.UsageError("--agent is in place of the ranks: leave out --rank, --stdout and --stderr")
+    try:
+        found = run_named(run, runs_folder(log_dir, os.environ))
+    except NoRun as error:
+        raise click.ClickException(str(error)) from error
+    wanted = Shown(found, ranks, stream, attempt, lines, agent)
+    if follow:
+        follow_run(wanted)
+    elif not show_run(wanted):
+        raise click.ClickException(f"no such logs in {found}")
+    return 0

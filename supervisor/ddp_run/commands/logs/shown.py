@@ -1,0 +1,224 @@
+"""Logs of a run through the console that a launch shows them with: the files as they are, or as they grow."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from ddp_run.record import file_names
+from ddp_run.record.rank_logs import AGENT, RankLog, agent_logs, attempts, rank_logs
+from ddp_run.record.recorded_runs import recorded_run
+from ddp_run.tell.console import Console
+from ddp_run.tell.tail import Chunk, Tailer
+from ddp_run.values import terminal
+from ddp_run.values.lines import Stream, neutral
+from ddp_run.values.private_files import open_file
+
+_STDOUT = 1
+_PIECE = 1 << 18
+_BLOCK = 1 << 16
+_LOOK_S = 0.25
+"""How often it is looked for new files, and whether the run has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Whose logs are wanted, and how much of each."""
+
+    run: Path
+    ranks: tuple[tuple[int, int], ...] | None
+    """First and last of each range; null: all."""
+    stream: Stream | None
+    attempt: int | None
+    """Null: the last."""
+    lines: int | None
+    """The last so many of each file; null: all."""
+    agent: bool
+
+    def logs(self) -> list[RankLog]:
+        """What of it there is now."""
+        numbers = attempts(self.run)[-1:] if self.attempt is None else [self.attempt]
+        found = agent_logs if self.agent else rank_logs
+        return [log for number in numbers for log in found(self.run, number) if self._wants(log)]
+
+    def _wants(self, log: RankLog) -> bool:
+        if self.stream not in (None, log.stream):
+            return False
+        return self.ranks is None or any(first <= log.rank <= last for first, last in self.ranks)
+
+    def start(self, log: RankLog) -> int:
+        """Where in the file the first line begins that is to be shown. Raises OSError."""
+        if self.lines is None:
+            return 0
+        with open_file(log.path) as file:
+            return _last_lines(file, self.lines)
+
+
+def show_run(shown: Shown) -> bool:
+    """Print the logs one after the other; False where there are none. Ends early when nobody reads it any more."""
+    logs = shown.logs()
+    filled = [log for log in logs if log.path.stat().st_size]
+    console = _console(shown)
+    for log in filled:
+        if len(filled) > 1:
+            console.say(f"==> {neutral(str(log.path.relative_to(shown.run)))} <==", time.monotonic())
+        try:
+            console.drain(_pieces(log, shown.start(log)), math.inf, stall_s=math.inf, give_up=lambda: console.gone)
+        except OSError as error:
+            console.say(f"ddp-run: cannot read {neutral(str(log.path))}: {error.strerror}", time.monotonic())
+        if console.gone:
+            break
+    console.finish(math.inf, stall_s=math.inf, give_up=lambda: console.gone)
+    return bool(logs)
+
+
+def follow_run(shown: Shown) -> None:
+    """Print the logs as they grow, until the run has ended or nobody reads it any more."""
+    console = _console(shown)
+    with Tailer() as tailer:
+        following = _Following(shown, tailer, console)
+        try:
+            while not following.is_over() and not console.gone:
+                following.take_up_new()
+                _move(tailer, console)
+                if not _wait(tailer, console):
+                    return
+            following.take_up_new()
+            console.drain(tailer.drain(), math.inf, stall_s=math.inf, give_up=lambda: console.gone)
+            console.finish(math.inf, stall_s=math.inf, give_up=lambda: console.gone)
+        finally:
+            console.suspend()
+    following.say_how_it_ended()
+
+
+@dataclass
+class _Following:
+    shown: Shown
+    tailer: Tailer
+    console: Console
+    _known: set[Path] = field(default_factory=set)
+    _starts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By rank: the attempt and the restart that is followed."""
+
+    def is_over(self) -> bool:
+        return self._has_verdict() or self._has_ended()
+
+    def take_up_new(self) -> None:
+        for log in self.shown.logs():
+            if log.path in self._known:
+                continue
+            self._known.add(log.path)
+            self._announce(log)
+            try:
+                first = not self._is_later(log)
+                self.tailer.add(log.rank, log.rank, log.stream, log.path, start=self.shown.start(log) if first else 0)
+            except OSError:
+                continue
+
+    def say_how_it_ended(self) -> None:
+        if not self.console.gone and not self._has_verdict():
+            sys.stderr.write(f"ddp-run: the run has ended without a verdict: {neutral(str(self.shown.run))}\n")
+
+    def _announce(self, log: RankLog) -> None:
+        """A rank that starts again has other files."""
+        start = (log.attempt, log.restart)
+        before = self._starts.get(log.rank)
+        if before == start:
+            return
+        if before is not None:
+            self.tailer.retire(log.rank)
+        if self._starts and start not in self._starts.values():
+            folder = log.path.parent.parent if log.rank != AGENT else log.path.parent
+            self.console.say(f"==> {neutral(str(folder.relative_to(self.shown.run)))} <==", time.monotonic())
+        self._starts[log.rank] = start
+
+    def _is_later(self, log: RankLog) -> bool:
+        """Whether it was begun while it was followed: then all of it is new."""
+        return (log.attempt, log.restart) != min(self._starts.values())
+
+    def _has_verdict(self) -> bool:
+        return (self.shown.run / file_names.VERDICT).exists()
+
+    def _has_ended(self) -> bool:
+        run = recorded_run(self.shown.run)
+        return run is None or run.alive is False or run.exit_code is not None
+
+
+def _console(shown: Shown) -> Console:
+    """As a launch makes it; both streams go to standard output, so that a pipe has all of it."""
+    return Console(
+        _STDOUT,
+        _STDOUT,
+        prefix=(lambda _rank, _local_rank: "") if shown.agent else None,
+        colour=not os.environ.get("NO_COLOR"),
+        force_colour=terminal.colour_forced(),
+    )
+
+
+def _move(tailer: Tailer, console: Console) -> None:
+    if console.wants_input:
+        console.feed(tailer.read(), time.monotonic())
+    else:
+        console.tick(time.monotonic())
+
+
+def _wait(tailer: Tailer, console: Console) -> bool:
+    """Until there is something to do, or it is time for a look; False where nobody reads standard output any more."""
+    poll = select.poll()
+    poll.register(_STDOUT, 0)  # errors are told without being asked for
+    for fd in console.writable_fds:
+        poll.register(fd, select.POLLOUT)
+    waits = [_LOOK_S]
+    if console.wants_input:
+        tail = tailer.fileno()
+        if tail is not None:
+            poll.register(tail, select.POLLIN)
+        if tailer.poll_interval is not None:
+            waits.append(tailer.poll_interval)
+    if console.deadline is not None:
+        waits.append(max(0.0, console.deadline - time.monotonic()))
+    ready = poll.poll(min(waits) * 1000)
+    return not any(fd == _STDOUT and events & (select.POLLERR | select.POLLHUP) for fd, events in ready)
+
+
+def _pieces(log: RankLog, start: int) -> Iterator[Iterable[Chunk]]:
+    """The file from a byte on. Raises OSError."""
+    with open_file(log.path) as file:
+        file.seek(start)
+        while data := file.read(_PIECE):
+            yield (Chunk(log.rank, log.rank, log.stream, data),)
+
+
+def _last_lines(file: BinaryIO, count: int) -> int:
+    """Where the last `count` lines begin; a line without its end counts."""
+    end = file.seek(0, os.SEEK_END)
+    if not count or not end:
+        return end
+    place = end - 1  # the line feed that ends the last line begins none
+    while place > 0:
+        block = max(0, place - _BLOCK)
+        file.seek(block)
+        data = file.read(place - block)
+        found = _nth_last(data, count)
+        if found is not None:
+            return block + found + 1
+        count -= data.count(b"\n")
+        place = block
+    return 0
+
+
+def _nth_last(data: bytes, count: int) -> int | None:
+    """The place of the line feed that is the `count`th from the end."""
+    place = len(data)
+    for _ in range(count):
+        place = data.rfind(b"\n", 0, place)
+        if place < 0:
+            return None
+    return place

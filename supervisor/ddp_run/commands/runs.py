@@ -1,0 +1,60 @@
+"""`ddp-run runs`: the runs in a folder of runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import datetime
+
+import click
+
+
+@click.command()
+@click.option(
+    "--log-dir", metavar="DIR", help="The folder of the runs (default: where a launch from here puts its own)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON.")
+@click.option("-n", "count", type=click.IntRange(min=1), metavar="N", help="The N newest runs only.")
+def command(log_dir: str | None, as_json: bool, count: int | None) -> int:
+    """List the runs, the newest last.
+
+    OUTCOME is that of the verdict, or running; killed: ddp-run ended without a verdict; unknown: there is none, and
+    from here cannot be seen whether it runs (another host, a container). NODE is number/nodes:host. In a pipe, all
+    columns are printed uncut, and - where there is no value.
+    """
+    from ddp_run.plan.runs_folder import runs_folder
+    from ddp_run.record import journal
+    from ddp_run.record.recorded_runs import recorded_runs, size_of
+    from ddp_run.tell import runs_table
+
+    folder = runs_folder(log_dir, os.environ)
+    try:
+        runs = recorded_runs(folder) if log_dir is not None or folder.exists() else []
+    except OSError as error:
+        raise click.ClickException(f"cannot read {folder}: {error.strerror}") from error
+    rows = [runs_table.Row(run, size_of(run.folder), time.time_ns()) for run in runs[-(count or len(runs)) :]]
+    if as_json:
+        sys.stdout.write(json.dumps([runs_table.as_json(row, journal.iso) for row in rows], indent=2) + "\n")
+    elif rows:
+        sys.stdout.write(runs_table.table(rows, width=_width(), local=_local))
+    else:
+        click.echo(f"ddp-run: no runs in {folder}", err=True)
+    return 0
+
+
+def _width() -> int | None:
+    """Columns of the terminal that the table goes to; null where it goes elsewhere."""
+    try:
+        return os.get_terminal_size(1).columns or 80
+    except OSError:
+        return None
+
+
+def _local(wall_ns: int) -> str:
+    """Nanoseconds since the epoch as the local date and time; a date that none can be is shown as `-`."""
+    try:
+        return datetime.fromtimestamp(wall_ns / 1e9).isoformat(timespec="seconds")
+    except (OverflowError, OSError, ValueError):
+        return "-"

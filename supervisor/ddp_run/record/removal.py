@@ -1,0 +1,84 @@
+"""Which runs may be removed, and their removal: a run's own folder, nothing that it leads to, and the link `latest`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddp_run.record import file_names
+from ddp_run.record.recorded_runs import RecordedRun, recorded_run
+
+_DAY_NS = 86_400 * 10**9
+
+
+def may_run(run: RecordedRun, now_ns: int) -> bool:
+    """Whether it may still be running; where that cannot be known, whether it has no end and wrote within a day.
+
+    While ranks run, the journal gets a line a minute.
+    """
+    if run.alive is not None:
+        return run.alive
+    return run.outcome is None and run.exit_code is None and now_ns - run.written_ns < _DAY_NS
+
+
+def removable(
+    runs: Sequence[RecordedRun], *, keep: int | None, older_ns: int | None, only_succeeded: bool, now_ns: int
+) -> list[RecordedRun]:
+    """Of all runs, the newest last, those that are beyond the newest `keep` and ended more than `older_ns` ago.
+
+    What may still be running is never among them, nor what is not certainly a run's folder under its own name.
+    """
+    beyond = runs if keep is None else runs[: max(0, len(runs) - keep)]
+    return [
+        run
+        for run in beyond
+        if run.is_ours
+        and not may_run(run, now_ns)
+        and (older_ns is None or now_ns - (run.ended_ns or run.written_ns) > older_ns)
+        and (not only_succeeded or run.outcome == "succeeded")
+    ]
+
+
+def remove(log_dir: Path, run: RecordedRun) -> None:
+    """Remove a run's folder, its journal last: what is left by a removal that was broken off can be removed again.
+
+    No link is followed. Raises OSError; where the folder has become another since it was looked at, too.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    parent = os.open(log_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        folder = os.open(run.folder.name, flags, dir_fd=parent)
+        try:
+            with os.scandir(folder) as found:
+                entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+            for name, is_folder in sorted(entries, key=lambda entry: entry[0] == file_names.EVENTS):
+                if is_folder:
+                    shutil.rmtree(name, dir_fd=folder)
+                else:
+                    os.unlink(name, dir_fd=folder)
+        finally:
+            os.close(folder)
+        os.rmdir(run.folder.name, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+def still_removable(run: RecordedRun, now_ns: int) -> bool:
+    """Asked once more right before the removal: people may be asked in between."""
+    again = recorded_run(run.folder)
+    return again is not None and again.started == run.started and not may_run(again, now_ns)
+
+
+def correct_latest(log_dir: Path, left: Sequence[RecordedRun]) -> None:
+    """Point the link `latest` at the newest run that is left, where the one it names is gone. Raises OSError."""
+    link = log_dir / file_names.LATEST
+    if not link.is_symlink() or link.exists():
+        return
+    if not left:
+        link.unlink()
+        return
+    new = log_dir / f".{file_names.LATEST}-{left[-1].folder.name}"
+    new.symlink_to(left[-1].folder.name)
+    new.replace(link)
