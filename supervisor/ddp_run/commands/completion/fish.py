@@ -1,0 +1,95 @@
+"""The script for fish. Pure."""
+
+from __future__ import annotations
+
+from ddp_run.commands.completion.grammar import LAUNCH, Grammar, Option, Takes
+
+_HEAD = """\
+# Completion of ddp-run for fish:  ddp-run completion fish | source
+
+set -g __ddp_run_commands %(commands)s
+set -g __ddp_run_with_value %(with_value)s
+
+# Where the cursor is: start, launch (before the script), script (behind it), or in a command.
+function __ddp_run_context
+    set -l words (commandline -opc)[2..-1]
+    if test (count $words) -eq 0
+        echo start
+        return
+    end
+    if contains -- $words[1] $__ddp_run_commands
+        echo $words[1]
+        return
+    end
+    set -l expecting no
+    for word in $words
+        if test $expecting = yes
+            set expecting no
+        else if string match -qr -- '^-.' $word
+            string match -q -- '--*' $word; and set word (string replace -a -- _ - $word)
+            contains -- $word $__ddp_run_with_value; and set expecting yes
+        else
+            echo script
+            return
+        end
+    end
+    echo launch
+end
+
+function __ddp_run_is
+    contains -- (__ddp_run_context) $argv
+end
+
+function __ddp_run_names
+    set -l folder ddp-run-logs
+    set -q PET_LOG_DIR; and set folder $PET_LOG_DIR
+    test -d $folder; and path basename $folder/*/
+    __fish_complete_directories
+end
+
+complete -c ddp-run -e
+complete -c ddp-run -f
+complete -c ddp-run -n '__ddp_run_is start launch' -k -a '(__fish_complete_suffix .py)'
+complete -c ddp-run -n '__ddp_run_is script' -F
+"""
+
+
+def script(grammar: Grammar) -> str:
+    """The whole script."""
+    with_value = [
+        flag.replace("_", "-") if flag.startswith("--") else flag
+        for option in grammar.launch.options
+        for flag in option.flags
+        if option.takes.kind != "nothing"
+    ]
+    head = _HEAD % {"commands": " ".join(each.name for each in grammar.commands), "with_value": " ".join(with_value)}
+    lines = [f"complete -c ddp-run -n '__ddp_run_is start' -a {c.name} -d '{c.meaning}'" for c in grammar.commands]
+    for context in grammar.contexts:
+        where = "start launch" if context.name == LAUNCH else context.name
+        lines += [_line(where, option) for option in context.options]
+        if context.name != LAUNCH and context.arguments.kind not in ("nothing", "text"):
+            lines.append(f"complete -c ddp-run -n '__ddp_run_is {context.name}' {_takes(context.arguments)}")
+    return head + "\n".join(lines) + "\n"
+
+
+def _line(where: str, option: Option) -> str:
+    flags = " ".join(f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags)
+    return f"complete -c ddp-run -n '__ddp_run_is {where}' {flags} {_takes(option.takes)} -d '{option.meaning}'"
+
+
+def _takes(takes: Takes) -> str:
+    match takes.kind:
+        case "nothing":
+            return ""
+        case "text":
+            return "-x"
+        case "words":
+            return f"-x -a '{' '.join(takes.words)}'"
+        case "preset":
+            return "-x -k -a '(__fish_complete_suffix .toml)'"
+        case "folder":
+            return "-x -a '(__fish_complete_directories)'"
+        case "run":
+            return "-x -a '(__ddp_run_names)'"
+        case "file":
+            return "-F"
