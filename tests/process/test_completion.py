@@ -160,6 +160,9 @@ def test_fish_offers(scripts: Path, here: Path, line: str, offered: set[str], ot
 # ------------------------------------------------------------------------------------------------ zsh
 
 
+PROMPT = "what now> "
+
+
 class Zsh:
     """An interactive zsh on a terminal of its own."""
 
@@ -167,23 +170,24 @@ class Zsh:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.chdir(here)
-            os.environ.update(TERM="dumb", HOME=str(here), PS1="> ", ZDOTDIR=str(here))
+            os.environ.update(TERM="dumb", HOME=str(here), PS1=PROMPT, ZDOTDIR=str(here))
             os.execvp("zsh", ["zsh", "-f", "-i"])
         self.run("unsetopt zle_bracketed_paste prompt_cr prompt_sp; autoload -Uz compinit; compinit -u -D")
         self.run(f"LISTMAX=999; source '{script}'")
 
     def run(self, line: str) -> str:
         """Run a line; what is written until it is done."""
-        return self.type(f"{line}; print -r rea''dy\n", until="ready\r\n")
+        return self.type(f"{line}; print -r rea''dy\n")
 
     def offered(self, line: str) -> str:
         """What the terminal shows after a line and the key that lists what fits."""
-        return self.type(f"{line}\x04\x15print -r rea''dy\n", until="ready\r\n")
+        return self.type(f"{line}\x04\x15print -r rea''dy\n")
 
-    def type(self, text: str, *, until: str) -> str:
+    def type(self, text: str) -> str:
+        """Until the next prompt: what comes before it, the terminal itself would take for its own keys."""
         os.write(self.fd, text.encode())
         shown, deadline = "", time.monotonic() + limit(60)
-        while until not in shown:
+        while PROMPT not in shown.partition("ready\r\n")[2]:
             assert select.select([self.fd], [], [], max(0.0, deadline - time.monotonic()))[0], shown
             shown += os.read(self.fd, 65536).decode("utf-8", "replace")
         return shown

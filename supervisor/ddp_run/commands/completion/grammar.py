@@ -114,5 +114,5 @@ def _option_takes(option: click.Option) -> Takes:
 def _short(text: str) -> str:
     """The first sentence, or what of it fits on a line; without what a shell would read as its own."""
     first = " ".join(text.split()).partition(". ")[0].partition("; ")[0].rstrip(".")
-    plain = "".join(each for each in first.replace("'", "’") if each.isprintable() and each not in _SHELLS_OWN)
+    plain = "".join(each for each in first.replace("'", "\u2019") if each.isprintable() and each not in _SHELLS_OWN)
     return plain if len(plain) <= _MEANING_CHARS else plain[: _MEANING_CHARS - 1].rpartition(" ")[0] + "…"

@@ -39,7 +39,7 @@ _ddp_run_offer() {
         folder) _files -/ ;;
         run)
             local folder=${PET_LOG_DIR:-ddp-run-logs}
-            compadd -- $folder/*(N/@:t)
+            compadd -- $folder/*(N-/:t)
             _files -/ ;;
         file) _files ;;
         text) _message 'value' ;;
