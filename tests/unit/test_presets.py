@@ -208,7 +208,7 @@ def test_a_shipped_preset_is_valid(rows: tuple[Row, ...], preset: Path) -> None:
     written = preset.read_text(encoding="utf-8")
     whole = re.sub(r"^# (?=\[|[A-Za-z_-]+ = )", "", written, flags=re.MULTILINE)
     for text in {written, whole}:
-        options = parse(["--config", str(preset), "x.py"], {}, torch_rows=rows, read_file=lambda _path, text=text: text)
+        options = with_preset(rows, text)
         assert options.given > {"config"}
         shown = plan_file.as_text(plan_of(options), ["ddp-run", "x.py"])
         settings = [each.origin for each in options.settings.values() if each.source == "configuration file"]

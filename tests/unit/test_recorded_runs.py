@@ -173,9 +173,11 @@ def test_the_table_of_a_pipe_has_all_columns_uncut(tmp_path: Path) -> None:
     run_at(tmp_path, 2, outcome=None, node=(1, 2))
     rows = [runs_table.Row(run, 2048, NOW) for run in recorded_runs(tmp_path)]
     lines = [line.split() for line in runs_table.table(rows, width=None, local=lambda _ns: "then").splitlines()]
-    assert lines[0] == "RUN STARTED OUTCOME EXIT CAUSE TRIES TIME RANKS NODE SIZE COMMAND".split()
-    assert lines[1] == "20261121-081500-0001 then failed 1 cuda-oom 3 5.0s 16 - 2KiB t.py --lr 'a b'".split()
-    assert lines[2] == "20261121-081500-0002 then killed - - 1 0.0s 16 1/2:vm 2KiB t.py --lr 'a b'".split()
+    assert [" ".join(line) for line in lines] == [
+        "RUN STARTED OUTCOME EXIT CAUSE TRIES TIME RANKS NODE SIZE COMMAND",
+        "20261121-081500-0001 then failed 1 cuda-oom 3 5.0s 16 - 2KiB t.py --lr 'a b'",
+        "20261121-081500-0002 then killed - - 1 0.0s 16 1/2:vm 2KiB t.py --lr 'a b'",
+    ]
 
 
 @pytest.mark.parametrize("width", [20, 60, 80, 100, 200])

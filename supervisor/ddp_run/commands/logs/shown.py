@@ -64,7 +64,7 @@ class Shown:
 def show_run(shown: Shown) -> bool:
     """Print the logs one after the other; False where there are none. Ends early when nobody reads it any more."""
     logs = shown.logs()
-    filled = [log for log in logs if log.path.stat().st_size]
+    filled = [log for log in logs if _size(log.path)]
     console = _console(shown)
     for log in filled:
         if len(filled) > 1:
@@ -85,17 +85,17 @@ def follow_run(shown: Shown) -> None:
     with Tailer() as tailer:
         following = _Following(shown, tailer, console)
         try:
-            while not following.is_over() and not console.gone:
-                following.take_up_new()
+            while following.goes_on():
                 _move(tailer, console)
-                if not _wait(tailer, console):
+                if console.gone or not _wait(tailer, console):
                     return
-            following.take_up_new()
             console.drain(tailer.drain(), math.inf, stall_s=math.inf, give_up=lambda: console.gone)
+            is_read = not console.gone
             console.finish(math.inf, stall_s=math.inf, give_up=lambda: console.gone)
         finally:
             console.suspend()
-    following.say_how_it_ended()
+    if is_read and not following.has_verdict():
+        sys.stderr.write(f"ddp-run: the run has ended without a verdict: {neutral(str(shown.run))}\n")
 
 
 @dataclass
@@ -106,11 +106,21 @@ class _Following:
     _known: set[Path] = field(default_factory=set)
     _starts: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By rank: the attempt and the restart that is followed."""
+    _look_at: float = 0.0
 
-    def is_over(self) -> bool:
-        return self._has_verdict() or self._has_ended()
+    def goes_on(self) -> bool:
+        """Whether the run has not ended; now and then it is looked for that, and then for new files."""
+        if time.monotonic() < self._look_at:
+            return True
+        over = self.has_verdict() or self._has_ended()
+        self._take_up_new()
+        self._look_at = time.monotonic() + _LOOK_S
+        return not over
 
-    def take_up_new(self) -> None:
+    def has_verdict(self) -> bool:
+        return (self.shown.run / file_names.VERDICT).exists()
+
+    def _take_up_new(self) -> None:
         for log in self.shown.logs():
             if log.path in self._known:
                 continue
@@ -121,10 +131,6 @@ class _Following:
                 self.tailer.add(log.rank, log.rank, log.stream, log.path, start=self.shown.start(log) if first else 0)
             except OSError:
                 continue
-
-    def say_how_it_ended(self) -> None:
-        if not self.console.gone and not self._has_verdict():
-            sys.stderr.write(f"ddp-run: the run has ended without a verdict: {neutral(str(self.shown.run))}\n")
 
     def _announce(self, log: RankLog) -> None:
         """A rank that starts again has other files."""
@@ -142,9 +148,6 @@ class _Following:
     def _is_later(self, log: RankLog) -> bool:
         """Whether it was begun while it was followed: then all of it is new."""
         return (log.attempt, log.restart) != min(self._starts.values())
-
-    def _has_verdict(self) -> bool:
-        return (self.shown.run / file_names.VERDICT).exists()
 
     def _has_ended(self) -> bool:
         run = recorded_run(self.shown.run)
@@ -194,6 +197,14 @@ def _pieces(log: RankLog, start: int) -> Iterator[Iterable[Chunk]]:
         file.seek(start)
         while data := file.read(_PIECE):
             yield (Chunk(log.rank, log.rank, log.stream, data),)
+
+
+def _size(path: Path) -> int:
+    """Bytes; 0 where somebody has removed it."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _last_lines(file: BinaryIO, count: int) -> int:

@@ -1,0 +1,212 @@
+"""`ddp-run runs`, `logs` and `clean` through the real command, over folders of runs that are over."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.test_recorded_runs import GONE, HERE, NOW, run_at
+from tests.waiting import limit, wait_until
+
+DDP_RUN = Path(sys.executable).with_name("ddp-run")
+ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDP_", "COLUMNS"))}
+
+
+def run(cwd: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(DDP_RUN), *words], cwd=cwd, env=ENVIRON | variables, stdin=subprocess.DEVNULL, capture_output=True,
+        text=True, timeout=limit(120),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Three runs, the second failed, the last killed."""
+    folder = tmp_path / "ddp-run-logs"
+    run_at(folder, 1, started_ns=NOW + 1)
+    run_at(folder, 2, started_ns=NOW + 2, outcome="failed", exit_code=7)
+    last = run_at(folder, 3, started_ns=NOW + 3, outcome=None, process=GONE)
+    (last / "attempt_0" / "rank_0" / "stdout.log").write_bytes(b"one\n\x1b[2Jtwo\x07\n50%\r100%\nunfinished")
+    (last / "attempt_0" / "rank_0" / "stderr.log").write_bytes(b"\x1b[31mred\x1b[0m\n[rank0]: said\n")
+    rank1 = last / "attempt_0" / "rank_1"
+    rank1.mkdir()
+    (rank1 / "stdout.log").write_text("other\n")
+    (last / "attempt_0" / "agent.log").write_text("I am the agent\n")
+    (folder / "latest").symlink_to(last.name)
+    return folder
+
+
+# ----------------------------------------------------------------------------------------------- runs
+
+
+def test_runs_are_listed(tmp_path: Path, logs: Path) -> None:
+    done = run(tmp_path, "runs")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line[0][-1] + " " + line[2] + " " + line[3] for line in lines[1:]] == [
+        "1 succeeded 0",
+        "2 failed 7",
+        "3 killed -",
+    ]
+    assert len(run(tmp_path, "runs", "-n", "2").stdout.splitlines()) == 3
+
+
+def test_runs_as_json(tmp_path: Path, logs: Path) -> None:
+    found = json.loads(run(tmp_path, "runs", "--json").stdout)
+    assert [(each["state"], each["outcome"], each["exit_code"]) for each in found] == [
+        ("succeeded", "succeeded", 0),
+        ("failed", "failed", 7),
+        ("killed", None, None),
+    ]
+    assert found[2]["folder"] == str(logs / "20261121-081500-0003")
+
+
+def test_no_runs_yet(tmp_path: Path) -> None:
+    done = run(tmp_path, "runs", TMPDIR=str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "ddp-run: no runs in ddp-run-logs\n")
+    assert run(tmp_path, "runs", "--json", TMPDIR=str(tmp_path)).stdout == "[]\n"
+    done = run(tmp_path, "runs", "--log-dir", "no")
+    assert (done.returncode, done.stderr) == (2, "Error: cannot read no: No such file or directory\n")
+
+
+@pytest.mark.parametrize("where", ["variable", "pyproject", "preset"])
+def test_runs_are_looked_for_where_a_launch_puts_them(tmp_path: Path, logs: Path, where: str) -> None:
+    logs.rename(tmp_path / "elsewhere")
+    (tmp_path / "pyproject.toml").write_text("[tool.ddp-run]\nlog-dir = 'elsewhere'\n" if where == "pyproject" else "")
+    (tmp_path / "p.toml").write_text("log-dir = 'elsewhere'\n")
+    variables = {"variable": {"PET_LOG_DIR": "elsewhere"}, "preset": {"DDP_RUN_CONFIG": "p.toml"}}.get(where, {})
+    assert len(run(tmp_path, "runs", **variables).stdout.splitlines()) == 4
+
+
+# ----------------------------------------------------------------------------------------------- logs
+
+
+def test_logs_of_the_newest_run(tmp_path: Path, logs: Path) -> None:
+    done = run(tmp_path, "logs")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "==> attempt_0/rank_0/stdout.log <==",
+        "[rank0]: one",
+        "[rank0]: two",
+        "[rank0]: 100%",
+        "[rank0]: unfinished",
+        "==> attempt_0/rank_0/stderr.log <==",
+        "[rank0]: red",
+        "[rank0]: said",
+        "==> attempt_0/rank_1/stdout.log <==",
+        "[rank1]: other",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["--rank", "1"], ["[rank1]: other"]),
+        (["--rank", "1,3-9"], ["[rank1]: other"]),
+        (["--rank", "0", "--stderr"], ["[rank0]: red", "[rank0]: said"]),
+        (["--rank", "0", "--stdout", "-n", "2"], ["[rank0]: 100%", "[rank0]: unfinished"]),
+        (["--agent"], ["I am the agent"]),
+        (["--attempt", "0", "--rank", "1"], ["[rank1]: other"]),
+        (["20261121-081500-0001"], ["[rank0]: one", "[rank0]: two", "[rank0]: three"]),
+        (["ddp-run-logs/20261121-081500-0001", "-n1"], ["[rank0]: three"]),
+    ],
+    ids=" ".join,
+)
+def test_some_logs(tmp_path: Path, logs: Path, words: list[str], lines: list[str]) -> None:
+    done = run(tmp_path, "logs", *words)
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, lines, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["no-such-run"], "no-such-run is neither a run's folder nor the name of one in ddp-run-logs"),
+        (["--rank", "7-5"], "'7-5' is neither a rank nor a range of ranks"),
+        (["--rank", "x"], "'x' is neither a rank nor a range of ranks"),
+        (["--rank", "0", "--agent"], "--agent is in place of the ranks"),
+        (["--attempt", "4"], "no such logs in "),
+        (["--log-dir", "no"], "no run in no"),
+    ],
+    ids=" ".join,
+)
+def test_what_logs_refuses(tmp_path: Path, logs: Path, words: list[str], says: str) -> None:
+    done = run(tmp_path, "logs", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("follow", [[], ["-f"]], ids=["past", "follow"])
+def test_a_closed_pipe_is_silent(tmp_path: Path, logs: Path, follow: list[str]) -> None:
+    log = logs / "latest" / "attempt_0" / "rank_0" / "stdout.log"
+    log.write_bytes(b"a line of some length\n" * 500_000)
+    line = f"{DDP_RUN} logs {' '.join(follow)} | head -n 2; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, env=ENVIRON, capture_output=True, text=True, timeout=limit(60)
+    )
+    assert done.stdout.splitlines()[-1] == "0"
+    assert done.stderr == ""
+
+
+def test_following_a_run_that_is_over_ends(tmp_path: Path, logs: Path) -> None:
+    done = run(tmp_path, "logs", "-f", "--rank", "1")
+    assert (done.returncode, done.stdout) == (0, "[rank1]: other\n")
+    assert done.stderr == f"ddp-run: the run has ended without a verdict: {logs / '20261121-081500-0003'}\n"
+
+
+def test_following_is_broken_off_with_control_c(tmp_path: Path) -> None:
+    run_at(tmp_path / "ddp-run-logs", outcome=None, process=HERE)
+    out = tmp_path / "out"
+    with out.open("wb") as file:
+        process = subprocess.Popen(
+            [str(DDP_RUN), "logs", "-f"], cwd=tmp_path, env=ENVIRON, stdout=file, stderr=subprocess.PIPE
+        )
+    wait_until(lambda: b"three" in out.read_bytes(), "the first lines")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=limit(60))[1].strip() == b""
+    assert process.returncode == 130
+
+
+# ---------------------------------------------------------------------------------------------- clean
+
+
+def names(logs: Path) -> list[str]:
+    return sorted(each.name for each in logs.iterdir())
+
+
+def test_clean_removes_what_it_says(tmp_path: Path, logs: Path) -> None:
+    before = names(logs)
+    dry = run(tmp_path, "clean", "--keep", "1", "--dry-run")
+    assert (dry.returncode, names(logs)) == (0, before)
+    done = run(tmp_path, "clean", "--keep", "1", "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert names(logs) == ["20261121-081500-0003", "latest"]
+    assert dry.stdout.replace("would remove", "removed") == done.stdout
+    assert done.stdout.splitlines()[-1].startswith("removed 2 of 3 runs, ")
+    run(tmp_path, "clean", "--keep", "0", "--yes")
+    assert names(logs) == []
+    done = run(tmp_path, "clean", "--keep", "0", "--yes")
+    assert (done.returncode, done.stdout) == (0, "nothing to remove: 0 of 0 runs\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "say which runs: --keep N, --older AGE, or both"),
+        (["--older", "soon"], "'soon' is no age"),
+        (["--keep", "-1"], "-1 is not in the range"),
+        (["--keep", "0"], "nobody can be asked here: add --yes"),
+        (["--keep", "0", "--yes", "--log-dir", "."], ". does not look like a folder of runs"),
+        (["--keep", "0", "--yes", "--log-dir", "no"], "cannot read no"),
+    ],
+    ids=" ".join,
+)
+def test_what_clean_refuses(tmp_path: Path, logs: Path, words: list[str], says: str) -> None:
+    done = run(tmp_path, "clean", *words)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(names(logs)) == 4
