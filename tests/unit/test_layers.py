@@ -48,6 +48,7 @@ PURE = (
     *("values.secret_urls", "values.redaction", "values.lines", "values.raw_lines", "values.stop_signals"),
     *("values.typed_fields", "values.sealed", "supervise.nodes.messages", "supervise.nodes.failing"),
     *("supervise.nodes.reach", "values.node_fact", "values.this_system", "api.options", "api.words"),
+    *("commands.completion.bash", "commands.completion.zsh", "commands.completion.fish"),
 )
 """Folders and modules that do no I/O: functions over values."""
 READS_FILES = ("judge.judging", "judge.replay")

@@ -32,7 +32,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = ("README.md", "CHANGELOG.md", "docs/architecture.md", "docs/modules.md", "docs/decisions.md")
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 
-EXPLAINS_OPTIONS = {"--json", "--help", "--rank-from-filename"}
+COMMANDS_OPTIONS = {"--help"} | {
+    flag for command in commands.all_commands().values() for each in command.params for flag in each.opts
+}
 
 
 def _blocks(language: str) -> list[str]:
@@ -85,7 +87,7 @@ def test_command_lines_are_understood(rows: tuple[Row, ...], monkeypatch: pytest
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_options_exist(rows: tuple[Row, ...], document: str) -> None:
-    known = {flag for row in all_rows(rows) for flag in row.flags} | EXPLAINS_OPTIONS
+    known = {flag for row in all_rows(rows) for flag in row.flags} | COMMANDS_OPTIONS
     text = (ROOT / document).read_text(encoding="utf-8")
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+[a-z]", text))
     assert named or document != "README.md"

@@ -8,16 +8,16 @@ import click
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="SHELL")
 def command(shell: str) -> int:
-    """Print the shell's completion of ddp-run's words.
+    """Print the completion of ddp-run's words for a shell.
 
     \b
     bash, in ~/.bashrc:                  eval "$(ddp-run completion bash)"
     zsh, in ~/.zshrc behind compinit:    eval "$(ddp-run completion zsh)"
     fish, in ~/.config/fish/config.fish: ddp-run completion fish | source
 
-    It knows the options of the torch that is installed now, and starts no Python when a key is pressed.
+    SHELL is bash, zsh or fish. The completion knows the options of the torch that is installed now, and starts no Python when a key is pressed.
     """
     from ddp_run import commands
     from ddp_run.commands.completion import bash, fish, zsh
