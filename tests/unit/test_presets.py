@@ -79,7 +79,7 @@ def test_a_variable_of_a_preset_is_as_if_the_user_had_set_it(rows: tuple[Row, ..
 
 def test_variables_are_shown_with_their_origin_and_without_secrets(rows: tuple[Row, ...]) -> None:
     plan = plan_of(with_preset(rows, f'[env]\nHF_TOKEN = "{SECRET}"\nNCCL_NET = "IB"\n'))
-    shown = plan_file.as_text(plan, ["ddp-run", "x.py"])
+    shown = plan_file.as_text(plan, ["ddp-run", "x.py"], None)
     assert SECRET not in shown
     assert re.search(r"HF_TOKEN +\[redacted\] +p.toml:2", shown)
     assert re.search(r"NCCL_NET +IB +p.toml:3", shown)
@@ -210,7 +210,7 @@ def test_a_shipped_preset_is_valid(rows: tuple[Row, ...], preset: Path) -> None:
     for text in {written, whole}:
         options = with_preset(rows, text)
         assert options.given > {"config"}
-        shown = plan_file.as_text(plan_of(options), ["ddp-run", "x.py"])
+        shown = plan_file.as_text(plan_of(options), ["ddp-run", "x.py"], None)
         settings = [each.origin for each in options.settings.values() if each.source == "configuration file"]
         for origin in (*settings, *(each.origin for each in options.rank_variables)):
             assert origin in shown

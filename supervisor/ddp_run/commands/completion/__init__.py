@@ -17,7 +17,8 @@ def command(shell: str) -> int:
     zsh, in ~/.zshrc behind compinit:    eval "$(ddp-run completion zsh)"
     fish, in ~/.config/fish/config.fish: ddp-run completion fish | source
 
-    SHELL is bash, zsh or fish. The completion knows the options of the torch that is installed now, and starts no Python when a key is pressed.
+    SHELL is bash, zsh or fish. The completion knows the options of the torch that is installed now, and starts no
+    Python when a key is pressed.
     """
     from ddp_run import commands
     from ddp_run.commands.completion import bash, fish, zsh

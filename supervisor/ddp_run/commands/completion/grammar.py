@@ -18,7 +18,7 @@ LAUNCH = "launch"
 _LAUNCH_KINDS: Mapping[str, Kind] = {"config": "preset", "log_dir": "folder"}
 _USUAL = {"nproc_per_node": ("auto", "cpu", "gpu", "xpu"), "rdzv_backend": ("c10d", "static")}
 """Not all that is allowed."""
-_ARGUMENTS: Mapping[str, Kind] = {"logs": "run", "explain": "file"}
+_ARGUMENTS: Mapping[str, Kind] = {"bundle": "run", "logs": "run", "explain": "file"}
 _COMMAND_OPTIONS: Mapping[str, Kind] = {"--log-dir": "folder"}
 _MEANING_CHARS = 70
 _SHELLS_OWN = '"`$\\[]:'

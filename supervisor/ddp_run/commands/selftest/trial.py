@@ -90,7 +90,7 @@ def _run(folder: Path, *args: int) -> Result:
         return launch(
             _PROGRAM,
             args,
-            env={"OMP_NUM_THREADS": "1", **environ},
+            env={"OMP_NUM_THREADS": "1", **environ, "DDP_RUN_CONFIG": "none"},
             nnodes=1,
             nproc_per_node=2,
             log_dir=folder,
