@@ -4,6 +4,7 @@
 """
 
 import argparse
+import gc
 
 import torch
 import torch.distributed as dist
@@ -43,6 +44,7 @@ def main() -> None:
     except OSError as error:
         raise SystemExit(3) from error
     finally:
+        gc.collect()  # a model that still holds gloo's group when Python exits may abort the process within torch
         dist.destroy_process_group()
 
 
