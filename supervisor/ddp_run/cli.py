@@ -11,12 +11,15 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ddp_run import __version__, commands
 from ddp_run.values.problem import Problem, Refused, render
 from ddp_run.values.terminal import colour, columns, open_what_is_closed
 from ddp_run.values.this_system import why_not_here
+
+if TYPE_CHECKING:
+    from signal import Signals
 
 
 def main() -> NoReturn:
@@ -117,13 +120,14 @@ def launch(words: tuple[str, ...], *, begun: Callable[[Path], None] | None = Non
     if reason := why_not_here(sys.platform):
         sys.stderr.write(reason)
         return 2
+    _take_stop_signals()
+    early = _outlive_notices()
     from ddp_run.plan import preflight
     from ddp_run.plan.installed_torch import torch_rows
     from ddp_run.plan.project_files import project_files
     from ddp_run.settings.grammar import HelpWanted
     from ddp_run.settings.parse import parse
 
-    _take_stop_signals()
     environ = dict(os.environ)
     try:
         options = parse(words, environ, torch_rows=torch_rows(), read_file=_read_file, projects=project_files)
@@ -146,7 +150,9 @@ def launch(words: tuple[str, ...], *, begun: Callable[[Path], None] | None = Non
         return 0
     from ddp_run.supervise.job import supervise
 
-    return supervise(plan, ("ddp-run", *words), environ, (*checked.options.notes, *checked.warnings), begun)
+    missed = tuple(f"{signum.name} came before any rank existed: no rank got it" for signum in early)
+    warnings = (*checked.options.notes, *checked.warnings, *missed)
+    return supervise(plan, ("ddp-run", *words), environ, warnings, begun)
 
 
 def _take_stop_signals() -> None:
@@ -159,6 +165,23 @@ def _take_stop_signals() -> None:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         if signal.getsignal(signum) is signal.SIG_IGN:
             signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+
+
+def _outlive_notices() -> Sequence[Signals]:
+    """USR1 and USR2 are for the ranks: while there are none (a name is waited for) they end nothing.
+
+    Returns those that have come, which grows. A handler of our own is not inherited by what we start, so the ranks'
+    default stays, and so does "ignored" where that came from outside.
+    """
+    import signal
+
+    from ddp_run.values.stop_signals import NOTICE_SIGNALS
+
+    came: list[Signals] = []
+    for signum in NOTICE_SIGNALS:
+        if signal.getsignal(signum) is signal.SIG_DFL:
+            signal.signal(signum, lambda signum, _frame: came.append(signal.Signals(signum)))
+    return came
 
 
 def _read_file(path: str) -> str:

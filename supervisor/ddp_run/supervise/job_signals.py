@@ -30,10 +30,12 @@ class JobSignals:
         """Do it, and tell whom it reached."""
         pids = self._pids(order)
         if order.only_if_handled:
+            name = signal.Signals(order.signum).name
+            if not pids:
+                yield Noted(now(), f"{name} not forwarded: no rank is running")
             deaf = [pid for pid in pids if not processes.outlives(pid, order.signum)]
             pids = [pid for pid in pids if pid not in deaf]
             if deaf:
-                name = signal.Signals(order.signum).name
                 yield Noted(now(), f"{name} not forwarded to {deaf}: no handler, it would kill them")
         reached = processes.send_signal(pids, order.signum)
         if order.signum == signal.SIGKILL:

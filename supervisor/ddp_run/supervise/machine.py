@@ -41,10 +41,8 @@ from ddp_run.supervise.actions import (
     TellRanksEnded,
     TellUnfinished,
 )
-from ddp_run.values.stop_signals import STOP_SIGNALS
+from ddp_run.values.stop_signals import NOTICE_SIGNALS, STOP_SIGNALS
 
-NOTICE_SIGNALS = frozenset({Signals.SIGUSR1, Signals.SIGUSR2})
-"""Signals that only tell the ranks something (SLURM sends them ahead of a time limit)."""
 HANDLED_SIGNALS = STOP_SIGNALS | NOTICE_SIGNALS | {Signals.SIGTSTP, Signals.SIGCHLD}
 
 # After the grace everything left gets SIGKILL. What is left of "grace + 1 s" is for the kernel to end it and for the

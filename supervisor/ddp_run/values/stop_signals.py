@@ -1,4 +1,4 @@
-"""The signals that end a job."""
+"""The signals that end a job, and those that only tell its ranks something."""
 
 from __future__ import annotations
 
@@ -6,3 +6,5 @@ from signal import Signals
 
 STOP_SIGNALS = frozenset({Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGQUIT})
 """Signals that end a job: torchrun forwards these four to the ranks (its `--signals-to-handle` default)."""
+NOTICE_SIGNALS = frozenset({Signals.SIGUSR1, Signals.SIGUSR2})
+"""Signals that only tell the ranks something (SLURM sends them ahead of a time limit)."""
