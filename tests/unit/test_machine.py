@@ -328,6 +328,16 @@ def test_when_another_node_fails_the_ranks_are_asked_to_end_and_have_the_grace()
     assert signals(feed(stubborn, fired("grace"))) == KILL_ALL
 
 
+def test_a_stop_that_all_nodes_get_leaves_the_grace_to_those_that_hear_of_it_from_another_first() -> None:
+    run = running(alone=False)
+    feed(run, peer_failed())
+    assert feed(run, SignalReceived(AT, signal.SIGTERM)) == []
+    assert signals(feed(run, SignalReceived(AT, signal.SIGTERM))) == KILL_ALL
+    itself = running(alone=False)
+    feed(itself, exited(1, 3))
+    assert signals(feed(itself, SignalReceived(AT, signal.SIGTERM))) == KILL_ALL
+
+
 def test_before_the_ranks_start_another_nodes_failure_ends_the_agent() -> None:
     run = AttemptMachine(GRACE)
     assert signals(feed(run, AgentStarted(AT, 99), peer_failed())) == KILL_ALL

@@ -109,6 +109,8 @@ class AttemptMachine:
     _ranks: dict[Rank, _Member] = field(default_factory=dict)
     _agent_alive: bool = False
     stop_signal: int | None = None
+    _ended_by_peer: bool = False
+    """Another node had our ranks asked to end."""
 
     def on(self, event: Event) -> list[Action]:
         """What to do about an event."""
@@ -214,6 +216,8 @@ class AttemptMachine:
             return []
         first = self.stop_signal is None
         self.stop_signal = self.stop_signal or signum
+        if first and self._ended_by_peer and self._state is _State.STOPPING:
+            return []  # the same stop, by way of a node that had it earlier: the ranks were asked, and have the grace
         if self._state is not _State.RUNNING:
             why = "second stop signal" if not first else "stop signal while the job was shutting down"
             return self._kill(why)
@@ -236,6 +240,7 @@ class AttemptMachine:
         if self._state is not _State.RUNNING:
             return []
         reason = f"node {event.node_rank}: {event.said}"
+        self._ended_by_peer = True
         # Without ranks the agent still waits for the other nodes' agents.
         return self._end_ranks(reason) if self._ranks else self._kill(reason)
 
