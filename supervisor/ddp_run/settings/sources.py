@@ -13,7 +13,7 @@ from ddp_run.settings.checks import bad_value, check_one
 from ddp_run.settings.grammar import Words
 from ddp_run.settings.options import Setting, Source
 from ddp_run.settings.preset import ConfigFile
-from ddp_run.settings.scheduler import job_nodes
+from ddp_run.settings.scheduler import JobNodes, job_nodes
 from ddp_run.settings.table import PLAIN_VARIABLES, Owner, Row
 from ddp_run.values.problem import Problem
 
@@ -157,7 +157,7 @@ def the_scheduler(inputs: Inputs, reading: Reading) -> None:
     if _has_own_rendezvous(given) or given.keys() & {"nnodes", "node_rank"} == {"node_rank"}:
         return
     found = job_nodes(inputs.environ)
-    if found is None or ("nnodes" in given and not _are_nodes(given["nnodes"], found.nodes)):
+    if found is None or not _are_nodes(given.get("nnodes"), found):
         return
     fills = {row.dest: row for row in inputs.rows if row.dest in found.settings and row.dest not in given}
     for dest, row in fills.items():
@@ -182,11 +182,17 @@ TORCHRUNS = (command_line, pet_variables)
 """What torchrun itself looks at."""
 
 
-def _are_nodes(nnodes: Setting, nodes: int) -> bool:
+def _are_nodes(nnodes: Setting | None, found: JobNodes) -> bool:
+    """Whether the nodes that were asked for, if any were, can be those that the scheduler gave."""
+    if nnodes is None:
+        return found.nodes is not None
     try:
-        return values.read_nnodes(str(nnodes.value)) == (nodes, nodes)
+        fewest, most = values.read_nnodes(str(nnodes.value))
     except ValueError:
         return False
+    if found.nodes is not None:
+        return fewest == most == found.nodes
+    return fewest == most > max(1, int(found.settings["node_rank"][0]))
 
 
 def _names_a_master(inputs: Inputs, settings: Settings) -> bool:

@@ -1,6 +1,6 @@
 """SLURM: the nodes of a step in which srun starts ddp-run once on each (srun(1), OUTPUT ENVIRONMENT VARIABLES). Pure.
 
-Not read: several tasks on a node (`ddp_run.settings.likely_mistakes` tells of them), the script of sbatch, which runs
+Not read: several tasks on a node (which is told of), the script of sbatch, which runs
 on the first node alone, and a heterogeneous job, whose parts have node lists of their own.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ddp_run.settings.options import Options
 from ddp_run.settings.scheduler import JobNodes
 
 _FIRST_PORT, _PORTS = 20000, 12000
@@ -37,6 +38,16 @@ def job_nodes(environ: Mapping[str, str]) -> JobNodes | None:
     return JobNodes(nodes, settings, f"SLURM job {job}")
 
 
+def likely_mistakes(options: Options, environ: Mapping[str, str]) -> list[str]:
+    """Several tasks on this node, under srun (which alone sets SLURM_STEP_ID; sbatch's own script has none)."""
+    if "SLURM_STEP_ID" not in environ or environ.get("SLURM_LOCALID") != "0" or (options.nproc_count or 2) < 2:
+        return []
+    tasks = _tasks_here(environ.get("SLURM_STEP_TASKS_PER_NODE", ""), environ.get("SLURM_NODEID", "0"))
+    if tasks < 2:
+        return []
+    return [f"srun starts ddp-run {tasks} times on this node: use --ntasks-per-node=1, ddp-run starts the ranks itself"]
+
+
 def _number(environ: Mapping[str, str], name: str) -> int | None:
     text = environ.get(name, "")
     return int(text) if text.isascii() and text.isdigit() else None
@@ -49,3 +60,13 @@ def _first_host(nodes: str) -> str | None:
     """
     first = re.match(r"(?:[^,\[\]\s]|\[[^\[\]\s]{1,4096}\]){1,255}", nodes)
     return re.sub(r"\[(\w+)(?:[,-][^\[\]]*)?\]", r"\1", first[0]) if first else None
+
+
+def _tasks_here(text: str, node: str) -> int:
+    """Of `2(x3),1` (sbatch(1), SLURM_TASKS_PER_NODE) the number for this node; 0 where that cannot be told."""
+    index = int(node) if node.isdigit() else 0
+    for tasks, times in re.findall(r"(?<!\d)(\d{1,9})(?:\(x(\d{1,9})\))?(?:,|$)", text):
+        index -= int(times or 1)
+        if index < 0:
+            return int(tasks)
+    return 0

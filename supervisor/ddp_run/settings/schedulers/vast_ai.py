@@ -1,0 +1,62 @@
+"""Vast.ai: instances are containers that share no network by themselves. Pure.
+
+Each is behind address translation: an open port N of its own has another number outside, which is in VAST_TCP_PORT_N;
+a port that was asked for with a number of 70000 or more has the same number on both sides (docs.vast.ai, "Networking &
+Ports", "Identity Ports"). Instances of one cluster can be joined by an overlay network, where all ports are open
+("Multi-Node training using Torch + NCCL").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ddp_run.settings.options import Options
+
+_PORT = "VAST_TCP_PORT_"
+_DOCKERS_OWN = "172.17.0.0/16"
+"""The default bridge of every Docker host: not the same network on two of them."""
+_LAST_PORT = 65535
+
+
+def likely_mistakes(options: Options, environ: Mapping[str, str]) -> list[str]:
+    """Several nodes whose master may be out of the other instances' reach."""
+    if options.max_nodes == 1 or not _is_instance(environ) or options.master is None:
+        return []
+    host, port = options.master
+    if _may_be_shared(host):
+        return []
+    lines = [
+        f"Vast.ai instances share no network unless an overlay joins them, and ranks connect on any port: is {host} "
+        "node 0's address in an overlay?"
+    ]
+    ports = (port or 29500, options.control_port or (port or 29500) + 1)
+    closed = [str(each) for each in ports if each not in _same_outside(environ)]
+    if options.node_rank == 0 and host == environ.get("PUBLIC_IPADDR") and closed:
+        lines.append(
+            f"not open outside under the same number: port {' and '.join(closed)} of this instance; open two with the "
+            "Docker options -p 70000:70000 -p 70001:70001, and give all nodes their numbers from here: "
+            "--master-port=$VAST_TCP_PORT_70000 --control-port=$VAST_TCP_PORT_70001"
+        )
+    return lines
+
+
+def _is_instance(environ: Mapping[str, str]) -> bool:
+    return "VAST_CONTAINERLABEL" in environ or any(name.startswith(_PORT) for name in environ)
+
+
+def _may_be_shared(host: str) -> bool:
+    """Whether the address may be one of an overlay, or is this instance's own; a name says nothing."""
+    from ipaddress import ip_address, ip_network
+
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost"
+    return not address.is_global and address not in ip_network(_DOCKERS_OWN)
+
+
+def _same_outside(environ: Mapping[str, str]) -> set[int]:
+    """Ports that other instances reach under the number that they have here."""
+    mapped = [(name.removeprefix(_PORT), port) for name, port in environ.items() if name.startswith(_PORT)]
+    numbers = [(int(asked), int(port)) for asked, port in mapped if asked.isdecimal() and port.isdecimal()]
+    return {port for asked, port in numbers if asked == port or asked > _LAST_PORT}
