@@ -47,6 +47,14 @@ def test_a_failure_on_node_1_has_the_same_code_on_all_nodes_and_of_srun(job: Sub
     assert set(re.findall(r"Exited with exit code (\d+)", srun.err)) == {"7"}
 
 
+def test_who_is_missing_is_named_by_its_host(job: Submitted) -> None:
+    late = 'while [ $SLURM_NODEID = 2 ] && [ ! -e go ]; do sleep 0.1; done; exec ddp-run "$0"'
+    srun = job.srun("--nodes=3", *ONE_TASK, "bash", "-c", late, job.script(PLACE))
+    wait_until(lambda: "waiting for node 2 (node2) of 3" in srun.err, lambda: f"who is missing: {srun.err}")
+    (job.cwd / "go").touch()
+    assert srun.wait(limit(120)) == 0, job.output()
+
+
 def test_two_jobs_on_the_same_nodes_do_not_collide(job: Submitted) -> None:
     waits = "import os, time\nprint('here', flush=True)\nwhile not os.path.exists('../go'): time.sleep(0.05)\n"
     program = job.script(f"{waits}{PLACE}")

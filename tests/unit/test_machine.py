@@ -329,11 +329,11 @@ def test_when_another_node_fails_the_ranks_are_asked_to_end_and_have_the_grace()
 
 
 def test_a_stop_that_all_nodes_get_leaves_the_grace_to_those_that_hear_of_it_from_another_first() -> None:
-    run = running(alone=False)
+    run = running(needed=AgentNeeded.TO_ITS_END)
     feed(run, peer_failed())
     assert feed(run, SignalReceived(AT, signal.SIGTERM)) == []
     assert signals(feed(run, SignalReceived(AT, signal.SIGTERM))) == KILL_ALL
-    itself = running(alone=False)
+    itself = running(needed=AgentNeeded.TO_ITS_END)
     feed(itself, exited(1, 3))
     assert signals(feed(itself, SignalReceived(AT, signal.SIGTERM))) == KILL_ALL
 

@@ -9,7 +9,7 @@ import pytest
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.options import Options, Source
 from ddp_run.settings.parse import parse
-from ddp_run.settings.scheduler import likely_mistakes
+from ddp_run.settings.scheduler import host_names, likely_mistakes
 from ddp_run.settings.schedulers import slurm
 
 # As `srun --nodes=3 --ntasks-per-node=1` sets them on its second node.
@@ -104,6 +104,15 @@ def test_the_first_node_is_the_master(nodes: str, first: str) -> None:
     found = slurm.job_nodes({**SLURM, "SLURM_STEP_NODELIST": nodes})
     assert found is not None
     assert found.settings["master_addr"][0] == first
+
+
+def test_the_hosts_of_all_nodes_are_scontrols_to_tell_where_the_job_has_these_nodes() -> None:
+    command = ("scontrol", "show", "hostnames", "gpu[03-04],login1")
+    assert host_names(options(), SLURM) == command
+    assert host_names(options("--node-rank=1", "--nnodes=3", "--master-addr=gpu03"), SLURM) == command
+    assert host_names(options("--node-rank=2", "--nnodes=3", "--master-addr=gpu03"), SLURM) == ()
+    assert host_names(options("--node-rank=1", "--nnodes=2", "--master-addr=gpu03"), SLURM) == ()
+    assert host_names(options("--nnodes=2", "--master-addr=a", environ=INDEXED), INDEXED) == ()
 
 
 # ------------------------------------------------------------------------------------------------- Kubernetes

@@ -31,6 +31,8 @@ class JobNodes:
     comes from."""
     job: str
     """The job's name for people: "SLURM job 4711"."""
+    host_names: tuple[str, ...] = ()
+    """A command that prints the hosts of all nodes, one a line, by node rank; empty where there is none."""
 
 
 def job_nodes(environ: Mapping[str, str]) -> JobNodes | None:
@@ -40,6 +42,14 @@ def job_nodes(environ: Mapping[str, str]) -> JobNodes | None:
         if nodes is not None:
             return nodes
     return None
+
+
+def host_names(options: Options, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The command that prints the hosts of this job's nodes; empty where the job is not as the scheduler has it."""
+    found = job_nodes(environ)
+    if found is None or found.nodes != options.max_nodes or found.settings["node_rank"][0] != str(options.node_rank):
+        return ()
+    return found.host_names
 
 
 def likely_mistakes(options: Options, environ: Mapping[str, str]) -> list[str]:

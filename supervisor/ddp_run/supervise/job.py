@@ -382,6 +382,7 @@ class _Job:
             end_ranks=self._hear_of_end,
             serve=self._serve,
             stops=lambda: self._stops,
+            helpers=self._helpers,
         )
         self._nodes = JobSide.join(self.plan, self.environ, self.folder, self.journal, ears)
         if self._nodes is not None:

@@ -35,7 +35,8 @@ def job_nodes(environ: Mapping[str, str]) -> JobNodes | None:
         "master_addr": (master, "SLURM_STEP_NODELIST"),
         "master_port": (str(port), "SLURM_JOB_ID"),
     }
-    return JobNodes(nodes, settings, f"SLURM job {job}")
+    names = ("scontrol", "show", "hostnames", environ["SLURM_STEP_NODELIST"])
+    return JobNodes(nodes, settings, f"SLURM job {job}", names)
 
 
 def likely_mistakes(options: Options, environ: Mapping[str, str]) -> list[str]:

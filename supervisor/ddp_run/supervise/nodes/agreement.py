@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ddp_run.judge.of_nodes import Ends
@@ -12,6 +12,7 @@ from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, EventSink
 from ddp_run.supervise.loop import Loop
+from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.node_fact import Fact
 
 BEAT_S = 1.0
@@ -56,6 +57,8 @@ class Place:
     """What this node is like; empty with `--preflight off`."""
     strict: bool = False
     """A difference between nodes that breaks jobs ends this one."""
+    host_names: tuple[str, ...] = ()
+    """A command that prints the hosts of all nodes, by node rank; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class Ears:
     """Have the loop served for at most so many seconds."""
     stops: Callable[[], int]
     """How often ddp-run was told to stop."""
+    helpers: HelperProcesses = field(default_factory=HelperProcesses)
+    """Where processes beside the job are known."""
 
 
 Decide = Callable[[Verdict], Decision]

@@ -39,6 +39,7 @@ from ddp_run.supervise.nodes.agreement import (
     wait,
 )
 from ddp_run.supervise.nodes.failing import line_of, paused_by
+from ddp_run.supervise.nodes.host_names import HostNames
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import Agreed, End, EndedWell, Failing, Join, Message, Paused, Ping, Pong, Report
 from ddp_run.supervise.nodes.reach import if_this_host, silence
@@ -112,6 +113,7 @@ class Hub:
         """Nodes did not join in time."""
         self._compared = place.facts == ()
         """The nodes were, or are not to be."""
+        self._hosts = HostNames(place.host_names, place.nodes, ears.loop, ears.helpers)
         self._complete_at: float | None = None
         """On time.monotonic(): since when all are here."""
         self._differences: tuple[NodesCompared, ...] = ()
@@ -148,7 +150,9 @@ class Hub:
         wait(self._ears, for_whom=self._without_verdict, ended=lambda: self._first is not None, at_most_s=within_s)
         reports = [own, *(self._report_of(rank, node) for rank, node in sorted(self._nodes.items()))]
         if self._gave_up:
-            reports += [NodeReport(rank, "", "", None, self._did_not_join()) for rank in self._absent()]
+            reports += [
+                NodeReport(rank, self._hosts.of(rank), "", None, self._did_not_join()) for rank in self._absent()
+            ]
         for report in reports[1:]:
             self._ears.emit(reported(now(), report))
         verdict = of_nodes(self._standstill.told_by(reports)) if len(reports) > 1 else alone(verdict)
@@ -213,6 +217,7 @@ class Hub:
 
     def close(self) -> None:
         """Node 0 leaves."""
+        self._hosts.close()
         self._ears.loop.cancel_timer(self._beat)
         self._ears.loop.unwatch(self._listener.fileno())
         self._listener.close()
@@ -381,15 +386,17 @@ class Hub:
             return
         if for_s > self._place.join_s:
             self._gave_up = True
-            said = f"{named_nodes(missing)} {self._did_not_join()}"
+            said = f"{self._hosts.named(missing)} {self._did_not_join()}"
             self._ears.say(said)
-            self._end_all(missing[0], "", said)
+            self._end_all(missing[0], self._hosts.of(missing[0]), said)
             return
+        if for_s > WAITING_S / 2:
+            self._hosts.ask()  # they are known when they are to be named
         if for_s <= WAITING_S * (self._waits_said + 1):
             return
         self._waits_said += 1
         here = ", ".join(f"{rank} ({node.join.host})" for rank, node in sorted(self._nodes.items())) or "none"
-        names = named_nodes(missing)
+        names = self._hosts.named(missing)
         line = f"waiting for {names} of {self._place.nodes} for {for_s:.0f} s; other nodes here: {here}"
         self._ears.say(line + if_this_host(self._place.address))
 
