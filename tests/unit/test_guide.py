@@ -52,10 +52,15 @@ READ_BY_OTHERS = {
     "WANDB_MODE",
     "LOCAL_RANK",
     # ddp-run itself
+    "JOB_COMPLETION_INDEX",
     "MASTER_ADDR",
     "MASTER_PORT",
     "NODE_RANK",
+    "PET_NNODES",
+    "PET_NODE_RANK",
     "SLURM_JOB_ID",
+    "VAST_TCP_PORT_29500",
+    "WORLD_SIZE",
 }
 READ_BY_NOBODY = {"NCCL_TIMEOUT", "NCCL_TREE_THRESHOLD", "TORCH_DIST_TIMEOUT"}
 """Named only to say so. NCCL_TREE_THRESHOLD: last in NCCL 2.4's sources."""

@@ -120,9 +120,9 @@ def test_the_hosts_of_all_nodes_are_scontrols_to_tell_where_the_job_has_these_no
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "train-1"}
 INDEXED = {**POD, "JOB_COMPLETION_INDEX": "1"}
 MASTER = "--master-addr=train-0.training"
-# As training-operator 1.5 sets them in the second of four pods.
+# As an older training-operator sets them in the third of four pods.
 OLD_OPERATOR = {**POD, "MASTER_ADDR": "train-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": "4", "RANK": "2"}
-# As training-operator 1.8 sets them besides, and Kubeflow Trainer's torch runtime.
+# As newer ones set them besides, where WORLD_SIZE counts ranks.
 OPERATOR = OLD_OPERATOR | {
     "PET_NNODES": "4",
     "PET_NODE_RANK": "2",
