@@ -6,9 +6,9 @@ their subdomain ("Job with Pod-to-Pod Communication"). Nothing tells a pod how m
 NNODES and MASTER_ADDR are the user's to set. Neither does JobSet, whose pods are those of Indexed Jobs.
 
 Kubeflow's operators set PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT, which are torchrun's own and
-need nothing from here. Older ones (training-operator, pkg/controller.v1/pytorch/envvar.go) set MASTER_ADDR, MASTER_PORT,
-the number of pods as WORLD_SIZE and the pod's own as RANK. torchrun does not look at these two, and others mean ranks by
-them, so they are only told of.
+need nothing from here. Older ones (training-operator, pkg/controller.v1/pytorch/envvar.go) set MASTER_ADDR and
+MASTER_PORT, the number of pods as WORLD_SIZE and the pod's own as RANK. torchrun does not look at these two, and others
+mean ranks by them, so they are only told of.
 """
 
 from __future__ import annotations

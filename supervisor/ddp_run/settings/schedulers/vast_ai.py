@@ -26,8 +26,8 @@ def likely_mistakes(options: Options, environ: Mapping[str, str]) -> list[str]:
     if _may_be_shared(host):
         return []
     lines = [
-        f"Vast.ai instances share no network unless an overlay joins them, and ranks connect on any port: is {host} "
-        "node 0's address in an overlay?"
+        "Vast.ai instances share no network unless an overlay joins them, and ranks connect on any port: the master's "
+        f"address should be node 0's in the overlay (it is {host})"
     ]
     ports = (port or 29500, options.control_port or (port or 29500) + 1)
     closed = [str(each) for each in ports if each not in _same_outside(environ)]
