@@ -31,8 +31,7 @@ def test_pods_need_no_options(
 ) -> None:
     pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
     both = [
-        ddp.start(TRAIN, *words, env=node.environ(variables(node) | pod), cwd=node.host, within=node.within)
-        for node in cluster.nodes
+        ddp.start(TRAIN, *words, env=variables(node) | pod, cwd=node.host, within=node.within) for node in cluster.nodes
     ]
     ended = [running.wait() for running in both]
     assert [outcome.code for outcome in ended] == [code, code], [outcome.stderr for outcome in ended]

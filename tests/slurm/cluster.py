@@ -98,7 +98,7 @@ class Slurm:
     def run(self, *words: object, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
         """A command to its end, on node 0; what it printed, or `Failed`."""
         entered = [*self.nodes[0].within, *map(str, words)]
-        environ = self.nodes[0].environ(self.environ(env))
+        environ = self.environ(env)
         done = subprocess.run(entered, cwd=cwd, env=environ, capture_output=True, text=True, timeout=limit(60))
         if done.returncode != 0:
             raise Failed(f"{words}: exit code {done.returncode}: {done.stderr}{done.stdout}")

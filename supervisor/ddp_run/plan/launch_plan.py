@@ -112,7 +112,8 @@ def make_plan(
         # Gloo by itself takes what this host's name resolves to: 127.0.1.1, or a bridge of containers, on many hosts.
         # NCCL uses every interface that fits, for speed, and passes over those.
         environment.append(Planned("GLOO_SOCKET_IFNAME", interface, "the route to the master"))
-    restore = {name: environ[name] for name in ("PET_MODULE", "PET_NO_PYTHON") if name in environ}
+    taken: tuple[str, ...] = ("PET_MODULE", "PET_NO_PYTHON")
+    restore = {name: environ[name] for name in taken if name in environ}
     by_torch = _threads_per_rank(options, environ)
     return LaunchPlan(options, python, master, tuple(environment), restore, by_torch, nccl_log)
 
