@@ -36,13 +36,14 @@ from ddp_run.record.events import (
     Target,
 )
 from ddp_run.supervise.loop import Call, Loop
-from ddp_run.supervise.nodes import hub as hub_module
 from ddp_run.supervise.nodes import member as member_module
+from ddp_run.supervise.nodes import other_node
 from ddp_run.supervise.nodes.agreement import Ears, Place, job_key
 from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.member import Member
 from ddp_run.supervise.nodes.messages import Agreed, Failing, Join, Message, Ping, Pong, Report, decode, encode
+from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.values.node_fact import Fact
 
 KEY, _SECRET = job_key({"DDP_RUN_SECRET": "hush"}, "job")
@@ -480,8 +481,8 @@ def test_a_node_that_ends_without_a_word_is_lost(loop: Loop, runs: list[Run]) ->
 def test_a_node_that_is_paused_is_not_lost(
     loop: Loop, runs: list[Run], node: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for side in (hub_module, member_module):
-        monkeypatch.setattr(side, "LOST_S", 8.0)
+    for module in (other_node, member_module):
+        monkeypatch.setattr(module, "LOST_S", 8.0)
     stopped = SignalSent(MonotonicNs(1), Target.JOB, signal.SIGSTOP, (), "ddp-run was stopped")
     runs[node].side.hear(stopped)
     serve_for(loop, 0.1)
@@ -572,17 +573,17 @@ def test_how_nodes_differ_is_said_once(loop: Loop, place: Place) -> None:
 def test_a_nodes_wall_clock_is_measured(loop: Loop, wall_s: float | None, seconds: str | None) -> None:
     one, other = connected()
     link = End(loop, one, KEY, is_server=True).link
-    node = hub_module._Node(Join(1, 2, "b", "/r"), link)
-    node.pinged = 7, time.monotonic_ns()
+    node = OtherNode(Join(1, 2, "b", "/r"), link)
+    node.ping(7)
     wall = None if wall_s is None else time.time_ns() + round(wall_s * 1e9)
-    hub_module._measure(node, Pong(7, time.monotonic_ns(), wall))
+    node.measure(Pong(7, time.monotonic_ns(), wall))
     assert [fact.value for fact in node.clock] == ([] if seconds is None else [seconds])
     link.close()
     other.close()
 
 
 def test_a_clock_that_nobody_tells_is_not_waited_for(loop: Loop, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "_measure", lambda _node, _pong: None)
+    monkeypatch.setattr(OtherNode, "measure", lambda _node, _pong: None)
     runs = unlike(loop, place)
     (compared,) = runs[0].events
     assert isinstance(compared, NodesCompared)

@@ -1,0 +1,73 @@
+"""Node 0 compares all nodes, once, when they are here: says how they differ, and whether the job is to run so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import final
+
+from ddp_run.judge import unlike_nodes
+from ddp_run.record.events import NodesCompared, Noted
+from ddp_run.record.file_names import EVENTS
+from ddp_run.record.journal import now
+from ddp_run.supervise.nodes.agreement import Ears, Place
+from ddp_run.supervise.nodes.other_node import OtherNode
+from ddp_run.tell import node_table
+from ddp_run.tell.node_files import keep_facts
+
+_CLOCKS_S = 2.0
+"""How long all nodes, when they are here, have for the answers that tell their clocks."""
+
+
+@final
+class Comparison:
+    """Of this node and `others`, by node rank, which grows."""
+
+    def __init__(self, place: Place, ears: Ears, others: Mapping[int, OtherNode]) -> None:
+        self._place, self._ears, self._others = place, ears, others
+        self._is_over = place.facts == ()
+        """It was made, or is not to be."""
+        self._complete_at: float | None = None
+        """On time.monotonic(): since when all are here."""
+        self.found: tuple[NodesCompared, ...] = ()
+        """How they differ, once that is known."""
+
+    def all_are_here(self) -> None:
+        """From now on the clocks alone are waited for."""
+        if self._complete_at is None:
+            self._complete_at = time.monotonic()
+
+    def make_when_known(self) -> str | None:
+        """Compare, if all have said what they are like; why the job is not to run, or null."""
+        if self._is_over or self._complete_at is None:
+            return None
+        measured = all(node.is_measured for node in self._others.values())
+        if not measured and time.monotonic() - self._complete_at <= _CLOCKS_S:
+            return None
+        self._is_over = True
+        try:
+            return self._make()
+        except Exception as error:
+            self._ears.emit(Noted(now(), f"the nodes were not compared: {type(error).__name__}: {error}"))
+            return None
+
+    def _make(self) -> str | None:
+        place = self._place
+        facts = {place.node_rank: (*place.facts, *unlike_nodes.clock(0, 0))}
+        facts |= {rank: (*node.join.facts, *node.clock) for rank, node in self._others.items()}
+        hosts = {place.node_rank: place.host} | {rank: node.join.host for rank, node in self._others.items()}
+        for node in self._others.values():
+            node.join = replace(node.join, facts=())
+        rows = unlike_nodes.compare(facts)
+        found = unlike_nodes.compared(now(), rows, hosts, strict=place.strict)
+        kept = keep_facts(Path(place.folder), node_table.render(rows, hosts))
+        lines = unlike_nodes.warnings(rows, hosts, str(kept or Path(place.folder, EVENTS)))
+        self.found = (found,)
+        self._ears.emit(found)
+        if found.refused:
+            return f"nodes differ in {found.breaking[0]} (--preflight strict)"
+        for line in lines:
+            self._ears.say(line)
+        return None

@@ -1,0 +1,106 @@
+"""Another node as node 0 knows it: its connection, its clock, what it said of the attempt."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from ddp_run.judge import unlike_nodes
+from ddp_run.judge.of_nodes import Ends, NodeReport, by_clock_of
+from ddp_run.plan import net
+from ddp_run.supervise.nodes.agreement import DEAD_S, LOST_S, SILENT_S
+from ddp_run.supervise.nodes.link import Link
+from ddp_run.supervise.nodes.messages import Agreed, Join, Ping, Pong, Report
+from ddp_run.supervise.nodes.reach import silence
+from ddp_run.values.node_fact import Fact
+
+_UNKNOWN_NS = 1 << 62
+_MOST_ERROR_NS = 10**12
+
+
+@dataclass(slots=True)
+class OtherNode:
+    """A node that has joined."""
+
+    join: Join
+    link: Link
+    closed_at: float | None = None
+    """On time.monotonic(): since when its connection is closed."""
+    paused: bool = False
+    ended_well: bool = False
+    """All its ranks have."""
+    report: Report | None = None
+    lost: str | None = None
+    _pinged: tuple[int, int] = (0, 0)
+    """Number and time (ns) of the last ping."""
+    _offset_ns: int = 0
+    _error_ns: int = _UNKNOWN_NS
+    _wall_offset_ns: int | None = None
+    """Its wall clock minus ours, known to `_error_ns` when it was measured."""
+
+    def dialled_anew(self, link: Link) -> None:
+        """It has another connection."""
+        self.link.close()
+        self.link, self.closed_at = link, None
+
+    def hung_up(self) -> None:
+        """Its connection has ended; who is stopped closes nothing."""
+        self.closed_at, self.paused = time.monotonic(), False
+
+    def begin_next(self) -> None:
+        """Another attempt; who had reported was asked nothing since."""
+        self.report, self.ended_well = None, False
+        self.link.heard_at = time.monotonic()
+
+    def tell(self, word: Agreed) -> None:
+        """What was agreed, with the verdict's stamp on this node's own clock."""
+        self.link.send(replace(word, verdict=by_clock_of(word.verdict, self._offset_ns)))
+
+    # ------------------------------------------------------------------------------- its clock
+
+    def ping(self, number: int) -> None:
+        """Ask for a sign of life, and for the time."""
+        self._pinged = number, time.monotonic_ns()
+        self.link.send(Ping(number))
+
+    def measure(self, pong: Pong) -> None:
+        """Its clock minus ours, by the quickest answer so far: half of the way is the error (RFC 5905, 8)."""
+        number, sent = self._pinged
+        half = (time.monotonic_ns() - sent) // 2
+        if pong.number == number and half < self._error_ns:
+            self._offset_ns, self._error_ns = pong.at - (sent + half), half
+            self._wall_offset_ns = None if pong.wall is None else pong.wall - (time.time_ns() - half)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its clock has been."""
+        return self._error_ns < _UNKNOWN_NS
+
+    @property
+    def clock(self) -> tuple[Fact, ...]:
+        """Its wall clock, as a fact to compare."""
+        return () if self._wall_offset_ns is None else unlike_nodes.clock(self._wall_offset_ns, self._error_ns)
+
+    # ------------------------------------------------------------------------------- its end
+
+    def gone(self, moment: float) -> str | None:
+        """Why it is to be taken for lost at this moment of time.monotonic(); null where it is not."""
+        silent_s = moment - self.link.heard_at
+        if self.closed_at is not None and moment - self.closed_at > DEAD_S and silent_s > DEAD_S:
+            return "its ddp-run was killed or its host went down"
+        return self._silence() if silent_s >= LOST_S else None
+
+    def _silence(self) -> str:
+        address, answers = self.link.peer, self.link.acknowledged_within(SILENT_S)
+        return silence(LOST_S, answers=answers, has_route=address is None or net.route_to(address) is not None)
+
+    def told(self, node_rank: int, *, first: bool) -> NodeReport:
+        """What is known of its attempt. `first`: it was the first that failed."""
+        verdict = self.report.verdict if self.report is not None else None
+        lost = None if verdict is not None else self.lost or "gave no verdict in time"
+        return NodeReport(
+            *(node_rank, self.join.host, self.join.folder, verdict, lost),
+            *(self._offset_ns, min(self._error_ns, _MOST_ERROR_NS)),
+            ends=self.report.ends if self.report is not None else Ends(),
+            first=first,
+        )
