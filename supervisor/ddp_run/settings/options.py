@@ -307,6 +307,21 @@ class Options:
         return None if value is None else int(value)
 
     @property
+    def on_success(self) -> str | None:
+        """Shell command after a run that succeeded; null for none."""
+        return self._optional("on_success")
+
+    @property
+    def on_failure(self) -> str | None:
+        """Shell command after a run that did not succeed."""
+        return self._optional("on_failure")
+
+    @property
+    def on_end(self) -> str | None:
+        """Shell command after every run."""
+        return self._optional("on_end")
+
+    @property
     def dry_run(self) -> bool:
         """Show the plan and start nothing."""
         return bool(self._of("dry_run", False))

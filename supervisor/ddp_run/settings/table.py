@@ -165,6 +165,24 @@ OWN_ROWS: tuple[Row, ...] = (
         metavar="FILE",
     ),
     _own(
+        "on-success",
+        "Shell command to run after a run that succeeded; the verdict is in DDP_RUN_OUTCOME, DDP_RUN_FOLDER and more.",
+        variable="DDP_RUN_ON_SUCCESS",
+        metavar="CMD",
+    ),
+    _own(
+        "on-failure",
+        "The same after a run that did not succeed.",
+        variable="DDP_RUN_ON_FAILURE",
+        metavar="CMD",
+    ),
+    _own(
+        "on-end",
+        "The same after every run, behind the other two.",
+        variable="DDP_RUN_ON_END",
+        metavar="CMD",
+    ),
+    _own(
         "log-format",
         "Format of ddp-run's own messages on stderr.",
         choices=("console", "json"),

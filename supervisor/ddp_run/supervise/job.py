@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
     from ddp_run.judge.retry import Decision
     from ddp_run.judge.verdict import Verdict
+    from ddp_run.supervise.end_hooks import EndHooks
     from ddp_run.supervise.nodes.job_side import JobSide
     from ddp_run.tell.teller import Teller
 
@@ -142,6 +143,8 @@ class _Job:
     """With the other nodes of the job, where there are any."""
     _ended_by: PeerFailed | None = None
     """Another node, which ended the job between two attempts."""
+    _hooks: EndHooks | None = None
+    """The user's commands at the end, when they run."""
     _last: Outcome | None = None
     """Of the attempt before."""
     _shown_until: Attempt | None = None
@@ -314,8 +317,10 @@ class _Job:
                 case Caught(signal.SIGTSTP):
                     self._suspend()
                 case Caught(signal.SIGCHLD):
-                    for pid, _code in reap():
+                    for pid, code in reap():
                         self._helpers.reaped(pid)
+                        if self._hooks is not None:
+                            self._hooks.reaped(pid, code)
                 case Caught(signum):
                     self._emit(SignalReceived(now(), signum))
                     self._stops += signum in STOP_SIGNALS
@@ -413,6 +418,8 @@ class _Job:
         if self.journal.broken is not None:
             self.output.say(f"{self.folder.events} is incomplete: {self.journal.broken.strerror}", level="warning")
         teller.show(verdict, reason, document)
+        self._run_hooks(verdict)
+        teller.show_line(verdict)
         self.output.finish(give_up=self._served_stop)
         self._keep_against_host(verdict)
         return verdict.status
@@ -423,6 +430,20 @@ class _Job:
 
         if self.journal.events and (self._nodes is None or self._nodes.where() is None):
             host_record.keep(verdict, self.folder.run_id, self.environ)
+
+    def _run_hooks(self, verdict: Verdict) -> None:
+        """The user's commands, where there are any: what waits for the console goes there first."""
+        from ddp_run.supervise.end_hooks import EndHooks, hook_environ, hooks
+
+        options = self.plan.options
+        wanted = hooks(options, verdict.outcome)
+        if not wanted:
+            return
+        self.output.flush(give_up=self._served_stop)
+        environ = hook_environ(self.environ, options, verdict, self.folder, self._retries.started)
+        warn = partial(self.output.say, level="warning")
+        self._hooks = EndHooks(environ, self._serve, lambda: self._stops, warn)
+        self._hooks.run(wanted)
 
     def _teller(self) -> Teller:
         from ddp_run.tell.teller import Teller

@@ -225,6 +225,18 @@ class Console:
         self.end_attempt(clock())
         return complete
 
+    def flush(
+        self,
+        deadline: float,
+        *,
+        stall_s: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+        give_up: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Write what waits, until `stall_s` seconds without progress or `deadline` of `clock`, or `give_up` says so."""
+        self.end_attempt(clock())
+        self._flush(0, deadline, stall_s, clock, give_up)
+
     def finish(
         self,
         deadline: float,
@@ -233,12 +245,8 @@ class Console:
         clock: Callable[[], float] = time.monotonic,
         give_up: Callable[[], bool] = lambda: False,
     ) -> int:
-        """Write what waits, until `stall_s` seconds without progress or `deadline` of `clock`; nothing comes after.
-
-        Returns the number of bytes that were given up, then or when `give_up` said so.
-        """
-        self.end_attempt(clock())
-        self._flush(0, deadline, stall_s, clock, give_up)
+        """As `flush`; nothing comes after. Returns the number of bytes that were given up."""
+        self.flush(deadline, stall_s=stall_s, clock=clock, give_up=give_up)
         given_up = self.pending
         for outlet in self._outlets():
             outlet.close()

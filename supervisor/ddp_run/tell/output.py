@@ -194,6 +194,10 @@ class Output:
         """Text as it stands, to stderr: the verdict and the last line."""
         self.console.say(text.rstrip("\n"), time.monotonic())
 
+    def flush(self, *, give_up: Callable[[], bool]) -> None:
+        """Write what waits, as long as it moves and nobody gives up: another program writes to stderr next."""
+        self.console.flush(time.monotonic() + _DRAIN_S, stall_s=_STALL_S, give_up=give_up)
+
     def finish(self, *, give_up: Callable[[], bool]) -> int:
         """Write what waits, as long as it moves and nobody gives up. Returns the bytes that were given up."""
         return self.console.finish(time.monotonic() + _DRAIN_S, stall_s=_STALL_S, give_up=give_up)

@@ -50,11 +50,20 @@ class Teller:
         return document
 
     def show(self, verdict: Verdict, reason: str, document: Mapping[str, object]) -> None:
-        """Show it on the console; `document` is what `write` gave."""
+        """Show it on the console, but for the last line; `document` is what `write` gave."""
         try:
             self._show(verdict, reason, document)
         except Exception as error:
             self.output.show(f"ddp-run: cannot show the verdict ({type(error).__name__}): {self.folder.verdict}")
+
+    def show_line(self, verdict: Verdict) -> None:
+        """The line for scripts, which is the last."""
+        if verdict.outcome == "succeeded" and not self.output.json and not self.line_always:
+            return
+        try:
+            self.output.show(verdict_text.verdict_line(verdict, attempts=self.attempts, folder=self.folder.path))
+        except Exception as error:
+            self.output.show(f"ddp-run: cannot show the last line ({type(error).__name__}): {self.folder.verdict}")
 
     def retrying(self, verdict: Verdict, reason: str, *, delay_s: float, attempt: int, of: int) -> None:
         """An attempt is over and another one follows, `attempt` (from 1) of at most `of` that count."""
@@ -91,5 +100,3 @@ class Teller:
                     decision=f"not retried: {reason}",
                 )
             )
-        if failed or self.output.json or self.line_always:
-            self.output.show(verdict_text.verdict_line(verdict, attempts=self.attempts, folder=self.folder.path))
