@@ -1,0 +1,25 @@
+"""--on-success, --on-failure and --on-end in whole runs; what may go wrong with them is in tests/process."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Launcher
+
+PROGRAM = "import sys\nsys.exit(int(sys.argv[1]))"
+HOOKS = (
+    *("--on-success", "echo success $DDP_RUN_OUTCOME"),
+    *("--on-failure", 'test -s "$DDP_RUN_VERDICT"; echo failure $DDP_RUN_CAUSE rank $DDP_RUN_RANK verdict $?; exit 9'),
+    *("--on-end", "echo end $DDP_RUN_EXIT_CODE"),
+)
+
+
+@pytest.mark.parametrize("code", [4, pytest.param(0, marks=pytest.mark.slow_system)])
+def test_hooks_run_before_the_last_line_and_change_nothing(ddp: Launcher, code: int) -> None:
+    outcome = ddp("--nproc-per-node", 1, *HOOKS, ddp.script(PROGRAM), code, env={"DDP_RUN_VERDICT_LINE": "1"})
+    assert outcome.code == code
+    assert outcome.last_line["exit"] == str(code)
+    told = [line for line in outcome.stderr.splitlines() if line.split()[0] in ("success", "failure", "end")]
+    first = "success succeeded" if code == 0 else "failure python-exception rank 0 verdict 0"
+    assert told == [first, f"end {code}"]
+    assert outcome.stdout == ""
