@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# A start script to copy: checks before the start, retries of what a retry can cure, a quiet NCCL, the training's exit
+# code. On one node, or on each of several:
+#
+#     scripts/train_example.sh train.py --epochs 3
+#     NODE_RANK=0 NNODES=2 MASTER_ADDR=10.0.0.1 scripts/train_example.sh train.py --epochs 3
+#
+# NPROC_PER_NODE (one rank per GPU), MAX_RETRIES (3), MASTER_PORT (29500), DATA_PATH (must be readable, if set).
+set -u
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) || exit
+[ $# -gt 0 ] || set -- "$here/example_train.py"
+
+# What NCCL cannot find out by itself belongs here; otherwise leave it alone.
+# export NCCL_SOCKET_IFNAME=eth0   # ip addr shows which interface the nodes share
+# export NCCL_IB_DISABLE=1         # without InfiniBand, if NCCL tries it nevertheless
+
+# ddp-run checks GPUs, ports, names and the way to node 0 by itself; of the data it knows nothing.
+if [ -n "${DATA_PATH:-}" ] && [ ! -r "$DATA_PATH" ]; then
+    echo "DATA_PATH=$DATA_PATH cannot be read on $(hostname)" >&2
+    exit 78
+fi
+
+nodes=(--nnodes 1)
+if [ "${NNODES:-1}" != 1 ]; then
+    if [ -z "${MASTER_ADDR:-}" ]; then
+        echo "NNODES=$NNODES needs MASTER_ADDR, the address of node 0 (there: hostname -I)" >&2
+        exit 2
+    fi
+    # An address instead of a name, where the name has one: on every node the same.
+    address=$(getent ahostsv4 "$MASTER_ADDR" | awk 'NR == 1 { print $1 }')
+    case $address in "" | 127.*) address=$MASTER_ADDR ;; esac
+    nodes=(--nnodes "$NNODES" --node-rank "${NODE_RANK:-0}" --master-addr "$address"
+        --master-port "${MASTER_PORT:-29500}")
+fi
+
+exec ddp-run "${nodes[@]}" --nproc-per-node "${NPROC_PER_NODE:-gpu}" --max-retries "${MAX_RETRIES:-3}" \
+    --nccl-debug warn "$@"
