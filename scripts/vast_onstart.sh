@@ -125,7 +125,7 @@ finish() { # EXIT_CODE
     set +e
     echo "$1" >"$STATE_DIR/exit_code"
     RUN_FOLDER=$(cat "$STATE_DIR/folder" 2>/dev/null || realpath -e ddp-run-logs/latest 2>/dev/null)
-    [ "$RUN_FOLDER" -nt "$STATE_DIR/started" ] || RUN_FOLDER= # of another run
+    if [ "$STATE_DIR/started" -nt "$RUN_FOLDER" ]; then RUN_FOLDER=; fi # of another run
     export RUN_FOLDER EXIT_CODE=$1
     uploaded=$(upload)
     next=$(what_next "$1" "$uploaded")

@@ -50,10 +50,6 @@ class Client:
         except ValueError:
             raise _error(words, said) from None
 
-    def search(self, words: Sequence[str]) -> Any:
-        """Rows of offers."""
-        return self.ask(words)
-
     def create(self, words: Sequence[str]) -> int:
         """Rent; the number of the new instance."""
         answer = self.ask(words)

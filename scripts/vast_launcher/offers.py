@@ -102,11 +102,11 @@ def misfits(offer: Offer, config: LaunchConfig, gpus: int) -> Iterator[str]:
     if wanted.max_price is not None and offer.price > wanted.max_price:
         yield f"above ${wanted.max_price:g}/h"
     if offer.disk_gb < config.disk_gb:
-        yield f"less than {config.disk_gb:g} GB of disk"
+        yield f"with less than {config.disk_gb:g} GB of disk"
     if wanted.min_reliability is not None and offer.reliability < wanted.min_reliability:
-        yield f"reliability below {wanted.min_reliability:g}"
+        yield f"with reliability below {wanted.min_reliability:g}"
     if wanted.min_cuda is not None and offer.cuda < wanted.min_cuda:
-        yield f"CUDA below {wanted.min_cuda:g}"
+        yield f"with CUDA below {wanted.min_cuda:g}"
     if wanted.min_inet_down is not None and offer.inet_down < wanted.min_inet_down:
         yield f"slower than {wanted.min_inet_down:g} Mbit/s"
     if wanted.verified and not offer.verified:
@@ -130,6 +130,9 @@ def why_none(offers: Iterable[Offer], config: LaunchConfig, gpus: int) -> list[s
     if not every:
         return [f"there is no offer at all with {kind}: ask for another number or kind of GPUs"]
     counted = Counter(reason for offer in every for reason in misfits(offer, config, gpus))
-    lines = [f"of {len(every)} with {kind}, {count} are {reason}" for reason, count in counted.most_common()]
-    lines.append(f"cheapest: {min(every, key=lambda offer: offer.price)}")
-    return lines
+    failed = ", ".join(f"{count} {reason}" for reason, count in counted.most_common())
+    cheapest = min(every, key=lambda offer: offer.price)
+    return [
+        f"{len(every)} offers with {kind}: {failed or 'your query excludes them'}",
+        f"the cheapest of them: {cheapest}",
+    ]

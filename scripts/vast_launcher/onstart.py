@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ddp_run.values.redaction import redact
 from vast_launcher.config import LaunchConfig
 
 MOST_CHARACTERS = 4048
@@ -26,7 +27,8 @@ class OnStart:
     def shown(self) -> str:
         """For people: the settings with hidden secrets, and a line that stands for the hook."""
         hidden = {name: f"(hidden: {len(value)} characters)" for name, value in self.secrets.items()}
-        return _exports(self.settings) + _exports(hidden) + "# then scripts/vast_onstart.sh, without its comments\n"
+        settings = {name: redact(value) for name, value in self.settings.items()}
+        return _exports(settings) + _exports(hidden) + "# then scripts/vast_onstart.sh, without its comments\n"
 
     def packed(self) -> str:
         """What is sent: one line for a shell, as Vast.ai recommends for what is long.

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from vast_launcher.client import Client, ClientError, Instance
 from vast_launcher.remote_log import Finished, find_finished, new_lines
 
-LOST = 75
-"""The instance never ran, is gone, or its result is unknown: worth another try (as ddp-run's own 75)."""
 _OVER = frozenset({"exited", "stopped"})
 _SILENT_S = 600.0
 """No answer from Vast.ai for so long: no longer asked. The instance goes on without us."""
