@@ -202,6 +202,7 @@ def test_the_cheapest_that_fits_is_rented(vast: Vast) -> None:
     assert "2 offers fit; the cheapest is offer 12: 2 x RTX 4090, $0.500/h, Sweden, SE" in done.err
 
 
+@pytest.mark.slow_system
 def test_offers_that_do_not_fit_are_not_believed(vast: Vast) -> None:
     """A limit on the price is a promise, whatever a search answers."""
     vast.knobs(offers=[offer(21, 3.0), offer(22, 1.0, num_gpus=1), offer(23, 1.5)])
@@ -231,6 +232,7 @@ def test_an_offer_that_is_gone_leads_to_the_next(vast: Vast) -> None:
     assert f"offer 12 was not rented: vastai create instance: {gone} (404)" in done.err
 
 
+@pytest.mark.slow_system
 def test_nothing_rented(vast: Vast) -> None:
     vast.knobs(refused={"11": "no credit", "12": "no credit"})
     vast.config()
@@ -250,7 +252,7 @@ def test_a_rental_without_an_answer_is_found_by_its_label(vast: Vast) -> None:
 # ---------------------------------------------------------------------------------------------- the result
 
 
-@pytest.mark.parametrize("code", [0, 7, 255])
+@pytest.mark.parametrize("code", [7, *(pytest.param(code, marks=pytest.mark.slow_system) for code in (0, 255))])
 def test_the_trainings_own_exit_code_comes_home(vast: Vast, code: int) -> None:
     vast.config(f"sh -c 'echo step 1; echo step 2 >&2; exit {code}'")
     done = vast.launch()
@@ -269,6 +271,7 @@ def test_a_training_that_prints_the_last_line_decides_nothing(vast: Vast) -> Non
     assert vast.fate == "stopped"
 
 
+@pytest.mark.slow_system
 def test_names_of_variables_bring_their_values(vast: Vast) -> None:
     vast.config('sh -c \'test "$HF_TOKEN" = "$(cat token)"\'', text='pass_env = ["HF_TOKEN"]')
     (vast.work / "token").write_text('it\'s "two" $words')
@@ -296,6 +299,7 @@ def test_a_real_job_with_its_run_folder_saved(vast: Vast) -> None:
 
 # -------------------------------------------------------------------------------- what becomes of the instance
 
+slow = pytest.mark.slow_system
 SAVED, UNSAVED = 'upload = "cp -r $RUN_FOLDER saved"', 'upload = "false"'
 DESTROY = ("--on-end", "destroy")
 
@@ -303,16 +307,14 @@ DESTROY = ("--on-end", "destroy")
 @pytest.mark.parametrize(
     ("code", "words", "upload", "fate"),
     [
-        (0, (), "", "kept"),
-        (7, (), "", "kept"),
         (0, ("--auto-shutdown",), "", "stopped"),
-        (7, ("--auto-shutdown",), "", "stopped"),
-        (0, DESTROY, "", "destroyed"),
-        (0, DESTROY, UNSAVED, "stopped"),
+        pytest.param(7, ("--auto-shutdown",), "", "stopped", marks=slow),
+        pytest.param(0, DESTROY, "", "destroyed", marks=slow),
+        pytest.param(0, DESTROY, UNSAVED, "stopped", marks=slow),
         (7, DESTROY, "", "stopped"),
-        (7, DESTROY, UNSAVED, "stopped"),
+        pytest.param(7, DESTROY, UNSAVED, "stopped", marks=slow),
         (7, DESTROY, SAVED, "destroyed"),
-        (7, (*DESTROY, "--destroy-on-failure"), "", "destroyed"),
+        pytest.param(7, (*DESTROY, "--destroy-on-failure"), "", "destroyed", marks=slow),
     ],
 )
 def test_only_what_was_asked_for_and_never_with_unsaved_logs(
@@ -328,7 +330,7 @@ def test_the_instance_ends_itself_when_nobody_follows(vast: Vast) -> None:
     go = vast.folder / "go"
     vast.config(f"sh -c 'until [ -e {go} ]; do sleep 0.05; done; exit 7'")
     process = vast.start("launch", "--config", str(vast.folder / "launch.toml"), "--num-gpus", "2", "--on-end", "stop")
-    wait_until((vast.work / ".ddp-run-vast" / "started").exists, "the run")
+    wait_until(lambda: vast.called("logs"), "the log being followed")
     process.kill()
     process.communicate()
     go.touch()
@@ -337,7 +339,7 @@ def test_the_instance_ends_itself_when_nobody_follows(vast: Vast) -> None:
     assert (vast.work / ".ddp-run-vast" / "exit_code").read_text() == "7\n"
 
 
-@pytest.mark.parametrize(("words", "fate"), [((), "kept"), (("--auto-shutdown",), "destroyed")])
+@pytest.mark.parametrize(("words", "fate"), [pytest.param((), "kept", marks=slow), (("--auto-shutdown",), "destroyed")])
 def test_an_instance_that_never_runs(vast: Vast, words: tuple[str, ...], fate: str) -> None:
     """Nothing has run in it, so that nothing is lost with it."""
     vast.knobs(status="loading", status_msg="pulling\nthe image")
@@ -352,19 +354,18 @@ def test_an_instance_that_never_runs(vast: Vast, words: tuple[str, ...], fate: s
 def test_an_instance_that_is_gone_leaves_no_result(vast: Vast) -> None:
     vast.config("sleep 600")
     process = vast.start("launch", "--config", str(vast.folder / "launch.toml"), "--num-gpus", "2")
-    wait_until((vast.work / ".ddp-run-vast" / "started").exists, "the run")
+    wait_until(lambda: vast.called("logs"), "the log being followed")
     subprocess.run(["vastai", "destroy", "instance", "4242", "--yes"], env=vast.environ, check=True)
     _out, err = process.communicate(timeout=limit(60))
     assert process.returncode == 75
     assert "the result of instance 4242 is not known: it does not exist any more" in err
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=slow)])
 def test_told_to_stop_it_says_what_is_left_and_can_follow_again(vast: Vast, signum: signal.Signals) -> None:
     go = vast.folder / "go"
     vast.config(f"sh -c 'until [ -e {go} ]; do sleep 0.05; done; echo late; exit 7'")
     process = vast.start("launch", "--config", str(vast.folder / "launch.toml"), "--num-gpus", "2")
-    wait_until((vast.work / ".ddp-run-vast" / "started").exists, "the run")
     wait_until(lambda: vast.called("logs"), "the log being followed")
     process.send_signal(signum)
     _out, err = process.communicate(timeout=limit(60))
@@ -377,6 +378,7 @@ def test_told_to_stop_it_says_what_is_left_and_can_follow_again(vast: Vast, sign
     assert "late" in done.out.splitlines()
 
 
+@pytest.mark.slow_system
 def test_follow_asks_for_an_instance_of_its_own(vast: Vast) -> None:
     assert vast.run("follow", "1").code == 75
     (vast.folder / "instance.json").write_text(json.dumps({"id": 4242, "label": "mine", "dph_total": 1}))
