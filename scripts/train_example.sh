@@ -3,7 +3,8 @@
 # code. On one node, or on each of several:
 #
 #     scripts/train_example.sh train.py --epochs 3
-#     NODE_RANK=0 NNODES=2 MASTER_ADDR=10.0.0.1 scripts/train_example.sh train.py --epochs 3
+#     NODE_RANK=0 NNODES=2 scripts/train_example.sh train.py --epochs 3
+#     NODE_RANK=1 NNODES=2 MASTER_ADDR=10.0.0.1 scripts/train_example.sh train.py --epochs 3
 #
 # NPROC_PER_NODE (one rank per GPU), MAX_RETRIES (3), MASTER_PORT (29500), DATA_PATH (must be readable, if set).
 set -u
@@ -22,15 +23,14 @@ fi
 
 nodes=(--nnodes 1)
 if [ "${NNODES:-1}" != 1 ]; then
-    if [ -z "${MASTER_ADDR:-}" ]; then
-        echo "NNODES=$NNODES needs MASTER_ADDR, the address of node 0 (there: hostname -I)" >&2
+    if [ -z "${MASTER_ADDR:-}" ] && [ "${NODE_RANK:-0}" != 0 ]; then
+        echo "node $NODE_RANK needs MASTER_ADDR, the address of node 0 (there: hostname -I)" >&2
         exit 2
     fi
-    # An address instead of a name, where the name has one: on every node the same.
-    address=$(getent ahostsv4 "$MASTER_ADDR" | awk 'NR == 1 { print $1 }')
-    case $address in "" | 127.*) address=$MASTER_ADDR ;; esac
-    nodes=(--nnodes "$NNODES" --node-rank "${NODE_RANK:-0}" --master-addr "$address"
-        --master-port "${MASTER_PORT:-29500}")
+    # An address needs no name service; of a name that is given, ddp-run takes the address as well.
+    MASTER_ADDR=${MASTER_ADDR:-$(hostname -I | cut -d ' ' -f 1)}
+    nodes=(--nnodes "$NNODES" --node-rank "${NODE_RANK:-0}" --master-port "${MASTER_PORT:-29500}"
+        --master-addr "${MASTER_ADDR:?this host has no address: set MASTER_ADDR}")
 fi
 
 exec ddp-run "${nodes[@]}" --nproc-per-node "${NPROC_PER_NODE:-gpu}" --max-retries "${MAX_RETRIES:-3}" \

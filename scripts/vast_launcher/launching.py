@@ -52,9 +52,13 @@ def plan(file: str, gpus: int, *, on_end: str | None, auto_shutdown: bool, destr
         raise Failed(USAGE, *error.problems) from None
     except (OSError, UnicodeDecodeError) as error:
         raise Failed(USAGE, f"cannot read {file}: {error}") from None
+    if auto_shutdown and on_end == "keep":
+        raise Failed(USAGE, "--auto-shutdown and --on-end keep contradict each other")
     end = on_end or config.on_end
     if auto_shutdown and end == "keep":
         end = "stop"
+    if destroy_on_failure and end != "destroy":
+        raise Failed(USAGE, f"--destroy-on-failure has no effect with on_end = {end}: add --on-end destroy")
     hook = HOOK.read_text(encoding="utf-8")
     started = on_start(
         config,

@@ -378,6 +378,31 @@ def test_told_to_stop_it_says_what_is_left_and_can_follow_again(vast: Vast, sign
     assert "late" in done.out.splitlines()
 
 
+def test_a_rental_that_is_being_made_is_known_before_a_stop_counts(vast: Vast) -> None:
+    vast.knobs(create_waits=True)
+    vast.config("sleep 600")
+    process = vast.start("launch", "--config", str(vast.folder / "launch.toml"), "--num-gpus", "2")
+    wait_until(lambda: vast.called("create"), "the rental")
+    process.send_signal(signal.SIGINT)
+    (vast.folder / "go").touch()
+    _out, err = process.communicate(timeout=limit(60))
+    assert process.returncode == 130
+    assert "told to stop; instance 4242 goes on" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--auto-shutdown", "--on-end", "keep"), "--auto-shutdown and --on-end keep contradict each other"),
+        (("--destroy-on-failure",), "--destroy-on-failure has no effect with on_end = keep: add --on-end destroy"),
+    ],
+)
+def test_words_that_cannot_be_meant(vast: Vast, words: tuple[str, ...], said: str) -> None:
+    vast.config()
+    done = vast.launch("--dry-run", *words)
+    assert (done.code, done.out, done.err) == (2, "", f"vast_launch: {said}\n")
+
+
 @pytest.mark.slow_system
 def test_follow_asks_for_an_instance_of_its_own(vast: Vast) -> None:
     assert vast.run("follow", "1").code == 75

@@ -102,7 +102,7 @@ def test_a_training_is_retried_and_its_code_is_real(shell: Shell) -> None:
     ("variables", "code", "said"),
     [
         ({"DATA_PATH": "/no/such/data"}, 78, "DATA_PATH=/no/such/data cannot be read on "),
-        ({"NNODES": "2"}, 2, "NNODES=2 needs MASTER_ADDR"),
+        ({"NNODES": "2", "NODE_RANK": "1"}, 2, "node 1 needs MASTER_ADDR"),
     ],
 )
 def test_checks_before_a_training(shell: Shell, variables: dict[str, str], code: int, said: str) -> None:
@@ -111,9 +111,11 @@ def test_checks_before_a_training(shell: Shell, variables: dict[str, str], code:
     assert err.startswith(said)
 
 
-def test_a_training_on_two_nodes_gets_an_address_for_the_name(shell: Shell) -> None:
+@pytest.mark.parametrize(("variables", "shown"), [({"MASTER_ADDR": "localhost"}, "localhost -> 127.0.0.1"), ({}, ".")])
+def test_a_training_on_two_nodes_meets_at_an_address(shell: Shell, variables: dict[str, str], shown: str) -> None:
     words = ("--dry-run", str(SCRIPTS / "example_train.py"))
-    variables = {"NNODES": "2", "MASTER_ADDR": "127.1", "NPROC_PER_NODE": "1", "NODE_RANK": "1"}
-    code, out, err = shell.run("train_example.sh", *words, **variables)
+    code, out, err = shell.run("train_example.sh", *words, NNODES="2", NPROC_PER_NODE="1", **variables)
     assert code == 0, err
-    assert "--node-rank=1" in out.replace(" ", "=") or "node_rank" in out
+    (line,) = [line for line in out.splitlines() if line.startswith("  master-addr ")]
+    assert shown in line
+    assert "--nnodes=2" in out and "--node-rank=0" in out and "--master-port=29500" in out

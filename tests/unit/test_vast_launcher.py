@@ -29,7 +29,7 @@ def test_a_command_may_be_words() -> None:
 
 
 def test_our_example_is_valid() -> None:
-    file = TOP / "configs" / "vast-launch.toml"
+    file = TOP / "scripts" / "examples" / "vast-launch.toml"
     config = read_config(str(file), file.read_text(), {"WANDB_API_KEY": "x"})
     assert config.command.startswith("ddp-run ")
 
