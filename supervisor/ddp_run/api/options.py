@@ -53,6 +53,9 @@ class LaunchOptions(TypedDict, total=False):
     preflight: Literal["auto", "off", "strict"] | None
     console: Literal["all", "rank0", "failed", "none", "raw"] | None
     config: str | Path | None
+    on_success: str | None
+    on_failure: str | None
+    on_end: str | None
     log_format: Literal["console", "json"] | None
     control_port: int | None
     shutdown_timeout: int | None
