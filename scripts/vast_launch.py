@@ -52,9 +52,9 @@ def launch(arguments: argparse.Namespace) -> int:
     try:
         for signum in stops:
             raise Stopped(signum)
-        why = watch.until_running(planned.config.start_within_s)
-        if why is not None:
-            return never_ran(watch, why, keep=planned.on_end == "keep", price=offer.price)
+        never = watch.until_running(planned.config.start_within_s)
+        if never is not None:
+            return never_ran(watch, never, keep=planned.on_end == "keep", price=offer.price)
         return conclude(watch, watch.until_finished(), offer.price, began)
     except BaseException as end:
         tell(f"{ending_by(end)}; {goes_on(id, offer.price, time.monotonic() - began)}")

@@ -76,7 +76,7 @@ class Client:
         said = self._run(("logs", str(id), "--tail", str(lines)))
         if said.returncode != 0 or not said.stdout.strip():
             raise _error(("logs", str(id)), said)
-        return said.stdout.splitlines()
+        return said.stdout.rstrip().splitlines()
 
     def stop(self, id: int) -> None:
         """Ask for the end of the container; the disk stays, and costs. `show` tells whether it worked."""

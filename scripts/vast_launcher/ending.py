@@ -8,13 +8,13 @@ import time
 
 from vast_launcher.remote_log import Finished
 from vast_launcher.saying import LOST, tell
-from vast_launcher.watching import Watch
+from vast_launcher.watching import NeverRan, Unknown, Watch
 
 
-def never_ran(watch: Watch, why: str, *, keep: bool, price: float) -> int:
+def never_ran(watch: Watch, end: NeverRan, *, keep: bool, price: float) -> int:
     """An instance in which nothing ran is destroyed unless it is to be kept: there is nothing in it to lose."""
-    tell(f"instance {watch.id} did not start: {why}")
-    if keep:
+    tell(f"instance {watch.id} did not start: {end.why}")
+    if keep or not end.untouched:
         tell(goes_on(watch.id, price))
     elif watch.end("destroy"):
         tell(f"instance {watch.id} destroyed: nothing ran in it")
@@ -23,11 +23,14 @@ def never_ran(watch: Watch, why: str, *, keep: bool, price: float) -> int:
     return LOST
 
 
-def conclude(watch: Watch, end: Finished | str, price: float | None, began: float) -> int:
+def conclude(watch: Watch, end: Finished | Unknown, price: float | None, began: float) -> int:
     """The exit code, and the end of the instance where that was decided."""
-    if isinstance(end, str):
-        tell(f"the result of instance {watch.id} is not known: {end}")
-        tell(goes_on(watch.id, price))
+    if isinstance(end, Unknown):
+        tell(f"the result of instance {watch.id} is not known: {end.why}")
+        if end.left == "goes on":
+            tell(goes_on(watch.id, price))
+        elif end.left == "stopped":
+            tell(f"its disk is kept with all files, and costs; to delete it: vastai destroy instance {watch.id}")
         return LOST
     spent_s = time.monotonic() - began
     cost = f", about ${price * spent_s / 3600:.2f}" if price is not None else ""

@@ -96,7 +96,7 @@ def choose(client: Client, launch: Launch) -> list[Offer]:
     if not fit:
         every = search(client, launch, relaxed=True)
         raise Failed(UNAVAILABLE, "no offer fits", *why_none(every, launch.config, launch.gpus))
-    tell(f"{len(fit)} offers fit; the cheapest is {fit[0]}")
+    tell(f"offers that fit: {len(fit)}; the cheapest is {fit[0]}")
     return fit
 
 

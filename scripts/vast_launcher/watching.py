@@ -5,14 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from vast_launcher.client import Client, ClientError, Instance
 from vast_launcher.remote_log import Finished, find_finished, new_lines
 
+_BEFORE = frozenset({None, "created", "loading"})
 _OVER = frozenset({"exited", "stopped"})
 _SILENT_S = 600.0
 """No answer from Vast.ai for so long: no longer asked. The instance goes on without us."""
 _ENDING_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class NeverRan:
+    """It did not come to run in time. `untouched`: Vast.ai says that it is still being prepared, so nothing is lost."""
+
+    why: str
+    untouched: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """How the run ended will not be known; and what became of the instance, as far as that is known."""
+
+    why: str
+    left: Literal["goes on", "stopped", "gone"]
 
 
 @dataclass
@@ -30,25 +48,22 @@ class Watch:
     _answered_at: float = field(default_factory=time.monotonic)
     _told: str = ""
 
-    def until_running(self, within_s: float) -> str | None:
-        """Wait for the container; null when it runs, else why it will not."""
+    def until_running(self, within_s: float) -> NeverRan | None:
+        """Wait for the container; null when it runs, or did: then its log knows more."""
         deadline = time.monotonic() + within_s
         while True:
             here = self._look()
+            state = _state(here) if here is not None else "nothing is known of it"
             if here is not None:
-                state = f"{here.status or 'being prepared'}{f' ({here.message})' if here.message else ''}"
                 self._tell_once(f"instance {self.id}: {state}")
-                if here.status == "running":
+                if here.status == "running" or here.status in _OVER:
                     return None
-                if here.status in _OVER:
-                    return f"it is {state}"
-                if time.monotonic() >= deadline:
-                    return f"it does not run after {within_s:.0f} s: {state}"
-            elif time.monotonic() >= deadline:
-                return f"nothing is known of it after {within_s:.0f} s"
+            if time.monotonic() >= deadline:
+                untouched = here is not None and here.status in _BEFORE
+                return NeverRan(f"it does not run after {within_s:g} s: {state}", untouched)
             time.sleep(self.poll_s)
 
-    def until_finished(self) -> Finished | str:
+    def until_finished(self) -> Finished | Unknown:
         """Show its log as it grows; the end of the run, or why that will not be known."""
         while True:
             over = None
@@ -64,7 +79,7 @@ class Watch:
             if over is not None:
                 return over
             if time.monotonic() - self._answered_at > self.silent_s:
-                return f"no answer from Vast.ai for {self.silent_s:.0f} s"
+                return Unknown(f"no answer from Vast.ai for {self.silent_s:.0f} s", "goes on")
             time.sleep(self.poll_s)
 
     def end(self, how: str) -> bool:
@@ -108,9 +123,11 @@ class Watch:
             self.tell(text)
 
 
-def _why_over(here: Instance | None) -> str | None:
+def _why_over(here: Instance | None) -> Unknown | None:
     if here is None:
-        return "it does not exist any more"
-    if here.status in _OVER:
-        return f"it is {here.status}{f' ({here.message})' if here.message else ''}"
-    return None
+        return Unknown("it does not exist any more", "gone")
+    return Unknown(f"it is {_state(here)}", "stopped") if here.status in _OVER else None
+
+
+def _state(here: Instance) -> str:
+    return f"{here.status or 'being prepared'}{f' ({here.message})' if here.message else ''}"

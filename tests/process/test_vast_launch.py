@@ -199,7 +199,7 @@ def test_the_cheapest_that_fits_is_rented(vast: Vast) -> None:
     assert done.code == 0
     (create,) = vast.called("create")
     assert create[2] == "12"
-    assert "2 offers fit; the cheapest is offer 12: 2 x RTX 4090, $0.500/h, Sweden, SE" in done.err
+    assert "offers that fit: 2; the cheapest is offer 12: 2 x RTX 4090, $0.500/h, Sweden, SE" in done.err
 
 
 @pytest.mark.slow_system
@@ -346,9 +346,20 @@ def test_an_instance_that_never_runs(vast: Vast, words: tuple[str, ...], fate: s
     vast.config(text="start_within_s = 0.3")
     done = vast.launch(*words)
     assert done.code == 75
-    assert "did not start: it does not run after 0 s: loading (pulling the image)" in done.err
+    assert "did not start: it does not run after 0.3 s: loading (pulling the image)" in done.err
     assert vast.fate == fate
     assert ("goes on and costs" in done.err) == (fate == "kept")
+
+
+@pytest.mark.parametrize("status", ["offline", pytest.param("exited", marks=slow)])
+def test_an_instance_that_may_have_run_is_not_destroyed(vast: Vast, status: str) -> None:
+    """Logs may be on its disk, although nobody has seen it run."""
+    vast.knobs(status=status)
+    vast.config(text="start_within_s = 0.3")
+    done = vast.launch("--on-end", "destroy")
+    assert done.code == 75
+    assert vast.fate == "kept"
+    assert "vastai destroy instance 4242" in done.err
 
 
 def test_an_instance_that_is_gone_leaves_no_result(vast: Vast) -> None:
@@ -358,7 +369,7 @@ def test_an_instance_that_is_gone_leaves_no_result(vast: Vast) -> None:
     subprocess.run(["vastai", "destroy", "instance", "4242", "--yes"], env=vast.environ, check=True)
     _out, err = process.communicate(timeout=limit(60))
     assert process.returncode == 75
-    assert "the result of instance 4242 is not known: it does not exist any more" in err
+    assert err.endswith("the result of instance 4242 is not known: it does not exist any more\n")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=slow)])
