@@ -91,8 +91,8 @@ def test_options_exist(rows: tuple[Row, ...], document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+[a-z]", text))
     assert named or document != "README.md"
-    # Options of the script in the examples, of pip and of srun.
-    assert named - known <= {"--fail-at", "--epochs", "--no-deps", "--ntasks-per-node"}
+    # Options of the script in the examples, of pip, of srun and of vast_launch.py.
+    assert named - known <= {"--fail-at", "--epochs", "--no-deps", "--ntasks-per-node", "--num-gpus"}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
