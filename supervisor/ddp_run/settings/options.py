@@ -307,6 +307,11 @@ class Options:
         return None if value is None else int(value)
 
     @property
+    def has_hooks(self) -> bool:
+        """Whether commands of the user's run after the job."""
+        return any((self.on_success, self.on_failure, self.on_end))
+
+    @property
     def on_success(self) -> str | None:
         """Shell command after a run that succeeded; null for none."""
         return self._optional("on_success")

@@ -6,7 +6,6 @@ or more, time enough for the rest of ddp-run.
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, assert_never, final
+from typing import TYPE_CHECKING, final
 
 from ddp_run.observe import processes
 from ddp_run.plan.launch_plan import (
@@ -37,9 +36,6 @@ from ddp_run.record.events import (
     Noted,
     PeerFailed,
     RunEnded,
-    SignalReceived,
-    SignalSent,
-    Target,
 )
 from ddp_run.record.journal import Journal, now
 from ddp_run.record.run_folder import RunFolder
@@ -48,14 +44,14 @@ from ddp_run.supervise.agent import Agent
 from ddp_run.supervise.agent_start import agent_environ, console_settings, places, run_started
 from ddp_run.supervise.attempt import Attempt
 from ddp_run.supervise.inbox import Inbox, clear_stale
-from ddp_run.supervise.loop import Call, Caught, Loop, reap
+from ddp_run.supervise.interlude import Interlude
+from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.machine import HANDLED_SIGNALS, AttemptMachine
 from ddp_run.supervise.retries import Outcome, Retries
 from ddp_run.tell.output import Output
 from ddp_run.tell.tail import Tailer
 from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.redaction import redact_words
-from ddp_run.values.stop_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,12 +127,11 @@ class _Job:
     _sinks: tuple[EventSink, ...] = ()
     known_status: int | None = None
     """The exit code that is called for by what was judged last; null before the first attempt was."""
+    _interlude: Interlude = field(init=False)
     _retries: Retries = field(init=False)
     keeper: children.Keeper = field(init=False)
     _helpers: HelperProcesses = field(default_factory=HelperProcesses)
     _not_ended: frozenset[int] = frozenset()
-    _stops: int = 0
-    """Stop signals received."""
     _waiting: Attempt | None = None
     _running: Attempt | None = None
     _nodes: JobSide | None = None
@@ -156,6 +151,7 @@ class _Job:
         self.keeper = children.Keeper(self.folder.run_id, self.inbox.board_folders, self._helpers)
         self.stack.callback(self.keeper.dismiss)
         self._sinks = (self.journal.record, self.output.tell)
+        self._interlude = Interlude(self.loop, self._emit, self._reaped, self.output.console.suspend)
         self._emit(run_started(self.plan, self.folder.run_id, self.argv))
         self._waiting = self._start_attempt()
         self._start_keeper()
@@ -177,7 +173,7 @@ class _Job:
         """One attempt that counts; those that only lost their port, or their backend, do not."""
         while True:
             if self._last is not None:
-                self._serve(0)  # not before the first attempt: its agent runs already, and signals are for it
+                self._interlude.serve(0)  # not before the first attempt: its agent runs already, and signals are for it
                 if self._is_ending:
                     return self._last
             try:
@@ -189,7 +185,7 @@ class _Job:
             self._waiting, self._running = None, attempt
             attempt.run()
             self._running = None
-            self._stops += attempt.stops
+            self._interlude.stops += attempt.stops
             # what could not be ended has SIGKILL already, and is no leftover of the next attempt
             left = self._not_ended | attempt.not_ended
             self._not_ended = frozenset(pid for pid in left if processes.is_alive(pid))
@@ -276,7 +272,7 @@ class _Job:
         attempt, self._shown_until = self._shown_until, None
         if attempt is None:
             return
-        self.output.drain(attempt.tailer, self.folder.path, give_up=self._served_stop)
+        self.output.drain(attempt.tailer, self.folder.path, give_up=self._interlude.served_stop)
         for note in attempt.tailer.take_notes():
             self._emit(Noted(now(), note))
         attempt.tailer.close()
@@ -296,12 +292,12 @@ class _Job:
     def _pause(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while (remaining := deadline - time.monotonic()) > 0 and not self._is_ending:
-            self._serve(remaining)
+            self._interlude.serve(remaining)
 
     @property
     def _is_ending(self) -> bool:
         """Nothing more is to be started."""
-        return self._stops > 0 or self._ended_by is not None
+        return self._interlude.stops > 0 or self._ended_by is not None
 
     def _hear_of_end(self, attempt: int, event: Event) -> None:
         """Another node ends an attempt: the one that runs, or the next one before it begins."""
@@ -309,38 +305,6 @@ class _Job:
             self._running.hear(event)
         elif attempt == self._retries.started and isinstance(event, PeerFailed):
             self._ended_by = event
-
-    def _serve(self, at_most_s: float) -> None:
-        """What the loop has, while there is no attempt."""
-        for wakeup in self.loop.wait(at_most_s):
-            match wakeup:
-                case Caught(signal.SIGTSTP):
-                    self._suspend()
-                case Caught(signal.SIGCHLD):
-                    for pid, code in reap():
-                        self._helpers.reaped(pid)
-                        if self._hooks is not None:
-                            self._hooks.reaped(pid, code)
-                case Caught(signum):
-                    self._emit(SignalReceived(now(), signum))
-                    self._stops += signum in STOP_SIGNALS
-                case Call(handler):
-                    handler()
-                case _:
-                    assert_never(wakeup)
-
-    def _suspend(self) -> None:
-        """Ctrl-Z between two attempts; other nodes are to know."""
-        self._emit(SignalSent(now(), Target.JOB, signal.SIGSTOP, (), "ddp-run was stopped"))
-        self.output.console.suspend()
-        self.loop.stop_process()
-        self._emit(SignalSent(now(), Target.JOB, signal.SIGCONT, (), "ddp-run was continued"))
-
-    def _served_stop(self) -> bool:
-        """Whether a signal to stop has come just now."""
-        stops = self._stops
-        self._serve(0)
-        return self._stops > stops
 
     def _emit(self, event: Event) -> None:
         for sink in self._sinks:
@@ -385,8 +349,8 @@ class _Job:
             emit=self._emit,
             say=partial(self.output.say, level="warning"),
             end_ranks=self._hear_of_end,
-            serve=self._serve,
-            stops=lambda: self._stops,
+            serve=self._interlude.serve,
+            stops=lambda: self._interlude.stops,
             helpers=self._helpers,
         )
         self._nodes = JobSide.join(self.plan, self.environ, self.folder, self.journal, ears)
@@ -420,7 +384,7 @@ class _Job:
         teller.show(verdict, reason, document)
         self._run_hooks(verdict)
         teller.show_line(verdict)
-        self.output.finish(give_up=self._served_stop)
+        self.output.finish(give_up=self._interlude.served_stop)
         self._keep_against_host(verdict)
         return verdict.status
 
@@ -433,17 +397,21 @@ class _Job:
 
     def _run_hooks(self, verdict: Verdict) -> None:
         """The user's commands, where there are any: what waits for the console goes there first."""
+        options = self.plan.options
+        if not options.has_hooks:
+            return
         from ddp_run.supervise.end_hooks import EndHooks, hook_environ, hooks
 
-        options = self.plan.options
-        wanted = hooks(options, verdict.outcome)
-        if not wanted:
-            return
-        self.output.flush(give_up=self._served_stop)
+        self.output.flush(give_up=self._interlude.served_stop)
         environ = hook_environ(self.environ, options, verdict, self.folder, self._retries.started)
         warn = partial(self.output.say, level="warning")
-        self._hooks = EndHooks(environ, self._serve, lambda: self._stops, warn)
-        self._hooks.run(wanted)
+        self._hooks = EndHooks(environ, self._interlude.serve, lambda: self._interlude.stops, warn)
+        self._hooks.run(hooks(options, verdict.outcome))
+
+    def _reaped(self, pid: int, code: int) -> None:
+        self._helpers.reaped(pid)
+        if self._hooks is not None:
+            self._hooks.reaped(pid, code)
 
     def _teller(self) -> Teller:
         from ddp_run.tell.teller import Teller
