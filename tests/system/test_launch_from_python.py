@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -51,6 +52,19 @@ def test_a_training_from_a_thread_with_other_streams(ddp: Launcher) -> None:
     assert "[DDP-DEBUG]" in err.getvalue()
     result.raise_for_failure()
     assert carriers(result.folder.name) == []
+
+
+@pytest.mark.slow_system
+def test_the_example_of_the_readme_runs(ddp: Launcher) -> None:
+    readme = Path(__file__).resolve().parents[2] / "README.md"
+    examples = re.findall(r"^```python\n(.*?)^```$", readme.read_text(), re.MULTILINE | re.DOTALL)
+    (example,) = (each for each in examples if "ddp_run.launch" in each)
+    ddp.script("import sys\nassert sys.argv[1:] == ['--epochs', '3']\n", "train.py")
+    ended = subprocess.run(
+        [sys.executable, "-c", example], cwd=ddp.cwd, env=ddp.environ({}), capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("True 0 ")
 
 
 def test_a_failing_job(ddp: Launcher) -> None:
