@@ -13,6 +13,7 @@ from .conftest import TRAIN, Job
 StartJob = Callable[..., Job]
 
 
+@pytest.mark.slow_system
 def test_a_difference_is_said_once_on_node_0(cluster: Cluster, start_job: StartJob) -> None:
     job = start_job(cluster, TRAIN, "--steps", 2, env={"NCCL_ALGO": "Ring"}, later=(1,))
     job.start(1, env={"NCCL_ALGO": "Tree"})

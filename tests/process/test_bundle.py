@@ -229,6 +229,7 @@ def test_a_log_of_another_launcher(tmp_path: Path) -> None:
     assert "command.txt: no journal tells the command" in kept["README.txt"]
 
 
+@pytest.mark.slow_system
 def test_programs_have_a_time_limit(tmp_path: Path) -> None:
     """nvidia-smi waits for a GPU that has fallen off the bus for ever."""
     programs = tmp_path / "bin"

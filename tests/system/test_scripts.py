@@ -45,6 +45,7 @@ def shell(ddp: Launcher) -> Shell:
     return Shell(ddp)
 
 
+@pytest.mark.slow_system
 def test_a_single_node_passes(shell: Shell) -> None:
     """Variables of a job on several nodes do not matter to it."""
     code, out, err = shell.run("test_single_node.sh", DDP_BACKEND="gloo", NNODES="4", MASTER_ADDR="no.such.host")
