@@ -23,7 +23,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tell": ("judge", "evidence", "record", "values"),
     "supervise": ("tell", "judge", "evidence", "observe", "record", "plan", "settings", "values"),
     "api": ("judge", "record", "values"),
-    "commands": ("api", "tell", "judge", "evidence", "record", "plan", "settings", "values"),
+    "doctor": ("judge", "observe", "record", "plan", "settings", "values"),
+    "commands": ("api", "doctor", "tell", "judge", "evidence", "record", "plan", "settings", "values"),
     "cli": ("commands", "settings", "plan", "supervise", "tell", "values"),
     "__main__": ("cli",),
     "called": ("cli", "values"),
@@ -32,9 +33,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 """For each folder the others that it may import from; the entries to the command and the package's own face are single
 files."""
 # Code that runs in other processes: nobody imports it, and it imports nothing of the folders.
-ELSEWHERE = ("rank", "agent", "keeper", "gpu_probe", "training", "selftest_ranks")
+ELSEWHERE = ("rank", "agent", "keeper", "gpu_probe", "doctor_ranks", "training", "selftest_ranks")
 # Of these, what runs where torch is loaded anyway: torch's agent, and what ranks run.
-BESIDE_TORCH = ("agent", "training", "selftest_ranks")
+BESIDE_TORCH = ("agent", "doctor_ranks", "training", "selftest_ranks")
 
 PURE = (
     *("settings", "judge", "evidence.pasted", "plan.launch_plan", "supervise.machine", "supervise.backoff"),
@@ -49,6 +50,8 @@ PURE = (
     *("values.typed_fields", "values.sealed", "supervise.nodes.messages", "supervise.nodes.failing"),
     *("supervise.nodes.reach", "values.node_fact", "values.this_system", "api.options", "api.words"),
     *("commands.completion.bash", "commands.completion.zsh", "commands.completion.fish"),
+    *("values.finding", "tell.doctor_table", "doctor.topology"),
+    *("doctor.gpu_table", "doctor.odd_pairs", "doctor.reports"),
 )
 """Folders and modules that do no I/O: functions over values."""
 READS_FILES = ("judge.judging", "judge.replay")
@@ -65,6 +68,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "psutil": ("plan.net",),
     "torch": (
         "agent.logs_specs",
+        "doctor_ranks",
         "selftest_ranks",
         "training.placement",
         "training.step_counts",

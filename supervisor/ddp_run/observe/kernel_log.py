@@ -35,24 +35,29 @@ _WORTH = re.compile(
 @final
 @dataclass(slots=True)
 class KernelLog:
-    """The log from the moment of `open` on."""
+    """The log from where `open` stands on."""
 
     _fd: int | None
     _lost: bool = False
 
     @classmethod
-    def open(cls) -> Self:
-        """Stand at the end of the log. Where it cannot be read there is nothing in it."""
+    def open(cls, *, from_start: bool = False) -> Self:
+        """Stand at the end of the log, or at its oldest record. Where it cannot be read there is nothing in it."""
         try:
             fd = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return cls(None)
         try:
-            os.lseek(fd, 0, os.SEEK_END)
+            os.lseek(fd, 0, os.SEEK_SET if from_start else os.SEEK_END)
         except OSError:
             os.close(fd)
             return cls(None)
         return cls(fd)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether there is a log here that this user may read."""
+        return self._fd is not None
 
     def read(self, at: MonotonicNs) -> KernelLogged | None:
         """What was logged since, as far as it can concern a death; null where that is nothing."""

@@ -156,7 +156,7 @@ class Sampler:
     def _sample(self, at: MonotonicNs, pids: Mapping[Rank, int]) -> MemorySampled:
         own = {rank: _resident(self.proc, pid) for rank, pid in pids.items()}
         ranks = tuple(rank for rank, size in own.items() if size)
-        available, total = _host_memory(self.proc)
+        available, total = host_memory(self.proc)
         used, limit = (self._cgroup.tightest() if self._cgroup else None) or (None, None)
         shm_free, shm_total = _shm_space() if self._shm else (None, None)
         return MemorySampled(
@@ -207,7 +207,7 @@ def children(pid: int, proc: Path = _PROC, depth: int = 3) -> Iterator[int]:
             yield from children(child, proc, depth - 1)
 
 
-def _host_memory(proc: Path) -> tuple[int | None, int | None]:
+def host_memory(proc: Path = _PROC) -> tuple[int | None, int | None]:
     """(available, total) in bytes."""
     try:
         text = kernel_text.read(proc / "meminfo")

@@ -1,0 +1,53 @@
+"""`ddp-run doctor`: whether a job can work here, before it is paid for."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import click
+
+from ddp_run.values.terminal import colour, columns
+
+_UNFIT = 78
+"""sysexits.h EX_CONFIG, as a launch with --preflight strict says it."""
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--quick", is_flag=True, help="Look at this host only, in less than 2 s; torch is not imported.")
+@click.option("--full", is_flag=True, help="Measure longer, and with more data: minutes.")
+@click.option(
+    "--data-path",
+    "data_paths",
+    multiple=True,
+    metavar="PATH",
+    help="A file or folder that every rank must be able to read, with the same content. May be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[LAUNCH OPTIONS]")
+def command(quick: bool, full: bool, data_paths: tuple[str, ...], as_json: bool, words: tuple[str, ...]) -> int:
+    """Check this host, or all nodes of a job, before a launch.
+
+    LAUNCH OPTIONS are those of a launch, without the script: --nproc-per-node, --nnodes, --node-rank, --master-addr, …
+    With the same options on every node, or under srun, all nodes are checked together. Without --nproc-per-node, there
+    is a rank for each GPU, or two. Exit code 0: fit, perhaps with warnings; 78: unfit.
+    """
+    from ddp_run.doctor.examination import Terminated, Wanted, examine, prepared
+    from ddp_run.tell.doctor_page import Page
+    from ddp_run.values.problem import Refused, render
+
+    if quick and full:
+        raise click.UsageError("--quick and --full exclude each other")
+    wanted = Wanted(words, quick=quick, full=full, data_paths=data_paths)
+    try:
+        around, launch_words = prepared(wanted)
+    except Refused as refused:
+        text = render(refused.problems, words, program="ddp-run doctor", width=columns(), colour=colour(sys.stderr))
+        sys.stderr.write(text)
+        return 2
+    page = Page(as_json=as_json, width=columns(), colour=colour(sys.stdout), terminal=sys.stdout.isatty())
+    try:
+        fit = examine(wanted, around, launch_words, page)
+    except Terminated:
+        return 128 + signal.SIGTERM
+    return 0 if fit else _UNFIT

@@ -1,0 +1,58 @@
+"""What each rank reads at the paths of `--data-path`: the same everywhere?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ddp_run.doctor.check import Check, Group, Level
+from ddp_run.doctor.surroundings import Surroundings
+from ddp_run.values.finding import Finding, failed, skipped, warned
+from ddp_run.values.words import named_ranks, size_in_words
+
+
+def _look(around: Surroundings) -> Iterator[Finding]:
+    reports = around.reports
+    if reports is None or not around.data_paths:
+        return
+    lowest = min(reports.by_rank, default=0)
+    told = [each for each in reports.of("data") if each["rank"] == lowest]
+    for each in told:
+        yield judged(each["path"], each["ranks"])
+    for path in around.data_paths[len(told) :]:
+        yield skipped(f"content of {path}", reports.why_not())
+
+
+def judged(path: str, ranks: Sequence[Mapping[str, Any]]) -> Finding:
+    """`ranks`: by rank, the sample's hash or an error."""
+    name = f"content of {path}"
+    errors = {rank: str(told["error"]) for rank, told in enumerate(ranks) if "error" in told}
+    if errors:
+        rank, error = next(iter(errors.items()))
+        return failed(
+            name, f"{named_ranks(errors)} cannot read it", error, f"ls -l {path}   # on the node of rank {rank}"
+        )
+    by_hash = Counter(str(told["hash"]) for told in ranks)
+    usual = by_hash.most_common(1)[0][0]
+    sample = f"{ranks[0]['files']} files, {size_in_words(ranks[0]['bytes'])} sampled"
+    if len(by_hash) == 1:
+        return Finding(
+            name, f"the same on {'all ' if len(ranks) > 1 else ''}{named_ranks(range(len(ranks)))} ({sample})"
+        )
+    odd = [rank for rank, told in enumerate(ranks) if told["hash"] != usual]
+    # With two of each nobody is odd.
+    value = f"{named_ranks(odd)} {'read' if len(odd) > 1 else 'reads'} something else than the others"
+    helps = f"ls -lR {path} | head; findmnt -T {path}   # on both nodes: another version, or a copy that is not whole"
+    return warned(name, value, "equal names, sizes and sampled blocks, so that ranks train on the same data", helps)
+
+
+CHECK = Check(
+    "data_on_ranks",
+    Group.DATA,
+    "Names, sizes and sampled blocks of the first files of each `--data-path`, compared between ranks; warns of ranks"
+    " that read something else, fails if one cannot read it.",
+    _look,
+    Level.DEFAULT,
+    of_ranks=True,
+)

@@ -1,0 +1,60 @@
+"""Each node with each other, one pair at a time: which node, or which link, is slower than the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ddp_run.doctor import odd_pairs
+from ddp_run.doctor.check import Check, Group, Level
+from ddp_run.doctor.odd_pairs import Pair
+from ddp_run.doctor.surroundings import Surroundings
+from ddp_run.values.finding import Finding, skipped, warned
+from ddp_run.values.words import node_name
+
+
+def _look(around: Surroundings) -> Iterator[Finding]:
+    reports = around.reports
+    if reports is None or around.options.max_nodes == 1 or around.options.node_rank != 0:
+        return
+    found, nodes = reports.one("pairs"), reports.one("nodes")
+    if found is None or nodes is None:
+        yield skipped("pairs of nodes", reports.why_not())
+        return
+    pairs = [
+        Pair(each["nodes"][0], each["nodes"][1], each["latency_s"], each["bytes_per_s"]) for each in found["pairs"]
+    ]
+    yield from judged(pairs, {int(node["node"]): str(node["host"]) for node in nodes["nodes"]})
+
+
+def judged(pairs: Sequence[Pair], hosts: Mapping[int, str]) -> Iterator[Finding]:
+    """One finding for all, and one for each that is odd."""
+    data: tuple[Mapping[str, Any], ...] = tuple(
+        {"nodes": [pair.one, pair.other], "latency_s": pair.latency_s, "bytes_per_s": pair.bytes_per_s}
+        for pair in pairs
+    )
+    slowest, fastest = min(p.bytes_per_s for p in pairs), max(p.bytes_per_s for p in pairs)
+    latencies = sorted(1e6 * pair.latency_s for pair in pairs)
+    value = f"{_rate(slowest)} to {_rate(fastest)}, {latencies[0]:.0f} to {latencies[-1]:.0f} µs one way"
+    detail = tuple(odd_pairs.table(pairs)) if len(pairs) <= 66 else ()
+    yield Finding("pairs of nodes", value, detail=detail, data=data)
+    for odd in odd_pairs.find(pairs):
+        names = [node_name(node, hosts.get(node)) for node in odd.nodes]
+        helps = f"ethtool {'INTERFACE'}; ip -s link   # errors, speed, cable, switch port, on {' and '.join(names)}"
+        what = f"node {odd.nodes[0]}" if len(odd.nodes) == 1 else f"link of nodes {odd.nodes[0]} and {odd.nodes[1]}"
+        yield warned(what, odd.words, f"the median of the other pairs; {' and '.join(names)}", helps)
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e6:.0f} MB/s"
+
+
+CHECK = Check(
+    "node_pairs",
+    Group.NODES,
+    "Latency and bandwidth of every pair of nodes, in rounds; with more than two nodes warns of a node all of whose"
+    " pairs, or of a link that, has less than half the others' bandwidth or more than twice their latency.",
+    _look,
+    Level.DEFAULT,
+    of_ranks=True,
+)

@@ -1,0 +1,156 @@
+"""The doctor's course: options, checks of this host, a launch of ranks, checks of what they reported."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from ddp_run.doctor.check import Check, Level, all_checks, asked
+from ddp_run.doctor.launch import RANK_PROGRAM, run_ranks
+from ddp_run.doctor.reports import Launched, Reports
+from ddp_run.doctor.surroundings import Surroundings
+from ddp_run.plan.checks.devices import visible_gpus
+from ddp_run.plan.installed_torch import torch_rows
+from ddp_run.settings.grammar import HelpWanted
+from ddp_run.settings.options import Options
+from ddp_run.settings.parse import parse
+from ddp_run.values.finding import Finding, Grade
+from ddp_run.values.frozen import frozen
+from ddp_run.values.problem import Problem, Refused
+
+_RANKS_WITHOUT_GPUS = 2
+
+
+@frozen
+class Wanted:
+    """What was asked for. `words`: the options of a launch."""
+
+    words: tuple[str, ...]
+    quick: bool = False
+    full: bool = False
+    data_paths: tuple[str, ...] = ()
+
+    @property
+    def level(self) -> Level:
+        """How much is looked at."""
+        return Level.QUICK if self.quick else Level.FULL if self.full else Level.DEFAULT
+
+
+class Page(Protocol):
+    """Where findings go."""
+
+    def add(self, check: str, group: str, findings: Sequence[Finding]) -> None:
+        """What a check found."""
+
+    def say(self, line: str) -> None:
+        """A line for the user that stays."""
+
+    def doing(self, what: str) -> None:
+        """What takes its time now."""
+
+    def end(self, about: Mapping[str, Any], seconds: float) -> None:
+        """All has been looked at."""
+
+
+def prepared(wanted: Wanted) -> tuple[Surroundings, tuple[str, ...]]:
+    """What checks look at, and the words of the launch with the number of ranks. Raises Refused."""
+    environ = dict(os.environ)
+    options, words = _options(wanted.words, environ)
+    ranks = options.nproc_count
+    if "nproc_per_node" not in options.given or ranks is None:
+        ranks = visible_gpus(environ) or _RANKS_WITHOUT_GPUS
+        if "nproc_per_node" not in options.given:
+            words = (*words, f"--nproc-per-node={ranks}")
+    around = Surroundings(
+        options=options,
+        environ=environ,
+        ranks=ranks,
+        log_dir=Path(options.log_dir or "ddp-run-logs"),
+        full=wanted.full,
+        waits=not wanted.quick,
+        data_paths=tuple(Path(path) for path in wanted.data_paths),
+    )
+    return around, words
+
+
+def _options(words: tuple[str, ...], environ: Mapping[str, str]) -> tuple[Options, tuple[str, ...]]:
+    try:
+        options = parse((*words, str(RANK_PROGRAM)), environ, torch_rows=torch_rows(), read_file=_read_file)
+    except HelpWanted:
+        raise Refused((Problem("DDP101", "ddp-run doctor --help shows the doctor's help"),), words) from None
+    if options.script != str(RANK_PROGRAM):
+        notes = ("it starts a program of its own with the same options",)
+        title = "the doctor takes no script"
+        raise Refused((Problem("DDP101", title, options.script_word, "remove it", notes=notes),), words)
+    if options.module or options.no_python or options.run_path or options.dry_run:
+        title = "--module, --no-python, --run-path and --dry-run do not fit the doctor: it has a program of its own"
+        raise Refused((Problem("DDP101", title),), words)
+    return options, words
+
+
+def _read_file(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")
+
+
+def examine(wanted: Wanted, around: Surroundings, words: tuple[str, ...], page: Page) -> bool:
+    """Look, show, and say whether a job can work here. An interrupt raises KeyboardInterrupt, with nothing left."""
+    signal.signal(signal.SIGTERM, _terminated)
+    began = time.monotonic()
+    grades: list[Grade] = []
+    bad: list[str] = []
+
+    def ask(check: Check) -> None:
+        page.doing(f"looking at {check.group}: {check.name}")
+        found = asked(check, around)
+        grades.extend(finding.grade for finding in found)
+        bad.extend(f"{finding.looked_at}: {finding.value}" for finding in found if finding.grade is Grade.FAIL)
+        page.add(check.name, check.group, found)
+
+    checks = [check for check in all_checks() if check.level <= wanted.level]
+    for check in checks:
+        if not check.of_ranks:
+            ask(check)
+    if wanted.level > Level.QUICK:
+        around.reports = _reports(words, around, bad, page)
+        for check in checks:
+            if check.of_ranks:
+                ask(check)
+    seconds = time.monotonic() - began
+    page.end(_about(wanted, around, seconds), seconds)
+    return Grade.FAIL not in grades
+
+
+def _reports(words: tuple[str, ...], around: Surroundings, bad: Sequence[str], page: Page) -> Reports:
+    page.doing(f"starting {around.ranks} ranks")
+    try:
+        return run_ranks(words, around, platform.node(), bad, page)
+    except OSError as error:
+        return Reports(Launched(70, 0.0, None, "", refused=f"cannot be started: {error}"), {})
+
+
+def _about(wanted: Wanted, around: Surroundings, seconds: float) -> dict[str, Any]:
+    options = around.options
+    return {
+        "level": wanted.level.name.lower(),
+        "host": platform.node(),
+        "python": sys.executable,
+        "nodes": options.max_nodes,
+        "node_rank": options.node_rank,
+        "ranks_per_node": around.ranks,
+        "folder": around.reports.launched.folder if around.reports is not None else None,
+        "seconds": round(seconds, 3),
+    }
+
+
+class Terminated(BaseException):
+    """SIGTERM: ends what was started, as Ctrl-C does."""
+
+
+def _terminated(_signum: int, _frame: object) -> NoReturn:
+    raise Terminated

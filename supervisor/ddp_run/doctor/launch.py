@@ -1,0 +1,181 @@
+"""Starts the doctor's ranks: a launch by ddp-run itself with the same node options, whose end the doctor waits for.
+
+A process of its own: it becomes subreaper, takes signals and says what it says like any launch. It has its own session,
+so a Ctrl-C reaches the doctor alone, which hands it on once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ddp_run.doctor.reports import Launched, Reports, read_lines
+from ddp_run.doctor.surroundings import Surroundings
+from ddp_run.observe.memory import host_memory
+from ddp_run.plan import node_facts
+from ddp_run.record import file_names
+from ddp_run.values.helper_process import die_with_parent
+
+RANK_PROGRAM = Path(__file__).parents[1] / "doctor_ranks" / "__main__.py"
+_START = "from ddp_run.cli import main; main()"
+_NOT_FOR_IT = ("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH", "DDP_RUN_VERDICT_LINE")
+_POLL_S = 0.2
+_COMPARED = "nodes differ in "
+"""What the launch's own comparison of nodes begins with; the doctor has it as findings."""
+
+
+class Listener(Protocol):
+    """Who is told while the ranks run."""
+
+    def say(self, line: str) -> None:
+        """What the launch tells its user."""
+
+    def doing(self, what: str) -> None:
+        """How far the ranks are."""
+
+
+def run_ranks(words: Sequence[str], around: Surroundings, host: str, bad: Sequence[str], listener: Listener) -> Reports:
+    """Launch and wait; what the ranks reported. `words`: the launch's options. `bad`: what failed on this node already.
+
+    Raises OSError where nothing can be started.
+    """
+    folder = tempfile.mkdtemp(prefix="ddp-run-doctor-")
+    try:
+        order = Path(folder, "order.json")
+        order.write_text(json.dumps(_order(around, host, bad)), encoding="utf-8")
+        launched = _launch([*words, str(RANK_PROGRAM), folder], around, Path(folder), listener)
+        return Reports(launched, _read(Path(folder)))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _order(around: Surroundings, host: str, bad: Sequence[str]) -> dict[str, Any]:
+    try:
+        master = around.master()
+    except Exception:  # told by its check; the launch waits for the name
+        master = None
+    address = master.ip if master is not None else "127.0.0.1"
+    facts = node_facts.collect(around.options, around.environ, address)
+    return {
+        "full": around.full,
+        "host": host,
+        "facts": [[fact.name, fact.value] for fact in facts],
+        "failed": list(bad),
+        "data_paths": [str(path.absolute()) for path in around.data_paths],
+        "free_memory": host_memory()[0] or 0,
+    }
+
+
+def _launch(words: Sequence[str], around: Surroundings, folder: Path, listener: Listener) -> Launched:
+    options = ["--log-format=json", "--console=none", f"--log-dir={around.log_dir}"]
+    command = [sys.executable, "-P", "-c", _START, *options, *words]
+    environ = {name: value for name, value in around.environ.items() if name not in _NOT_FOR_IT}
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=die_with_parent(),  # noqa: PLW1509 - this process has one thread
+    )
+    hearing = _Hearing(folder, listener)
+    try:
+        hearing.listen(process)
+        code = process.wait()
+    except BaseException:
+        _end(process)
+        raise
+    return Launched(
+        code if code >= 0 else 128 - code,
+        time.monotonic() - began,
+        hearing.verdict,
+        str((hearing.verdict or {}).get("folder") or around.log_dir / file_names.LATEST),
+        tuple(hearing.said),
+        "\n".join(hearing.plain),
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """As Ctrl-C ends a launch: it ends its ranks. A second Ctrl-C ends them at once."""
+    for signum in (signal.SIGINT, signal.SIGINT, signal.SIGKILL):
+        if process.poll() is None:
+            process.send_signal(signum)
+            try:
+                process.communicate(timeout=40)
+            except (KeyboardInterrupt, subprocess.TimeoutExpired):
+                continue
+    process.wait()
+
+
+class _Hearing:
+    """What the launch says on stderr, and how far the ranks are."""
+
+    def __init__(self, folder: Path, listener: Listener) -> None:
+        self.verdict: Mapping[str, Any] | None = None
+        self.said: list[str] = []
+        self.plain: list[str] = []
+        """Lines that are not its messages: a refusal, an internal error."""
+        self._folder, self._listener = folder, listener
+        self._step = ""
+
+    def listen(self, process: subprocess.Popen[bytes]) -> None:
+        """Until it closes its stderr."""
+        assert process.stderr is not None
+        fd = process.stderr.fileno()
+        os.set_blocking(fd, False)
+        held = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(fd, selectors.EVENT_READ)
+            while True:
+                if not selector.select(_POLL_S):
+                    self._tell_step()
+                    continue
+                got = os.read(fd, 65536)
+                *lines, held = (held + got).split(b"\n")
+                for line in lines:
+                    self._hear(line.decode(errors="replace"))
+                if not got:
+                    return
+
+    def _hear(self, line: str) -> None:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            if not line.startswith("ddp-run: verdict "):
+                self.plain.append(line)
+            return
+        if message.get("event") == "verdict" or "outcome" in message:
+            self.verdict = message
+            return
+        text = str(message.get("event", line))
+        if message.get("level") == "warning":
+            self.said.append(text)
+        if not text.startswith(_COMPARED):
+            self._listener.say(text)
+
+    def _tell_step(self) -> None:
+        lines = next(iter(_read(self._folder).values()), [])
+        step = next((line["what"] for line in reversed(lines) if line["report"] == "doing"), "")
+        if step and step != self._step:
+            self._step = step
+            self._listener.doing(f"ranks: {step}")
+
+
+def _read(folder: Path) -> dict[int, list[Mapping[str, Any]]]:
+    found = {}
+    for path in folder.glob("rank_*.jsonl"):
+        rank = int(path.stem.partition("_")[2])
+        found[rank] = read_lines(path.read_text(encoding="utf-8", errors="replace"), rank)
+    return dict(sorted(found.items()))

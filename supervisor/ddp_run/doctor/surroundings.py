@@ -1,0 +1,90 @@
+"""What checks look at: the launch that is meant, what the driver says (asked once), what the ranks have reported."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+from ddp_run.doctor.reports import Reports
+from ddp_run.plan import net
+from ddp_run.settings.options import Options
+from ddp_run.values.addresses import Resolved
+
+_NVIDIA_SMI_S = 20.0
+"""Without nvidia-persistenced, nvidia-smi wakes every GPU first: seconds for each."""
+_DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
+
+
+class NoAnswer(Exception):
+    """nvidia-smi is not there, failed, or did not end in time."""
+
+
+@final
+@dataclass(slots=True)
+class Surroundings:
+    """`ranks`: on this node. `log_dir`: where a launch with these options would write."""
+
+    options: Options
+    environ: Mapping[str, str]
+    ranks: int
+    log_dir: Path
+    full: bool = False
+    """Whether long looks are wanted."""
+    waits: bool = True
+    """Whether a name that has no address yet may be waited for."""
+    data_paths: tuple[Path, ...] = ()
+    reports: Reports | None = None
+    """What the ranks reported, once they have ended; null before."""
+    _asked: dict[tuple[str, ...], str | NoAnswer] = field(default_factory=dict)
+    _master: Resolved | net.Unresolvable | None = None
+
+    @property
+    def has_driver(self) -> bool:
+        """Whether NVIDIA's driver is loaded here."""
+        return any(Path(path).exists() for path in _DRIVER)
+
+    def nvidia_smi(self, *words: str) -> str:
+        """What it printed. Raises NoAnswer with its own words where it fails."""
+        if words not in self._asked:
+            self._asked[words] = _nvidia_smi(words)
+        answer = self._asked[words]
+        if isinstance(answer, NoAnswer):
+            raise answer
+        return answer
+
+    def master(self) -> Resolved | None:
+        """Node 0's address; null where the launch names none. Raises net.Unresolvable."""
+        options = self.options
+        if not options.is_static or options.master is None:
+            return None
+        if self._master is None:
+            host, port = options.master
+            several = options.max_nodes > 1
+            try:
+                self._master = net.resolve(host, port or 0, 30.0 if self.waits else 1.0, several_nodes=several)
+            except net.Unresolvable as error:
+                self._master = error
+        if isinstance(self._master, net.Unresolvable):
+            raise self._master
+        return self._master
+
+
+def _nvidia_smi(words: Sequence[str]) -> str | NoAnswer:
+    command = ["nvidia-smi", *words]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_NVIDIA_SMI_S, check=False
+        )
+    except FileNotFoundError:
+        return NoAnswer("the driver's tool nvidia-smi is not installed here")
+    except subprocess.TimeoutExpired:
+        return NoAnswer(f"nvidia-smi gave no answer in {_NVIDIA_SMI_S:.0f} s: a GPU or the driver hangs")
+    except OSError as error:
+        return NoAnswer(f"nvidia-smi cannot be started: {error.strerror}")
+    if done.returncode != 0:
+        said = (done.stdout.strip() or done.stderr.strip() or f"exit code {done.returncode}").splitlines()
+        return NoAnswer(said[0])
+    return done.stdout

@@ -1,0 +1,83 @@
+"""How fast ranks talk: all_reduce by size, and pairs of nodes. Every rank calls these at the same time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 20
+_BUDGET_S = 0.4
+"""For the rounds of one size."""
+_PAIR_BYTES = 4 << 20
+_PAIR_ROUNDS, _PING_ROUNDS = 5, 20
+
+
+def all_reduce(size: int, device: torch.device, *, full: bool) -> dict[str, Any]:
+    """Median seconds of an all_reduce of `size` bytes, over rounds after a warm-up; the slowest rank's count.
+
+    `wrong`: whether this rank's result was not the sum. Bus bandwidth as nccl-tests defines it (doc/PERFORMANCE.md):
+    bytes / seconds * 2 (n - 1) / n.
+    """
+    world = dist.get_world_size()
+    data = torch.empty(size // 4, dtype=torch.float32, device=device)
+    warm_up = max(_timed(data), _timed(data))
+    rounds = _agreed_rounds(warm_up, device, budget_s=_BUDGET_S * (4 if full else 1))
+    times, wrong = [], False
+    for _ in range(rounds):
+        times.append(_timed(data))
+        wrong |= not bool((data == world).all())
+    took = torch.tensor(times, dtype=torch.float32, device=device)
+    dist.all_reduce(took, dist.ReduceOp.MAX)
+    seconds = statistics.median(took.tolist())
+    algorithm = size / seconds / 1e9
+    bus = algorithm * 2 * (world - 1) / world
+    return {"bytes": size, "seconds": seconds, "algbw": algorithm, "busbw": bus, "rounds": rounds, "wrong": wrong}
+
+
+def _timed(data: torch.Tensor) -> float:
+    data.fill_(1.0)
+    _wait(data.device)
+    began = time.perf_counter()
+    dist.all_reduce(data)
+    _wait(data.device)
+    return time.perf_counter() - began
+
+
+def _agreed_rounds(warm_up_s: float, device: torch.device, *, budget_s: float) -> int:
+    """As many as fit, by the slowest rank: all must make the same number of calls."""
+    slowest = torch.tensor([warm_up_s], dtype=torch.float32, device=device)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return max(_LEAST_ROUNDS, min(_MOST_ROUNDS, int(budget_s / max(slowest.item(), 1e-6))))
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def pair(peer: int, device: torch.device, *, first: bool) -> dict[str, float]:
+    """To and fro with one other rank: median seconds one way of 8 bytes, and bytes per second of 4 MiB."""
+    small = torch.zeros(2, dtype=torch.float32, device=device)
+    large = torch.zeros(_PAIR_BYTES // 4, dtype=torch.float32, device=device)
+    for data in (small, large):  # connections are made at the first use
+        _to_and_fro(data, peer, first=first)
+    latency = statistics.median(_to_and_fro(small, peer, first=first) for _ in range(_PING_ROUNDS)) / 2
+    seconds = statistics.median(_to_and_fro(large, peer, first=first) for _ in range(_PAIR_ROUNDS)) / 2
+    return {"latency_s": latency, "bytes_per_s": _PAIR_BYTES / seconds}
+
+
+def _to_and_fro(data: torch.Tensor, peer: int, *, first: bool) -> float:
+    _wait(data.device)
+    began = time.perf_counter()
+    if first:
+        dist.send(data, peer)
+        dist.recv(data, peer)
+    else:
+        dist.recv(data, peer)
+        dist.send(data, peer)
+    _wait(data.device)
+    return time.perf_counter() - began
