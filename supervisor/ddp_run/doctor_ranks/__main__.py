@@ -27,6 +27,8 @@ _TIMEOUT = timedelta(seconds=60)
 _SIZES = tuple(1 << bits for bits in range(10, 27, 2))
 """1 KiB to 64 MiB."""
 _LARGER = tuple(1 << bits for bits in (27, 28, 29, 30))
+_LONG_S = 0.5
+"""Of one all_reduce: larger ones, of four times the size, are left out."""
 
 
 class Steps:
@@ -138,6 +140,9 @@ class Steps:
             self.report.doing(f"all_reduce of {size} bytes")
             found = measuring.all_reduce(size, self.device, full=self.full)
             self.report.tell("bandwidth", **found)
+            if found["seconds"] > (_LONG_S * 20 if self.full else _LONG_S):
+                self.report.tell("too_slow", bytes=size)
+                return
 
     def _all_have_room(self, size: int) -> bool:
         """Whether four times the size is free for each rank of every node: the data, and the library's own."""

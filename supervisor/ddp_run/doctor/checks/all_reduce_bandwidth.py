@@ -30,6 +30,8 @@ def _look(around: Surroundings) -> Iterator[Finding]:
     interface = towards_master(around) if around.options.max_nodes > 1 else None
     no_room = reports.one("no_room")
     more = f"; no memory for {size_in_words(no_room['bytes'])}" if no_room is not None else ""
+    if (slow := reports.one("too_slow")) is not None:
+        more += f"; more than {size_in_words(slow['bytes'])} takes too long"
     yield judged(rows, str(group["backend"]), interface.speed if interface is not None else None, more)
     wrong = [row["bytes"] for row in reports.of("bandwidth") if row["wrong"]]
     if wrong:

@@ -8,7 +8,7 @@ from typing import Any
 from ddp_run.doctor.check import Check, Group, Level
 from ddp_run.doctor.surroundings import Surroundings
 from ddp_run.judge import unlike_nodes
-from ddp_run.values.finding import Finding, failed, skipped, warned
+from ddp_run.values.finding import Finding, Grade, failed, skipped, warned
 from ddp_run.values.node_fact import Fact
 from ddp_run.values.words import node_name
 
@@ -23,8 +23,8 @@ def _look(around: Surroundings) -> Iterator[Finding]:
         return
     nodes = found["nodes"]
     yield from others(nodes, int(next(iter(reports.of("nodes")))["rank"]))
-    if around.options.node_rank == 0:
-        yield from compared(nodes)
+    differences = compared(nodes)
+    yield from (each for each in differences if around.options.node_rank == 0 or each.grade is Grade.FAIL)
 
 
 def others(nodes: Sequence[Mapping[str, Any]], own_rank: int) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from ddp_run.doctor.check import Check, Group, Level
 from ddp_run.doctor.odd_pairs import Pair
 from ddp_run.doctor.surroundings import Surroundings
 from ddp_run.values.finding import Finding, skipped, warned
+from ddp_run.values.node_fact import Known
 from ddp_run.values.words import node_name
 
 
@@ -24,11 +25,13 @@ def _look(around: Surroundings) -> Iterator[Finding]:
     pairs = [
         Pair(each["nodes"][0], each["nodes"][1], each["latency_s"], each["bytes_per_s"]) for each in found["pairs"]
     ]
-    yield from judged(pairs, {int(node["node"]): str(node["host"]) for node in nodes["nodes"]})
+    hosts = {int(node["node"]): str(node["host"]) for node in nodes["nodes"]}
+    facts = {int(node["node"]): dict(node["facts"]) for node in nodes["nodes"]}
+    yield from judged(pairs, hosts, {node: str(told.get(Known.INTERFACE, "")) for node, told in facts.items()})
 
 
-def judged(pairs: Sequence[Pair], hosts: Mapping[int, str]) -> Iterator[Finding]:
-    """One finding for all, and one for each that is odd."""
+def judged(pairs: Sequence[Pair], hosts: Mapping[int, str], interfaces: Mapping[int, str]) -> Iterator[Finding]:
+    """One finding for all, and one for each that is odd. `hosts`, `interfaces`: of each node."""
     data: tuple[Mapping[str, Any], ...] = tuple(
         {"nodes": [pair.one, pair.other], "latency_s": pair.latency_s, "bytes_per_s": pair.bytes_per_s}
         for pair in pairs
@@ -40,7 +43,8 @@ def judged(pairs: Sequence[Pair], hosts: Mapping[int, str]) -> Iterator[Finding]
     yield Finding("pairs of nodes", value, detail=detail, data=data)
     for odd in odd_pairs.find(pairs):
         names = [node_name(node, hosts.get(node)) for node in odd.nodes]
-        helps = f"ethtool {'INTERFACE'}; ip -s link   # errors, speed, cable, switch port, on {' and '.join(names)}"
+        interface = interfaces.get(odd.nodes[-1]) or "INTERFACE"
+        helps = f"ethtool {interface}; ip -s link show {interface}   # speed, errors: on {' and '.join(names)}"
         what = f"node {odd.nodes[0]}" if len(odd.nodes) == 1 else f"link of nodes {odd.nodes[0]} and {odd.nodes[1]}"
         yield warned(what, odd.words, f"the median of the other pairs; {' and '.join(names)}", helps)
 
