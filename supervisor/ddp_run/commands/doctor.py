@@ -9,6 +9,7 @@ import click
 
 from ddp_run.values.terminal import colour, columns
 
+_NO_TORCH = "DDP601"
 _UNFIT = 78
 """sysexits.h EX_CONFIG, as a launch with --preflight strict says it."""
 
@@ -44,7 +45,7 @@ def command(quick: bool, full: bool, data_paths: tuple[str, ...], as_json: bool,
     except Refused as refused:
         text = render(refused.problems, words, program="ddp-run doctor", width=columns(), colour=colour(sys.stderr))
         sys.stderr.write(text)
-        return 2
+        return _UNFIT if any(problem.code == _NO_TORCH for problem in refused.problems) else 2
     page = Page(as_json=as_json, width=columns(), colour=colour(sys.stdout), terminal=sys.stdout.isatty())
     try:
         fit = examine(wanted, around, launch_words, page)

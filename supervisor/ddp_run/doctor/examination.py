@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -17,6 +18,7 @@ from ddp_run.doctor.reports import Launched, Reports
 from ddp_run.doctor.surroundings import Surroundings
 from ddp_run.plan.checks.devices import visible_gpus
 from ddp_run.plan.installed_torch import torch_rows
+from ddp_run.plan.launch_plan import log_dir
 from ddp_run.settings.grammar import HelpWanted
 from ddp_run.settings.options import Options
 from ddp_run.settings.parse import parse
@@ -71,7 +73,7 @@ def prepared(wanted: Wanted) -> tuple[Surroundings, tuple[str, ...]]:
         options=options,
         environ=environ,
         ranks=ranks,
-        log_dir=Path(options.log_dir or "ddp-run-logs"),
+        log_dir=log_dir(options),
         full=wanted.full,
         waits=not wanted.quick,
         data_paths=tuple(Path(path) for path in wanted.data_paths),
@@ -84,13 +86,19 @@ def _options(words: tuple[str, ...], environ: Mapping[str, str]) -> tuple[Option
         options = parse((*words, str(RANK_PROGRAM)), environ, torch_rows=torch_rows(), read_file=_read_file)
     except HelpWanted:
         raise Refused((Problem("DDP101", "ddp-run doctor --help shows the doctor's help"),), words) from None
+    except Refused as refused:  # what it advises may show the program that stands for the script
+        problems = [
+            replace(each, helps=tuple(text for text in each.helps if str(RANK_PROGRAM) not in text))
+            for each in refused.problems
+        ]
+        raise Refused(tuple(problems), words) from None
+    if options.module or options.no_python or options.run_path or options.dry_run:
+        title = "the doctor has a program of its own: without --module, --no-python, --run-path and --dry-run"
+        raise Refused((Problem("DDP101", title),), words)
     if options.script != str(RANK_PROGRAM):
         notes = ("it starts a program of its own with the same options",)
         title = "the doctor takes no script"
         raise Refused((Problem("DDP101", title, options.script_word, "remove it", notes=notes),), words)
-    if options.module or options.no_python or options.run_path or options.dry_run:
-        title = "--module, --no-python, --run-path and --dry-run do not fit the doctor: it has a program of its own"
-        raise Refused((Problem("DDP101", title),), words)
     return options, words
 
 
@@ -143,7 +151,7 @@ def _about(wanted: Wanted, around: Surroundings, seconds: float) -> dict[str, An
         "nodes": options.max_nodes,
         "node_rank": options.node_rank,
         "ranks_per_node": around.ranks,
-        "folder": around.reports.launched.folder if around.reports is not None else None,
+        "folder": (around.reports.launched.folder or None) if around.reports is not None else None,
         "seconds": round(seconds, 3),
     }
 

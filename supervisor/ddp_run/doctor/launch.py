@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +31,9 @@ RANK_PROGRAM = Path(__file__).parents[1] / "doctor_ranks" / "__main__.py"
 _START = "from ddp_run.cli import main; main()"
 _NOT_FOR_IT = ("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH", "DDP_RUN_VERDICT_LINE")
 _POLL_S = 0.2
+_MOST_SILENT_S = 180.0
+"""A rank that reports no further step for so long hangs: every collective has a time-out of its own, of 60 s."""
+_HUNG = 124
 _COMPARED = "nodes differ in "
 """What the launch's own comparison of nodes begins with; the doctor has it as findings."""
 
@@ -47,16 +51,26 @@ class Listener(Protocol):
 def run_ranks(words: Sequence[str], around: Surroundings, host: str, bad: Sequence[str], listener: Listener) -> Reports:
     """Launch and wait; what the ranks reported. `words`: the launch's options. `bad`: what failed on this node already.
 
-    Raises OSError where nothing can be started.
+    The launch's run lies in --log-dir; without, in a temporary folder that stays where the launch failed. Raises
+    OSError where nothing can be started.
     """
-    folder = tempfile.mkdtemp(prefix="ddp-run-doctor-")
+    folder = Path(tempfile.mkdtemp(prefix="ddp-run-doctor-"))
+    has_place = "log_dir" in around.options.given
+    logs = around.log_dir if has_place else folder / "ddp-run-logs"
+    stays = False
     try:
-        order = Path(folder, "order.json")
-        order.write_text(json.dumps(_order(around, host, bad)), encoding="utf-8")
-        launched = _launch([*words, str(RANK_PROGRAM), folder], around, Path(folder), listener)
-        return Reports(launched, _read(Path(folder)))
+        (folder / "order.json").write_text(json.dumps(_order(around, host, bad)), encoding="utf-8")
+        options = ["--log-format=json", "--console=none", f"--log-dir={logs}"]
+        launched = _launch([*options, *words, str(RANK_PROGRAM), str(folder)], around, folder, listener)
+        stays = launched.exit_code != 0 and not has_place
+        if stays or has_place:
+            launched = replace(launched, folder=launched.folder or str(logs / file_names.LATEST))
+        else:
+            launched = replace(launched, folder="")
+        return Reports(launched, _read(folder))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not stays:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _order(around: Surroundings, host: str, bad: Sequence[str]) -> dict[str, Any]:
@@ -77,8 +91,7 @@ def _order(around: Surroundings, host: str, bad: Sequence[str]) -> dict[str, Any
 
 
 def _launch(words: Sequence[str], around: Surroundings, folder: Path, listener: Listener) -> Launched:
-    options = ["--log-format=json", "--console=none", f"--log-dir={around.log_dir}"]
-    command = [sys.executable, "-P", "-c", _START, *options, *words]
+    command = [sys.executable, "-P", "-c", _START, *words]
     environ = {name: value for name, value in around.environ.items() if name not in _NOT_FOR_IT}
     began = time.monotonic()
     process = subprocess.Popen(
@@ -94,6 +107,9 @@ def _launch(words: Sequence[str], around: Surroundings, folder: Path, listener: 
     try:
         hearing.listen(process)
         code = process.wait()
+    except _Silent:
+        _end(process)
+        code = _HUNG
     except BaseException:
         _end(process)
         raise
@@ -101,10 +117,14 @@ def _launch(words: Sequence[str], around: Surroundings, folder: Path, listener: 
         code if code >= 0 else 128 - code,
         time.monotonic() - began,
         hearing.verdict,
-        str((hearing.verdict or {}).get("folder") or around.log_dir / file_names.LATEST),
+        str((hearing.verdict or {}).get("folder") or ""),
         tuple(hearing.said),
         "\n".join(hearing.plain),
     )
+
+
+class _Silent(Exception):
+    """The ranks have begun and come no further."""
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -129,9 +149,10 @@ class _Hearing:
         """Lines that are not its messages: a refusal, an internal error."""
         self._folder, self._listener = folder, listener
         self._step = ""
+        self._told, self._told_at = 0, time.monotonic()
 
     def listen(self, process: subprocess.Popen[bytes]) -> None:
-        """Until it closes its stderr."""
+        """Until it closes its stderr. Raises _Silent."""
         assert process.stderr is not None
         fd = process.stderr.fileno()
         os.set_blocking(fd, False)
@@ -166,7 +187,13 @@ class _Hearing:
             self._listener.say(text)
 
     def _tell_step(self) -> None:
-        lines = next(iter(_read(self._folder).values()), [])
+        by_rank = _read(self._folder)
+        told = sum(map(len, by_rank.values()))
+        if told != self._told or not told:
+            self._told, self._told_at = told, time.monotonic()
+        elif time.monotonic() - self._told_at > _MOST_SILENT_S:
+            raise _Silent
+        lines = next(iter(by_rank.values()), [])
         step = next((line["what"] for line in reversed(lines) if line["report"] == "doing"), "")
         if step and step != self._step:
             self._step = step

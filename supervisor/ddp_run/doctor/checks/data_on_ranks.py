@@ -34,17 +34,21 @@ def judged(path: str, ranks: Sequence[Mapping[str, Any]]) -> Finding:
             name, f"{named_ranks(errors)} cannot read it", error, f"ls -l {path}   # on the node of rank {rank}"
         )
     by_hash = Counter(str(told["hash"]) for told in ranks)
-    usual = by_hash.most_common(1)[0][0]
+    usual, count = by_hash.most_common(1)[0]
     sample = f"{ranks[0]['files']} files, {size_in_words(ranks[0]['bytes'])} sampled"
     if len(by_hash) == 1:
         return Finding(
             name, f"the same on {'all ' if len(ranks) > 1 else ''}{named_ranks(range(len(ranks)))} ({sample})"
         )
-    odd = [rank for rank, told in enumerate(ranks) if told["hash"] != usual]
-    # With two of each nobody is odd.
-    value = f"{named_ranks(odd)} {'read' if len(odd) > 1 else 'reads'} something else than the others"
+    against = "equal names, sizes and sampled blocks, so that ranks train on the same data"
     helps = f"ls -lR {path} | head; findmnt -T {path}   # on both nodes: another version, or a copy that is not whole"
-    return warned(name, value, "equal names, sizes and sampled blocks, so that ranks train on the same data", helps)
+    if 2 * count <= len(ranks):  # nobody is odd
+        of_hash = [[rank for rank, told in enumerate(ranks) if told["hash"] == each] for each in by_hash]
+        groups = [f"{each} on {named_ranks(of)}" for each, of in zip(by_hash, of_hash, strict=True)]
+        return warned(name, f"differs: {', '.join(groups)}", against, helps)
+    odd = [rank for rank, told in enumerate(ranks) if told["hash"] != usual]
+    value = f"{named_ranks(odd)} {'read' if len(odd) > 1 else 'reads'} something else than the others"
+    return warned(name, value, against, helps)
 
 
 CHECK = Check(

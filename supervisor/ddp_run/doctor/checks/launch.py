@@ -21,7 +21,8 @@ def judged(reports: Reports) -> Finding:
     if launched.exit_code == 0:
         return Finding("launch", f"all ranks ended well after {launched.seconds:.1f} s")
     verdict = launched.verdict or {}
-    title = verdict.get("title") or launched.refused or f"exit code {launched.exit_code}"
+    hung = "the ranks came no further for minutes" if launched.exit_code == 124 else ""
+    title = verdict.get("title") or hung or launched.refused or f"exit code {launched.exit_code}"
     code = f"[{verdict['code']}] " if verdict.get("code") else ""
     during = f"during: {step}" if step is not None else "before any rank had started its program"
     advice = [str(each) for each in verdict.get("advice") or ()]

@@ -54,7 +54,8 @@ def computed(device: Mapping[str, Any], *, has_driver: bool, ranks: int) -> Iter
 
 def met(group: Mapping[str, Any]) -> Finding:
     """init_process_group."""
-    value = f"{group['backend']}, {group['world_size']} ranks, {group['seconds']:.1f} s"
+    ranks = "1 rank" if group["world_size"] == 1 else f"{group['world_size']} ranks"
+    value = f"{group['backend']}, {ranks}, {group['seconds']:.1f} s"
     if group["seconds"] > _SLOW_GROUP_S:
         helps = "time getent hosts $(hostname)   # slow DNS is the usual cause; GLOO_SOCKET_IFNAME avoids look-ups"
         return warned("process group", value, f"{_SLOW_GROUP_S:.0f} s", helps)

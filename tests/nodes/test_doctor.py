@@ -1,0 +1,72 @@
+"""`ddp-run doctor` on several nodes at once: what differs, and which node is slow."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.waiting import limit
+
+from .cluster import Cluster, Started
+from .conftest import PORT
+
+DDP_RUN = Path(sys.executable).with_name("ddp-run")
+pytestmark = pytest.mark.slow_system
+
+
+def doctors(cluster: Cluster, tmp_path: Path, env: Mapping[int, Mapping[str, str]]) -> list[Started]:
+    kept = {name: value for name, value in os.environ.items() if not re.match(r"(DDP_|PET_|NCCL_|MASTER_)", name)}
+    started = []
+    for node in cluster.nodes:
+        folder = tmp_path / node.host
+        folder.mkdir()
+        words = [DDP_RUN, "doctor", "--json", "--nnodes", len(cluster.nodes), "--node-rank", node.rank]
+        words += ["--master-addr", cluster.node(0).host, "--master-port", PORT, "--nproc-per-node", 1]
+        own = {"OMP_NUM_THREADS": "1", **env.get(node.rank, {})}
+        started.append(node.start(words, folder, {**kept, **own}))
+    for each in started:
+        each.wait(limit(240))
+    return started
+
+
+def findings(started: Started, check: str) -> list[dict[str, Any]]:
+    return [each for each in json.loads(started.out)["findings"] if each["check"] == check]
+
+
+def test_nodes_that_differ_are_unfit_on_all(cluster: Cluster, tmp_path: Path) -> None:
+    found = doctors(cluster, tmp_path, {1: {"NCCL_ALGO": "Tree"}})
+    assert [each.returncode for each in found] == [78, 78]
+    for each in found:
+        (difference,) = findings(each, "node_differences")
+        assert (difference["looked_at"], difference["grade"]) == ("NCCL_ALGO", "fail")
+        assert difference["value"] == "not set on node 0 (node0), Tree on node 1 (node1)"
+    assert findings(found[0], "node_pairs")[0]["data"][0]["nodes"] == [0, 1]
+    assert [each["value"] for each in findings(found[1], "ports")] == 2 * ["reachable, nobody listens yet"]
+
+
+def test_a_node_that_is_unfit_makes_all_unfit(cluster: Cluster, tmp_path: Path) -> None:
+    found = doctors(cluster, tmp_path, {1: {"NCCL_SOCKET_IFNAME": "nope0"}})
+    assert [each.returncode for each in found] == [78, 78]
+    (told,) = [each for each in findings(found[0], "node_differences") if each["grade"] == "fail"]
+    assert (told["looked_at"], told["value"]) == ("node 1 (node1)", "NCCL_SOCKET_IFNAME: nope0")
+    assert findings(found[1], "interfaces")[-2]["grade"] == "fail"
+
+
+@pytest.mark.parametrize("slow", [1, 3])
+def test_the_slow_node_of_four_is_named(clusters: Callable[[int], Cluster], tmp_path: Path, slow: int) -> None:
+    cluster = clusters(4)
+    cluster.delay(slow, 20)
+    found = doctors(cluster, tmp_path, {})
+    assert [each.returncode for each in found] == [0, 0, 0, 0]
+    pairs, *odd = findings(found[0], "node_pairs")
+    assert len(pairs["data"]) == 6
+    assert [(each["looked_at"], each["grade"]) for each in odd] == [(f"node {slow}", "warn")]
+    assert "one way" in odd[0]["value"]
+    assert findings(found[1], "node_pairs") == []

@@ -1,0 +1,267 @@
+"""How the doctor's checks judge values; and that each check of the folder is one."""
+
+from __future__ import annotations
+
+import errno
+import pkgutil
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddp_run.doctor import checks
+from ddp_run.doctor.check import Check, Group, Level, all_checks, asked
+from ddp_run.doctor.checks import (
+    all_reduce_bandwidth,
+    clock,
+    collectives,
+    cpus,
+    data_on_ranks,
+    data_paths,
+    disk_space,
+    host_memory,
+    interfaces,
+    launch,
+    limits,
+    master_name,
+    node_differences,
+    ports,
+    process_group,
+    rdma,
+    shared_memory,
+    system,
+)
+from ddp_run.doctor.checks.interfaces import Interface
+from ddp_run.doctor.reports import Launched, Reports, read_lines
+from ddp_run.doctor.surroundings import Surroundings
+from ddp_run.plan.installed_torch import torch_rows
+from ddp_run.plan.net import Holder
+from ddp_run.record.events import MonotonicNs, SpaceCounted
+from ddp_run.settings.parse import parse
+from ddp_run.values.finding import Finding, Grade
+
+NEVER = resource.RLIM_INFINITY
+GIB = 1 << 30
+DATA = Path("/data")
+
+
+def around(**further: Any) -> Surroundings:
+    options = parse(("--nproc-per-node=2", "x.py"), {}, torch_rows=torch_rows())
+    return Surroundings(options=options, environ={}, ranks=2, log_dir=Path("logs"), **further)
+
+
+def test_every_file_is_a_check() -> None:
+    found = all_checks()
+    assert sorted(check.name for check in found) == sorted(each.name for each in pkgutil.iter_modules(checks.__path__))
+    assert all(check.about.endswith(".") and "|" not in check.about for check in found)
+    assert not [check.name for check in found if check.of_ranks and check.level is Level.QUICK]
+
+
+def test_checks_of_ranks_come_last() -> None:
+    order = [check.of_ranks for check in all_checks()]
+    assert order == sorted(order)
+
+
+def test_a_check_that_fails_itself_says_nothing_about_the_host() -> None:
+    def look(_around: Surroundings) -> list[Finding]:
+        raise ValueError("odd text")
+
+    (found,) = asked(Check("broken", Group.HOST, "", look), around())
+    assert (found.grade, found.against) == (Grade.SKIPPED, "the check itself failed: ValueError: odd text")
+
+
+@pytest.mark.parametrize(
+    ("found", "grade"),
+    [
+        (system.kernel("6.8.0-45-generic"), Grade.PASS),
+        (system.kernel("4.18.0-553.el8_10.x86_64"), Grade.WARN),
+        (clock.judged(0, 12_000), Grade.PASS),
+        (clock.judged(5, 16_000_000), Grade.WARN),
+        (clock.judged(-1, 0), Grade.SKIPPED),
+        (cpus.counted(64, 64, None, 8), Grade.PASS),
+        (cpus.counted(64, 4, None, 8), Grade.WARN),
+        (cpus.counted(64, 64, 8.0, 4), Grade.WARN),  # programs see 64 and start as many workers
+        (cpus.threads(64, 8, None), Grade.PASS),
+        (cpus.threads(64, 8, "8"), Grade.PASS),
+        (cpus.threads(64, 8, "16"), Grade.WARN),
+        (cpus.threads(2, 4, "1"), Grade.PASS),
+        (host_memory.judged("memory", 100 * GIB, 128 * GIB, 8), Grade.PASS),
+        (host_memory.judged("memory", 10 * GIB, 128 * GIB, 8), Grade.WARN),
+        (host_memory.judged("memory", GIB, 128 * GIB, 8), Grade.FAIL),
+        (shared_memory.judged(8 * GIB, 8 * GIB, True), Grade.PASS),
+        (shared_memory.judged(64 << 20, 64 << 20, True), Grade.WARN),
+        (shared_memory.judged(GIB // 10, 8 * GIB, True), Grade.WARN),
+        (shared_memory.judged(8 * GIB, 8 * GIB, False), Grade.FAIL),
+        (limits.open_files(1024, 524288), Grade.WARN),
+        (limits.open_files(64, 64), Grade.FAIL),
+        (limits.open_files(65536, 65536), Grade.PASS),
+        (limits.open_files(NEVER, NEVER), Grade.PASS),
+        (limits.tasks("p", NEVER, 0, 8, ""), Grade.PASS),
+        (limits.tasks("p", 1024, 100, 8, ""), Grade.WARN),
+        (limits.tasks("p", 256, 100, 8, ""), Grade.FAIL),
+        (limits.locked_memory(65536, has_rdma=True), Grade.WARN),
+        (limits.locked_memory(65536, has_rdma=False), Grade.PASS),
+        (limits.locked_memory(NEVER, has_rdma=True), Grade.PASS),
+        (master_name.judged("m", "10.0.0.1", node_rank=0, local=True), Grade.PASS),
+        (master_name.judged("m", "10.0.0.1", node_rank=0, local=False), Grade.WARN),
+        (master_name.judged("m", "10.0.0.1", node_rank=1, local=False), Grade.PASS),
+        (interfaces.judged(Interface("eth0", "10.0.0.2", 100_000, 9000)), Grade.PASS),
+        (interfaces.judged(Interface("eth0", "10.0.0.2", None, 1500)), Grade.PASS),
+        (interfaces.judged(Interface("eth0", "10.0.0.2", 100, 1500)), Grade.WARN),
+        (interfaces.judged(Interface("docker0", "172.17.0.1", None, 1500)), Grade.WARN),
+        (interfaces.judged(Interface("eth0", "10.0.0.2", 10_000, 576)), Grade.WARN),
+        (interfaces.named("GLOO_SOCKET_IFNAME", "eth0", ["eth0", "lo"]), Grade.PASS),
+        (interfaces.named("GLOO_SOCKET_IFNAME", "eth", ["eth0", "lo"]), Grade.FAIL),
+        (interfaces.named("NCCL_SOCKET_IFNAME", "eth", ["eth0", "lo"]), Grade.PASS),
+        (interfaces.named("NCCL_SOCKET_IFNAME", "=eth", ["eth0", "lo"]), Grade.FAIL),
+        (interfaces.named("NCCL_SOCKET_IFNAME", "^docker,lo", ["eth0", "lo"]), Grade.PASS),
+        (interfaces.named("NCCL_SOCKET_IFNAME", "ib,eth", ["eth0", "lo"]), Grade.WARN),
+        (ports.free(29500, True, None), Grade.PASS),
+        (ports.free(29500, False, Holder(7, "python")), Grade.FAIL),
+        (ports.answered("10.0.0.1", 29500, 0), Grade.PASS),
+        (ports.answered("10.0.0.1", 29500, errno.ECONNREFUSED), Grade.PASS),
+        (ports.answered("10.0.0.1", 29500, errno.ETIMEDOUT), Grade.WARN),
+        (ports.answered("10.0.0.1", 29500, errno.EHOSTUNREACH), Grade.WARN),
+        (rdma.judged("mlx5_0", "1", "4: ACTIVE", "400 Gb/sec (4X NDR)"), Grade.PASS),
+        (rdma.judged("mlx5_1", "1", "1: DOWN", "10 Gb/sec (4X SDR)"), Grade.WARN),
+        (data_paths.judged(DATA, ""), Grade.PASS),
+        (data_paths.judged(DATA, "empty"), Grade.WARN),
+        (data_paths.judged(DATA, "Permission denied"), Grade.FAIL),
+        (data_paths.judged(DATA, None), Grade.FAIL),
+    ],
+)
+def test_grades(found: Finding, grade: Grade) -> None:
+    assert found.grade is grade
+    if grade in (Grade.WARN, Grade.FAIL):
+        assert found.against
+        assert found.advice or found.looked_at == "kernel"
+
+
+def test_limits_of_a_control_group() -> None:
+    assert [cpus.of_cpu_max(text) for text in ("200000 100000", "max 100000", "-1 100000", "", "5")] == [2.0] + 4 * [
+        None
+    ]
+    assert cpus.workers(2, 2) == 0
+    assert cpus.workers(64, 8) == 7
+
+
+def space(free: int, inodes: int) -> SpaceCounted:
+    return SpaceCounted(MonotonicNs(0), "/data", free, 100 * GIB, inodes, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("counted", "writable", "grade"),
+    [
+        (space(50 * GIB, 500_000), True, Grade.PASS),
+        (space(GIB // 2, 500_000), True, Grade.WARN),
+        (space(1 << 20, 500_000), True, Grade.FAIL),
+        (space(50 * GIB, 5_000), True, Grade.WARN),
+        (space(50 * GIB, 3), True, Grade.FAIL),
+        (space(50 * GIB, 500_000), False, Grade.FAIL),
+        (SpaceCounted(MonotonicNs(0), "/data", 50 * GIB, 100 * GIB, 0, 0), True, Grade.PASS),  # btrfs counts none
+    ],
+)
+def test_disk(counted: SpaceCounted, writable: bool, grade: Grade) -> None:
+    assert disk_space.judged("logs", DATA, counted, writable=writable).grade is grade
+
+
+# --------------------------------------------------------------------------------------- what ranks report
+
+
+def rows(*bus: float) -> list[dict[str, Any]]:
+    each = {"seconds": 0.001, "algbw": 1.0, "rounds": 3, "rank": 0, "wrong": False}
+    return [{"bytes": 1024 << 2 * place, "busbw": value, **each} for place, value in enumerate(bus)]
+
+
+def test_bandwidth_is_judged_against_the_link_only() -> None:
+    assert all_reduce_bandwidth.judged(rows(0.01, 0.5), "gloo", None).grade is Grade.PASS
+    slow = all_reduce_bandwidth.judged(rows(0.01, 0.5), "gloo", 100_000)
+    assert (slow.grade, slow.against) == (Grade.WARN, "the link's 12.50 GB/s")
+    assert slow.value == "0.50 GB/s bus bandwidth at 4 KiB (gloo)"
+    assert all_reduce_bandwidth.judged(rows(0.01, 9.0), "nccl", 100_000).grade is Grade.PASS
+    assert [row["busbw"] for row in slow.data] == [0.01, 0.5]
+
+
+def test_wrong_collectives_name_ranks() -> None:
+    right = {"wrong": [], "barrier_s": 0.001}
+    found = collectives.judged([right, {"wrong": ["all_reduce"], "barrier_s": 0.002}])
+    assert (found.grade, found.value) == (Grade.FAIL, "wrong: all_reduce")
+    assert "rank 1" in found.against
+    assert collectives.judged([right, right]).grade is Grade.PASS
+
+
+def sample(text: str) -> dict[str, Any]:
+    return {"hash": text, "files": 2, "bytes": 100}
+
+
+def test_ranks_that_read_something_else_are_named() -> None:
+    assert data_on_ranks.judged("/data", [sample("a"), sample("a")]).grade is Grade.PASS
+    odd = data_on_ranks.judged("/data", [sample("a"), sample("a"), sample("b"), sample("a")])
+    assert (odd.grade, odd.value) == (Grade.WARN, "rank 2 reads something else than the others")
+    missing = data_on_ranks.judged("/data", [sample("a"), {"error": "No such file or directory: /data"}])
+    assert (missing.grade, missing.value) == (Grade.FAIL, "rank 1 cannot read it")
+
+
+def test_two_halves_that_differ_have_no_odd_one() -> None:
+    found = data_on_ranks.judged("/data", [sample("a"), sample("b")])
+    assert (found.grade, found.value) == (Grade.WARN, "differs: a on rank 0, b on rank 1")
+
+
+def node(number: int, failed: tuple[str, ...] = (), **facts: str) -> dict[str, Any]:
+    return {"node": number, "rank": 2 * number, "host": f"n{number}", "failed": list(failed), "facts": [*facts.items()]}
+
+
+def test_nodes_that_differ() -> None:
+    (found,) = node_differences.compared([node(0, torch="2.13.0"), node(1, torch="2.12.1"), node(2, torch="2.13.0")])
+    assert (found.looked_at, found.grade) == ("torch", Grade.FAIL)
+    assert found.value == "2.13.0 on nodes 0,2, 2.12.1 on node 1 (n1)"
+    (alike,) = node_differences.compared([node(0, torch="2.13.0"), node(1, torch="2.13.0")])
+    assert (alike.grade, alike.value) == (Grade.PASS, "2 nodes are alike in 1 facts")
+    (found,) = node_differences.compared([node(0, OMP_NUM_THREADS="1"), node(1, OMP_NUM_THREADS="2")])
+    assert found.grade is Grade.WARN
+
+
+def test_what_failed_on_another_node() -> None:
+    nodes = [node(0, ("disk for logs: not writable",)), node(1)]
+    assert list(node_differences.others(nodes, own_rank=0)) == []
+    (found,) = node_differences.others(nodes, own_rank=2)
+    assert (found.looked_at, found.value, found.grade) == ("node 0 (n0)", "disk for logs: not writable", Grade.FAIL)
+
+
+def test_devices_of_ranks() -> None:
+    cpu, gpu = {"rank": 0, "name": "cpu", "gpus": 0}, {"rank": 0, "name": "H100", "gpus": 8, "nccl": "2.27.3"}
+    assert list(process_group.computed(cpu, has_driver=False, ranks=2)) == []
+    assert [each.grade for each in process_group.computed(cpu, has_driver=True, ranks=2)] == [Grade.FAIL]
+    shared = {**cpu, "gpus": 1}
+    assert [each.grade for each in process_group.computed(shared, has_driver=True, ranks=2)] == [Grade.WARN]
+    assert [each.grade for each in process_group.computed({**gpu, "right": True}, has_driver=True, ranks=8)] == [
+        Grade.PASS
+    ]
+    assert [each.grade for each in process_group.computed({**gpu, "right": False}, has_driver=True, ranks=8)] == [
+        Grade.FAIL
+    ]
+
+
+LINES = '{"report": "doing", "what": "import torch"}\n{"report": "torch", "seconds": 1.5, "version": "2.13.0"}\n'
+
+
+def test_reports_of_ranks() -> None:
+    """A last line that is not whole, and what is no report, are left out."""
+    further = '{"report": "doing", "what": "init_process_group"}\n'
+    first, second = read_lines(LINES + further + '{"report": "gro', 0), read_lines("odd\n[]\n" + LINES, 1)
+    reports = Reports(Launched(1, 3.0, None, ""), {0: first, 1: second})
+    assert [report["rank"] for report in reports.of("torch")] == [0, 1]
+    assert reports.one("group") is None
+    assert reports.last_step() == "import torch"
+    assert Reports(Launched(1, 3.0, None, ""), {}).last_step() is None
+
+
+def test_a_failed_launch_is_its_verdict() -> None:
+    verdict = {"title": "rank 1 ran out", "code": "DDP402", "advice": ["do"], "evidence": [{"text": "OutOfMemory"}]}
+    found = launch.judged(Reports(Launched(1, 3.0, verdict, "/logs/1"), {0: read_lines(LINES, 0)}))
+    assert (found.grade, found.value, found.against) == (Grade.FAIL, "[DDP402] rank 1 ran out", "during: import torch")
+    assert found.advice == ("do", "ddp-run explain /logs/1")
+    assert found.detail == ("OutOfMemory",)
+    refused = launch.judged(Reports(Launched(2, 0.1, None, "", refused="error[DDP201]: port 1 is taken"), {}))
+    assert refused.value == "error[DDP201]: port 1 is taken"

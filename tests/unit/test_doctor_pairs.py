@@ -1,0 +1,89 @@
+"""Rounds of pairs of nodes, and who is odd: planted slow nodes and links."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddp_run.doctor import odd_pairs
+from ddp_run.doctor.checks import node_pairs
+from ddp_run.doctor.odd_pairs import Pair
+from ddp_run.doctor_ranks.schedule import rounds
+from ddp_run.values.finding import Grade
+
+
+@pytest.mark.parametrize("nodes", range(2, 20))
+def test_each_node_meets_each_other_once(nodes: int) -> None:
+    plan = rounds(nodes)
+    assert len(plan) == nodes - 1 + nodes % 2
+    assert sorted(pair for each in plan for pair in each) == list(combinations(range(nodes), 2))
+    for each in plan:
+        busy = [node for pair in each for node in pair]
+        assert len(busy) == len(set(busy))
+
+
+def measured(
+    nodes: int, slow: tuple[int, ...] = (), link: tuple[int, int] | None = None, late: tuple[int, ...] = ()
+) -> list[Pair]:
+    """1 GB/s and 50 µs, a tenth of that where something is planted; a little different for each pair."""
+    found = []
+    for one, other in combinations(range(nodes), 2):
+        rate = 1e9 * (1 + 0.02 * (one + other) / nodes)
+        rate *= 0.1 if {one, other} & {*slow} or (one, other) == link else 1
+        found.append(Pair(one, other, 2e-3 if {one, other} & {*late} else 50e-6, rate))
+    return found
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 5, 8, 33])
+def test_a_slow_node_is_named(nodes: int) -> None:
+    for node in range(nodes):
+        assert [odd.nodes for odd in odd_pairs.find(measured(nodes, slow=(node,)))] == [(node,)]
+        assert [odd.nodes for odd in odd_pairs.find(measured(nodes, late=(node,)))] == [(node,)]
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 5, 8])
+def test_a_slow_link_is_named(nodes: int) -> None:
+    for link in combinations(range(nodes), 2):
+        assert [odd.nodes for odd in odd_pairs.find(measured(nodes, link=link))] == [link]
+
+
+def test_two_slow_nodes_of_many() -> None:
+    assert [odd.nodes for odd in odd_pairs.find(measured(8, slow=(2, 5)))] == [(2,), (5,)]
+
+
+def test_a_slow_node_and_a_slow_link() -> None:
+    assert [odd.nodes for odd in odd_pairs.find(measured(8, slow=(2,), link=(4, 6)))] == [(2,), (4, 6)]
+
+
+def test_two_racks_have_no_odd_one() -> None:
+    racks = [
+        Pair(one, other, 50e-6, 1e9 if one // 2 == other // 2 else 2e8) for one, other in combinations(range(4), 2)
+    ]
+    assert odd_pairs.find(racks) == []
+
+
+def test_two_nodes_and_even_ones_are_not_judged() -> None:
+    assert odd_pairs.find(measured(2, slow=(0,))) == []
+    for nodes in (3, 4, 16):
+        assert odd_pairs.find(measured(nodes)) == []
+
+
+@given(st.integers(3, 8), st.data())
+def test_noise_below_the_limit_names_nobody(nodes: int, data: st.DataObject) -> None:
+    pairs = [
+        Pair(one, other, data.draw(st.floats(10e-6, 100e-6)), data.draw(st.floats(0.7e9, 1.3e9)))
+        for one, other in combinations(range(nodes), 2)
+    ]
+    assert odd_pairs.find(pairs) == []
+
+
+def test_findings() -> None:
+    found = list(node_pairs.judged(measured(4, slow=(2,)), {2: "gpu-07"}, {2: "eth1"}))
+    assert [each.grade for each in found] == [Grade.PASS, Grade.WARN]
+    assert len(found[0].data) == 6
+    assert (found[1].looked_at, found[1].value) == ("node 2", "102 MB/s, others 1015 MB/s")
+    assert found[1].advice[0].startswith("ethtool eth1; ")
+    assert found[1].advice[0].endswith("on node 2 (gpu-07)")
