@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from ddp_run.doctor import odd_pairs
 from ddp_run.doctor.checks import node_pairs
 from ddp_run.doctor.odd_pairs import Pair
-from ddp_run.doctor_ranks.schedule import rounds
+from ddp_run.doctor_ranks.schedule import rounds, suspicious
 from ddp_run.values.finding import Grade
 
 
@@ -48,6 +49,30 @@ def test_a_slow_node_is_named(nodes: int) -> None:
 def test_a_slow_link_is_named(nodes: int) -> None:
     for link in combinations(range(nodes), 2):
         assert [odd.nodes for odd in odd_pairs.find(measured(nodes, link=link))] == [link]
+
+
+def test_what_was_busy_for_a_moment_is_not_slow() -> None:
+    busy = [Pair(0, 1, 9e-3, 1e9), Pair(0, 2, 50e-6, 1e9), Pair(1, 2, 50e-6, 1e9)]
+    again = [Pair(0, 1, 50e-6, 1e8), Pair(0, 2, 50e-6, 1e9), Pair(1, 2, 9e-3, 1e9)]
+    assert odd_pairs.find(busy) != []
+    together = odd_pairs.best([*busy, *again])
+    assert together[0] == Pair(0, 1, 50e-6, 1e9)
+    assert odd_pairs.find(together) == []
+
+
+def as_told(pairs: list[Pair]) -> list[dict[str, Any]]:
+    return [
+        {"nodes": [pair.one, pair.other], "latency_s": pair.latency_s, "bytes_per_s": pair.bytes_per_s}
+        for pair in pairs
+    ]
+
+
+def test_what_looks_slow_is_measured_again() -> None:
+    assert suspicious(as_told(measured(2, slow=(0,)))) == []
+    assert suspicious(as_told(measured(8))) == []
+    assert suspicious(as_told(measured(4, link=(1, 3)))) == [(1, 3)]
+    assert suspicious(as_told(measured(8, slow=(2,), link=(4, 6))))[0] == (4, 6)
+    assert len(suspicious(as_told(measured(64, slow=(5,))))) == 32
 
 
 def test_two_slow_nodes_of_many() -> None:

@@ -7,7 +7,7 @@ With two nodes, or two groups of nodes that are far from each other, nobody is o
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddp_run.values.frozen import frozen
 
@@ -31,6 +31,16 @@ class Pair:
     def has(self, node: int) -> bool:
         """Whether it is one of the two."""
         return node in (self.one, self.other)
+
+
+def best(pairs: Iterable[Pair]) -> list[Pair]:
+    """Of several measurements of a pair the better latency and bandwidth."""
+    found: dict[tuple[int, int], Pair] = {}
+    for pair in pairs:
+        seen = found.setdefault((pair.one, pair.other), pair)
+        latency, rate = min(seen.latency_s, pair.latency_s), max(seen.bytes_per_s, pair.bytes_per_s)
+        found[pair.one, pair.other] = Pair(pair.one, pair.other, latency, rate)
+    return list(found.values())
 
 
 @frozen

@@ -155,20 +155,32 @@ class Steps:
         return bool(least.item() > 4 * size)
 
     def _measure_pairs(self) -> None:
-        """One rank of each node; all wait for the end of a round, so that nothing else is on the wires."""
+        """One rank of each node, in rounds; then what looks slow once more, alone: it may have been busy."""
         found: list[dict[str, Any]] = []
         plan = schedule.rounds(self.nodes)
         for number, pairs in enumerate(plan):
             self.report.doing(f"pairs of nodes, round {number + 1} of {len(plan)}")
-            dist.barrier()
-            for one, other in pairs:
-                if self.rank in (self.firsts[one], self.firsts[other]):
-                    first = self.rank == self.firsts[one]
-                    peer = self.firsts[other] if first else self.firsts[one]
-                    told = measuring.pair(peer, self.device, first=first)
-                    found += [{"nodes": [one, other], **told}] if first else []
-        together = gather(found, self.device)
-        self.report.tell("pairs", pairs=[each for of_rank in together for each in of_rank])
+            found += self._measured(pairs)
+        together = self._of_all(found)
+        again = schedule.suspicious(together)
+        for one, other in again:
+            self.report.doing(f"nodes {one} and {other} again, alone")
+            found += self._measured([(one, other)])
+        self.report.tell("pairs", pairs=self._of_all(found) if again else together)
+
+    def _measured(self, pairs: list[tuple[int, int]]) -> list[dict[str, Any]]:
+        """What this rank measured of the pairs, as the first of one; all ranks wait for each other before."""
+        dist.barrier()
+        for one, other in pairs:
+            if self.rank in (self.firsts[one], self.firsts[other]):
+                first = self.rank == self.firsts[one]
+                peer = self.firsts[other] if first else self.firsts[one]
+                told = measuring.pair(peer, self.device, first=first)
+                return [{"nodes": [one, other], **told}] if first else []
+        return []
+
+    def _of_all(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [each for of_rank in gather(found, self.device) for each in of_rank]
 
 
 if __name__ == "__main__":

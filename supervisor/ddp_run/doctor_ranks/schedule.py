@@ -1,6 +1,15 @@
-"""Rounds of pairs: each node with each other once, as a tournament is drawn. Pure."""
+"""Which pairs of nodes are measured when: each node with each other once, then what looks slow once more. Pure."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_MUCH = 1.5
+"""Times slower or later than a quarter of all pairs."""
+_LATE_AT_LEAST_S = 50e-6
+_MOST = 32
 
 
 def rounds(nodes: int) -> list[list[tuple[int, int]]]:
@@ -18,3 +27,20 @@ def rounds(nodes: int) -> list[list[tuple[int, int]]]:
         )
         places = [places[0], places[-1], *places[1:-1]]
     return found
+
+
+def suspicious(found: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """The pairs to be measured again, of `{"nodes": [0, 1], "latency_s": …, "bytes_per_s": …}`; none of two nodes.
+
+    Where they are many, first those whose nodes have few of them: a node all of whose pairs are slow is no accident.
+    """
+    if len(found) < 3:
+        return []
+    rate = sorted(each["bytes_per_s"] for each in found)[-1 - len(found) // 4]
+    latency = sorted(each["latency_s"] for each in found)[len(found) // 4]
+    late = max(_MUCH * latency, latency + _LATE_AT_LEAST_S)
+    slow = [each["nodes"] for each in found if each["bytes_per_s"] < rate / _MUCH or each["latency_s"] > late]
+    counts = Counter(node for nodes in slow for node in nodes)
+    return sorted(((one, other) for one, other in slow), key=lambda pair: (max(counts[node] for node in pair), pair))[
+        :_MOST
+    ]

@@ -22,9 +22,9 @@ def _look(around: Surroundings) -> Iterator[Finding]:
     if found is None or nodes is None:
         yield skipped("pairs of nodes", reports.why_not())
         return
-    pairs = [
+    pairs = odd_pairs.best(
         Pair(each["nodes"][0], each["nodes"][1], each["latency_s"], each["bytes_per_s"]) for each in found["pairs"]
-    ]
+    )
     hosts = {int(node["node"]): str(node["host"]) for node in nodes["nodes"]}
     facts = {int(node["node"]): dict(node["facts"]) for node in nodes["nodes"]}
     yield from judged(pairs, hosts, {node: str(told.get(Known.INTERFACE, "")) for node, told in facts.items()})
