@@ -29,7 +29,10 @@ from ddp_run.values import problem
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCUMENTS = ("README.md", "CHANGELOG.md", "docs/architecture.md", "docs/modules.md", "docs/decisions.md")
+DOCUMENTS = (
+    *("README.md", "CHANGELOG.md", "docs/architecture.md", "docs/modules.md", "docs/decisions.md"),
+    "docs/doctor.md",
+)
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 
 COMMANDS_OPTIONS = {"--help"} | {

@@ -25,11 +25,11 @@ _UNFIT = 78
     help="A file or folder that every rank must be able to read, with the same content. May be repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[LAUNCH OPTIONS]")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[LAUNCH…]")
 def command(quick: bool, full: bool, data_paths: tuple[str, ...], as_json: bool, words: tuple[str, ...]) -> int:
     """Check this host, or all nodes of a job, before a launch.
 
-    LAUNCH OPTIONS are those of a launch, without the script: --nproc-per-node, --nnodes, --node-rank, --master-addr, …
+    LAUNCH: the options of a launch, without the script: --nproc-per-node, --nnodes, --node-rank, --master-addr, …
     With the same options on every node, or under srun, all nodes are checked together. Without --nproc-per-node, there
     is a rank for each GPU, or two. Exit code 0: fit, perhaps with warnings; 78: unfit.
     """
