@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from ddp_run.doctor import gpu_table, topology
+from ddp_run.doctor.check import Group, all_checks, asked
 from ddp_run.doctor.checks import (
     gpu_errors,
     gpu_kernel_log,
@@ -15,7 +19,9 @@ from ddp_run.doctor.checks import (
     torch_build,
 )
 from ddp_run.doctor.gpu_table import Gpu, Holder
-from ddp_run.doctor.surroundings import NoAnswer
+from ddp_run.doctor.surroundings import NoAnswer, Surroundings
+from ddp_run.plan.installed_torch import torch_rows
+from ddp_run.settings.parse import parse
 from ddp_run.values.finding import Finding, Grade
 
 LEGEND = """
@@ -108,6 +114,57 @@ def test_one_gpu_has_no_pairs() -> None:
 @pytest.mark.parametrize("text", ["", "No devices were found\n", LEGEND, "GPU0 GPU1\n"])
 def test_what_is_no_table(text: str) -> None:
     assert topology.read(text) is None
+
+
+# --------------------------------------------------------------------------------------- a host with GPUs
+
+NVIDIA_SMI = """#!/bin/sh
+case "$*" in
+  *clocks_throttle_reasons.active*)
+    echo 'Field "clocks_throttle_reasons.active" is not a valid field to query.'; exit 2;;
+  --query-gpu=*)
+    echo '0, GPU-a, NVIDIA H100 80GB HBM3, 81559, 4, 33, Default, Disabled, 0, [N/A], No, No, 16, 16'
+    echo '1, GPU-b, NVIDIA H100 80GB HBM3, 81559, 40000, 35, Default, Disabled, 3, [N/A], No, No, 16, 16';;
+  --query-compute-apps=*) echo 'GPU-b, 4242, /usr/bin/python3, 39990';;
+  "topo -m") cat "$TOPOLOGY";;
+  "") echo '| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: 12.4     |';;
+esac
+"""
+
+
+def host_with_gpus(folder: Path, monkeypatch: pytest.MonkeyPatch, nvidia_smi: str) -> Surroundings:
+    (folder / "nvidia-smi").write_text(nvidia_smi)
+    (folder / "nvidia-smi").chmod(0o755)
+    (folder / "topology").write_text(HOST_BRIDGE)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    monkeypatch.setenv("TOPOLOGY", str(folder / "topology"))
+    options = parse(("--nproc-per-node=2", "x.py"), {}, torch_rows=torch_rows())
+    return Surroundings(options=options, environ={}, ranks=2, log_dir=folder, driver_files=(str(folder),))
+
+
+def test_a_host_with_two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All checks of the group, over a driver that does not know a field."""
+    around = host_with_gpus(tmp_path, monkeypatch, NVIDIA_SMI)
+    found = [each for check in all_checks() if check.group is Group.GPUS for each in asked(check, around)]
+    grades = {each.looked_at: each.grade for each in found if not each.looked_at.startswith("Xid")}
+    assert grades == {
+        "GPUs": Grade.PASS,
+        "GPU 0": Grade.PASS,
+        "GPU 1": Grade.PASS,
+        "ECC of GPU 1": Grade.WARN,
+        "processes on GPU 1": Grade.WARN,
+        "GPU clocks": Grade.PASS,
+        "GPU links": Grade.WARN,
+    }
+
+
+def test_a_driver_that_fails_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n"
+    around = host_with_gpus(tmp_path, monkeypatch, failing)
+    found = [each for check in all_checks() if check.group is Group.GPUS for each in asked(check, around)]
+    assert [each.against for each in found if each.grade is Grade.FAIL] == [
+        "Failed to initialize NVML: Driver/library version mismatch"
+    ]
 
 
 # ------------------------------------------------------------------------------------------ nvidia-smi's CSV

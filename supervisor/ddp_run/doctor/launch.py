@@ -60,7 +60,7 @@ def run_ranks(words: Sequence[str], around: Surroundings, host: str, bad: Sequen
     stays = False
     try:
         (folder / "order.json").write_text(json.dumps(_order(around, host, bad)), encoding="utf-8")
-        options = ["--log-format=json", "--console=none", f"--log-dir={logs}"]
+        options = ["--log-format=json", "--console=none", "--retry=never", f"--log-dir={logs}"]
         launched = _launch([*options, *words, str(RANK_PROGRAM), str(folder)], around, folder, listener)
         stays = launched.exit_code != 0 and not has_place
         if stays or has_place:
@@ -148,7 +148,6 @@ class _Hearing:
         self.plain: list[str] = []
         """Lines that are not its messages: a refusal, an internal error."""
         self._folder, self._listener = folder, listener
-        self._step = ""
         self._told, self._told_at = 0, time.monotonic()
 
     def listen(self, process: subprocess.Popen[bytes]) -> None:
@@ -195,8 +194,7 @@ class _Hearing:
             raise _Silent
         lines = next(iter(by_rank.values()), [])
         step = next((line["what"] for line in reversed(lines) if line["report"] == "doing"), "")
-        if step and step != self._step:
-            self._step = step
+        if step:
             self._listener.doing(f"ranks: {step}")
 
 

@@ -36,24 +36,37 @@ class Surroundings:
     waits: bool = True
     """Whether a name that has no address yet may be waited for."""
     data_paths: tuple[Path, ...] = ()
+    driver_files: tuple[str, ...] = _DRIVER
+    """Any of them shows that NVIDIA's driver is loaded."""
     reports: Reports | None = None
     """What the ranks reported, once they have ended; null before."""
     _asked: dict[tuple[str, ...], str | NoAnswer] = field(default_factory=dict)
+    _hangs: NoAnswer | None = None
+    """nvidia-smi did not end: it is not asked again."""
     _master: Resolved | net.Unresolvable | None = None
 
     @property
     def has_driver(self) -> bool:
         """Whether NVIDIA's driver is loaded here."""
-        return any(Path(path).exists() for path in _DRIVER)
+        return any(Path(path).exists() for path in self.driver_files)
 
     def nvidia_smi(self, *words: str) -> str:
         """What it printed. Raises NoAnswer with its own words where it fails."""
+        if self._hangs is not None:
+            raise self._hangs
         if words not in self._asked:
-            self._asked[words] = _nvidia_smi(words)
+            self._asked[words] = self._answer_of(words)
         answer = self._asked[words]
         if isinstance(answer, NoAnswer):
             raise answer
         return answer
+
+    def _answer_of(self, words: Sequence[str]) -> str | NoAnswer:
+        try:
+            return _nvidia_smi(words)
+        except subprocess.TimeoutExpired:
+            self._hangs = NoAnswer(f"nvidia-smi gave no answer in {_NVIDIA_SMI_S:.0f} s: a GPU or the driver hangs")
+            return self._hangs
 
     def master(self) -> Resolved | None:
         """Node 0's address; null where the launch names none. Raises net.Unresolvable."""
@@ -73,6 +86,7 @@ class Surroundings:
 
 
 def _nvidia_smi(words: Sequence[str]) -> str | NoAnswer:
+    """Raises TimeoutExpired."""
     command = ["nvidia-smi", *words]
     try:
         done = subprocess.run(
@@ -80,8 +94,6 @@ def _nvidia_smi(words: Sequence[str]) -> str | NoAnswer:
         )
     except FileNotFoundError:
         return NoAnswer("the driver's tool nvidia-smi is not installed here")
-    except subprocess.TimeoutExpired:
-        return NoAnswer(f"nvidia-smi gave no answer in {_NVIDIA_SMI_S:.0f} s: a GPU or the driver hangs")
     except OSError as error:
         return NoAnswer(f"nvidia-smi cannot be started: {error.strerror}")
     if done.returncode != 0:

@@ -55,7 +55,7 @@ class Steps:
         self._read_data()
         if dist.get_world_size() > 1:
             self._measure_all_reduce()
-        if self.nodes > 1:
+        if len(self.firsts) > 1:
             self._measure_pairs()
         self.report.doing("destroy the process group")
         dist.barrier()
@@ -91,7 +91,6 @@ class Steps:
         began = time.perf_counter()
         dist.init_process_group(self.backend, timeout=_TIMEOUT)
         took = time.perf_counter() - began
-        self.nodes = dist.get_world_size() // int(os.environ["LOCAL_WORLD_SIZE"])
         self.node_rank = int(os.environ.get("GROUP_RANK", "0"))
         self.report.tell("group", backend=dist.get_backend(), seconds=took, world_size=dist.get_world_size())
 
@@ -157,7 +156,7 @@ class Steps:
     def _measure_pairs(self) -> None:
         """One rank of each node, in rounds; then what looks slow once more, alone: it may have been busy."""
         found: list[dict[str, Any]] = []
-        plan = schedule.rounds(self.nodes)
+        plan = schedule.rounds(len(self.firsts))
         for number, pairs in enumerate(plan):
             self.report.doing(f"pairs of nodes, round {number + 1} of {len(plan)}")
             found += self._measured(pairs)

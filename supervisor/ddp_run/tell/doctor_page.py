@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -13,6 +14,8 @@ from ddp_run.values.finding import Finding
 from ddp_run.values.lines import neutral_text
 
 _ERASE = "\r\033[K"
+_LONG_S = 10.0
+"""Without any line: then a log is told what is going on."""
 
 
 @final
@@ -24,7 +27,9 @@ class Page:
         self._redraws = sys.stderr.isatty()
         self._rows: list[Row] = []
         self._group = ""
-        self._step_shown = False
+        self._step = ""
+        """What stands on the terminal's last line."""
+        self._shown_at = time.monotonic()
 
     def add(self, check: str, group: str, findings: Sequence[Finding]) -> None:
         """What one check found."""
@@ -52,17 +57,21 @@ class Page:
         sys.stderr.flush()
 
     def doing(self, what: str) -> None:
-        """What takes its time now; on a terminal the next takes its place, elsewhere it is not shown."""
+        """What takes its time now; on a terminal the next takes its place, a log gets a line where it takes long."""
         if self._redraws:
-            sys.stderr.write(f"{_ERASE}{neutral_text(what)[: self._width - 4]} ...")
-            sys.stderr.flush()
-            self._step_shown = True
+            if what != self._step:
+                sys.stderr.write(f"{_ERASE}{neutral_text(what)[: self._width - 4]} ...")
+                sys.stderr.flush()
+                self._step = what
+        elif time.monotonic() - self._shown_at > _LONG_S:
+            self.say(what)
 
     def _erase_step(self) -> None:
-        if self._step_shown:
+        self._shown_at = time.monotonic()
+        if self._step:
             sys.stderr.write(_ERASE)
             sys.stderr.flush()
-            self._step_shown = False
+            self._step = ""
 
     def end(self, about: Mapping[str, Any], seconds: float) -> None:
         """The last line, or all of the JSON."""
