@@ -21,14 +21,14 @@ DDP_RUN = Path(sys.executable).with_name("ddp-run")
 pytestmark = pytest.mark.slow_system
 
 
-def doctors(cluster: Cluster, tmp_path: Path, env: Mapping[int, Mapping[str, str]]) -> list[Started]:
+def doctors(cluster: Cluster, tmp_path: Path, env: Mapping[int, Mapping[str, str]], *further: str) -> list[Started]:
     kept = {name: value for name, value in os.environ.items() if not re.match(r"(DDP_|PET_|NCCL_|MASTER_)", name)}
     started = []
     for node in cluster.nodes:
         folder = tmp_path / node.host
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         words = [DDP_RUN, "doctor", "--json", "--nnodes", len(cluster.nodes), "--node-rank", node.rank]
-        words += ["--master-addr", cluster.node(0).host, "--master-port", PORT, "--nproc-per-node", 1]
+        words += ["--master-addr", cluster.node(0).host, "--master-port", PORT, "--nproc-per-node", 1, *further]
         own = {"OMP_NUM_THREADS": "1", **env.get(node.rank, {})}
         started.append(node.start(words, folder, {**kept, **own}))
     for each in started:
@@ -52,11 +52,16 @@ def test_nodes_that_differ_are_unfit_on_all(cluster: Cluster, tmp_path: Path) ->
 
 
 def test_a_node_that_is_unfit_makes_all_unfit(cluster: Cluster, tmp_path: Path) -> None:
-    found = doctors(cluster, tmp_path, {1: {"NCCL_SOCKET_IFNAME": "nope0"}})
+    """One has the data, the other has not."""
+    (tmp_path / "node0" / "data").mkdir(parents=True)
+    (tmp_path / "node0" / "data" / "a.bin").write_bytes(b"x")
+    found = doctors(cluster, tmp_path, {}, "--data-path", "data")
     assert [each.returncode for each in found] == [78, 78]
     (told,) = [each for each in findings(found[0], "node_differences") if each["grade"] == "fail"]
-    assert (told["looked_at"], told["value"]) == ("node 1 (node1)", "NCCL_SOCKET_IFNAME: nope0")
-    assert findings(found[1], "interfaces")[-2]["grade"] == "fail"
+    assert (told["looked_at"], told["grade"]) == ("node 1 (node1)", "fail")
+    assert told["value"].endswith("node1/data: No such file or directory")
+    assert [each["grade"] for each in findings(found[0], "data_paths")] == ["pass"]
+    assert [each["value"] for each in findings(found[0], "data_on_ranks")] == ["rank 1 cannot read it"]
 
 
 @pytest.mark.parametrize(("nodes", "slow"), [(3, 1), (4, 3)])

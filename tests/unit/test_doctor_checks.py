@@ -20,6 +20,7 @@ from ddp_run.doctor.checks import (
     data_on_ranks,
     data_paths,
     disk_space,
+    host_history,
     host_memory,
     interfaces,
     launch,
@@ -35,9 +36,12 @@ from ddp_run.doctor.checks import (
 from ddp_run.doctor.checks.interfaces import Interface
 from ddp_run.doctor.reports import Launched, Reports, read_lines
 from ddp_run.doctor.surroundings import Surroundings
+from ddp_run.judge import bad_hosts
+from ddp_run.plan import named_interfaces, net
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.plan.net import Holder
-from ddp_run.record.events import MonotonicNs, SpaceCounted
+from ddp_run.record.events import MonotonicNs, NodesCompared, SpaceCounted
+from ddp_run.record.host_failures import HostFailure
 from ddp_run.settings.parse import parse
 from ddp_run.values.finding import Finding, Grade
 
@@ -111,12 +115,6 @@ def test_a_check_that_fails_itself_says_nothing_about_the_host() -> None:
         (interfaces.judged(Interface("eth0", "10.0.0.2", 100, 1500)), Grade.WARN),
         (interfaces.judged(Interface("docker0", "172.17.0.1", None, 1500)), Grade.WARN),
         (interfaces.judged(Interface("eth0", "10.0.0.2", 10_000, 576)), Grade.WARN),
-        (interfaces.named("GLOO_SOCKET_IFNAME", "eth0", ["eth0", "lo"]), Grade.PASS),
-        (interfaces.named("GLOO_SOCKET_IFNAME", "eth", ["eth0", "lo"]), Grade.FAIL),
-        (interfaces.named("NCCL_SOCKET_IFNAME", "eth", ["eth0", "lo"]), Grade.PASS),
-        (interfaces.named("NCCL_SOCKET_IFNAME", "=eth", ["eth0", "lo"]), Grade.FAIL),
-        (interfaces.named("NCCL_SOCKET_IFNAME", "^docker,lo", ["eth0", "lo"]), Grade.PASS),
-        (interfaces.named("NCCL_SOCKET_IFNAME", "ib,eth", ["eth0", "lo"]), Grade.WARN),
         (ports.free(29500, True, None), Grade.PASS),
         (ports.free(29500, False, Holder(7, "python")), Grade.FAIL),
         (ports.answered("10.0.0.1", 29500, 0), Grade.PASS),
@@ -213,13 +211,52 @@ def node(number: int, failed: tuple[str, ...] = (), **facts: str) -> dict[str, A
 
 
 def test_nodes_that_differ() -> None:
-    (found,) = node_differences.compared([node(0, torch="2.13.0"), node(1, torch="2.12.1"), node(2, torch="2.13.0")])
+    compared = NodesCompared(
+        MonotonicNs(0), ("torch: 2.13.0 on node 0, 2.12.1 on node 1",), ("MTU: a",), ("x: y",), False
+    )
+    found = list(node_differences.of_launch(compared))
+    assert [(each.looked_at, each.grade) for each in found] == [("torch", Grade.FAIL), ("MTU", Grade.WARN)]
+    assert found[0].value == "2.13.0 on node 0, 2.12.1 on node 1"
+    (alike,) = node_differences.of_launch(NodesCompared(MonotonicNs(0), (), (), ("x: y", "z: z"), False))
+    assert (alike.grade, alike.value) == (Grade.PASS, "alike in 2 facts")
+
+
+def test_other_nodes_tell_of_what_breaks_jobs_only() -> None:
+    """As node 0 does, so that all end with the same code."""
+    nodes = [node(0, torch="2.13.0", OMP_NUM_THREADS="1"), node(1, torch="2.12.1", OMP_NUM_THREADS="2")]
+    (found,) = node_differences.breaking(nodes)
     assert (found.looked_at, found.grade) == ("torch", Grade.FAIL)
-    assert found.value == "2.13.0 on nodes 0,2, 2.12.1 on node 1 (n1)"
-    (alike,) = node_differences.compared([node(0, torch="2.13.0"), node(1, torch="2.13.0")])
-    assert (alike.grade, alike.value) == (Grade.PASS, "2 nodes are alike in 1 facts")
-    (found,) = node_differences.compared([node(0, OMP_NUM_THREADS="1"), node(1, OMP_NUM_THREADS="2")])
+    assert found.value == "2.13.0 on node 0 (n0), 2.12.1 on node 1 (n1)"
+    assert list(node_differences.breaking([node(0, torch="2.13.0"), node(1, torch="2.13.0")])) == []
+
+
+def test_interfaces_that_variables_name() -> None:
+    here = (
+        net.Interface("eth0", ("10.0.0.2",), True, True, False),
+        net.Interface("lo", ("127.0.0.1",), True, True, True),
+    )
+
+    def grade(variable: str, value: str, several: bool = True, used: bool = True) -> Grade:
+        wrong = named_interfaces.judged(variable, value, here, None)
+        return interfaces.named(variable, value, wrong, several=several, used=used).grade
+
+    assert grade("GLOO_SOCKET_IFNAME", "eth0") is Grade.PASS
+    assert grade("GLOO_SOCKET_IFNAME", "eth1") is Grade.FAIL
+    assert grade("NCCL_SOCKET_IFNAME", "eth1", used=False) is Grade.WARN
+    assert grade("GLOO_SOCKET_IFNAME", "lo") is Grade.WARN
+    assert grade("GLOO_SOCKET_IFNAME", "lo", several=False) is Grade.PASS
+
+
+def test_a_host_that_made_runs_fail() -> None:
+    failures = [
+        HostFailure("gpu-07", 1e9 + number, "gpu-hardware", "certain", f"run{number}", "Xid 79") for number in (0, 1)
+    ]
+    records = bad_hosts.records(failures, 0.0)
+    found = host_history.judged(records, "gpu-07")
     assert found.grade is Grade.WARN
+    assert found.value.startswith("2 failed because of this host, last on 2001-09-0")
+    assert found.advice == ("ddp-run hosts", "sbatch --exclude=gpu-07 …")
+    assert host_history.judged(records, "gpu-08").grade is Grade.PASS
 
 
 def test_what_failed_on_another_node() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import signal
 import sys
 import time
@@ -76,7 +75,7 @@ def prepared(wanted: Wanted) -> tuple[Surroundings, tuple[str, ...]]:
         log_dir=log_dir(options),
         full=wanted.full,
         waits=not wanted.quick,
-        data_paths=tuple(Path(path) for path in wanted.data_paths),
+        data_paths=tuple(Path(path).absolute() for path in wanted.data_paths),
     )
     return around, words
 
@@ -137,7 +136,7 @@ def examine(wanted: Wanted, around: Surroundings, words: tuple[str, ...], page: 
 def _reports(words: tuple[str, ...], around: Surroundings, bad: Sequence[str], page: Page) -> Reports:
     page.doing(f"starting {around.ranks} ranks")
     try:
-        return run_ranks(words, around, platform.node(), bad, page)
+        return run_ranks(words, around, bad, page)
     except OSError as error:
         return Reports(Launched(70, 0.0, None, "", refused=f"cannot be started: {error}"), {})
 
@@ -146,7 +145,7 @@ def _about(wanted: Wanted, around: Surroundings, seconds: float) -> dict[str, An
     options = around.options
     return {
         "level": wanted.level.name.lower(),
-        "host": platform.node(),
+        "host": around.host,
         "python": sys.executable,
         "nodes": options.max_nodes,
         "node_rank": options.node_rank,

@@ -25,10 +25,11 @@ from ddp_run.doctor.surroundings import Surroundings
 from ddp_run.observe.memory import host_memory
 from ddp_run.plan import node_facts
 from ddp_run.record import file_names
+from ddp_run.record.events import NodesCompared
+from ddp_run.record.journal import read
 from ddp_run.values.helper_process import die_with_parent
 
 RANK_PROGRAM = Path(__file__).parents[1] / "doctor_ranks" / "__main__.py"
-_START = "from ddp_run.cli import main; main()"
 _NOT_FOR_IT = ("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH", "DDP_RUN_VERDICT_LINE")
 _POLL_S = 0.2
 _MOST_SILENT_S = 180.0
@@ -48,7 +49,7 @@ class Listener(Protocol):
         """How far the ranks are."""
 
 
-def run_ranks(words: Sequence[str], around: Surroundings, host: str, bad: Sequence[str], listener: Listener) -> Reports:
+def run_ranks(words: Sequence[str], around: Surroundings, bad: Sequence[str], listener: Listener) -> Reports:
     """Launch and wait; what the ranks reported. `words`: the launch's options. `bad`: what failed on this node already.
 
     The launch's run lies in --log-dir; without, in a temporary folder that stays where the launch failed. Raises
@@ -59,39 +60,48 @@ def run_ranks(words: Sequence[str], around: Surroundings, host: str, bad: Sequen
     logs = around.log_dir if has_place else folder / "ddp-run-logs"
     stays = False
     try:
-        (folder / "order.json").write_text(json.dumps(_order(around, host, bad)), encoding="utf-8")
+        (folder / "order.json").write_text(json.dumps(_order(around, bad)), encoding="utf-8")
         options = ["--log-format=json", "--console=none", "--retry=never", f"--log-dir={logs}"]
         launched = _launch([*options, *words, str(RANK_PROGRAM), str(folder)], around, folder, listener)
-        stays = launched.exit_code != 0 and not has_place
-        if stays or has_place:
-            launched = replace(launched, folder=launched.folder or str(logs / file_names.LATEST))
-        else:
-            launched = replace(launched, folder="")
+        run = Path(launched.folder or logs / file_names.LATEST)
+        stays = launched.exit_code != 0 and not has_place and run.exists()
+        launched = replace(
+            launched,
+            folder=str(run) if stays or (has_place and run.exists()) else "",
+            compared=_compared(run / file_names.EVENTS),
+        )
         return Reports(launched, _read(folder))
     finally:
         if not stays:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _order(around: Surroundings, host: str, bad: Sequence[str]) -> dict[str, Any]:
+def _compared(journal: Path) -> NodesCompared | None:
+    try:
+        return next((event for event in read(journal) if isinstance(event, NodesCompared)), None)
+    except OSError:
+        return None
+
+
+def _order(around: Surroundings, bad: Sequence[str]) -> dict[str, Any]:
     try:
         master = around.master()
     except Exception:  # told by its check; the launch waits for the name
         master = None
     address = master.ip if master is not None else "127.0.0.1"
-    facts = node_facts.collect(around.options, around.environ, address)
+    facts = node_facts.collect(around.options, around.environ, address).facts
     return {
         "full": around.full,
-        "host": host,
+        "host": around.host,
         "facts": [[fact.name, fact.value] for fact in facts],
         "failed": list(bad),
-        "data_paths": [str(path.absolute()) for path in around.data_paths],
+        "data_paths": [str(path) for path in around.data_paths],
         "free_memory": host_memory()[0] or 0,
     }
 
 
 def _launch(words: Sequence[str], around: Surroundings, folder: Path, listener: Listener) -> Launched:
-    command = [sys.executable, "-P", "-c", _START, *words]
+    command = [sys.executable, "-P", "-m", "ddp_run", *words]
     environ = {name: value for name, value in around.environ.items() if name not in _NOT_FOR_IT}
     began = time.monotonic()
     process = subprocess.Popen(
@@ -119,7 +129,7 @@ def _launch(words: Sequence[str], around: Surroundings, folder: Path, listener: 
         hearing.verdict,
         str((hearing.verdict or {}).get("folder") or ""),
         tuple(hearing.said),
-        "\n".join(hearing.plain),
+        refused="\n".join(hearing.plain),
     )
 
 

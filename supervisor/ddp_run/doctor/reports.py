@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ddp_run.record.events import NodesCompared
 from ddp_run.values.frozen import frozen
 
 
@@ -19,6 +20,8 @@ class Launched:
     folder: str
     said: tuple[str, ...] = ()
     """What the launcher warned of."""
+    compared: NodesCompared | None = None
+    """How the nodes differ, on node 0 of several."""
     refused: str = ""
     """What it wrote when it refused to start."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,11 @@ class Surroundings:
     _hangs: NoAnswer | None = None
     """nvidia-smi did not end: it is not asked again."""
     _master: Resolved | net.Unresolvable | None = None
+
+    @property
+    def host(self) -> str:
+        """This host's name."""
+        return socket.gethostname()
 
     @property
     def has_driver(self) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from ddp_run.doctor.check import Check, Group
 from ddp_run.doctor.surroundings import Surroundings
-from ddp_run.plan import net
+from ddp_run.plan import named_interfaces, net
+from ddp_run.plan.named_interfaces import Found
 from ddp_run.values.finding import Finding, failed, warned
 from ddp_run.values.frozen import frozen
 
@@ -28,10 +29,12 @@ class Interface:
 
 
 def _look(around: Surroundings) -> Iterator[Finding]:
-    present = sorted(path.name for path in _NET.iterdir()) if _NET.is_dir() else []
+    master = around.options.master[0] if around.options.master is not None else None
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         if value := around.environ.get(variable):
-            yield named(variable, value, present)
+            wrong = named_interfaces.judged(variable, value, net.interfaces(), master)
+            several = around.options.max_nodes > 1
+            yield named(variable, value, wrong, several=several, used=variable.startswith("GLOO") or around.has_driver)
     if around.options.max_nodes == 1:
         return
     if (interface := towards_master(around)) is not None:
@@ -81,25 +84,12 @@ def judged(interface: Interface) -> Finding:
     return Finding(name, value)
 
 
-def named(variable: str, value: str, present: Collection[str]) -> Finding:
-    """An interface that does not exist ends gloo and NCCL.
-
-    gloo takes names; NCCL takes beginnings of names, `=` before whole names, `^` before what is not to be used.
-    """
-    if value.startswith("^"):
+def named(variable: str, value: str, wrong: Found | None, *, several: bool, used: bool) -> Finding:
+    """What is wrong with an interface that a variable names. `used`: whether ranks of this host use the library."""
+    if wrong is None or not (several or wrong.certain):  # one node needs no way to another
         return Finding(variable, value)
-    words = [word for word in value.removeprefix("=").split(",") if word]
-    exact = variable.startswith("GLOO") or value.startswith("=")
-    missing = [word for word in words if not _found(word.partition(":")[0], present, exact=exact)]
-    if not missing:
-        return Finding(variable, value)
-    helps = f"ip -br address   # here are {', '.join(present)}; unset {variable} lets the library choose"
-    grade = failed if exact or len(missing) == len(words) else warned
-    return grade(variable, value, f"this host has no interface {', '.join(missing)}", helps)
-
-
-def _found(word: str, present: Collection[str], *, exact: bool) -> bool:
-    return word in present if exact else any(name.startswith(word) for name in present)
+    grade = failed if wrong.certain and used else warned
+    return grade(variable, value, wrong.problem.title.removeprefix(f"{variable}={value}: "), *wrong.problem.helps)
 
 
 CHECK = Check(

@@ -22,13 +22,17 @@ def judged(reports: Reports) -> Finding:
         return Finding("launch", f"all ranks ended well after {launched.seconds:.1f} s")
     verdict = launched.verdict or {}
     hung = "the ranks came no further for minutes" if launched.exit_code == 124 else ""
-    title = verdict.get("title") or hung or launched.refused or f"exit code {launched.exit_code}"
+    title = verdict.get("title") or hung or launched.refused.partition("\n")[0] or f"exit code {launched.exit_code}"
     code = f"[{verdict['code']}] " if verdict.get("code") else ""
     during = f"during: {step}" if step is not None else "before any rank had started its program"
     advice = [str(each) for each in verdict.get("advice") or ()]
-    if verdict:
+    if launched.folder:
         advice.append(f"ddp-run explain {launched.folder}")
-    detail = (*launched.said, *(f"{quote['text']}" for quote in (verdict.get("evidence") or ())[:3]))
+    detail = (
+        *launched.refused.splitlines()[1:],
+        *launched.said,
+        *(f"{quote['text']}" for quote in (verdict.get("evidence") or ())[:3]),
+    )
     return failed("launch", f"{code}{title}", during, *advice, detail=detail)
 
 

@@ -8,23 +8,42 @@ from typing import Any
 from ddp_run.doctor.check import Check, Group, Level
 from ddp_run.doctor.surroundings import Surroundings
 from ddp_run.judge import unlike_nodes
-from ddp_run.values.finding import Finding, Grade, failed, skipped, warned
+from ddp_run.record.events import MonotonicNs, NodesCompared
+from ddp_run.values.finding import Finding, failed, skipped, warned
 from ddp_run.values.node_fact import Fact
 from ddp_run.values.words import node_name
+
+_NAME = "nodes compared"
+_HELPS = "make the nodes alike"
 
 
 def _look(around: Surroundings) -> Iterator[Finding]:
     reports = around.reports
     if reports is None or around.options.max_nodes == 1:
         return
+    compared = reports.launched.compared
+    if compared is not None:
+        yield from of_launch(compared)
     found = reports.one("nodes")
     if found is None:
-        yield skipped("nodes compared", reports.why_not())
+        if compared is None:
+            yield skipped(_NAME, reports.why_not())
         return
-    nodes = found["nodes"]
-    yield from others(nodes, int(next(iter(reports.of("nodes")))["rank"]))
-    differences = compared(nodes)
-    yield from (each for each in differences if around.options.node_rank == 0 or each.grade is Grade.FAIL)
+    yield from others(found["nodes"], int(found["rank"]))
+    if compared is None:
+        yield from breaking(found["nodes"])
+
+
+def of_launch(compared: NodesCompared) -> Iterator[Finding]:
+    """On node 0, where the nodes were compared as they joined: a finding for each fact in which they differ."""
+    for line in compared.breaking:
+        name, _, value = line.partition(": ")
+        yield failed(name, value, "the same on all nodes: a job of such nodes often fails", _HELPS)
+    for line in compared.differing:
+        name, _, value = line.partition(": ")
+        yield warned(name, value, "the same on all nodes", _HELPS)
+    if not (compared.breaking or compared.differing):
+        yield Finding(_NAME, f"alike in {len(compared.alike)} facts")
 
 
 def others(nodes: Sequence[Mapping[str, Any]], own_rank: int) -> Iterator[Finding]:
@@ -35,20 +54,12 @@ def others(nodes: Sequence[Mapping[str, Any]], own_rank: int) -> Iterator[Findin
             yield failed(name, "; ".join(node["failed"]), "see what the doctor says there")
 
 
-def compared(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """A finding for each fact in which they differ."""
+def breaking(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Elsewhere: the differences for which node 0 calls all of them unfit, from what the ranks told each other."""
     hosts = {int(node["node"]): str(node["host"]) for node in nodes}
     facts = {int(node["node"]): [Fact(str(name), str(value)) for name, value in node["facts"]] for node in nodes}
-    rows = unlike_nodes.compare(facts)
-    differing = [row for row in rows if row.differs]
-    for row in differing:
-        (line,) = unlike_nodes.warnings([row], hosts)
-        value = line.removeprefix("nodes differ in ").partition("; a job of such nodes")[0].partition(": ")[2]
-        grade = failed if row.breaks else warned
-        against = "the same on all nodes" + ("; a job of such nodes often fails" if row.breaks else "")
-        yield grade(row.name, value, against, "make the nodes alike")
-    if not differing:
-        yield Finding("nodes compared", f"{len(nodes)} nodes are alike in {len(rows)} facts")
+    rows = [row for row in unlike_nodes.compare(facts) if row.breaks]
+    yield from of_launch(unlike_nodes.compared(MonotonicNs(0), rows, hosts, strict=False)) if rows else ()
 
 
 CHECK = Check(

@@ -20,7 +20,7 @@ _DRIVERS_CUDA = re.compile(r"CUDA (?:UMD )?Version: *(\d+)\.(\d+)")
 
 
 def _look(around: Surroundings) -> Iterator[Finding]:
-    facts = {fact.name: fact.value for fact in node_facts.collect(around.options, {}, "127.0.0.1")}
+    facts = {fact.name: fact.value for fact in node_facts.collect(around.options, {}, "127.0.0.1").facts}
     if Known.TORCH not in facts:
         yield failed("torch", "not found", "", f"{sys.executable} -m pip install torch")
         return
