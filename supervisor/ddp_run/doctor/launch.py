@@ -31,6 +31,8 @@ from ddp_run.values.helper_process import die_with_parent
 
 RANK_PROGRAM = Path(__file__).parents[1] / "doctor_ranks" / "__main__.py"
 _NOT_FOR_IT = ("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH", "DDP_RUN_VERDICT_LINE")
+_FOLDER = "DDP_RUN_DOCTOR"
+"""Not an argument of the program: nodes are compared by those, and each has a folder of its own."""
 _POLL_S = 0.2
 _MOST_SILENT_S = 180.0
 """A rank that reports no further step for so long hangs: every collective has a time-out of its own, of 60 s."""
@@ -62,7 +64,7 @@ def run_ranks(words: Sequence[str], around: Surroundings, bad: Sequence[str], li
     try:
         (folder / "order.json").write_text(json.dumps(_order(around, bad)), encoding="utf-8")
         options = ["--log-format=json", "--console=none", "--retry=never", f"--log-dir={logs}"]
-        launched = _launch([*options, *words, str(RANK_PROGRAM), str(folder)], around, folder, listener)
+        launched = _launch([*options, *words, str(RANK_PROGRAM)], around, folder, listener)
         run = Path(launched.folder or logs / file_names.LATEST)
         stays = launched.exit_code != 0 and not has_place and run.exists()
         launched = replace(
@@ -103,6 +105,7 @@ def _order(around: Surroundings, bad: Sequence[str]) -> dict[str, Any]:
 def _launch(words: Sequence[str], around: Surroundings, folder: Path, listener: Listener) -> Launched:
     command = [sys.executable, "-P", "-m", "ddp_run", *words]
     environ = {name: value for name, value in around.environ.items() if name not in _NOT_FOR_IT}
+    environ[_FOLDER] = str(folder)
     began = time.monotonic()
     process = subprocess.Popen(
         command,

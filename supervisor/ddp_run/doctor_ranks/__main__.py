@@ -1,4 +1,4 @@
-"""What each rank of the doctor's launch runs: `__main__.py FOLDER`, a folder of its node with what to do, `order.json`.
+"""What each rank of the doctor's launch runs. `DDP_RUN_DOCTOR`: a folder of its node with what to do, `order.json`.
 
 It takes the steps of every DDP job, one after the other, and reports each; what stops it is judged by ddp-run like the
 failure of any script.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from datetime import timedelta
 from typing import Any
@@ -183,4 +182,4 @@ class Steps:
 
 
 if __name__ == "__main__":
-    Steps(sys.argv[1]).take()
+    Steps(os.environ["DDP_RUN_DOCTOR"]).take()
