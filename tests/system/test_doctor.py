@@ -75,8 +75,11 @@ def test_what_ranks_cannot_do_is_the_launch_s_verdict(tmp_path: Path) -> None:
 
 @pytest.mark.slow_system
 def test_one_rank_and_a_folder_for_the_run(tmp_path: Path) -> None:
-    code, document, _stderr = doctor(tmp_path, "--nproc-per-node=1", "--log-dir=runs")
+    code, document, _stderr = doctor(
+        tmp_path, "--nproc-per-node=1", "--log-dir=runs", "--on-end=touch ended", DDP_RUN_ON_SUCCESS="touch succeeded"
+    )
     assert code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs", "tmp"]  # no hook has run
     assert [each["grade"] for each in named(document, "all_reduce_bandwidth")] == ["skipped"]
     assert (Path(document["folder"]) / "verdict.json").exists()
     assert Path(document["folder"]).parent.samefile(tmp_path / "runs")

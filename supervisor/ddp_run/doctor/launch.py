@@ -27,6 +27,7 @@ from ddp_run.plan import node_facts
 from ddp_run.record import file_names
 from ddp_run.record.events import NodesCompared
 from ddp_run.record.journal import read
+from ddp_run.settings.options import Options
 from ddp_run.values.helper_process import die_with_parent
 
 RANK_PROGRAM = Path(__file__).parents[1] / "doctor_ranks" / "__main__.py"
@@ -64,7 +65,9 @@ def run_ranks(words: Sequence[str], around: Surroundings, bad: Sequence[str], li
     try:
         (folder / "order.json").write_text(json.dumps(_order(around, bad)), encoding="utf-8")
         options = ["--log-format=json", "--console=none", "--retry=never", f"--log-dir={logs}"]
-        launched = _launch([*options, *words, str(RANK_PROGRAM)], around, folder, listener)
+        launched = _launch(
+            [*options, *words, *_without_hooks(around.options), str(RANK_PROGRAM)], around, folder, listener
+        )
         run = Path(launched.folder or logs / file_names.LATEST)
         stays = launched.exit_code != 0 and not has_place and run.exists()
         launched = replace(
@@ -76,6 +79,12 @@ def run_ranks(words: Sequence[str], around: Surroundings, bad: Sequence[str], li
     finally:
         if not stays:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _without_hooks(options: Options) -> list[str]:
+    """Behind the user's words: what is to follow his training, perhaps the end of a rented machine, is not for this."""
+    hooks = {"on-success": options.on_success, "on-failure": options.on_failure, "on-end": options.on_end}
+    return [f"--{name}=:" for name, command in hooks.items() if command]  # the shell's command that does nothing
 
 
 def _compared(journal: Path) -> NodesCompared | None:
