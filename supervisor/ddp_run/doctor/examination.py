@@ -18,6 +18,7 @@ from ddp_run.doctor.surroundings import Surroundings
 from ddp_run.plan.checks.devices import visible_gpus
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.plan.launch_plan import log_dir
+from ddp_run.plan.project_files import project_files
 from ddp_run.settings.grammar import HelpWanted
 from ddp_run.settings.options import Options
 from ddp_run.settings.parse import parse
@@ -63,6 +64,7 @@ def prepared(wanted: Wanted) -> tuple[Surroundings, tuple[str, ...]]:
     """What checks look at, and the words of the launch with the number of ranks. Raises Refused."""
     environ = dict(os.environ)
     options, words = _options(wanted.words, environ)
+    environ.update((each.name, each.value) for each in options.rank_variables)
     ranks = options.nproc_count
     if "nproc_per_node" not in options.given or ranks is None:
         ranks = visible_gpus(environ) or _RANKS_WITHOUT_GPUS
@@ -82,7 +84,9 @@ def prepared(wanted: Wanted) -> tuple[Surroundings, tuple[str, ...]]:
 
 def _options(words: tuple[str, ...], environ: Mapping[str, str]) -> tuple[Options, tuple[str, ...]]:
     try:
-        options = parse((*words, str(RANK_PROGRAM)), environ, torch_rows=torch_rows(), read_file=_read_file)
+        options = parse(
+            (*words, str(RANK_PROGRAM)), environ, torch_rows=torch_rows(), read_file=_read_file, projects=project_files
+        )
     except HelpWanted:
         raise Refused((Problem("DDP101", "ddp-run doctor --help shows the doctor's help"),), words) from None
     except Refused as refused:  # what it advises may show the program that stands for the script
@@ -108,6 +112,7 @@ def _read_file(path: str) -> str:
 def examine(wanted: Wanted, around: Surroundings, words: tuple[str, ...], page: Page) -> bool:
     """Look, show, and say whether a job can work here. An interrupt raises KeyboardInterrupt, with nothing left."""
     signal.signal(signal.SIGTERM, _terminated)
+    around.say = page.say
     began = time.monotonic()
     grades: list[Grade] = []
     bad: list[str] = []

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from ddp_run.doctor.reports import Launched, Reports, read_lines
 from ddp_run.doctor.surroundings import Surroundings
 from ddp_run.observe.memory import host_memory
-from ddp_run.plan import node_facts
+from ddp_run.plan import net, node_facts
 from ddp_run.record import file_names
 from ddp_run.record.events import NodesCompared
 from ddp_run.record.journal import read
@@ -97,7 +97,7 @@ def _compared(journal: Path) -> NodesCompared | None:
 def _order(around: Surroundings, bad: Sequence[str]) -> dict[str, Any]:
     try:
         master = around.master()
-    except Exception:  # told by its check; the launch waits for the name
+    except net.Unresolvable:  # told by its check
         master = None
     address = master.ip if master is not None else "127.0.0.1"
     facts = node_facts.collect(around.options, around.environ, address).facts

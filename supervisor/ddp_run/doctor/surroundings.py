@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
@@ -16,6 +16,8 @@ from ddp_run.values.addresses import Resolved
 
 _NVIDIA_SMI_S = 20.0
 """Without nvidia-persistenced, nvidia-smi wakes every GPU first: seconds for each."""
+_ONE_NODE_S, _SEVERAL_NODES_S = 5.0, 120.0
+"""How long a launch waits for a name's address."""
 _DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 
 
@@ -37,6 +39,8 @@ class Surroundings:
     waits: bool = True
     """Whether a name that has no address yet may be waited for."""
     data_paths: tuple[Path, ...] = ()
+    say: Callable[[str], None] = lambda _line: None
+    """Takes a line for the user while a check waits."""
     driver_files: tuple[str, ...] = _DRIVER
     """Any of them shows that NVIDIA's driver is loaded."""
     reports: Reports | None = None
@@ -83,7 +87,8 @@ class Surroundings:
             host, port = options.master
             several = options.max_nodes > 1
             try:
-                self._master = net.resolve(host, port or 0, 30.0 if self.waits else 1.0, several_nodes=several)
+                limit_s = 1.0 if not self.waits else _SEVERAL_NODES_S if several else _ONE_NODE_S
+                self._master = net.resolve(host, port or 0, limit_s, several_nodes=several, say=self.say)
             except net.Unresolvable as error:
                 self._master = error
         if isinstance(self._master, net.Unresolvable):
