@@ -15,11 +15,10 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) || exit
 # export NCCL_SOCKET_IFNAME=eth0   # ip addr shows which interface the nodes share
 # export NCCL_IB_DISABLE=1         # without InfiniBand, if NCCL tries it nevertheless
 
-# ddp-run checks GPUs, ports, names and the way to node 0 by itself; of the data it knows nothing.
-if [ -n "${DATA_PATH:-}" ] && [ ! -r "$DATA_PATH" ]; then
-    echo "DATA_PATH=$DATA_PATH cannot be read on $(hostname)" >&2
-    exit 78
-fi
+# Under a second, without torch; what it says is shown where this host is unfit. Without --quick it tries ranks too.
+doctor=(ddp-run doctor --quick)
+[ -z "${DATA_PATH:-}" ] || doctor+=(--data-path "$DATA_PATH")
+report=$("${doctor[@]}" 2>&1) || { code=$?; echo "$report" >&2; exit "$code"; }
 
 nodes=(--nnodes 1)
 if [ "${NNODES:-1}" != 1 ]; then

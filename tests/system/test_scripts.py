@@ -102,14 +102,14 @@ def test_a_training_is_retried_and_its_code_is_real(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("variables", "code", "said"),
     [
-        ({"DATA_PATH": "/no/such/data"}, 78, "DATA_PATH=/no/such/data cannot be read on "),
+        ({"DATA_PATH": "/no/such/data"}, 78, "fail: data: data /no/such/data: No such file or directory"),
         ({"NNODES": "2", "NODE_RANK": "1"}, 2, "node 1 needs MASTER_ADDR"),
     ],
 )
 def test_checks_before_a_training(shell: Shell, variables: dict[str, str], code: int, said: str) -> None:
     ended, _out, err = shell.run("train_example.sh", "train.py", **variables)
     assert ended == code
-    assert err.startswith(said)
+    assert said in err
 
 
 @pytest.mark.parametrize(("variables", "shown"), [({"MASTER_ADDR": "localhost"}, "localhost -> 127.0.0.1"), ({}, ".")])
