@@ -18,6 +18,7 @@ from ddp_run.supervise.nodes.absent_nodes import AbsentNodes
 from ddp_run.supervise.nodes.agreement import BEAT_S, LOST_S, SOON_S, VERDICTS_S, Decide, Ears, Place, wait
 from ddp_run.supervise.nodes.comparison import Comparison
 from ddp_run.supervise.nodes.failing import line_of, paused_by
+from ddp_run.supervise.nodes.host_clocks import HostClocks, say_what_happened
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import Agreed, End, EndedWell, Failing, Join, Message, Paused, Pong, Report
 from ddp_run.supervise.nodes.other_node import OtherNode
@@ -51,7 +52,7 @@ class Hub:
         """Ranks of this node have started: all nodes have met."""
         self._absent = AbsentNodes(place, ears, self._nodes)
         self._comparison = Comparison(place, ears, self._nodes)
-        self._standstill = Standstill()
+        self._standstill, self._clocks = Standstill(), HostClocks()
         self._reception = Reception(place, ears.loop, self._on_message, self._on_end)
         self._beat()
 
@@ -229,6 +230,7 @@ class Hub:
         self._pings += 1
         moment = time.monotonic()
         stood_s = self._standstill.look(moment)
+        say_what_happened(self._clocks, self._ears)
         self._wait_for_absent(moment)
         self._compare_when_known()
         self._reception.look(moment)

@@ -27,6 +27,7 @@ from ddp_run.supervise.nodes.agreement import (
 )
 from ddp_run.supervise.nodes.dial import Dial
 from ddp_run.supervise.nodes.failing import line_of, paused_by
+from ddp_run.supervise.nodes.host_clocks import HostClocks, say_what_happened
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import Agreed, End, EndedWell, Failing, Join, Message, Paused, Ping, Pong, Report
 from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, of_errno, silence
@@ -69,7 +70,7 @@ class Member:
         self._word: Agreed | None = None
         """What node 0 said last."""
         self._lost: str | None = None
-        self._standstill = Standstill()
+        self._standstill, self._clocks = Standstill(), HostClocks()
         self._watch()
 
     # ------------------------------------------------------------------------------- the run's side
@@ -142,6 +143,7 @@ class Member:
         """Once a second: dial where there is no connection, or it is silent; see whether node 0 is lost."""
         moment = time.monotonic()
         stood_s = self._standstill.look(moment)
+        say_what_happened(self._clocks, self._ears)
         if self._heard_at is not None:
             self._heard_at = min(self._heard_at + stood_s, moment)
         left_s = LOST_S - (moment - self._heard_at) if self._heard_at is not None else LOST_S
