@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,6 @@ from .conftest import Submitted
 
 pytestmark = [pytest.mark.slow_system, pytest.mark.alone]
 
-BATCH = Path(__file__).parents[2] / "scripts" / "slurm.sbatch"
 ONE_TASK = ("--ntasks-per-node=1",)
 
 PLACE = """
@@ -93,37 +91,3 @@ def test_the_time_limit_announces_itself_to_each_rank_once(job: Submitted, slurm
     assert job.said() == dict.fromkeys(range(2), "listening\ngot SIGUSR1\ngot SIGTERM\n")
     wait_until(lambda: all((run.folder / "verdict.json").exists() for run in job.runs()), "both verdicts")
     assert [run.verdict["exit_code"] for run in job.runs()] == [143] * 2
-
-
-# The first time, node 1 loses its ddp-run: the agent's parent.
-LOSES_A_NODE = """
-import os, signal, time
-print("started", os.environ.get("SLURM_RESTART_COUNT", "0"), flush=True)
-if "SLURM_RESTART_COUNT" in os.environ: raise SystemExit
-if os.environ["GROUP_RANK"] == "1":
-    agent = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()
-    os.kill(int(agent[1]), signal.SIGKILL)
-time.sleep(600)
-"""
-
-
-def submit(job: Submitted, program: Path) -> str:
-    environ = "--export=ALL,NPROC_PER_NODE=1,MAX_RETRIES=0"
-    return job.sbatch("--nodes=2", "--time=5", environ, BATCH, program)
-
-
-def test_the_batch_file_requeues_what_a_lost_node_ended(job: Submitted, slurm: Slurm) -> None:
-    number = submit(job, job.script(LOSES_A_NODE))
-    known = slurm.wait_for(number, "COMPLETED", 120)
-    assert known["Restarts"] == "1"
-    first, second = job.runs()[:2], job.runs()[2:]
-    assert 75 in [run.verdict["exit_code"] for run in first if (run.folder / "verdict.json").exists()]
-    assert [run.verdict["exit_code"] for run in second] == [0, 0]
-    assert {text for run in second for text in run.said().values()} == {"started 1\n"}
-
-
-def test_the_batch_file_does_not_requeue_a_mistake_of_the_program(job: Submitted, slurm: Slurm) -> None:
-    number = submit(job, job.script("{}['missing']"))
-    known = slurm.wait_for(number, "FAILED")
-    assert (known["Restarts"], known["ExitCode"]) == ("0", "1:0")
-    assert [run.verdict["cause"] for run in job.runs()] == ["python-exception"] * 2
