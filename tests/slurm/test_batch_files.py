@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +12,7 @@ from .conftest import Run, Submitted
 pytestmark = [pytest.mark.slow_system, pytest.mark.alone]
 
 EXAMPLES = Path(__file__).parents[2] / "scripts" / "examples"
-ONE_NODE, SEVERAL_NODES, ARRAY = (
-    EXAMPLES / f"slurm-{name}.sbatch" for name in ("one-node", "several-nodes", "array")
-)
+ONE_NODE, SEVERAL_NODES, ARRAY = (EXAMPLES / f"slurm-{name}.sbatch" for name in ("one-node", "several-nodes", "array"))
 
 
 def submit(job: Submitted, batch: Path, *words: object, options: tuple[str, ...] = (), env: str = "") -> str:
@@ -125,5 +124,3 @@ def test_several_nodes_are_not_requeued_after_a_mistake_of_the_program(job: Subm
     known = slurm.wait_for(number, "FAILED")
     assert (known["Restarts"], known["ExitCode"]) == ("0", "1:0")
     assert [run.verdict["cause"] for run in runs_of_start(job, number, 0)] == ["python-exception"] * 2
-
-
