@@ -11,7 +11,8 @@ from collections.abc import Callable
 import pytest
 from tests.waiting import limit
 
-from ddp_run.supervise.loop import Caught, Loop
+from ddp_run.supervise import loop as loop_module
+from ddp_run.supervise.loop import Caught, Loop, Wakeup
 
 WAITS_FOR_A_CHILD = """
 import signal, subprocess
@@ -56,3 +57,15 @@ def test_no_signal_is_lost_behind_many_others(deaths: int) -> None:
         assert caught.count(Caught(signal.SIGTERM)) == 1
         assert Caught(signal.SIGCHLD) in caught
         assert loop.wait(0) == []
+
+
+@pytest.mark.parametrize("within_s,times", [(3600.0, 1), (0.0, 2)])
+def test_sigterm_twice_within_a_while_is_one(monkeypatch: pytest.MonkeyPatch, within_s: float, times: int) -> None:
+    """As SLURM sends it at a time limit; Ctrl-C twice is two."""
+    monkeypatch.setattr(loop_module, "_ONE_SIGTERM_S", within_s)
+    caught: list[Wakeup] = []
+    with Loop([signal.SIGTERM, signal.SIGINT]) as loop:
+        for signum in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGINT):
+            os.kill(os.getpid(), signum)
+            caught += loop.wait(0)
+    assert caught == [Caught(signal.SIGTERM)] * times + [Caught(signal.SIGINT)] * 2

@@ -15,9 +15,9 @@ EXAMPLES = Path(__file__).parents[2] / "scripts" / "examples"
 ONE_NODE, SEVERAL_NODES, ARRAY = (EXAMPLES / f"slurm-{name}.sbatch" for name in ("one-node", "several-nodes", "array"))
 
 
-def submit(job: Submitted, batch: Path, *words: object, options: tuple[str, ...] = (), env: str = "") -> str:
+def submit(job: Submitted, batch: Path, *words: object, options: tuple[str, ...] = ()) -> str:
     """The job's number. There are no GPUs, and nothing is tried again."""
-    environ = f"--export=ALL,NPROC_PER_NODE=1,MAX_RETRIES=0{env}"
+    environ = "--export=ALL,NPROC_PER_NODE=1,MAX_RETRIES=0"
     return job.sbatch("--time=5", environ, *options, batch, *words)
 
 
@@ -64,12 +64,11 @@ def runs_of_line(job: Submitted, number: str, line: int) -> list[Run]:
 
 
 def test_an_array_is_a_job_for_each_line(job: Submitted, slurm: Slurm) -> None:
-    """All at the same time on one node, submitted from a shell whose variables give all of them one port."""
+    """All at the same time on one node."""
     (job.cwd / "sweep.txt").write_text("--lr 1e-3 --exit 0\n--lr  1e-4 --exit 9\n--lr 1e-5 --exit 0\n")
     program = job.script(ONE_OF_THREE)
     options = ("--array=1-3", "--nodelist=node1")
-    master = ",MASTER_ADDR=127.0.0.1,MASTER_PORT=29500"
-    number = submit(job, ARRAY, "sweep.txt", program, "--epochs", 3, options=options, env=master)
+    number = submit(job, ARRAY, "sweep.txt", program, "--epochs", 3, options=options)
     states = {1: "COMPLETED", 2: "FAILED", 3: "COMPLETED"}
     known = {line: slurm.wait_for(f"{number}_{line}", state) for line, state in states.items()}
     assert [known[line]["ExitCode"] for line in LINES] == ["0:0", "9:0", "0:0"]

@@ -28,6 +28,7 @@ SHELL_SCRIPTS = [
     for path in sorted(SCRIPTS.rglob("*"))
     if path.is_file() and re.match(rb"#!.*\b(ba)?sh\n", path.read_bytes()[:80])
 ]
+BATCH_FILES = sorted(EXAMPLES.glob("*.sbatch"))
 # In place of ddp-run: writes down the words that a shell made of the line.
 STAND_IN = f"#!{sys.executable}\nimport json, os, sys\njson.dump(sys.argv[1:], open(os.environ['WORDS'], 'w'))\n"
 KUBERNETES = "1.34"
@@ -63,6 +64,19 @@ def by_shell(line: list[str], folder: Path, variables: Mapping[str, str]) -> Opt
     done = subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, timeout=limit(60))
     assert (done.returncode, done.stderr) == (0, "")
     return parse(json.loads((folder / "words").read_text()), {}, torch_rows=torch_rows())
+
+
+def by_sbatch(line: list[str], folder: Path, variables: Mapping[str, str]) -> Options:
+    """The same of a batch file: srun becomes what it starts. As in all of them, ranks and retries can be chosen."""
+    srun = folder / "srun"
+    srun.write_text('#!/bin/sh\n[ "$SRUN_CPUS_PER_TASK" = 12 ] && exec "$@"\n')
+    srun.chmod(0o755)
+    plain = by_shell(["bash", *line], folder, {**variables, "SLURM_CPUS_PER_TASK": "12"})
+    assert (plain.nproc, plain.max_retries) == ("gpu", 2)
+    chosen = {"SLURM_CPUS_PER_TASK": "12", "NPROC_PER_NODE": "3", "MAX_RETRIES": "0"}
+    options = by_shell(["bash", *line], folder, {**variables, **chosen})
+    assert (options.nproc, options.max_retries) == ("3", 0)
+    return options
 
 
 # ------------------------------------------------------------------------------------------ what ddp-run takes
@@ -123,6 +137,36 @@ def test_two_machines(tmp_path: Path) -> None:
     assert "./two-machines.sh 0 10.0.0.7 train.py" in usage.stderr
 
 
+@pytest.mark.parametrize("name,log_dir", [("one-node", None), ("several-nodes", "7.0")])
+def test_slurm(tmp_path: Path, name: str, log_dir: str | None) -> None:
+    script = str(EXAMPLES / f"slurm-{name}.sbatch")
+    options = by_sbatch([script, "train.py", "--name", "a b"], tmp_path, {"SLURM_JOB_ID": "7"})
+    assert (options.script, options.script_args) == ("train.py", ("--name", "a b"))
+    assert options.log_dir == (log_dir and f"ddp-run-logs/{log_dir}")
+
+
+def test_slurm_array(tmp_path: Path) -> None:
+    (tmp_path / "sweep.txt").write_text("--lr 1e-3\n--lr  1e-4 --name *\n")
+    script = str(EXAMPLES / "slurm-array.sbatch")
+    task = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_ID": "9"}
+    options = by_sbatch([script, "sweep.txt", "train.py", "--epochs", "3"], tmp_path, task)
+    assert (options.script, options.script_args) == ("train.py", ("--epochs", "3", "--lr", "1e-4", "--name", "*"))
+    assert options.log_dir == "ddp-run-logs/7_2"
+
+
+@pytest.mark.parametrize("path", BATCH_FILES, ids=lambda path: path.stem)
+def test_slurm_batch_files(path: Path) -> None:
+    """Options end where commands begin, and what the comments propose is a command."""
+    text = path.read_text()
+    first_command = re.search(r"^[^#\n]", text, re.MULTILINE)
+    assert first_command
+    assert "#SBATCH" not in text[first_command.start() :]
+    assert "\n#SBATCH --ntasks-per-node=1 " in text
+    for line in re.findall(r"^# srun ddp-run (.*?)(?: \|\||$)", text, re.MULTILINE):
+        word, *words = line.split()
+        commands.all_commands()[word].make_context(word, words)
+
+
 def test_dockerfile() -> None:
     text = (EXAMPLES / "Dockerfile").read_text()
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
@@ -168,7 +212,7 @@ def test_shellcheck(path: Path) -> None:
 
 
 def test_shell_scripts_are_found() -> None:
-    assert {path.name for path in SHELL_SCRIPTS} >= {"publish", "test", "try", "slurm.sbatch", "two-machines.sh"}
+    assert {path.name for path in SHELL_SCRIPTS} >= {"publish", "test", "try", "slurm-array.sbatch", "two-machines.sh"}
 
 
 def test_the_guide_names_each() -> None:
