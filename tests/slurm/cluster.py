@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from tests.nodes import cluster
@@ -126,8 +127,9 @@ class Slurm:
     def clear(self) -> None:
         """No job is left."""
         if jobs := self.run("squeue", "--noheader", "--format=%i").split():
-            self.run("scancel", "--full", "--signal=KILL", *jobs)
-            self.run("scancel", *jobs)
+            for words in (["--full", "--signal=KILL"], []):
+                with suppress(Failed):  # a job has ended meanwhile
+                    self.run("scancel", *words, *jobs)
         wait_until(lambda: not self.run("squeue", "--noheader"), lambda: f"an empty queue: {self.run('squeue')}", 60)
 
     def _is_idle(self) -> bool:
