@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
+
 from .cluster import CPUS, Slurm
 from .conftest import Run, Submitted
 
@@ -15,10 +17,10 @@ EXAMPLES = Path(__file__).parents[2] / "scripts" / "examples"
 ONE_NODE, SEVERAL_NODES, ARRAY = (EXAMPLES / f"slurm-{name}.sbatch" for name in ("one-node", "several-nodes", "array"))
 
 
-def submit(job: Submitted, batch: Path, *words: object, options: tuple[str, ...] = ()) -> str:
+def submit(job: Submitted, batch: Path, *words: object, options: tuple[str, ...] = (), minutes: int = 5) -> str:
     """The job's number. There are no GPUs, and nothing is tried again."""
     environ = "--export=ALL,NPROC_PER_NODE=1,MAX_RETRIES=0"
-    return job.sbatch("--time=5", environ, *options, batch, *words)
+    return job.sbatch(f"--time={minutes}", environ, *options, batch, *words)
 
 
 # ------------------------------------------------------------------------------------------------- one node
@@ -42,6 +44,28 @@ def test_one_node_ends_with_the_code_of_the_rank(job: Submitted, slurm: Slurm) -
     known = slurm.wait_for(number, "FAILED")
     assert (known["Restarts"], known["ExitCode"]) == ("0", "7:0")
     assert [run.verdict["first_failure"]["rank"] for run in job.runs()] == [0]
+
+
+SAVES = """
+import signal, sys, time
+def save(signum, frame):
+    print("saving", flush=True)
+    time.sleep(2)
+    print("saved", flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+print("listening", flush=True)
+while True: time.sleep(0.1)
+"""
+
+
+def test_one_node_has_its_grace_at_the_time_limit_and_the_output_is_whole(job: Submitted, slurm: Slurm) -> None:
+    number = submit(job, ONE_NODE, job.script(SAVES), minutes=1)
+    job.wait_for("saved", 1)
+    slurm.wait_for(number, "TIMEOUT")
+    assert job.said() == {0: "listening\nsaving\nsaved\n"}
+    wait_until(lambda: "verdict outcome=interrupted" in (job.cwd / "job.out").read_text(), job.output)
+    assert "[rank0]: saved\n" in (job.cwd / "job.out").read_text()
 
 
 # ---------------------------------------------------------------------------------------------------- array

@@ -84,8 +84,8 @@ def test_what_scancel_sends_reaches_each_rank_once_and_preemption_is_143_everywh
 
 def test_the_time_limit_announces_itself_to_each_rank_once(job: Submitted, slurm: Slurm) -> None:
     """`--signal` comes up to a minute early, and a limit is seen within half a minute: SLURM counts in minutes."""
-    program = job.script(LISTEN)
-    number = job.sbatch("--nodes=2", *ONE_TASK, "--time=1", "--signal=USR1@30", f"--wrap=srun ddp-run {program} 0")
+    wrapped = f"trap : TERM; srun ddp-run {job.script(LISTEN)} 0"
+    number = job.sbatch("--nodes=2", *ONE_TASK, "--time=1", "--signal=USR1@30", f"--wrap={wrapped}")
     job.wait_for("got SIGTERM", 2)
     slurm.wait_for(number, "TIMEOUT", 60)
     assert job.said() == dict.fromkeys(range(2), "listening\ngot SIGUSR1\ngot SIGTERM\n")
