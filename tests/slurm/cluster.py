@@ -33,6 +33,7 @@ OF_A_JOB = re.compile(
 
 # proctrack/pgid: signals reach the tasks' process groups, as with proctrack/cgroup the tasks alone (proctrack/linuxproc
 # sends each to every process of a task, so that torch's agent dies of SIGUSR1 whoever started it).
+# KillWait: more than the 5 s for which a node that heard of the stop from another waits for its agent.
 # cred_expire: a job that was put back into the queue waits so many seconds before it starts again (default: 120).
 CONFIGURATION = """
 ClusterName=tests
@@ -55,7 +56,7 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.%n.log
 SlurmdParameters=config_overrides
 ReturnToService=2
-KillWait=5
+KillWait=20
 NodeName=node[0-{last}] CPUs={cpus} RealMemory=1000 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 """
