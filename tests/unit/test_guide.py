@@ -1,4 +1,4 @@
-"""What the guide says must exist: pages, sections, commands, options, variables, scripts; and no cause is left out."""
+"""What the guide says must exist: pages, sections, options, variables, scripts; and no cause is left out."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import ast
 import importlib.util
 import mmap
 import re
-import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from ddp_run import commands
 from ddp_run.judge import catalogue
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.record import host_failures
-from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row, all_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,8 +67,6 @@ READ_BY_NOBODY = {"NCCL_TIMEOUT", "NCCL_TREE_THRESHOLD", "TORCH_DIST_TIMEOUT"}
 READ_BY_DDP_RUN = {host_failures.VARIABLE}
 NO_VARIABLES = {"CAP_SYS_PTRACE", "PAGE_RETIREMENT", "ROW_REMAPPER"}
 
-VALUES = {"SLURM_JOB_ID": "42", "node0": "10.0.0.7"}
-"""Of the variables in the guide's command lines."""
 OF_OTHER_PROGRAMS = {
     *("--cpus-per-task", "--gpus-per-node", "--mem", "--ntasks-per-node", "--signal"),  # SLURM
     *("--ipc", "--network", "--shm-size"),  # docker
@@ -83,56 +78,9 @@ def _blocks(language: str) -> list[str]:
     return [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
 
 
-def _commands(text: str) -> list[list[str]]:
-    """The words after each `ddp-run` that a shell would start: `;`, `|`, `&&` and redirections end a command."""
-    found = []
-    for line in text.replace("\\\n", " ").splitlines():
-        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-        lexer.whitespace_split = True
-        current: list[str] = []
-        for word in [*lexer, ";"]:
-            if re.fullmatch(r"[();<>|&]+", word):
-                while current and (re.match(r"\w+=", current[0]) or current[0] == "srun"):
-                    current.pop(0)
-                if word.startswith(">") and current[-1:] == ["2"]:
-                    current.pop()  # the 2 of `2>`
-                if current[:1] == ["ddp-run"]:
-                    found.append([re.sub(r"\$(\w+)", lambda name: VALUES[name[1]], each) for each in current[1:]])
-                current = []
-            else:
-                current.append(word)
-    return found
-
-
-COMMAND_LINES = [words for block in _blocks("sh") for words in _commands(block)]
-
-
 @pytest.fixture(scope="module")
 def rows() -> tuple[Row, ...]:
     return torch_rows()
-
-
-def test_commands_are_found_in_a_shells_words() -> None:
-    text = "A=1 ddp-run -m x   # no\nsrun ddp-run \\\n    y 2> e | grep ddp-run\nulimit -n 5 && ddp-run z; echo ddp-run"
-    assert _commands(text) == [["-m", "x"], ["y"], ["z"]]
-
-
-@pytest.mark.parametrize("words", COMMAND_LINES, ids=" ".join)
-def test_command_lines_are_understood(rows: tuple[Row, ...], words: list[str]) -> None:
-    if words[0] in commands.names():
-        command = commands.all_commands()[words[0]]
-        context = command.make_context(words[0], list(words[1:]))
-        causes = {name for each in catalogue.catalogue() for name in (each.rule.name, each.rule.code)}
-        assert set(context.params.get("words", ())) <= {*causes, "NAME"}
-        return
-    options = parse(words, {}, torch_rows=rows, read_file=lambda path: Path(path).read_text())
-    assert options.script == "train.py" or (ROOT / (options.script or "")).is_file()
-    assert options.given
-
-
-def test_there_are_command_lines() -> None:
-    assert len(COMMAND_LINES) > 25
-    assert {words[0] for words in COMMAND_LINES} >= {"explain", "rules"}
 
 
 def test_options_exist(rows: tuple[Row, ...]) -> None:

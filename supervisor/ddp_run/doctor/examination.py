@@ -88,7 +88,8 @@ def _options(words: tuple[str, ...], environ: Mapping[str, str]) -> tuple[Option
             (*words, str(RANK_PROGRAM)), environ, torch_rows=torch_rows(), read_file=_read_file, projects=project_files
         )
     except HelpWanted:
-        raise Refused((Problem("DDP101", "ddp-run doctor --help shows the doctor's help"),), words) from None
+        helps = ("ddp-run doctor --help   # of the doctor, in front of a launch's options",)
+        raise Refused((Problem("DDP101", "this is the place for a launch's options", helps=helps),), words) from None
     except Refused as refused:  # what it advises may show the program that stands for the script
         problems = [
             replace(each, helps=tuple(text for text in each.helps if str(RANK_PROGRAM) not in text))

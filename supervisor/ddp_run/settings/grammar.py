@@ -262,7 +262,7 @@ def _unknown_problems(argv: Sequence[str], unknown: Sequence[str], rows: Sequenc
             problems.append(Problem("DDP101", title, word, _UNKNOWN, notes=notes, helps=helps))
             continue
         if moved is None or any(problem.label == _SCRIPTS for problem in problems):
-            helps = ("ddp-run --help lists all options",) if moved is None else ()
+            helps = ("ddp-run --help   # all options",) if moved is None else ()
             problems.append(Problem("DDP101", title, word, _UNKNOWN, helps=helps))
         else:
             notes = ("the script's own options go after it",)
