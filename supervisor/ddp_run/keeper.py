@@ -1,10 +1,11 @@
-"""Ends a job's processes when ddp-run itself cannot. Runs alone: `python -I -S keeper.py RUN_ID FOLDER…`.
+"""Ends a job's processes when ddp-run itself cannot. Runs alone: `python -I -S keeper.py RUN_ID PIDS FOLDER…`.
 
 Its standard input is a pipe whose other end only ddp-run holds. `q` on it means a regular end. End of file without
 that means that ddp-run died, with -9 or by the out-of-memory killer: then every process that carries this run's id in
 its environment gets SIGKILL, and every one that was below ddp-run when this process looked last, as daemons may have
 no environment. (The agent, the ranks and their forked workers have PDEATHSIG besides; programs that they started have
-not.) The folders, of ddp-run's socket and of the ranks' boards, are removed then.
+not.) PIDS, joined by commas, are of processes that were below ddp-run before the job was: they are let be. The folders,
+of ddp-run's socket and of the ranks' boards, are removed then.
 
 `s` on the pipe means that ddp-run was told to stop. Where it does not come to that, because it waits in the kernel (its
 log folder's server does not answer, say: state D), the job is told here, by SIGTERM and after the grace by SIGKILL.
@@ -43,8 +44,11 @@ def carriers(mark: bytes) -> list[int]:
     return found
 
 
-def below(root: int) -> dict[int, bytes]:
-    """Pids of what main threads below a process have started or taken over, with when each began: pids come again."""
+def below(root: int, but: frozenset[int] = frozenset()) -> dict[int, bytes]:
+    """Pids of what main threads below a process have started or taken over, with when each began: pids come again.
+
+    Without `but`, and what is below those.
+    """
     found: dict[int, bytes] = {}
     waiting = [root]
     while waiting and len(found) < _MOST:
@@ -55,7 +59,7 @@ def below(root: int) -> dict[int, bytes]:
             continue
         for pid in map(int, children):
             began = began_at(pid)
-            if began is not None and pid not in found and pid != os.getpid():
+            if began is not None and pid not in found and pid not in but and pid != os.getpid():
                 found[pid] = began
                 waiting.append(pid)
     return found
@@ -82,7 +86,7 @@ def cannot_stop(pid: int, told: bool) -> bool:
     return told and status.get(b"State", b"").startswith(b"D")
 
 
-def last_look(supervisor: int, mark: bytes) -> dict[int, bytes] | None:
+def last_look(supervisor: int, mark: bytes, but: frozenset[int]) -> dict[int, bytes] | None:
     """Wait for ddp-run's end: who was below it when it died, as `below` has it; null where it ended regularly."""
     told, stuck_s, wait_s, known = False, 0, _FIRST_LOOK_S, dict[int, bytes]()
     while True:
@@ -91,7 +95,7 @@ def last_look(supervisor: int, mark: bytes) -> dict[int, bytes] | None:
             if said != b"s":
                 return None if said == b"q" else known
             told = True
-        known = below(supervisor)
+        known = below(supervisor, but)
         wait_s = min(2 * wait_s, _LOOK_S)
         if not cannot_stop(supervisor, told):
             stuck_s = 0
@@ -104,12 +108,12 @@ def last_look(supervisor: int, mark: bytes) -> dict[int, bytes] | None:
             end(mark, known)
 
 
-def main(run_id: str, folders: list[Path]) -> None:
+def main(run_id: str, but: frozenset[int], folders: list[Path]) -> None:
     """Wait for the end of the pipe, then end what is left."""
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
     mark = b"DDP_RUN_ID=" + run_id.encode()
-    known = last_look(os.getppid(), mark)
+    known = last_look(os.getppid(), mark, but)
     if known is None:
         return
     try:
@@ -147,4 +151,4 @@ def tell(pids: set[int], signum: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], [Path(word) for word in sys.argv[2:]])
+    main(sys.argv[1], frozenset(map(int, filter(None, sys.argv[2].split(",")))), [Path(word) for word in sys.argv[3:]])

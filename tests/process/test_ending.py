@@ -25,6 +25,7 @@ def alive():
     return [pid for pid in pids if processes.is_alive(pid)]
 
 daemon = "import os, time; os.fork() and os._exit(0); os.setsid(); print(os.getpid(), flush=True); time.sleep(300)"
+brought_along = children.BroughtAlong()
 children.become_subreaper()
 one = subprocess.Popen(["sleep", "300"])
 other = subprocess.Popen([sys.executable, "-c", daemon], stdout=subprocess.PIPE, env={})
@@ -57,7 +58,7 @@ def test_the_last_resort_needs_no_free_descriptor() -> None:
             while True: taken.append(os.dup(2))
         except OSError:
             pass
-        nothing_left = children.kill_everything_below()
+        nothing_left = children.kill_everything_below(brought_along)
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         print(nothing_left, alive())
     """
@@ -71,7 +72,8 @@ def test_the_last_resort_needs_no_free_descriptor() -> None:
 def test_without_proc_the_last_resort_says_that_it_does_not_know() -> None:
     program = """
         subprocess.run(["mount", "-t", "tmpfs", "none", "/proc"], check=True)
-        print(children.kill_everything_below(), processes.descendants(), processes.find_ranks(one.pid), alive() == pids)
+        nothing_left = children.kill_everything_below(brought_along)
+        print(nothing_left, processes.descendants(), processes.find_ranks(one.pid), alive() == pids)
         for pid in pids: os.kill(pid, signal.SIGKILL)
     """
     assert run(program, "unshare", "--mount") == "False [] [] True\n"
@@ -103,7 +105,7 @@ for pid in pids: os.kill(pid, signal.SIGKILL)
 while alive(): time.sleep(0.01)
 quiet = subprocess.DEVNULL
 helpers = HelperProcesses()
-keeper = children.Keeper("{run}", [Path("{folder}")], helpers)
+keeper = children.Keeper("{run}", [Path("{folder}")], helpers, brought_along)
 keeper.start()
 carrier = subprocess.Popen(["sleep", "300"], env={{"DDP_RUN_ID": "{run}"}}, stdout=quiet, stderr=quiet)
 print(carrier.pid)
@@ -152,7 +154,7 @@ def started(words):
     return subprocess.Popen(words, stdout=subprocess.PIPE, env={})
 
 children.become_subreaper()
-keeper = children.Keeper(sys.argv[1], [Path(sys.argv[2])], HelperProcesses())
+keeper = children.Keeper(sys.argv[1], [Path(sys.argv[2])], HelperProcesses(), children.BroughtAlong())
 keeper.start()
 daemon = "import os, time; os.fork() and os._exit(0); os.setsid(); print(os.getpid(), flush=True); time.sleep(300)"
 child = "import subprocess, time; p = subprocess.Popen(['sleep', '300'], env={})\\n"

@@ -14,7 +14,7 @@ import pytest
 
 from tests.waiting import limit, wait_until
 
-from .conftest import TRAIN, Launcher, Running, carriers, cases
+from .conftest import DDP_RUN, TRAIN, Launcher, Running, carriers, cases
 
 # Each rank has a child of its own, which outlives it where nobody cares.
 CHILDREN = """
@@ -154,3 +154,49 @@ def test_files_of_a_killed_supervisor_hold_everything(ddp: Launcher) -> None:
     assert running.folder is not None
     lines = (running.folder / "attempt_0/rank_0/stdout.log").read_text().splitlines()
     assert lines == [str(i) for i in range(len(lines))], "an unbroken count"
+
+
+LAST_LINE = """
+import os, sys, time
+if os.environ["RANK"] == "1": sys.exit(7)
+time.sleep(300)
+"""
+
+
+PIPELINE = "sed -u s/^/=/ | tee err.log >&2"
+
+
+@pytest.mark.parametrize("reader", ["tee err.log >&2", pytest.param(PIPELINE, marks=pytest.mark.slow_system)])
+def test_what_a_shell_put_below_ddp_run_reads_its_last_line(ddp: Launcher, reader: str) -> None:
+    """bash starts these in the process that then becomes ddp-run, so they are its children."""
+    script = ddp.script(LAST_LINE)
+    line = f"exec {DDP_RUN} --nproc-per-node 2 {script} 2> >({reader})"
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=ddp.cwd, env=ddp.environ({}), capture_output=True, text=True, timeout=limit(120)
+    )
+    assert done.returncode == 7
+    assert "verdict outcome=failed" in done.stderr.splitlines()[-1]
+    assert (ddp.cwd / "err.log").read_text() == done.stderr
+    (events,) = ddp.cwd.glob("ddp-run-logs/2*/events.jsonl")
+    assert '"leftovers"' not in events.read_text()
+
+
+@pytest.mark.parametrize("how", ["stay", pytest.param("end", marks=pytest.mark.slow_system)])
+def test_what_a_script_put_into_the_background_is_let_be(ddp: Launcher, how: str) -> None:
+    """Also where ddp-run is killed: its keeper ends the job alone."""
+    line = f"sleep 300 & echo $!; exec {DDP_RUN} --nproc-per-node 2 {ddp.script(CHILDREN)} {how}"
+    with subprocess.Popen(
+        ["bash", "-c", line], cwd=ddp.cwd, env=ddp.environ({}), stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        background = int(launcher.stdout.readline())
+        try:
+            assert "ready" in launcher.stdout.readline()
+            run_id = (ddp.cwd / "ddp-run-logs" / "latest").resolve().name
+            if how == "stay":
+                launcher.kill()
+            assert launcher.wait(limit(120)) == (-signal.SIGKILL if how == "stay" else 0)
+            wait_until(lambda: not carriers(run_id), "the end of the job")
+            assert Path(f"/proc/{background}/cmdline").read_bytes().startswith(b"sleep")
+        finally:
+            os.kill(background, signal.SIGKILL)

@@ -160,6 +160,26 @@ def below(*, but: Iterable[int] = ()) -> list[int] | None:
     return [pid for pid in found if pid not in left_out and looks[pid][0] not in _ENDED]
 
 
+def tree(root: int) -> set[int]:
+    """Pids of what was started below a process, without itself. Reads those alone, where `below` reads all of /proc."""
+    found, waiting = set[int](), [root]
+    while waiting:
+        for thread in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+            try:
+                started = {int(word) for word in thread.read_bytes().split()} - found
+            except OSError:
+                continue
+            found |= started
+            waiting += started
+    return found
+
+
+def began(pid: int) -> int | None:
+    """When a process began, in ticks since the boot (proc(5), starttime): pids come again. Null where it has ended."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields is not None and fields[0] not in _ENDED else None
+
+
 def describe(pid: int) -> str:
     """Pid and command line of a process without its secrets, for a note; its name alone where it waits in the kernel.
 

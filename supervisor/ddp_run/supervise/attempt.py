@@ -87,6 +87,7 @@ class Attempt:
     output: Output
     tailer: Tailer
     keeper: children.Keeper
+    brought_along: children.BroughtAlong
     helpers: HelperProcesses
     places: tuple[str, ...] = ()
     """Paths whose free space is of interest after a death."""
@@ -363,7 +364,7 @@ class Attempt:
 
     def _not_the_jobs(self) -> Set[int]:
         """Pids below us that are not the job's."""
-        return {*self.earlier_pids, *self.helpers.pids} - set(self._ranks.living.values())
+        return {*self.earlier_pids, *self.helpers.pids, *self.brought_along.pids} - set(self._ranks.living.values())
 
     # ------------------------------------------------------------------------------- the end
 

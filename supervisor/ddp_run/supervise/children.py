@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
-from ddp_run.observe.processes import below, send_signal
+from ddp_run.observe.processes import began, below, send_signal, tree
 from ddp_run.values.helper_process import (
     HelperProcess,
     HelperProcesses,
@@ -32,12 +32,34 @@ def become_subreaper() -> bool:
 
 
 @final
+class BroughtAlong:
+    """What was below ddp-run before it started anything, and what is below that: not the job's, and let be.
+
+    A shell makes it in the process that becomes ddp-run: the `tee` of `ddp-run … 2> >(tee log)`, which is to read
+    ddp-run's last line, or what a script has put into the background before its `exec ddp-run …`.
+    """
+
+    def __init__(self) -> None:
+        self._began = {pid: began(pid) for pid in tree(os.getpid())}
+
+    @property
+    def pids(self) -> set[int]:
+        """Those that live."""
+        living = {pid for pid, at in self._began.items() if at is not None and began(pid) == at}
+        return living.union(*map(tree, living))
+
+
+@final
 class Keeper:
     """The process that ends the job's processes should ddp-run itself be killed: `ddp_run/keeper.py`."""
 
-    def __init__(self, run_id: str, folders: Sequence[Path], helpers: HelperProcesses) -> None:
+    def __init__(
+        self, run_id: str, folders: Sequence[Path], helpers: HelperProcesses, brought_along: BroughtAlong
+    ) -> None:
         """`folders`: of ddp-run's socket and of the ranks' boards; removed at the end."""
-        self._argv = [sys.executable, "-I", "-S", str(_KEEPER), run_id, *map(str, folders)]
+        self._brought_along = brought_along
+        others = ",".join(map(str, sorted(brought_along.pids)))
+        self._argv = [sys.executable, "-I", "-S", str(_KEEPER), run_id, others, *map(str, folders)]
         self._helpers = helpers
         self._process: HelperProcess | None = None
         self._starts = 0
@@ -71,7 +93,7 @@ class Keeper:
 
     def dismiss(self) -> None:
         """This run ends: see the keeper go where nothing is left of the job. Else it does its work when we are gone."""
-        if self._process is None or below(but={self._process.pid}) != []:
+        if self._process is None or below(but={self._process.pid, *self._brought_along.pids}) != []:
             return
         if self._process.tell(b"q") and reap(self._process.pid):
             self._process.close()
@@ -79,8 +101,8 @@ class Keeper:
             self._process.end()
 
 
-def kill_everything_below() -> bool:
-    """SIGKILL for all descendants, as a last resort; whether nothing is left, as far as that can be seen.
+def kill_everything_below(brought_along: BroughtAlong) -> bool:
+    """SIGKILL for all descendants but those, as a last resort; whether nothing is left, as far as that can be seen.
 
     Raises nothing: it needs one descriptor, and takes that of standard input.
     """
@@ -89,7 +111,7 @@ def kill_everything_below() -> bool:
     except OSError:
         pass
     for _ in range(20):
-        left = below()
+        left = below(but=brought_along.pids)
         if not left:
             return left is not None
         send_signal(left, signal.SIGKILL)

@@ -87,6 +87,7 @@ def supervise(
 
     `begun` gets the run's folder as soon as there is one.
     """
+    brought_along = children.BroughtAlong()
     children.become_subreaper()
     with ExitStack() as stack:
         trusted = "log_dir" in plan.options.given
@@ -97,11 +98,11 @@ def supervise(
         stack.callback(journal.close)
         loop = stack.enter_context(Loop(HANDLED_SIGNALS))
         inbox = stack.enter_context(Inbox())
-        job = _Job(plan, tuple(argv), environ, tuple(warnings), folder, journal, loop, inbox, stack)
+        job = _Job(plan, tuple(argv), environ, tuple(warnings), folder, journal, loop, inbox, stack, brought_along)
         try:
             return job.run()
         except Exception:
-            children.kill_everything_below()
+            children.kill_everything_below(brought_along)
             sys.stderr.write("ddp-run: internal error; the job was killed; its files: " + str(folder.path) + "\n")
             import traceback
 
@@ -123,6 +124,7 @@ class _Job:
     loop: Loop
     inbox: Inbox
     stack: ExitStack
+    brought_along: children.BroughtAlong
     output: Output = field(init=False)
     _sinks: tuple[EventSink, ...] = ()
     known_status: int | None = None
@@ -148,7 +150,7 @@ class _Job:
     def run(self) -> int:
         self._retries = Retries(self.plan, lambda: self._nodes is not None)
         self.output = Output(console_settings(self.plan.options), self.environ, self.loop)
-        self.keeper = children.Keeper(self.folder.run_id, self.inbox.board_folders, self._helpers)
+        self.keeper = children.Keeper(self.folder.run_id, self.inbox.board_folders, self._helpers, self.brought_along)
         self.stack.callback(self.keeper.dismiss)
         self._sinks = (self.journal.record, self.output.tell)
         self._interlude = Interlude(self.loop, self._emit, self._reaped, self.output.console.suspend)
@@ -220,6 +222,7 @@ class _Job:
             places=places(self.environ, self.folder),
             earlier_pids=self._not_ended,
             keeper=self.keeper,
+            brought_along=self.brought_along,
             helpers=self._helpers,
             hang_timeout_s=options.hang_timeout_s,
         )
