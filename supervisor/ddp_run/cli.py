@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ddp_run import __version__, commands
-from ddp_run.values.problem import Problem, Refused, render
+from ddp_run.values.problem import Problem, Refused, nearest, render
 from ddp_run.values.terminal import colour, columns, open_what_is_closed
 from ddp_run.values.this_system import why_not_here
 
@@ -58,7 +59,11 @@ def run(words: Sequence[str]) -> int:
     if len(words) == 2 and words[0] == "help" and words[1] in commands.names() and not _is_program("help"):
         words = [words[1], "--help"]
     if not words or words[0] not in commands.names():
-        return launch(tuple(words))
+        try:
+            return launch(tuple(words))
+        except Refused as refused:
+            problems = tuple(_with_commands_meant(each, words) for each in refused.problems)
+            raise Refused(problems, refused.argv) from None
     if _is_program(words[0]):
         raise Refused((_ambiguous(words[0]),), tuple(words))
     return commands.run(list(words))
@@ -100,6 +105,14 @@ def _help(*, whole: bool) -> int:
     text = whole_help if whole else short_help
     sys.stdout.write(text(rows, commands.listing(), columns()) + note)
     return 0
+
+
+def _with_commands_meant(problem: Problem, words: Sequence[str]) -> Problem:
+    """Where the first word is no script that exists: it may be a command with a letter wrong."""
+    if not words or problem.word != 0 or problem.code != "DDP102":
+        return problem
+    meant = nearest(words[0], commands.names(), count=1)
+    return replace(problem, helps=(*problem.helps, *(f"ddp-run {name}   # the command" for name in meant)))
 
 
 def _ambiguous(word: str) -> Problem:

@@ -50,6 +50,25 @@ def test_the_command_as_a_module(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, f"ddp-run {ddp_run.__version__}\n")
 
 
+def test_a_command_with_a_letter_wrong(tmp_path: Path) -> None:
+    done = run(tmp_path, "dcotor")
+    assert done.returncode == 2
+    assert done.stderr.endswith("help: ddp-run doctor   # the command\n")
+    assert "the command" not in run(tmp_path, "--standalone", "dcotor").stderr
+
+
+def test_a_dry_run_lists_what_was_set_in_the_order_of_the_help(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    words = ("--max-retries=1", "--master-port=29511", "--master-addr=127.0.0.1", "--nproc-per-node=2", "train.py")
+    lines = run(tmp_path, "--dry-run", *words).stdout.splitlines()[1:5]
+    assert [line.split() for line in lines] == [
+        ["nproc-per-node", "2", "--nproc-per-node"],
+        ["master-addr", "127.0.0.1", "--master-addr"],
+        ["master-port", "29511", "--master-port"],
+        ["max-retries", "1", "--max-retries"],
+    ]
+
+
 def test_help_of_a_command(tmp_path: Path) -> None:
     assert run(tmp_path, "help", "explain").stdout == run(tmp_path, "explain", "--help").stdout
 

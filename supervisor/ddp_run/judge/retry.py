@@ -63,7 +63,8 @@ def decide(
     if policy == "by-cause" and verdict.retry is not None and not verdict.retry.helps:
         return Decision(False, verdict.retry.reason)
     if retries_left <= 0:
-        return Decision(False, f"all {asked} retries used (--max-retries)")
+        used = "the one retry is used" if asked == 1 else f"all {asked} retries are used"
+        return Decision(False, f"{used} (--max-retries)")
     if policy == "by-cause" and _stands_still([*earlier, verdict]):
         return Decision(False, f"{_SAME_ENDS} attempts failed the same way and none got further")
     if policy == "always":

@@ -25,9 +25,11 @@ def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None, node: Nod
     options = plan.options
     folder = log_dir(options) / (run_id or "RUN") / "attempt_0"
     settings: dict[str, Any] = {
-        name: {"value": _plain(setting.value), "origin": setting.origin} for name, setting in options.settings.items()
+        row.dest: {"value": _plain(setting.value), "origin": setting.origin}
+        for row in options.rows
+        if (setting := options.settings.get(row.dest)) is not None
     }
-    if plan.master is not None:
+    if plan.master not in (None, options.settings["master_addr"].value):
         settings["master_addr"]["resolved"] = plan.master
     variables = (*plan.environment, *plan.by_torch)
     values = redact_mapping({each.name: each.value for each in variables})
