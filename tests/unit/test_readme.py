@@ -16,7 +16,7 @@ from tests.waiting import limit
 
 from ddp_run import commands
 from ddp_run.evidence.model import Quote
-from ddp_run.judge import catalogue, diagnose
+from ddp_run.judge import catalogue, diagnose, hung
 from ddp_run.judge.verdict import Collateral, FirstFailure, Verdict
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
@@ -106,7 +106,7 @@ def test_every_code_is_in_the_change_log() -> None:
 def test_exit_codes_are_those_of_the_code() -> None:
     table = README.partition("### Exit codes\n")[2].partition("###")[0]
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
-    assert listed == {0, 1, diagnose.USAGE, diagnose.LOST, job._INTERNAL_ERROR, diagnose.UNFIT}
+    assert listed == {0, 1, diagnose.USAGE, diagnose.LOST, hung.CODE, job._INTERNAL_ERROR, diagnose.UNFIT}
 
 
 def test_links_lead_somewhere() -> None:
