@@ -29,8 +29,9 @@ def test_a_command_may_be_words() -> None:
 
 
 def test_our_example_is_valid() -> None:
+    """Where nothing is set, too: documents show a dry run of it."""
     file = TOP / "scripts" / "examples" / "vast-launch.toml"
-    config = read_config(str(file), file.read_text(), {"WANDB_API_KEY": "x"})
+    config = read_config(str(file), file.read_text(), {})
     assert config.command.startswith("ddp-run ")
 
 
