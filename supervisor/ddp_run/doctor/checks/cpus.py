@@ -56,7 +56,10 @@ def counted(present: int, usable: int, quota: float | None, ranks: int) -> Findi
     if quota is not None and quota < usable:
         note = f"programs see {usable} CPUs and may start a worker for each: they would be throttled"
         return warned("CPUs", value, note, f"num_workers of DataLoader: at most {workers(quota, ranks)} for each rank")
-    return Finding("CPUs", value, against=f"num_workers of DataLoader: up to {workers(fewest, ranks)} for each rank")
+    for_workers = workers(fewest, ranks)
+    none_left = "all are the ranks' own: workers of DataLoader would share them"
+    many = f"num_workers of DataLoader: up to {for_workers} for each rank"
+    return Finding("CPUs", value, against=many if for_workers else none_left)
 
 
 def workers(cpus: float, ranks: int) -> int:
