@@ -11,13 +11,6 @@ from ddp_run.record.events import Event, NodesCompared
 from ddp_run.values.node_fact import Known
 
 _MOST = 2
-_TOGETHER = frozenset(
-    {"rendezvous-timeout", "store-lost", "peer-died", "process-group-misuse", "hang", "ddp-shape-mismatch"}
-    | {"collective-mismatch", "nccl-init", "nccl-network", "nccl-timeout-hang", "gloo-network", "gloo-timeout-hang"}
-)
-"""How ranks fail that do not do the same."""
-_LOADING = frozenset({"version-mismatch", "import-error", "native-abort", "segfault", "checkpoint-mismatch"})
-"""What other versions of libraries do to a rank alone."""
 
 
 def noted(verdict: Verdict, events: Sequence[Event]) -> Verdict:
@@ -32,12 +25,12 @@ def noted(verdict: Verdict, events: Sequence[Event]) -> Verdict:
 
 
 def _may_explain(name: str, rule: Rule) -> bool:
-    together = rule.name in _TOGETHER
+    together = rule.unlike == "together"
     match name:
         case Known.SCRIPT:
             return together or rule.area is Area.USER_CODE or rule.name == "checkpoint-mismatch"
         case Known.PYTHON | Known.TORCH | Known.CUDA:
-            return together or rule.name in _LOADING
+            return together or rule.unlike == "loading"
         case "TORCH_DISTRIBUTED_DEBUG":
             return together
         case _:  # NCCL's, which gloo does not read

@@ -51,6 +51,9 @@ class Rule:
 
     `host`: whether this speaks against the host that it happened on, whatever program runs there: where it has happened
     once, or only where several runs had it.
+
+    `unlike`: whether nodes that differ may be the reason: because ranks that do not do the same fail so (`together`),
+    or because other versions of libraries do this to a rank alone (`loading`).
     """
 
     code: str
@@ -62,6 +65,7 @@ class Rule:
     supersedes: tuple[str, ...] = ()
     consequence: bool = False
     host: Literal["once", "repeated"] | None = None
+    unlike: Literal["together", "loading"] | None = None
 
 
 @frozen

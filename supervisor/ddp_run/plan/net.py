@@ -6,7 +6,6 @@ import errno
 import ipaddress
 import json
 import os
-import select
 import socket
 import time
 from collections.abc import Callable, Collection
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ddp_run.values.addresses import Resolved, is_local, literal_address
-from ddp_run.values.helper_process import fork, reap
+from ddp_run.values.helper_process import answer_of, fork
 
 _T = TypeVar("_T")
 
@@ -166,16 +165,8 @@ def _bounded(call: Callable[[], object], limit_s: float) -> Any:
 
     Not a thread: the agent is started with work between fork and exec, when no other thread may hold a lock.
     """
-    process = fork(lambda fd: _answer(call, fd), limit_s)
-    try:
-        said, over = process.read()
-        while not over and not process.late:
-            select.select([process.fd], [], [], max(0.0, process.deadline - time.monotonic()))
-            said, over = process.read()
-    finally:
-        process.end()
-        reap(process.pid)
-    if not over or not said:
+    said = answer_of(fork(lambda fd: _answer(call, fd), limit_s))
+    if not said:
         raise _NotReady(f"no answer in {limit_s:.0f} s")
     kind, value = json.loads(said)
     match kind:

@@ -57,6 +57,12 @@ def likely_mistakes(options: Options, environ: Mapping[str, str]) -> list[str]:
     return [line for ask in _functions("likely_mistakes") for line in ask(options, environ)]
 
 
+def whole_number(environ: Mapping[str, str], name: str) -> int | None:
+    """A variable's value; null where it is not set, or no number without a sign."""
+    text = environ.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
 def _functions(name: str) -> Iterator[Callable[..., Any]]:
     for found in pkgutil.iter_modules(schedulers.__path__):
         module = importlib.import_module(f"{schedulers.__name__}.{found.name}")

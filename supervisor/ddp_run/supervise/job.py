@@ -393,6 +393,8 @@ class _Job:
 
     def _keep_against_host(self, verdict: Verdict) -> None:
         """Node 0 tells of all hosts: it has the verdict of all nodes."""
+        if verdict.cause is None:
+            return
         from ddp_run.supervise import host_record
 
         if self.journal.events and (self._nodes is None or self._nodes.where() is None):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import select
 import signal
 import subprocess
 import time
@@ -65,6 +66,10 @@ class HelperProcess:
         got, over = self.take()
         self._held += got
         return self._held, over
+
+    def wait(self) -> None:
+        """Until it says more or ends, for as long as its time is not over; where there is no loop to wait in."""
+        select.select([self.fd], [], [], max(0.0, self.deadline - time.monotonic()))
 
     @property
     def late(self) -> bool:
@@ -156,6 +161,19 @@ def spawn(argv: Sequence[str], *, outlives_us: bool) -> HelperProcess:
     os.set_blocking(fd, False)
     os.set_blocking(stdin, False)
     return HelperProcess(process.pid, fd, stdin)
+
+
+def answer_of(process: HelperProcess) -> bytes | None:
+    """All that it says, where there is no loop to wait in; null where its time is over first. It is no more then."""
+    try:
+        said, over = process.read()
+        while not over and not process.late:
+            process.wait()
+            said, over = process.read()
+    finally:
+        process.end()
+        reap(process.pid)
+    return said if over else None
 
 
 def libc_prctl() -> Callable[[int, int, int, int, int], int]:

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
+from ddp_run.commands.completion.cases import CASES, patterns
 from ddp_run.commands.completion.grammar import Context, Grammar, Takes
 
 _HEAD = """\
 # Completion of ddp-run for bash:  eval "$(ddp-run completion bash)"
 
-# What an option takes: sets kind and list.
-_ddp_run_option() {
-    local name=$2
-    [[ $name == --* ]] && name=${name//_/-}
-    kind=nothing list=
-    case "$1 $name" in
-%(options)s
-    esac
-}
-
-_ddp_run_context() {
-    case "$1" in
-%(contexts)s
-    esac
-}
 """
 _BODY = r"""
 _ddp_run_offer() {
@@ -99,7 +85,7 @@ complete -F _ddp_run ddp-run
 def script(grammar: Grammar) -> str:
     """The whole script."""
     options = [
-        f"        {_patterns(context, flags)}) {_takes('kind', 'list', takes)} ;;"
+        f"        {patterns(context, flags)}) {_takes('kind', 'list', takes)} ;;"
         for context in grammar.contexts
         for flags, takes in ((option.flags, option.takes) for option in context.options)
         if takes.kind != "nothing"
@@ -109,12 +95,8 @@ def script(grammar: Grammar) -> str:
         for context in grammar.contexts
     ]
     names = " ".join(context.name for context in grammar.commands)
-    head = _HEAD % {"options": "\n".join(options), "contexts": "\n".join(contexts)}
-    return f"{head}\n_ddp_run_commands='{names}'\n{_BODY.lstrip()}"
-
-
-def _patterns(context: Context, flags: tuple[str, ...]) -> str:
-    return "|".join(f"'{context.name} {flag.replace('_', '-') if flag.startswith('--') else flag}'" for flag in flags)
+    cases = CASES % {"none": "", "options": "\n".join(options), "contexts": "\n".join(contexts)}
+    return f"{_HEAD}{cases}\n_ddp_run_commands='{names}'\n{_BODY.lstrip()}"
 
 
 def _takes(kind: str, words: str, takes: Takes) -> str:

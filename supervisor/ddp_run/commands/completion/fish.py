@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_run.commands.completion.grammar import LAUNCH, Grammar, Option, Takes
+from ddp_run.commands.completion.grammar import LAUNCH, Grammar, Option, Takes, dashed
 
 _HEAD = """\
 # Completion of ddp-run for fish:  ddp-run completion fish | source
@@ -57,10 +57,7 @@ complete -c ddp-run -n '__ddp_run_is script' -F
 def script(grammar: Grammar) -> str:
     """The whole script."""
     with_value = [
-        flag.replace("_", "-") if flag.startswith("--") else flag
-        for option in grammar.launch.options
-        for flag in option.flags
-        if option.takes.kind != "nothing"
+        dashed(flag) for option in grammar.launch.options for flag in option.flags if option.takes.kind != "nothing"
     ]
     head = _HEAD % {"commands": " ".join(each.name for each in grammar.commands), "with_value": " ".join(with_value)}
     lines = [f"complete -c ddp-run -n '__ddp_run_is start' -a {c.name} -d '{c.meaning}'" for c in grammar.commands]

@@ -64,6 +64,11 @@ class Grammar:
         return (self.launch, *self.commands)
 
 
+def dashed(flag: str) -> str:
+    """The spelling that a shell's words are compared with."""
+    return flag.replace("_", "-") if flag.startswith("--") else flag
+
+
 def grammar(rows: Sequence[Row], commands: Mapping[str, click.Command]) -> Grammar:
     """From the rows of all options of a launch, and the commands by name."""
     asking = (

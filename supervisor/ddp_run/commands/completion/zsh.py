@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
+from ddp_run.commands.completion.cases import CASES, patterns
 from ddp_run.commands.completion.grammar import Context, Grammar, Takes
 
 _HEAD = """\
 #compdef ddp-run
 # Completion of ddp-run for zsh:  eval "$(ddp-run completion zsh)"
 
-# What an option takes: sets kind and list.
-_ddp_run_option() {
-    local name=$2
-    [[ $name == --* ]] && name=${name//_/-}
-    kind=nothing list=()
-    case "$1 $name" in
-%(options)s
-    esac
-}
-
-_ddp_run_context() {
-    case "$1" in
-%(contexts)s
-    esac
-}
-
+"""
+_COMMANDS = """\
 _ddp_run_commands() {
     commands=(
 %(commands)s
@@ -106,7 +93,7 @@ fi
 def script(grammar: Grammar) -> str:
     """The whole script."""
     options = [
-        f"        {_patterns(context, option.flags)}) {_takes('kind', option.takes)} ;;"
+        f"        {patterns(context, option.flags)}) {_takes('kind', option.takes)} ;;"
         for context in grammar.contexts
         for option in context.options
         if option.takes.kind != "nothing"
@@ -116,12 +103,9 @@ def script(grammar: Grammar) -> str:
         for context in grammar.contexts
     ]
     commands = [f"        '{context.name}:{context.meaning}'" for context in grammar.commands]
-    parts = {"options": options, "contexts": contexts, "commands": commands}
-    return _HEAD % {name: "\n".join(lines) for name, lines in parts.items()} + _BODY
-
-
-def _patterns(context: Context, flags: tuple[str, ...]) -> str:
-    return "|".join(f"'{context.name} {flag.replace('_', '-') if flag.startswith('--') else flag}'" for flag in flags)
+    cases = CASES % {"none": "()", "options": "\n".join(options), "contexts": "\n".join(contexts)}
+    listed = _COMMANDS % {"commands": "\n".join(commands)}
+    return f"{_HEAD}{cases}\n{listed}{_BODY}"
 
 
 def _takes(kind: str, takes: Takes) -> str:

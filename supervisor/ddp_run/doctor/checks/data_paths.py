@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from ddp_run.doctor.check import Check, Group
 from ddp_run.doctor.surroundings import Surroundings
 from ddp_run.values.finding import Finding, failed, warned
-from ddp_run.values.helper_process import fork, reap
+from ddp_run.values.helper_process import answer_of, fork
 
 _LIMIT_S = 1.0
 
@@ -26,16 +24,8 @@ def _look(around: Surroundings) -> Iterator[Finding]:
 def _opened(path: Path) -> str | None:
     """Empty where it can be listed or read, `empty`, the error's words, or null without an answer: the server of a
     mount may be gone."""
-    process = fork(lambda fd: _answer(path, fd), _LIMIT_S)
-    said, over = process.read()
-    try:
-        while not over and not process.late:
-            select.select([process.fd], [], [], max(0.0, process.deadline - time.monotonic()))
-            said, over = process.read()
-    finally:
-        process.end()
-        reap(process.pid)
-    return str(json.loads(said)) if over and said else None
+    said = answer_of(fork(lambda fd: _answer(path, fd), _LIMIT_S))
+    return str(json.loads(said)) if said else None
 
 
 def _answer(path: Path, fd: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -53,7 +52,7 @@ def _ask(paths: list[str]) -> Mapping[str, SpaceCounted]:
     over = False
     try:
         while not over and not probe.process.late:
-            select.select([probe.process.fd], [], [], max(0.0, probe.process.deadline - time.monotonic()))
+            probe.process.wait()
             answers, over = probe.answers(MonotonicNs(time.monotonic_ns()))
             found |= {each.path: each for each in answers}
     finally:

@@ -30,6 +30,7 @@ RULE = Rule(
     area=Area.CHECKPOINT,
     retry=Retry(helps=False, reason="checkpoint and model will still differ"),
     since="0.1",
+    unlike="loading",
 )
 _STATE_DICT = "Error(s) in loading state_dict for "
 _KEY_ERROR = "KeyError"

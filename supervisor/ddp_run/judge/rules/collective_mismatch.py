@@ -34,6 +34,7 @@ RULE = Rule(
         *("peer-died", "native-abort", "nccl-init", "nccl-network", "gloo-timeout-hang"),
         *("host-oom", "checkpoint-corrupt"),
     ),
+    unlike="together",
 )
 _PRINT = (
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}seq>\d+), ?)?OpType=(?P<{0}op>\w+)"

@@ -27,6 +27,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the ranks will build different models again"),
     since="0.1",
     supersedes=("native-abort", "peer-died"),
+    unlike="together",
 )
 _COUNT = Sign(
     "DDP expects same model across all ranks",

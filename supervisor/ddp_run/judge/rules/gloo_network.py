@@ -27,6 +27,7 @@ RULE = Rule(
     retry=Retry(helps=True, reason="the link may have been down only for a moment"),
     since="0.1",
     supersedes=("peer-died", "native-abort"),
+    unlike="together",
 )
 _ADDRESS = Sign("Unable to find address for", re.compile(r"Unable to find address for:? (?P<name>[\w.\-:@]+)"))
 _INTERFACE = Sign(

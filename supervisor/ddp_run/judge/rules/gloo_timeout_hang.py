@@ -33,6 +33,7 @@ RULE = Rule(
     retry=Retry(helps=True, reason="the rank may have been slow or stuck only once"),
     since="0.1",
     supersedes=("native-abort", "peer-died"),
+    unlike="together",
 )
 _MISSING = Sign(
     "failed to pass monitoredBarrier in ",

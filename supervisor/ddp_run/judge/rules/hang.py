@@ -29,6 +29,7 @@ RULE = Rule(
     area=Area.COLLECTIVE,
     retry=Retry(helps=True, reason="a hang caused by timing, a device or the network may not happen again"),
     since="0.1",
+    unlike="together",
 )
 _DUMPED = Sign('"MainThread"', re.compile(r'^\s{0,8}Thread \S{1,20} \((?P<how>idle|active)\): "MainThread"'))
 """py-spy's dump: nobody takes one of a job that goes on. A GPU's calls wait with the CPU at work."""

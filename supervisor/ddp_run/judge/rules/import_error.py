@@ -25,6 +25,7 @@ RULE = Rule(
     area=Area.USER_CODE,
     retry=Retry(helps=False, reason="the module will still be missing"),
     since="0.1",
+    unlike="loading",
 )
 _LIBRARY = frozenset({"OSError", "RuntimeError", "NotFoundError"})
 SIGNS: tuple[Sign, ...] = (

@@ -28,6 +28,7 @@ RULE = Rule(
     area=Area.USER_CODE,
     retry=Retry(helps=False, reason="the same check usually fails on the same input"),
     since="0.1",
+    unlike="loading",
 )
 _NO_REASON = "terminate called"
 """What C++ prints before the reason, where there is one."""

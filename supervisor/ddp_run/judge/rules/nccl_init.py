@@ -33,6 +33,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="NCCL will fail on the same ranks and GPUs again"),
     since="0.1",
     supersedes=("native-abort", "peer-died"),
+    unlike="together",
 )
 _UNIQUE_ID = (
     Sign(

@@ -34,6 +34,7 @@ RULE = Rule(
     since="0.1",
     host="repeated",
     supersedes=("peer-died", "native-abort", "nccl-init"),
+    unlike="together",
 )
 _COMPLETION = Sign(
     "Got completion from peer ",

@@ -38,6 +38,7 @@ RULE = Rule(
     retry=Retry(helps=True, reason="the rank may have been slow or stuck only once"),
     since="0.1",
     supersedes=("native-abort", "peer-died", "nccl-init", "nccl-network"),
+    unlike="together",
 )
 _WORK = (
     r"[Cc]aught collective operation timeout:(?: Work\w+\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"

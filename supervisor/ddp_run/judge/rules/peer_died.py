@@ -29,6 +29,7 @@ RULE = Rule(
     since="0.1",
     supersedes=("native-abort",),
     consequence=True,
+    unlike="together",
 )
 _SPEAKER = (
     r"(?:gloo|c10d|TCPStore|[Ss]ocket|pair\.cc|ProcessGroup|NCCL|nccl|UCC|MPI|(?:Read|write|writev) (?:error )?\[)"

@@ -31,6 +31,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same call will fail again"),
     since="0.1",
     supersedes=("native-abort", "nccl-init"),
+    unlike="together",
 )
 _NOT_MADE = (
     Sign("Default process group has not been initialized"),

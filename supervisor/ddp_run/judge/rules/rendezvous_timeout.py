@@ -32,6 +32,7 @@ RULE = Rule(
     retry=Retry(helps=True, reason="a node that was late may join in time"),
     since="0.1",
     supersedes=("peer-died", "native-abort"),
+    unlike="together",
 )
 _CONNECT = Sign(
     "he client socket has ",

@@ -29,6 +29,7 @@ RULE = Rule(
     area=Area.USER_CODE,
     retry=Retry(helps=False, reason="native code usually crashes again on the same input"),
     since="0.1",
+    unlike="loading",
 )
 _FATAL = Sign("Fatal Python error: Segmentation fault")
 _CAUGHT = (

@@ -32,6 +32,7 @@ RULE = Rule(
     since="0.1",
     supersedes=("peer-died",),
     consequence=True,
+    unlike="together",
 )
 SIGNS = (
     Sign("TCPStore.cpp", re.compile(r"TCPStore\.cpp:\d+\] \[c10d\] (?:recv|send)\w+ failed on SocketImpl")),

@@ -33,6 +33,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same versions will be installed"),
     since="0.1",
     supersedes=("import-error", "native-abort", "compile-failure"),
+    unlike="loading",
 )
 _IMPORT = frozenset({"ImportError", "ModuleNotFoundError", "RuntimeError", "AssertionError", "ValueError", "OSError"})
 _SYMBOL = "undefined symbol: "

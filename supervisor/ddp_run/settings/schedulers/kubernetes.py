@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ddp_run.settings.options import Options
-from ddp_run.settings.scheduler import JobNodes
+from ddp_run.settings.scheduler import JobNodes, whole_number
 
 _IN_A_POD = "KUBERNETES_SERVICE_HOST"
 """Set in every container of every pod (kubernetes.io, "Accessing the API from a Pod")."""
@@ -61,5 +61,4 @@ def _indexed_without_master(options: Options, environ: Mapping[str, str]) -> lis
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
-    text = environ.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+    return whole_number(environ, name) if len(environ.get(name, "")) < 10 else None

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from ddp_run.settings.options import Options
-from ddp_run.settings.scheduler import JobNodes
+from ddp_run.settings.scheduler import JobNodes, whole_number
 
 _FIRST_PORT, _PORTS = 20000, 12000
 """Below the ports that Linux gives to clients (32768 and up), so that none of those stands in the way."""
@@ -20,13 +20,13 @@ _STRIDE = 7919
 
 def job_nodes(environ: Mapping[str, str]) -> JobNodes | None:
     """The nodes of the step; the first is the master."""
-    nodes = _number(environ, "SLURM_STEP_NUM_NODES")
-    node_rank = _number(environ, "SLURM_NODEID")
-    job, step = _number(environ, "SLURM_JOB_ID"), _number(environ, "SLURM_STEP_ID")
+    nodes = whole_number(environ, "SLURM_STEP_NUM_NODES")
+    node_rank = whole_number(environ, "SLURM_NODEID")
+    job, step = whole_number(environ, "SLURM_JOB_ID"), whole_number(environ, "SLURM_STEP_ID")
     master = _first_host(environ.get("SLURM_STEP_NODELIST", ""))
     if nodes is None or node_rank is None or job is None or step is None or master is None:
         return None
-    if nodes < 2 or _number(environ, "SLURM_STEP_NUM_TASKS") != nodes or "SLURM_HET_SIZE" in environ:
+    if nodes < 2 or whole_number(environ, "SLURM_STEP_NUM_TASKS") != nodes or "SLURM_HET_SIZE" in environ:
         return None
     port = _FIRST_PORT + (_STRIDE * job + step) % _PORTS
     settings = {
@@ -47,11 +47,6 @@ def likely_mistakes(options: Options, environ: Mapping[str, str]) -> list[str]:
     if tasks < 2:
         return []
     return [f"srun starts ddp-run {tasks} times on this node: use --ntasks-per-node=1, ddp-run starts the ranks itself"]
-
-
-def _number(environ: Mapping[str, str], name: str) -> int | None:
-    text = environ.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _first_host(nodes: str) -> str | None:
