@@ -149,19 +149,25 @@ def space(free: int, inodes: int) -> SpaceCounted:
 
 
 @pytest.mark.parametrize(
-    ("counted", "writable", "grade"),
+    ("counted", "grade"),
     [
-        (space(50 * GIB, 500_000), True, Grade.PASS),
-        (space(GIB // 2, 500_000), True, Grade.WARN),
-        (space(1 << 20, 500_000), True, Grade.FAIL),
-        (space(50 * GIB, 5_000), True, Grade.WARN),
-        (space(50 * GIB, 3), True, Grade.FAIL),
-        (space(50 * GIB, 500_000), False, Grade.FAIL),
-        (SpaceCounted(MonotonicNs(0), "/data", 50 * GIB, 100 * GIB, 0, 0), True, Grade.PASS),  # btrfs counts none
+        (space(50 * GIB, 500_000), Grade.PASS),
+        (space(GIB // 2, 500_000), Grade.WARN),
+        (space(1 << 20, 500_000), Grade.FAIL),
+        (space(50 * GIB, 5_000), Grade.WARN),
+        (space(50 * GIB, 3), Grade.FAIL),
+        (SpaceCounted(MonotonicNs(0), "/data", 50 * GIB, 100 * GIB, 0, 0), Grade.PASS),  # btrfs counts none
+        (SpaceCounted(MonotonicNs(0), "/data", 0, 0, 0, 0), Grade.PASS),  # buckets that are mounted tell no size
     ],
 )
-def test_disk(counted: SpaceCounted, writable: bool, grade: Grade) -> None:
-    assert disk_space.judged("logs", DATA, counted, writable=writable).grade is grade
+def test_disk(counted: SpaceCounted, grade: Grade) -> None:
+    assert disk_space.judged(disk_space.Place("logs", DATA, "", ""), counted).grade is grade
+
+
+@pytest.mark.parametrize(("instead", "grade"), [("", Grade.FAIL), ("a launch writes to /tmp", Grade.WARN)])
+def test_a_folder_that_takes_nothing(instead: str, grade: Grade) -> None:
+    found = disk_space.unusable(disk_space.Place("logs", DATA, instead, "--log-dir DIR"), "not writable")
+    assert (found.value, found.grade) == ("not writable", grade)
 
 
 # --------------------------------------------------------------------------------------- what ranks report

@@ -9,9 +9,12 @@ import importlib
 import io
 import pkgutil
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddp_run.values.lines import neutral_text
+from ddp_run.values.problem import Problem, Refused, render
+from ddp_run.values.terminal import colour, columns
 
 if TYPE_CHECKING:
     import click
@@ -39,7 +42,7 @@ def listing() -> list[tuple[str, str]]:
 
 
 def run(words: list[str]) -> int:
-    """Run one command; returns its exit code. Messages about wrong words are click's."""
+    """Run one command; returns its exit code. Wrong words are told as those of a launch are."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a locale without UTF-8 would end an answer in a traceback
         sys.stdout.reconfigure(errors="backslashreplace")
     import click
@@ -48,10 +51,26 @@ def run(words: list[str]) -> int:
     try:
         code: object = group.main(args=words, prog_name="ddp-run", standalone_mode=False)
     except click.ClickException as error:
-        said = io.StringIO()
-        error.show(said)
-        sys.stderr.write(neutral_text(said.getvalue()))  # it quotes words and names of files
-        return 2
+        from ddp_run.tell import wrong_words
+
+        return _refused((wrong_words.problem(error, words),), words)
+    except Refused as refused:
+        return _refused([_placed(each, refused.argv, words) for each in refused.problems], words)
     except click.Abort:
         return 130
     return code if isinstance(code, int) else 0
+
+
+def _refused(problems: Sequence[Problem], words: Sequence[str]) -> int:
+    sys.stderr.write(render(problems, words, width=columns(), colour=colour(sys.stderr)))
+    return 2
+
+
+def _placed(problem: Problem, some: Sequence[str], words: Sequence[str]) -> Problem:
+    """A problem with one of those words that a command has handed on, in the order in which they stand here."""
+    if problem.word is None:
+        return problem
+    place = 0
+    for each in some[: problem.word + 1]:
+        place = words.index(each, place) + 1 if each in words[place:] else place
+    return replace(problem, word=place - 1 if problem.word < len(some) else len(words))

@@ -9,7 +9,6 @@ import click
 
 from ddp_run.values.terminal import colour, columns
 
-_NO_TORCH = "DDP601"
 _UNFIT = 78
 """sysexits.h EX_CONFIG, as a launch with --preflight strict says it."""
 
@@ -35,17 +34,11 @@ def command(quick: bool, full: bool, data_paths: tuple[str, ...], as_json: bool,
     """
     from ddp_run.doctor.examination import Terminated, Wanted, examine, prepared
     from ddp_run.tell.doctor_page import Page
-    from ddp_run.values.problem import Refused, render
 
     if quick and full:
         raise click.UsageError("--quick and --full exclude each other")
     wanted = Wanted(words, quick=quick, full=full, data_paths=data_paths)
-    try:
-        around, launch_words = prepared(wanted)
-    except Refused as refused:
-        text = render(refused.problems, words, program="ddp-run doctor", width=columns(), colour=colour(sys.stderr))
-        sys.stderr.write(text)
-        return _UNFIT if any(problem.code == _NO_TORCH for problem in refused.problems) else 2
+    around, launch_words = prepared(wanted)
     page = Page(as_json=as_json, width=columns(), colour=colour(sys.stdout), terminal=sys.stdout.isatty())
     try:
         fit = examine(wanted, around, launch_words, page)

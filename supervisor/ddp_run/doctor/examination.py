@@ -19,9 +19,10 @@ from ddp_run.plan.checks.devices import visible_gpus
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.plan.launch_plan import log_dir
 from ddp_run.plan.project_files import project_files
-from ddp_run.settings.grammar import HelpWanted
+from ddp_run.settings.grammar import UNKNOWN_OPTION, HelpWanted
 from ddp_run.settings.options import Options
 from ddp_run.settings.parse import parse
+from ddp_run.settings.table import Row
 from ddp_run.values.finding import Finding, Grade
 from ddp_run.values.frozen import frozen
 from ddp_run.values.problem import Problem, Refused
@@ -63,7 +64,12 @@ class Page(Protocol):
 def prepared(wanted: Wanted) -> tuple[Surroundings, tuple[str, ...]]:
     """What checks look at, and the words of the launch with the number of ranks. Raises Refused."""
     environ = dict(os.environ)
-    options, words = _options(wanted.words, environ)
+    try:
+        rows = torch_rows()
+    except Refused:  # told by torch_build; what the words mean, only torch's own options could tell
+        options, words = _options((), environ, ()), wanted.words
+    else:
+        options, words = _options(wanted.words, environ, rows), wanted.words
     environ.update((each.name, each.value) for each in options.rank_variables)
     ranks = options.nproc_count
     if "nproc_per_node" not in options.given or ranks is None:
@@ -82,20 +88,16 @@ def prepared(wanted: Wanted) -> tuple[Surroundings, tuple[str, ...]]:
     return around, words
 
 
-def _options(words: tuple[str, ...], environ: Mapping[str, str]) -> tuple[Options, tuple[str, ...]]:
+def _options(words: tuple[str, ...], environ: Mapping[str, str], rows: Sequence[Row]) -> Options:
     try:
         options = parse(
-            (*words, str(RANK_PROGRAM)), environ, torch_rows=torch_rows(), read_file=_read_file, projects=project_files
+            (*words, str(RANK_PROGRAM)), environ, torch_rows=rows, read_file=_read_file, projects=project_files
         )
     except HelpWanted:
         helps = ("ddp-run doctor --help   # of the doctor, in front of a launch's options",)
         raise Refused((Problem("DDP101", "this is the place for a launch's options", helps=helps),), words) from None
-    except Refused as refused:  # what it advises may show the program that stands for the script
-        problems = [
-            replace(each, helps=tuple(text for text in each.helps if str(RANK_PROGRAM) not in text))
-            for each in refused.problems
-        ]
-        raise Refused(tuple(problems), words) from None
+    except Refused as refused:
+        raise Refused(tuple(map(_without_script, refused.problems)), words) from None
     if options.module or options.no_python or options.run_path or options.dry_run:
         title = "the doctor has a program of its own: without --module, --no-python, --run-path and --dry-run"
         raise Refused((Problem("DDP101", title),), words)
@@ -103,7 +105,15 @@ def _options(words: tuple[str, ...], environ: Mapping[str, str]) -> tuple[Option
         notes = ("it starts a program of its own with the same options",)
         title = "the doctor takes no script"
         raise Refused((Problem("DDP101", title, options.script_word, "remove it", notes=notes),), words)
-    return options, words
+    return options
+
+
+def _without_script(problem: Problem) -> Problem:
+    """Here no option is the script's, and advice may show the program that stands for it."""
+    helps = tuple(text for text in problem.helps if str(RANK_PROGRAM) not in text)
+    if problem.title.startswith(UNKNOWN_OPTION):
+        return replace(problem, label="not an option of the doctor or of a launch", notes=(), helps=helps)
+    return replace(problem, helps=helps)
 
 
 def _read_file(path: str) -> str:

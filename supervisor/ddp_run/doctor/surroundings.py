@@ -16,8 +16,8 @@ from ddp_run.values.addresses import Resolved
 
 _NVIDIA_SMI_S = 20.0
 """Without nvidia-persistenced, nvidia-smi wakes every GPU first: seconds for each."""
-_ONE_NODE_S, _SEVERAL_NODES_S = 5.0, 120.0
-"""How long a launch waits for a name's address."""
+_ONCE_S, _ONE_NODE_S, _SEVERAL_NODES_S = 0.6, 5.0, 120.0
+"""How long a name's address is waited for: a launch's own limits, and a part of what `--quick` may take."""
 _DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 
 
@@ -87,13 +87,20 @@ class Surroundings:
             host, port = options.master
             several = options.max_nodes > 1
             try:
-                limit_s = 1.0 if not self.waits else _SEVERAL_NODES_S if several else _ONE_NODE_S
-                self._master = net.resolve(host, port or 0, limit_s, several_nodes=several, say=self.say)
+                self._master = self.address_of(
+                    host, port or 0, _SEVERAL_NODES_S if several else _ONE_NODE_S, several=several
+                )
             except net.Unresolvable as error:
                 self._master = error
         if isinstance(self._master, net.Unresolvable):
             raise self._master
         return self._master
+
+    def address_of(self, name: str, port: int, limit_s: float, *, several: bool = False) -> Resolved:
+        """What a name resolves to. Raises net.Unresolvable."""
+        if not self.waits:
+            return net.resolve(name, port, _ONCE_S, several_nodes=several, once=True)
+        return net.resolve(name, port, limit_s, several_nodes=several, say=self.say)
 
 
 def _nvidia_smi(words: Sequence[str]) -> str | NoAnswer:

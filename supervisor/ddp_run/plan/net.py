@@ -75,21 +75,35 @@ def resolve(
     *,
     several_nodes: bool = False,
     loopback_allowed: bool = False,
+    once: bool = False,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Resolved:
     """The IP address of a master: IPv4 where it has one; an address passes unchanged.
 
     While DNS is not ready it is asked again until `deadline_s` seconds have passed, and `say` gets a line each time;
-    with several nodes that includes a name that does not exist, for at most 60 s. A name that leads to this host
-    alone (127.0.1.1, docker0) is refused for several nodes unless `loopback_allowed`; "localhost" and addresses mean
-    what they say, as two nodes on one host need them. Raises `Unresolvable`.
+    with several nodes that includes a name that does not exist, for at most 60 s. `once`: it is asked once, for so
+    many seconds. A name that leads to this host alone (127.0.1.1, docker0) is refused for several nodes unless
+    `loopback_allowed`; "localhost" and addresses mean what they say, as two nodes on one host need them. Raises
+    `Unresolvable`.
     """
     literal = literal_address(name)
-    found = [literal] if literal else _look_up_patiently(name, port, deadline_s, several_nodes, say)
+    if literal is not None:
+        found = [literal]
+    elif once:
+        found = _look_up_once(name, port, deadline_s)
+    else:
+        found = _look_up_patiently(name, port, deadline_s, several_nodes, say)
     best = min(found, key=lambda each: each.family != socket.AF_INET)
     if several_nodes and literal is None and name != "localhost" and not loopback_allowed:
         _refuse_private(name, best)
     return best
+
+
+def _look_up_once(name: str, port: int, limit_s: float) -> list[Resolved]:
+    try:
+        return _look_up(name, port, limit_s, missing_is_final=True)
+    except _NotReady as error:
+        raise Unresolvable(f"{name} has no address: {error}", _ask_yourself(name)) from error
 
 
 def _look_up_patiently(
@@ -167,7 +181,7 @@ def _bounded(call: Callable[[], object], limit_s: float) -> Any:
     """
     said = answer_of(fork(lambda fd: _answer(call, fd), limit_s))
     if not said:
-        raise _NotReady(f"no answer in {limit_s:.0f} s")
+        raise _NotReady(f"no answer in {limit_s:.1g} s")
     kind, value = json.loads(said)
     match kind:
         case "gaierror":

@@ -222,7 +222,8 @@ def _grammar_problem(stopped: _Stopped, argv: Sequence[str], cursor: int) -> Pro
     word = _next_word(argv, cursor, *stopped.flags)
     if stopped.kind == "ambiguous":
         word = argv.index(stopped.word) if stopped.word in argv else word
-        names = tuple(dict.fromkeys(flag.replace("_", "-") for flag in stopped.flags))
+        value = "".join(argv[word].partition("=")[1:])
+        names = tuple(dict.fromkeys(flag.replace("_", "-") + value for flag in stopped.flags))
         # Before Python 3.14 two spellings of one option are as ambiguous to argparse as two options.
         label = f"fits {' and '.join(stopped.flags)}"
         return Problem("DDP101", f"ambiguous abbreviation {argv[word]}", word, label, helps=(" or ".join(names),))
@@ -254,7 +255,7 @@ def _unknown_problems(argv: Sequence[str], unknown: Sequence[str], rows: Sequenc
     for text, word in places:
         name = text.partition("=")[0]
         close = [names[each] for each in nearest(name.lstrip("-").replace("_", "-"), names)]
-        title = f"unknown option {name}"
+        title = f"{UNKNOWN_OPTION} {name}"
         moved = move_behind_script(argv, [each for each, _ in places], rows)
         if close:
             notes = ("the script's own options go after it",) if moved else ()
@@ -272,6 +273,7 @@ def _unknown_problems(argv: Sequence[str], unknown: Sequence[str], rows: Sequenc
     return tuple(problems)
 
 
+UNKNOWN_OPTION = "unknown option"
 _UNKNOWN = "not an option of ddp-run or of this torch's torchrun"
 _SCRIPTS = "not an option of ddp-run or of this torch's torchrun; is it the script's?"
 

@@ -15,7 +15,7 @@ _OWN_NAME_S = 2.0
 
 
 def _look(around: Surroundings) -> Iterator[Finding]:
-    yield _own_name()
+    yield _own_name(around)
     options = around.options
     if options.master is None or not options.is_static:
         return
@@ -29,11 +29,11 @@ def _look(around: Surroundings) -> Iterator[Finding]:
         yield judged(name, found.ip, node_rank=options.node_rank, local=is_local(found.ip))
 
 
-def _own_name() -> Finding:
+def _own_name(around: Surroundings) -> Finding:
     """gloo takes the interface that the host's own name leads to, unless GLOO_SOCKET_IFNAME names one."""
     name = socket.gethostname()
     try:
-        found = net.resolve(name, 0, _OWN_NAME_S)
+        found = around.address_of(name, 0, _OWN_NAME_S)
     except net.Unresolvable as error:
         helps = f"echo '127.0.0.1 {name}' | sudo tee -a /etc/hosts   # or export GLOO_SOCKET_IFNAME=INTERFACE"
         return warned("own name", name, f"{error.reason}; gloo looks it up", helps)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
+import selectors
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 
 from ddp_run.doctor.check import Check, Group
 from ddp_run.doctor.surroundings import Surroundings
 from ddp_run.plan import net
-from ddp_run.values.addresses import is_local
+from ddp_run.values.addresses import Resolved, is_local
 from ddp_run.values.finding import Finding, failed, warned
 
 _LIMIT_S = 1.0
@@ -28,11 +32,12 @@ def _look(around: Surroundings) -> Iterator[Finding]:
     if found is None or port is None:
         return
     ports = [port] if options.max_nodes == 1 else [port, options.control_port or port + 1]
-    for each in ports:
-        if options.node_rank == 0 and is_local(found.ip):
+    if options.node_rank != 0:
+        for each, code in _dialled(found, ports).items():
+            yield answered(found.ip, each, code)
+    elif is_local(found.ip):
+        for each in ports:
             yield free(each, net.port_is_free(each, found.ip), net.port_holder(each))
-        elif options.node_rank != 0:
-            yield answered(found.ip, each, _dial(found.ip, each, found.family))
 
 
 def free(port: int, is_free: bool, holder: net.Holder | None) -> Finding:
@@ -44,17 +49,24 @@ def free(port: int, is_free: bool, holder: net.Holder | None) -> Finding:
     return failed(f"port {port}", "taken", f"{who} listens there, and the rendezvous cannot", helps)
 
 
-def _dial(ip: str, port: int, family: socket.AddressFamily) -> int:
-    """The error number of connect(2), 0 where somebody answers."""
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_LIMIT_S)
-        try:
-            probe.connect((ip, port))
-        except TimeoutError:
-            return errno.ETIMEDOUT
-        except OSError as error:
-            return error.errno or errno.EIO
-    return 0
+def _dialled(to: Resolved, ports: Sequence[int]) -> dict[int, int]:
+    """By port, the error number of connect(2), 0 where somebody answers; all at the same time."""
+    codes = dict.fromkeys(ports, errno.ETIMEDOUT)
+    with ExitStack() as stack, selectors.DefaultSelector() as selector:
+        for port in ports:
+            probe = stack.enter_context(socket.socket(to.family, socket.SOCK_STREAM))
+            probe.setblocking(False)
+            code = probe.connect_ex((to.ip, port))
+            if code == errno.EINPROGRESS:
+                selector.register(probe, selectors.EVENT_WRITE, port)
+            else:
+                codes[port] = code
+        until = time.monotonic() + _LIMIT_S
+        while selector.get_map() and (left := until - time.monotonic()) > 0:
+            for key, _events in selector.select(left):
+                codes[key.data] = key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # type: ignore[union-attr]
+                selector.unregister(key.fileobj)
+    return codes
 
 
 def answered(ip: str, port: int, code: int) -> Finding:
@@ -66,7 +78,7 @@ def answered(ip: str, port: int, code: int) -> Finding:
         return Finding(name, "reachable, nobody listens yet")
     if code == errno.ETIMEDOUT:
         return warned(name, f"no answer in {_LIMIT_S:.0f} s", "that host is down, or a firewall drops packets", helps)
-    return warned(name, errno.errorcode.get(code, str(code)), "node 0 cannot be reached", helps)
+    return warned(name, os.strerror(code), "node 0 cannot be reached", helps)
 
 
 CHECK = Check(

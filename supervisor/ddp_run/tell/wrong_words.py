@@ -1,0 +1,113 @@
+"""What click says of a command's words, as the problems that a launch tells: with the word, and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import click
+
+from ddp_run.values.problem import Problem, nearest
+
+_CODE = "DDP101"
+_EXTRA = re.compile(r"unexpected extra arguments? \((.*)\)")
+
+
+def problem(error: click.ClickException, words: Sequence[str]) -> Problem:
+    """`words`: all behind `ddp-run`, the command's name first."""
+    match error:
+        case click.NoSuchOption():
+            return _unknown(error, words)
+        case click.BadOptionUsage():
+            return _bad_option(error.option_name or "", words)
+        case click.MissingParameter(param=click.Parameter() as parameter):
+            title = f"{parameter.human_readable_name} is missing"
+            return Problem(_CODE, title, len(words), f"expected {_allowed(parameter.type)} here", helps=_help_of(words))
+        case click.BadParameter(param=click.Parameter() as parameter):
+            return _bad_value(error, parameter, words)
+        case click.UsageError() if (extra := _EXTRA.search(error.message)) is not None:
+            title, word = f"{extra[1]}: more words than expected", _first_of(extra[1], words)
+            return Problem(_CODE, title, word, "not expected here", helps=_usage(error))
+        case click.UsageError():
+            return Problem(_CODE, error.format_message(), helps=_help_of(words))
+        case _:
+            return Problem(_CODE, error.format_message())
+
+
+def _help_of(words: Sequence[str]) -> tuple[str, ...]:
+    return (f"ddp-run {words[0]} --help",)
+
+
+def _usage(error: click.UsageError) -> tuple[str, ...]:
+    return (error.ctx.get_usage().removeprefix("Usage: "),) if error.ctx is not None else ()
+
+
+def _unknown(error: click.NoSuchOption, words: Sequence[str]) -> Problem:
+    name = error.option_name
+    known = [flag for each in _parameters(error) for flag in each.opts if flag.startswith("--")]
+    close = nearest(name, known)
+    helps = (f"did you mean {' or '.join(close)}?",) if close else _help_of(words)
+    return Problem(
+        _CODE, f"unknown option {name}", _holding(name, words), f"not an option of ddp-run {words[0]}", helps=helps
+    )
+
+
+def _parameters(error: click.UsageError) -> Sequence[click.Parameter]:
+    return error.ctx.command.params if error.ctx is not None else ()
+
+
+def _bad_option(name: str, words: Sequence[str]) -> Problem:
+    """One without its value, or a flag with one."""
+    word = _holding(name, words)
+    if word < len(words) and words[word].startswith(f"{name}="):
+        return Problem(_CODE, f"{name} takes no value", word, "its name alone turns it on")
+    helps = (f"{name}{'=' if name.startswith('--') else ' '}VALUE", "is the variable after it empty?")
+    return Problem(_CODE, f"{name} needs a value", word, "expected a value after it", helps=helps)
+
+
+def _bad_value(error: click.BadParameter, parameter: click.Parameter, words: Sequence[str]) -> Problem:
+    name = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
+    word, value = _value_of(parameter, words)
+    reason = error.message
+    if isinstance(parameter.type, click.IntRange | click.Choice):  # their own words quote Python
+        reason = f"{value!r} is not {_allowed(parameter.type)}"
+    return Problem(_CODE, f"{name}: {reason}", word, "this value", helps=_help_of(words))
+
+
+def _allowed(of: click.ParamType) -> str:
+    match of:
+        case click.Choice():
+            return f"one of {', '.join(map(str, of.choices))}"
+        case click.IntRange(min=int() as least, max=int() as most):
+            return f"a whole number from {least} to {most}"
+        case click.IntRange(min=int() as least):
+            return f"a whole number from {least} on"
+        case _:
+            return "a value"
+
+
+def _value_of(parameter: click.Parameter, words: Sequence[str]) -> tuple[int, str]:
+    """The word with the value that counts, the last one, and the value."""
+    if not isinstance(parameter, click.Option):
+        place = max(index for index, word in enumerate(words) if index == 0 or not word.startswith("-"))
+        return place, words[place]
+    for index in range(len(words) - 1, 0, -1):
+        for flag in parameter.opts:
+            if words[index] == flag and index + 1 < len(words):
+                return index + 1, words[index + 1]
+            if words[index].startswith(f"{flag}=") or (len(flag) == 2 and words[index].startswith(flag)):
+                return index, words[index][len(flag) :].removeprefix("=")
+    return len(words), ""
+
+
+def _holding(name: str, words: Sequence[str]) -> int:
+    """The word that is the option, alone or with a value; one past the last where none is."""
+    return next(
+        (index for index, word in enumerate(words) if index and (word == name or word.startswith(f"{name}="))),
+        len(words),
+    )
+
+
+def _first_of(extra: str, words: Sequence[str]) -> int | None:
+    """Of the words that click lists, joined by blanks; null where options stand between them."""
+    return next((start for start in range(1, len(words)) if " ".join(words[start:]) == extra), None)
