@@ -5,7 +5,8 @@
 #     NODE_RANK=0 NNODES=2 scripts/test_distributed_setup.sh                          # says its address to the others
 #     NODE_RANK=1 NNODES=2 MASTER_ADDR=10.0.0.1 scripts/test_distributed_setup.sh
 #
-# MASTER_PORT (29500) and the port after it must be open on node 0; NPROC_PER_NODE is one rank per GPU unless set.
+# MASTER_PORT (29500) and the port after it must be open on node 0; NPROC_PER_NODE is one rank per GPU unless set
+# (without GPUs: NPROC_PER_NODE=2).
 # Words are further options of ddp-run: --preflight strict compares the nodes' versions as well.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) || exit
@@ -26,9 +27,10 @@ if [ -z "${MASTER_ADDR:-}" ]; then
     echo "on the other nodes: NODE_RANK=1 NNODES=$NNODES MASTER_ADDR=$MASTER_ADDR MASTER_PORT=$MASTER_PORT $0" >&2
 fi
 
+export NPROC_PER_NODE=${NPROC_PER_NODE:-gpu}
 # shellcheck disable=SC2016
 exec ddp-run --nnodes "$NNODES" --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
-    --nproc-per-node "${NPROC_PER_NODE:-gpu}" --nccl-debug info \
+    --nccl-debug info \
     --on-success 'echo "node $DDP_RUN_NODE_RANK: passed"' \
     --on-failure 'echo "node $DDP_RUN_NODE_RANK: exit code $DDP_RUN_EXIT_CODE"
                   find "$DDP_RUN_FOLDER" -name nccl.log -size +0 -exec echo "NCCL wrote" {} ";"' \

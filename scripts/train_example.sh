@@ -6,7 +6,8 @@
 #     NODE_RANK=0 NNODES=2 scripts/train_example.sh train.py --epochs 3
 #     NODE_RANK=1 NNODES=2 MASTER_ADDR=10.0.0.1 scripts/train_example.sh train.py --epochs 3
 #
-# NPROC_PER_NODE (one rank per GPU), MAX_RETRIES (3), MASTER_PORT (29500), DATA_PATH (must be readable, if set).
+# NPROC_PER_NODE (one rank per GPU; without GPUs a number), MAX_RETRIES (3), MASTER_PORT (29500), DATA_PATH (must be
+# readable, if set).
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) || exit
 [ $# -gt 0 ] || set -- "$here/example_train.py"
@@ -32,5 +33,5 @@ if [ "${NNODES:-1}" != 1 ]; then
         --master-addr "${MASTER_ADDR:?this host has no address: set MASTER_ADDR}")
 fi
 
-exec ddp-run "${nodes[@]}" --nproc-per-node "${NPROC_PER_NODE:-gpu}" --max-retries "${MAX_RETRIES:-3}" \
-    --nccl-debug warn "$@"
+export NPROC_PER_NODE=${NPROC_PER_NODE:-gpu}
+exec ddp-run "${nodes[@]}" --max-retries "${MAX_RETRIES:-3}" --nccl-debug warn "$@"

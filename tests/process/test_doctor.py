@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -110,12 +112,51 @@ def test_a_mount_without_an_answer_is_not_waited_for(tmp_path: Path) -> None:
     assert (done.returncode, found["grade"], found["value"]) == (78, "fail", "no answer")
 
 
+def test_folders_that_jobs_can_do_without_are_no_failure(tmp_path: Path) -> None:
+    """As in containers whose user has no home, or whose file system is read-only."""
+    found = by_check(doctor(tmp_path, "--quick", "--json", env={"HOME": "/no/home", "TMPDIR": str(tmp_path / "no")}))
+    told = {each["looked_at"]: (each["value"], each["grade"]) for each in found["disk_space"]}
+    assert told["disk for home"] == told["disk for temporary files"] == ("no such folder", "warn")
+
+
+def test_without_torch_all_else_is_looked_at(tmp_path: Path) -> None:
+    """A Python that finds ddp-run and its libraries, and no torch."""
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    for name in ("click", "psutil", "tenacity", "ddp_run"):
+        (libraries / name).symlink_to(Path(str(importlib.import_module(name).__file__)).parent)
+    command = [sys.executable, "-S", "-m", "ddp_run", "doctor", "--quick", "--json", "--nproc-per-node=2"]
+    environ = {"PYTHONPATH": str(libraries), "PATH": os.environ["PATH"]}
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    found = by_check(done)
+    assert done.returncode == 78
+    assert [(each["looked_at"], each["value"], each["grade"]) for each in found["torch_build"]] == [
+        ("torch", "not found", "fail")
+    ]
+    assert found["host_memory"][0]["grade"] in ("pass", "warn")
+
+
+def test_a_reader_that_leaves(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f'"{DDP_RUN}" doctor --quick | true; exit ${{PIPESTATUS[0]}}'],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=limit(60),
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
 def test_without_a_loopback(tmp_path: Path) -> None:
     within = ("unshare", "--net")
     try:
         subprocess.run([*within, "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("network namespaces cannot be made here")
-    done = doctor(tmp_path, "--quick", "--json", within=within)
-    (found,) = by_check(done)["loopback"]
-    assert (done.returncode, found["grade"]) == (78, "fail")
+    done = doctor(tmp_path, "--json", within=within)
+    found = by_check(done)
+    assert (done.returncode, found["loopback"][0]["grade"]) == (78, "fail")
+    # ranks that cannot meet would wait for each other for minutes
+    assert found["launch"][0]["against"] == "no ranks were started: loopback: Network is unreachable"
+    assert "process_group" not in found

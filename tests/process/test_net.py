@@ -55,6 +55,16 @@ def test_a_missing_name_is_waited_for_with_several_nodes() -> None:
     assert said[0].startswith("waiting for DNS: no-such-host.invalid: ")
 
 
+def test_a_name_that_is_asked_for_once() -> None:
+    """It may come later with several nodes, of which a launch waits for it."""
+    with pytest.raises(net.Unresolvable) as caught:
+        net.resolve("no-such-host.invalid", 29500, 5, once=True)
+    assert type(caught.value) is net.Unresolvable or "temporary" in caught.value.reason
+    with pytest.raises(net.NoAddressYet, match=r"no-such-host\.invalid has no address: "):
+        net.resolve("no-such-host.invalid", 29500, 5, several_nodes=True, once=True)
+    assert net.resolve("localhost", 29500, 5, once=True).ip == "127.0.0.1"
+
+
 @pytest.mark.parametrize("name", ["a b", "x" * 80, "a..b"])
 def test_what_is_no_host_name_is_refused(name: str) -> None:
     with pytest.raises(net.Unresolvable):

@@ -71,7 +71,7 @@ def test_no_runs_yet(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "ddp-run: no runs in ddp-run-logs\n")
     assert run(tmp_path, "runs", "--json", TMPDIR=str(tmp_path)).stdout == "[]\n"
     done = run(tmp_path, "runs", "--log-dir", "no")
-    assert (done.returncode, done.stderr) == (2, "Error: cannot read no: No such file or directory\n")
+    assert (done.returncode, done.stderr) == (2, "error[DDP101]: cannot read no: No such file or directory\n")
 
 
 @pytest.mark.parametrize("where", ["variable", "pyproject", "preset"])
@@ -198,7 +198,7 @@ def test_clean_removes_what_it_says(tmp_path: Path, logs: Path) -> None:
     [
         ([], "say which runs: --keep N, --older AGE, or both"),
         (["--older", "soon"], "'soon' is no age"),
-        (["--keep", "-1"], "-1 is not in the range"),
+        (["--keep", "-1"], "--keep: '-1' is not a whole number from 0 on"),
         (["--keep", "0"], "nobody can be asked here: add --yes"),
         (["--keep", "0", "--yes", "--log-dir", "."], ". does not look like a folder of runs"),
         (["--keep", "0", "--yes", "--log-dir", "no"], "cannot read no"),

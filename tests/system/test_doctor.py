@@ -52,7 +52,7 @@ def test_two_ranks(tmp_path: Path) -> None:
         "pass",
         "pass",
     ]
-    assert named(document, "data_on_ranks")[0]["value"] == "the same on all ranks 0-1 (1 files, 1000 B sampled)"
+    assert named(document, "data_on_ranks")[0]["value"] == "the same on all ranks 0-1 (1 file, 1000 B sampled)"
     (bandwidth,) = named(document, "all_reduce_bandwidth")
     sizes = [row["bytes"] for row in bandwidth["data"]]
     assert sizes[:3] == [1 << 10, 1 << 12, 1 << 14]

@@ -307,4 +307,4 @@ def test_a_failed_launch_is_its_verdict() -> None:
     assert found.advice == ("do", "ddp-run explain /logs/1")
     assert found.detail == ("OutOfMemory",)
     refused = launch.judged(Reports(Launched(2, 0.1, None, "", refused="error[DDP201]: port 1 is taken"), {}))
-    assert refused.value == "error[DDP201]: port 1 is taken"
+    assert refused.value == "[DDP201] port 1 is taken"

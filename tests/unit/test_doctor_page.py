@@ -50,14 +50,23 @@ def test_a_long_name_has_a_line_of_its_own() -> None:
 
 
 def test_a_log_has_a_line_for_each_finding() -> None:
-    shown = "".join(map(doctor_table.plain_lines, (PASS, WARN, TABLE)))
+    shown = "".join(map(doctor_table.plain_lines, (PASS, WARN, SKIP, TABLE)))
     assert shown == (
-        "ddp-run doctor: pass: host: CPUs: 64 (up to 7 workers for each rank)\n"
-        "ddp-run doctor: warn: memory: open files (ulimit -n): 1024 (4096: too few); help: ulimit -n 65536; or ask\n"
-        "ddp-run doctor: pass: ranks: bandwidth: 1 GB/s\n"
+        "ddp-run doctor: pass: CPUs: 64 (up to 7 workers for each rank)\n"
+        "ddp-run doctor: warn: open files (ulimit -n): 1024 (4096: too few); help: ulimit -n 65536; or ask\n"
+        "ddp-run doctor: skipped: GPUs: no driver\n"
+        "ddp-run doctor: pass: bandwidth: 1 GB/s\n"
         "ddp-run doctor:   size  time\n"
         "ddp-run doctor:   1 KiB  3 µs\n"
     )
+
+
+def test_a_log_of_several_nodes_tells_whose_line_it_is() -> None:
+    assert doctor_table.plain_lines(FAIL, "node 1") == (
+        "ddp-run doctor: node 1: fail: port 29500: taken (pid 7 listens there); help: --master-port: another one\n"
+    )
+    assert doctor_table.plain_lines(TABLE, "node 1").splitlines()[1] == "ddp-run doctor: node 1:   size  time"
+    assert doctor_table.summary([Grade.PASS], 1.0, "node 1").startswith("ddp-run doctor: node 1: fit: ")
 
 
 def test_the_last_line() -> None:

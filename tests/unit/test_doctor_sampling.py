@@ -49,6 +49,12 @@ def test_a_single_file_and_an_empty_folder(tmp_path: Path) -> None:
     assert sampled(str(tmp_path / "empty"), full=False)["files"] == 0
 
 
+@pytest.mark.parametrize("size", [1, 100_000, 3 * (64 << 10), 3 * (64 << 10) + 1])
+def test_no_byte_counts_twice(tmp_path: Path, size: int) -> None:
+    (tmp_path / "one.bin").write_bytes(b"x" * size)
+    assert sampled(str(tmp_path / "one.bin"), full=False)["bytes"] == min(size, 3 * (64 << 10))
+
+
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     assert sampled(str(tmp_path / "none"), full=False)["error"].startswith("No such file or directory: ")
 

@@ -62,7 +62,7 @@ IMPURE_MODULES = frozenset(
 )
 IMPURE_CALLS = frozenset({"open", "print", "input", "exec"})
 OUTSIDE: dict[str, tuple[str, ...]] = {
-    "click": ("commands",),
+    "click": ("commands", "tell.wrong_words"),
     "structlog": ("tell.output",),
     "tenacity": ("supervise.backoff", "plan.net"),
     "psutil": ("plan.net",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import io
 import pkgutil
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +19,8 @@ from ddp_run.values.terminal import colour, columns
 
 if TYPE_CHECKING:
     import click
+
+_NO_READER = 128 + signal.SIGPIPE
 
 
 def names() -> tuple[str, ...]:
@@ -58,6 +61,11 @@ def run(words: list[str]) -> int:
         return _refused([_placed(each, refused.argv, words) for each in refused.problems], words)
     except click.Abort:
         return 130
+    except SystemExit:  # click's answer to a pipe that nobody reads any more
+        return _NO_READER
+    except OSError as error:
+        sys.stderr.write(f"ddp-run {words[0]}: {error}\n")
+        return 2
     return code if isinstance(code, int) else 0
 
 
@@ -67,10 +75,13 @@ def _refused(problems: Sequence[Problem], words: Sequence[str]) -> int:
 
 
 def _placed(problem: Problem, some: Sequence[str], words: Sequence[str]) -> Problem:
-    """A problem with one of those words that a command has handed on, in the order in which they stand here."""
-    if problem.word is None:
-        return problem
-    place = 0
-    for each in some[: problem.word + 1]:
-        place = words.index(each, place) + 1 if each in words[place:] else place
-    return replace(problem, word=place - 1 if problem.word < len(some) else len(words))
+    """A problem with one of those words that a command has handed on, at its place here.
+
+    From the end, as a command's own options mostly stand in front of them.
+    """
+    if problem.word is None or problem.word >= len(some):
+        return replace(problem, word=None if problem.word is None else len(words))
+    place = len(words)
+    for each in reversed(some[problem.word :]):
+        place = max((index for index in range(place) if words[index] == each), default=place)
+    return replace(problem, word=place)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import signal
 import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from ddp_run.values.terminal import colour, columns
+
+if TYPE_CHECKING:
+    from ddp_run.values.problem import Problem
 
 _UNFIT = 78
 """sysexits.h EX_CONFIG, as a launch with --preflight strict says it."""
@@ -34,14 +39,37 @@ def command(quick: bool, full: bool, data_paths: tuple[str, ...], as_json: bool,
     """
     from ddp_run.doctor.examination import Terminated, Wanted, examine, prepared
     from ddp_run.tell.doctor_page import Page
+    from ddp_run.values.problem import Refused
 
     if quick and full:
         raise click.UsageError("--quick and --full exclude each other")
     wanted = Wanted(words, quick=quick, full=full, data_paths=data_paths)
-    around, launch_words = prepared(wanted)
-    page = Page(as_json=as_json, width=columns(), colour=colour(sys.stdout), terminal=sys.stdout.isatty())
+    try:
+        around, launch_words = prepared(wanted)
+    except Refused as refused:
+        raise Refused(tuple(map(_with_own_options, refused.problems)), refused.argv) from None
+    page = Page(
+        as_json=as_json,
+        width=columns(),
+        colour=colour(sys.stdout),
+        terminal=sys.stdout.isatty(),
+        node=around.one_of_several,
+    )
     try:
         fit = examine(wanted, around, launch_words, page)
     except Terminated:
         return 128 + signal.SIGTERM
     return 0 if fit else _UNFIT
+
+
+def _with_own_options(problem: Problem) -> Problem:
+    """What a launch does not know may be one of the doctor's, with a letter wrong."""
+    from ddp_run.settings.grammar import UNKNOWN_OPTION
+    from ddp_run.values.problem import nearest
+
+    if problem.helps or not problem.title.startswith(UNKNOWN_OPTION):
+        return problem
+    name = problem.title.removeprefix(UNKNOWN_OPTION).strip()
+    close = nearest(name, [flag for each in command.params for flag in each.opts if flag.startswith("--")], count=1)
+    helps = [f"did you mean {each}?" for each in close] or ["ddp-run doctor --help", "ddp-run --help   # a launch's"]
+    return replace(problem, helps=tuple(helps))

@@ -47,6 +47,8 @@ class Check:
     level: Level = Level.QUICK
     of_ranks: bool = False
     """It judges what the ranks that the doctor starts have reported."""
+    ranks_need_it: bool = False
+    """Where it fails, the ranks of a job on one node cannot even meet: none are started."""
     place: int = 9
     """Among those of its group."""
 

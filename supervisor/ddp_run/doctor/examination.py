@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from ddp_run.doctor.check import Check, Level, all_checks, asked
+from ddp_run.doctor.check import Check, Group, Level, all_checks, asked
 from ddp_run.doctor.launch import RANK_PROGRAM, run_ranks
 from ddp_run.doctor.reports import Launched, Reports
 from ddp_run.doctor.surroundings import Surroundings
@@ -23,7 +23,7 @@ from ddp_run.settings.grammar import UNKNOWN_OPTION, HelpWanted
 from ddp_run.settings.options import Options
 from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row
-from ddp_run.values.finding import Finding, Grade
+from ddp_run.values.finding import Finding, Grade, skipped
 from ddp_run.values.frozen import frozen
 from ddp_run.values.problem import Problem, Refused
 
@@ -71,11 +71,11 @@ def prepared(wanted: Wanted) -> tuple[Surroundings, tuple[str, ...]]:
     else:
         options, words = _options(wanted.words, environ, rows), wanted.words
     environ.update((each.name, each.value) for each in options.rank_variables)
-    ranks = options.nproc_count
-    if "nproc_per_node" not in options.given or ranks is None:
+    if "nproc_per_node" in options.given:
+        ranks = _ranks_of(options, visible_gpus(environ))
+    else:
         ranks = visible_gpus(environ) or _RANKS_WITHOUT_GPUS
-        if "nproc_per_node" not in options.given:
-            words = (*words, f"--nproc-per-node={ranks}")
+        words = (*words, f"--nproc-per-node={ranks}")
     around = Surroundings(
         options=options,
         environ=environ,
@@ -88,6 +88,16 @@ def prepared(wanted: Wanted) -> tuple[Surroundings, tuple[str, ...]]:
     return around, words
 
 
+def _ranks_of(options: Options, gpus: int | None) -> int:
+    """As torchrun counts them for a word (torch 2.13, run.py: determine_local_world_size); what is no GPU of NVIDIA is
+    not counted here."""
+    if options.nproc_count is not None:
+        return options.nproc_count
+    if options.nproc == "cpu" or (options.nproc == "auto" and not gpus):
+        return len(os.sched_getaffinity(0))
+    return gpus or _RANKS_WITHOUT_GPUS
+
+
 def _options(words: tuple[str, ...], environ: Mapping[str, str], rows: Sequence[Row]) -> Options:
     try:
         options = parse(
@@ -97,7 +107,7 @@ def _options(words: tuple[str, ...], environ: Mapping[str, str], rows: Sequence[
         helps = ("ddp-run doctor --help   # of the doctor, in front of a launch's options",)
         raise Refused((Problem("DDP101", "this is the place for a launch's options", helps=helps),), words) from None
     except Refused as refused:
-        raise Refused(tuple(map(_without_script, refused.problems)), words) from None
+        raise Refused(tuple(_without_script(each, len(words)) for each in refused.problems), words) from None
     if options.module or options.no_python or options.run_path or options.dry_run:
         title = "the doctor has a program of its own: without --module, --no-python, --run-path and --dry-run"
         raise Refused((Problem("DDP101", title),), words)
@@ -108,8 +118,11 @@ def _options(words: tuple[str, ...], environ: Mapping[str, str], rows: Sequence[
     return options
 
 
-def _without_script(problem: Problem) -> Problem:
-    """Here no option is the script's, and advice may show the program that stands for it."""
+def _without_script(problem: Problem, words: int) -> Problem:
+    """Here no option is the script's, and no message shows the program that stands for it behind the words."""
+    if problem.word == words:  # it was taken for the last option's value
+        name = problem.title.partition(" ")[0]
+        return Problem(problem.code, f"{name} needs a value", words - 1, "expected a value after it")
     helps = tuple(text for text in problem.helps if str(RANK_PROGRAM) not in text)
     if problem.title.startswith(UNKNOWN_OPTION):
         return replace(problem, label="not an option of the doctor or of a launch", notes=(), helps=helps)
@@ -127,19 +140,25 @@ def examine(wanted: Wanted, around: Surroundings, words: tuple[str, ...], page: 
     began = time.monotonic()
     grades: list[Grade] = []
     bad: list[str] = []
+    hindrances: list[str] = []
 
     def ask(check: Check) -> None:
         page.doing(f"looking at {check.group}: {check.name}")
         found = asked(check, around)
         grades.extend(finding.grade for finding in found)
-        bad.extend(f"{finding.looked_at}: {finding.value}" for finding in found if finding.grade is Grade.FAIL)
+        failures = [f"{finding.looked_at}: {finding.value}" for finding in found if finding.grade is Grade.FAIL]
+        bad.extend(failures)
+        if failures and check.ranks_need_it and around.options.max_nodes == 1:
+            hindrances.extend(failures)
         page.add(check.name, check.group, found)
 
     checks = [check for check in all_checks() if check.level <= wanted.level]
     for check in checks:
         if not check.of_ranks:
             ask(check)
-    if wanted.level > Level.QUICK:
+    if hindrances and wanted.level > Level.QUICK:
+        page.add("launch", Group.RANKS, [skipped("launch", f"no ranks were started: {hindrances[0]}")])
+    elif wanted.level > Level.QUICK:
         around.reports = _reports(words, around, bad, page)
         for check in checks:
             if check.of_ranks:

@@ -56,6 +56,13 @@ class Surroundings:
         return socket.gethostname()
 
     @property
+    def one_of_several(self) -> str:
+        """What tells this node from the job's others; empty where it is the only one."""
+        if self.options.max_nodes == 1:
+            return ""
+        return f"node {self.options.node_rank}" if self.options.has_fixed_nodes else self.host
+
+    @property
     def has_driver(self) -> bool:
         """Whether NVIDIA's driver is loaded here."""
         return any(Path(path).exists() for path in self.driver_files)

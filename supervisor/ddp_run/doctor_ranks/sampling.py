@@ -50,8 +50,10 @@ def _raise(error: OSError) -> None:
 
 
 def _blocks(path: str, size: int) -> list[bytes]:
-    """The first, a middle and the last block of a file."""
+    """The first, a middle and the last block of a file; all of one that has no more than that."""
     with open(path, "rb") as file:
+        if size <= 3 * _BLOCK:
+            return [file.read(3 * _BLOCK)]
         found = []
         for start in sorted({0, max(0, size // 2 - _BLOCK // 2), max(0, size - _BLOCK)}):
             file.seek(start)

@@ -64,6 +64,10 @@ class Unresolvable(Exception):
         self.reason, self.helps = reason, helps
 
 
+class NoAddressYet(Unresolvable):
+    """It was asked for once: who goes on asking, as a launch does, may get one."""
+
+
 class _NotReady(Exception):
     """DNS cannot answer yet."""
 
@@ -90,7 +94,7 @@ def resolve(
     if literal is not None:
         found = [literal]
     elif once:
-        found = _look_up_once(name, port, deadline_s)
+        found = _look_up_once(name, port, deadline_s, several_nodes)
     else:
         found = _look_up_patiently(name, port, deadline_s, several_nodes, say)
     best = min(found, key=lambda each: each.family != socket.AF_INET)
@@ -99,11 +103,11 @@ def resolve(
     return best
 
 
-def _look_up_once(name: str, port: int, limit_s: float) -> list[Resolved]:
+def _look_up_once(name: str, port: int, limit_s: float, several_nodes: bool) -> list[Resolved]:
     try:
-        return _look_up(name, port, limit_s, missing_is_final=True)
+        return _look_up(name, port, limit_s, not several_nodes)
     except _NotReady as error:
-        raise Unresolvable(f"{name} has no address: {error}", _ask_yourself(name)) from error
+        raise NoAddressYet(f"{name} has no address: {error}", _ask_yourself(name)) from error
 
 
 def _look_up_patiently(

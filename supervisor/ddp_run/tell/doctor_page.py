@@ -20,10 +20,11 @@ _LONG_S = 10.0
 
 @final
 class Page:
-    """`terminal`: whether findings go to one; then they are a table, else a line each, for a log."""
+    """`terminal`: whether findings go to one; then they are a table, else a line each, for a log. `node`: this one of
+    several, empty for one."""
 
-    def __init__(self, *, as_json: bool, width: int, colour: bool, terminal: bool) -> None:
-        self._as_json, self._width, self._colour, self._terminal = as_json, width, colour, terminal
+    def __init__(self, *, as_json: bool, width: int, colour: bool, terminal: bool, node: str = "") -> None:
+        self._as_json, self._width, self._colour, self._terminal, self._node = as_json, width, colour, terminal, node
         self._redraws = sys.stderr.isatty()
         self._rows: list[Row] = []
         self._group = ""
@@ -43,7 +44,7 @@ class Page:
 
     def _show(self, row: Row) -> None:
         if not self._terminal:
-            sys.stdout.write(doctor_table.plain_lines(row))
+            sys.stdout.write(doctor_table.plain_lines(row, self._node))
             return
         if row.group != self._group:
             self._group = row.group
@@ -79,6 +80,6 @@ class Page:
         if self._as_json:
             text = json.dumps(doctor_table.as_json(self._rows, about), indent=2) + "\n"
         else:
-            text = doctor_table.summary([row.found.grade for row in self._rows], seconds)
+            text = doctor_table.summary([row.found.grade for row in self._rows], seconds, self._node)
         sys.stdout.write(text)
         sys.stdout.flush()

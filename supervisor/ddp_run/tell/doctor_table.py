@@ -64,23 +64,30 @@ def _wrapped(text: str, width: int) -> list[str]:
     )
 
 
-def plain_lines(row: Row) -> str:
-    """For a log: all of a finding in one line, its table behind it."""
-    against = f" ({row.found.against})" if row.found.against else ""
+def plain_lines(row: Row, node: str = "") -> str:
+    """For a log: all of a finding in one line, its table behind it. Each has the prefix, as other programs' lines and
+    those of other nodes stand beside it; `node` names this one of several."""
+    before = _prefix(node)
     advice = f"; help: {'; '.join(row.found.advice)}" if row.found.advice and row.found.grade is not Grade.PASS else ""
-    line = f"ddp-run doctor: {row.found.grade}: {row.group}: {row.found.looked_at}: {row.found.value}{against}{advice}"
-    lines = [line, *(f"ddp-run doctor:   {each}" for each in row.found.detail)]
+    against = f" ({row.found.against})" if row.found.against else ""
+    value = row.found.against if row.found.grade is Grade.SKIPPED else f"{row.found.value}{against}"
+    line = f"{before}: {row.found.grade}: {row.found.looked_at}: {value}{advice}"
+    lines = [line, *(f"{before}:   {each}" for each in row.found.detail)]
     return "".join(f"{neutral_text(each)}\n" for each in lines)
 
 
-def summary(grades: Sequence[Grade], seconds: float) -> str:
+def _prefix(node: str) -> str:
+    return f"ddp-run doctor: {node}" if node else "ddp-run doctor"
+
+
+def summary(grades: Sequence[Grade], seconds: float, node: str = "") -> str:
     """The last line."""
     counts = {grade: grades.count(grade) for grade in (Grade.FAIL, Grade.WARN, Grade.PASS, Grade.SKIPPED)}
     warnings = "warning" if counts[Grade.WARN] == 1 else "warnings"
     words = {Grade.FAIL: "failed", Grade.WARN: warnings, Grade.PASS: "passed", Grade.SKIPPED: "skipped"}
     shown = ", ".join(f"{count} {words[grade]}" for grade, count in counts.items() if count)
     fit = "unfit" if counts[Grade.FAIL] else "fit"
-    return f"ddp-run doctor: {fit}: {shown} in {seconds:.1f} s\n"
+    return f"{_prefix(node)}: {fit}: {shown} in {seconds:.1f} s\n"
 
 
 def as_json(rows: Sequence[Row], about: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,8 @@ def judged(path: str, ranks: Sequence[Mapping[str, Any]]) -> Finding:
         )
     by_hash = Counter(str(told["hash"]) for told in ranks)
     usual, count = by_hash.most_common(1)[0]
-    sample = f"{ranks[0]['files']} files, {size_in_words(ranks[0]['bytes'])} sampled"
+    files = ranks[0]["files"]
+    sample = f"{files} file{'s' if files != 1 else ''}, {size_in_words(ranks[0]['bytes'])} sampled"
     if len(by_hash) == 1:
         return Finding(
             name, f"the same on {'all ' if len(ranks) > 1 else ''}{named_ranks(range(len(ranks)))} ({sample})"

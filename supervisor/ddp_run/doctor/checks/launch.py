@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddp_run.doctor.check import Check, Group, Level
@@ -22,7 +23,12 @@ def judged(reports: Reports) -> Finding:
         return Finding("launch", f"all ranks ended well after {launched.seconds:.1f} s")
     verdict = launched.verdict or {}
     hung = "the ranks came no further for minutes" if launched.exit_code == 124 else ""
-    title = verdict.get("title") or hung or launched.refused.partition("\n")[0] or f"exit code {launched.exit_code}"
+    title = (
+        verdict.get("title")
+        or hung
+        or re.sub(r"^error(\[\w+\]):", r"\1", launched.refused.partition("\n")[0])
+        or f"exit code {launched.exit_code}"
+    )
     code = f"[{verdict['code']}] " if verdict.get("code") else ""
     during = f"during: {step}" if step is not None else "before any rank had started its program"
     advice = [str(each) for each in verdict.get("advice") or ()]

@@ -25,4 +25,10 @@ def _look(_around: Surroundings) -> Iterator[Finding]:
     yield Finding("loopback", "connects")
 
 
-CHECK = Check("loopback", Group.NETWORK, "Whether a connection to 127.0.0.1 works; fails if not.", _look)
+CHECK = Check(
+    "loopback",
+    Group.NETWORK,
+    "Whether a connection to 127.0.0.1 works; fails if not, and no ranks are started on one node.",
+    _look,
+    ranks_need_it=True,
+)

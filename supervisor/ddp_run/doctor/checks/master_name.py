@@ -22,6 +22,9 @@ def _look(around: Surroundings) -> Iterator[Finding]:
     name = f"master {options.master[0]}"
     try:
         found = around.master()
+    except net.NoAddressYet as error:
+        yield warned(name, "no address yet", f"{error.reason}; a launch goes on asking", *error.helps)
+        return
     except net.Unresolvable as error:
         yield failed(name, "no usable address", error.reason, *error.helps)
         return

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ddp_run.plan.check import Answer, Check, Launch, origin
-from ddp_run.settings.options import Options
+from ddp_run.settings.options import Options, Source
 from ddp_run.values.problem import Problem
 
 _GPU_DEVICES = ("nvidia[0-9]*", "nvidiactl", "kfd", "dxg", "nvhost-*", "nvmap", "dri/renderD*")
@@ -32,7 +32,8 @@ def judged(options: Options, gpus: int | None) -> tuple[Problem, ...]:
 
 def _no_gpu(options: Options) -> Problem:
     setting = options.settings["nproc_per_node"]
-    helps = ("--nproc-per-node=cpu, or --nproc-per-node=N with a number",)
+    given = setting.origin if setting.source in (Source.PET, Source.VARIABLE) else "--nproc-per-node"
+    helps = (f"{given}=2 for two ranks, {given}=cpu for one per CPU",)
     title = "--nproc-per-node=gpu, but this machine has no GPU"
     return Problem("DDP302", title, setting.word, "no GPU device", origin(setting), helps=helps)
 
