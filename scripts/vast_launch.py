@@ -40,6 +40,7 @@ def launch(arguments: argparse.Namespace) -> int:
         destroy_on_failure=arguments.destroy_on_failure,
     )
     if arguments.dry_run:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader may leave: nothing is rented
         launching.show_plan(planned)
         return 0
     client = make_client()
@@ -92,16 +93,18 @@ def make_client() -> Client:
 
 
 def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
 
 
 def seconds(text: str) -> float:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
     if not 0 < number < 3600:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, above 0 and below 3600")
     return number
 
 

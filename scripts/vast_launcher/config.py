@@ -49,6 +49,12 @@ class LaunchConfig:
     """From the rental until the container runs."""
     offer: OfferFilter = OfferFilter()
 
+    @property
+    def installs_nothing(self) -> bool:
+        """Whether the image must have ddp-run: an instance without it ends with 127, when it has been paid for."""
+        named = re.compile(r"ddp[-_]run")
+        return not self.install and bool(named.search(self.command)) and not any(map(named.search, self.setup))
+
 
 class ConfigError(Exception):
     """All mistakes of a file: "launch.toml:3: disk_gb = "x": expected a number above 0"."""
@@ -162,6 +168,13 @@ def read_config(path: str, text: str, environ: Mapping[str, str]) -> LaunchConfi
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"{path}: not valid TOML: {error}"]) from None
+    if "image" not in table and "command" not in table and any("-" in key for key in table):
+        raise ConfigError(
+            [
+                f"{path}: this is a preset of ddp-run; what to rent is another file: scripts/examples/vast-launch.toml",
+                f'{path}: a preset that the instance has belongs into its command = "ddp-run --config {path} train.py"',
+            ]
+        )
     problems: list[str] = []
     offer_table = table.pop("offer", {})
     if not isinstance(offer_table, dict):

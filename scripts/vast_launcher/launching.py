@@ -51,7 +51,9 @@ def plan(file: str, gpus: int, *, on_end: str | None, auto_shutdown: bool, destr
     except ConfigError as error:
         raise Failed(USAGE, *error.problems) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise Failed(USAGE, f"cannot read {file}: {error}") from None
+        raise Failed(USAGE, f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
+    if config.installs_nothing:
+        tell(f"{file}: install is empty: the image must have ddp-run, or the run ends with 127")
     if auto_shutdown and on_end == "keep":
         raise Failed(USAGE, "--auto-shutdown and --on-end keep contradict each other")
     end = on_end or config.on_end

@@ -127,7 +127,8 @@ def vast(tmp_path: Path) -> Iterator[Vast]:
 def test_a_dry_run_shows_all_that_would_be_sent_and_sends_nothing(vast: Vast) -> None:
     vast.config("ddp-run train.py", text=f'pass_env = ["HF_TOKEN", "MODE"]\nupload = "curl -H apikey={SECRET} x"')
     done = vast.launch("--dry-run", "--auto-shutdown", HF_TOKEN=SECRET, MODE="quiet mode", PATH=os.environ["PATH"])
-    assert (done.code, done.err, vast.calls) == (0, "", [])
+    assert (done.code, vast.calls) == (0, [])
+    assert done.err.endswith(": install is empty: the image must have ddp-run, or the run ends with 127\n")
     search = "num_gpus=2 rentable=true gpu_name=RTX_4090 disk_space>=40 reliability>=0.98 dph<=2 verified=true"
     assert f"vastai search offers '{search}' --order dph --storage 40 --limit 100 --raw" in done.out
     assert re.search(r"vastai create instance OFFER --image pytorch/pytorch --disk 40 --label ddp-run-\w{8} ", done.out)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vast_launcher.config import LaunchConfig, OfferFilter, read_config
+from vast_launcher.config import ConfigError, LaunchConfig, OfferFilter, read_config
 from vast_launcher.offers import fitting, read_offers, search_words, why_none
 from vast_launcher.onstart import MOST_CHARACTERS, on_start
 from vast_launcher.remote_log import Finished, find_finished, new_lines
@@ -26,6 +26,22 @@ def row(id: int, price: object = 1.0, **other: object) -> dict[str, object]:
 
 def test_a_command_may_be_words() -> None:
     assert read_config("f", MINIMAL, {}).command == "ddp-run 'a b.py'"
+
+
+def test_a_preset_of_ddp_run_is_told_from_what_is_to_be_rented() -> None:
+    file = TOP / "configs" / "vast.toml"
+    with pytest.raises(ConfigError, match="this is a preset of ddp-run; what to rent is another file") as caught:
+        read_config("configs/vast.toml", file.read_text(), {})
+    assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("further", "nothing"),
+    [("", True), ('setup = ["pip install ddp_run-0.1.0.whl"]\n', False), ('setup = ["cd repo"]\n', True)],
+)
+def test_who_installs_ddp_run(further: str, nothing: bool) -> None:
+    assert read_config("f", MINIMAL + further, {}).installs_nothing is nothing
+    assert not read_config("f", MINIMAL.replace('install = ""', 'install = "ddp-run"'), {}).installs_nothing
 
 
 def test_our_example_is_valid() -> None:
