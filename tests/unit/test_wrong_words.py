@@ -24,6 +24,7 @@ from ddp_run import commands
         ("doctor --data-path x x", "the doctor takes no script", 4),
         ("doctor --quick --nnodes", "--nnodes needs a value", 3),
         ("doctor --data-path", "--data-path needs a value", 2),
+        ("doctor --data-path=", "--data-path: it is empty", 2),
         ("doctor --quik", "unknown option --quik", 2),
     ],
 )

@@ -18,6 +18,13 @@ _UNFIT = 78
 """sysexits.h EX_CONFIG, as a launch with --preflight strict says it."""
 
 
+def _named(_context: click.Context, _option: click.Parameter, paths: tuple[str, ...]) -> tuple[str, ...]:
+    """An empty variable would be the working directory."""
+    if "" in paths:
+        raise click.BadParameter("it is empty: is the variable after it empty?")
+    return paths
+
+
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--quick", is_flag=True, help="Look at this host only, in less than 2 s; torch is not imported.")
 @click.option("--full", is_flag=True, help="Measure longer, and with more data: minutes.")
@@ -25,6 +32,7 @@ _UNFIT = 78
     "--data-path",
     "data_paths",
     multiple=True,
+    callback=_named,
     metavar="PATH",
     help="A file or folder that every rank must be able to read, with the same content. May be repeated.",
 )

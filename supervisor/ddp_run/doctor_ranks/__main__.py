@@ -135,7 +135,7 @@ class Steps:
             if size > _SIZES[-1] and not self._all_have_room(size):
                 self.report.tell("no_room", bytes=size)
                 return
-            self.report.doing(f"all_reduce of {size} bytes")
+            self.report.doing(f"all_reduce of {f'{size >> 20} MiB' if size >= 1 << 20 else f'{size >> 10} KiB'}")
             found = measuring.all_reduce(size, self.device, full=self.full)
             self.report.tell("bandwidth", **found)
             if found["seconds"] > (_LONG_S * 20 if self.full else _LONG_S):

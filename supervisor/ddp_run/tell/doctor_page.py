@@ -54,7 +54,8 @@ class Page:
     def say(self, line: str) -> None:
         """A line that stays."""
         self._erase_step()
-        sys.stderr.write(f"ddp-run: {neutral_text(line)}\n")
+        node = f"{self._node}: " if self._node else ""
+        sys.stderr.write(f"ddp-run: {node}{neutral_text(line)}\n")
         sys.stderr.flush()
 
     def doing(self, what: str) -> None:

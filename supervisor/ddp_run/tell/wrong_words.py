@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -74,7 +75,7 @@ def _bad_value(error: click.BadParameter, parameter: click.Parameter, words: Seq
     return Problem(_CODE, f"{name}: {reason}", word, "this value", helps=_help_of(words))
 
 
-def _allowed(of: click.ParamType) -> str:
+def _allowed(of: click.ParamType[Any]) -> str:
     match of:
         case click.Choice():
             return f"one of {', '.join(map(str, of.choices))}"

@@ -70,11 +70,15 @@ def workers(cpus: float, ranks: int) -> int:
 def threads(cpus: float, ranks: int, omp: str | None) -> Finding:
     """OMP_NUM_THREADS against the CPUs of a rank."""
     each = max(1, int(cpus // ranks))
-    if omp is None or not omp.isdigit():
+    if omp is None:
         note = "torchrun sets 1 where there are several ranks"
         return Finding("OMP_NUM_THREADS", "not set", against=f"{note}; {each} would use all CPUs" if each > 1 else note)
-    if int(omp) * ranks > cpus and int(omp) > 1:
-        note = f"{ranks} ranks with {omp} threads each are more than {cpus:g} CPUs"
+    first = omp.partition(",")[0].strip()  # the first of nested levels
+    if not first.isdecimal() or int(first) == 0:
+        helps = f"export OMP_NUM_THREADS={each}"
+        return warned("OMP_NUM_THREADS", omp or "empty", "a number above 0: OpenMP ignores it", helps)
+    if int(first) * ranks > cpus and int(first) > 1:
+        note = f"{ranks} ranks with {first} threads each are more than {cpus:g} CPUs"
         return warned("OMP_NUM_THREADS", omp, note, f"export OMP_NUM_THREADS={each}")
     return Finding("OMP_NUM_THREADS", omp)
 
