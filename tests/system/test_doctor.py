@@ -87,8 +87,12 @@ def test_one_rank_and_a_folder_for_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("signum", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow_system)],
-    ids=["INT", "TERM"],
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow_system),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow_system),
+    ],
+    ids=["INT", "TERM", "HUP"],
 )
 def test_interrupted(tmp_path: Path, signum: signal.Signals, code: int) -> None:
     """While its ranks start: they end with it, and nothing is left."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -65,8 +64,8 @@ def command(quick: bool, full: bool, data_paths: tuple[str, ...], as_json: bool,
     )
     try:
         fit = examine(wanted, around, launch_words, page)
-    except Terminated:
-        return 128 + signal.SIGTERM
+    except Terminated as end:
+        return 128 + end.signum
     return 0 if fit else _UNFIT
 
 

@@ -135,7 +135,9 @@ def _read_file(path: str) -> str:
 
 def examine(wanted: Wanted, around: Surroundings, words: tuple[str, ...], page: Page) -> bool:
     """Look, show, and say whether a job can work here. An interrupt raises KeyboardInterrupt, with nothing left."""
-    signal.signal(signal.SIGTERM, _terminated)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, _terminated)
     around.say = page.say
     began = time.monotonic()
     grades: list[Grade] = []
@@ -191,8 +193,12 @@ def _about(wanted: Wanted, around: Surroundings, seconds: float) -> dict[str, An
 
 
 class Terminated(BaseException):
-    """SIGTERM: ends what was started, as Ctrl-C does."""
+    """SIGTERM, or SIGHUP: ends what was started, as Ctrl-C does."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
 
 
-def _terminated(_signum: int, _frame: object) -> NoReturn:
-    raise Terminated
+def _terminated(signum: int, _frame: object) -> NoReturn:
+    raise Terminated(signum)
