@@ -87,3 +87,18 @@ def test_an_absurd_size_is_called_so() -> None:
     found = explain(PLAIN.format(said=f"{REFUSED} to allocate 4614613358185178726 bytes. Error code 12"))
     assert "more than any host has" in (found.title or "")
     assert any("shape" in advice for advice in found.advice)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("ValueError: Invalid backend: 'nccll'", "nccl"),
+        ("RuntimeError: Distributed package doesn't have MPI built in. MPI is only included if you build", None),
+    ],
+)
+def test_a_backend_that_torch_knows_is_not_proposed_in_its_own_place(said: str, meant: str | None) -> None:
+    verdict = explain(IN_OBJECTS.format(said=said))
+    assert verdict.cause == "process-group-misuse"
+    assert [advice.partition("?")[0] for advice in verdict.advice if "did you mean" in advice] == (
+        [f"did you mean {meant}"] if meant else []
+    )

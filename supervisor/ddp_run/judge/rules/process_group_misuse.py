@@ -70,6 +70,7 @@ _ITSELF = (
     Sign("Argument ``gather_list`` must "),
     Sign("Argument ``scatter_list`` must "),
 )
+_BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl")
 SIGNS = (*_NOT_MADE, _TWICE, _DEVICE, *_CUDA_ONLY, _ONE_EACH, *_UNKNOWN, *_OUTSIDE, _ENVIRONMENT, *_ITSELF)
 _TORCHS = re.compile(r"torch/distributed/|torch\.distributed")
 
@@ -102,7 +103,8 @@ def _told(hit: Hit) -> tuple[str, tuple[str, ...]]:
             f'{find}"cpu:gloo,cuda:nccl" supports both',
         )
     if hit.sign in _UNKNOWN:
-        near = get_close_matches((hit["backend"] or "").lower(), ("nccl", "gloo", "mpi", "ucc", "xccl"), 1)
+        wanted = (hit["backend"] or "").lower()  # torch knows the name that it says it does not have
+        near = [each for each in get_close_matches(wanted, _BACKENDS, 1) if each != wanted]
         return f"requested a backend that this torch does not have: {hit['backend']}", (
             *(f"did you mean {name}? init_process_group({name!r}), or --backend={name}" for name in near),
             "python -c 'import torch.distributed as d; print(d.is_nccl_available(), d.is_gloo_available())'",
