@@ -220,6 +220,17 @@ def test_a_lost_gpu() -> None:
     assert (gpus.judged(gpu).grade, gpus.judged(gpu).value) == (Grade.FAIL, "GPU is lost")
 
 
+def test_lines_between_the_rows_are_no_gpus() -> None:
+    """As nvidia-smi writes them to its output, beside the table or in its place."""
+    remark = "WARNING: infoROM is corrupted at gpu 0000:3B:00.0"
+    assert [gpu.index for gpu in gpu_table.read(answering(HEALTHY, remark))] == ["0"]
+    assert gpu_table.remarks(answering("0", remark)) == [remark]
+    assert gpu_table.read(answering("No devices were found")) == []
+    lost = "Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error"
+    (gpu,) = gpu_table.read(answering(lost))
+    assert (gpu.index, gpus.judged(gpu).grade) == ("0000:3B:00.0", Grade.FAIL)
+
+
 def made(**values: object) -> Gpu:
     return Gpu(**{"index": "3", "uuid": "GPU-3", "name": "A100", "total": 40 << 30, "used": 0, **values})  # type: ignore[arg-type]
 

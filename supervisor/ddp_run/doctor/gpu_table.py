@@ -16,6 +16,7 @@ _FIELDS = (
 )
 _UNKNOWN_FIELD = re.compile(r'Field "([\w.]{1,80})" is not a valid field')
 _LOST = re.compile(r"lost|unable to determine|fallen off", re.IGNORECASE)
+_ADDRESS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9]")
 _MIB = 1 << 20
 Ask = Callable[..., str]
 
@@ -69,7 +70,18 @@ def read(ask: Ask) -> list[Gpu]:
                 raise
             fields.remove(unknown[1])
             continue
-        return [_gpu(dict(zip(fields, row, strict=False))) for row in _rows(text)]
+        return [_gpu(dict(zip(fields, row, strict=False))) for row in _rows(text) if _is_gpu(row)]
+
+
+def remarks(ask: Ask) -> list[str]:
+    """What nvidia-smi writes between its rows, as `WARNING: infoROM is corrupted at gpu 0000:3B:00.0`. Raises
+    NoAnswer."""
+    text = ask("--query-gpu=index", "--format=csv,noheader,nounits")
+    return [line.strip() for line in text.splitlines() if line.startswith("WARNING")]
+
+
+def _is_gpu(row: list[str]) -> bool:
+    return row[0].isdecimal() or _LOST.search(row[0]) is not None
 
 
 def _rows(text: str) -> list[list[str]]:
@@ -78,8 +90,10 @@ def _rows(text: str) -> list[list[str]]:
 
 def _gpu(row: Mapping[str, str]) -> Gpu:
     lost = next((cell.strip("[]") for cell in row.values() if _LOST.search(cell)), "")
+    index = row.get("index", "?")
+    address = _ADDRESS.search(lost)
     return Gpu(
-        index=row.get("index", "?"),
+        index=index if index.isdecimal() else address[0] if address is not None else "?",
         uuid=row.get("uuid", ""),
         name=row.get("name", "").removeprefix("NVIDIA "),
         total=(_number(row.get("memory.total")) or 0) * _MIB,

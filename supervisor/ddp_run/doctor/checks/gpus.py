@@ -18,13 +18,15 @@ def _look(around: Surroundings) -> Iterator[Finding]:
         yield skipped("GPUs", "no NVIDIA driver is loaded here; other GPUs are not checked")
         return
     try:
-        gpus = gpu_table.read(around.nvidia_smi)
+        gpus, remarks = gpu_table.read(around.nvidia_smi), gpu_table.remarks(around.nvidia_smi)
     except NoAnswer as error:
         yield no_answer(str(error))
         return
     yield counted(gpus, visible_gpus(around.environ), around.ranks, around.environ.get("CUDA_VISIBLE_DEVICES"))
     for gpu in gpus:
         yield judged(gpu)
+    for remark in remarks:
+        yield warned("nvidia-smi", remark.removeprefix("WARNING: "), "", "nvidia-smi -q | grep -i -A4 inforom")
 
 
 def no_answer(said: str) -> Finding:
