@@ -276,7 +276,7 @@ def test_gpus_for_ranks(ranks: int, chosen: str | None, visible: int, grade: Gra
 
 
 def test_gpus_of_two_kinds() -> None:
-    assert "one kind" in gpus.counted([made(), made(name="L4")], 2, 2, None).against
+    assert "several kinds" in gpus.counted([made(), made(name="L4")], 2, 2, None).against
 
 
 def test_how_a_gpu_is_set_up() -> None:

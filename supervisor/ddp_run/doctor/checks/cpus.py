@@ -52,7 +52,7 @@ def counted(present: int, usable: int, quota: float | None, ranks: int) -> Findi
         value += f", limited to {quota:g} by the control group"
     fewest = min(usable, quota or usable)
     if fewest < ranks:
-        return warned("CPUs", value, f"one for each of {ranks} ranks, at least: they take turns", "allow more CPUs")
+        return warned("CPUs", value, f"fewer than {ranks} ranks: they take turns", "allow more CPUs")
     if quota is not None and quota < usable:
         note = f"programs see {usable} CPUs and may start a worker for each: they would be throttled"
         return warned("CPUs", value, note, f"num_workers of DataLoader: at most {workers(quota, ranks)} for each rank")
@@ -76,7 +76,7 @@ def threads(cpus: float, ranks: int, omp: str | None) -> Finding:
     first = omp.partition(",")[0].strip()  # the first of nested levels
     if not first.isdecimal() or int(first) == 0:
         helps = f"export OMP_NUM_THREADS={each}"
-        return warned("OMP_NUM_THREADS", omp or "empty", "a number above 0: OpenMP ignores it", helps)
+        return warned("OMP_NUM_THREADS", omp or "empty", "no number above 0: OpenMP ignores it", helps)
     if int(first) * ranks > cpus and int(first) > 1:
         note = f"{ranks} ranks with {first} threads each are more than {cpus:g} CPUs"
         return warned("OMP_NUM_THREADS", omp, note, f"export OMP_NUM_THREADS={each}")

@@ -35,7 +35,7 @@ def judged(gpu: Gpu) -> Finding | None:
     if gpu.remap_failed:
         return failed(name, "a row of memory could not be replaced", "the GPU must be exchanged", query)
     if gpu.uncorrected:
-        against = "0: a job dies when it reads such memory"
+        against = "a job dies when it reads such memory"
         return warned(
             name, f"{gpu.uncorrected} uncorrected memory errors since the driver started", against, query, reset
         )

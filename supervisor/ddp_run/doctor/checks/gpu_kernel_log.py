@@ -43,7 +43,7 @@ def judged(lines: Sequence[str]) -> Iterator[Finding]:
         value = f"{number}: {XIDS[number]}{often}"
         helps = (f"nvidia-smi -i {pci} -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT", "ddp-run rules gpu-hardware")
         grade = failed if number == _GONE else warned
-        yield grade(f"Xid at {pci}", value, "none since the host started", *helps, detail=of_it[-1:])
+        yield grade(f"Xid at {pci}", value, "since the host started", *helps, detail=of_it[-1:])
 
 
 CHECK = Check(

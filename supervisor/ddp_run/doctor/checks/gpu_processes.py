@@ -33,13 +33,13 @@ def judged(gpu: Gpu, holders: Mapping[str, Sequence[Holder]]) -> Finding | None:
         return None
     name = f"processes on GPU {gpu.index}"
     if not on:
-        against = "none: they are in another container or pid namespace, or a killed process has not let go yet"
+        against = "they are in another container or pid namespace, or a killed process has not let go yet"
         value = f"not shown, and {size_in_words(gpu.used)} used"
         return warned(name, value, against, "nvidia-smi   # on the host; sudo fuser -v /dev/nvidia*")
     shown = ", ".join(f"pid {holder.pid} {holder.name} ({_size(holder)})" for holder in on[:4])
     more = f" and {len(on) - 4} more" if len(on) > 4 else ""
     helps = f"ps -o pid,user,etime,args -p {','.join(str(holder.pid) for holder in on)}"
-    return warned(name, shown + more, "none: they take memory and time from your ranks", helps)
+    return warned(name, shown + more, "they take memory and time from your ranks", helps)
 
 
 def _size(holder: Holder) -> str:

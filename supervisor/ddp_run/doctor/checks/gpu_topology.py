@@ -49,7 +49,7 @@ def _between_gpus(found: Topology, pairs: dict[tuple[str, str], str]) -> Finding
     if len(nvlinks) > 1 or (nvlinks and len(nvlinks) < len(set(pairs.values()))):
         helps = "nvidia-smi nvlink -s   # fewer links than the others: is one down, or is the board made so?"
         return warned(
-            "GPU links", words, "the same for all pairs; the slowest sets the pace", helps, detail=found.lines
+            "GPU links", words, "not the same for all pairs: the slowest sets the pace", helps, detail=found.lines
         )
     return Finding("GPU links", words, detail=found.lines)
 

@@ -55,7 +55,7 @@ def counted(gpus: Sequence[Gpu], visible: int | None, ranks: int, chosen: str | 
         helps = f"--nproc-per-node={count}"
         return warned("GPUs", value, f"{ranks} ranks: NCCL refuses two ranks on one GPU", helps)
     if len(dict.fromkeys(gpu.name for gpu in gpus)) > 1:
-        return warned("GPUs", value, "one kind: the slowest sets the pace", "CUDA_VISIBLE_DEVICES=… of one kind")
+        return warned("GPUs", value, "several kinds: the slowest sets the pace", "CUDA_VISIBLE_DEVICES=… of one kind")
     return Finding("GPUs", value)
 
 

@@ -33,7 +33,7 @@ def judged(records: Sequence[HostRecord], host: str) -> Finding:
     day = datetime.fromtimestamp(record.last_s).astimezone().date().isoformat()
     value = f"{record.runs} failed because of this host, last on {day}: {record.last_title}"
     helps = ["ddp-run hosts", *([f"sbatch --exclude={host} …"] if record.exclude else [])]
-    return warned(_NAME, value, f"none in {_DAYS} days", *helps)
+    return warned(_NAME, value, f"in the last {_DAYS} days", *helps)
 
 
 CHECK = Check(

@@ -77,9 +77,9 @@ def judged(interface: Interface) -> Finding:
         helps = "--master-addr: an address of node 0 that the other nodes can reach (hostname -I there)"
         return warned(name, value, "it leads to this host alone: nodes on other hosts cannot be reached by it", helps)
     if interface.mtu is not None and interface.mtu < _LEAST_MTU:
-        return warned(name, value, f"an MTU of {_LEAST_MTU} at least", f"ip link show {interface.name}")
+        return warned(name, value, f"MTU below {_LEAST_MTU}", f"ip link show {interface.name}")
     if interface.speed is not None and interface.speed < _LEAST_MBIT:
-        against = "1 Gbit/s at least; gradients of 1 GB take minutes for each step below"
+        against = "below 1 Gbit/s, gradients of 1 GB take many seconds for each step"
         return warned(name, value, against, "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME: a faster one (ip -br link)")
     return Finding(name, value)
 

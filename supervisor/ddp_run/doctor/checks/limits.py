@@ -35,7 +35,7 @@ def open_files(soft: int, hard: int) -> Finding:
         enough = hard == resource.RLIM_INFINITY or hard >= _FILES_WANTED
         more = 65536 if hard == resource.RLIM_INFINITY else min(65536, hard)
         helps = f"ulimit -n {more}" if enough else "raise nofile in /etc/security/limits.conf; docker run --ulimit"
-        against = f"{_FILES_WANTED}: DataLoader workers and many peers end with 'Too many open files'"
+        against = f"below {_FILES_WANTED}, DataLoader workers and many peers end with 'Too many open files'"
         return (failed if soft < _FILES_NEEDED else warned)(name, value, against, helps)
     return Finding(name, value)
 
@@ -60,7 +60,7 @@ def locked_memory(soft: int, *, has_rdma: bool) -> Finding:
     if has_rdma:
         helps = "ulimit -l unlimited   # docker run --ulimit memlock=-1; SLURM: PropagateResourceLimitsExcept=MEMLOCK"
         return warned(
-            name, size_in_words(soft), "unlimited: there is InfiniBand or RoCE here, and NCCL needs it", helps
+            name, size_in_words(soft), "not unlimited: there is InfiniBand or RoCE here, and NCCL needs it", helps
         )
     return Finding(name, size_in_words(soft), against="matters with InfiniBand or RoCE only; there is none here")
 

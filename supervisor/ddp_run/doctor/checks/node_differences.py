@@ -38,10 +38,10 @@ def of_launch(compared: NodesCompared) -> Iterator[Finding]:
     """On node 0, where the nodes were compared as they joined: a finding for each fact in which they differ."""
     for line in compared.breaking:
         name, _, value = line.partition(": ")
-        yield failed(name, value, "the same on all nodes: a job of such nodes often fails", _HELPS)
+        yield failed(name, value, "not the same on all nodes: such jobs often fail", _HELPS)
     for line in compared.differing:
         name, _, value = line.partition(": ")
-        yield warned(name, value, "the same on all nodes", _HELPS)
+        yield warned(name, value, "not the same on all nodes", _HELPS)
     if not (compared.breaking or compared.differing):
         yield Finding(_NAME, f"alike in {len(compared.alike)} facts")
 

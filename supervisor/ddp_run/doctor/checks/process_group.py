@@ -30,7 +30,7 @@ def imported(torch: Mapping[str, Any]) -> Finding:
     value = f"{torch['version']}, imported in {torch['seconds']:.1f} s"
     if torch["seconds"] > _SLOW_IMPORT_S:
         helps = "put the environment on a local disk: a network file system is slow with many small files"
-        return warned("import torch", value, f"{_SLOW_IMPORT_S:.0f} s", helps)
+        return warned("import torch", value, f"more than {_SLOW_IMPORT_S:.0f} s", helps)
     return Finding("import torch", value)
 
 
@@ -58,7 +58,7 @@ def met(group: Mapping[str, Any]) -> Finding:
     value = f"{group['backend']}, {ranks}, {group['seconds']:.1f} s"
     if group["seconds"] > _SLOW_GROUP_S:
         helps = "time getent hosts $(hostname)   # slow DNS is the usual cause; GLOO_SOCKET_IFNAME avoids look-ups"
-        return warned("process group", value, f"{_SLOW_GROUP_S:.0f} s", helps)
+        return warned("process group", value, f"more than {_SLOW_GROUP_S:.0f} s", helps)
     return Finding("process group", value)
 
 

@@ -33,7 +33,7 @@ def judged(device: str, port: str, state: str, rate: str) -> Finding:
     if state.endswith("ACTIVE") or state == "unknown":
         return Finding(name, f"{state.rpartition(' ')[2].lower()}, {rate}")
     helps = f"ibstat {device}   # if nothing is to be connected there: export NCCL_IB_HCA=^{device}"
-    return warned(name, state.rpartition(" ")[2].lower(), "active: NCCL cannot use it", helps)
+    return warned(name, state.rpartition(" ")[2].lower(), "NCCL cannot use a port that is not active", helps)
 
 
 CHECK = Check("rdma", Group.NETWORK, "State and rate of InfiniBand and RoCE ports; warns if one is not active.", _look)

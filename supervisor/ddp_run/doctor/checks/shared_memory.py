@@ -34,9 +34,9 @@ def judged(free: int, total: int, writable: bool) -> Finding:
     if not writable:
         return failed(_NAME, "not writable", "NCCL and DataLoader workers write there", "ls -ld /dev/shm")
     if total < _WANTED:
-        return warned(_NAME, value, "1 GiB: a DataLoader with workers may die of a bus error", *_HELPS)
+        return warned(_NAME, value, "below 1 GiB a DataLoader with workers may die of a bus error", *_HELPS)
     if free < total // 10:
-        return warned(_NAME, value, "a tenth free: an earlier job may have left files", "ls -lhS /dev/shm | head")
+        return warned(_NAME, value, "below a tenth: an earlier job may have left files", "ls -lhS /dev/shm | head")
     return Finding(_NAME, value)
 
 
