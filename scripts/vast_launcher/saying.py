@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from ddp_run.values.lines import neutral
 from ddp_run.values.redaction import redact
@@ -35,12 +36,26 @@ class Stopped(BaseException):
 def tell(text: str) -> None:
     """A line of ours, on stderr: stdout has what the training's log says."""
     for line in text.splitlines():
-        print(f"vast_launch: {neutral(redact(line))}", file=sys.stderr, flush=True)
+        try:
+            print(f"vast_launch: {neutral(redact(line))}", file=sys.stderr, flush=True)
+        except OSError:
+            _give_up(sys.stderr)
 
 
 def show(line: str) -> None:
     """A line of the training's log."""
-    print(neutral(line), flush=True)
+    try:
+        print(neutral(line), flush=True)
+    except OSError as error:  # `| head` has ended, or the disk is full
+        _give_up(sys.stdout)
+        tell(f"the log is no longer shown: {error.strerror}; the run is followed to its end all the same")
+
+
+def _give_up(stream: TextIO) -> None:
+    """Nobody reads it any more: an instance that costs must be ended all the same."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def on_stop(signum: int, _frame: FrameType | None) -> NoReturn:

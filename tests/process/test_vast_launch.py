@@ -423,3 +423,19 @@ def test_follow_asks_for_an_instance_of_its_own(vast: Vast) -> None:
     assert done.code == 2
     assert "its label is 'mine'" in done.err
     (vast.folder / "instance.json").unlink()
+
+
+@pytest.mark.parametrize("also", [False, True], ids=["stdout", "stderr too"])
+def test_nobody_reads_any_more(vast: Vast, also: bool) -> None:
+    """As behind `| head`: the run is followed to its end all the same, and the instance is ended."""
+    vast.config('sh -c "echo one; sleep 1; echo two; exit 7"')
+    config = str(vast.folder / "launch.toml")
+    process = vast.start("launch", "--config", config, "--num-gpus", "2", "--auto-shutdown")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    said = "" if also else process.stderr.read()
+    process.stderr.close()
+    assert process.wait(limit(60)) == 7
+    assert vast.fate == "stopped"
+    assert also or "the log is no longer shown: Broken pipe" in said

@@ -11,6 +11,8 @@ from ddp_run import commands
     ("words", "title", "word"),
     [
         ("runs --jsn", "unknown option --jsn", 2),
+        ("logs -fx", "unknown option -x", 2),
+        ("runs -n", "-n needs a value", 2),
         ("runs -n 0", "-n: '0' is not a whole number from 1 on", 3),
         ("runs -n0", "-n: '0' is not a whole number from 1 on", 2),
         ("hosts --days 1 --days=x", "--days: 'x' is not a whole number from 1 to 3650", 4),

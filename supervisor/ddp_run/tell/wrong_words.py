@@ -102,11 +102,10 @@ def _value_of(parameter: click.Parameter, words: Sequence[str]) -> tuple[int, st
 
 
 def _holding(name: str, words: Sequence[str]) -> int:
-    """The word that is the option, alone or with a value; one past the last where none is."""
-    return next(
-        (index for index, word in enumerate(words) if index and (word == name or word.startswith(f"{name}="))),
-        len(words),
-    )
+    """The word that is the option, alone, with a value, or as a letter of several (`-fx`); one past the last where none
+    is."""
+    letters = re.compile(rf"-\w*{re.escape(name[1:])}") if len(name) == 2 else re.compile(rf"{re.escape(name)}(=|$)")
+    return next((index for index, word in enumerate(words) if index and letters.match(word)), len(words))
 
 
 def _first_of(extra: str, words: Sequence[str]) -> int | None:
