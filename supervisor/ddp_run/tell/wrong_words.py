@@ -11,7 +11,7 @@ import click
 from ddp_run.values.problem import Problem, nearest
 
 _CODE = "DDP101"
-_EXTRA = re.compile(r"unexpected extra arguments? \((.*)\)")
+_EXTRA = "unexpected extra argument"
 
 
 def problem(error: click.ClickException, words: Sequence[str]) -> Problem:
@@ -26,9 +26,10 @@ def problem(error: click.ClickException, words: Sequence[str]) -> Problem:
             return Problem(_CODE, title, len(words), f"expected {_allowed(parameter.type)} here", helps=_help_of(words))
         case click.BadParameter(param=click.Parameter() as parameter):
             return _bad_value(error, parameter, words)
-        case click.UsageError() if (extra := _EXTRA.search(error.message)) is not None:
-            title, word = f"{extra[1]}: more words than expected", _first_of(extra[1], words)
-            return Problem(_CODE, title, word, "not expected here", helps=_usage(error))
+        case click.UsageError() if _EXTRA in error.message:
+            extra = error.message.partition("(")[2].removesuffix(")")
+            title = f"{extra}: more words than expected"
+            return Problem(_CODE, title, _first_of(extra, words), "not expected here", helps=_usage(error))
         case click.UsageError():
             return Problem(_CODE, error.format_message(), helps=_help_of(words))
         case _:
