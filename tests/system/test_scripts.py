@@ -102,7 +102,7 @@ def test_a_training_is_retried_and_its_code_is_real(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("variables", "code", "said"),
     [
-        ({"DATA_PATH": "/no/such/data"}, 78, "fail: data: data /no/such/data: No such file or directory"),
+        ({"DATA_PATH": "/no/such/data"}, 78, "fail: data /no/such/data: No such file or directory"),
         ({"NNODES": "2", "NODE_RANK": "1"}, 2, "node 1 needs MASTER_ADDR"),
     ],
 )
