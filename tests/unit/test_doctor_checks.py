@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import pkgutil
 import resource
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from ddp_run.doctor.checks.interfaces import Interface
 from ddp_run.doctor.reports import Launched, Reports, read_lines
 from ddp_run.doctor.surroundings import Surroundings
 from ddp_run.judge import bad_hosts
+from ddp_run.observe.space import WAIT_S, StatvfsProbe
 from ddp_run.plan import named_interfaces, net
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.plan.net import Holder
@@ -166,6 +168,15 @@ def space(free: int, inodes: int) -> SpaceCounted:
 )
 def test_disk(counted: SpaceCounted, grade: Grade) -> None:
     assert disk_space.judged(disk_space.Place("logs", DATA, "", ""), counted).grade is grade
+
+
+def test_who_has_answered_while_another_was_waited_for_has_answered() -> None:
+    probe = StatvfsProbe.ask(["/"])
+    time.sleep(WAIT_S)
+    found, has_answered = disk_space.answer(probe)
+    assert (found is not None, has_answered) == (True, True)
+    missing = disk_space.answer(StatvfsProbe.ask(["/no/such/folder"]))
+    assert missing == (None, True)
 
 
 @pytest.mark.parametrize(("instead", "grade"), [("", Grade.FAIL), ("a launch writes to /tmp", Grade.WARN)])

@@ -224,7 +224,7 @@ def test_lines_between_the_rows_are_no_gpus() -> None:
     """As nvidia-smi writes them to its output, beside the table or in its place."""
     remark = "WARNING: infoROM is corrupted at gpu 0000:3B:00.0"
     assert [gpu.index for gpu in gpu_table.read(answering(HEALTHY, remark))] == ["0"]
-    assert gpu_table.remarks(answering("0", remark)) == [remark]
+    assert gpu_table.remarks(answering(HEALTHY, remark)) == [remark]
     assert gpu_table.read(answering("No devices were found")) == []
     lost = "Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error"
     (gpu,) = gpu_table.read(answering(lost))

@@ -60,6 +60,12 @@ class Holder:
 
 def read(ask: Ask) -> list[Gpu]:
     """All GPUs, by nvidia-smi's numbers. Raises NoAnswer."""
+    fields, text = _table(ask)
+    return [_gpu(dict(zip(fields, row, strict=False))) for row in _rows(text) if _is_gpu(row)]
+
+
+def _table(ask: Ask) -> tuple[list[str], str]:
+    """The fields that this driver knows, and its answer."""
     fields = list(_FIELDS)
     while True:
         try:
@@ -70,13 +76,13 @@ def read(ask: Ask) -> list[Gpu]:
                 raise
             fields.remove(unknown[1])
             continue
-        return [_gpu(dict(zip(fields, row, strict=False))) for row in _rows(text) if _is_gpu(row)]
+        return fields, text
 
 
 def remarks(ask: Ask) -> list[str]:
     """What nvidia-smi writes between its rows, as `WARNING: infoROM is corrupted at gpu 0000:3B:00.0`. Raises
     NoAnswer."""
-    text = ask("--query-gpu=index", "--format=csv,noheader,nounits")
+    _fields, text = _table(ask)
     return [line.strip() for line in text.splitlines() if line.startswith("WARNING")]
 
 

@@ -19,6 +19,7 @@ from ddp_run.values.helper_process import reap
 from ddp_run.values.words import size_in_words
 
 _WANTED, _NEEDED = 1 << 30, 16 << 20
+_TEMPORARY = "temporary files"
 _OTHER_TMPDIR = "export TMPDIR=DIR"
 _INODES_WANTED, _INODES_NEEDED = 10_000, 100
 
@@ -38,12 +39,10 @@ def _look(around: Surroundings) -> Iterator[Finding]:
     places = list(_places(around, temporary))
     probes = [StatvfsProbe.ask([str(place.path)]) for place in places]
     if temporary is None:
-        yield failed(
-            "disk for temporary files", "nowhere", "TMPDIR, /tmp and /var/tmp take no file", "export TMPDIR=DIR"
-        )
+        yield failed(f"disk for {_TEMPORARY}", "nowhere", "TMPDIR, /tmp and /var/tmp take no file", _OTHER_TMPDIR)
     shown: set[tuple[int, int]] = set()
     for place, probe in zip(places, probes, strict=True):
-        found, has_answered = _answer(probe)
+        found, has_answered = answer(probe)
         if not has_answered:
             yield no_answer(place)
         elif (why := _why_unusable(place, temporary)) or found is None:
@@ -66,9 +65,8 @@ def _places(around: Surroundings, temporary: str | None) -> Iterator[Place]:
     other = "" if is_chosen else f"a launch writes to {private_files.fallback(Path(str(temporary)))}"
     yield Place("logs", _existing(around.log_dir), other, "--log-dir DIR")
     if (folder := around.environ.get("TMPDIR") or temporary) is not None:
-        yield Place(
-            "temporary files", Path(folder), f"Python takes {temporary}" if temporary else "", "export TMPDIR=DIR"
-        )
+        other = f"Python takes {temporary}" if temporary else ""
+        yield Place(_TEMPORARY, Path(folder), other, _OTHER_TMPDIR)
     if home := around.environ.get("HOME"):
         caches = "torch, triton and Hugging Face keep their caches there"
         yield Place("home", Path(home), caches, "export HOME=DIR, or XDG_CACHE_HOME, TRITON_CACHE_DIR and HF_HOME")
@@ -80,19 +78,17 @@ def _existing(path: Path) -> Path:
     return next(each for each in (path, *path.parents) if each.exists())
 
 
-def _answer(probe: StatvfsProbe) -> tuple[SpaceCounted | None, bool]:
+def answer(probe: StatvfsProbe) -> tuple[SpaceCounted | None, bool]:
     """What was counted, and whether there was an answer at all."""
-    found: list[SpaceCounted] = []
-    over = False
     try:
-        while not over and not probe.process.late:
+        while True:
+            found, over = probe.answers(MonotonicNs(time.monotonic_ns()))
+            if found or over or probe.process.late:  # of several, one may have used up the others' time
+                return (found[0] if found else None), over or bool(found)
             probe.process.wait()
-            answers, over = probe.answers(MonotonicNs(time.monotonic_ns()))
-            found += answers
     finally:
         probe.process.end()
         reap(probe.process.pid)
-    return next(iter(found), None), over or bool(found)
 
 
 def _why_unusable(place: Place, temporary: str | None) -> str:
@@ -100,8 +96,9 @@ def _why_unusable(place: Place, temporary: str | None) -> str:
         return "no such folder"
     if not os.access(place.path, os.W_OK | os.X_OK):
         return "not writable"
-    passed_over = place.name == "temporary files" and temporary not in (None, str(place.path.absolute()))
-    return "takes no file" if passed_over else ""
+    here = place.path.resolve()
+    is_asked_first = place.name == _TEMPORARY and here == Path(os.environ.get("TMPDIR") or "/").resolve()
+    return "takes no file" if is_asked_first and temporary is not None and here != Path(temporary).resolve() else ""
 
 
 def no_answer(place: Place) -> Finding:
