@@ -32,10 +32,18 @@ def main() -> NoReturn:
     except Refused as refused:
         _tell_refused(refused)
     except OSError as error:
-        sys.stderr.write(f"ddp-run: cannot start: {error}\n")
+        sys.stderr.write(f"ddp-run: cannot start: {_why(error)}\n")
     except KeyboardInterrupt:
         code = 130
     finish(code)
+
+
+def _why(error: OSError) -> str:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return 'the working directory was removed, or made anew: cd "$PWD"'
+    return str(error)
 
 
 def finish(code: int) -> NoReturn:

@@ -110,6 +110,8 @@ def test_a_check_that_fails_itself_says_nothing_about_the_host() -> None:
         (limits.tasks("p", NEVER, 0, 8, ""), Grade.PASS),
         (limits.tasks("p", 1024, 100, 8, ""), Grade.WARN),
         (limits.tasks("p", 256, 100, 8, ""), Grade.FAIL),
+        (limits.address_space(32 * GIB), Grade.WARN),
+        (limits.address_space(NEVER), Grade.PASS),
         (limits.locked_memory(65536, has_rdma=True), Grade.WARN),
         (limits.locked_memory(65536, has_rdma=False), Grade.PASS),
         (limits.locked_memory(NEVER, has_rdma=True), Grade.PASS),

@@ -35,6 +35,11 @@ class Place:
 
 
 def _look(around: Surroundings) -> Iterator[Finding]:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        yield failed("working directory", "gone", "it was removed, or made anew", 'cd "$PWD"')
+        return
     temporary = _temporary()
     places = list(_places(around, temporary))
     probes = [StatvfsProbe.ask([str(place.path)]) for place in places]

@@ -24,6 +24,8 @@ def _look(around: Surroundings) -> Iterator[Finding]:
     yield tasks("processes (ulimit -u)", soft, 0, around.ranks, "ulimit -u unlimited")
     if (control := _pids()) is not None:
         yield tasks("control group's processes", *control, around.ranks, "docker run --pids-limit=-1")
+    reserved, _hard = resource.getrlimit(resource.RLIMIT_AS)
+    yield address_space(reserved)
     locked, _hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     yield locked_memory(locked, has_rdma=_RDMA.is_dir() and any(_RDMA.iterdir()))
 
@@ -50,6 +52,15 @@ def tasks(name: str, limit: int, taken: int, ranks: int, helps: str) -> Finding:
     if limit - taken < _TASKS_WANTED * ranks:
         return warned(name, value, f"{_TASKS_WANTED} for each of {ranks} ranks is usual", helps)
     return Finding(name, value)
+
+
+def address_space(soft: int) -> Finding:
+    """RLIMIT_AS; CUDA maps all memory of host and GPUs into each rank, many times what it uses."""
+    name = "address space (ulimit -v)"
+    if soft == resource.RLIM_INFINITY:
+        return Finding(name, "unlimited")
+    against = "limited: CUDA reserves far more than it uses, and libraries may not load"
+    return warned(name, size_in_words(soft), against, "ulimit -v unlimited")
 
 
 def locked_memory(soft: int, *, has_rdma: bool) -> Finding:
@@ -86,6 +97,6 @@ CHECK = Check(
     "limits",
     Group.MEMORY,
     "`ulimit -n` (warns below 4096), `ulimit -u` and the control group's `pids.max` (warns below 256 a rank), `ulimit"
-    " -l` (warns if limited beside InfiniBand).",
+    " -v` (warns if limited), `ulimit -l` (warns if limited beside InfiniBand).",
     _look,
 )
