@@ -120,11 +120,12 @@ def test_what_is_no_table(text: str) -> None:
 
 NVIDIA_SMI = """#!/bin/sh
 case "$*" in
-  *clocks_throttle_reasons.active*)
-    echo 'Field "clocks_throttle_reasons.active" is not a valid field to query.'; exit 2;;
+  *pcie.link.width.max*)
+    echo 'Field "pcie.link.width.max" is not a valid field to query.'; exit 2;;
   --query-gpu=*)
-    echo '0, GPU-a, NVIDIA H100 80GB HBM3, 81559, 4, 33, Default, Disabled, 0, [N/A], No, No, 16, 16'
-    echo '1, GPU-b, NVIDIA H100 80GB HBM3, 81559, 40000, 35, Default, Disabled, 3, [N/A], No, No, 16, 16';;
+    echo '0, GPU-a, NVIDIA H100 80GB HBM3, 81559, 4, 33, Default, Disabled, 0x0000000000000001, 0, [N/A], 16'
+    echo '1, GPU-b, NVIDIA H100 80GB HBM3, 81559, 40000, 35, Default, Disabled, 0x0000000000000001, 3, [N/A], 16';;
+  --query-remapped-rows=*) printf 'GPU-a, 0, 0\nGPU-b, 0, 0\n';;
   --query-compute-apps=*) echo 'GPU-b, 4242, /usr/bin/python3, 39990';;
   "topo -m") cat "$TOPOLOGY";;
   "") echo '| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: 12.4     |';;
@@ -170,26 +171,45 @@ def test_a_driver_that_fails_is_told_once(tmp_path: Path, monkeypatch: pytest.Mo
 # ------------------------------------------------------------------------------------------ nvidia-smi's CSV
 
 
-def answering(*rows: str, unknown: tuple[str, ...] = ()) -> gpu_table.Ask:
-    """nvidia-smi with these rows, of a driver that does not know some fields."""
+def answering(*gpus: dict[str, str] | str, unknown: tuple[str, ...] = ()) -> gpu_table.Ask:
+    """nvidia-smi with these GPUs, and lines of its own, of a driver that does not know some fields, or a query."""
 
     def ask(*words: str) -> str:
-        fields = words[0].partition("=")[2].split(",")
-        for field in unknown:
-            if field in fields:
-                raise NoAnswer(f'Field "{field}" is not a valid field to query.')
+        query, _, fields = words[0].partition("=")
+        if query in unknown:
+            raise NoAnswer("Option \"--query\" is not recognized. Please run 'nvidia-smi -h'.")
+        names = fields.split(",")
+        for name in names:
+            if name in unknown:
+                raise NoAnswer(f'Field "{name}" is not a valid field to query.')
+        rows = (gpu if isinstance(gpu, str) else ", ".join(gpu.get(name, "[N/A]") for name in names) for gpu in gpus)
         return "".join(f"{row}\n" for row in rows)
 
     return ask
 
 
-HEALTHY = (
-    "0, GPU-5e6f, NVIDIA H100 80GB HBM3, 81559, 4, 33, Default, Disabled, 0x0000000000000001, 0, [N/A], No, No, 16, 16"
-)
+H100 = {
+    "index": "0",
+    "uuid": "GPU-5e6f",
+    "gpu_uuid": "GPU-5e6f",
+    "name": "NVIDIA H100 80GB HBM3",
+    "memory.total": "81559",
+    "memory.used": "4",
+    "temperature.gpu": "33",
+    "compute_mode": "Default",
+    "mig.mode.current": "Disabled",
+    "clocks_event_reasons.active": "0x0000000000000001",
+    "clocks_throttle_reasons.active": "0x0000000000000001",
+    "ecc.errors.uncorrected.volatile.total": "0",
+    "remapped_rows.pending": "0",
+    "remapped_rows.failure": "0",
+    "pcie.link.width.current": "16",
+    "pcie.link.width.max": "16",
+}
 
 
 def test_a_healthy_gpu() -> None:
-    (gpu,) = gpu_table.read(answering(HEALTHY))
+    (gpu,) = gpu_table.read(answering(H100))
     assert (gpu.index, gpu.name, gpu.total, gpu.used) == ("0", "H100 80GB HBM3", 81559 << 20, 4 << 20)
     assert (gpu.throttled, gpu.uncorrected, gpu.temperature, gpu.lost) == (1, 0, 33, "")
     assert (gpus.judged(gpu).grade, gpus.judged(gpu).value) == (Grade.PASS, "H100 80GB HBM3, 4.0 MiB of 79.6 GiB used")
@@ -198,10 +218,22 @@ def test_a_healthy_gpu() -> None:
     assert gpu_processes.judged(gpu, {}) is None
 
 
+@pytest.mark.parametrize(("told", "is_so"), [("0", False), ("No", False), ("[N/A]", False), ("1", True), ("Yes", True)])
+def test_rows_that_were_remapped(told: str, is_so: bool) -> None:
+    other = H100 | {"index": "1", "uuid": "GPU-7", "gpu_uuid": "GPU-7"}
+    gpus = gpu_table.read(answering(other, H100 | {"remapped_rows.pending": told}))
+    assert [gpu.pending for gpu in gpus] == [False, is_so]
+    gpus = gpu_table.read(answering(other, H100 | {"remapped_rows.failure": told}))
+    assert [gpu.remap_failed for gpu in gpus] == [False, is_so]
+
+
 def test_fields_that_the_driver_does_not_know_are_left_out() -> None:
-    row = "0, GPU-1, Tesla V100-SXM2-16GB, 16160, 0, 30, Default, [N/A], 0x0000000000000000, 0, No, 16, 16"
-    (gpu,) = gpu_table.read(answering(row, unknown=("remapped_rows.pending", "remapped_rows.failure")))
-    assert (gpu.width_now, gpu.width_most, gpu.pending, gpu.mig) == (16, 16, False, "[N/A]")
+    old = H100 | {"clocks_throttle_reasons.active": "0x8", "retired_pages.pending": "Yes"}
+    unknown = ("mig.mode.current", "clocks_event_reasons.active", "--query-remapped-rows")
+    (gpu,) = gpu_table.read(answering(old, unknown=unknown))
+    assert (gpu.width_now, gpu.width_most, gpu.pending, gpu.mig, gpu.throttled) == (16, 16, True, "", 8)
+    (gpu,) = gpu_table.read(answering(old, unknown=(*unknown, "clocks_throttle_reasons.active")))
+    assert gpu.throttled is None
 
 
 def test_another_failure_of_nvidia_smi_is_told() -> None:
@@ -216,15 +248,15 @@ def test_another_failure_of_nvidia_smi_is_told() -> None:
 
 
 def test_a_lost_gpu() -> None:
-    (gpu,) = gpu_table.read(answering("1, GPU-2, NVIDIA A100, [GPU is lost], [GPU is lost], [GPU is lost]"))
+    (gpu,) = gpu_table.read(answering(H100 | dict.fromkeys(("memory.total", "memory.used"), "[GPU is lost]")))
     assert (gpus.judged(gpu).grade, gpus.judged(gpu).value) == (Grade.FAIL, "GPU is lost")
 
 
 def test_lines_between_the_rows_are_no_gpus() -> None:
     """As nvidia-smi writes them to its output, beside the table or in its place."""
     remark = "WARNING: infoROM is corrupted at gpu 0000:3B:00.0"
-    assert [gpu.index for gpu in gpu_table.read(answering(HEALTHY, remark))] == ["0"]
-    assert gpu_table.remarks(answering(HEALTHY, remark)) == [remark]
+    assert [gpu.index for gpu in gpu_table.read(answering(H100, remark))] == ["0"]
+    assert gpu_table.remarks(answering(H100, remark)) == [remark]
     assert gpu_table.read(answering("No devices were found")) == []
     lost = "Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error"
     (gpu,) = gpu_table.read(answering(lost))
@@ -256,8 +288,12 @@ def test_throttling(bits: int, words: str | None) -> None:
 
 
 def test_processes_on_a_gpu() -> None:
-    rows = ("GPU-3, 4242, /venv/bin/python, 39000", "GPU-4, 1, [Not Found], [N/A]")
-    holders = gpu_table.read_holders(answering(*rows))
+    holders = gpu_table.read_holders(
+        answering(
+            {"gpu_uuid": "GPU-3", "pid": "4242", "process_name": "/venv/bin/python", "used_memory": "39000"},
+            {"gpu_uuid": "GPU-4", "pid": "1", "process_name": "[Not Found]"},
+        )
+    )
     assert holders["GPU-4"] == [Holder(1, "[Not Found]", None)]
     found = gpu_processes.judged(made(used=39000 << 20), holders)
     assert found is not None
