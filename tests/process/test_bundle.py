@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -250,9 +251,16 @@ def test_a_long_log_is_cut(tmp_path: Path) -> None:
     folder = a_run(tmp_path)
     log = folder / "attempt_0" / "rank_1" / "stderr.log"
     log.write_text("".join(f"step {step} loss 0.1\n" for step in range(400_000)) + TRACEBACK)
-    assert run(tmp_path, folder, "-o", "b.tgz", "--max-size", "1M").returncode == 0
+    done = run(tmp_path, folder, "-o", "b.tgz", "--max-size", "1M")
+    assert f"rank 1 of attempt 0 of {folder.name}, is not there whole (stderr.log): README.txt says" in done.stdout
     kept = unpacked(tmp_path / "b.tgz")
     text = kept[f"{folder.name}/attempt_0/rank_1/stderr.log"]
     assert len(text) < 1.1 * (1 << 20)
     assert text.startswith("step 0 ") and text.endswith("ValueError: no [redacted]\n")
     assert "were left out here]\n" in text
+    assert re.search(
+        r"rank_1/stderr\.log \(1\.0 MiB\): without \S+ MiB of \S+ MiB, in its middle\n", kept["README.txt"]
+    )
+    again = run(tmp_path, folder, "-o", "b.tgz", "--force", "--max-size", "20M")
+    assert f"rank 1 of attempt 0 of {folder.name}, is there whole.\n" in again.stdout
+    assert unpacked(tmp_path / "b.tgz")[f"{folder.name}/attempt_0/rank_1/stderr.log"].count("\n") == 400_003

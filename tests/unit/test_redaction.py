@@ -13,6 +13,7 @@ from tests.planted_secrets import AS_WORDS, BY_FORM, IN_TEXT, KEY_LINES, PRIVATE
 from tests.waiting import limit
 
 from ddp_run.record.events import ExceptionInfo, MonotonicNs, Rank, RankFailed
+from ddp_run.values import text_outline
 from ddp_run.values.redaction import (
     REDACTED,
     is_secret,
@@ -24,6 +25,7 @@ from ddp_run.values.redaction import (
     redact_words,
 )
 
+PLANTED = [*BY_FORM.values(), *(text for text, _secret in IN_TEXT.values()), "\n".join(KEY_LINES[:3])]
 LONG_OPTIONS = {name: words for name, (words, _secret) in AS_WORDS.items() if words[0] in ("--api-key", "--password")}
 DOCUMENTS = Path(__file__).resolve().parents[2]
 SAMPLES = Path(__file__).resolve().parents[1] / "rules"
@@ -290,6 +292,19 @@ _KEY_MARKS = st.sampled_from(["-----BEGIN PRIVATE KEY-----", "-----END PRIVATE K
 def test_twice_is_once(text: str) -> None:
     once = redact(text)
     assert redact(once) == once
+
+
+_OTHERS = st.sampled_from([*PLANTED, "\r", "█", "\u017f", "API Key: ", "…"])
+
+
+@given(st.lists(_PIECES | _KEY_MARKS | _OTHERS))
+def test_a_long_text_is_read_as_a_short_one(pieces: list[str]) -> None:
+    """What it may hold is asked of its outline."""
+    text = "".join(pieces)
+    expected = redact(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_outline, "_SHORT", 0)
+        assert redact(text) == expected
 
 
 @given(st.lists(_PIECES | _KEY_MARKS, max_size=40).map("".join))

@@ -1,7 +1,7 @@
 """Secrets that show by their form what they are: tokens with their maker's prefix, keys in PEM, random base64. Pure.
 
 Sources: the makers' own documents on the form of their tokens. Each pattern is compiled when a text holds its literal:
-ordinary text costs a search for some fifty words.
+ordinary text costs a search for some seventy words in its outline.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
+
+from ddp_run.values.text_outline import Outline, one_byte_each
 
 REDACTED = "[redacted]"
 
@@ -71,31 +73,31 @@ _FORMS: tuple[tuple[str, str, str], ...] = (
     _run("Tailscale", "tskey-", _URL_SAFE, 10),
     ("age", "AGE-SECRET-KEY-", r"AGE-SECRET-KEY-[A-Z0-9]{10,}"),
 )
+_LITERALS = ("PRIVATE KEY", "sk-", "earer", *(literal for _maker, literal, _pattern in _FORMS))
 PRIVATE_KEY = "private key"
 _KEY_MARK = r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _compiled = cache(re.compile)
 
 
-def without_forms(text: str, found: list[str] | None = None) -> str:
-    """The text with every secret of a known form replaced; the number of its lines stays. `found` gets their kinds."""
-    if "PRIVATE KEY" in text:
+def without_forms(text: str, outline: Outline, found: list[str] | None = None) -> str:
+    """The text with every secret of a known form replaced; the number of its lines stays. `found` gets their kinds.
+
+    `outline`: of this text.
+    """
+    held = outline.words(_LITERALS)
+    if "PRIVATE KEY" in held:
         text = _told(text, _without_keys(text), PRIVATE_KEY, found)
-    for maker, literal, pattern in _FORMS:
-        if literal in text:
+    for maker, literal, pattern in _FORMS if held else ():
+        if literal in held:
             text = _told(text, _compiled(pattern).sub(REDACTED, text), f"token: {maker}", found)
-    if "sk-" in text:
-        cleaned = _compiled(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_\-]{20,}").sub(_if(_is_openais), text)
+    if "sk-" in held:
+        cleaned = _compiled(r"sk-(?<![A-Za-z0-9]sk-)[A-Za-z0-9_\-]{20,}").sub(_if(_is_openais), text)
         text = _told(text, cleaned, "token: OpenAI", found)
-    if "earer" in text:
+    if "earer" in held:
         pattern = r"(?<=[Bb]earer )[ ]{0,4}[A-Za-z0-9._~+/=\-]{8,}"
         cleaned = _compiled(pattern).sub(_if(lambda found: bool(re.search(r"\d|.{24}", found[0]))), text)
         text = _told(text, cleaned, "bearer token", found)
-    if len(text) >= 40:
-        cleaned = _compiled(r"(?<![A-Za-z0-9+/_.\-])[A-Za-z0-9+/]{40,88}={0,2}(?![A-Za-z0-9+/=_\-])").sub(
-            _if(_is_random), text
-        )
-        text = _told(text, cleaned, "random base64 of a key's length", found)
-    return text
+    return _told(text, _without_random(text), "random base64 of a key's length", found)
 
 
 def _told(before: str, after: str, kind: str, found: list[str] | None) -> str:
@@ -118,6 +120,29 @@ def _is_openais(found: re.Match[str]) -> bool:
 
 _KEY_LENGTHS = {40: 0, 44: 1, 64: 0, 76: 0, 84: 0, 88: 2}
 """Length to signs `=` at the end: AWS's secret keys, Azure's, and the lines of a key in PEM."""
+
+
+_BASE64 = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/"
+_MARKED = bytes(ord("a") if byte in _BASE64 else ord(" ") for byte in range(256))
+_SHORTEST = b"a" * min(_KEY_LENGTHS)
+
+
+def _without_random(text: str) -> str:
+    """Without base64 of random bytes: only where as many of its characters follow each other, a pattern is tried."""
+    if len(text) < len(_SHORTEST):
+        return text
+    marked = one_byte_each(text).translate(_MARKED)
+    pattern = _compiled(r"(?<![A-Za-z0-9+/_.\-])[A-Za-z0-9+/]{40,88}={0,2}(?![A-Za-z0-9+/=_\-])")
+    done: list[str] = []
+    told = at = 0
+    while (start := marked.find(_SHORTEST, at)) >= 0:
+        end = marked.find(b" ", start)
+        at = len(text) if end < 0 else end
+        found = pattern.match(text, start)
+        if found is not None and _is_random(found):
+            done += [text[told:start], REDACTED]
+            told = found.end()
+    return "".join([*done, text[told:]]) if done else text
 
 
 def _is_random(found: re.Match[str]) -> bool:

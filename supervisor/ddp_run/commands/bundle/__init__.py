@@ -98,13 +98,13 @@ def _write(asked: Asked, name: str, path: str, *, force: bool) -> _Made:
     """Write the archive. Raises OSError."""
     from ddp_run.commands.bundle.cleaned_copy import Cleaner
     from ddp_run.commands.bundle.packing import Packing
-    from ddp_run.commands.bundle.parts import failing_ranks, parts
+    from ddp_run.commands.bundle.parts import parts
     from ddp_run.commands.bundle.readme import readme
 
-    state = [*_state(asked), *(f"The failing rank is there whole: {each}." for each in failing_ranks(asked))]
     with _opened(path, force=force) as (out, scratch):
         packing = Packing(out, name, Cleaner(asked.environ), asked.limit, scratch)
         packing.add(parts(asked))
+        state = [*_state(asked), *_failing_ranks(asked, packing.contents)]
         packing.finish(readme(name, state, packing.contents))
         if path == _STANDARD_OUTPUT:
             return _Made(None, None, state, packing.contents)
@@ -115,6 +115,24 @@ def _state(asked: Asked) -> Iterator[str]:
     for run in asked.runs:
         if not run.ended:
             yield f"{run.folder.name} has not ended, or ddp-run was killed: its journal has no end yet."
+
+
+def _failing_ranks(asked: Asked, contents: Contents) -> Iterator[str]:
+    """Which they are, and whether all that they wrote is there."""
+    from ddp_run.commands.bundle.parts import is_of_failing_rank
+
+    for run in asked.runs:
+        if run.failing is None:
+            continue
+        attempt, rank = run.failing
+        cut = [each for each in contents.files if each.left_out and is_of_failing_rank(each.name, run)]
+        missing = [each for each in contents.left_out if is_of_failing_rank(each.name, run)]
+        of = f"The failing rank, rank {rank} of attempt {attempt} of {run.folder.name}"
+        if cut or missing:
+            names = ", ".join(Path(each.name).name for each in (*cut, *missing))
+            yield f"{of}, is not there whole ({names}): README.txt says what is left out; --max-size takes more."
+        else:
+            yield f"{of}, is there whole."
 
 
 @contextmanager

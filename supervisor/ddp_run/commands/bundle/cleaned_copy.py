@@ -158,7 +158,7 @@ def whole(log: BinaryIO, limit: int, deadline: float, cleaner: Cleaner, folder: 
             lines += count
     end = copied.file.tell()
     copied.file.seek(0)
-    left_out = f"{size_in_words(missing)} of {size_in_words(size)}, in its middle" if missing > 0 else None
+    left_out = f"without {size_in_words(missing)} of {size_in_words(size)}, in its middle" if missing > 0 else None
     return Copy(copied.file, end, removed, left_out)
 
 

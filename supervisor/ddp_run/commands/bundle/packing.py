@@ -17,9 +17,10 @@ from ddp_run.commands.bundle.cleaned_copy import Cleaner, Copy, Removed
 from ddp_run.commands.bundle.parts import LAST_LINES, File, LeftOut, Part, Text
 from ddp_run.commands.bundle.run_files import open_below
 
-_WITHIN_S = 60.0
+_WITHIN_S = 40.0
 _ONE_WITHIN_S = 6.0
-"""A log takes 0.1 s per MiB; this holds on a slow machine too."""
+_LEAST_BYTES_PER_S = 10 << 20
+"""What is asked for is copied, and be it a gigabyte, unless the file system or the processor is slower than this."""
 _MOST_BYTES_OF_LIMIT = 4
 """All files together: so many times what one long log may have."""
 
@@ -59,7 +60,7 @@ class Packing:
         self.contents = Contents()
         self._top, self._cleaner, self._scratch = top, cleaner, scratch
         self._room = _MOST_BYTES_OF_LIMIT * limit
-        self._deadline = time.monotonic() + _WITHIN_S
+        self._deadline = time.monotonic() + _WITHIN_S + self._room / _LEAST_BYTES_PER_S
         self._zipped = gzip.GzipFile(filename="", mode="wb", compresslevel=5, fileobj=out)
         self._tar = tarfile.open(fileobj=self._zipped, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115
 
@@ -99,7 +100,7 @@ class Packing:
     def _copy(self, log: BinaryIO, limit: int | None, now: float) -> Copy:
         if limit is None:
             return cleaned_copy.last_lines(log, LAST_LINES, self._cleaner)
-        deadline = min(now + _ONE_WITHIN_S, self._deadline)
+        deadline = min(now + _ONE_WITHIN_S + limit / _LEAST_BYTES_PER_S, self._deadline)
         return cleaned_copy.whole(log, min(limit, self._room), deadline, self._cleaner, self._scratch)
 
     def _pack(self, name: str, copy: Copy, modified: float) -> None:

@@ -101,11 +101,11 @@ def parts(asked: Asked) -> Iterator[Part]:
         yield from each(asked)
 
 
-def failing_ranks(asked: Asked) -> Iterator[str]:
-    """For people: the ranks whose files are copied whole."""
-    for run in asked.runs:
-        if run.failing is not None:
-            yield f"{run.folder.name}: rank {run.failing[1]} of attempt {run.failing[0]}"
+def is_of_failing_rank(name: str, run: Run) -> bool:
+    """Whether a file of the archive is one of those of which all is wanted."""
+    top, _slash, source = name.partition("/")
+    found = _RANK_FILE.fullmatch(source)
+    return top == _top(run) and found is not None and (int(found[1]), int(found[2])) == run.failing
 
 
 # ------------------------------------------------------------------------------------------------- parts
@@ -179,9 +179,8 @@ _PARTS: tuple[Callable[[Asked], Iterator[Part]], ...] = (
 
 def _files_of(run: Run, limit: int) -> Iterator[tuple[tuple[int, int], Part]]:
     """Each with how important it is, the least number first; those of later attempts before earlier ones'."""
-    top = re.sub(r"[^\w.\-]", "_", run.folder.name, flags=re.ASCII)
     for entry in run_files.entries(run.folder):
-        name, source = f"{top}/{entry.name}", entry.name
+        name, source = f"{_top(run)}/{entry.name}", entry.name
         importance, most = _place(source, run.failing, limit)
         if importance is None:
             yield (9, 0), LeftOut(name, entry.unfit or "not one of the files that ddp-run writes for a run")
@@ -189,6 +188,11 @@ def _files_of(run: Run, limit: int) -> Iterator[tuple[tuple[int, int], Part]]:
             yield importance, LeftOut(name, entry.unfit)
         else:
             yield importance, File(name, run.folder, source, most)
+
+
+def _top(run: Run) -> str:
+    """The run's folder in the archive."""
+    return re.sub(r"[^\w.\-]", "_", run.folder.name, flags=re.ASCII)
 
 
 def _place(source: str, failing: tuple[int, int] | None, limit: int) -> tuple[tuple[int, int] | None, int | None]:
