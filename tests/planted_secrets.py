@@ -111,6 +111,14 @@ def _named() -> dict[str, tuple[str, str]]:
             "DefaultEndpointsProtocol=https;AccountName=a;AccountKey={};EndpointSuffix=x", _base64(20)
         ),
         "YAML": kind("hf_token: {}", _of(ALNUM, 14)),
+        "netrc": kind("machine api.wandb.ai login user password {}", _of(HEX, 40)),
+        "Dockerfile": kind("ENV WANDB_API_KEY {}", _of(HEX, 40)),
+        "sentence": kind("your API key is {}, keep it", _of(ALNUM, 24)),
+        "shell's trace": kind("+ wandb login {}", _of(HEX, 40)),
+        "kubeconfig": kind(
+            "client-key-data: {}",
+            base64.b64encode(b"-----BEGIN RSA " + b"PRIVATE KEY-----" + _RANDOM.randbytes(99)).decode(),
+        ),
         "service account": kind('{"type": "service_account", "private_key_id": "{}"}', _of(HEX, 40)),
     }
 

@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
 from ddp_run.values.secret_forms import REDACTED, without_forms
-from ddp_run.values.secret_names import Grade, grade_of, hides, is_secret
+from ddp_run.values.secret_names import Grade, grade_of, hides, is_made_up, is_secret
 from ddp_run.values.secret_urls import without_users
 from ddp_run.values.text_outline import Outline, one_byte_each
 
@@ -211,7 +211,8 @@ def _before_mark(text: str, last: int) -> int:
 
 
 def _after_blanks(text: str, start: int, end: int, grade: Grade) -> int | None:
-    """A value that nothing but blanks divide from its name: after an option, or in quotes after a sure name."""
+    """A value that nothing but blanks, or `is`, divide from its name: after an option; in quotes after a sure name;
+    and what looks made up (`machine api.wandb.ai login user password X`, `ENV WANDB_API_KEY X`)."""
     first = end
     while first < len(text) and text[first] in " \t" and first - end < 8:
         first += 1
@@ -219,7 +220,14 @@ def _after_blanks(text: str, start: int, end: int, grade: Grade) -> int | None:
         return None
     if text[start] == "-":
         return None if _is_option(text[first : first + 40].split(maxsplit=1)[0]) else first
-    return first if grade is Grade.SURE and text[first] in "\"'" else None
+    if grade is Grade.SURE and text[first] in "\"'":
+        return first
+    if grade is Grade.MAYBE:
+        return None
+    if text.startswith("is ", first):
+        first += 3
+    word = re.compile(_BARE).match(text, first, first + _LOOKED_AT)
+    return first if word is not None and is_made_up(word[0]) else None
 
 
 def _closing(text: str, start: int, quote: str) -> int:

@@ -29,6 +29,7 @@ _FORMS: tuple[tuple[str, str, str], ...] = (
     _run("Hugging Face", "hf_", _ALNUM, 16),
     _run("Hugging Face", "api_org_", _ALNUM, 16),
     _run("Weights & Biases", "wandb_v1_", _WORD, 16),  # the older form is 40 hexadecimal digits, as a commit's
+    ("Weights & Biases", "wandb login", r"(?:(?<=wandb login )|(?<=wandb login --relogin ))[0-9a-f]{40}"),
     _run("Anthropic", "sk-ant-", _URL_SAFE, 12),
     *(_run("OpenAI", f"sk-{kind}-", _URL_SAFE, 12) for kind in ("proj", "svcacct", "admin")),
     _run("OpenRouter", "sk-or-", _URL_SAFE, 12),
@@ -71,6 +72,7 @@ _FORMS: tuple[tuple[str, str, str], ...] = (
     _run("Linear", "lin_api_", _ALNUM, 20),
     _run("Atlassian", "ATATT", r"[A-Za-z0-9_=\-]", 20),
     _run("Tailscale", "tskey-", _URL_SAFE, 10),
+    ("PEM in base64", "LS0tLS1CRUdJTi", r"LS0tLS1CRUdJTi[A-Za-z0-9+/]{16,}={0,2}"),  # keys in a kubeconfig
     ("age", "AGE-SECRET-KEY-", r"AGE-SECRET-KEY-[A-Z0-9]{10,}"),
 )
 _LITERALS = ("PRIVATE KEY", "sk-", "earer", *(literal for _maker, literal, _pattern in _FORMS))

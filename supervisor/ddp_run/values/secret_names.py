@@ -159,7 +159,7 @@ def hides(grade: Grade, value: str, *, bare: bool) -> bool:
         case Grade.LIKELY:
             return not _is_plain(plain)
         case Grade.MAYBE:
-            return _is_made_up(plain)
+            return is_made_up(plain)
         case _:
             return False
 
@@ -187,6 +187,6 @@ def _is_plain(value: str) -> bool:
     return len(value) < 20 and re.fullmatch(r"(?:[A-Za-z][a-z]*)?(?:[ _./:\-](?:[A-Za-z][a-z]*)?)*", value) is not None
 
 
-def _is_made_up(value: str) -> bool:
+def is_made_up(value: str) -> bool:
     """Random by its look: long, and letters and digits follow each other without order."""
     return len(value) >= 12 and re.search(r"[\s/]", value) is None and changes(value) >= max(5, len(value) // 4)
