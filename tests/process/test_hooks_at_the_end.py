@@ -105,6 +105,12 @@ def test_a_command_that_cannot_be_started_is_told(bench: Bench) -> None:
     assert bench.run(on_end="true\0") == ["--on-end not run: embedded null byte"]
 
 
+def test_what_a_hook_would_run_again_is_told(bench: Bench, tmp_path: Path) -> None:
+    bench.hooks.run((Hook("--on-end (pyproject.toml:2)", f"touch {tmp_path}/again", again=True),))
+    assert bench.warned == ["--on-end (pyproject.toml:2) not run: this launch is part of such a command"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_environment_is_what_was_given(tmp_path: Path) -> None:
     shown = tmp_path / "shown"
     environ: Mapping[str, str] = {"PATH": os.environ["PATH"], "DDP_RUN_OUTCOME": "failed"}

@@ -30,18 +30,38 @@ def options(line: str, **variables: str) -> Options:
 )
 def test_the_outcome_decides(outcome: str, commands: list[str]) -> None:
     given = options("--on-success=s --on-failure=f --on-end=e")
-    assert [hook.command for hook in hooks(given, outcome)] == commands
+    assert [hook.command for hook in hooks(given, outcome, {})] == commands
 
 
 def test_an_empty_command_takes_back_a_variables() -> None:
-    assert hooks(options("--on-end=", DDP_RUN_ON_END="shutdown"), "failed") == ()
-    assert [each.command for each in hooks(options("", DDP_RUN_ON_END="shutdown"), "failed")] == ["shutdown"]
+    assert hooks(options("--on-end=", DDP_RUN_ON_END="shutdown"), "failed", {}) == ()
+    assert [each.command for each in hooks(options("", DDP_RUN_ON_END="shutdown"), "failed", {})] == ["shutdown"]
+
+
+@pytest.mark.parametrize(
+    ("line", "job", "again"),
+    [
+        ("", "7", [True, True]),
+        ("--on-end=other", "7", [True, False]),
+        ("", "8", [False, False]),  # the hook submitted it
+    ],
+)
+def test_a_launch_within_a_hook_does_not_run_the_project_s_again(line: str, job: str, again: list[bool]) -> None:
+    project = ("/home/me/pyproject.toml", '[tool.ddp-run]\non-success = "ddp-run eval.py"\non-end = "true"\n')
+    given = parse(f"{line} eval.py".split(), {}, torch_rows=torch_rows(), projects=lambda: [project])
+    outer = hook_environ({"SLURM_JOB_ID": "7"}, given, Verdict("succeeded", 0), FOLDER, 1)
+    found = hooks(given, "succeeded", {**outer, "SLURM_JOB_ID": job})
+    assert [hook.again for hook in found] == again
+    assert found[0].option == "--on-success (/home/me/pyproject.toml:2)"
+    assert [hook.again for hook in hooks(given, "succeeded", {"SLURM_JOB_ID": job})] == [False, False]
 
 
 def test_the_verdict_is_in_the_environment() -> None:
-    given = {"PATH": "/bin", "DDP_RUN_ON_END": "ddp-run train.py"}
+    given = {"PATH": "/bin", "DDP_RUN_ON_END": "ddp-run train.py", "SLURM_JOB_ID": "7"}
     assert hook_environ(given, options(""), FAILED, FOLDER, 2) == {
         "PATH": "/bin",
+        "SLURM_JOB_ID": "7",
+        "DDP_RUN_HOOK": "7//",
         "DDP_RUN_OUTCOME": "failed",
         "DDP_RUN_EXIT_CODE": "7",
         "DDP_RUN_CAUSE": "python-exception",

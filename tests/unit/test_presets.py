@@ -187,16 +187,19 @@ def test_no_project_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
-def test_a_planted_project_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a place like /tmp anybody can put one above a user's folder."""
+@pytest.mark.parametrize("mode", [0o1777, 0o777])
+def test_a_planted_project_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
+    """In a place like /tmp, or /data where everybody may write, anybody can put one above a user's folder."""
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path / "mine")
     project = tmp_path / "pyproject.toml"
     project.write_text(PROJECT)
     os.chown(project, 12345, 12345)
     assert len(list(project_files())) == 1
-    tmp_path.chmod(0o1777)
+    tmp_path.chmod(mode)
     assert list(project_files()) == []
+    monkeypatch.chdir(tmp_path)  # a container's workspace, where the script is anybody's too
+    assert len(list(project_files())) == (mode == 0o777)
 
 
 # ----------------------------------------------------------------------------------- the shipped presets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,17 +23,20 @@ def project_files() -> Iterator[tuple[str, str]]:
     except OSError:  # somebody removed it
         return
     for folder in (here, *here.parents):
-        data = _content(folder)
+        data = _content(folder, here)
         if _MAY_HOLD.search(data):
             yield _NAME if folder == here else str(folder / _NAME), data.decode("utf-8", "replace")
 
 
-def _content(folder: Path) -> bytes:
-    """Nothing of a file that somebody else has put into a place like /tmp: it would choose what is run here."""
+def _content(folder: Path, here: Path) -> bytes:
+    """Nothing of a file that somebody else has put where everybody may: it would choose what is run here.
+
+    In the working directory itself he could as well replace the script, unless it is a place like /tmp.
+    """
     try:
         with private_files.open_file(folder / _NAME) as file:
-            owner = os.fstat(file.fileno()).st_uid
-            planted = owner not in (0, os.geteuid()) and private_files.is_shared(folder)
-            return b"" if planted else file.read(_MOST_BYTES)
+            owner, mode = os.fstat(file.fileno()).st_uid, folder.stat().st_mode
+            anybodys = mode & stat.S_IWOTH and (mode & stat.S_ISVTX or folder != here)
+            return b"" if anybodys and owner not in (0, os.geteuid()) else file.read(_MOST_BYTES)
     except OSError:
         return b""

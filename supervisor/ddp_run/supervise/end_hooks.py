@@ -16,7 +16,7 @@ from typing import final
 
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.run_folder import RunFolder
-from ddp_run.settings.options import Options
+from ddp_run.settings.options import Options, Setting, Source
 
 _TURN_S = 1.0
 _GRACE_S = 5.0
@@ -24,22 +24,39 @@ _GRACE_S = 5.0
 _GIVE_UP_S = 0.5
 """After SIGKILL: what does not end then waits in the kernel, and is not waited for."""
 _NOT_HANDED_ON = frozenset({"DDP_RUN_ON_SUCCESS", "DDP_RUN_ON_FAILURE", "DDP_RUN_ON_END"})
-"""A hook that starts ddp-run must not run hooks for ever."""
+"""A hook that starts ddp-run must not run hooks for ever: neither those of variables, nor those of a preset."""
+_WITHIN = "DDP_RUN_HOOK"
+"""Set for a hook: of which scheduler's job. A job that it submits inherits the variable, and is another one."""
+_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A command for /bin/sh, and the option that it came from."""
+    """A command for /bin/sh, and the option that it came from, with its place where that is not the command line.
+
+    `again`: it is a preset's, and this launch is part of such a command.
+    """
 
     option: str
     command: str
+    again: bool = False
 
 
-def hooks(options: Options, outcome: str | None) -> tuple[Hook, ...]:
+def hooks(options: Options, outcome: str | None, environ: Mapping[str, str]) -> tuple[Hook, ...]:
     """What is to be run after a run that ended so, in order. An empty command is none."""
-    succeeded = outcome == "succeeded"
-    first = ("--on-success", options.on_success) if succeeded else ("--on-failure", options.on_failure)
-    return tuple(Hook(option, each) for option, each in (first, ("--on-end", options.on_end)) if each and each.strip())
+    first = ("on_success", options.on_success) if outcome == "succeeded" else ("on_failure", options.on_failure)
+    wanted = (first, ("on_end", options.on_end))
+    return tuple(_hook(options.settings[dest], dest, each, environ) for dest, each in wanted if each and each.strip())
+
+
+def _hook(setting: Setting, dest: str, command: str, environ: Mapping[str, str]) -> Hook:
+    name = f"--{dest.replace('_', '-')}"
+    again = setting.source is Source.CONFIG and environ.get(_WITHIN) == _job_of(environ)
+    return Hook(f"{name} ({setting.place})" if setting.place else name, command, again)
+
+
+def _job_of(environ: Mapping[str, str]) -> str:
+    return "/".join(environ.get(name, "") for name in _JOBS)
 
 
 def hook_environ(
@@ -61,6 +78,7 @@ def hook_environ(
         "VERDICT": folder.verdict,
     }
     kept = {name: value for name, value in environ.items() if name not in _NOT_HANDED_ON}
+    kept[_WITHIN] = _job_of(environ)
     return kept | {f"DDP_RUN_{name}": "" if value is None else str(value) for name, value in told.items()}
 
 
@@ -86,7 +104,9 @@ class EndHooks:
         """All, until a signal to stop comes: it ends the one that runs, and none is started after it."""
         before = self.stops()
         for hook in wanted:
-            if self.stops() > before:
+            if hook.again:
+                self.warn(f"{hook.option} not run: this launch is part of such a command")
+            elif self.stops() > before:
                 self.warn(f"{hook.option} not run: told to stop")
             else:
                 self._run_one(hook, before)

@@ -411,7 +411,7 @@ class _Job:
         environ = hook_environ(self.environ, options, verdict, self.folder, self._retries.started)
         warn = partial(self.output.say, level="warning")
         self._hooks = EndHooks(environ, self._interlude.serve, lambda: self._interlude.stops, warn)
-        self._hooks.run(hooks(options, verdict.outcome))
+        self._hooks.run(hooks(options, verdict.outcome, self.environ))
 
     def _reaped(self, pid: int, code: int) -> None:
         self._helpers.reaped(pid)
