@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -121,6 +122,13 @@ def test_the_newest_run_here(tmp_path: Path) -> None:
     assert f"{logs}/rank_0/stdout.log (962 B): the last 100 lines, of 9 KiB\n" in readme
     assert f"{logs}/rank_1/stderr.log:4 token: GitHub\n" in readme
     assert TOKEN in (folder / "attempt_0/rank_1/stderr.log").read_text(), "the run's own files are untouched"
+
+
+def test_a_run_whose_logs_are_elsewhere(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    shutil.rmtree(folder / "attempt_0")
+    done = run(tmp_path, folder, "-o", "b.tgz")
+    assert f"rank 1 of attempt 0 of {folder.name}, has no files in that folder.\n" in done.stdout
 
 
 def test_a_bundle_can_be_explained(tmp_path: Path) -> None:

@@ -129,7 +129,9 @@ def test_some_logs(tmp_path: Path, logs: Path, words: list[str], lines: list[str
         (["--rank", "7-5"], "'7-5' is neither a rank nor a range of ranks"),
         (["--rank", "x"], "'x' is neither a rank nor a range of ranks"),
         (["--rank", "0", "--agent"], "--agent is in place of the ranks"),
-        (["--attempt", "4"], "no such logs in "),
+        (["--attempt", "4"], ": it has no attempt 4, but 0"),
+        (["--rank", "99"], ": it has those of ranks 0-1"),
+        (["-f", "--rank", "99"], ": it has those of ranks 0-1"),
         (["--log-dir", "no"], "no run in no"),
     ],
     ids=" ".join,
@@ -138,6 +140,18 @@ def test_what_logs_refuses(tmp_path: Path, logs: Path, words: list[str], says: s
     done = run(tmp_path, "logs", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
+
+
+@pytest.mark.parametrize("words", ["logs", "logs -f", "runs"])
+def test_a_full_disk_is_told(tmp_path: Path, logs: Path, words: str) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [DDP_RUN, *words.split()], cwd=tmp_path, env=ENVIRON, stdout=full, stderr=subprocess.PIPE, text=True,
+            timeout=limit(60), check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        2, f"ddp-run {words.split()[0]}: [Errno 28] No space left on device",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("follow", [[], ["-f"]], ids=["past", "follow"])

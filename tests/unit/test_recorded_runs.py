@@ -175,9 +175,23 @@ def test_the_table_of_a_pipe_has_all_columns_uncut(tmp_path: Path) -> None:
     lines = [line.split() for line in runs_table.table(rows, width=None, local=lambda _ns: "then").splitlines()]
     assert [" ".join(line) for line in lines] == [
         "RUN STARTED OUTCOME EXIT CAUSE TRIES TIME RANKS NODE SIZE COMMAND",
-        "20261121-081500-0001 then failed 1 cuda-oom 3 5.0s 16 - 2KiB t.py --lr 'a b'",
+        "20261121-081500-0001 then failed 1 cuda-oom 3 5.0s 16 vm 2KiB t.py --lr 'a b'",
         "20261121-081500-0002 then killed - - 1 0.0s 16 1/2:vm 2KiB t.py --lr 'a b'",
     ]
+
+
+def test_a_terminal_shows_hosts_where_they_differ(tmp_path: Path) -> None:
+    nodes = enumerate([(0, 1), (0, 1), (0, 2)])
+    first, other, of_two = (row(run_at(tmp_path, number, node=node)) for number, node in nodes)
+    assert first.run.started is not None
+    elsewhere = replace(other, run=replace(other.run, started=replace(first.run.started, host="other")))
+
+    def columns(*rows: runs_table.Row) -> list[str]:
+        return runs_table.table(rows, width=200, local=lambda _ns: "then").splitlines()[0].split()
+
+    assert "NODE" not in columns(first, other)
+    assert "NODE" in columns(first, elsewhere)
+    assert "NODE" in columns(of_two)
 
 
 @pytest.mark.parametrize("width", [20, 60, 80, 100, 200])

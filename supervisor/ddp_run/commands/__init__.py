@@ -63,8 +63,8 @@ def run(words: list[str]) -> int:
         return 130
     except SystemExit:  # click's answer to a pipe that nobody reads any more
         return _NO_READER
-    except OSError as error:
-        sys.stderr.write(f"ddp-run {words[0]}: {error}\n")
+    except OSError as error:  # standard output on a full disk, above all
+        sys.stderr.write(f"ddp-run {words[0]}: {neutral_text(str(error))}\n")
         return 2
     return code if isinstance(code, int) else 0
 

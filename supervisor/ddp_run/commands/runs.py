@@ -21,8 +21,9 @@ def command(log_dir: str | None, as_json: bool, count: int | None) -> int:
     """List the runs, the newest last.
 
     OUTCOME is that of the verdict, or running; killed: ddp-run ended without a verdict; unknown: there is none, and
-    from here cannot be seen whether it runs (another host, a container). NODE is number/nodes:host. In a pipe, all
-    columns are printed uncut, and - where there is no value.
+    from here cannot be seen whether it runs (another host, a container). NODE is the host, of several nodes
+    number/nodes:host; a terminal shows it only where they differ. In a pipe, all columns are printed uncut, and - where
+    there is no value.
     """
     from ddp_run.plan.runs_folder import runs_folder
     from ddp_run.record import journal

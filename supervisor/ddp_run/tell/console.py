@@ -121,6 +121,11 @@ class Console:
         return all(outlet.gone for outlet in self._outlets())
 
     @property
+    def error(self) -> OSError | None:
+        """For which something could not be written; that nobody reads it any more is one too."""
+        return next((outlet.error for outlet in self._outlets() if outlet.error is not None), None)
+
+    @property
     def deadline(self) -> float | None:
         """When `tick` has something to do though nothing came; null: never."""
         times = [source.fed_at + _SILENCE_S for source in self._sources.values() if self._is_partial(source)]

@@ -19,6 +19,8 @@ class Outlet:
         self.fd = fd
         self.gone = False
         """Nobody reads it any more, or it is broken: what comes is thrown away."""
+        self.error: OSError | None = None
+        """The last for which something was thrown away."""
         self.pending = 0
         """Bytes that wait."""
         self._queue: deque[memoryview] = deque()
@@ -88,6 +90,7 @@ class Outlet:
             self._queue[0] = self._queue[0][done:]
 
     def _fail(self, error: OSError) -> None:
+        self.error = error
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             # Somebody may make room: only what could not be written is lost, and the ranks' files have it.
             self._queue.clear()

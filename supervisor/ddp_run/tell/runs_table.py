@@ -53,7 +53,7 @@ def table(rows: Sequence[Row], *, width: int | None, local: Callable[[int], str]
     """
     cells = [_cells(row, local) for row in rows]
     names = list(cells[0]) if cells else []
-    if width is not None and not any(cell["NODE"] != "-" for cell in cells):
+    if width is not None and len({cell["NODE"] for cell in cells}) == 1 and "/" not in cells[0]["NODE"]:
         names = [name for name in names if name != "NODE"]
     widths = {name: max(len(name), *(len(cell[name]) for cell in cells)) for name in names}
     for name in _GIVEN_UP_FIRST if width is not None else ():
@@ -89,7 +89,7 @@ def as_json(row: Row, iso: Callable[[int], str]) -> dict[str, object]:
 
 def _cells(row: Row, local: Callable[[int], str]) -> dict[str, str]:
     run, started = row.run, row.run.started
-    several = started is not None and started.nodes > 1
+    host = started.host if started is not None else "-"
     cells = {
         "RUN": run.folder.name,
         "STARTED": local(run.started_ns),
@@ -99,7 +99,7 @@ def _cells(row: Row, local: Callable[[int], str]) -> dict[str, str]:
         "TRIES": _known(run.attempts),
         "TIME": _known(None if row.seconds is None else duration_in_words(row.seconds)),
         "RANKS": _known(run.ranks),
-        "NODE": f"{started.node_rank}/{started.nodes}:{started.host}" if several and started is not None else "-",
+        "NODE": f"{started.node_rank}/{started.nodes}:{host}" if started is not None and started.nodes > 1 else host,
         "SIZE": size_in_words(row.bytes).replace(" ", ""),
         "COMMAND": shlex.join(run.script or (started.argv if started is not None else ())) or "-",
     }

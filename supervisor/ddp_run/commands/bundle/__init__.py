@@ -125,14 +125,17 @@ def _failing_ranks(asked: Asked, contents: Contents) -> Iterator[str]:
         if run.failing is None:
             continue
         attempt, rank = run.failing
-        cut = [each for each in contents.files if each.left_out and is_of_failing_rank(each.name, run)]
-        missing = [each for each in contents.left_out if is_of_failing_rank(each.name, run)]
+        packed = [each for each in contents.files if is_of_failing_rank(each.name, run)]
+        cut = [Path(each.name).name for each in packed if each.left_out]
+        missing = [Path(each.name).name for each in contents.left_out if is_of_failing_rank(each.name, run)]
         of = f"The failing rank, rank {rank} of attempt {attempt} of {run.folder.name}"
         if cut or missing:
-            names = ", ".join(Path(each.name).name for each in (*cut, *missing))
-            yield f"{of}, is not there whole ({names}): README.txt says what is left out; --max-size takes more."
-        else:
+            more = "; --max-size takes more" if cut else ""
+            yield f"{of}, is not there whole ({', '.join((*cut, *missing))}): README.txt says what is left out{more}."
+        elif packed:
             yield f"{of}, is there whole."
+        else:
+            yield f"{of}, has no files in that folder."
 
 
 @contextmanager

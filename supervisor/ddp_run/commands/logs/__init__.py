@@ -52,7 +52,7 @@ def command(
     logs of a run come one after the other, rank by rank, stdout before stderr, each below the name of its file. With
     --follow, lines come as the ranks write them. All of it goes to standard output.
     """
-    from ddp_run.commands.logs.shown import Shown, follow_run, show_run
+    from ddp_run.commands.logs.shown import Shown, follow_run, show_run, why_none
     from ddp_run.plan.runs_folder import runs_folder
     from ddp_run.record.run_named import NoRun, run_named
 
@@ -63,8 +63,6 @@ def command(
     except NoRun as error:
         raise click.ClickException(str(error)) from error
     wanted = Shown(found, ranks, stream, attempt, lines, agent)
-    if follow:
-        follow_run(wanted)
-    elif not show_run(wanted):
-        raise click.ClickException(f"no such logs in {found}")
+    if not (follow_run(wanted) if follow else show_run(wanted)):
+        raise click.ClickException(f"no such logs in {found}: {why_none(wanted)}")
     return 0

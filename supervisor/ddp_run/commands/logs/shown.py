@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import select
@@ -20,6 +21,7 @@ from ddp_run.tell.tail import Chunk, Tailer
 from ddp_run.values import terminal
 from ddp_run.values.lines import Stream, neutral
 from ddp_run.values.private_files import open_file
+from ddp_run.values.words import named_ranks, rank_list
 
 _STDOUT = 1
 _PIECE = 1 << 18
@@ -61,8 +63,22 @@ class Shown:
             return _last_lines(file, self.lines)
 
 
+def why_none(shown: Shown) -> str:
+    """Why there are no such logs: for people."""
+    known = attempts(shown.run)
+    if shown.attempt is not None and shown.attempt not in known:
+        return f"it has no attempt {shown.attempt}" + (f", but {rank_list(known)}" if known else "")
+    ranks = {log.rank for number in known[-1:] for log in rank_logs(shown.run, shown.attempt or number)}
+    if shown.agent or not ranks:
+        return "nothing has been written there"
+    return f"it has those of {named_ranks(ranks)}"
+
+
 def show_run(shown: Shown) -> bool:
-    """Print the logs one after the other; False where there are none. Ends early when nobody reads it any more."""
+    """Print the logs one after the other; False where there are none. Ends early when nobody reads it any more.
+
+    Raises OSError where not all could be written.
+    """
     logs = shown.logs()
     filled = [log for log in logs if _size(log.path)]
     console = _console(shown)
@@ -76,11 +92,15 @@ def show_run(shown: Shown) -> bool:
         if console.gone:
             break
     console.finish(math.inf, stall_s=math.inf, give_up=lambda: console.gone)
+    _check(console)
     return bool(logs)
 
 
-def follow_run(shown: Shown) -> None:
-    """Print the logs as they grow, until the run has ended or nobody reads it any more."""
+def follow_run(shown: Shown) -> bool:
+    """Print the logs as they grow, until the run has ended or nobody reads it any more; False where none have come.
+
+    Raises OSError where not all could be written.
+    """
     console = _console(shown)
     with Tailer() as tailer:
         following = _Following(shown, tailer, console)
@@ -88,7 +108,8 @@ def follow_run(shown: Shown) -> None:
             while following.goes_on():
                 _move(tailer, console)
                 if console.gone or not _wait(tailer, console):
-                    return
+                    _check(console)
+                    return True
             console.drain(tailer.drain(), math.inf, stall_s=math.inf, give_up=lambda: console.gone)
             is_read = not console.gone
             console.finish(math.inf, stall_s=math.inf, give_up=lambda: console.gone)
@@ -96,6 +117,14 @@ def follow_run(shown: Shown) -> None:
             console.suspend()
     if is_read and not following.has_verdict():
         sys.stderr.write(f"ddp-run: the run has ended without a verdict: {neutral(str(shown.run))}\n")
+    _check(console)
+    return following.has_found
+
+
+def _check(console: Console) -> None:
+    """A full disk loses what was to be shown; that nobody reads on is no error."""
+    if console.error is not None and console.error.errno != errno.EPIPE:
+        raise console.error
 
 
 @dataclass
@@ -116,6 +145,11 @@ class _Following:
         self._take_up_new()
         self._look_at = time.monotonic() + _LOOK_S
         return not over
+
+    @property
+    def has_found(self) -> bool:
+        """Whether there was something to follow."""
+        return bool(self._known)
 
     def has_verdict(self) -> bool:
         return (self.shown.run / file_names.VERDICT).exists()
