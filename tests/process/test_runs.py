@@ -66,9 +66,14 @@ def test_runs_as_json(tmp_path: Path, logs: Path) -> None:
     assert found[2]["folder"] == str(logs / "20261121-081500-0003")
 
 
-def test_no_runs_yet(tmp_path: Path) -> None:
+def test_no_runs_yet(tmp_path: Path, logs: Path) -> None:
+    """Those of launches elsewhere, whose working directory was not writable, are not listed, and not removed here."""
+    logs.rename(tmp_path / f"ddp-run-logs-{os.getuid()}")
+    (tmp_path / f"ddp-run-logs-{os.getuid()}").chmod(0o700)
     done = run(tmp_path, "runs", TMPDIR=str(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "ddp-run: no runs in ddp-run-logs\n")
+    done = run(Path("/proc/self"), "runs", TMPDIR=str(tmp_path))
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 4), "no folder can be made in /proc"
     assert run(tmp_path, "runs", "--json", TMPDIR=str(tmp_path)).stdout == "[]\n"
     done = run(tmp_path, "runs", "--log-dir", "no")
     assert (done.returncode, done.stderr) == (2, "error[DDP101]: cannot read no: No such file or directory\n")
