@@ -109,6 +109,11 @@ EVERYTHING = {"train.py", "two words.py", "sub", "ddp-run-logs", "other.txt", "p
         (["clean", "--older", "3d", "--k"], {"--keep"}),
         (["clean", "--log-dir", "s"], {"sub"}),
         (["explain", "o"], {"other.txt"}),
+        (["bundle", "--output", "o"], {"other.txt"}),
+        (["hosts", "s"], {"sub"}),
+        (["rules", "cuda-o"], {"cuda-oom"}),
+        (["doctor", "--nnod"], {"--nnodes"}),
+        (["doctor", "--rdzv-backend", ""], {"c10d", "static"}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -143,6 +148,9 @@ def test_bash_offers_every_option(scripts: Path, here: Path) -> None:
         ("completion ", {"bash", "zsh", "fish"}, {"train.py"}),
         ("logs --st", {"--stdout", "--stderr"}, {"--standalone"}),
         ("logs ", {"20261121-081500-a1b2"}, {"train.py"}),
+        ("bundle --output o", {"other.txt"}, {"p.toml"}),
+        ("rules cuda-o", {"cuda-oom"}, {"train.py"}),
+        ("doctor --nnod", {"--nnodes"}, set()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -217,6 +225,9 @@ def test_zsh_offers(zsh: Zsh) -> None:
         ("ddp-run logs --std", ("--stdout", "--stderr"), ("--standalone",)),
         ("ddp-run logs ", ("20261121-081500-a1b2",), ("train.py",)),
         ("ddp-run completion ", ("bash", "zsh", "fish"), ("train.py",)),
+        ("ddp-run bundle --output ", ("other.txt",), ("List the runs",)),
+        ("ddp-run rules cuda-", ("cuda-oom",), ("train.py",)),
+        ("ddp-run doctor --nno", ("--nnodes",), ("--tee",)),
     ):
         shown = zsh.offered(line)
         for word in offered:

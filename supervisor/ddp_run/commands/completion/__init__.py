@@ -23,6 +23,7 @@ def command(shell: str) -> int:
     from ddp_run import commands
     from ddp_run.commands.completion import bash, fish, zsh
     from ddp_run.commands.completion.grammar import grammar
+    from ddp_run.judge.catalogue import catalogue
     from ddp_run.plan.installed_torch import torch_rows
     from ddp_run.settings.table import all_rows
     from ddp_run.values.problem import Refused
@@ -32,5 +33,6 @@ def command(shell: str) -> int:
     except Refused:
         rows = all_rows(())
     script = {"bash": bash.script, "zsh": zsh.script, "fish": fish.script}[shell]
-    sys.stdout.write(script(grammar(rows, commands.all_commands())))
+    causes = [cause.rule.name for cause in catalogue()]
+    sys.stdout.write(script(grammar(rows, commands.all_commands(), causes)))
     return 0

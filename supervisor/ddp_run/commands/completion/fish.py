@@ -71,7 +71,8 @@ def script(grammar: Grammar) -> str:
 
 def _line(where: str, option: Option) -> str:
     flags = " ".join(f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags)
-    return f"complete -c ddp-run -n '__ddp_run_is {where}' {flags} {_takes(option.takes)} -d '{option.meaning}'"
+    takes = f"{'-r ' if option.takes.kind == 'file' else ''}{_takes(option.takes)}"
+    return f"complete -c ddp-run -n '__ddp_run_is {where}' {flags} {takes} -d '{option.meaning}'"
 
 
 def _takes(takes: Takes) -> str:

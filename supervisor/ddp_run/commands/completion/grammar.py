@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from ddp_run.settings.table import Row
@@ -18,8 +18,10 @@ LAUNCH = "launch"
 _LAUNCH_KINDS: Mapping[str, Kind] = {"config": "preset", "log_dir": "folder"}
 _USUAL = {"nproc_per_node": ("auto", "cpu", "gpu", "xpu"), "rdzv_backend": ("c10d", "static")}
 """Not all that is allowed."""
-_ARGUMENTS: Mapping[str, Kind] = {"bundle": "run", "logs": "run", "explain": "file"}
-_COMMAND_OPTIONS: Mapping[str, Kind] = {"--log-dir": "folder"}
+_ARGUMENTS: Mapping[str, Kind] = {"bundle": "run", "logs": "run", "explain": "file", "hosts": "folder"}
+_METAVARS: Mapping[str, Kind] = {"DIR": "folder", "FILE": "file", "PATH": "file"}
+_WITH_A_LAUNCH = frozenset({"doctor"})
+"""Commands that take a launch's options too."""
 _MEANING_CHARS = 70
 _SHELLS_OWN = '"`$\\[]:'
 
@@ -69,15 +71,22 @@ def dashed(flag: str) -> str:
     return flag.replace("_", "-") if flag.startswith("--") else flag
 
 
-def grammar(rows: Sequence[Row], commands: Mapping[str, click.Command]) -> Grammar:
-    """From the rows of all options of a launch, and the commands by name."""
+def grammar(rows: Sequence[Row], commands: Mapping[str, click.Command], causes: Sequence[str] = ()) -> Grammar:
+    """From the rows of all options of a launch, the commands by name, and the names of the causes."""
     asking = (
         Option(("-h", "--help"), "Show help and exit", Takes("nothing")),
         Option(("-V", "--version"), "Show the version and exit", Takes("nothing")),
     )
-    options = (*(_of_row(row) for row in rows if not row.prints_and_exits), *asking)
-    launch = Context(LAUNCH, "", options, Takes("file"))
-    return Grammar(launch, tuple(_of_command(name, command) for name, command in commands.items()))
+    options = tuple(_of_row(row) for row in rows if not row.prints_and_exits)
+    launch = Context(LAUNCH, "", (*options, *asking), Takes("file"))
+    found = [_of_command(name, command) for name, command in commands.items()]
+    found = [
+        replace(each, options=(*each.options, *options)) if each.name in _WITH_A_LAUNCH else each for each in found
+    ]
+    of_causes = Takes("words", tuple(causes))
+    return Grammar(
+        launch, tuple(replace(each, arguments=of_causes) if each.name == "rules" else each for each in found)
+    )
 
 
 def _of_row(row: Row) -> Option:
@@ -113,7 +122,7 @@ def _option_takes(option: click.Option) -> Takes:
         return Takes("nothing")
     if isinstance(option.type, click.Choice):
         return Takes("words", tuple(map(str, option.type.choices)))
-    return Takes(_COMMAND_OPTIONS.get(option.opts[0], "text"))
+    return Takes(_METAVARS.get(option.metavar or "", "text"))
 
 
 def _short(text: str) -> str:
