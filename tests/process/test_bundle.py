@@ -166,6 +166,9 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
     done = run(tmp_path, folder, "-o", "no/such/folder.tgz")
     assert (done.returncode, "no/such/folder.tgz cannot be written" in done.stderr) == (2, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == [folder.name, "mine.tgz"], "nothing half written stays"
+    (tmp_path / "sub").mkdir()
+    assert run(tmp_path, folder, "-o", "sub").returncode == 0
+    assert [path.name for path in (tmp_path / "sub").iterdir()] == [f"ddp-run-bundle-{folder.name}.tar.gz"]
 
 
 @pytest.mark.parametrize(

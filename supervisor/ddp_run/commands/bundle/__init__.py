@@ -37,7 +37,7 @@ def _bytes(_context: click.Context, _option: click.Parameter, value: str) -> int
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]")
-@click.option("-o", "--output", metavar="FILE", help="The archive; - for standard output.")
+@click.option("-o", "--output", metavar="FILE", help="The archive, or a folder for it; - for standard output.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option(
     "--max-size",
@@ -70,10 +70,13 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
         raise click.ClickException(str(error)) from error
     name = f"ddp-run-bundle-{_id(asked)}"
     path = output or f"{name}.tar.gz"
+    if Path(path).is_dir():
+        path = str(Path(path) / f"{name}.tar.gz")
     try:
         made = _write(asked, name, path, force=force)
     except OSError as error:
-        raise click.ClickException(f"{path} cannot be written: {error.strerror or error}") from error
+        hint = "" if output else "; --output names another place"
+        raise click.ClickException(f"{path} cannot be written: {error.strerror or error}{hint}") from error
     text = json.dumps(_as_json(made), indent=2) if as_json else "\n".join(_in_words(made))
     click.echo(text, err=path == _STANDARD_OUTPUT)
     return 0
