@@ -34,7 +34,7 @@ def test_a_fault_of_the_program_is_not(ddp: Launcher, tmp_path: Path) -> None:
 def test_a_folder_that_does_not_take_it(ddp: Launcher, tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.mkdir()
-    os.mkfifo(hosts / f"{socket.gethostname()}.jsonl")
+    os.mkfifo(hosts / f"{socket.gethostname()}.{os.geteuid()}.jsonl")
     begun = time.monotonic()
     assert ddp("--nproc-per-node", 1, ddp.script(FULL), env={"DDP_RUN_HOSTS_DIR": str(hosts)}).code == 1
     assert time.monotonic() - begun < limit(60)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from tests.waiting import limit
@@ -16,6 +19,7 @@ from ddp_run.record.events import Rank
 from ddp_run.record.host_failures import HostFailure
 from ddp_run.supervise import host_record
 
+ME = os.geteuid()
 NOW_S = 1_700_000_000.0
 
 
@@ -79,10 +83,10 @@ def test_a_file_stays_small_and_whoever_wrote_there_is_read(tmp_path: Path) -> N
     for number in range(900):
         host_failures.append(where, failure("node3", "disk-full", str(number)))
     host_failures.append(where, failure("../../etc/x", "disk-full", "1"))
-    assert sorted(path.name for path in where.iterdir()) == ["_.._etc_x.jsonl", "node3.jsonl"]
-    assert (where / "node3.jsonl").stat().st_size <= 64 << 10
+    assert sorted(path.name for path in where.iterdir()) == [f"_.._etc_x.{ME}.jsonl", f"node3.{ME}.jsonl"]
+    assert (where / f"node3.{ME}.jsonl").stat().st_size <= 64 << 10
     assert where.stat().st_mode & 0o777 == 0o700
-    with open(where / "node3.jsonl", "a") as file:
+    with open(where / f"node3.{ME}.jsonl", "a") as file:
         file.write('no json\n{"host": 3}\n[]\n' + json.dumps({"host": "n"}) + "\n")
     (where / "link.jsonl").symlink_to("/dev/zero")
     os.mkfifo(where / "pipe.jsonl")
@@ -90,6 +94,35 @@ def test_a_file_stays_small_and_whoever_wrote_there_is_read(tmp_path: Path) -> N
     assert 100 < len(runs) < 900
     assert runs[-1] == "899"
     assert list(host_failures.read(tmp_path / "nothing")) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("mode", [0o1777, 0o2775])
+def test_a_folder_of_many_users(mode: int) -> None:
+    """As a cluster shares it: all add to what is known of a host, and read it, also those with umask 077."""
+    with TemporaryDirectory() as made:
+        where = Path(made)
+        os.chown(where, 0, 4000)
+        where.chmod(mode)
+        for uid in (4001, 4002):
+            _as_user(uid, partial(host_failures.append, where, failure("node3", "disk-full", str(uid))))
+        _as_user(4003, lambda: [each.run_id for each in host_failures.read(where)].index("4002"))
+
+
+def _as_user(uid: int, act: Callable[[], object]) -> None:
+    """In a process of that user's, who is in the group 4000."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([4000])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            os.umask(0o077)
+            act()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.timeout(limit(30))

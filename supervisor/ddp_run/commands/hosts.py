@@ -38,6 +38,8 @@ def command(folder: str | None, days: int, as_json: bool) -> int:
     if folder and not where.is_dir():
         raise click.ClickException(f"{folder} is no folder")
     found = bad_hosts.records(host_failures.read(where), time.time() - days * _DAY_S)
+    if where.is_dir() and not os.access(where, os.W_OK):
+        click.echo(f"ddp-run: nothing is kept of your runs: {neutral_text(str(where))} is not writable", err=True)
     exclude = ",".join(record.host for record in found if record.exclude)
     if as_json:
         hosts = list(map(_as_json, found))

@@ -1,6 +1,7 @@
-"""What is kept of hosts between runs: a line for each failed run that speaks against its host, a file for each host.
+"""What is kept of hosts between runs: a line for each failed run that speaks against its host.
 
-The folder may be shared by many nodes and users (DDP_RUN_HOSTS_DIR): a line is written at once, at a file's end.
+The folder may be shared by many nodes and users (DDP_RUN_HOSTS_DIR). Each user has a file for each host, as readable as
+the folder is: nobody may write to another's. A line is written at once, at the file's end.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ def append(where: Path, failure: HostFailure) -> None:
     """Add a line; a file that has grown too large keeps its newer half. Raises OSError."""
     if not where.is_dir():
         private_files.make_folders(where, 0o700)
-    path = where / f"{_plain(failure.host)}{_SUFFIX}"
+    path = where / f"{_plain(failure.host)}.{os.geteuid()}{_SUFFIX}"
     line = json.dumps(asdict(failure), ensure_ascii=True).encode() + b"\n"
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    with open(os.open(path, flags, 0o666), "r+b", buffering=0) as file:
+    with open(os.open(path, flags, 0o600), "r+b", buffering=0) as file:
         os.write(file.fileno(), line)
+        _share(file.fileno(), where)
         size = file.seek(0, os.SEEK_END)
         if size <= _MOST_BYTES:
             return
@@ -60,7 +62,14 @@ def append(where: Path, failure: HostFailure) -> None:
         newer = file.read(_KEPT_BYTES).partition(b"\n")[2]
     half = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     half.write_bytes(newer)
+    with half.open("rb") as opened:
+        _share(opened.fileno(), where)
     half.replace(path)
+
+
+def _share(opened: int, where: Path) -> None:
+    """Whatever the umask: who may look into a shared folder is to see what speaks against a host."""
+    os.fchmod(opened, 0o600 | where.stat().st_mode & 0o044)
 
 
 def read(where: Path) -> Iterator[HostFailure]:
