@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -77,6 +78,17 @@ def test_no_runs_yet(tmp_path: Path, logs: Path) -> None:
     assert run(tmp_path, "runs", "--json", TMPDIR=str(tmp_path)).stdout == "[]\n"
     done = run(tmp_path, "runs", "--log-dir", "no")
     assert (done.returncode, done.stderr) == (2, "error[DDP101]: cannot read no: No such file or directory\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can give folders away")
+def test_runs_of_others_are_counted(tmp_path: Path, logs: Path) -> None:
+    for folder in logs.glob("2*"):
+        folder.chmod(0o700)
+        os.chown(folder, 4001, 4001)
+    confined = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", DDP_RUN, "runs"]
+    done = subprocess.run(confined, cwd=tmp_path, env=ENVIRON, capture_output=True, text=True, timeout=limit(60))
+    said = "ddp-run: 3 runs of other users in ddp-run-logs cannot be read\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", said)
 
 
 @pytest.mark.parametrize("where", ["variable", "pyproject", "preset"])

@@ -27,12 +27,14 @@ def command(log_dir: str | None, as_json: bool, count: int | None) -> int:
     """
     from ddp_run.plan.runs_folder import runs_folder
     from ddp_run.record import journal
-    from ddp_run.record.recorded_runs import recorded_runs, size_of
+    from ddp_run.record.recorded_runs import closed_runs, recorded_runs, size_of
     from ddp_run.tell import runs_table
 
     folder = runs_folder(log_dir, os.environ)
     try:
-        runs = recorded_runs(folder) if log_dir is not None or folder.exists() else []
+        runs, closed = [], 0
+        if log_dir is not None or folder.exists():
+            runs, closed = recorded_runs(folder), closed_runs(folder)
     except OSError as error:
         raise click.ClickException(f"cannot read {folder}: {error.strerror}") from error
     rows = [runs_table.Row(run, size_of(run.folder), time.time_ns()) for run in runs[-(count or len(runs)) :]]
@@ -40,8 +42,12 @@ def command(log_dir: str | None, as_json: bool, count: int | None) -> int:
         sys.stdout.write(json.dumps([runs_table.as_json(row, journal.iso) for row in rows], indent=2) + "\n")
     elif rows:
         sys.stdout.write(runs_table.table(rows, width=_width(), local=_local))
-    else:
+    elif not closed:
         click.echo(f"ddp-run: no runs in {folder}", err=True)
+    if closed:
+        click.echo(
+            f"ddp-run: {closed} {'run' if closed == 1 else 'runs'} of other users in {folder} cannot be read", err=True
+        )
     return 0
 
 

@@ -89,6 +89,13 @@ def recorded_runs(log_dir: Path) -> list[RecordedRun]:
     return sorted(runs, key=lambda run: (run.started_ns, run.folder.name))
 
 
+def closed_runs(log_dir: Path) -> int:
+    """How many runs in a folder of runs may not be looked into: other users' folders are. Raises OSError."""
+    with os.scandir(log_dir) as entries:
+        named = [entry.path for entry in entries if NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)]
+    return sum(not os.access(path, os.R_OK | os.X_OK) for path in named)
+
+
 def recorded_run(folder: Path) -> RecordedRun | None:
     """The run whose folder this is; null where it is none."""
     try:
