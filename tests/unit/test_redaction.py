@@ -283,7 +283,8 @@ def test_what_real_logs_lose() -> None:
 
 _PIECES = st.sampled_from(
     ["token", "key", "=", ": ", '"', "'", "\\", "\n", " ", "://", "@", "/", "a", "9", "Z", ",", "--password", "hf_",
-     "x", "AbCd12", "Bearer ", "eyJ", ".", "sig=", "é", "\x1b[1m", "]", "api ", "(", REDACTED]
+     "x", "AbCd12", "Bearer ", "eyJ", ".", "sig=", "é", "\x1b[1m", "]", "api ", "(", REDACTED, " " * 50, "\n" * 50,
+     "\t", "\x0b", "\u2028", "is "]
 )  # fmt: skip
 _KEY_MARKS = st.sampled_from(["-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"])
 
@@ -310,6 +311,13 @@ def test_a_long_text_is_read_as_a_short_one(pieces: list[str]) -> None:
 @given(st.lists(_PIECES | _KEY_MARKS, max_size=40).map("".join))
 def test_lines_stay(text: str) -> None:
     assert redact(text).count("\n") == text.count("\n")
+
+
+@pytest.mark.parametrize("blanks", [" " * 60, "\n" * 60, "\x0b" * 60, ""])
+def test_an_option_without_a_value_in_its_line(blanks: str) -> None:
+    """As argparse wraps it: this ended a job whose exception quoted such a text."""
+    text = f"usage: train.py --api-key \n{blanks}KEY"
+    assert redact(text) == text
 
 
 def test_a_key_behind_a_name_is_hidden_whole() -> None:

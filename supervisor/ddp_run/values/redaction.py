@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any, TypeVar, cast
 
 from ddp_run.values.secret_forms import REDACTED, without_forms
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_compiled = cache(re.compile)
 
 
 # ------------------------------------------------------------------------------------------------- text
@@ -175,16 +177,16 @@ def _full_name(text: str, start: int, end: int) -> str:
 def _value_at(text: str, start: int, end: int, grade: Grade) -> tuple[int, int, bool] | None:
     """Where the value of a name begins and ends, and whether it stands without quotes; null where there is none."""
     divider = _NEXT_WORD if text[start] == "-" else _EQUALS
-    equals = re.compile(divider).match(text, end) or re.compile(_EQUALS).match(text, end)
+    equals = _compiled(divider).match(text, end) or _compiled(_EQUALS).match(text, end)
     first = equals.end() if equals is not None else _after_blanks(text, start, end, grade)
     if first is None:
         return None
-    scheme = re.compile(_SCHEME).match(text, first)
+    scheme = _compiled(_SCHEME).match(text, first)
     if scheme is not None:
         first = scheme.end()
-    quote = re.compile(_QUOTE).match(text, first)
+    quote = _compiled(_QUOTE).match(text, first)
     if quote is not None:
-        scheme = re.compile(_SCHEME).match(text, quote.end())
+        scheme = _compiled(_SCHEME).match(text, quote.end())
         last = _closing(text, quote.end(), quote[1])
         if equals is not None and text[start] == "-" and "," in equals[0] and _is_option(text[quote.end() : last]):
             return None
@@ -192,14 +194,14 @@ def _value_at(text: str, start: int, end: int, grade: Grade) -> tuple[int, int, 
     if grade is Grade.SURE and text[start:end].lower().endswith(("cookie", "cookies")) and ":" in text[end:first]:
         return first, _closing(text, first, ""), False
     # a sure one is hidden to its end, however long; of another the beginning tells
-    bare = re.compile(_BARE).match(text, first, len(text) if grade is Grade.SURE else first + _LOOKED_AT)
+    bare = _compiled(_BARE).match(text, first, len(text) if grade is Grade.SURE else first + _LOOKED_AT)
     if (
         bare is not None
         and bare.end() == first + _LOOKED_AT
         and grade is not Grade.SURE
         and hides(grade, bare[0], bare=True)
     ):
-        bare = re.compile(_BARE).match(text, first)
+        bare = _compiled(_BARE).match(text, first)
     last = first if bare is None else _before_mark(text, bare.end())
     return (first, last, True) if last > first else None
 
@@ -219,14 +221,15 @@ def _after_blanks(text: str, start: int, end: int, grade: Grade) -> int | None:
     if first == end or first == len(text):
         return None
     if text[start] == "-":
-        return None if _is_option(text[first : first + 40].split(maxsplit=1)[0]) else first
+        words = text[first : first + 40].split(maxsplit=1)
+        return first if words and not _is_option(words[0]) else None
     if grade is Grade.SURE and text[first] in "\"'":
         return first
     if grade is Grade.MAYBE:
         return None
     if text.startswith("is ", first):
         first += 3
-    word = re.compile(_BARE).match(text, first, first + _LOOKED_AT)
+    word = _compiled(_BARE).match(text, first, first + _LOOKED_AT)
     return first if word is not None and is_made_up(word[0]) else None
 
 

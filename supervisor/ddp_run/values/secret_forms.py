@@ -155,7 +155,7 @@ def _is_random(found: re.Match[str]) -> bool:
     before = found.string[max(0, found.start() - 7) : found.start()].lower()
     if before.startswith("sha") and not before[-1].isalnum():
         return False
-    if {_kind(char) for char in text} < set("aA0"):
+    if text.isalnum() and (text.isalpha() or text in (text.lower(), text.upper())):
         return False
     kinds = [kind for char in text if (kind := _kind(char)) != "-"]
     numbers = len(re.findall(r"\d+", text))

@@ -149,7 +149,7 @@ def hides(grade: Grade, value: str, *, bare: bool) -> bool:
     plain = value.strip()
     if plain.lower() in _NO_VALUES or plain.rstrip("]") == REDACTED[:-1] or plain.startswith("$"):
         return False
-    if (plain[0], plain[-1]) in (("<", ">"), ("{", "}")) or set(plain) <= set("*.…([{}])"):
+    if (plain[0], plain[-1]) in (("<", ">"), ("{", "}")) or not plain.strip("*.…([{}])"):
         return False
     if bare and _is_code(plain):
         return False
