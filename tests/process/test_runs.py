@@ -85,7 +85,7 @@ def test_runs_of_others_are_counted(tmp_path: Path, logs: Path) -> None:
     for folder in logs.glob("2*"):
         folder.chmod(0o700)
         os.chown(folder, 4001, 4001)
-    confined = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", DDP_RUN, "runs"]
+    confined = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", str(DDP_RUN), "runs"]
     done = subprocess.run(confined, cwd=tmp_path, env=ENVIRON, capture_output=True, text=True, timeout=limit(60))
     said = "ddp-run: 3 runs of other users in ddp-run-logs cannot be read\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, "", said)

@@ -26,7 +26,7 @@ class Result:
     folder: Path
     """The run's folder, absolute: events.jsonl, the ranks' files."""
     verdict: Verdict | None
-    """What verdict.json says, without its `retry`; null where ddp-run was killed before it could write one."""
+    """What verdict.json says, without times and `retry`; null where ddp-run was killed before it could write one."""
     attempts: int | None
     """How many attempts were made; null where there is no verdict."""
 

@@ -31,10 +31,9 @@ def command(log_dir: str | None, as_json: bool, count: int | None) -> int:
     from ddp_run.tell import runs_table
 
     folder = runs_folder(log_dir, os.environ)
+    there = log_dir is not None or folder.exists()
     try:
-        runs, closed = [], 0
-        if log_dir is not None or folder.exists():
-            runs, closed = recorded_runs(folder), closed_runs(folder)
+        runs, closed = (recorded_runs(folder), closed_runs(folder)) if there else ([], 0)
     except OSError as error:
         raise click.ClickException(f"cannot read {folder}: {error.strerror}") from error
     rows = [runs_table.Row(run, size_of(run.folder), time.time_ns()) for run in runs[-(count or len(runs)) :]]
