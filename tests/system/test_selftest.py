@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,10 @@ def test_what_is_published_works_away_from_this_tree(tmp_path: Path) -> None:
     assert done.stdout.count("\nok     ") == 3
     assert {path.suffix for path in (tree / "dist").glob("ddp_run-*")} == {".whl", ".gz"}
     assert "not uploaded" in done.stdout
+    (source,) = (tree / "dist").glob("*.tar.gz")
+    with tarfile.open(source) as tar:
+        names = {name.partition("/")[2] for name in tar.getnames()}
+    assert {"docs/guide.md", "configs/single-node.toml", "scripts/examples/two-machines.sh", "CHANGELOG.md"} <= names
 
 
 def _copy(tree: Path) -> None:
