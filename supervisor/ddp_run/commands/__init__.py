@@ -6,7 +6,6 @@ The launch does not pass here: click is loaded for commands alone.
 from __future__ import annotations
 
 import importlib
-import io
 import pkgutil
 import signal
 import sys
@@ -15,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddp_run.values.problem import Problem, Refused, render
-from ddp_run.values.terminal import colour, columns
+from ddp_run.values.terminal import colour, columns, neutral_text
 
 if TYPE_CHECKING:
     import click
