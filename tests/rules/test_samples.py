@@ -63,7 +63,8 @@ def test_verdict(name: str) -> None:
         wanted["confidence"],
         wanted.get("rank"),
     )
-    assert verdict.notes in ((), (cut_log.NOTE,)) or wanted["cause"] in ("peer-died", "python-exception", "hang")
+    with_notes = ("peer-died", "store-lost", "python-exception", "hang")
+    assert verdict.notes in ((), (cut_log.NOTE,)) or wanted["cause"] in with_notes
     for quote in verdict.evidence:
         if (SAMPLES / name / quote.source).exists() and quote.line is not None:
             lines = (SAMPLES / name / quote.source).read_text().split("\n")

@@ -33,7 +33,8 @@ def test_schema_1(tmp_path: Path) -> None:
     verdict_file.write(path, document(Verdict("failed", 137, first_failure=first)))
     read = json.loads(path.read_text())
     head = ["schema", "run_id", "outcome", "exit_code", "attempts", "cause", "code", "title", "confidence", "phase"]
-    assert list(read) == [*head, "step", "call", "first_failure", "evidence", "collateral", "advice", "retry", "folder"]
+    tail = ["evidence", "collateral", "notes", "advice", "retry", "folder"]
+    assert list(read) == [*head, "step", "call", "first_failure", *tail]
     assert (read["schema"], read["cause"], read["phase"], read["retry"]) == (
         1,
         None,

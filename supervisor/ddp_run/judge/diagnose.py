@@ -60,6 +60,12 @@ def judge(evidence: Evidence, causes: Sequence[Cause] | None = None) -> Verdict:
     return replace(verdict, notes=notes, advice=(*verdict.advice, *release)).without_secrets()
 
 
+def failed_by_itself(evidence: Evidence) -> bool:
+    """Whether any rank failed for a reason of its own: not for a lost peer, and not because it was told to end."""
+    judgement = _Judgement(evidence.without_secrets(), load()[0], [])
+    return any(judgement.of_itself(death) for death in judgement.attempt.deaths)
+
+
 @dataclass
 class _Judgement:
     """One judgement in progress; `notes` grows."""
@@ -93,6 +99,10 @@ class _Judgement:
         if attempt.logs_only and not judged:
             return self._from_text_without_deaths()
         return self._without_own_failure(judged)
+
+    def of_itself(self, death: Death) -> bool:
+        """Whether it failed for a reason of its own."""
+        return self._judge_death(death).reason is None
 
     # ------------------------------------------------------------------------------------ kinds of end
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ddp_run.evidence import scan
 from ddp_run.evidence.pasted import transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log
-from ddp_run.judge import catalogue, cut_log, diagnose
+from ddp_run.judge import catalogue, cut_log, diagnose, lost_peers
 from ddp_run.judge.verdict import Verdict
 
 _VAGUE = (None, *catalogue.GENERAL, "peer-died")
@@ -33,8 +33,11 @@ def explain_logs(logs: Sequence[Log]) -> Verdict:
 
 
 def _read(logs: Sequence[Log]) -> Verdict:
-    strict = diagnose.judge(transcript.read(logs, catalogue.follows_another))
-    return cut_log.read(logs, strict).without_secrets()
+    evidence = transcript.read(logs, catalogue.follows_another)
+    found = cut_log.read(logs, diagnose.judge(evidence))
+    if found.cause in lost_peers.CAUSES and not diagnose.failed_by_itself(evidence):
+        found = lost_peers.without_the_first(found, len(logs))
+    return found.without_secrets()
 
 
 def wanted_words() -> frozenset[str]:

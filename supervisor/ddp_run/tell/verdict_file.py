@@ -48,6 +48,7 @@ def as_json(
             {"rank": c.rank, "exit_code": c.exit_code, "signal": c.signal, "reason": c.reason}
             for c in verdict.collateral
         ],
+        "notes": list(verdict.notes),
         "advice": list(verdict.advice),
         "retry": {"decision": decision, "reason": decision_reason},
     }

@@ -316,8 +316,9 @@ def _collateral(verdict: Verdict) -> str:
         why = f" ({'; '.join(told)})" if told else ""
     one = len(ranks) == 1
     first = verdict.first_failure
-    cause = " as well" if first is None or first.rank is None else f" after rank {first.rank}"
-    return f"{_ranks(ranks)} {_ended(verdict.collateral)}{cause}{why}; {'it is' if one else 'they are'} not the cause"
+    cause = "" if first is None else " as well" if first.rank is None else f" after rank {first.rank}"
+    who = _ranks(ranks, other=first is not None)
+    return f"{who} {_ended(verdict.collateral)}{cause}{why}; {'it is' if one else 'they are'} not the cause"
 
 
 def _ended(collateral: tuple[Collateral, ...]) -> str:
@@ -331,11 +332,14 @@ def _ended(collateral: tuple[Collateral, ...]) -> str:
     return f"exited with code {end}"
 
 
-def _ranks(ranks: Collection[Rank | None]) -> str:
+def _ranks(ranks: Collection[Rank | None], *, other: bool = True) -> str:
+    """`other`: than one that is named before."""
     known = [rank for rank in ranks if rank is not None]
-    if not known:
-        return "another rank" if len(ranks) == 1 else f"{len(ranks)} other ranks"
-    return named_ranks(known)
+    if known:
+        return named_ranks(known)
+    if len(ranks) == 1:
+        return "another rank" if other else "a rank"
+    return f"{len(ranks)} other ranks" if other else f"{len(ranks)} ranks"
 
 
 def _helps(advice: tuple[str, ...], paint: Callable[[str, str], str]) -> list[str]:

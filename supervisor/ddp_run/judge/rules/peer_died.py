@@ -6,8 +6,9 @@ This rank lost its connection to another rank in the middle of a collective. The
 gloo: `Connection closed by peer`, `Connection reset by peer`, `Broken pipe`; NCCL: `remote process exited or there was
 a network error`; the store: `Failed to recv, got 0 bytes`. A rank that prints this is not the cause.
 ## What to do
-Check the rank that died first (the verdict names it). If it exited with code 0, the ranks disagree about the number of
-steps: give each the same number of batches (`DistributedSampler(drop_last=True)`, `Join`).
+Check the rank that died first (the verdict names it). If the logs that were explained do not show it, the verdict says
+so: explain the logs of all ranks together, or the run's folder. If that rank exited with code 0, the ranks disagree
+about the number of steps: give each the same number of batches (`DistributedSampler(drop_last=True)`, `Join`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
+from ddp_run.judge.lost_peers import address
 from ddp_run.judge.signs import Sign, in_last_words
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
@@ -47,7 +49,6 @@ SIGNS: tuple[Sign, ...] = (
     Sign("ncclRemoteError"),
     Sign(" to recv, got 0 bytes"),  # the store's client: "failed …" up to torch 2.2, "Failed …" since
 )
-_PEER = re.compile(r"by peer \[([0-9a-fA-F.:]{2,45})\]")
 _STORE_LOST = re.compile(r"^(?:Connection (?:reset|closed) by peer|Broken pipe|Connection was likely closed)")
 _TORCHS = frozenset({"RuntimeError", "DistNetworkError", "DistBackendError", "DistStoreError", "DistError"})
 _ENDING = 60
@@ -86,6 +87,6 @@ def _says_lost(text: str) -> bool:
 
 
 def _cause(death: Death, attempt: Evidence, message: str) -> str:
-    """With the peer's address, where the message has it, as the peer may be on another host."""
-    peer = _PEER.search(message) if attempt.nodes > 1 else None
-    return f"{death.who} lost its connection to a peer{f' at {peer[1]}' if peer else ''}"
+    """With the peer's address, where the message has it and the peer may be on another host."""
+    peer = address(message) if attempt.nodes > 1 or attempt.logs_only else None
+    return f"{death.who} lost its connection to a peer{f' at {peer}' if peer else ''}"

@@ -1,0 +1,79 @@
+"""Logs that show only ranks that lost a peer: what is said of them where nothing tells why the peer was gone. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from ipaddress import ip_address
+
+from ddp_run.judge.verdict import Collateral, Verdict
+
+CAUSES = ("peer-died", "store-lost")
+"""Causes that a rank shows which only noticed."""
+_PEER_DIED = "peer-died"
+_REASON = "lost its peer"
+_PEER = re.compile(
+    r"(?:by peer|[Rr]ead error|[Ww]rite error|\bread|\bwritev?) \[(?P<gloo>[0-9A-Za-z.:_%-]{2,64})\]"
+    r"|by remote peer (?P<nccl>[0-9A-Za-z.:_%-]{2,64})<\d"
+    r"|\bremote=\[(?P<store>[0-9A-Za-z.:_%-]{2,64})\]"
+)
+
+
+def address(message: str) -> str | None:
+    """The lost peer's address or host name, as gloo, NCCL and the store's client write it; null where they do not."""
+    found = _PEER.search(message)
+    return None if found is None else found["gloo"] or found["nccl"] or found["store"]
+
+
+def without_the_first(verdict: Verdict, logs: int) -> Verdict:
+    """A verdict by `logs` texts in which all ranks only noticed: none of them failed first, and what did is not there.
+
+    How the job ended would follow from the first failure, so its exit code is not known either.
+    """
+    title = f"{verdict.title}, which likely failed first" if verdict.cause == _PEER_DIED else verdict.title
+    there = "this log" if logs == 1 else "these logs"
+    return replace(
+        verdict,
+        exit_code=None,
+        title=title,
+        confidence="likely",
+        first_failure=None,
+        collateral=_followers(verdict),
+        notes=(f"this is a consequence: what failed first is not in {there}", *verdict.notes),
+        advice=(*(_where_to_look(verdict) if verdict.cause == _PEER_DIED else verdict.advice), *_together(logs)),
+    )
+
+
+def _followers(verdict: Verdict) -> tuple[Collateral, ...]:
+    """The rank that was taken for the first, and those that were said to have lost it."""
+    first = verdict.first_failure
+    if first is None:
+        return verdict.collateral
+    others = (replace(each, reason=_REASON) if each.reason.startswith(_REASON) else each for each in verdict.collateral)
+    return (Collateral(first.rank, first.exit_code, first.signal, _REASON), *others)
+
+
+def _where_to_look(verdict: Verdict) -> tuple[str, ...]:
+    raised = verdict.first_failure.exception if verdict.first_failure is not None else None
+    said = [*([] if raised is None else [raised.message]), *(quote.text for quote in verdict.evidence)]
+    peer = next(filter(None, map(address, said)), None)
+    if peer is None:
+        return ("read the logs of the other ranks: what failed there first is the cause",)
+    if _is_here(peer):
+        return (
+            "read the logs of the other ranks on the same host: what failed there first is the cause; "
+            "if nothing did, one of them may have been killed, or exited with code 0",
+        )
+    return (f"read the log of the rank at {peer}: what failed there first is the cause",)
+
+
+def _is_here(peer: str) -> bool:
+    """Whether the address means the host itself, whichever that is."""
+    try:
+        return ip_address(peer).is_loopback
+    except ValueError:
+        return peer == "localhost"
+
+
+def _together(logs: int) -> tuple[str, ...]:
+    return ("ddp-run explain rank*.log   # the logs of all ranks together, or the run's folder",) if logs == 1 else ()
