@@ -173,10 +173,10 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["nothing-here"], "nothing-here"), ([], "no run here"), (["--max-size", "lots"], "'lots' is no size")],
+    [(["nothing-here"], "nothing-here"), ([], "no run in ddp-run-logs"), (["--max-size", "lots"], "'lots' is no size")],
 )
 def test_what_it_cannot_read(tmp_path: Path, words: list[str], said: str) -> None:
-    done = run(tmp_path, *words)
+    done = run(tmp_path, *words, TMPDIR=str(tmp_path))
     assert done.returncode == 2
     assert said in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -35,9 +35,9 @@ ValueError: bad sample
 """
 
 
-def run(*words: str, cwd: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
+def run(*words: str, cwd: Path, text: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     given = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
-    environ = {**os.environ, "NO_COLOR": "1"}
+    environ = {**os.environ, "NO_COLOR": "1", "TMPDIR": str(cwd), **variables}
     return subprocess.run(
         [str(DDP_RUN), *words], cwd=cwd, capture_output=True, text=True, timeout=limit(120), env=environ, **given
     )
@@ -90,7 +90,7 @@ def test_a_log_without_a_failure(tmp_path: Path) -> None:
     [
         (("gone.log",), "gone.log cannot be read: No such file or directory"),
         (("empty",), "empty holds neither a run's events.jsonl nor logs"),
-        ((), "no run here (ddp-run-logs/latest): name a run's folder or a log"),
+        ((), "no run in ddp-run-logs: No such file or directory; name a run's folder or a log, or pipe a log in"),
         (("run", "a.log"), "run is a run's folder: explain it without logs of another origin"),
     ],
 )
@@ -134,6 +134,24 @@ def test_the_newest_of_several_runs(tmp_path: Path) -> None:
     assert done.stderr == "ddp-run: r100: the newest of 3 runs in logs\n"
     again = run("explain", "logs/r100/events.jsonl", "--json", cwd=tmp_path)
     assert (again.stdout, again.stderr) == (done.stdout, "")
+
+
+@pytest.mark.parametrize("where", ["variable", "pyproject", "preset"])
+def test_the_newest_run_is_looked_for_where_a_launch_puts_it(tmp_path: Path, where: str) -> None:
+    """As `runs`, `logs`, `clean` and `bundle` do."""
+    _a_run(tmp_path / "ddp-run-logs" / "20261121-081500-0001", 0, 1, failed=False)
+    for minute in (2, 3):
+        _a_run(tmp_path / "elsewhere" / f"20261121-081500-000{minute}", 0, minute, failed=minute == 3)
+    (tmp_path / "pyproject.toml").write_text("[tool.ddp-run]\nlog-dir = 'elsewhere'\n" if where == "pyproject" else "")
+    (tmp_path / "p.toml").write_text("log-dir = 'elsewhere'\n")
+    variables = {"variable": {"PET_LOG_DIR": "elsewhere"}, "preset": {"DDP_RUN_CONFIG": "p.toml"}}.get(where, {})
+    found = json.loads(run("explain", "--json", cwd=tmp_path, **variables).stdout)
+    assert (found["run_id"], found["cause"]) == ("20261121-081500-0003", "python-exception")
+    (tmp_path / "elsewhere" / "latest").symlink_to("20261121-081500-0002")
+    found = json.loads(run("explain", "--json", cwd=tmp_path, **variables).stdout)
+    assert found["run_id"] == "20261121-081500-0002"
+    bundled = json.loads(run("bundle", "--json", cwd=tmp_path, **variables).stdout)
+    assert bundled["path"].endswith("ddp-run-bundle-20261121-081500-0002.tar.gz")
 
 
 @pytest.mark.parametrize("words", [("logs",), ("logs/a", "logs/b"), ("logs/b/events.jsonl", "logs/a")], ids=str)

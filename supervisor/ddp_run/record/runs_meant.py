@@ -9,8 +9,6 @@ from pathlib import Path
 from ddp_run.record import file_names, journal
 from ddp_run.record.events import RunStarted
 
-NEWEST = f"ddp-run-logs/{file_names.LATEST}"
-"""Which run a command means that is told none."""
 _ONE_JOB_NS = 900 * 10**9
 """The nodes of one job start within a quarter of an hour."""
 

@@ -52,16 +52,22 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
     """Pack what a bug report needs into one archive, without secrets.
 
     RUN is a run's folder, a folder of runs (the newest counts), or a log of any launcher. Without RUN, the newest run
-    here. The archive holds the verdict, the command, versions, the environment, all of the failing rank's log and the
-    last 100 lines of the others. Secrets are removed from these copies; the run's own files stay as they are.
+    where a launch from here puts its own. The archive holds the verdict, the command, versions, the environment, all of
+    the failing rank's log and the last 100 lines of the others. Secrets are removed from these copies; the run's own
+    files stay as they are.
     """
     from ddp_run.commands.bundle import meant
     from ddp_run.commands.explain.answer import NotReadable
-    from ddp_run.record.runs_meant import NEWEST, runs_meant
+    from ddp_run.plan.runs_folder import runs_folder
+    from ddp_run.record.run_named import NoRun, run_named
+    from ddp_run.record.runs_meant import runs_meant
 
-    if run is None and not Path(NEWEST).exists():
-        raise click.ClickException(f"no run here ({NEWEST}): name a run's folder or a log")
-    chosen = runs_meant((run or NEWEST,))
+    if run is None:
+        try:
+            run = str(run_named(None, runs_folder(None, os.environ)))
+        except NoRun as error:
+            raise click.ClickException(f"{error}; name a run's folder or a log") from error
+    chosen = runs_meant((run,))
     if chosen.note is not None:
         click.echo(f"ddp-run: {neutral_text(chosen.note)}", err=True)
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from pathlib import Path
 
 import click
 
@@ -23,15 +22,13 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> 
 
     PATH is a run's folder, the folders of a job's nodes, a folder of runs (the newest counts), log files of any
     launcher, folders of log files, or - for standard input. Without PATH: standard input if it is a pipe or a file,
-    else the newest run here.
+    else the newest run where a launch from here puts its own.
     """
     from ddp_run.commands.explain.answer import STANDARD_INPUT, NotReadable, block_text, explain, json_text
-    from ddp_run.record.runs_meant import NEWEST, runs_meant
+    from ddp_run.record.runs_meant import runs_meant
 
     if not paths:
-        paths = (STANDARD_INPUT,) if _is_fed() else (NEWEST,)
-        if paths == (NEWEST,) and not Path(NEWEST).exists():
-            raise click.ClickException(f"no run here ({NEWEST}): name a run's folder or a log, or pipe a log in")
+        paths = (STANDARD_INPUT,) if _is_fed() else (_newest(),)
     meant = runs_meant(paths)
     if meant.note is not None:
         click.echo(f"ddp-run: {meant.note}", err=True)
@@ -42,6 +39,17 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> 
     text = json_text(answer) if as_json else block_text(answer, width=columns(), colour=colour(sys.stdout))
     sys.stdout.write(text)
     return 0
+
+
+def _newest() -> str:
+    """The folder of the newest run of launches from here."""
+    from ddp_run.plan.runs_folder import runs_folder
+    from ddp_run.record.run_named import NoRun, run_named
+
+    try:
+        return str(run_named(None, runs_folder(None, os.environ)))
+    except NoRun as error:
+        raise click.ClickException(f"{error}; name a run's folder or a log, or pipe a log in") from error
 
 
 def _is_fed() -> bool:
