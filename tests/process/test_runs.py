@@ -224,6 +224,16 @@ def test_clean_removes_what_it_says(tmp_path: Path, logs: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "nothing to remove: 0 of 0 runs\n")
 
 
+def test_clean_counts_jobs(tmp_path: Path) -> None:
+    logs = tmp_path / "ddp-run-logs"
+    for number in range(4):
+        run_at(logs, number, started_ns=NOW + number // 2 * 3600 * 10**9, node=(number % 2, 2), host=f"h{number % 2}")
+    done = run(tmp_path, "clean", "--keep", "1", "--yes")
+    assert names(logs) == ["20261121-081500-0002", "20261121-081500-0003"]
+    assert done.stdout.splitlines()[-1].startswith("removed 1 of 2 runs (2 of 4 folders), ")
+    assert run(tmp_path, "clean", "--keep", "1", "--yes").stdout == "nothing to remove: 0 of 1 runs (0 of 2 folders)\n"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ddp_run.commands.logs import shown
-from ddp_run.record import journal, own_process, rank_logs, removal
+from ddp_run.record import journal, one_job, own_process, rank_logs, removal
 from ddp_run.record.events import Event, LocalRank, MonotonicNs, OwnProcess, Rank, RankStarted, RunEnded, RunStarted
 from ddp_run.record.recorded_runs import RecordedRun, recorded_run, recorded_runs, size_of
 from ddp_run.record.run_named import NoRun, run_named
@@ -39,6 +39,7 @@ def run_at(
     outcome: str | None = "succeeded",
     process: OwnProcess | None = GONE,
     node: tuple[int, int] = (0, 1),
+    host: str = "vm",
     seconds: int = 5,
     name: str | None = None,
     **verdict: Any,
@@ -49,7 +50,7 @@ def run_at(
     folder.mkdir(parents=True)
     at = MonotonicNs(7 * S)
     events: list[Event] = [
-        RunStarted(at, started_ns, run_id, "vm", *node, ("ddp-run", "t.py"), 0, "by-cause", 30.0, 0, "1", process),
+        RunStarted(at, started_ns, run_id, host, *node, ("ddp-run", "t.py"), 0, "by-cause", 30.0, 0, "1", process),
         RankStarted(at, Rank(0), LocalRank(0), 0, 9, 16, 8, "attempt_0/rank_0"),
     ]
     if outcome is not None:
@@ -224,8 +225,10 @@ def test_durations(seconds: float, words: str) -> None:
 def chosen(log_dir: Path, keep: int | None = None, older_ns: int | None = None, only_succeeded: bool = False) -> str:
     """The last digits of what would be removed."""
     runs = recorded_runs(log_dir)
-    found = removal.removable(runs, keep=keep, older_ns=older_ns, only_succeeded=only_succeeded, now_ns=NOW)
-    return "".join(run.folder.name[-1] for run in found)
+    found = removal.removable(
+        one_job.jobs(runs), keep=keep, older_ns=older_ns, only_succeeded=only_succeeded, now_ns=NOW
+    )
+    return "".join(run.folder.name[-1] for nodes in found for run in nodes)
 
 
 def test_which_runs_are_removed(tmp_path: Path) -> None:
@@ -238,6 +241,56 @@ def test_which_runs_are_removed(tmp_path: Path) -> None:
     assert chosen(tmp_path, older_ns=3 * DAY - 10 * S) == "123"
     assert chosen(tmp_path, keep=4, older_ns=3 * DAY) == "1"
     assert chosen(tmp_path, keep=2, only_succeeded=True) == "13"
+
+
+def test_the_nodes_of_a_job_count_once_and_go_together(tmp_path: Path) -> None:
+    for job in range(3):
+        for node in range(2):
+            number, start_ns = 2 * job + node + 1, NOW - (3 - job) * DAY + node * 5 * S
+            run_at(tmp_path, number, started_ns=start_ns, node=(node, 2), host=f"node-{node}")
+    assert chosen(tmp_path, keep=2) == "12"
+    assert chosen(tmp_path, keep=1) == "1234"
+    assert chosen(tmp_path, keep=3) == ""
+    assert chosen(tmp_path, older_ns=2 * DAY - 7 * S) == "12", "as old as its last node"
+    (tmp_path / "20261121-081500-0001" / "verdict.json").write_text('{"outcome": "failed"}')
+    assert chosen(tmp_path, keep=1, only_succeeded=True) == "34"
+
+
+def test_a_job_of_which_a_node_may_run_stays(tmp_path: Path) -> None:
+    run_at(tmp_path, 1, process=GONE, outcome=None, node=(0, 2))
+    run_at(tmp_path, 2, process=ELSEWHERE, outcome=None, node=(1, 2), host="node-1")
+    for number in (1, 2):
+        os.utime(tmp_path / f"20261121-081500-000{number}" / "events.jsonl", ns=(NOW - 9 * S, NOW - 9 * S))
+    assert chosen(tmp_path, keep=0) == ""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "jobs"),
+    [
+        pytest.param(["a0/2 0", "b1/2 10"], "12", id="two nodes"),
+        pytest.param(["a0/1 0", "b0/1 0"], "1 2", id="two jobs of one node"),
+        pytest.param(["a0/2 0", "b1/2 10", "a0/2 60", "b1/2 70"], "12 34", id="started again on the same hosts"),
+        pytest.param(["a0/2 0", "b1/2 10", "c0/2 60", "d1/2 70"], "12 34", id="started again on others"),
+        pytest.param(["a0/2 0 a", "c0/2 1 c", "d1/2 2 c", "b1/2 3 a"], "23 14", id="two jobs at once"),
+        pytest.param(["a0/2 0", "c0/2 1", "d1/2 2", "b1/2 3"], "13 24", id="two at once, whose cannot be known"),
+        pytest.param(["a0/2 0", "b1/2 1000"], "1 2", id="a quarter of an hour apart"),
+        pytest.param(["a0/2 0", "b1/3 0"], "1 2", id="of another size"),
+        pytest.param(["a0/3 0", "a1/3 0", "b2/3 9"], "123", id="two nodes on a host"),
+        pytest.param(["a0/2 0", "b0/2 4"], "12", id="no numbers before the rendezvous"),
+        pytest.param(["a0/2 0", "a0/2 60"], "1 2", id="node 0 twice, the others elsewhere"),
+        pytest.param(["a0/4 0", "b0/4 1", "c0/4 2", "d0/4 3", "a0/4 60"], "1 2345", id="no numbers, one left of a job"),
+    ],
+)
+def test_which_runs_are_one_job(tmp_path: Path, nodes: list[str], jobs: str) -> None:
+    for number, words in enumerate(nodes, 1):
+        (host, rank, _slash, count), seconds, *master = words.split()
+        start_ns = NOW + int(seconds) * S
+        folder = run_at(tmp_path, number, started_ns=start_ns, node=(int(rank), int(count)), host=host)
+        options = {"master_addr": {"value": master[0]}} if master else {}
+        plan = {"script": "t.py", "script_args": [], "options": options}
+        (folder / "plan.json").write_text(json.dumps(plan))
+    found = one_job.jobs(recorded_runs(tmp_path))
+    assert " ".join("".join(run.folder.name[-1] for run in job) for job in found) == jobs
 
 
 def test_a_long_run_is_as_old_as_its_end(tmp_path: Path) -> None:

@@ -6,8 +6,13 @@ import os
 import re
 import sys
 import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from ddp_run.record.recorded_runs import RecordedRun
 
 _UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
@@ -36,12 +41,12 @@ def command(
 ) -> int:
     """Remove the folders of old runs.
 
-    At least one of --keep and --older is needed; with both, a run is removed if both say so. Runs that may still be
-    running stay, and so does whatever is not a run's folder under the name that ddp-run gave it: rename a folder to
-    keep it.
+    At least one of --keep and --older is needed; with both, a run is removed if both say so. The folders of a job's
+    nodes are one run: they stay, or go, together. Runs that may still be running stay, and so does whatever is not a
+    run's folder under the name that ddp-run gave it: rename a folder to keep it.
     """
     from ddp_run.plan.runs_folder import runs_folder
-    from ddp_run.record import removal
+    from ddp_run.record import one_job, removal
     from ddp_run.record.recorded_runs import recorded_runs, size_of
     from ddp_run.values.lines import neutral
     from ddp_run.values.words import size_in_words
@@ -56,15 +61,17 @@ def command(
     except OSError as error:
         raise click.ClickException(f"cannot read {folder}: {error.strerror}") from error
     now_ns = time.time_ns()
-    chosen = removal.removable(runs, keep=keep, older_ns=older, only_succeeded=only_succeeded, now_ns=now_ns)
+    jobs = one_job.jobs(runs)
+    old = removal.removable(jobs, keep=keep, older_ns=older, only_succeeded=only_succeeded, now_ns=now_ns)
+    chosen = [run for nodes in old for run in nodes]
     sizes = {run.folder: size_of(run.folder) for run in chosen}
     for run in chosen:
         click.echo(
             f"{size_in_words(sizes[run.folder]):>9}  {run.outcome or 'no verdict':11}  {neutral(run.folder.name)}"
         )
-    told = f"{len(chosen)} of {len(runs)} runs, {size_in_words(sum(sizes.values()))}"
+    told = f"{_share(old, jobs)}, {size_in_words(sum(sizes.values()))}"
     if dry_run or not chosen:
-        click.echo(f"would remove {told}" if dry_run else f"nothing to remove: 0 of {len(runs)} runs")
+        click.echo(f"would remove {told}" if dry_run else f"nothing to remove: {_share(old, jobs)}")
         return 0
     if not yes and not _agreed(told):
         click.echo("nothing was removed", err=True)
@@ -82,8 +89,16 @@ def command(
     except OSError as error:
         click.echo(f"ddp-run: the link {folder / 'latest'} was not set: {error.strerror}", err=True)
     freed = size_in_words(sum(sizes[each] for each in removed))
-    click.echo(f"removed {len(removed)} of {len(runs)} runs, {freed}")
+    gone = [[run for run in nodes if run.folder in removed] for nodes in old]
+    click.echo(f"removed {_share([nodes for nodes in gone if nodes], jobs)}, {freed}")
     return 0 if len(removed) == len(chosen) else 1
+
+
+def _share(some: Sequence[Sequence[RecordedRun]], jobs: Sequence[Sequence[RecordedRun]]) -> str:
+    """`2 of 3 runs`; with jobs of several nodes `2 of 3 runs (4 of 6 folders)`."""
+    share = f"{len(some)} of {len(jobs)} runs"
+    folders, of_all = sum(map(len, some)), sum(map(len, jobs))
+    return share if of_all == len(jobs) else f"{share} ({folders} of {of_all} folders)"
 
 
 def _agreed(told: str) -> bool:

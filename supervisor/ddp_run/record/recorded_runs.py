@@ -50,6 +50,8 @@ class RecordedRun:
     """When the journal was last written to; nanoseconds since the epoch, like the two below."""
     ended_ns: int | None
     """When its last event happened."""
+    meets: tuple[str | None, ...] | None = None
+    """Where its nodes were told to meet, as far as plan.json tells: master, endpoint and name of the rendezvous."""
 
     @property
     def started_ns(self) -> int:
@@ -74,11 +76,34 @@ class _Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class _Option:
+    value: str | None = None
+
+
+_NOT_GIVEN = _Option()
+
+
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """Options that tell a job's nodes where to meet."""
+
+    master_addr: _Option = _NOT_GIVEN
+    rdzv_endpoint: _Option = _NOT_GIVEN
+    rdzv_id: _Option = _NOT_GIVEN
+
+
+@dataclass(frozen=True, slots=True)
 class _Plan:
     """What is read of plan.json."""
 
     script: str
     script_args: tuple[str, ...]
+    options: _Meeting = _Meeting()
+
+    @property
+    def meets(self) -> tuple[str | None, ...]:
+        """The values of these options."""
+        return self.options.master_addr.value, self.options.rdzv_endpoint.value, self.options.rdzv_id.value
 
 
 def recorded_runs(log_dir: Path) -> list[RecordedRun]:
@@ -123,6 +148,7 @@ def recorded_run(folder: Path) -> RecordedRun | None:
         ranks=next((event.world_size for event in head if isinstance(event, RankStarted)), None),
         written_ns=written_ns,
         ended_ns=None if started is None or last is None else started.wall_ns + last.at - started.at,
+        meets=None if plan is None else plan.meets,
     )
 
 

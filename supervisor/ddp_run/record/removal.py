@@ -24,21 +24,23 @@ def may_run(run: RecordedRun, now_ns: int) -> bool:
 
 
 def removable(
-    runs: Sequence[RecordedRun], *, keep: int | None, older_ns: int | None, only_succeeded: bool, now_ns: int
-) -> list[RecordedRun]:
-    """Of all runs, the newest last, those that are beyond the newest `keep` and ended more than `older_ns` ago.
+    jobs: Sequence[Sequence[RecordedRun]], *, keep: int | None, older_ns: int | None, only_succeeded: bool, now_ns: int
+) -> list[list[RecordedRun]]:
+    """Of all jobs, the newest last, those that are beyond the newest `keep` and ended more than `older_ns` ago: the
+    runs of all their nodes.
 
-    What may still be running is never among them, nor what is not certainly a run's folder under its own name.
+    A job of which a node may still be running is never among them, nor what is not certainly a run's folder under its
+    own name.
     """
-    beyond = runs if keep is None else runs[: max(0, len(runs) - keep)]
-    return [
-        run
-        for run in beyond
-        if run.is_ours
-        and not may_run(run, now_ns)
-        and (older_ns is None or now_ns - (run.ended_ns or run.written_ns) > older_ns)
-        and (not only_succeeded or run.outcome == "succeeded")
+    beyond = jobs if keep is None else jobs[: max(0, len(jobs) - keep)]
+    old = [
+        [run for run in nodes if run.is_ours]
+        for nodes in beyond
+        if not any(may_run(run, now_ns) for run in nodes)
+        and (older_ns is None or now_ns - max(run.ended_ns or run.written_ns for run in nodes) > older_ns)
+        and (not only_succeeded or all(run.outcome == "succeeded" for run in nodes))
     ]
+    return [nodes for nodes in old if nodes]
 
 
 def remove(log_dir: Path, run: RecordedRun) -> None:
