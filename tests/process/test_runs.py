@@ -8,10 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from tests.unit.test_recorded_runs import GONE, HERE, NOW, run_at
+from tests.unit.test_recorded_runs import ELSEWHERE, GONE, HERE, NOW, run_at
 from tests.waiting import limit, wait_until
 
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
@@ -187,6 +188,26 @@ def test_following_a_run_that_is_over_ends(tmp_path: Path, logs: Path) -> None:
     done = run(tmp_path, "logs", "-f", "--rank", "1")
     assert (done.returncode, done.stdout) == (0, "[rank1]: other\n")
     assert done.stderr == f"ddp-run: the run has ended without a verdict: {logs / '20261121-081500-0003'}\n"
+
+
+def test_following_says_that_a_run_elsewhere_is_silent_and_goes_on(tmp_path: Path) -> None:
+    """Its ddp-run may have been killed with its host, which cannot be seen from here."""
+    folder = run_at(tmp_path / "ddp-run-logs", outcome=None, process=ELSEWHERE, host="node-b")
+    last = time.time() - 7200
+    for path in (folder / "events.jsonl", *folder.rglob("*.log")):
+        os.utime(path, (last, last))
+    out, told = tmp_path / "out", tmp_path / "told"
+    with out.open("wb") as file, told.open("wb") as errors:
+        process = subprocess.Popen([str(DDP_RUN), "logs", "-f"], cwd=tmp_path, env=ENVIRON, stdout=file, stderr=errors)
+    wait_until(lambda: told.read_bytes().endswith(b"\n") and b"three" in out.read_bytes(), "the notice")
+    with (folder / "attempt_0" / "rank_0" / "stdout.log").open("a") as log:
+        log.write("four\n")
+    wait_until(lambda: b"four" in out.read_bytes(), "what comes later")
+    assert process.poll() is None
+    (folder / "verdict.json").write_text("{}")
+    assert process.wait(limit(60)) == 0
+    (line,) = told.read_text().splitlines()
+    assert line.startswith("ddp-run: nothing has been written for 2h00m; the run belongs to host node-b, and whether")
 
 
 def test_following_is_broken_off_with_control_c(tmp_path: Path) -> None:

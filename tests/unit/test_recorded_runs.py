@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from ddp_run.commands.logs import shown
+from ddp_run.commands.logs import shown, silence
+from ddp_run.commands.logs.silence import Silence
 from ddp_run.record import journal, one_job, own_process, rank_logs, removal
 from ddp_run.record.events import Event, LocalRank, MonotonicNs, OwnProcess, Rank, RankStarted, RunEnded, RunStarted
 from ddp_run.record.recorded_runs import RecordedRun, recorded_run, recorded_runs, size_of
@@ -392,6 +393,39 @@ def test_logs_by_restart_and_rank(tmp_path: Path) -> None:
 def test_the_last_lines(text: bytes, count: int) -> None:
     expected = b"".join(text.splitlines(keepends=True)[-count:]) if count else b""
     assert text[shown._last_lines(io.BytesIO(text), count) :] == expected
+
+
+def test_a_silence_is_told_once() -> None:
+    watch = Silence()
+    told = [(now, watch.to_tell_s(written * S, (written + age) * S, now)) for now, written, age in [
+        (1000.0, 10, 60), (1100.0, 10, 160), (1149.0, 10, 209), (1150.0, 10, 210), (9000.0, 10, 9999),
+        (9001.0, 20, 0), (9100.0, 20, 99), (9151.0, 20, 150),
+    ]]  # fmt: skip
+    assert [(now, silent) for now, silent in told if silent is not None] == [(1150.0, 150.0), (9151.0, 150.0)]
+
+
+@pytest.mark.parametrize(("age_s", "silent_s"), [(-600, None), (0, None), (600, None), (7200, 7200.0)])
+def test_a_date_of_another_hosts_clock_is_believed_only_where_it_is_old(age_s: int, silent_s: float | None) -> None:
+    assert Silence().to_tell_s(NOW - age_s * S, NOW, 5.0) == silent_s
+
+
+@pytest.mark.parametrize(
+    ("host", "process", "of"),
+    [
+        (
+            "node-b",
+            ELSEWHERE,
+            "; the run belongs to host node-b, and whether it still runs cannot be seen from here; still ",
+        ),
+        ("here", None, "; the journal does not name the process that writes it, and whether"),
+        ("here", ELSEWHERE, "; the run belongs to another container or an earlier boot of here, and whether"),
+        ("\x1b[2Jx", ELSEWHERE, "; the run belongs to host "),
+    ],
+)
+def test_what_is_said_of_a_silence(tmp_path: Path, host: str, process: OwnProcess | None, of: str) -> None:
+    line = silence.said(read(run_at(tmp_path, outcome=None, process=process, host=host)), 200.0, "here")
+    assert line.startswith(f"ddp-run: nothing has been written for 3m20s{of}")
+    assert line.isprintable()
 
 
 def test_a_thousand_runs_are_listed_quickly(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ def command(
 
     RUN is a run's folder, or its name in the folder of runs; without RUN, the newest. Lines carry no times, so the
     logs of a run come one after the other, rank by rank, stdout before stderr, each below the name of its file. With
-    --follow, lines come as the ranks write them. All of it goes to standard output.
+    --follow, lines come as the ranks write them. All of it goes to standard output. Whether a run on another host was
+    killed cannot be seen from here: --follow says when nothing is written any more, and goes on.
     """
     from ddp_run.commands.logs.shown import Shown, follow_run, show_run, why_none
     from ddp_run.plan.runs_folder import runs_folder

@@ -6,6 +6,7 @@ import errno
 import math
 import os
 import select
+import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -13,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from ddp_run.commands.logs.silence import Silence, said
 from ddp_run.record import file_names
 from ddp_run.record.rank_logs import AGENT, RankLog, agent_logs, attempts, rank_logs
-from ddp_run.record.recorded_runs import recorded_run
+from ddp_run.record.recorded_runs import RecordedRun, recorded_run
 from ddp_run.tell.console import Console
 from ddp_run.tell.tail import Chunk, Tailer
 from ddp_run.values import terminal
@@ -28,6 +30,8 @@ _PIECE = 1 << 18
 _BLOCK = 1 << 16
 _LOOK_S = 0.25
 """How often it is looked for new files, and whether the run has ended."""
+_LISTEN_S = 5.0
+"""How often it is looked whether anything is written still, where that is all that can be seen of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +140,17 @@ class _Following:
     _starts: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By rank: the attempt and the restart that is followed."""
     _look_at: float = 0.0
+    _silence: Silence = field(default_factory=Silence)
+    _listen_at: float = 0.0
 
     def goes_on(self) -> bool:
         """Whether the run has not ended; now and then it is looked for that, and then for new files."""
         if time.monotonic() < self._look_at:
             return True
-        over = self.has_verdict() or self._has_ended()
+        run = recorded_run(self.shown.run)
+        over = self.has_verdict() or run is None or run.alive is False or run.exit_code is not None
+        if run is not None and run.alive is None and not over:
+            self._listen(run)
         self._take_up_new()
         self._look_at = time.monotonic() + _LOOK_S
         return not over
@@ -183,9 +192,30 @@ class _Following:
         """Whether it was begun while it was followed: then all of it is new."""
         return (log.attempt, log.restart) != min(self._starts.values())
 
-    def _has_ended(self) -> bool:
-        run = recorded_run(self.shown.run)
-        return run is None or run.alive is False or run.exit_code is not None
+    def _listen(self, run: RecordedRun) -> None:
+        """Say once when nothing is written any more."""
+        now = time.monotonic()
+        if now < self._listen_at:
+            return
+        self._listen_at = now + _LISTEN_S
+        silent_s = self._silence.to_tell_s(_last_write_ns(run), time.time_ns(), now)
+        if silent_s is not None:
+            self.console.suspend()
+            sys.stderr.write(said(run, silent_s, socket.gethostname()) + "\n")
+
+
+def _last_write_ns(run: RecordedRun) -> int:
+    """When its journal or a log of its last attempt was last written to; nanoseconds since the epoch."""
+    logs = [log for number in attempts(run.folder)[-1:] for log in rank_logs(run.folder, number)]
+    return max(run.written_ns, *(_modified_ns(log.path) for log in logs), 0)
+
+
+def _modified_ns(path: Path) -> int:
+    """0 where somebody has removed it."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _console(shown: Shown) -> Console:
