@@ -284,9 +284,9 @@ def test_a_job_of_which_a_node_may_run_stays(tmp_path: Path) -> None:
 )
 def test_which_runs_are_one_job(tmp_path: Path, nodes: list[str], jobs: str) -> None:
     for number, words in enumerate(nodes, 1):
-        (host, rank, _slash, count), seconds, *master = words.split()
-        start_ns = NOW + int(seconds) * S
-        folder = run_at(tmp_path, number, started_ns=start_ns, node=(int(rank), int(count)), host=host)
+        who, seconds, *master = words.split()
+        start_ns, node = NOW + int(seconds) * S, (int(who[1]), int(who[3]))
+        folder = run_at(tmp_path, number, started_ns=start_ns, node=node, host=who[0])
         options = {"master_addr": {"value": master[0]}} if master else {}
         plan = {"script": "t.py", "script_args": [], "options": options}
         (folder / "plan.json").write_text(json.dumps(plan))
