@@ -73,6 +73,7 @@ def test_a_store_that_was_lost() -> None:
         ("10.0.0.2", "read the log of the rank at 10.0.0.2: what failed there first is the cause"),
         ("127.0.0.1", "read the logs of the other ranks on the same host: what failed there first is the cause; if"),
         ("::1", "read the logs of the other ranks on the same host: "),
+        ("::ffff:127.0.0.1", "read the logs of the other ranks on the same host: "),
     ],
 )
 def test_where_to_look(peer: str, where: str) -> None:

@@ -70,7 +70,7 @@ def _where_to_look(verdict: Verdict) -> tuple[str, ...]:
 def _is_here(peer: str) -> bool:
     """Whether the address means the host itself, whichever that is."""
     try:
-        return ip_address(peer).is_loopback
+        return ip_address(peer.removeprefix("::ffff:")).is_loopback
     except ValueError:
         return peer == "localhost"
 
