@@ -6,6 +6,7 @@ The launch does not pass here: click is loaded for commands alone.
 from __future__ import annotations
 
 import importlib
+import io
 import pkgutil
 import signal
 import sys
