@@ -31,7 +31,10 @@ _MOST_LINES = 4096
 _ONE_END_S = 60
 _STOPPED = re.compile(
     r"SignalException: Process \d+ got signal: (\d{1,2})\b|Received (?:Signals\.)?(SIG\w+|\d{1,2}) death signal"
+    r"|Main process received (SIGINT), exiting"
 )
+"""torch's agent, and DeepSpeed's launcher (deepspeed/launcher/launch.py, sigkill_handler), which gets SIGTERM from its
+own runner, whatever that got."""
 _OBSERVED = re.compile(r"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,9}) \(pid: (\d{1,9})\)")
 
 
@@ -190,11 +193,11 @@ def observed(text: str) -> tuple[SummaryEntry, ...]:
 
 
 def stop_signal(text: str) -> int | None:
-    """The signal that somebody sent to the agent, as it first says so: by number, or by name as older releases do."""
+    """The signal that somebody sent to the launcher, as it first says so: by number, or by name (older releases)."""
     hit = _STOPPED.search(text)
     if hit is None:
         return None
-    said = hit[1] or hit[2]
+    said = hit[1] or hit[2] or hit[3]
     return int(said) if said.isdigit() else int(getattr(signal, said, signal.SIGTERM))
 
 

@@ -68,6 +68,8 @@ class Printed:
     end: int
     final: bool = True
     """False where the text says that the program went on: in a thread, ignored, in the logging module."""
+    ignored: bool = False
+    """Python itself says that nobody heard of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,11 @@ class _Frame:
     file: str
     line: int
     function: str | None
+
+
+def says_ignored(line: str) -> bool:
+    """Whether Python says there that what is raised next is ignored."""
+    return _IGNORED.search(line) is not None
 
 
 def is_library(file: str) -> bool:
@@ -213,12 +220,11 @@ def _traceback(lines: Sequence[str], start: int, header: re.Match[str]) -> Print
     worker, end = _worker_frames(lines, index, end, prefix)
     frame = _user_frame(worker or frames)
     text = [stripped for line in lines[start:end] if (stripped := prefix.strip(line)) is not None]
-    before = lines[max(0, start - 2) : start]
-    final = not any(_IGNORED.search(line) or _IN_THREAD.search(line) for line in before)
-    if _IGNORED.search(lines[start]) or _IN_THREAD.search(lines[start]):
-        final = False
+    before = lines[max(0, start - 2) : start + 1]
+    ignored = any(map(says_ignored, before))
+    final = not ignored and not any(_IN_THREAD.search(line) for line in before)
     info = ExceptionInfo(said["type"], message, frame.file, frame.line, frame.function, _body(header, text))
-    return Printed(info, index, start, end, final)
+    return Printed(info, index, start, end, final, ignored)
 
 
 def _boxed(lines: Sequence[str], start: int, before: str) -> Printed | None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from ddp_run.evidence import childfailed, traceback_text
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
-from ddp_run.evidence.pasted import raised, torn_frames
+from ddp_run.evidence.pasted import launcher_text, raised, torn_frames
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge import oom_text
 from ddp_run.judge.catalogue import GENERAL, catalogue, not_superseded, rule_named, sign_words
@@ -72,6 +72,8 @@ _HANDLED = re.compile(
     r"|[Rr]etry(?:ing)? (?:in|after|\d)|[Ss]tarting (?:fresh|from scratch|over)\b)"
 )
 """What a program says of an error that it goes on after."""
+_GIVES_UP = "Received sigquit from a child process. It usually means the child failed."
+"""SGLang's server, which then kills itself and its children."""
 _OF_THE_KILLED = (*GENERAL, "file-not-found")
 
 
@@ -101,9 +103,10 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
         if not _lacks_a_cause(strict):
             return strict
     signs = _signs(logs)
-    if strict.cause != _ABORTED and strict.first_failure is not None and strict.first_failure.signal is not None:
+    first = strict.first_failure
+    if strict.cause != _ABORTED and first is not None and first.signal is not None and not _ends_itself(logs):
         # a server ends its processes by SIGKILL after an exception of one of them; others miss what was killed
-        signs = (sign for sign in signs if sign.exception is not None and sign.finding.rule.name not in _OF_THE_KILLED)
+        signs = (sign for sign in signs if sign.exception and sign.finding.rule.name not in _OF_THE_KILLED)
     found = _strongest(signs)
     if found is None or (strict.outcome is not None and found.finding.rule.consequence):
         return strict
@@ -112,6 +115,11 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
     if found.finding.rule.name in GENERAL:
         return strict
     return _with(replace(strict, first_failure=None, collateral=()), found)  # who only noticed did not fail first
+
+
+def _ends_itself(logs: Sequence[Log]) -> bool:
+    """Whether a server says that it ends all its processes because one of them failed."""
+    return any(_GIVES_UP in line for log in logs for line in log.text.ending(_MOST_LINES).lines)
 
 
 def _strongest(signs: Iterable[_Sign]) -> _Sign | None:
@@ -134,7 +142,10 @@ def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
     crashes = [sign for sign in signs if sign.finding.rule.name in _CRASHES]
     if strict.cause == _LOST_A_PEER and crashes:
         return _with(replace(strict, first_failure=None), min(crashes, key=lambda sign: sign.strength), CRASHED)
-    last = max((sign.index for sign in signs if sign.exception is not None), default=-1)
+    exception = strict.first_failure.exception if strict.first_failure is not None else None
+    raised_at = [sign.index for sign in signs if sign.exception is not None]
+    same = [sign.index for sign in signs if sign.exception is not None and _say_the_same(sign.exception, exception)]
+    last = max(same or raised_at, default=-1)
     causes = [
         sign
         for sign in signs
@@ -143,12 +154,16 @@ def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
         and sign.finding.rule.name not in (*GENERAL, *_MAY_FOLLOW)
         and (sign.rank is None or first is None or sign.rank == first)
     ]
-    exception = strict.first_failure.exception if strict.first_failure is not None else None
     only_tells = exception is not None and traceback_text.tells_of_a_program(exception)
     believed = [sign for sign in causes if sign.exception is not None or only_tells]
     if believed:
         return _with(strict, min(believed, key=lambda sign: sign.strength), FOLLOWED)
     return replace(strict, confidence="likely") if causes and strict.confidence == "certain" else strict
+
+
+def _say_the_same(one: ExceptionInfo, other: ExceptionInfo | None) -> bool:
+    first = (one.message.partition("\n")[0].strip(), one.type)
+    return other is not None and first == (other.message.partition("\n")[0].strip(), other.type)
 
 
 def _shortened(logs: Sequence[Log]) -> Verdict | None:
@@ -244,7 +259,7 @@ def _present(text: str) -> list[str]:
 def _signs(logs: Sequence[Log]) -> Iterator[_Sign]:
     """What the rules find behind the last progress: exceptions, whole and torn, then lines, then frames alone."""
     spoken = SpokenText.of_logs([replace(log, text=log.text.ending(_MOST_LINES)) for log in logs[:_MOST_LOGS]])
-    summaries = childfailed.boxes(spoken.lines)
+    summaries = childfailed.boxes(spoken.lines) | launcher_text.report(spoken.lines)
     behind = _behind_progress(spoken, summaries)
     everything = spoken.text(range(len(spoken.lines)))
     exceptions = [each for each in raised.all_of(spoken) if each.index >= behind][-_MOST_EXCEPTIONS:]
@@ -253,7 +268,7 @@ def _signs(logs: Sequence[Log]) -> Iterator[_Sign]:
         own = spoken.text(sorted(each.lines))
         death = Death(rank=_alone(each.ranks), exception=each.info, stderr=own)
         yield from (_Sign(found, each.index, death.rank, each.info) for found in _asked(death, everything))
-    inside = {index for each in exceptions for index in each.lines}
+    inside = {index for each in exceptions for index in each.lines} | raised.ignored(spoken)
     others = [index for index in range(behind, len(spoken.lines)) if index not in inside]
     well = any(_WENT_WELL.search(spoken.lines[index]) for index in others)
     for sign in _lines(spoken, others, everything, summaries):

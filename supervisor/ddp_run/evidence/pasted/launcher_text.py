@@ -1,8 +1,8 @@
 """Reads how ranks ended in the words of launchers other than torch's agent. Pure.
 
-Sources: SLURM's `srun` and `slurmstepd` (src/srun, src/slurmd/slurmstepd), Open MPI's mpirun (orte/prrte help texts),
-torch.multiprocessing.spawn, DeepSpeed's launch.py, MosaicML composer's launcher, and the shell's own words (POSIX sh,
-bash `strsignal`), which come without a rank.
+Sources: SLURM's `srun` and `slurmstepd` (src/srun, src/slurmd/slurmstepd), LSF's report of a job (bsub without -N),
+Open MPI's mpirun (orte/prrte help texts), torch.multiprocessing.spawn, DeepSpeed's launch.py, MosaicML composer's
+launcher, and the shell's own words (POSIX sh, bash `strsignal`), which come without a rank.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from ddp_run.record.events import Rank
 
+_LSF_FIRST = re.compile(r"(?:Sender: LSF System <|Job <[^>\n]{0,200}> was submitted from host <)")
+_LSF_LAST = ("The output (if any)", "Read file <")
+_LSF_LINES = 400
 _MPI_NAME = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[\w.\-]+@\d+),(\d{1,9})\]")
 _MPI_CODE = re.compile(r"Exit code: +(\d{1,9})\b")
 _TASKS = re.compile(r"(?<![\d\-])(\d{1,9})(?:-(\d{1,9}))?(?![\d\-])")
@@ -70,6 +73,19 @@ def _first_of_mpirun(lines: Sequence[str]) -> list[Ended]:
         code = _MPI_CODE.search(lines[index + 1]) if name else None
         if name and code and int(code[1]):
             found.append(Ended(index + 1, Rank(int(name[1])), int(code[1])))
+    return found
+
+
+def report(lines: Sequence[str]) -> set[int]:
+    """The indexes of what LSF adds to a job's output: who ran it where, its script, its end, what it used."""
+    found: set[int] = set()
+    start: int | None = None
+    for index, line in enumerate(lines):
+        if _LSF_FIRST.match(line):
+            start = index
+        elif start is not None and (line.startswith(_LSF_LAST) or index - start > _LSF_LINES):
+            found.update(range(start, index + 1) if line.startswith(_LSF_LAST) else ())
+            start = None
     return found
 
 
@@ -142,6 +158,7 @@ _FORMS: tuple[tuple[str, re.Pattern[str], _Read], ...] = (
         re.compile(r"[Rr]ank (?P<rank>\d{1,9}) crashed with exit code (?P<code>-?\d{1,9})\b"),
         _numbered,
     ),
+    ("Exited with exit code", re.compile(r"^Exited with exit code (?P<code>\d{1,3})\.\s*$(?P<how>)"), _nameless),
     ("return code =", re.compile(r"exits with return code = (?P<code>-?\d{1,9})\b(?P<how>)"), _nameless),
     ("core dumped", re.compile(rf"(?:^|[\s:]){_HOW} +\(core dumped\)(?P<code>)"), _nameless),
     ("Killed", re.compile(_SHELL + r"(?P<how>Killed)(?P<code>)(?:\s|$)"), _nameless),

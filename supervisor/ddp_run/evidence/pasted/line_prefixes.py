@@ -1,9 +1,9 @@
 """Who wrote a line of a log that several processes wrote: what launchers and torch put before it. Pure.
 
 Forms: torch's `[rank3]:`; torchrun's and ddp-run's `[default3]:`, `[rank0-2]:`; mpirun's `[1,3]<stderr>:`; `srun -l`'s
-`3: `; kubectl's and docker compose's pod or service name; the time stamps of container runtimes before them. What
-stands before every line, whatever it is (pdsh's host, a CI's time, a quotation's `> `), is taken off first: the rest is
-what the processes wrote.
+`3: `, and with a host `[node7:3]:`; kubectl's and docker compose's pod or service name; the time stamps of container
+runtimes before them. What stands before every line, whatever it is (pdsh's host, a CI's time, a quotation's `> `), is
+taken off first: the rest is what the processes wrote.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _MPI_SPACED = re.compile(r"\[[\w.@\-]{1,255},(?P<ranks>\d{1,9})\]<std(?:out|err)
 """Open MPI up to 4, and from 5 on (PRRTE)."""
 _TORCH_INSIDE = re.compile(r"\[rank(?P<ranks>\d{1,9})\]:")
 _WATCHDOG = re.compile(r"\[(?:PG [^\]]{0,200}?)?Rank (?P<ranks>\d{1,9})\]")
+_HEAD = re.compile(r"\bRank \d{1,9}\]:?\s{0,9}$")
+_HEAD_CHARS = 40
 _TASK = re.compile(r"\s{0,4}(?P<task>\d{1,6}): ")
 _POD = re.compile(r"\[pod/(?P<pod>[\w.\-]{1,255})(?:/[\w.\-]{1,255})?\] ")
 _SERVICE = re.compile(r"(?P<pod>[a-z][\w.\-]{0,100}?[-_](?P<number>\d{1,9})) +\| ?")
@@ -48,6 +50,8 @@ _FRAME = '  File "'
 _STAMP = re.compile(
     r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? (?:std(?:out|err) [FP] )?"
 )
+_LABEL = re.compile(r"\[(?P<pod>[a-zA-Z][\w.\-]{0,255}:\d{1,6})\]:")
+"""A host and the number of a process there, which is no rank."""
 _HOST = re.compile(r"(?P<pod>[a-zA-Z][\w.\-]{0,255}): ")
 _NUMBERS = re.compile(r"\d+")
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -58,6 +62,8 @@ _WITHOUT = ("srun: ", "slurmstepd: ", "mpirun")
 """Launchers that put something before others' lines and nothing before their own."""
 _NO_WRAPPER = re.compile(r"\[[A-Za-z_]+\d+(?:[-,]\d+)*\]|\]<std|torch[./]|kernel: ")
 """A rank's name, and what tells who else wrote a line: the agent, the kernel."""
+_OPENS = "([{<"
+"""What opens a name that differs from line to line."""
 _TO_A_GAP = re.compile(r"(?<![\w.\-/])[\w.\-/]+$")
 _FEW = 8
 _NEARLY_ALL = 0.9
@@ -96,12 +102,26 @@ def assign(lines: Sequence[str], most_named: int = 1 << 20) -> tuple[Spoken, ...
     whole = "\n".join(lines)
     tasks = _most(lines, _TASK.match)
     named = _Named(most_named)
-    spoken = tuple(_speaker(line, place, tasks, named) for line, place in _unwrapped(lines, tasks, "]<std" in whole))
+    spoken = _with_heads(
+        tuple(_speaker(line, place, tasks, named) for line, place in _unwrapped(lines, tasks, "]<std" in whole))
+    )
     if any(word in whole for word in _AGENT_WORDS) or all(each.task is None for each in spoken):
         return spoken
     if any(each.task is not None and each.ranks and each.task not in each.ranks for each in spoken):
         return spoken
     return tuple(each if each.ranks or each.task is None else each._replace(ranks=(each.task,)) for each in spoken)
+
+
+def _with_heads(spoken: tuple[Spoken, ...]) -> tuple[Spoken, ...]:
+    """A head of c10d's without its words is wrapped: what stands in the next line is of the same rank."""
+    heads = [index for index, each in enumerate(spoken[:-1]) if each.ranks and _HEAD.search(each.text[-_HEAD_CHARS:])]
+    heads = [index for index in heads if not spoken[index + 1].ranks and not spoken[index + 1].agent]
+    if not heads:
+        return spoken
+    found = list(spoken)
+    for index in heads:
+        found[index + 1] = found[index + 1]._replace(ranks=found[index].ranks)
+    return tuple(found)
 
 
 def without_colour(line: str) -> str:
@@ -170,6 +190,9 @@ def _placed(line: str, place: str | None, task: Rank | None, tasks: bool) -> tup
     hit = _MPI.match(line, start) if "]<std" in line else None
     if hit:
         place, task, start = hit["ranks"], Rank(int(hit["ranks"])), hit.end()
+    hit = _LABEL.match(line, start) if line.startswith("[", start) else None
+    if hit:
+        place, start = hit["pod"], hit.end()
     return place, task, start
 
 
@@ -226,7 +249,7 @@ def _unwrapped(lines: Sequence[str], tasks: bool, mpi: bool) -> list[tuple[str, 
 
 def _wrappers(lines: Sequence[str], tasks: bool, mpi: bool) -> Iterator[_Match]:
     """What may stand before every line: known forms, then what stands before most tracebacks."""
-    yield from (_STAMP.match, _POD.match, _SERVICE.match)
+    yield from (_STAMP.match, _POD.match, _SERVICE.match, _LABEL.match)
     if tasks:
         yield _TASK.match
     if mpi:
@@ -247,7 +270,7 @@ def _common(lines: Sequence[str]) -> Iterator[str]:
         yield Counter(_NUMBERS.sub("0", before) for before in headers).most_common(1)[0][0]
     sample = [_NUMBERS.sub("0", line) for line in lines[:: max(1, len(lines) // _SAMPLE)]]
     if len(sample) >= _FEW and "" not in headers:
-        yield _TO_A_GAP.sub("", _both_begin_with(min(sample), max(sample)))
+        yield _TO_A_GAP.sub("", _both_begin_with(min(sample), max(sample))).rstrip(_OPENS)
 
 
 def _both_begin_with(first: str, last: str) -> str:

@@ -21,6 +21,8 @@ _LAUNCHERS_WORDS = re.compile(
     r"|Engine (?:core|process) (?:initialization )?failed|Deployment '[^'\n]{1,80}' failed, deleting it"
 )
 """What torchrun says of its own options, and servers (vLLM, Ray Serve) of a process that shows its own exception."""
+_NOTEBOOKS = frozenset({"PapermillExecutionError", "CellExecutionError"})
+"""papermill's and nbclient's, of a cell of a notebook, whose own exception they show."""
 _STARTED = re.compile(r"Command '[^\n]{0,200}?\b(?:torchrun|accelerate|deepspeed|srun|mpirun|ddp-run|python[\d.]*)\b")
 _SPAWNED = re.compile(r"-- Process (?P<rank>\d{1,9}) terminated with the following error:")
 _EMPTY = re.compile(
@@ -88,7 +90,7 @@ def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
     launchers: set[int] = set()
     taken: set[int] = set()
     survived: set[tuple[str, str]] = set()
-    for indexes in [*spoken.index.own_lists(), spoken.index.nobodys]:
+    for indexes in _speakers(spoken):
         lines = [spoken.lines[index] for index in indexes]
         shown = traceback_text.find(lines)
         if not shown:
@@ -118,11 +120,29 @@ def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
 
 
 def all_of(spoken: SpokenText) -> list[Raised]:
-    """Every exception that stands there, torn ones and such as a program may have survived too; launchers' are not."""
+    """Every exception that stands there, torn ones and such as a program may have survived too; launchers' are not,
+    nor those of which Python says that it ignored them."""
     found, launchers = find(spoken)
-    taken = {index for each in found for index in each.lines} | launchers
+    taken = {index for each in found for index in each.lines} | launchers | ignored(spoken)
     said = [index for index, each in enumerate(spoken.by) if not each.agent]
     return sorted([*found, *_orphans(spoken, said, taken)], key=lambda each: each.index)
+
+
+def ignored(spoken: SpokenText) -> set[int]:
+    """The lines of exceptions that Python ignored: in a destructor, at the interpreter's end, in the logging module."""
+    found: set[int] = set()
+    if not any(traceback_text.says_ignored(line) for line in spoken.lines):
+        return found
+    for indexes in _speakers(spoken):
+        for printed in traceback_text.find([spoken.lines[index] for index in indexes]):
+            if printed.ignored:
+                found.update(indexes[printed.start : printed.end])
+    return found
+
+
+def _speakers(spoken: SpokenText) -> list[list[int]]:
+    """The lines of each rank, then of each place, in which no other stands."""
+    return [*spoken.index.own_lists(), *spoken.index.by_place.values()]
 
 
 def _words_of(info: ExceptionInfo) -> tuple[str, str]:
@@ -145,7 +165,10 @@ def says_a_launcher(text: str) -> bool:
 
 def starts_a_launcher(info: ExceptionInfo) -> bool:
     """Whether it only says that a program which it had started failed: what that says itself stands above it."""
-    if info.type.rpartition(".")[2] == "CalledProcessError":
+    name = info.type.rpartition(".")[2]
+    if name in _NOTEBOOKS:
+        return True
+    if name == "CalledProcessError":
         return _STARTED.search(info.message) is not None
     return traceback_text.tells_of_a_program(info)
 

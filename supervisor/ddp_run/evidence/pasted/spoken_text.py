@@ -91,12 +91,15 @@ class _Index:
 
     def __init__(self, by: Sequence[Spoken]) -> None:
         self.nobodys: list[int] = []
+        self.by_place: dict[str | None, list[int]] = {}
+        """Of those, the lines that are from one place: none of its lines stand within another's."""
         by_ranks: dict[tuple[Rank, ...], list[int]] = {}
         for index, each in enumerate(by):
             if each.ranks:
                 by_ranks.setdefault(each.ranks, []).append(index)
             elif not each.agent:
                 self.nobodys.append(index)
+                self.by_place.setdefault(each.place, []).append(index)
         self.texts: dict[tuple[int, ...], LogText] = {}
         self.groups = list(by_ranks.values())
         named: dict[Rank, list[int]] = {}

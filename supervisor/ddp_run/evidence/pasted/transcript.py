@@ -18,6 +18,7 @@ from ddp_run.evidence import childfailed, traceback_text
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, SummaryEntry
 from ddp_run.evidence.pasted import launcher_text
 from ddp_run.evidence.pasted.raised import (
+    AGENT_FRAME,
     LAST_WORDS,
     NATIVE,
     PLACE,
@@ -26,6 +27,7 @@ from ddp_run.evidence.pasted.raised import (
     all_of,
     find,
     form_of,
+    ignored,
     starts_a_launcher,
 )
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
@@ -58,7 +60,7 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     summary = tuple(told) or _observed_at_the_end(spoken)
     exceptions, launchers = find(spoken)
     starters = [raised for raised in exceptions if starts_a_launcher(raised.info)]
-    if summary and starters:  # who started the launcher has no rank
+    if starters and (summary or len(starters) == len(exceptions)):  # who started the program has no rank
         others = [raised for raised in exceptions if raised not in starters]
         others = others or [raised for raised in all_of(spoken) if not starts_a_launcher(raised.info)]
         if others:
@@ -68,6 +70,10 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     stop = childfailed.stop_signal(whole)
     spoken = replace(spoken, ranks=len(summary))
     deaths = _deaths(spoken, summary, exceptions, is_consequence)
+    raised_by_agents = all(map(starts_a_launcher, (raised.info for raised in exceptions)))
+    if not summary and raised_by_agents and any(AGENT_FRAME.search(spoken.lines[index]) for index in launchers):
+        # torch's agent raised by itself: what srun tells of its tasks is about agents
+        deaths = [death for death in deaths if death.exception is not None]
     if not deaths and stop is None and (not launchers or any(raised.final for raised in exceptions)):
         deaths = _nameless(spoken, exceptions, is_consequence)
     return Evidence(
@@ -268,10 +274,11 @@ def _nameless(spoken: SpokenText, exceptions: Sequence[Raised], is_consequence: 
     causes = [raised for raised in causes if not starts_a_launcher(raised.info)] or causes
     if causes:
         return [Death(rank=None, code=_code_of(causes[-1].info), exception=causes[-1].info, stderr=text)]
-    speaking = {rank for each in spoken.by for rank in each.ranks if NATIVE.search(each.text)}
+    speaking = dict.fromkeys(rank for each in spoken.by if NATIVE.search(each.text) for rank in each.ranks)
     if speaking:
-        return [Death(rank=rank, code=None, stderr=spoken.said_by(rank)) for rank in sorted(speaking)]
-    said = [index for index, each in enumerate(spoken.by) if not each.agent]
+        return [Death(rank=rank, code=None, stderr=spoken.said_by(rank)) for rank in speaking]
+    passed = ignored(spoken)
+    said = [index for index, each in enumerate(spoken.by) if not each.agent and index not in passed]
     text = spoken.text(said)
     tail = _outside(text.ending(_TORN_LINES).lines)[-LAST_WORDS:]
     torn = (

@@ -21,8 +21,10 @@ _NARROWEST, _WIDEST = 40, 250
 _QUOTE = re.compile(r"\s{0,3}(?:[>|] ?)+")
 _MOSTLY = 0.8
 _FEW = 4
+_NAMED = re.compile(r"\[(?:\w{1,20}\d|[\w.\-]{1,255}:\d{1,6})\]:")
+"""Who wrote a line: no break is before that."""
 _BEGINS = re.compile(
-    r"^(?:\s*$|\s*File \"|Traceback|\[\w{1,20}\d\]:|[\[(]?\d{4}-\d\d-\d\d|\[?[EWIF]\d{4} |[=*-]{5}|\(\w{1,60} pid=\d"
+    r"^(?:\s*$|\s*File \"|Traceback|[\[(]?\d{4}-\d\d-\d\d|\[?[EWIF]\d{4} |[=*-]{5}|\(\w{1,60} pid=\d"
     r"|step |Epoch)"
 )
 """What stands at the beginning of a line of its own."""
@@ -87,14 +89,14 @@ def _width(lines: Sequence[str]) -> int:
 
 def _cut(line: str, following: str, width: int) -> str | None:
     """What stood between two lines that a terminal cut at its last column; null where it did not."""
-    if not following.strip():
+    if not following.strip() or _NAMED.match(following):
         return None
     return "" if len(line) == width else " " if len(line) == width - 1 else None
 
 
 def _filled(line: str, following: str, width: int) -> str | None:
     """The same where words were filled: the next one would not have fitted."""
-    if not line.strip() or _BEGINS.match(following):
+    if not line.strip() or _BEGINS.match(following) or _NAMED.match(following):
         return None
     word = following.split(None, 1)[0]
     return " " if len(line.rstrip()) + 1 + len(word) > width else None

@@ -31,6 +31,8 @@ RULE = Rule(
     supersedes=("hub-network", "file-not-found", "permission-denied"),
 )
 _NOT_FOUND = "If you are trying to access a private or gated repo"
+_FORBIDDEN = "HTTP Error 403"
+"""urllib's: it sends no credentials by itself, and a mirror of data may refuse everybody."""
 SIGNS: tuple[Sign, ...] = (
     # Hugging Face
     Sign(
@@ -54,7 +56,7 @@ SIGNS: tuple[Sign, ...] = (
         for status in (401, 403)
     ),
     Sign("HTTP Error 401", re.compile(r"HTTP Error (?P<status>401)")),
-    Sign("HTTP Error 403", re.compile(r"HTTP Error (?P<status>403)(?!: rate limit)")),
+    Sign(_FORBIDDEN, re.compile(r"HTTP Error (?P<status>403)(?!: rate limit)")),
     # wandb
     Sign("api_key not configured (no-tty)"),
     Sign("No API key configured. Use `wandb login`"),
@@ -93,7 +95,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None:
         return None
     service = _service(hit)
-    sure: Confidence = "likely" if hit.sign.words == _NOT_FOUND else hit.confidence
+    sure: Confidence = "likely" if hit.sign.words in (_NOT_FOUND, _FORBIDDEN) else hit.confidence
     return hit.finding(RULE, death, _cause(death, hit, service), _advice(hit, service), confidence=sure)
 
 

@@ -31,7 +31,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the ranks will call mismatched collectives again"),
     since="0.1",
     supersedes=(
-        *("peer-died", "native-abort", "nccl-init", "nccl-network", "gloo-timeout-hang"),
+        *("peer-died", "native-abort", "nccl-init", "nccl-network", "gloo-timeout-hang", "nccl-timeout-hang"),
         *("host-oom", "checkpoint-corrupt"),
     ),
     unlike="together",

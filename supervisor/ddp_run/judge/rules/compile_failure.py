@@ -63,10 +63,10 @@ _IN_SOURCE = Sign(
     "error: ",
     re.compile(
         r"(?:\.(?:cuh?|cpp|cc|cxx|[ch]|hpp|inl)|/include/[^\s:(]{1,200})[:(]\d{1,9}[:)](?:\d{1,9}:)?"
-        r" (?:fatal )?error: [^\n]{0,100}"
+        r" (?:fatal )?error: (?!\(-\d)[^\n]{0,100}"
     ),
 )
-"""What gcc, clang and nvcc say of a line of C++ or CUDA."""
+"""What gcc, clang and nvcc say of a line of C++ or CUDA; OpenCV's own has a number: `error: (-215:Assertion…`."""
 SIGNS = (
     _MISSING,
     _EXTENSION,

@@ -80,6 +80,7 @@ _AGENTS = Sign("ValueError: Cuda is not available.")
 SIGNS = (
     Sign("Found no NVIDIA driver on your system"),
     Sign("No CUDA GPUs are available"),
+    Sign("cannot find any torch accelerator"),
     Sign("No HIP GPUs are available"),
     Sign("No XPU devices are available"),
     Sign("no GPUs found!", re.compile(r"ProcessGroupNCCL is only supported with GPUs, no GPUs found!")),

@@ -61,7 +61,9 @@ _LOST = frozenset(
     {"ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError"}
 )
 _SHARING = ("torch/utils/data/dataloader.py", "multiprocessing/resource_sharer.py")
+_BY_AGENT = (Sign("closing signal SIGTERM"),)
 _KILLED = "Killed"
+_TERMINATED = "Terminated"
 _BUS = "Bus error"
 
 
@@ -73,6 +75,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None:
         return _left_its_batch(death)
     hit = ended_by(death, _BY_SIGNAL) or _same_worker(death, hit) or hit
+    if attempt.logs_only and _went_with_the_rank(hit, attempt):
+        return None
     cause, also = _cause(death, hit), []
     if hit["signal"] == _KILLED:
         why, proof = _killed_for_memory(hit, attempt)
@@ -81,6 +85,12 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     told = attempt.logs_only and in_whole_log(attempt, _TOLD) is not None
     sure: Confidence = "likely" if told or hit["signal"] == _BUS else hit.confidence
     return hit.finding(RULE, death, cause, _advice(hit), confidence=sure, also=also)
+
+
+def _went_with_the_rank(hit: Hit, attempt: Evidence) -> bool:
+    """Whether somebody sent SIGTERM to the rank too: that is why both ended."""
+    by_signal = (hit["signal"] or "").strip() == _TERMINATED
+    return by_signal and in_whole_log(attempt, _TOLD[:1]) is not None and in_whole_log(attempt, _BY_AGENT) is None
 
 
 def _left_its_batch(death: Death) -> Finding | None:

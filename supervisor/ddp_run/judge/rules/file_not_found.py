@@ -100,6 +100,11 @@ SIGNS: tuple[Sign, ...] = (
         "unable to open file: name = ",
         re.compile(r"unable to open file: name = '(?P<path>[^']+)', errno = 2, error message"),
     ),
+    Sign(  # what a library says of one that it caught
+        "[Errno 2] No such file or directory: ",
+        re.compile(rf"\[Errno 2\] No such file or directory: {QUOTED_PATH}"),
+        frozenset({"OSError", "RuntimeError", "ValueError"}),
+    ),
 )
 _HUB = ("Repo id must be", "Incorrect path_or", "is not a local folder", "doesn't exist on the Hub")
 _STARTED = re.compile(r'subprocess\.py", line \d+, in _execute_child')

@@ -17,6 +17,7 @@ import signal
 
 from ddp_run.evidence.crash_text import crash_of
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.advice import by_core, by_phase
 from ddp_run.judge.signs import Hit, Sign, anywhere
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
@@ -56,6 +57,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     ending = death.stderr.ending(300)
     hit = anywhere(ending, _WHAT) or anywhere(ending, _LAST_WORDS)
     crash = crash_of(death)
+    if attempt.logs_only and crash is None and _raised_before(death, hit):
+        return None
     said = f": {(hit['what'] or '').strip()[:160]}" if hit else ""
     said = crash.where + (said if hit and crash.what not in said else "") if crash is not None else said
     quotes = [hit.quote] if hit is not None and hit.quote is not None else []
@@ -70,6 +73,16 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         # who aborted on purpose (a watchdog) says why: a log without that may lack it
         "certain" if _says_why(hit) or crash is not None or not attempt.logs_only else "likely",
     )
+
+
+def _raised_before(death: Death, hit: Hit | None) -> bool:
+    """Whether the text shows an exception that ended the program, and native code's word behind it or none at all."""
+    if death.exception is None:
+        return False
+    if hit is None or hit.quote is None:
+        return True
+    shown = line_of(death.stderr, death.exception)
+    return shown is not None and (shown.line or 0) < (hit.quote.line or 0)
 
 
 def _says_why(hit: Hit | None) -> bool:

@@ -51,6 +51,12 @@ _AT_WORK = Sign(
     re.compile(r"Timeout at NCCL work: (?P<seq>\d+), last enqueued NCCL work: (?P<enqueued>\d+)"),
 )
 _IN_CALL = Sign("NCCL timeout in: ", re.compile(r"NCCL timeout in: (?P<where>\S+:\d+)"))
+_HCCL = (
+    Sign("EI0002: ", re.compile(r"EI0002: [^\n]{0,80}\btimes out")),
+    Sign("EI0006: ", re.compile(r"EI0006: [^\n]{0,80}\btimes out")),
+    Sign("hccl ", re.compile(r"\bhccl \w{1,20} task timeout")),
+)
+"""Ascend's collective library, by CANN's error codes."""
 _STUCK = Sign(
     "'s watchdog got stuck for ", re.compile(r"ProcessGroup\w{1,40}'s watchdog got stuck for (?P<seconds>\d+) seconds")
 )
@@ -60,7 +66,7 @@ _SIGNAL = Sign(
     re.compile(r"[Rr]eceived a dump signal [^.]{0,200}?from\s{1,20}(?:this local rank|rank (?P<rank>\d+))"),
 )
 _DONE = Sign("Some NCCL operations have failed or timed out")
-_TIMED_OUT = (_CAUGHT, _AT_WORK, _IN_CALL)
+_TIMED_OUT = (_CAUGHT, _AT_WORK, _IN_CALL, *_HCCL)
 _REPORTS = (
     Sign(
         "are the lagging ranks that caused this timeout",

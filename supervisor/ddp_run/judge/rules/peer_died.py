@@ -52,6 +52,7 @@ SIGNS: tuple[Sign, ...] = (
 _STORE_LOST = re.compile(r"^(?:Connection (?:reset|closed) by peer|Broken pipe|Connection was likely closed)")
 _TORCHS = frozenset({"RuntimeError", "DistNetworkError", "DistBackendError", "DistStoreError", "DistError"})
 _ENDING = 60
+_CRASHED = tuple(-number for number in (signal.SIGBUS, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE))
 _ABORTS = re.compile(r"terminate called|what\(\): |[Ww]atchdog|[Tt]erminating the process|Check failed")
 
 
@@ -76,7 +77,10 @@ def _may_follow(death: Death) -> bool:
     """Whether its end can come of a lost peer: who aborts for that says so, as an exception that nobody caught.
 
     Without such a word it aborted by itself, and who lost a connection are its peers, whose lines stand in one log.
+    Nobody crashes for it.
     """
+    if death.code in _CRASHED:
+        return False
     if death.code != -signal.SIGABRT:
         return True
     return any(_ABORTS.search(line) for line in death.stderr.ending(_ENDING).lines)

@@ -47,8 +47,20 @@ _HANDLED = Sign(
     "KeyboardInterrupt: terminated", re.compile(r"^KeyboardInterrupt: terminated$"), frozenset({"KeyboardInterrupt"})
 )
 """What vLLM's server makes of SIGTERM."""
+_RAISED = Sign("SIGTERMException", types=frozenset({"SIGTERMException"}))
+"""Lightning's."""
+_WORKER = Sign(
+    "is killed by signal: Terminated",
+    re.compile(r"DataLoader worker \([^)\n]{1,200}\) is killed by signal: Terminated"),
+    frozenset({"RuntimeError"}),
+)
+_TOLD = (Sign("eceived SIGTERM"),)
+"""Lightning's words, and those of many handlers."""
+_BY_AGENT = (Sign("closing signal SIGTERM"),)
 SIGNS: tuple[Sign, ...] = (
     _HANDLED,
+    _RAISED,
+    _WORKER,
     *_SCHEDULER,
     Sign("SignalException: Process "),
     Sign("death signal, shutting down workers"),
@@ -62,13 +74,20 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     told = in_whole_log(attempt, _SCHEDULER)
     if told is not None and death.exception is None and death.code in _TELLING:
         return told.finding(RULE, death, f"{death.who} was killed by the scheduler: {told['what']}", _look(told))
-    hit = in_exception(death, (_HANDLED,))
-    if hit is not None:
+    hit = in_exception(death, (_HANDLED, _RAISED)) or _worker_was_told(death, attempt)
+    if hit is not None and in_whole_log(attempt, _BY_AGENT) is None:
         return hit.finding(RULE, death, f"{death.who} was stopped by SIGTERM", confidence="likely")
     if death.code is None or -death.code not in _ENDING or -death.code in death.signals_sent:
         return None
     cause = f"{death.who} was terminated from outside by {in_words(death.code)}"
     return Finding(RULE, death.rank, cause)
+
+
+def _worker_was_told(death: Death, attempt: Evidence) -> Hit | None:
+    """The line that shows that the rank itself got the SIGTERM which ended a worker of its DataLoader."""
+    if not attempt.logs_only or in_exception(death, (_WORKER,)) is None:
+        return None
+    return in_whole_log(attempt, _TOLD)
 
 
 def match_stop(attempt: Evidence) -> Finding | None:

@@ -10,6 +10,7 @@ Nothing, if it was intended. A second Ctrl-C kills everything immediately.
 
 from __future__ import annotations
 
+import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
@@ -27,14 +28,23 @@ RULE = Rule(
 )
 _SHUTTING_DOWN = Sign("Detected KeyboardInterrupt, attempting graceful shutdown")
 """Lightning's, which ends well then."""
-SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=frozenset({"KeyboardInterrupt"})), _SHUTTING_DOWN)
+_HANDLED = Sign(
+    "eyboard ",
+    re.compile(
+        r"\b[Kk]eyboard [Ii]nterrupt(?:ion\b|ed\b| (?:received|detected|caught|by user)\b)"
+        r"|\b(?:received|detected|caught|because of|due to|by) (?:a )?[Kk]eyboard [Ii]nterrupt\b"
+    ),
+)
+"""What trainers say of one that they caught."""
+_TOLD = (_SHUTTING_DOWN, _HANDLED)
+SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=frozenset({"KeyboardInterrupt"})), *_TOLD)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """A rank that got SIGINT from somebody else than ddp-run and the agent."""
     raised = death.exception
     if raised is None and death.code is None and attempt.logs_only:
-        hit = anywhere(death.stderr, (_SHUTTING_DOWN,))
+        hit = anywhere(death.stderr, _TOLD)
         return None if hit is None else hit.finding(RULE, death, f"{death.who} was interrupted", confidence="likely")
     interrupted = death.code == -signal.SIGINT or (raised is not None and raised.type == "KeyboardInterrupt")
     if (

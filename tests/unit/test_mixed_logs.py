@@ -1,0 +1,218 @@
+"""Logs in which several programs speak: the failure, what they do about it, and what ends with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp_run import explain
+
+OVERLAY = """Traceback (most recent call last):
+  File "/app/train.py", line 177, in parse
+    raise ValueError("no model was given")
+ValueError: no model was given
+E1129 08:28:39.935000 237610 site-packages/torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) \
+local_rank: 0 (pid: 237637) of binary: /opt/conda/bin/python3.11
+Uncaught exception in compile_worker subprocess
+Traceback (most recent call last):
+  File "/env/lib/python3.11/site-packages/torch/_inductor/compile_worker/__main__.py", line 38, in main
+    pre_fork_setup()
+OSError: [Errno 107] Transport endpoint is not connected
+Uncaught exception in compile_worker subprocess
+Traceback (most recent call last):
+  File "/env/lib/python3.11/site-packages/torch/_inductor/compile_worker/__main__.py", line 38, in main
+    pre_fork_setup()
+OSError: [Errno 107] Transport endpoint is not connected
+"""
+AGENTS = """Traceback (most recent call last):
+  File "/env/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+  File "/env/lib/python3.11/site-packages/torch/distributed/run.py", line 918, in main
+    run(args)
+  File "/env/lib/python3.11/site-packages/torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py", line 67, in \
+next_rendezvous
+    self._store = TCPStore(
+RuntimeError: The server socket has failed to listen on any local network address. port: 32789, useIpv6: 0, code: -98, \
+name: EADDRINUSE, message: address already in use
+Traceback (most recent call last):
+  File "/env/bin/start", line 7, in <module>
+    subprocess.run(command, check=True)
+subprocess.CalledProcessError: Command '['torchrun', '--nnodes', '2', 'train.py']' returned non-zero exit status 1.
+srun: error: node-b: task 1: Killed
+srun: error: node-a: task 0: Killed
+"""
+STUCK = """[node3:0]:[rank0]:   File "/env/lib/python3.11/site-packages/wandb/sdk/wandb_init.py", line 1603, in init
+[node3:0]:[rank0]:     raise exc
+[node3:0]:[rank0]: wandb.errors.ServicePollForTokenError: Failed to read port info after 30.0 seconds.
+[node3:0]:[rank0]:[E422 09:25:19.063769402 ProcessGroupNCCL.cpp:1484] [PG ID 0 PG GUID 0(default_pg) Rank 0] \
+ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives.
+E0422 09:33:20.906000 2781091 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -6) \
+local_rank: 0 (pid: 2784663) of binary: /env/bin/python
+"""
+RUNNER = """{'loss': 0.6931, 'learning_rate': 5e-06}
+[2025-02-20 20:27:13,107] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 2606346
+[2025-02-20 20:27:14,902] [INFO] [launch.py:328:sigkill_handler] Main process received SIGINT, exiting
+"""
+QUOTED = """Traceback (most recent call last):
+  File "/home/me/train.py", line 132, in load
+    dataset = load_dataset(path)
+  File "/env/lib/python3.11/site-packages/datasets/builder.py", line 972, in _download_and_prepare
+    raise OSError(
+OSError: Cannot find data file.
+Original error:
+[Errno 2] No such file or directory: '/cache/json-train-00000.arrow'
+"""
+SIGQUIT = """[2026-02-27 11:31:26 TP15] Scheduler hit an exception: Traceback (most recent call last):
+  File "/env/lib/python3.12/site-packages/server/scheduler.py", line 373, in __init__
+    self.engine.initialize(
+RuntimeError: open: Address family not supported by protocol
+
+[2026-02-27 11:31:26] Received sigquit from a child process. It usually means the child failed.
+Killed
+"""
+PICTURE = """Traceback (most recent call last):
+  File "/home/me/data.py", line 46, in read
+    image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+cv2.error: OpenCV(4.10.0) /io/opencv/modules/imgproc/src/color.cpp:196: error: (-215:Assertion failed) !_src.empty() \
+in function 'cvtColor'
+"""
+CAUGHT = """Epoch: 8 [ 63328/100000], loss: 35.1014
+Exception in thread Thread-1 (_pin_memory_loop):
+Traceback (most recent call last):
+  File "/env/lib/python3.10/multiprocessing/connection.py", line 379, in _recv
+    chunk = read(handle, remaining)
+ConnectionResetError: [Errno 104] Connection reset by peer
+LOGS - Keyboard interruption. Exiting from early training
+"""
+NOTEBOOK = """Traceback (most recent call last):
+  File "/env/bin/papermill", line 8, in <module>
+    sys.exit(papermill())
+papermill.exceptions.PapermillExecutionError:
+---------------------------------------------------------------------------
+Exception encountered at "In [1]":
+---------------------------------------------------------------------------
+NotImplementedError                       Traceback (most recent call last)
+Cell In[1], line 5
+----> 5 import finetuning
+
+NotImplementedError: Unsloth cannot find any torch accelerator? You need a GPU.
+"""
+TOLD = """Epoch 0: 31%| | 1225/3999 [1:07:35<2:33:02, 3.31s/it][rank: 2] Received SIGTERM: 15
+Traceback (most recent call last):
+  File "/home/me/train.py", line 48, in <module>
+    trainer.fit(model)
+  File "/env/lib/python3.8/site-packages/torch/utils/data/_utils/signal_handling.py", line 66, in handler
+    _error_if_any_worker_fails()
+RuntimeError: DataLoader worker (pid 4020138) is killed by signal: Terminated.
+"""
+LSF = """rm: write error: No space left on device
+
+------------------------------------------------------------
+Sender: LSF System <lsfadmin@node-11>
+Subject: Job 20872132: <train> in cluster <dcc> Exited
+
+Job <train> was submitted from host <node-30> by user <me> in cluster <dcc> at Mon Apr  1 17:11:56 2024
+Started at Mon Apr  1 21:23:53 2024
+Your job looked like:
+# LSBATCH: User input
+#!/bin/sh
+#BSUB -q gpuv100
+module load python3
+source env/bin/activate
+python main.py
+------------------------------------------------------------
+Exited with exit code 120.
+
+Resource usage summary:
+
+    CPU time :                                   1863.00 sec.
+    Max Memory :                                 1259 MB
+    Run time :                                   1859 sec.
+
+The output (if any) is above this job summary.
+"""
+ENGINE = """(EngineCore pid=340)   File "/env/lib/python3.13/typing.py", line 3817, in __getattr__
+(EngineCore pid=340)     raise AttributeError(name)
+(EngineCore pid=340) KeyboardInterrupt
+(APIServer pid=339) Traceback (most recent call last):
+(APIServer pid=339)   File "/env/bin/vllm", line 7, in <module>
+(APIServer pid=339)     sys.exit(main())
+(APIServer pid=339)   File "/env/lib/python3.13/site-packages/vllm/entrypoints/cli/main.py", line 95, in main
+(APIServer pid=339)     args.dispatch_function(args)
+(APIServer pid=339)   File "/env/lib/python3.13/site-packages/vllm/v1/engine/utils.py", line 1187, in wait
+(APIServer pid=339)     raise RuntimeError(
+(APIServer pid=339) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+"""
+ASCEND = """ERROR 07-01 00:40:04 [engine.py:458] The current working operator name is HcclAllreduce.
+ERROR 07-01 00:40:04 [engine.py:458] EI0006: [PID: 17] 2025-07-01-00:40:04 Getting socket times out. Reason: Remote \
+Rank did not send the data in time.
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        pytest.param(OVERLAY, "python-exception", id="what fails when the container goes"),
+        pytest.param(AGENTS, "port-in-use", id="agents that raised, and srun that tells of its tasks"),
+        pytest.param(STUCK, "python-exception", id="a watchdog that waits for a rank which failed"),
+        pytest.param(RUNNER, "user-interrupt", id="DeepSpeed's launcher that was interrupted"),
+        pytest.param(QUOTED, "file-not-found", id="an error that another one quotes"),
+        pytest.param(SIGQUIT, "python-exception", id="a server that says why it kills itself"),
+        pytest.param(PICTURE, "python-exception", id="OpenCV's words are no compiler's"),
+        pytest.param(CAUGHT, "user-interrupt", id="a trainer that caught Ctrl-C"),
+        pytest.param(NOTEBOOK, "cuda-unavailable", id="what a notebook's runner quotes"),
+        pytest.param(TOLD, "preempted-sigterm", id="a worker that got the rank's SIGTERM"),
+        pytest.param(LSF, "disk-full", id="above LSF's report"),
+        pytest.param(ENGINE, "user-interrupt", id="an engine that was interrupted, and its server"),
+        pytest.param(ASCEND, "nccl-timeout-hang", id="another vendor's collectives"),
+    ],
+)
+def test_the_cause(text: str, cause: str) -> None:
+    found = explain(text)
+    assert found.cause == cause, found.title
+
+
+def test_a_worker_that_torchs_agent_ended_shows_no_preemption() -> None:
+    """Its rank was ended with the others."""
+    agent = "W0422 09:33:20 1 torch/distributed/elastic/multiprocessing/api.py:897]"
+    assert explain(f"{agent} Sending process 7 closing signal SIGTERM\n{TOLD}").cause != "preempted-sigterm"
+
+
+def test_who_crashes_did_not_lose_a_peer() -> None:
+    crashed = """[W316 13:16:35.463208845 TCPStore.cpp:122] [c10d] sendBytes failed on SocketImpl(fd=4): Broken pipe
+E0316 13:16:36.000000 7 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -7) local_rank: 1 \
+(pid: 575909) of binary: /env/bin/python
+"""
+    found = explain(crashed)
+    assert (found.cause, found.exit_code) == ("unknown", 135)
+
+
+def test_a_head_whose_words_are_in_the_next_line_names_their_rank() -> None:
+    wrapped = """[rank1]:[E810 15:36:05.945860779 ProcessGroupNCCL.cpp:1899] [PG ID 0 PG GUID 0(default_pg) Rank 1]
+Process group watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered
+[rank0]:[E810 15:46:05.718597139 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=5, NumelOut=5, Timeout(ms)=600000) ran for 600072 milliseconds
+"""
+    found = explain(wrapped)
+    assert found.cause == "gpu-hardware"
+    assert found.first_failure is not None
+    assert found.first_failure.rank == 1
+
+
+SAVED = """[node5:0]: 95%| | 155/163 [00:17<00:01, 7.79it/s]
+[node5:0]:[INFO|trainer.py:4309] Saving model checkpoint to /data/checkpoints
+[node6:2]:Exception ignored in atexit callback: <function update at 0x7f5b3ce6d9e0>
+[node6:2]:Traceback (most recent call last):
+[node5:3]:Exception ignored in atexit callback: <function update at 0x7f19946a19e0>
+[node5:3]:Traceback (most recent call last):
+[node5:3]:  File "/env/lib/python3.11/site-packages/filelock/_unix.py", line 84, in _acquire
+[node6:2]:  File "/env/lib/python3.11/site-packages/filelock/_api.py", line 550, in __enter__
+[node5:3]:    if os.fstat(fd).st_nlink == 0:
+[node5:3]:OSError: [Errno 116] Stale file handle
+[node6:2]:    if os.fstat(fd).st_nlink == 0:
+[node6:2]:OSError: [Errno 116] Stale file handle
+[node5:0]:[INFO|modeling_utils.py:4185] Model weights saved in /data/checkpoints
+"""
+
+
+def test_what_python_ignores_is_no_failure_though_processes_write_into_each_other() -> None:
+    assert explain(SAVED).cause is None
