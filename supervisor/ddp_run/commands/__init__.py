@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ddp_run.values.lines import neutral_text
 from ddp_run.values.problem import Problem, Refused, render
-from ddp_run.values.terminal import colour, columns, neutral_text
+from ddp_run.values.terminal import colour, columns
 
 if TYPE_CHECKING:
     import click
