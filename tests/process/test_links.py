@@ -42,7 +42,7 @@ from ddp_run.supervise.nodes.agreement import Ears, Place, job_key
 from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.member import Member
-from ddp_run.supervise.nodes.messages import Agreed, Failing, Join, Message, Ping, Pong, Report, decode, encode
+from ddp_run.supervise.nodes.messages import Agreed, Failing, Join, Joined, Message, Ping, Pong, Report, decode, encode
 from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.values.node_fact import Fact
 
@@ -508,11 +508,44 @@ def test_node_0_is_lost(loop: Loop, runs: list[Run]) -> None:
     ((_attempt, told),) = runs[1].told
     assert isinstance(told, PeerFailed)
     assert told.node_rank == 0
-    assert told.said == "node 0 (127.0.0.1) was lost: its ddp-run was killed or its host went down"
+    assert told.said == "node 0 (a) was lost: its ddp-run was killed or its host went down"
     own = Verdict("failed", 75, "peer-died", "DDP501", "lost", "certain")
     verdict, decision = runs[1].side.agree(0, own, Ends(), (), refused)
     assert (verdict.cause, verdict.exit_code) == ("node-failed", 75)
-    assert not decision.retry
+    assert verdict.first_failure is not None
+    assert (told.host, verdict.first_failure.host) == ("a", "a")
+    assert decision == Decision(False, "node 0 (a) cannot take part in another attempt")
+
+
+@pytest.mark.parametrize(
+    ("said", "host"),
+    [
+        ((), "127.0.0.1"),
+        ((Joined(),), "127.0.0.1"),
+        ((Joined("\x1b[31mgpu"),), "127.0.0.1"),
+        ((Joined("gpu-a"),), "gpu-a"),
+    ],
+    ids=["older", "nothing", "no name", "a name"],
+)
+def test_node_0_is_called_by_its_address_until_it_says_its_name(
+    loop: Loop, place: Place, said: tuple[Message, ...], host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member_module, "DEAD_S", 0.2)
+    with socket.create_server((place.address, place.port)) as listener:
+        one = Run(loop, replace(place, node_rank=1, host="b"))
+        connected, _address = listener.accept()
+        node_0 = End(loop, connected, KEY, is_server=True)
+        serve(loop, lambda: bool(node_0.opened))
+        for message in (*said, Ping(1)):
+            node_0.link.send(message)
+        serve(loop, lambda: any(isinstance(heard, Pong) for heard in node_0.heard))
+        node_0.link.close()
+    serve(loop, lambda: bool(one.told))
+    ((_attempt, told),) = one.told
+    assert isinstance(told, PeerFailed)
+    assert (told.node_rank, told.host) == (0, host)
+    assert one.said == [f"node 0 ({host}) was lost: its ddp-run was killed or its host went down"]
+    one.side.close()
 
 
 def test_a_connection_that_breaks_is_made_anew(loop: Loop, runs: list[Run]) -> None:
@@ -648,6 +681,7 @@ def test_what_a_node_may_not_say_is_refused(message: Message) -> None:
 def test_all_that_is_said_comes_back() -> None:
     for message in (
         Join(1, 3, "gpu-01.cluster", "/runs/1", 0, (Fact("torch", "2.13.0"),)),
+        Joined("gpu-00.cluster"),
         Report(0, Verdict("failed", 1, title="x"), ("a",), Ends()),
         Agreed(1, Verdict("failed", 1), Decision(True, "again", free=True, backend="gloo", port=29502), "a", "/runs"),
     ):

@@ -20,7 +20,7 @@ from ddp_run.supervise.nodes.comparison import Comparison
 from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.host_clocks import HostClocks, say_what_happened
 from ddp_run.supervise.nodes.link import Link
-from ddp_run.supervise.nodes.messages import Agreed, End, EndedWell, Failing, Join, Message, Paused, Pong, Report
+from ddp_run.supervise.nodes.messages import Agreed, End, EndedWell, Failing, Join, Joined, Message, Paused, Pong, Report
 from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.supervise.nodes.reception import Reception
 from ddp_run.supervise.nodes.standstill import Standstill
@@ -201,6 +201,7 @@ class Hub:
             self._by_link.pop(node.link, None)
             node.dialled_anew(link)
         self._by_link[link] = node
+        link.send(Joined(place.host))
         node.ping(self._pings)
         if self._word is not None and self._word.attempt == join.attempt:
             node.tell(self._word)

@@ -29,7 +29,19 @@ from ddp_run.supervise.nodes.dial import Dial
 from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.host_clocks import HostClocks, say_what_happened
 from ddp_run.supervise.nodes.link import Link
-from ddp_run.supervise.nodes.messages import Agreed, End, EndedWell, Failing, Join, Message, Paused, Ping, Pong, Report
+from ddp_run.supervise.nodes.messages import (
+    Agreed,
+    End,
+    EndedWell,
+    Failing,
+    Join,
+    Joined,
+    Message,
+    Paused,
+    Ping,
+    Pong,
+    Report,
+)
 from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, of_errno, silence
 from ddp_run.supervise.nodes.standstill import Standstill
 from ddp_run.values.words import node_name
@@ -44,6 +56,8 @@ class Member:
 
     def __init__(self, place: Place, ears: Ears) -> None:
         self._place, self._ears = place, ears
+        self._host_of_0 = place.address
+        """What node 0 is called: its address until it has said its host's name."""
         self._link: Link | None = None
         self._dialling: Dial | None = None
         self._control, self._master = Reach.SILENT, Reach.SILENT
@@ -113,12 +127,12 @@ class Member:
             return alone(verdict), Decision(False, "no word of node 0, and one node cannot make another attempt")
         place = self._place
         own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
-        gone = NodeReport(0, place.address, "", None, self._lost)
+        gone = NodeReport(0, self._host_of_0, "", None, self._lost)
         self._ears.emit(reported(now(), gone))
         verdict = of_nodes(self._standstill.told_by([own, gone]))
         if self._standstill.has_cost_nodes:
             self._ears.emit(agreed(now(), verdict, place.host, place.folder))
-        return verdict, Decision(False, "node 0 cannot take part in another attempt")
+        return verdict, Decision(False, f"{node_name(0, self._host_of_0)} cannot take part in another attempt")
 
     def where(self) -> tuple[str, str] | None:
         """Where node 0 keeps the whole of it."""
@@ -259,6 +273,8 @@ class Member:
     def _on_message(self, link: Link, message: Message) -> None:
         self._heard_at, self._refused_since = time.monotonic(), None
         match message:
+            case Joined(host):
+                self._host_of_0 = host
             case Ping(number):
                 link.send(Pong(number, time.monotonic_ns(), time.time_ns()))
             case End(attempt, node_rank, host, said) if attempt == self._attempt:
@@ -286,10 +302,9 @@ class Member:
     def _lose(self, how: str) -> None:
         self._lost = how
         self._standstill.lost(time.monotonic())
-        host = self._place.address
-        said = f"{node_name(0, host)} {how}"
+        said = f"{node_name(0, self._host_of_0)} {how}"
         self._ears.say(said)
-        self._end_ranks(0, host, said)
+        self._end_ranks(0, self._host_of_0, said)
 
     def _end_ranks(self, node_rank: int, host: str, said: str) -> None:
         if not self._ended and node_rank != self._place.node_rank:

@@ -32,6 +32,13 @@ class Join:
 
 
 @frozen
+class Joined:
+    """Node 0's answer to `Join`: its own host. An older ddp-run does not send it."""
+
+    host: str = ""
+
+
+@frozen
 class Ping:
     """From node 0, every few seconds: a sign of life, and a question for the time."""
 
@@ -102,7 +109,7 @@ class Agreed:
 
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 
-Message = Join | Ping | Pong | Failing | EndedWell | End | Paused | Report | Agreed
+Message = Join | Joined | Ping | Pong | Failing | EndedWell | End | Paused | Report | Agreed
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
@@ -112,12 +119,17 @@ def encode(message: Message) -> dict[str, Any]:
 
 
 def decode(given: Mapping[str, Any]) -> Message | None:
-    """The message; null for a kind that this version does not know. Raises ValueError where a field is not right."""
+    """The message; null for a kind that this version does not know, and where node 0 has a host name that is none.
+
+    Raises ValueError where a field is not right.
+    """
     kind = _KINDS.get(typed_fields.text(given.get("message")))
     message: Message | None = None if kind is None else typed_fields.read(kind, given)
     match message:
         case Join(host=host, folder=folder) if not _HOST.fullmatch(host) or "\0" in folder:
             raise ValueError("no name of a host")
+        case Joined(host=host) if not _HOST.fullmatch(host):
+            return None
         case Join(facts=facts):
             node_fact.check(facts)
         case Report(verdict=verdict, ends=ends):
