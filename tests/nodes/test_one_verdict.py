@@ -14,10 +14,11 @@ import pytest
 from tests.waiting import limit, wait_until
 
 from .cluster import Cluster
-from .conftest import PORT, TRAIN, Job, NodeOutcome
+from .conftest import PORT, PROGRAMS, TRAIN, Job, NodeOutcome
 
 StartJob = Callable[..., Job]
 ENDED_WITHIN_S = 5.0
+SAVES = PROGRAMS / "saves.py"
 SLOW = pytest.mark.slow_system
 ABORTED = 128 + signal.SIGABRT
 """torch itself may abort a rank that leaves a process group behind: seen under torchrun as often, on a busy machine."""
@@ -181,6 +182,36 @@ def test_agents_are_let_go_when_the_ranks_of_all_nodes_have_ended(cluster: Clust
         names = [event["event"] for event in events]
         assert names.index("RanksEnded") < names.index("AllRanksEnded") < names.index("AgentExited")
         assert [event["signum"] for event in events if event["event"] == "SignalSent"] == [signal.SIGKILL]
+
+
+@pytest.mark.slow_system
+@pytest.mark.parametrize(
+    ("stopped", "save_s"), [(1, (0, 0)), (0, (0, 0)), (1, (0, 8))], ids=["another", "node 0", "node 0 is the first"]
+)
+def test_after_a_stop_no_agent_waits_for_those_that_have_ended(
+    cluster: Cluster, start_job: StartJob, stopped: int, save_s: tuple[int, int]
+) -> None:
+    """torch's agent does where its ranks have ended with 0. But that of node 0 has the store that others may use."""
+    job = start_job(cluster, SAVES, *save_s)
+    for rank in (0, 1):
+        job[rank].wait_for_text("ready")
+    os.kill(job[stopped].process.pid, signal.SIGTERM)
+    outcomes = job.wait()
+    assert [outcome.code for outcome in outcomes] == [143, 143], outcomes[0].stderr
+    assert ["saved" in outcome.stdout for outcome in outcomes] == [True, True], outcomes[1].stderr
+    for rank, outcome in enumerate(outcomes):
+        assert [event["code"] for event in outcome.named("RankExited")] == [0]
+        (rank_ended,), (agent_ended,) = outcome.named("RankExited"), outcome.named("AgentExited")
+        print(f"node {rank}: the agent ended {(agent_ended['at'] - rank_ended['at']) / 1e9:.2f} s after its rank")
+        assert [event["kind"] for event in outcome.named("TimerFired")] == []
+    waited = outcomes[1 - stopped]
+    assert [(event["target"], event["signum"]) for event in waited.named("SignalSent")] == [
+        ("ranks", signal.SIGTERM),
+        ("agent", signal.SIGKILL),
+    ]
+    if stopped == 1:
+        (said,), (agent_ended,) = outcomes[0].named("AllRanksEnded"), outcomes[0].named("AgentExited")
+        assert (said["well"], said["at"] < agent_ended["at"]) == (False, True)
 
 
 @pytest.mark.slow_system

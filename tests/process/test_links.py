@@ -350,14 +350,34 @@ def test_no_agent_is_let_go_when_a_node_fails_after_another_has_ended(loop: Loop
     assert [type(event) for run in runs for _attempt, event in run.told] == [PeerFailed, PeerFailed]
 
 
+@pytest.mark.parametrize("node", [0, 1])
+def test_after_a_failure_node_0s_agent_is_let_go_when_the_others_are_through_or_lost(
+    loop: Loop, runs: list[Run], node: int
+) -> None:
+    hub, one, other = runs
+    runs[node].side.hear(failed(node))
+    serve(loop, lambda: bool(other.told))
+    hub.told.clear()
+    assert isinstance(one.side, Member)
+    one.side._send(Report(0, BAD))
+    serve_for(loop, 0.3)
+    assert hub.told == []
+    other.side.close()
+    serve(loop, lambda: bool(hub.told))
+    ((attempt, event),) = hub.told
+    assert isinstance(event, AllRanksEnded)
+    assert (attempt, event.well) == (0, False)
+    assert [type(told) for run in (one, other) for _attempt, told in run.told].count(AllRanksEnded) == 0
+
+
 def test_agents_that_restart_ranks_fail_only_as_agents(loop: Loop, place: Place) -> None:
     with Loop([]) as own:
         run = Run(own, replace(place, agent_restarts=True))
         run.side.hear(failed(0))
         assert isinstance(run.side, Hub)
-        assert run.side._first is None
+        assert run.side._ending.first is None
         run.side.hear(SignalReceived(MonotonicNs(1), 15))
-        assert run.side._first == 0
+        assert run.side._ending.first == 0
         run.side.close()
 
 

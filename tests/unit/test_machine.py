@@ -128,8 +128,9 @@ def test_on_several_nodes_the_agent_may_wait_for_the_others() -> None:
     assert feed(running(needed=AgentNeeded.TO_ITS_END), exited(0, 0), exited(1, 0)) == []
 
 
-def test_the_agents_of_several_nodes_end_when_the_ranks_of_all_nodes_have_ended() -> None:
-    run = running(needed=AgentNeeded.FOR_ALL_RANKS)
+@pytest.mark.parametrize("needed", [AgentNeeded.FOR_ALL_RANKS, AgentNeeded.FOR_OTHER_AGENTS])
+def test_the_agents_of_several_nodes_end_when_the_ranks_of_all_nodes_have_ended(needed: AgentNeeded) -> None:
+    run = running(needed=needed)
     assert feed(run, exited(0, 0)) == []
     assert feed(run, exited(1, 0)) == [TellRanksEnded()]
     assert signals(feed(run, AllRanksEnded(AT))) == END_AGENT
@@ -336,6 +337,35 @@ def test_a_stop_that_all_nodes_get_leaves_the_grace_to_those_that_hear_of_it_fro
     itself = running(needed=AgentNeeded.TO_ITS_END)
     feed(itself, exited(1, 3))
     assert signals(feed(itself, SignalReceived(AT, signal.SIGTERM))) == KILL_ALL
+
+
+def test_after_another_nodes_failure_an_agent_without_the_store_ends_with_its_ranks() -> None:
+    run = running(needed=AgentNeeded.FOR_OTHER_AGENTS)
+    feed(run, peer_failed())
+    assert signals(feed(run, exited(0, 0))) == []
+    assert signals(feed(run, exited(1, 0))) == END_AGENT
+
+
+def test_the_agent_with_the_store_stays_until_the_ranks_of_all_nodes_have_ended() -> None:
+    run = running(needed=AgentNeeded.FOR_ALL_RANKS)
+    assert feed(run, peer_failed(), exited(0, 0), exited(1, 0))[2:] == []
+    assert signals(feed(run, AllRanksEnded(AT, well=False))) == END_AGENT
+    silent = running(needed=AgentNeeded.FOR_ALL_RANKS)
+    feed(silent, peer_failed(), exited(0, 0), exited(1, 0))
+    assert feed(silent, fired("grace")) == [SetTimer(timer("agent"), 0.3)]
+    assert signals(feed(silent, fired("agent"))) == KILL_ALL
+
+
+def test_ranks_of_the_agent_with_the_store_may_be_the_last_to_end() -> None:
+    run = running(needed=AgentNeeded.FOR_ALL_RANKS)
+    feed(run, peer_failed(), exited(0, 0))
+    assert feed(run, AllRanksEnded(AT, well=False)) == []
+    assert signals(feed(run, exited(1, 0))) == END_AGENT
+
+
+def test_an_agent_that_has_more_to_do_is_not_ended_with_the_ranks_of_all_nodes() -> None:
+    run = running(needed=AgentNeeded.TO_ITS_END)
+    assert signals(feed(run, peer_failed(), exited(0, 0), exited(1, 0), AllRanksEnded(AT, well=False))[1:]) == []
 
 
 def test_before_the_ranks_start_another_nodes_failure_ends_the_agent() -> None:

@@ -190,6 +190,7 @@ MASTER = "--master-addr=10.0.0.1"
         (("--max-restarts=1",), AgentNeeded.FOR_ITS_RANKS),
         (("--event-log-handler=console",), AgentNeeded.TO_ITS_END),
         (("--nnodes=2", MASTER), AgentNeeded.FOR_ALL_RANKS),
+        (("--nnodes=2", MASTER, "--node-rank=1"), AgentNeeded.FOR_OTHER_AGENTS),
         (("--nnodes=2", MASTER, "--event-log-handler=console"), AgentNeeded.TO_ITS_END),
         (("--nnodes=2", MASTER, "--max-restarts=1"), AgentNeeded.TO_ITS_END),
         (("--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1"), AgentNeeded.TO_ITS_END),

@@ -100,7 +100,7 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
         master_port=part.started.port if part.started else None,
         script=_script(part.run.argv) if part.run else None,
         nodes=part.run.nodes if part.run else 1,
-        all_nodes_ended_well=any(isinstance(e, AllRanksEnded) for e in part.events),
+        all_nodes_ended_well=any(isinstance(e, AllRanksEnded) and e.well for e in part.events),
         folder=str(folder),
         host=part.run.host if part.run else None,
         stall=_stall(part),

@@ -33,11 +33,14 @@ class Planned:
 
 
 class AgentNeeded(Enum):
-    """How long the agent of a job that goes well has anything to do for the user; its own teardown takes 0.7 s."""
+    """How long an agent has anything to do for the user; its own teardown takes 0.7 s."""
 
     FOR_ITS_RANKS = auto()
+    FOR_OTHER_AGENTS = auto()
+    """Where the job goes well, until the ranks of all nodes have ended: agents wait for each other. Else for its ranks:
+    then the others' wait has no end that is worth it."""
     FOR_ALL_RANKS = auto()
-    """Those of all nodes: ranks may use the store of node 0's agent, and agents wait for each other."""
+    """Until those of all nodes have ended, whatever of: agents and ranks use the store of node 0's agent."""
     TO_ITS_END = auto()
 
 
@@ -80,7 +83,9 @@ def agent_needed(options: Options) -> AgentNeeded:
         return AgentNeeded.TO_ITS_END
     if options.max_nodes == 1:
         return AgentNeeded.FOR_ITS_RANKS
-    return AgentNeeded.FOR_ALL_RANKS if options.has_fixed_nodes and not options.restarts else AgentNeeded.TO_ITS_END
+    if not options.has_fixed_nodes or options.restarts:
+        return AgentNeeded.TO_ITS_END
+    return AgentNeeded.FOR_ALL_RANKS if options.node_rank == 0 else AgentNeeded.FOR_OTHER_AGENTS
 
 
 def local_restarts(options: Options) -> int | None:

@@ -437,9 +437,10 @@ class RanksEnded:
 
 @frozen
 class AllRanksEnded:
-    """The ranks of all nodes have ended well: no agent is needed any more."""
+    """The ranks of all nodes have ended: no agent is needed any more. `well`: all of them with 0, and nobody failed."""
 
     at: MonotonicNs
+    well: bool = True
 
 
 @frozen

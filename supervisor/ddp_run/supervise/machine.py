@@ -63,6 +63,7 @@ _END_AGENT = SendSignal(
 )
 _WHEN_ENDED_WELL: dict[AgentNeeded, list[Action]] = {
     AgentNeeded.FOR_ITS_RANKS: [_END_AGENT],
+    AgentNeeded.FOR_OTHER_AGENTS: [TellRanksEnded()],
     AgentNeeded.FOR_ALL_RANKS: [TellRanksEnded()],
     AgentNeeded.TO_ITS_END: [],
 }
@@ -135,8 +136,7 @@ class AttemptMachine:
             case TimerFired():
                 return self._on_timer(event)
             case AllRanksEnded():
-                self.agent_needed = AgentNeeded.FOR_ITS_RANKS
-                return self._when_all_ended()
+                return self._on_all_ranks_ended()
             case HangTimedOut():
                 return self._on_hang(event)
             case PeerFailed():
@@ -174,6 +174,12 @@ class AttemptMachine:
             return [SetTimer(_GRACE, self.grace_s), *self._when_all_ended()]
         return self._when_all_ended()
 
+    def _on_all_ranks_ended(self) -> list[Action]:
+        if self.agent_needed is AgentNeeded.TO_ITS_END:
+            return []
+        self.agent_needed = AgentNeeded.FOR_ITS_RANKS
+        return self._when_all_ended()
+
     def _when_all_ended(self) -> list[Action]:
         if self._anyone_alive or not self._agent_alive:
             return []
@@ -181,18 +187,18 @@ class AttemptMachine:
             within_s = min(_AGENT_AFTER_RANKS_S, self.grace_s + _AGENT_WINDS_UP_S)
             return [SetTimer(_AGENT, within_s), *([AwaitReport()] if self._ends_agent else [])]
         if self._state is _State.STOPPING:
-            return [
-                SetTimer(_AGENT, _AGENT_AFTER_RANKS_S),
-                *([_END_AGENT] if self._ends_agent and self._all_known else []),
-            ]
+            if self.agent_needed is AgentNeeded.FOR_ALL_RANKS:
+                return []  # those of other nodes have the grace, too
+            ends_agent = self._ends_agent and self._all_known
+            return [SetTimer(_AGENT, _AGENT_AFTER_RANKS_S), *([_END_AGENT] if ends_agent else [])]
         if self._state is _State.RUNNING and self._all_known and not self._any_failed:
             return _WHEN_ENDED_WELL[self.agent_needed]
         return []
 
     @property
     def _ends_agent(self) -> bool:
-        """Whether the agent need not be waited for once its ranks have ended."""
-        return self.agent_needed is AgentNeeded.FOR_ITS_RANKS
+        """Whether the agent of a job that does not go well need not be waited for once its ranks have ended."""
+        return self.agent_needed in (AgentNeeded.FOR_ITS_RANKS, AgentNeeded.FOR_OTHER_AGENTS)
 
     @property
     def _any_failed(self) -> bool:

@@ -12,15 +12,16 @@ from ddp_run.judge import known_differences
 from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, alone, of_nodes, reported
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record.events import AllRanksEnded, Event, PeerFailed, RanksEnded, RankStarted
+from ddp_run.record.events import Event, PeerFailed, RanksEnded, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.absent_nodes import AbsentNodes
 from ddp_run.supervise.nodes.agreement import BEAT_S, LOST_S, SOON_S, VERDICTS_S, Decide, Ears, Place, wait
 from ddp_run.supervise.nodes.comparison import Comparison
+from ddp_run.supervise.nodes.ending import Ending
 from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.host_clocks import HostClocks, say_what_happened
 from ddp_run.supervise.nodes.link import Link
-from ddp_run.supervise.nodes.messages import Agreed, End, EndedWell, Failing, Join, Joined, Message, Paused, Pong, Report
+from ddp_run.supervise.nodes.messages import Agreed, EndedWell, Failing, Join, Joined, Message, Paused, Pong, Report
 from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.supervise.nodes.reception import Reception
 from ddp_run.supervise.nodes.standstill import Standstill
@@ -40,17 +41,13 @@ class Hub:
         self._place, self._ears = place, ears
         self._nodes: dict[int, OtherNode] = {}
         self._by_link: dict[Link, OtherNode] = {}
-        self._attempt = 0
-        self._first: int | None = None
-        """The node that said first that it fails in this attempt: all were told to end."""
-        self._ended_well, self._all_ended_well = False, False
-        """All ranks of this node have; those of all nodes, and these know it."""
         self._word: Agreed | None = None
         """What was agreed last."""
         self._pings = 0
         self._started = False
         """Ranks of this node have started: all nodes have met."""
         self._absent = AbsentNodes(place, ears, self._nodes)
+        self._ending = Ending(place, ears, self._nodes, self._absent)
         self._comparison = Comparison(place, ears, self._nodes)
         self._standstill, self._clocks = Standstill(), HostClocks()
         self._reception = Reception(place, ears.loop, self._on_message, self._on_end)
@@ -65,12 +62,11 @@ class Hub:
         if paused is not None:
             self._pause(paused)
         if isinstance(event, RanksEnded):
-            self._ended_well = True
-            self._when_all_ended_well()
-        agent_needed = not self._all_ended_well
+            self._ending.on_good_end_here()
+        agent_needed = not self._ending.all_well
         said = line_of(event, agent_restarts=self._place.agent_restarts, agent_needed=agent_needed)
         if said is not None:
-            self._end_all(self._place.node_rank, self._place.host, said)
+            self._ending.on_failure(self._place.node_rank, self._place.host, said)
 
     def agree(
         self, attempt: int, verdict: Verdict, ends: Ends, _last_lines: tuple[str, ...], decide: Decide
@@ -79,10 +75,12 @@ class Hub:
         place = self._place
         own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
         if verdict.outcome != "succeeded":
-            self._end_all(place.node_rank, place.host, verdict.title or "failed")
+            self._ending.on_failure(place.node_rank, place.host, verdict.title or "failed")
         within_s = place.grace_s + VERDICTS_S
-        wait(self._ears, for_whom=self._without_verdict, ended=lambda: self._first is not None, at_most_s=within_s)
-        others = (node.told(rank, first=rank == self._first) for rank, node in sorted(self._nodes.items()))
+        wait(
+            self._ears, for_whom=self._without_verdict, ended=lambda: self._ending.first is not None, at_most_s=within_s
+        )
+        others = (node.told(rank, first=rank == self._ending.first) for rank, node in sorted(self._nodes.items()))
         reports = [own, *others, *self._absent.reports]
         for report in reports[1:]:
             self._ears.emit(reported(now(), report))
@@ -118,9 +116,7 @@ class Hub:
         return decision
 
     def _begin_next(self) -> None:
-        self._attempt += 1
-        self._first = None
-        self._ended_well = self._all_ended_well = False
+        self._ending.begin_next()
         for node in self._nodes.values():
             node.begin_next()
 
@@ -132,7 +128,7 @@ class Hub:
 
     def _without_verdict(self) -> str:
         """The nodes that are still to give theirs."""
-        missing = [rank for rank, node in self._nodes.items() if node.report is None and node.lost is None]
+        missing = [rank for rank, node in self._nodes.items() if not node.is_through]
         return named_nodes(missing) if missing else ""
 
     def where(self) -> tuple[str, str] | None:
@@ -160,32 +156,18 @@ class Hub:
             case Pong():
                 found.measure(message)
                 self._compare_when_known()
-            case Failing(attempt, said) if attempt == self._attempt:
-                self._end_all(found.join.node_rank, found.join.host, said)
+            case Failing(attempt, said) if attempt == self._ending.attempt:
+                self._ending.on_failure(found.join.node_rank, found.join.host, said)
             case Paused(on):
                 found.paused = on
-            case Report(attempt=attempt) if attempt == self._attempt:
+            case Report(attempt=attempt) if attempt == self._ending.attempt:
                 found.report = message
-                self._when_all_ended_well()
-            case EndedWell(attempt) if attempt == self._attempt:
+                self._ending.look()
+            case EndedWell(attempt) if attempt == self._ending.attempt:
                 found.ended_well = True
-                self._when_all_ended_well()
+                self._ending.look()
             case _:
                 pass
-
-    def _when_all_ended_well(self) -> None:
-        """No agent is needed then. The one here goes last: the others' may be talking to its store."""
-        nodes = self._nodes.values()
-        if self._first is not None or self._absent.ranks or not self._ended_well:
-            return
-        if not all(node.ended_well for node in nodes):
-            return
-        if not self._all_ended_well:
-            self._all_ended_well = True
-            for node in nodes:
-                node.link.send(EndedWell(self._attempt))
-        if all(node.report is not None for node in nodes):
-            self._ears.end_ranks(self._attempt, AllRanksEnded(now()))
 
     def _on_join(self, link: Link, join: Join) -> None:
         self._reception.let_in(link)
@@ -205,21 +187,18 @@ class Hub:
         node.ping(self._pings)
         if self._word is not None and self._word.attempt == join.attempt:
             node.tell(self._word)
-        if self._all_ended_well:
-            link.send(EndedWell(self._attempt))
-        if self._first is not None:
-            link.send(End(self._attempt, place.node_rank, place.host, "the job is ending"))
-        elif not self._absent.ranks:
+        self._ending.tell(link)
+        if self._ending.first is None and not self._absent.ranks:
             self._comparison.all_are_here()
             self._compare_when_known()
 
     def _compare_when_known(self) -> None:
         """End the job where the nodes differ so that it is not to run."""
-        said = self._comparison.make_when_known() if self._first is None else None
+        said = self._comparison.make_when_known() if self._ending.first is None else None
         if said is not None:
             place = self._place
-            self._end_all(place.node_rank, place.host, said)
-            self._ears.end_ranks(self._attempt, PeerFailed(now(), place.node_rank, place.host, said))
+            self._ending.on_failure(place.node_rank, place.host, said)
+            self._ears.end_ranks(self._ending.attempt, PeerFailed(now(), place.node_rank, place.host, said))
 
     def _on_end(self, link: Link, _why: str) -> None:
         self._reception.let_in(link)
@@ -237,7 +216,7 @@ class Hub:
         self._reception.look(moment)
         again_s = BEAT_S
         for rank, node in self._nodes.items():
-            if node.report is not None or node.lost is not None or node.paused:
+            if node.is_through or node.paused:
                 continue
             node.link.heard_at = min(node.link.heard_at + stood_s, moment)
             why = node.gone(moment)
@@ -257,11 +236,11 @@ class Hub:
 
     def _wait_for_absent(self, moment: float) -> None:
         """After the deadline they are not waited for any more."""
-        if self._started or self._first is not None or not self._absent.ranks:
+        if self._started or self._ending.first is not None or not self._absent.ranks:
             return
         given_up = self._absent.wait(moment)
         if given_up is not None:
-            self._end_all(*given_up)
+            self._ending.on_failure(*given_up)
 
     def _lose(self, rank: int, node: OtherNode, why: str) -> None:
         node.lost = f"was lost: {why}"
@@ -269,13 +248,4 @@ class Hub:
         node.link.close()
         said = f"{node_name(rank, node.join.host)} {node.lost}"
         self._ears.say(said)
-        self._end_all(rank, node.join.host, said)
-
-    def _end_all(self, node_rank: int, host: str, said: str) -> None:
-        if self._first is not None:
-            return
-        self._first = node_rank
-        for node in self._nodes.values():
-            node.link.send(End(self._attempt, node_rank, host, said))
-        if node_rank != self._place.node_rank:
-            self._ears.end_ranks(self._attempt, PeerFailed(now(), node_rank, host, said))
+        self._ending.on_failure(rank, node.join.host, said)

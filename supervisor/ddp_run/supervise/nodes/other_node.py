@@ -83,6 +83,11 @@ class OtherNode:
 
     # ------------------------------------------------------------------------------- its end
 
+    @property
+    def is_through(self) -> bool:
+        """It has nothing left of the attempt, or is lost."""
+        return self.report is not None or self.lost is not None
+
     def gone(self, moment: float) -> str | None:
         """Why it is to be taken for lost at this moment of time.monotonic(); null where it is not."""
         silent_s = moment - self.link.heard_at
