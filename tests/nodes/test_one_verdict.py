@@ -111,7 +111,7 @@ def test_a_node_whose_ddp_run_is_killed_is_named(cluster: Cluster, start_job: St
     first = left.verdict["first_failure"]
     assert (first["node_rank"], first["host"]) == (node, f"node{node}")
     assert f"node {node} (node{node}) was lost" in left.stderr
-    assert [event["host"] for event in left.named("PeerFailed")] == [f"node{node}"]
+    assert [event["host"] for event in left.named("NodeReported")] == [f"node{node}"]
     assert "its ddp-run was killed or its host went down" in left.stderr
     assert left.seconds is not None
     assert left.seconds < limit(ENDED_WITHIN_S)
