@@ -205,6 +205,16 @@ class Cluster:
             f"link set {self.node(rank).port} master slow{rank}",
         )
 
+    def narrow(self, rank: int, other: int, rate: str) -> None:
+        """What these two send each other passes at that rate, as tc has it (`200mbit`); all else as before. Of IPv4."""
+        for sender, receiver in ((rank, other), (other, rank)):
+            at = ("tc", "-n", self.node(sender).namespace)
+            to = ("dev", INTERFACE, "parent", "1:")
+            _command(*at, "qdisc", "replace", "dev", INTERFACE, "root", "handle", "1:", "htb")
+            _command(*at, "class", "replace", *to, "classid", "1:1", "htb", "rate", rate)
+            match = ("match", "ip", "dst", f"{self.node(receiver).address}/32")
+            _command(*at, "filter", "add", *to, "protocol", "ip", "u32", *match, "flowid", "1:1")
+
     def heal(self, rank: int) -> None:
         """Whatever was done to the node's wire is over."""
         node = self.node(rank)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.waiting import limit
 
-from .cluster import Cluster, Started
+from .cluster import Cluster, Failed, Started
 from .conftest import PORT
 
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
@@ -75,3 +75,23 @@ def test_the_slow_node_is_named(clusters: Callable[[int], Cluster], tmp_path: Pa
     assert [(each["looked_at"], each["grade"]) for each in odd] == [(f"node {slow}", "warn")], pairs["data"]
     assert "one way" in odd[0]["value"]
     assert findings(found[1], "node_pairs") == []
+
+
+@pytest.mark.parametrize(("one", "other", "rate"), [(1, 3, "200mbit"), (0, 2, "500kbit")])
+def test_the_slow_link_is_named(
+    clusters: Callable[[int], Cluster], tmp_path: Path, one: int, other: int, rate: str
+) -> None:
+    """The wires of both nodes are good: with all others they are as fast as these."""
+    cluster = clusters(4)
+    try:
+        cluster.narrow(one, other, rate)
+    except Failed as error:
+        pytest.skip(f"this kernel cannot slow down a link: {error}")
+    found = doctors(cluster, tmp_path, {})
+    assert [each.returncode for each in found] == [0, 0, 0, 0], found[0].out
+    pairs, *odd = findings(found[0], "node_pairs")
+    assert len(pairs["data"]) == 6
+    link = f"link of nodes {one} and {other}"
+    assert [(each["looked_at"], each["grade"]) for each in odd] == [(link, "warn")], pairs["data"]
+    assert f"on node {one} (node{one}); and back, on node {other} (node{other})" in odd[0]["advice"][0]
+    assert [findings(each, "node_pairs") for each in found[1:]] == [[], [], []]

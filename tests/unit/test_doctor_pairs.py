@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ddp_run.doctor import odd_pairs
 from ddp_run.doctor.checks import node_pairs
 from ddp_run.doctor.odd_pairs import Pair
-from ddp_run.doctor_ranks.schedule import rounds, suspicious
+from ddp_run.doctor_ranks.schedule import PAIR_SIZES, further_rounds, rounds, suspicious
 from ddp_run.values.finding import Grade
 
 
@@ -112,3 +112,38 @@ def test_findings() -> None:
     assert (found[1].looked_at, found[1].value) == ("node 2", "102 MB/s, others 1015 MB/s")
     assert found[1].advice[0].startswith("ethtool eth1; ")
     assert found[1].advice[0].endswith("on node 2 (gpu-07)")
+
+
+def test_a_link_is_looked_at_from_both_ends() -> None:
+    found = list(node_pairs.judged(measured(4, link=(1, 2)), {1: "gpu-06", 2: "gpu-07"}, {1: "eth1", 2: "eth2"}))
+    assert (found[1].looked_at, found[1].grade) == ("link of nodes 1 and 2", Grade.WARN)
+    assert found[1].advice[0].startswith("ping -c 50 -i 0.2 gpu-07; tracepath -n gpu-07   # ")
+    assert found[1].advice[0].endswith("on node 1 (gpu-06); and back, on node 2 (gpu-07)")
+
+
+@pytest.mark.parametrize(
+    ("rate", "words"), [(1.5744e9, "1574 MB/s"), (24e6, "24 MB/s"), (2.44e6, "2.4 MB/s"), (62_400.0, "62 kB/s")]
+)
+def test_a_rate_is_one_also_where_it_is_low(rate: float, words: str) -> None:
+    assert odd_pairs.rate_in_words(rate) == words
+
+
+@pytest.mark.parametrize(
+    ("size", "took_s", "further"),
+    [(16 << 10, 1e-4, -1), (16 << 10, 2.1, 0), (256 << 10, 0.04, -1), (256 << 10, 0.3, 8), (4 << 20, 1e-3, 8)],
+)
+def test_a_pair_is_not_measured_with_more_than_its_link_carries(size: int, took_s: float, further: int) -> None:
+    """All other ranks wait meanwhile, and none longer than the limit of a collective."""
+    assert further_rounds(size, took_s) == further
+
+
+@pytest.mark.parametrize("bytes_per_s", [10**power for power in range(3, 11)])
+def test_a_pair_takes_seconds_at_most(bytes_per_s: int) -> None:
+    took, further = 0.0, -1
+    for size in PAIR_SIZES:
+        if further < 0:
+            once = 2 * size / bytes_per_s
+            further = further_rounds(size, once)
+            took += once * (1 + max(further, 0))
+    assert further >= 0
+    assert took < max(10.0, 2.1 * PAIR_SIZES[0] / bytes_per_s)

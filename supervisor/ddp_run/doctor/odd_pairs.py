@@ -97,15 +97,22 @@ def _words(own: Sequence[Pair], others: Sequence[Pair]) -> str:
     """What is worse, with both numbers."""
     found = []
     if _bandwidth(own) < _SLOW * _bandwidth(others):
-        found.append(f"{_bandwidth(own) / 1e6:.0f} MB/s, others {_bandwidth(others) / 1e6:.0f} MB/s")
+        found.append(f"{rate_in_words(_bandwidth(own))}, others {rate_in_words(_bandwidth(others))}")
     if _is_late(_latency(own), _latency(others)):
         found.append(f"{1e6 * _latency(own):.0f} µs one way, others {1e6 * _latency(others):.0f} µs")
     return "; ".join(found) or "slower than the others"
 
 
 def table(pairs: Sequence[Pair]) -> Iterator[str]:
-    """For people: bandwidth in MB/s and latency in µs."""
+    """For people: bandwidth, and latency in µs."""
     yield f"{'nodes':>9}  {'bandwidth':>11}  {'one way':>9}"
     for pair in sorted(pairs, key=lambda each: (each.one, each.other)):
         names = f"{pair.one} - {pair.other}"
-        yield f"{names:>9}  {f'{pair.bytes_per_s / 1e6:.0f} MB/s':>11}  {f'{1e6 * pair.latency_s:.0f} µs':>9}"
+        yield f"{names:>9}  {rate_in_words(pair.bytes_per_s):>11}  {f'{1e6 * pair.latency_s:.0f} µs':>9}"
+
+
+def rate_in_words(bytes_per_s: float) -> str:
+    """`1574 MB/s`, `2.4 MB/s`, `62 kB/s`: decimal units, as of networks."""
+    if bytes_per_s < 1e6:
+        return f"{bytes_per_s / 1e3:.0f} kB/s"
+    return f"{bytes_per_s / 1e6:.0f} MB/s" if bytes_per_s >= 10e6 else f"{bytes_per_s / 1e6:.1f} MB/s"

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ddp_run.doctor_ranks import schedule
+
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 20
 _BUDGET_S = 0.4
 """For the rounds of one size."""
-_PAIR_BYTES = 4 << 20
-_PAIR_ROUNDS, _PING_ROUNDS = 9, 30
-_LONG_PAIR_S = 0.5
+_PING_ROUNDS = 30
 
 
 def all_reduce(size: int, device: torch.device, *, full: bool) -> dict[str, Any]:
@@ -63,19 +63,24 @@ def _wait(device: torch.device) -> None:
 def pair(peer: int, device: torch.device, *, first: bool) -> dict[str, float]:
     """To and fro with one other rank: seconds one way of 8 bytes, and bytes per second of 4 MiB, of the best round.
 
-    Not of the median: other work on a host makes single rounds slow, a bad wire makes all of them slow.
+    Not of the median: other work on a host makes single rounds slow, a bad wire makes all of them slow. Of less where
+    that would take long: all others wait meanwhile.
     """
     small = torch.zeros(2, dtype=torch.float32, device=device)
-    large = torch.zeros(_PAIR_BYTES // 4, dtype=torch.float32, device=device)
     _to_and_fro(small, peer, first=first)  # the connection is made at the first use
     latency = min(_to_and_fro(small, peer, first=first) for _ in range(_PING_ROUNDS)) / 2
-    times = [_to_and_fro(large, peer, first=first)]
-    if first:
-        small.fill_(1.0 if times[0] > _LONG_PAIR_S else _PAIR_ROUNDS)
-    _to_and_fro(small, peer, first=first)
-    # what takes long is measured well enough by one round; else the first, which grows the connection's windows, is not
-    times = [_to_and_fro(large, peer, first=first) for _ in range(int(small[0]) - 1)] or times
-    return {"latency_s": latency, "bytes_per_s": _PAIR_BYTES / (min(times) / 2)}
+    for size in schedule.PAIR_SIZES:
+        large = torch.zeros(size // 4, dtype=torch.float32, device=device)
+        took = _to_and_fro(large, peer, first=first)
+        if first:
+            small.fill_(schedule.further_rounds(size, took))
+        _to_and_fro(small, peer, first=first)
+        further = int(small[0])
+        if further >= 0:
+            break
+    # the first round, which grows the connection's windows, counts only where it is the only one
+    times = [_to_and_fro(large, peer, first=first) for _ in range(further)] or [took]
+    return {"latency_s": latency, "bytes_per_s": size / (min(times) / 2)}
 
 
 def _to_and_fro(data: torch.Tensor, peer: int, *, first: bool) -> float:

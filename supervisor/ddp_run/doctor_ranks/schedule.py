@@ -1,4 +1,4 @@
-"""Which pairs of nodes are measured when: each node with each other once, then what looks slow once more. Pure."""
+"""Which pairs of nodes are measured when, and how: each node with each other once, then what looks slow again. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ _MUCH = 1.5
 """Times slower or later than a quarter of all pairs."""
 _LATE_AT_LEAST_S = 50e-6
 _MOST = 32
+PAIR_SIZES = (16 << 10, 256 << 10, 4 << 20)
+"""Bytes that the two of a pair send each other; the largest counts that does not take too long."""
+_ROUNDS = 9
+_LONG_S, _TOO_LONG_S = 0.5, 4.0
+"""Of one round to and fro: more rounds are not worth it; a size that would take so long is not tried."""
 
 
 def rounds(nodes: int) -> list[list[tuple[int, int]]]:
@@ -44,3 +49,11 @@ def suspicious(found: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
     return sorted(((one, other) for one, other in slow), key=lambda pair: (max(counts[node] for node in pair), pair))[
         :_MOST
     ]
+
+
+def further_rounds(size: int, took_s: float) -> int:
+    """Of this size, where the first round took so long; -1: the next size is to be tried."""
+    larger = PAIR_SIZES[PAIR_SIZES.index(size) + 1 :]
+    if larger and took_s * larger[0] / size < _TOO_LONG_S:
+        return -1
+    return 0 if took_s > _LONG_S else _ROUNDS - 1

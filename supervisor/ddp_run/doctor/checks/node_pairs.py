@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ddp_run.doctor import odd_pairs
 from ddp_run.doctor.check import Check, Group, Level
-from ddp_run.doctor.odd_pairs import Pair
+from ddp_run.doctor.odd_pairs import Odd, Pair
 from ddp_run.doctor.surroundings import Surroundings
 from ddp_run.values.finding import Finding, skipped, warned
 from ddp_run.values.node_fact import Known
@@ -38,19 +39,28 @@ def judged(pairs: Sequence[Pair], hosts: Mapping[int, str], interfaces: Mapping[
     )
     slowest, fastest = min(p.bytes_per_s for p in pairs), max(p.bytes_per_s for p in pairs)
     latencies = sorted(1e6 * pair.latency_s for pair in pairs)
-    value = f"{_rate(slowest)} to {_rate(fastest)}, {latencies[0]:.0f} to {latencies[-1]:.0f} µs one way"
+    rates = f"{odd_pairs.rate_in_words(slowest)} to {odd_pairs.rate_in_words(fastest)}"
+    value = f"{rates}, {latencies[0]:.0f} to {latencies[-1]:.0f} µs one way"
     detail = tuple(odd_pairs.table(pairs)) if len(pairs) <= 66 else ()
     yield Finding("pairs of nodes", value, detail=detail, data=data)
     for odd in odd_pairs.find(pairs):
-        names = [node_name(node, hosts.get(node)) for node in odd.nodes]
-        interface = interfaces.get(odd.nodes[-1]) or "INTERFACE"
-        helps = f"ethtool {interface}; ip -s link show {interface}   # speed, errors: on {' and '.join(names)}"
-        what = f"node {odd.nodes[0]}" if len(odd.nodes) == 1 else f"link of nodes {odd.nodes[0]} and {odd.nodes[1]}"
-        yield warned(what, odd.words, f"the median of the other pairs; {' and '.join(names)}", helps)
+        yield _of_node(odd, hosts, interfaces) if len(odd.nodes) == 1 else _of_link(odd, hosts)
 
 
-def _rate(bytes_per_s: float) -> str:
-    return f"{bytes_per_s / 1e6:.0f} MB/s"
+def _of_node(odd: Odd, hosts: Mapping[int, str], interfaces: Mapping[int, str]) -> Finding:
+    (node,) = odd.nodes
+    name, interface = node_name(node, hosts.get(node)), interfaces.get(node) or "INTERFACE"
+    helps = f"ethtool {interface}; ip -s link show {interface}   # speed, errors: on {name}"
+    return warned(f"node {node}", odd.words, f"the median of the other pairs; {name}", helps)
+
+
+def _of_link(odd: Odd, hosts: Mapping[int, str]) -> Finding:
+    """Their interfaces serve other pairs as well: what is between them is looked at, from both ends."""
+    one, other = (node_name(node, hosts.get(node)) for node in odd.nodes)
+    peer = shlex.quote(hosts.get(odd.nodes[1]) or "HOST")
+    helps = f"ping -c 50 -i 0.2 {peer}; tracepath -n {peer}   # loss, the way: on {one}; and back, on {other}"
+    what = f"link of nodes {odd.nodes[0]} and {odd.nodes[1]}"
+    return warned(what, odd.words, f"the median of the other pairs; {one} and {other}", helps)
 
 
 CHECK = Check(
