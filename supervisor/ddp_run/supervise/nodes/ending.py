@@ -7,7 +7,6 @@ from typing import final
 
 from ddp_run.record.events import AllRanksEnded, PeerFailed
 from ddp_run.record.journal import now
-from ddp_run.supervise.nodes.absent_nodes import AbsentNodes
 from ddp_run.supervise.nodes.agreement import Ears, Place
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import End, EndedWell
@@ -21,8 +20,8 @@ class Ending:
     `others`, by node rank, grows.
     """
 
-    def __init__(self, place: Place, ears: Ears, others: Mapping[int, OtherNode], absent: AbsentNodes) -> None:
-        self._place, self._ears, self._others, self._absent = place, ears, others, absent
+    def __init__(self, place: Place, ears: Ears, others: Mapping[int, OtherNode]) -> None:
+        self._place, self._ears, self._others = place, ears, others
         self.attempt = 0
         self._forget()
 
@@ -31,8 +30,10 @@ class Ending:
         """The node that said first that it fails: all were told to end."""
         self.all_well = False
         """All ranks of all nodes have ended well, and these know it."""
-        self._here_well = False
-        """All ranks of this node have."""
+        self._well: set[int] = set()
+        """Nodes all of whose ranks have ended well."""
+        self._through: set[int] = set()
+        """Other nodes that have reported, so that nothing of the attempt is left there; or are lost."""
         self._agent_was_let_go = False
 
     def begin_next(self) -> None:
@@ -48,22 +49,17 @@ class Ending:
                 node.link.send(End(self.attempt, node_rank, host, said))
             if node_rank != self._place.node_rank:
                 self._ears.end_ranks(self.attempt, PeerFailed(now(), node_rank, host, said))
-        self.look()
+        self._look()
 
-    def on_good_end_here(self) -> None:
-        """All ranks of this node have ended well."""
-        self._here_well = True
-        self.look()
+    def on_good_end(self, node_rank: int) -> None:
+        """All ranks of a node have ended well."""
+        self._well.add(node_rank)
+        self._look()
 
-    def look(self) -> None:
-        """See whether it is over for all others: after each word of theirs that may mean so."""
-        if self._absent.ranks:
-            return
-        if self.first is not None:
-            if all(node.is_through for node in self._others.values()):
-                self._let_agent_go(well=False)
-        elif self._here_well and all(node.ended_well for node in self._others.values()):
-            self._when_all_well()
+    def on_last_word(self, node_rank: int) -> None:
+        """Another node has reported, or nothing will be heard of it any more."""
+        self._through.add(node_rank)
+        self._look()
 
     def tell(self, link: Link) -> None:
         """A node that comes, or comes back, hears what all were told."""
@@ -73,14 +69,13 @@ class Ending:
         if self.first is not None:
             link.send(End(self.attempt, place.node_rank, place.host, "the job is ending"))
 
-    def _when_all_well(self) -> None:
-        """No agent is needed then."""
-        if not self.all_well:
-            self.all_well = True
+    def _look(self) -> None:
+        if self.first is None and len(self._well) == self._place.nodes and not self.all_well:
+            self.all_well = True  # no agent is needed then
             for node in self._others.values():
                 node.link.send(EndedWell(self.attempt))
-        if all(node.report is not None for node in self._others.values()):
-            self._let_agent_go(well=True)
+        if len(self._through) == self._place.nodes - 1 and (self.all_well or self.first is not None):
+            self._let_agent_go(well=self.first is None)
 
     def _let_agent_go(self, *, well: bool) -> None:
         """The one here goes last: ranks and agents of the others may be talking to its store."""

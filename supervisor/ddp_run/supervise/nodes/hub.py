@@ -47,7 +47,7 @@ class Hub:
         self._started = False
         """Ranks of this node have started: all nodes have met."""
         self._absent = AbsentNodes(place, ears, self._nodes)
-        self._ending = Ending(place, ears, self._nodes, self._absent)
+        self._ending = Ending(place, ears, self._nodes)
         self._comparison = Comparison(place, ears, self._nodes)
         self._standstill, self._clocks = Standstill(), HostClocks()
         self._reception = Reception(place, ears.loop, self._on_message, self._on_end)
@@ -62,7 +62,7 @@ class Hub:
         if paused is not None:
             self._pause(paused)
         if isinstance(event, RanksEnded):
-            self._ending.on_good_end_here()
+            self._ending.on_good_end(self._place.node_rank)
         agent_needed = not self._ending.all_well
         said = line_of(event, agent_restarts=self._place.agent_restarts, agent_needed=agent_needed)
         if said is not None:
@@ -162,10 +162,9 @@ class Hub:
                 found.paused = on
             case Report(attempt=attempt) if attempt == self._ending.attempt:
                 found.report = message
-                self._ending.look()
+                self._ending.on_last_word(found.join.node_rank)
             case EndedWell(attempt) if attempt == self._ending.attempt:
-                found.ended_well = True
-                self._ending.look()
+                self._ending.on_good_end(found.join.node_rank)
             case _:
                 pass
 
@@ -249,3 +248,4 @@ class Hub:
         said = f"{node_name(rank, node.join.host)} {node.lost}"
         self._ears.say(said)
         self._ending.on_failure(rank, node.join.host, said)
+        self._ending.on_last_word(rank)

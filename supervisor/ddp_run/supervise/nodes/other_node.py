@@ -27,8 +27,6 @@ class OtherNode:
     closed_at: float | None = None
     """On time.monotonic(): since when its connection is closed."""
     paused: bool = False
-    ended_well: bool = False
-    """All its ranks have."""
     report: Report | None = None
     lost: str | None = None
     _pinged: tuple[int, int] = (0, 0)
@@ -49,7 +47,7 @@ class OtherNode:
 
     def begin_next(self) -> None:
         """Another attempt; who had reported was asked nothing since."""
-        self.report, self.ended_well = None, False
+        self.report = None
         self.link.heard_at = time.monotonic()
 
     def tell(self, word: Agreed) -> None:
