@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -69,18 +70,22 @@ def pair(peer: int, device: torch.device, *, first: bool) -> dict[str, float]:
     small = torch.zeros(2, dtype=torch.float32, device=device)
     _to_and_fro(small, peer, first=first)  # the connection is made at the first use
     latency = min(_to_and_fro(small, peer, first=first) for _ in range(_PING_ROUNDS)) / 2
-    for size in schedule.PAIR_SIZES:
-        large = torch.zeros(size // 4, dtype=torch.float32, device=device)
-        took = _to_and_fro(large, peer, first=first)
-        if first:
-            small.fill_(schedule.further_rounds(size, took))
-        _to_and_fro(small, peer, first=first)
-        further = int(small[0])
-        if further >= 0:
-            break
+    return {"latency_s": latency, "bytes_per_s": _bandwidth(peer, device, schedule.PAIR_SIZES, first=first)}
+
+
+def _bandwidth(peer: int, device: torch.device, sizes: Sequence[int], *, first: bool) -> float:
+    """Bytes per second one way, with the largest of these sizes that does not take too long."""
+    data, told = torch.zeros(sizes[0] // 4, device=device), torch.zeros(1, device=device)
+    took = _to_and_fro(data, peer, first=first)
+    if first:
+        told.fill_(schedule.further_rounds(sizes, took))
+    _to_and_fro(told, peer, first=first)
+    further = int(told.item())
+    if further < 0:
+        return _bandwidth(peer, device, sizes[1:], first=first)
     # the first round, which grows the connection's windows, counts only where it is the only one
-    times = [_to_and_fro(large, peer, first=first) for _ in range(further)] or [took]
-    return {"latency_s": latency, "bytes_per_s": size / (min(times) / 2)}
+    times = [_to_and_fro(data, peer, first=first) for _ in range(further)] or [took]
+    return sizes[0] / (min(times) / 2)
 
 
 def _to_and_fro(data: torch.Tensor, peer: int, *, first: bool) -> float:

@@ -51,9 +51,8 @@ def suspicious(found: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
     ]
 
 
-def further_rounds(size: int, took_s: float) -> int:
-    """Of this size, where the first round took so long; -1: the next size is to be tried."""
-    larger = PAIR_SIZES[PAIR_SIZES.index(size) + 1 :]
-    if larger and took_s * larger[0] / size < _TOO_LONG_S:
+def further_rounds(sizes: Sequence[int], took_s: float) -> int:
+    """Of the first of these sizes, where one round took so long; -1: the next one is to be tried."""
+    if len(sizes) > 1 and took_s * sizes[1] / sizes[0] < _TOO_LONG_S:
         return -1
     return 0 if took_s > _LONG_S else _ROUNDS - 1
