@@ -37,10 +37,10 @@ class AgentNeeded(Enum):
 
     FOR_ITS_RANKS = auto()
     FOR_OTHER_AGENTS = auto()
-    """Where the job goes well, until the ranks of all nodes have ended: agents wait for each other. Else for its ranks:
-    then the others' wait has no end that is worth it."""
+    """Where the job goes well, until the ranks of all nodes have ended: agents wait for each other in a barrier. Else
+    for its ranks: that barrier is not completed then."""
     FOR_ALL_RANKS = auto()
-    """Until those of all nodes have ended, whatever of: agents and ranks use the store of node 0's agent."""
+    """Until those of all nodes have ended, well or not: agents and ranks use the store of node 0's agent."""
     TO_ITS_END = auto()
 
 

@@ -76,11 +76,9 @@ class Hub:
         own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
         if verdict.outcome != "succeeded":
             self._ending.on_failure(place.node_rank, place.host, verdict.title or "failed")
-        within_s = place.grace_s + VERDICTS_S
-        wait(
-            self._ears, for_whom=self._without_verdict, ended=lambda: self._ending.first is not None, at_most_s=within_s
-        )
-        others = (node.told(rank, first=rank == self._ending.first) for rank, node in sorted(self._nodes.items()))
+        within_s, ending = place.grace_s + VERDICTS_S, self._ending
+        wait(self._ears, for_whom=self._without_verdict, ended=lambda: ending.first is not None, at_most_s=within_s)
+        others = (node.told(rank, first=rank == ending.first) for rank, node in sorted(self._nodes.items()))
         reports = [own, *others, *self._absent.reports]
         for report in reports[1:]:
             self._ears.emit(reported(now(), report))
