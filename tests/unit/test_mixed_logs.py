@@ -146,11 +146,48 @@ ASCEND = """ERROR 07-01 00:40:04 [engine.py:458] The current working operator na
 ERROR 07-01 00:40:04 [engine.py:458] EI0006: [PID: 17] 2025-07-01-00:40:04 Getting socket times out. Reason: Remote \
 Rank did not send the data in time.
 """
+CANCELLED = """ 98%|#########8| 983/1000 [00:49<00:00, 20.14it/s]
+srun: forcing job termination
+srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
+slurmstepd: error: *** STEP 1354217.0 ON node-3 CANCELLED AT 2023-05-14T05:32:53 ***
+srun: error: node-3: task 0: Killed
+"""
+OWNER = f"""{LSF.partition("Exited with")[0].removeprefix("rm: write error: No space left on device")}
+TERM_OWNER: job killed by owner.
+Exited with exit code 143.
+
+The output (if any) is above this job summary.
+"""
+MEMORY = """slurmstepd: error: *** JOB 91762 ON node-19 CANCELLED AT 2025-11-16T03:47:55 ***
+slurmstepd: error: Detected 1 oom_kill event in StepId=91762.batch. Some of the step tasks have been OOM Killed.
+"""
+CONTAINER = """pyxis: imported docker image: docker://nvcr.io#nvidia/cuda:13.0.2
+slurmstepd: error: execve(): /var/spool/scripts/inner.sh: No such file or directory
+srun: error: node-13: task 0: Exited with exit code 2
+"""
+EXTENSION = """Traceback (most recent call last):
+  File "/home/me/setup.py", line 12, in <module>
+    build()
+  File "/env/lib/python3.12/site-packages/torch/utils/cpp_extension.py", line 506, in _check_cuda_version
+    raise RuntimeError(CUDA_MISMATCH_MESSAGE, cuda_str_version, torch.version.cuda)
+RuntimeError: ('The detected CUDA version (%s) mismatches the version that was used to compilePyTorch (%s)', '11', '12')
+"""
+SHARD = """Traceback (most recent call last):
+  File "/home/me/eval.py", line 391, in main
+    load(path)
+OSError: Model file not found: /mnt/moe/model-shared-rank-0.pt
+"""
 
 
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
+        pytest.param(CANCELLED, "preempted-sigterm", id="srun that was told to end"),
+        pytest.param(OWNER, "preempted-sigterm", id="LSF's reason"),
+        pytest.param(MEMORY, "host-oom", id="SLURM that counts kills for memory"),
+        pytest.param(CONTAINER, "script-not-found", id="a script that the container has not"),
+        pytest.param(EXTENSION, "compile-failure", id="an exception that shows its arguments"),
+        pytest.param(SHARD, "file-not-found", id="a library's own words"),
         pytest.param(OVERLAY, "python-exception", id="what fails when the container goes"),
         pytest.param(AGENTS, "port-in-use", id="agents that raised, and srun that tells of its tasks"),
         pytest.param(STUCK, "python-exception", id="a watchdog that waits for a rank which failed"),
@@ -216,3 +253,22 @@ SAVED = """[node5:0]: 95%| | 155/163 [00:17<00:01, 7.79it/s]
 
 def test_what_python_ignores_is_no_failure_though_processes_write_into_each_other() -> None:
     assert explain(SAVED).cause is None
+
+
+def test_srun_that_ends_a_job_in_which_something_failed_shows_no_preemption() -> None:
+    failed = CANCELLED.replace(
+        "srun: forcing", "FATAL: container creation failed: mount source not there\nsrun: forcing"
+    )
+    assert explain(failed).cause == "unknown"
+
+
+def test_a_job_that_was_started_again_and_ended_well() -> None:
+    steps = "".join(f"INFO - Step: {step} | Loss: {9 - step / 100:.2f}\n" for step in range(5, 60, 5))
+    ended = "slurmstepd: error: *** JOB 454600 ON node-9 CANCELLED AT 2025-05-21T11:34:48 DUE TO TIME LIMIT ***\n"
+    assert explain(steps + ended).cause == "preempted-sigterm"
+    assert explain(f"{steps}{ended}INFO - Recovered\n{steps}INFO - Training completed\n").cause is None
+
+
+def test_killed_behind_a_bar() -> None:
+    found = explain("training:  14%|#3   | 3/22 [00:06<00:38,  2.02s/it]Killed\n")
+    assert (found.outcome, found.cause, found.exit_code) == ("failed", "unknown", 137)

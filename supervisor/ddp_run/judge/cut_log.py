@@ -31,7 +31,7 @@ FOLLOWED = "another exception came last, but an earlier one explains more and no
 CRASHED = "the log does not show which rank crashed; the ranks that lost a peer lost it to that crash"
 _LOST_A_PEER = "peer-died"
 _CRASHES = ("segfault", "native-abort", "host-oom")
-_MAY_FOLLOW = ("python-exception", "peer-died", "user-interrupt")
+_MAY_FOLLOW = ("python-exception", "peer-died", "user-interrupt", "process-group-misuse")
 _MOST_LINES = 4000
 """Lines at a log's end that are looked at: this is for what people paste."""
 _MOST_LOGS = 64

@@ -45,6 +45,8 @@ _VERSION = Sign(
     "mismatches the version that was used to compile",
     re.compile(r"The detected CUDA version \((?P<found>[\d.]+)\) mismatches[\s\S]{0,60}?PyTorch \((?P<built>[\d.]+)\)"),
 )
+_MISMATCH = Sign("mismatches the version that was used to compile")
+"""The same where the exception has the numbers as arguments of its own."""
 _TRITON = Sign("Cannot find a working triton installation")
 _COMMAND = Sign(
     "returned non-zero exit status",
@@ -72,6 +74,7 @@ SIGNS = (
     _EXTENSION,
     _HOME,
     _VERSION,
+    _MISMATCH,
     _TRITON,
     _COMMAND,
     Sign("Error compiling objects for extension"),

@@ -82,6 +82,7 @@ SIGNS = (
     Sign("Out of memory. Tried to allocate", _ASKED),
     Sign("rror: out of memory", re.compile(r"(?:CUDA|HIP|CUDA driver) [Ee]rror: out of memory")),
     Sign("Error 2: out of memory"),
+    Sign("CUDA allocation failed"),  # DALI
     Sign("cuda runtime error (2)"),
     Sign(
         "would exceed allowed memory. (out of memory)",

@@ -100,6 +100,11 @@ SIGNS: tuple[Sign, ...] = (
         "unable to open file: name = ",
         re.compile(r"unable to open file: name = '(?P<path>[^']+)', errno = 2, error message"),
     ),
+    Sign(
+        "ile not found: ",
+        re.compile(r"\b[Ff]ile not found: (?P<path>/[^\s:]{1,1000})"),
+        frozenset({"OSError", "IOError", "RuntimeError", "ValueError"}),
+    ),
     Sign(  # what a library says of one that it caught
         "[Errno 2] No such file or directory: ",
         re.compile(rf"\[Errno 2\] No such file or directory: {QUOTED_PATH}"),

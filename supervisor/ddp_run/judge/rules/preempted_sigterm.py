@@ -4,8 +4,8 @@
 A scheduler, a container runtime, a cloud preemption or a person told the job, or one rank, to stop.
 ## How to recognise it
 SIGTERM (or SIGQUIT) sent by neither ddp-run nor torch's agent: 143 in a shell for SIGTERM. SLURM says why: `CANCELLED
-AT … DUE TO TIME LIMIT`, `DUE TO PREEMPTION`; so do LSF (`TERM_RUNLIMIT`) and PBS (`walltime … exceeded limit`). Older
-torch raises `SignalException: Process … got signal: 15` in its agent. SIGHUP without such a message is
+AT … DUE TO TIME LIMIT`, `DUE TO PREEMPTION`; so do LSF (`TERM_RUNLIMIT`, `TERM_OWNER`) and PBS (`walltime … exceeded
+limit`). Older torch raises `SignalException: Process … got signal: 15` in its agent. SIGHUP without such a message is
 [terminal-closed](terminal-closed.md).
 ## What to do
 Check the scheduler's log for a time limit or preemption (`scontrol show job`, `kubectl describe pod`), and save a
@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, quotes
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.values.exit_status import in_words
@@ -40,9 +40,23 @@ _SCHEDULER = (
             r"|STEP \S+ (?:ON \S+ )?CANCELLED AT \S+ DUE TO [A-Z ]*[A-Z])"
         ),
     ),
-    Sign("TERM_RUNLIMIT: ", re.compile(r"(?P<what>TERM_RUNLIMIT: [^\n.]*)")),
+    Sign(
+        "TERM_",
+        re.compile(
+            r"\b(?P<what>TERM_(?:RUNLIMIT|CPULIMIT|PROCESSLIMIT|DEADLINE|WINDOW|LOAD|PREEMPT|RC_PREEMPT|OWNER|ADMIN"
+            r"|FORCE_OWNER|FORCE_ADMIN|REQUEUE_OWNER|REQUEUE_ADMIN|BUCKET_KILL): [^\n.]*)"
+        ),
+    ),
     Sign("=>> PBS: job killed: ", re.compile(r"(?P<what>PBS: job killed: [^\n]*)")),
 )
+_SRUN = (Sign("srun: forcing job termination"),)
+"""srun's own answer to a signal that tells it to end; of a task that failed it says `Terminating StepId=`."""
+_OF_SLURM = re.compile(r"(?:\d{1,6}: )?(?:srun|slurmstepd): ")
+_TROUBLE = re.compile(r"\b(?:FATAL|ERROR)\b|\b[\w.]{1,80}(?:Error|Exception)\b")
+_NEAR = 40
+"""Lines before the end."""
+_WENT_WELL = re.compile(r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:completed|finished|done|ended well)\b")
+_END_LINES = 3
 _HANDLED = Sign(
     "KeyboardInterrupt: terminated", re.compile(r"^KeyboardInterrupt: terminated$"), frozenset({"KeyboardInterrupt"})
 )
@@ -74,6 +88,10 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     told = in_whole_log(attempt, _SCHEDULER)
     if told is not None and death.exception is None and death.code in _TELLING:
         return told.finding(RULE, death, f"{death.who} was killed by the scheduler: {told['what']}", _look(told))
+    if _was_told_by_srun(death, attempt):
+        hit = in_whole_log(attempt, _SRUN)
+        cause = "srun was told to end the job; by whom, the log does not show"
+        return None if hit is None else hit.finding(RULE, death, cause, _look(hit), confidence="likely")
     hit = in_exception(death, (_HANDLED, _RAISED)) or _worker_was_told(death, attempt)
     if hit is not None and in_whole_log(attempt, _BY_AGENT) is None:
         return hit.finding(RULE, death, f"{death.who} was stopped by SIGTERM", confidence="likely")
@@ -81,6 +99,21 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     cause = f"{death.who} was terminated from outside by {in_words(death.code)}"
     return Finding(RULE, death.rank, cause)
+
+
+def _was_told_by_srun(death: Death, attempt: Evidence) -> bool:
+    """Whether all that ended was killed, without a word, by an srun that had got a signal."""
+    if not attempt.logs_only or death.code is None or in_whole_log(attempt, _SRUN) is None:
+        return False
+    killed = all(each.code in _TELLING[:2] and each.exception is None for each in attempt.deaths)
+    said = (line for line in attempt.agent.log.ending(_NEAR).lines if not _OF_SLURM.match(line))
+    return killed and not any(_TROUBLE.search(line) for line in said)
+
+
+def _ends_well(log: LogText) -> bool:
+    """Whether the last lines say so: what the scheduler ended was an earlier attempt, which was started again."""
+    said = [line for line in log.ending(2 * _END_LINES).lines if line.strip()]
+    return any(_WENT_WELL.search(line) for line in said[-_END_LINES:])
 
 
 def _worker_was_told(death: Death, attempt: Evidence) -> Hit | None:
@@ -104,7 +137,7 @@ def match_stop(attempt: Evidence) -> Finding | None:
 def match_launch(attempt: Evidence) -> Finding | None:
     """A log in which only the scheduler speaks of an end."""
     told = in_whole_log(attempt, _SCHEDULER)
-    if told is None or told.quote is None or attempt.deaths:
+    if told is None or told.quote is None or attempt.deaths or _ends_well(attempt.agent.log):
         return None
     return Finding(RULE, None, f"the scheduler killed the job: {told['what']}", (told.quote,), _look(told))
 

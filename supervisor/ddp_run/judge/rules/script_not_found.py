@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence, Quote
-from ddp_run.judge.signs import Sign, anywhere
+from ddp_run.judge.signs import Sign, anywhere, in_whole_log
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -48,7 +48,11 @@ _NO_PROGRAM = Sign(
     re.compile(r"\"(?P<path>[^\"\n]{1,400})\": executable file not found in \$PATH"),
 )
 """Docker's, Apptainer's and other runtimes' for a container's program (Go, os/exec)."""
-SIGNS: tuple[Sign, ...] = (_FILE, *_MODULE, _NOT_EXECUTABLE, _NO_PROGRAM)
+_EXECVE = Sign(
+    "execve(): ", re.compile(r"error: execve\(\): (?P<path>[^\n]{1,1000}): (?:No such file or directory|not found)")
+)
+"""slurmstepd's."""
+SIGNS: tuple[Sign, ...] = (_FILE, *_MODULE, _NOT_EXECUTABLE, _NO_PROGRAM, _EXECVE)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -60,6 +64,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is not None and hit.quote is not None:
         cause = f"program {hit['path']} not found in the container"
         return Finding(RULE, death.rank, cause, (hit.quote,), (f"command -v {hit['path']}   # inside the container",))
+    hit = in_whole_log(attempt, (_EXECVE,)) if attempt.logs_only and death.exception is None else None
+    if hit is not None and hit.quote is not None:
+        return _no_file(death, hit.quote, hit["path"] or "")
     hit = anywhere(death.stderr, _MODULE)
     if hit is None or hit.quote is None:
         return None
