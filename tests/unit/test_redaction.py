@@ -13,17 +13,17 @@ from tests.planted_secrets import AS_WORDS, BY_FORM, IN_TEXT, KEY_LINES, PRIVATE
 from tests.waiting import limit
 
 from ddp_run.record.events import ExceptionInfo, MonotonicNs, Rank, RankFailed
-from ddp_run.values import text_outline
+from ddp_run.values import redaction, text_outline
 from ddp_run.values.redaction import (
     REDACTED,
     is_secret,
     kinds_in,
-    redact,
     redact_lines,
     redact_mapping,
     redact_value,
     redact_words,
 )
+from ddp_run.values.redaction import cleaned as redact  # what goes wrong is to be seen here
 
 PLANTED = [*BY_FORM.values(), *(text for text, _secret in IN_TEXT.values()), "\n".join(KEY_LINES[:3])]
 LONG_OPTIONS = {name: words for name, (words, _secret) in AS_WORDS.items() if words[0] in ("--api-key", "--password")}
@@ -340,3 +340,12 @@ def test_hostile_text_is_read_once(piece: str) -> None:
     """A second or two at most; where the cost grew with the square of the length it would be many minutes."""
     text = "@" + piece * (200_000 // len(piece)) + "@"
     assert redact(text).count("\n") == text.count("\n")
+
+
+def test_a_text_that_cannot_be_cleaned_is_hidden_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(text: str) -> str:
+        raise IndexError(text)
+
+    monkeypatch.setattr(redaction, "cleaned", broken)
+    assert redaction.redact("one\ntwo") == f"{REDACTED}\n{REDACTED}"
+    assert redact_lines(("one", "two")) == (REDACTED, REDACTED)

@@ -20,6 +20,7 @@ from ddp_run.values.text_outline import Outline, one_byte_each
 
 __all__ = [
     "REDACTED",
+    "cleaned",
     "is_secret",
     "kinds_in",
     "redact",
@@ -37,18 +38,29 @@ _compiled = cache(re.compile)
 
 
 def redact(text: str) -> str:
-    """The text without secrets. It has as many lines as before; where nothing is hidden it is unchanged."""
+    """The text without secrets. It has as many lines as before; where nothing is hidden it is unchanged.
+
+    Never raises: whatever a text does to `cleaned` must not end a job, so such a text is hidden as a whole.
+    """
+    try:
+        return cleaned(text)
+    except Exception:
+        return "\n".join([REDACTED] * (text.count("\n") + 1))
+
+
+def cleaned(text: str) -> str:
+    """What `redact` gives, where nothing goes wrong."""
     if "\x1b[" in text:  # colours may stand within a token
         plain = re.sub(r"\x1b\[[\d;:]*m", "", text)
-        cleaned = _redact(plain)
-        return text if cleaned == plain else cleaned
+        without = _redact(plain)
+        return text if without == plain else without
     return _redact(text)
 
 
 def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """Lines of one text: a private key goes over many."""
-    cleaned = tuple(redact("\n".join(lines)).split("\n")) if lines else ()
-    return cleaned if len(cleaned) == len(lines) else tuple(map(redact, lines))
+    whole = tuple(redact("\n".join(lines)).split("\n")) if lines else ()
+    return whole if len(whole) == len(lines) else tuple(map(redact, lines))
 
 
 def kinds_in(text: str) -> tuple[str, ...]:
@@ -67,8 +79,8 @@ def _redact(text: str, found: list[str] | None = None) -> str:
     if "\\" not in text or ("\\n" not in text and "\\r" not in text and "\\t-" not in text):
         return _redact_lines(text, found)
     lines, ends = (parts := _split(text))[::2], parts[1::2]
-    cleaned = _redact_lines("\n".join(lines), found).split("\n")
-    return "".join(part for pair in zip(cleaned, [*ends, ""], strict=True) for part in pair)
+    done = _redact_lines("\n".join(lines), found).split("\n")
+    return "".join(part for pair in zip(done, [*ends, ""], strict=True) for part in pair)
 
 
 def _split(text: str) -> list[str]:
@@ -82,10 +94,10 @@ def _split(text: str) -> list[str]:
 
 def _redact_lines(text: str, found: list[str] | None) -> str:
     if "@" in text and "://" in text:
-        cleaned = without_users(text)
-        if found is not None and cleaned != text:
+        without = without_users(text)
+        if found is not None and without != text:
             found.append("user or password in a URL")
-        text = cleaned
+        text = without
     outline = Outline(text)
     text = without_forms(text, outline, found)
     hints = outline.words_in_any_case(_HINTS)
