@@ -272,3 +272,22 @@ def test_a_job_that_was_started_again_and_ended_well() -> None:
 def test_killed_behind_a_bar() -> None:
     found = explain("training:  14%|#3   | 3/22 [00:06<00:38,  2.02s/it]Killed\n")
     assert (found.outcome, found.cause, found.exit_code) == ("failed", "unknown", 137)
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("RuntimeError: Failed to import trl.trainer because of the following error (look up):", "import-error"),
+        ("RuntimeError: WandbCallback requires wandb to be installed. Run `pip install wandb`.", "import-error"),
+        ("ValueError: You need to have PEFT library installed in your environment.", "import-error"),
+        ("RuntimeError: The actor with name WorkerDict failed to import on the worker.", "import-error"),
+        ("OSError: Cannot find empty port in range: 7860-7860.", "port-in-use"),
+        ("RuntimeError: Invalid device string: 'cuda:0:0'", "invalid-device"),
+        ("OSError: Cannot save file into a non-existent directory: '/mnt/results'", "file-not-found"),
+        ("ValueError: Can't find a valid checkpoint at /mnt/saves/checkpoint-465", "file-not-found"),
+        ("ValueError: Expected input batch_size (41) to match target batch_size (96).", "python-exception"),
+    ],
+)
+def test_what_libraries_say_in_exceptions_of_general_classes(said: str, cause: str) -> None:
+    text = f'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in <module>\n    main()\n{said}\n'
+    assert explain(text).cause == cause

@@ -101,6 +101,14 @@ SIGNS: tuple[Sign, ...] = (
         re.compile(r"unable to open file: name = '(?P<path>[^']+)', errno = 2, error message"),
     ),
     Sign(
+        "non-existent directory: ",  # pandas
+        re.compile(rf"Cannot save file into a non-existent directory: {QUOTED_PATH}"),
+    ),
+    Sign(
+        "Can't find a valid checkpoint at ",  # transformers
+        re.compile(r"Can't find a valid checkpoint at (?P<path>\S{1,1000})"),
+    ),
+    Sign(
         "ile not found: ",
         re.compile(r"\b[Ff]ile not found: (?P<path>/[^\s:]{1,1000})"),
         frozenset({"OSError", "IOError", "RuntimeError", "ValueError"}),

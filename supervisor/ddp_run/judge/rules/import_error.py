@@ -28,6 +28,7 @@ RULE = Rule(
     unlike="loading",
 )
 _LIBRARY = frozenset({"OSError", "RuntimeError", "NotFoundError"})
+_OF_LIBRARIES = frozenset({"RuntimeError", "ValueError"})
 SIGNS: tuple[Sign, ...] = (
     Sign("ModuleNotFoundError", types=frozenset({"ModuleNotFoundError"})),
     Sign("PackageNotFoundError", types=frozenset({"PackageNotFoundError"})),
@@ -36,6 +37,12 @@ SIGNS: tuple[Sign, ...] = (
         Sign(words, re.compile(rf"(?<!\S)(?P<library>\S{{1,400}}\.so[\w.]{{0,40}}): {words}"), _LIBRARY)
         for words in ("cannot open shared object file", "undefined symbol")
     ),
+    # libraries' own words for what they could not import, in exceptions of other classes
+    Sign("Failed to import ", re.compile(r"Failed to import \S{1,200} because of the following error"), _LIBRARY),
+    Sign("to be installed. Run `pip install ", types=_OF_LIBRARIES),
+    Sign("library installed in your environment", types=_OF_LIBRARIES),
+    Sign("failed to import on the worker", types=_OF_LIBRARIES),
+    Sign("Could not load libtorchcodec", types=_OF_LIBRARIES),
 )
 _NAMED = re.compile(
     r"(?<!\S)(?P<library>\S{1,400}\.so[\w.]{0,40}): (?:cannot open shared object file|undefined symbol)"

@@ -42,6 +42,7 @@ _INTELS = (
     ),
 )
 SIGNS = (
+    Sign("Invalid device string: ", re.compile(r"Invalid device string: '(?P<device>[^'\n]{1,80})'")),
     Sign("invalid device ordinal", re.compile(r"(?<!Error 101: )invalid device ordinal")),
     Sign(
         "device < num_gpus",

@@ -29,6 +29,7 @@ RULE = Rule(
 SIGNS: tuple[Sign, ...] = (
     Sign("EADDRINUSE"),
     Sign("ddress already in use"),
+    Sign("Cannot find empty port in range"),  # gradio
     Sign("errno: 98", re.compile(r"errno: 98\b")),
     Sign("[Errno 98]"),
     Sign("[Errno 10048]"),
