@@ -64,6 +64,7 @@ def test_a_node_that_is_unfit_makes_all_unfit(cluster: Cluster, tmp_path: Path) 
     assert [each["value"] for each in findings(found[0], "data_on_ranks")] == ["rank 1 cannot read it"]
 
 
+@pytest.mark.alone  # all nodes share this host's CPUs: what else runs makes a pair slow
 @pytest.mark.parametrize(("nodes", "slow"), [(3, 1), (4, 3)])
 def test_the_slow_node_is_named(clusters: Callable[[int], Cluster], tmp_path: Path, nodes: int, slow: int) -> None:
     cluster = clusters(nodes)
@@ -77,6 +78,7 @@ def test_the_slow_node_is_named(clusters: Callable[[int], Cluster], tmp_path: Pa
     assert findings(found[1], "node_pairs") == []
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("one", "other", "rate"), [(1, 3, "200mbit"), (0, 2, "500kbit")])
 def test_the_slow_link_is_named(
     clusters: Callable[[int], Cluster], tmp_path: Path, one: int, other: int, rate: str

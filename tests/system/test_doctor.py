@@ -14,7 +14,7 @@ import pytest
 
 from tests.waiting import limit, wait_until
 
-from .conftest import DDP_RUN, carriers
+from .conftest import DDP_RUN, carriers, disposition
 
 
 def environ(folder: Path, **further: str) -> dict[str, str]:
@@ -96,13 +96,14 @@ def test_one_rank_and_a_folder_for_the_run(tmp_path: Path) -> None:
 )
 def test_interrupted(tmp_path: Path, signum: signal.Signals, code: int) -> None:
     """While its ranks start: they end with it, and nothing is left."""
-    process = subprocess.Popen(
-        [str(DDP_RUN), "doctor", "--nproc-per-node=2", "--log-dir=runs"],
-        cwd=tmp_path,
-        env=environ(tmp_path),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    with disposition(signum, signal.SIG_DFL):
+        process = subprocess.Popen(
+            [str(DDP_RUN), "doctor", "--nproc-per-node=2", "--log-dir=runs"],
+            cwd=tmp_path,
+            env=environ(tmp_path),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
     latest = tmp_path / "runs" / "latest"
     wait_until(lambda: (latest / "events.jsonl").exists() and carriers(latest.resolve().name), "the launch")
     process.send_signal(signum)
