@@ -61,6 +61,8 @@ _DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</tor
 _NO_HOST_HAS = 1 << 50
 """Bytes: who asks for more has computed a shape or read a length wrongly."""
 _LENGTH = ("print the shape and length of that allocation: one of them is wrong",)
+_CANCELLED = (Sign("CANCELLED AT "),)
+"""SLURM's."""
 _OF_THE_JOB = "a process of the job was killed for memory"
 _ADVICE = ("free -h; dmesg -T | grep -i 'killed process'", "try fewer DataLoader workers (num_workers) first")
 
@@ -80,8 +82,10 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """The agent itself was killed for memory; or a log in which only the scheduler or the kernel speaks of an end."""
+    """The agent itself was killed for memory; or a log in which only the scheduler speaks of an end."""
     if attempt.logs_only and not attempt.deaths:
+        if in_whole_log(attempt, _CANCELLED) is None:
+            return None
         quote = oom_text.told((attempt.agent.log, attempt.kernel))
         return None if quote is None else Finding(RULE, None, _OF_THE_JOB, (quote,), _ADVICE, "likely")
     if attempt.agent.code != -signal.SIGKILL or attempt.agent.killed_by_us or not attempt.cgroup_oom_kills:
