@@ -61,7 +61,8 @@ def test_what_a_retry_cannot_cure_is_made_on_no_node(cluster: Cluster, start_job
     assert len({outcome.code for outcome in outcomes}) == 1
 
 
-@pytest.mark.parametrize("node", [0, pytest.param(1, marks=pytest.mark.slow_system)])
+@pytest.mark.slow_system
+@pytest.mark.parametrize("node", [0, 1])
 def test_a_stop_between_attempts_stops_all(cluster: Cluster, start_job: StartJob, node: int) -> None:
     job = start_job(cluster, TRAIN, *FAILS, options=("--max-retries", 2))
     wait_until(lambda: "retrying" in job[node].console(), "the end of the first attempt")

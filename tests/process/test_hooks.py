@@ -197,7 +197,7 @@ def _slow(turns: str, steps: int) -> ParameterSet:
     ("turns", "steps"),
     [
         ("[[made(torch.optim.SGD), made(torch.optim.AdamW), made(Own)]] * 40", 120),
-        ("[[made(torch.optim.SGD), Ahead(made(torch.optim.SGD))]] * 40", 80),
+        _slow("[[made(torch.optim.SGD), Ahead(made(torch.optim.SGD))]] * 40", 80),
         _slow("[[Ahead(made(torch.optim.SGD)), made(torch.optim.SGD)]] * 40", 80),
         _slow("[[made(torch.optim.SGD)]] * 40 + [[Ahead(made(torch.optim.AdamW))]] * 40", 80),
         # its two inner steps of the first turn are not known to be that

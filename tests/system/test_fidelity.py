@@ -65,7 +65,7 @@ FORMS: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("form", cases(FORMS, ("script", "module")))
+@pytest.mark.parametrize("form", cases(FORMS, ("script",)))
 def test_a_rank_sees_what_it_sees_under_torchrun(tmp_path: Path, form: str) -> None:
     options, program = FORMS[form]
     _lay_out(tmp_path)

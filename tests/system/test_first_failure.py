@@ -14,7 +14,7 @@ import pytest
 
 from tests.waiting import wait_until
 
-from .conftest import TRAIN, Launcher
+from .conftest import TRAIN, Launcher, cases
 
 REPEAT = range(int(os.environ.get("DDP_RUN_REPEAT", "1")))
 
@@ -110,7 +110,7 @@ IN_ANOTHER_PROGRAM = {
 }
 
 
-@pytest.mark.parametrize("how", IN_ANOTHER_PROGRAM)
+@pytest.mark.parametrize("how", cases(IN_ANOTHER_PROGRAM, ("exec",)))
 def test_what_another_program_of_the_rank_raised_is_named_and_its_phase_is_not_claimed(ddp: Launcher, how: str) -> None:
     inner = ddp.script("import os\nif os.environ['RANK'] == '1':\n    raise KeyError('label')\n", "inner.py")
     outcome = ddp("--nproc-per-node", 2, ddp.script(IN_ANOTHER_PROGRAM[how]), inner)

@@ -25,17 +25,21 @@ def shown(outcome_folder: Path | None, rank: int = 0) -> dict[str, object]:
     return dict(json.loads(text))
 
 
-@pytest.mark.parametrize("words", [
-    ["--nproc_per_node=2", "{script}", "--lr", "1e-3"],
-    ["--nproc-per-node", "2", "--standalone", "{script}", "--lr", "1e-3"],
-    ["--nproc_per_node", "2", "--redirect=3", "{script}", "--lr", "1e-3"],
-    ["--nnodes=1:1", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "{script}",
-     "--lr", "1e-3"],
-    ["--nproc-per-node=2", "--no-python", "python3", "{script}", "--lr", "1e-3"],
-    ["--nproc-per-node=2", "--run-path", "{script}", "--lr", "1e-3"],
-    ["--nproc-per-node=2", "-m", "program", "--lr", "1e-3"],
-])  # fmt: skip
-def test_the_ways_to_name_a_program(ddp: Launcher, words: list[str]) -> None:
+WAYS = {
+    "script": ["--nproc_per_node=2", "{script}", "--lr", "1e-3"],
+    "standalone": ["--nproc-per-node", "2", "--standalone", "{script}", "--lr", "1e-3"],
+    "redirect": ["--nproc_per_node", "2", "--redirect=3", "{script}", "--lr", "1e-3"],
+    "c10d": ["--nnodes=1:1", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "{script}",
+             "--lr", "1e-3"],
+    "no-python": ["--nproc-per-node=2", "--no-python", "python3", "{script}", "--lr", "1e-3"],
+    "run-path": ["--nproc-per-node=2", "--run-path", "{script}", "--lr", "1e-3"],
+    "module": ["--nproc-per-node=2", "-m", "program", "--lr", "1e-3"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", cases(WAYS, ("script", "c10d", "module")))
+def test_the_ways_to_name_a_program(ddp: Launcher, way: str) -> None:
+    words = WAYS[way]
     script = ddp.script(SHOW)
     filled = [word.format(script=script) for word in words]
     outcome = ddp(*filled, env={"PYTHONPATH": str(ddp.cwd)})

@@ -9,7 +9,7 @@ import pytest
 
 from tests.ports import unused_port
 
-from .conftest import TRAIN, Launcher, assert_replay_agrees
+from .conftest import TRAIN, Launcher, assert_replay_agrees, cases
 
 # Fails in its first runs, as counted in a file per rank; writes the port it was given.
 FLAKY = """
@@ -53,6 +53,7 @@ def test_retries_end_when_they_are_used_up(ddp: Launcher) -> None:
     assert outcome.last_line["attempts"] == "2"
 
 
+@pytest.mark.slow_system
 def test_max_retries_from_the_plain_variable(ddp: Launcher) -> None:
     outcome = ddp(ddp.script(FLAKY), ddp.cwd / "count", 1, env={"MAX_RETRIES": "1"})
     assert outcome.code == 0
@@ -60,21 +61,23 @@ def test_max_retries_from_the_plain_variable(ddp: Launcher) -> None:
 
 
 HOPELESS = {
-    "import torch_of_tomorrow": "import-error",
-    "def broken(:": "syntax-or-usage",
-    "import argparse; argparse.ArgumentParser().parse_args(['--what'])": "bad-arguments",
-    "raise ValueError('the data are wrong')": "python-exception",
+    "import-error": "import torch_of_tomorrow",
+    "syntax-or-usage": "def broken(:",
+    "bad-arguments": "import argparse; argparse.ArgumentParser().parse_args(['--what'])",
+    "python-exception": "raise ValueError('the data are wrong')",
 }
 
 
-@pytest.mark.parametrize("program,cause", HOPELESS.items(), ids=HOPELESS.values())
-def test_what_no_retry_can_cure_is_not_retried(ddp: Launcher, program: str, cause: str) -> None:
+@pytest.mark.parametrize("cause", cases(HOPELESS, ("bad-arguments", "python-exception")))
+def test_what_no_retry_can_cure_is_not_retried(ddp: Launcher, cause: str) -> None:
+    program = HOPELESS[cause]
     outcome = ddp("--nproc-per-node", 2, "--max-retries", 3, ddp.script(program))
     assert outcome.verdict["cause"] == cause
     assert outcome.verdict["attempts"] == 1
     assert outcome.code == (2 if cause == "bad-arguments" else 1)
 
 
+@pytest.mark.slow_system
 def test_retry_always_tries_even_that(ddp: Launcher) -> None:
     outcome = ddp("--max-retries", 1, "--retry", "always", ddp.script("raise ValueError('the data are wrong')"))
     assert outcome.verdict["attempts"] == 2
@@ -125,7 +128,7 @@ def test_the_agents_own_restarts_work(ddp: Launcher) -> None:
     assert "rank 0 done" in (outcome.folder / "attempt_0/restart_1/rank_0/stdout.log").read_text()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow_system)])
 def test_a_stop_signal_between_attempts_starts_no_other(ddp: Launcher, signum: signal.Signals) -> None:
     running = ddp.start("--max-retries", 50, ddp.script(FLAKY), ddp.cwd / "count", 99)
     running.wait_for("AttemptEnded")

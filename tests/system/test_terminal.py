@@ -38,10 +38,10 @@ def terminal(columns: int) -> Iterator[int]:
     ("words", "env", "seen"),
     [
         ((), {}, "1 1 91 -"),
-        ((), {"TTY_COMPATIBLE": "0"}, "0 - 91 -"),
-        ((), {"COLUMNS": "50"}, "1 1 50 -"),
+        pytest.param((), {"TTY_COMPATIBLE": "0"}, "0 - 91 -", marks=pytest.mark.slow_system),
+        pytest.param((), {"COLUMNS": "50"}, "1 1 50 -", marks=pytest.mark.slow_system),
         (("--console", "none"), {}, "- - - -"),
-        (("--redirects", "3"), {}, "- - - -"),
+        pytest.param(("--redirects", "3"), {}, "- - - -", marks=pytest.mark.slow_system),
     ],
 )
 def test_ranks_are_told_of_the_terminal(ddp: Launcher, words: tuple[str, ...], env: dict[str, str], seen: str) -> None:
