@@ -115,6 +115,12 @@ def _named() -> dict[str, tuple[str, str]]:
         "Dockerfile": kind("ENV WANDB_API_KEY {}", _of(HEX, 40)),
         "sentence": kind("your API key is {}, keep it", _of(ALNUM, 24)),
         "shell's trace": kind("+ wandb login {}", _of(HEX, 40)),
+        "traced curl": kind("+ curl -sS -u me:{} https://host/x", _of(ALNUM, 9)),
+        "traced curl with quotes": kind("+ curl --user 'me:{}' https://host/x", "two words " + _of(ALNUM, 5)),
+        "traced mysql": kind("+ mysql -h db -P 3306 -uroot -p{} runs", _of(ALNUM, 9)),
+        "traced sshpass": kind("+ sshpass -p {} ssh host", _of(ALNUM, 9)),
+        "traced redis-cli": kind("+ redis-cli -h cache -a {} ping", _of(ALNUM, 9)),
+        "traced docker login": kind("+ docker login -u me -p {} registry.host", _of(ALNUM, 9)),
         "kubeconfig": kind(
             "client-key-data: {}",
             base64.b64encode(b"-----BEGIN RSA " + b"PRIVATE KEY-----" + _RANDOM.randbytes(99)).decode(),

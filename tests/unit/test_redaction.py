@@ -233,6 +233,8 @@ def test_values_of_events() -> None:
         "secrets.json: not found; /app/credentials.py:12: error; password_utils.py:15 in login",
         "cache key: fdab836ed7e6dc881de23001b3f786850, cache_key=3f786850e387550fdab836ed7e6dc881de23001b",
         "s3_key=data/train/shard-0001.tar object_key: runs/2026/a1b2c3d4e5f60718",
+        "+ curl -u me -o x https://host:8080/y; mysql -p runs; sshpass -f file ssh -p 2222 host; mkdir -p /data/x",
+        "curl: (6) Could not resolve host: pypi.org; mysql-connector -pip; docker login --password-stdin",
         "['train.py', '--password', '--lr', '0.1'] ['--tokenizer', 'gpt2', '--key', 'loss'] {'token', 'Qx81kdl0'}",
     ],
 )  # fmt: skip
@@ -333,7 +335,8 @@ def test_a_key_behind_a_name_is_hidden_whole() -> None:
     ["eyJ", "key", "token=", "x_key=", "x_key=!", "token: ", "://", "://u:p", "://u@", "password='", 'token": \\"', "a",
      "hf_", "SG.", "sk-", "sk-Aa1", "AKIA", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "Aa0", "-", "=",
      "Bearer ", "Cookie: ", "api key ", "--pass ", "@a.", "\x1b[", "github_pat_", "xoxb-", "password=,", "token=a,",
-     "x_key='", "://a:b/", "://@:", 'token="none" ', "Aa0+/", "\\\\", "\\\\n", "\\\\t-", "--token', '"]
+     "x_key='", "://a:b/", "://@:", 'token="none" ', "curl -u a:", "curl ", "mysql -p'", "redis-cli -a ",
+     "Aa0+/", "\\\\", "\\\\n", "\\\\t-", "--token', '"]
 )  # fmt: skip
 @pytest.mark.timeout(limit(60))
 def test_hostile_text_is_read_once(piece: str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeVar, cast
 
+from ddp_run.values.secret_commands import PROGRAMS, without_passwords
 from ddp_run.values.secret_forms import REDACTED, without_forms
 from ddp_run.values.secret_names import Grade, grade_of, hides, is_made_up, is_secret
 from ddp_run.values.secret_urls import without_users
@@ -99,6 +100,9 @@ def _redact_lines(text: str, found: list[str] | None) -> str:
             found.append("user or password in a URL")
         text = without
     outline = Outline(text)
+    programs = outline.words(PROGRAMS)
+    if programs:
+        text = without_passwords(text, programs, found)
     text = without_forms(text, outline, found)
     hints = outline.words_in_any_case(_HINTS)
     return _without_named(text, hints, found) if hints else text
