@@ -33,7 +33,7 @@ class Job:
     options: tuple[str, ...] = ()
     ranks: int = 2
     stop: signal.Signals | None = None
-    """Sent to ddp-run when `until` was printed by a rank, or the event `until` was journalled."""
+    """Sent to ddp-run when `until` was printed by every rank, or the event `until` was journalled."""
     until: str = ""
     within: tuple[str, ...] = ()
     """Words before ddp-run."""
