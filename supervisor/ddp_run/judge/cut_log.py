@@ -44,6 +44,7 @@ _BEFORE, _AFTER = 3, 9
 _ABORTS = re.compile(
     r"terminate called|Fatal Python error: (?!Seg)|double free|free\(\): |stack smashing|\*\*\* SIGABRT received at "
 )
+_KERNELS_CRASH = re.compile(r"\]: segfault at [0-9a-f]|traps: [^\n]{1,60} general protection")
 _PROGRESS = 3
 """Lines of one form, numbers aside, that a program writes as it goes on."""
 _BARS = 3
@@ -310,7 +311,7 @@ def _codes(line: str) -> Iterator[int | None]:
     yield None
     if any(sign.search(line) for sign in oom_text.SIGNS):
         yield -signal.SIGKILL
-    if "Segmentation fault" in line or "*** SIGSEGV received at " in line:
+    if "Segmentation fault" in line or "*** SIGSEGV received at " in line or _KERNELS_CRASH.search(line):
         yield -signal.SIGSEGV
     if _ABORTS.search(line):
         yield -signal.SIGABRT

@@ -32,7 +32,21 @@ _COUNTS = (
     Sign("oom_events_total", re.compile(r"oom_events_total(?:\{[^}]{0,400}\})? (?P<count>\d{1,9})\b")),
 )
 """Counters of a cgroup or host: they go on from one job to the next."""
+_SCHEDULERS = (
+    Sign(
+        "exceeded memory limit",
+        re.compile(r"(?:Step|Job) \S{1,100} exceeded memory limit \([^)]{0,100}\), being killed"),
+    ),
+    Sign("exceeded virtual memory limit", re.compile(r"(?:Step|Job) \S{1,100} exceeded virtual memory limit")),
+    Sign("PBS: job killed: ", re.compile(r"PBS: job killed: v?mem \d{1,18}\w{0,9} exceeded limit")),
+    Sign("TERM_MEMLIMIT"),
+    Sign("TERM_SWAP"),
+    Sign("exceeds job hard limit ", re.compile(r"exceeds job hard limit \"[hs]_(?:vmem|rss|data)\"")),  # Grid Engine
+    Sign("gone over", re.compile(r"Job has gone over (?:cgroup )?memory limit of ")),  # HTCondor
+)
+"""A scheduler's word that it ends a job for its memory."""
 _TOLD = (
+    *_SCHEDULERS,
     Sign("invoked oom-killer", re.compile(r"\w invoked oom-killer: ")),
     # not Ray's guess, which is the same at every end of a worker
     Sign("killed by the OOM killer", re.compile(r"(?<!\(1\) the process was )killed by the OOM killer")),
@@ -48,13 +62,17 @@ _TOLD = (
     Sign("oom_kill event", re.compile(r"Detected \d+ oom_kill events? in")),
     Sign("oom-kill event", re.compile(r"Detected \d+ oom-kill event(?:\(s\)|s)? in")),
     Sign("killed by the cgroup out-of-memory handler"),
-    Sign(
-        "exceeded memory limit",
-        re.compile(r"(?:Step|Job) \S{1,100} exceeded memory limit \([^)]{0,100}\), being killed"),
-    ),
     Sign("OOMKilled", re.compile(r"\bOOMKilled\b(?!\"?\s*[:=]\s*[\"']?[Ff]alse)")),
-    Sign("PBS: job killed: ", re.compile(r"PBS: job killed: v?mem \d{1,18}\w{0,9} exceeded limit")),
-    Sign("TERM_MEMLIMIT"),
+    Sign("The node was low on resource: memory"),
+    Sign("container init was OOM-killed"),
+    Sign("ran out-of-memory", re.compile(r"replica \S{1,80}(?: \d{1,6})? ran out-of-memory and exited")),  # Vertex AI
+    Sign("Replicas low on memory: "),
+    Sign("crashed after using all available RAM"),  # Colab, Kaggle
+    Sign("tried to allocate more memory than is available"),
+    Sign("due to memory used", re.compile(r"systemd-oomd\S{0,20} Killed \S{1,400} due to memory used")),
+    Sign(
+        "Memory cgroup out of memory: killed ", re.compile(r"Memory cgroup out of memory: killed \d{1,9} tasks?")
+    ),  # Flux
     Sign("OUT_OF_MEMORY", re.compile(r"(?<![\w.])OUT_OF_MEMORY\b")),
     Sign("earlyoom[", re.compile(r"earlyoom\[\d+\]: sending SIG(?:KILL|TERM) to process")),
 )
@@ -67,6 +85,12 @@ def named(log: LogText, pid: int | None) -> Quote | None:
         return None
     found = [hit.quote for sign in _NAMED[:3] for hit in every(log, sign) if hit["pid"] == str(pid)]
     return found[0] if found else None
+
+
+def by_scheduler(log: LogText) -> Quote | None:
+    """The last line in which a scheduler says that it ends a job for its memory, by whatever signal."""
+    found = [hit.quote for sign in _SCHEDULERS for hit in every(log, sign)]
+    return found[-1] if found else None
 
 
 def told(logs: Iterable[LogText]) -> Quote | None:

@@ -91,6 +91,8 @@ def _cut(line: str, following: str, width: int) -> str | None:
     """What stood between two lines that a terminal cut at its last column; null where it did not."""
     if not following.strip() or _NAMED.match(following):
         return None
+    if form_of(line) == form_of(following):
+        return None  # lines of progress, which are as long as each other
     return "" if len(line) == width else " " if len(line) == width - 1 else None
 
 

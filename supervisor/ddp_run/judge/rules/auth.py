@@ -82,6 +82,16 @@ SIGNS: tuple[Sign, ...] = (
     Sign("does not have storage.objects.", re.compile(r"does not have storage\.objects\.\w+ access")),
     Sign("AuthorizationPermissionMismatch"),
     Sign("DefaultAzureCredential failed to retrieve a token"),
+    # registries of containers, Kubernetes
+    Sign("pull access denied for ", re.compile(r"pull access denied for \S{1,300}")),
+    Sign("requested access to the resource is denied"),
+    Sign("unauthorized: authentication required"),
+    Sign(
+        "returned error code: 40",
+        re.compile(r"URL (?P<url>https?://\S{1,400}) returned error code: (?P<status>40[13])\b"),
+    ),
+    Sign("unexpected status", re.compile(r"unexpected status(?: code \S{1,400})?: (?P<status>40[13]) ")),
+    Sign("Error from server (Forbidden): "),
     # git
     Sign("fatal: Authentication failed for", re.compile(rf"fatal: Authentication failed for '(?:{URL})?")),
 )

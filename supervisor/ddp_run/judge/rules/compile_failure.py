@@ -26,6 +26,7 @@ from dataclasses import replace
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.gpu_text import ended_by_gpu
 from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.start_text import BUILDS, said_last
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.record.events import Rank
 
@@ -69,7 +70,7 @@ _IN_SOURCE = Sign(
     ),
 )
 """What gcc, clang and nvcc say of a line of C++ or CUDA; OpenCV's own has a number: `error: (-215:Assertion…`."""
-SIGNS = (
+_SAID = (
     _MISSING,
     _EXTENSION,
     _HOME,
@@ -103,12 +104,13 @@ SIGNS = (
     Sign("InternalTorchDynamoError", types=frozenset({"InternalTorchDynamoError"})),
     Sign("torch._dynamo.exc.Unsupported", types=frozenset({"Unsupported"})),
 )
+SIGNS = (*_SAID, *BUILDS)
 _FIRST_ERROR = re.compile(r"(?:\bfatal )?\berror: (?!subprocess|command)|^nvcc fatal|: error #?\d*: ")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """What ended the rank is a compiler's failure."""
-    hit = ended_by_gpu(death, SIGNS)
+    hit = ended_by_gpu(death, _SAID) or said_last(death, BUILDS)
     if hit is None:
         return None
     error = _compilers_error(death) if hit.sign not in (_MISSING, _HOME, _VERSION, _TRITON) else None

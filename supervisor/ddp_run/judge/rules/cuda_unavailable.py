@@ -115,6 +115,20 @@ SIGNS = (
     Sign("allocated_bytes.all.current", types=frozenset({"KeyError"})),  # torch.cuda.memory_summary()
     Sign("0 active drivers ([])"),
     Sign("Failed to infer device type", types=_RAISED),
+    # container runtimes, kubelet
+    Sign(
+        "nvidia-container-cli: initialization error: ",
+        re.compile(r"nvidia-container-cli: initialization error: (?!nvml error: driver/library)"),
+    ),
+    Sign("with capabilities: [[gpu"),
+    Sign("unresolvable CDI devices "),
+    Sign('no runtime for "nvidia" is configured'),
+    Sign("invalid runtime name: nvidia"),
+    Sign("Unknown runtime specified nvidia"),
+    Sign(
+        "number of devices unavailable for ",
+        re.compile(r"requested number of devices unavailable for [a-z.]{1,40}/gpu"),
+    ),
     *_LIBRARY,
     *_BUILT_WITHOUT,
     _NO_KERNELS,

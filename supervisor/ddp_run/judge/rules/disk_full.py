@@ -21,7 +21,8 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import chain
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception
+from ddp_run.judge.start_text import FULL, said_last
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -55,7 +56,7 @@ _TORN = (
     Sign("Could not write all requested bytes"),
     Sign(_POSITION, re.compile(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+")),
 )
-SIGNS: tuple[Sign, ...] = (*_FULL, *_TORN)
+SIGNS: tuple[Sign, ...] = (*_FULL, *_TORN, *FULL)
 _SHARED_MEMORY = re.compile(r"/dev/shm|</torch_|</?psm_|shared memory|SemLock\(|multiprocessing/synchronize\.py")  # noqa: S108
 
 
@@ -63,7 +64,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """A write that the disk refused; one that only came out short is most likely the same."""
     if death.killed_without_exception and death.code != -signal.SIGABRT:
         return None  # another signal ended it: what it printed before was not the end
-    hit = ended_by(death, _FULL)
+    hit = ended_by(death, _FULL) or in_exception(death, FULL) or said_last(death, FULL)
     if hit is not None:
         if _SHARED_MEMORY.search(_context(hit)):
             return None

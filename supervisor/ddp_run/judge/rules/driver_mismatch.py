@@ -45,6 +45,11 @@ _NVML = Sign("RM has detected an NVML/RM version mismatch")
 _COMBINATION = Sign("system has unsupported display driver")
 _FORWARD = Sign("forward compatibility was attempted on non supported")
 _SHORT = Sign("CUDA driver version is insufficient for CUDA runtime version")
+_NEEDS = Sign(
+    "unsatisfied condition: cuda", re.compile(r"unsatisfied condition: (?P<need>cuda ?[>=<]{1,2} ?[\d.]{1,9})")
+)
+_IN_CONTAINER = Sign("nvml error: driver/library version mismatch")
+_OF_KERNEL = Sign("NVRM: API mismatch")
 SIGNS = (
     _TOO_OLD,
     _SHORT,
@@ -53,7 +58,12 @@ SIGNS = (
     _COMBINATION,
     _FORWARD,
     Sign("PTX was compiled with an unsupported toolchain"),
+    _NEEDS,
+    _IN_CONTAINER,
+    _OF_KERNEL,
 )
+
+_MIXED = (_LIBRARY, _NVML, _IN_CONTAINER, _OF_KERNEL)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -69,7 +79,9 @@ def _why(hit: Hit) -> str:
         return f"the NVIDIA driver is older than this torch needs{serves}"
     if hit.sign is _SHORT:
         return "the NVIDIA driver is older than this CUDA runtime needs"
-    if hit.sign in (_LIBRARY, _NVML):
+    if hit.sign is _NEEDS:
+        return f"the container image needs {hit['need']}, which the NVIDIA driver does not support"
+    if hit.sign in _MIXED:
         return "the NVIDIA driver's kernel module and libraries have different versions"
     if hit.sign is _COMBINATION:
         return "the CUDA driver library and the host's kernel module are incompatible (error 803)"
@@ -79,7 +91,7 @@ def _why(hit: Hit) -> str:
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:
-    if hit.sign in (_LIBRARY, _NVML):
+    if hit.sign in _MIXED:
         return ("cat /proc/driver/nvidia/version; nvidia-smi   # they differ until the host is rebooted",)
     if hit.sign in (_COMBINATION, _FORWARD):
         return (

@@ -21,6 +21,7 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by
+from ddp_run.judge.start_text import FAULTY, said_last
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -49,7 +50,7 @@ _EIO = "Input/output error"
 _LOCKED = "unable to lock file, errno = "
 # A socket that is not connected gives the same errno: only what the class says of a file counts.
 _TYPES = frozenset({"OSError", "IOError", "HfHubHTTPError", "SafetensorError", "RuntimeError", "BlockingIOError"})
-SIGNS: tuple[Sign, ...] = (
+_RAISED: tuple[Sign, ...] = (
     *(Sign(words, re.compile(rf"\[Errno \d+\] (?P<what>{re.escape(words)}){_QUOTED}"), _TYPES) for words in _ERRORS),
     *(Sign(words, re.compile(rf"(?P<what>{re.escape(words)}) \(os error \d+\)")) for words in _ERRORS),
     *(
@@ -58,6 +59,7 @@ SIGNS: tuple[Sign, ...] = (
     ),
     Sign(_LOCKED, re.compile(r"unable to lock file, errno = \d+, error message = '(?P<what>[^']+)'")),
 )
+SIGNS = (*_RAISED, *FAULTY)
 _PRINTING = re.compile(r"\bprint\(|\b(?:sys\.)?std(?:out|err)\b|\btqdm\b|fp_write\(|\.emit\(|self\.flush\(\)")
 _SOCKET = re.compile(r"/socket\.py|/ssl\.py|/asyncio/|\.(?:recv|send|sendall|connect|shutdown|getpeername)\(")
 
@@ -66,7 +68,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """An error number that only a file system, a disk or a file server gives."""
     if death.killed_without_exception and death.code != -signal.SIGABRT:
         return None  # another signal ended it: what it printed before was not the end
-    hit = ended_by(death, SIGNS)
+    hit = ended_by(death, _RAISED) or said_last(death, FAULTY)
     if hit is None or _of_socket(hit):
         return None
     if hit.sign.words == _EIO and hit["path"] is None and _printing(hit):

@@ -48,6 +48,9 @@ _REFUSED = (
     Sign("memory allocation of ", re.compile(r"memory allocation of (?P<bytes>\d{1,20}) bytes failed")),
     Sign("std::bad_alloc"),
     Sign("due to the node running low on memory"),  # Ray's memory monitor
+    Sign("killed by YARN for exceeding", re.compile(r"killed by YARN for exceeding [a-z ]{0,20}memory limits")),
+    Sign("(state: OUT_OF_MEMORY)", types=frozenset({"UncompletedJobError"})),  # submitit's
+    Sign("Please use an instance type with more memory", types=frozenset({"UnexpectedStatusException"})),  # SageMaker's
     Sign("Cannot allocate memory", re.compile(r"(?<!error )Cannot allocate memory")),
     Sign("MemoryError", re.compile(r"MemoryError\b"), _MEMORY_ERRORS),
 )
@@ -61,6 +64,7 @@ _DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</tor
 _NO_HOST_HAS = 1 << 50
 """Bytes: who asks for more has computed a shape or read a length wrongly."""
 _LENGTH = ("print the shape and length of that allocation: one of them is wrong",)
+_ASKED_TO_END = (-signal.SIGTERM, -signal.SIGINT, 137, 143)
 _CANCELLED = (Sign("CANCELLED AT "),)
 """SLURM's."""
 _OF_THE_JOB = "a process of the job was killed for memory"
@@ -71,6 +75,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """A SIGKILL that somebody says was for memory, or an allocation of CPU memory that was refused."""
     if death.code == -signal.SIGKILL and signal.SIGKILL not in death.signals_sent:
         return _killed(death, attempt)
+    if death.code in _ASKED_TO_END and death.exception is None and attempt.logs_only:
+        quote = oom_text.by_scheduler(attempt.agent.log)
+        return None if quote is None else _by_scheduler(death, quote)
     if death.exception is None and death.code not in (None, -signal.SIGABRT):
         return None
     if ended_by(death, (_WORKER,)) is not None:
@@ -91,6 +98,10 @@ def match_launch(attempt: Evidence) -> Finding | None:
     if attempt.agent.code != -signal.SIGKILL or attempt.agent.killed_by_us or not attempt.cgroup_oom_kills:
         return None
     return Finding(RULE, None, "the kernel killed torch's agent: out of memory", (), _ADVICE, "likely")
+
+
+def _by_scheduler(death: Death, quote: Quote) -> Finding:
+    return Finding(RULE, death.rank, f"the scheduler killed the job for its memory: {quote.text.strip()[:120]}", (quote,), _ADVICE)
 
 
 def _killed(death: Death, attempt: Evidence) -> Finding | None:

@@ -16,6 +16,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, in_exception
+from ddp_run.judge.start_text import NO_LIBRARY, said_last
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -29,7 +30,7 @@ RULE = Rule(
 )
 _LIBRARY = frozenset({"OSError", "RuntimeError", "NotFoundError"})
 _OF_LIBRARIES = frozenset({"RuntimeError", "ValueError"})
-SIGNS: tuple[Sign, ...] = (
+_RAISED: tuple[Sign, ...] = (
     Sign("ModuleNotFoundError", types=frozenset({"ModuleNotFoundError"})),
     Sign("PackageNotFoundError", types=frozenset({"PackageNotFoundError"})),
     Sign("ImportError", types=frozenset({"ImportError"})),
@@ -44,6 +45,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign("failed to import on the worker", types=_OF_LIBRARIES),
     Sign("Could not load libtorchcodec", types=_OF_LIBRARIES),
 )
+SIGNS = (*_RAISED, *NO_LIBRARY)
 _NAMED = re.compile(
     r"(?<!\S)(?P<library>\S{1,400}\.so[\w.]{0,40}): (?:cannot open shared object file|undefined symbol)"
 )
@@ -52,7 +54,11 @@ _MODULE = re.compile(r"(?:No module named '|No package metadata was found for )(
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """An import or a dynamic library that failed and ended the rank."""
-    hit = in_exception(death, SIGNS)
+    hit = said_last(death, NO_LIBRARY)
+    if hit is not None:
+        cause = f"the program to start lacks a library: {hit['library']}"
+        return hit.finding(RULE, death, cause, _advice(hit.text, hit.match))
+    hit = in_exception(death, _RAISED)
     if hit is None or not _ended_the_rank(death, hit):
         return None
     raised = hit.exception

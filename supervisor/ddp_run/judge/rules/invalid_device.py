@@ -50,6 +50,7 @@ SIGNS = (
     ),
     Sign("Invalid device id", types=frozenset({"AssertionError"})),
     Sign("Invalid device argument", re.compile(r"Invalid device argument\s*:? ?(?P<device>\d+)?")),
+    Sign("nvidia-container-cli: device error: "),
     *_INTELS,
     Sign(
         "device_count() is",

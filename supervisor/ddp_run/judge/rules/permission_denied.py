@@ -19,6 +19,7 @@ import shlex
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_whole_log
+from ddp_run.judge.start_text import DENIED, said_last
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -36,7 +37,7 @@ _SCRIPT = Sign(
 _AGENTS = Sign("PermissionError", re.compile(rf"PermissionError: \[Errno \d+\] (?P<what>[^:\n]+): {QUOTED_PATH}"))
 _AGENTS_FRAME = re.compile(r"torch/distributed/(?:elastic|launcher|run\.py)")
 _FRAMES = 16
-SIGNS: tuple[Sign, ...] = (
+_RAISED: tuple[Sign, ...] = (
     Sign(
         "PermissionError",
         re.compile(
@@ -61,16 +62,16 @@ _CONTAINER = Sign(
     ),
 )
 """What SLURM's plugin for containers shows of enroot, which makes the image before any rank starts."""
-SIGNS += (_CONTAINER,)
+SIGNS = (*_RAISED, _CONTAINER, *DENIED)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """A refusal that ended the rank."""
     if death.killed_without_exception:
         return None  # a signal ended it: what it printed before was not the end
-    hit = ended_by(death, SIGNS)
+    hit = ended_by(death, _RAISED)
     if hit is None and death.exception is None:
-        hit = in_whole_log(attempt, (_CONTAINER,))
+        hit = in_whole_log(attempt, (_CONTAINER,)) or said_last(death, DENIED)
     if hit is None:
         return None
     after = hit.exception is not None and death.exception is not None and hit.exception.type != death.exception.type
@@ -100,16 +101,17 @@ def match_launch(attempt: Evidence) -> Finding | None:
 def _cause(who: str, hit: Hit) -> str:
     if hit["address"]:
         return f"{who} cannot listen on {hit['address']}: ports below 1024 require root"
-    if hit["path"] is None:
+    path = hit["path"] or hit["file"]
+    if path is None:
         raised = hit.exception
         said = hit.text if raised is None else f"{raised.type}: {raised.message}".partition("\n")[0]
         return f"{who} was denied access: {said[:160]}"
     where = hit.exception.where if hit.exception is not None else ""
-    return f"{who} was denied access to {hit['path']}{where}"
+    return f"{who} was denied access to {path}{where}"
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:
-    path = hit["path"]
+    path = hit["path"] or hit["file"]
     if hit["address"]:
         return ("ddp-run train.py   # without --master-port: picks a free port above 1024",)
     if path is None:

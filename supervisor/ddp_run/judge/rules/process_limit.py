@@ -18,7 +18,8 @@ import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Sign, anywhere, ended_by, in_last_words
+from ddp_run.judge.signs import Sign, anywhere, ended_by, in_last_words, in_whole_log
+from ddp_run.judge.start_text import said_last
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -46,7 +47,8 @@ SIGNS: tuple[Sign, ...] = (
 _FORK = Sign(_AGAIN, types=frozenset({"BlockingIOError", "OSError"}))
 _FORKED = re.compile(r"in _execute_child|_fork_exec|popen_(?:fork|spawn_posix|forkserver)\.py|os\.fork|forkserver\.py")
 _REJECTED = Sign("fork rejected by pids controller")
-SIGNS += (_FORK, _REJECTED)
+_OF_LSF = Sign("TERM_", re.compile(r"TERM_(?:THREAD|PROCESS)LIMIT: "))
+SIGNS += (_FORK, _REJECTED, _OF_LSF)
 
 
 def _follows(death: Death) -> bool:
@@ -58,8 +60,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """The kernel's refusal in the words of Python, of OpenMP, BLAS, C++ and Rust."""
     if death.exception is None and death.code in (-signal.SIGKILL, -signal.SIGTERM):
         return None
-    signs = [sign for sign in SIGNS if sign not in (_FORK, _REJECTED)]
-    hit = ended_by(death, signs)
+    signs = [sign for sign in SIGNS if sign not in (_FORK, _REJECTED, _OF_LSF)]
+    hit = ended_by(death, signs) or (in_whole_log(attempt, (_OF_LSF,)) if death.exception is None else None)
+    hit = hit or said_last(death, (_REJECTED,))
     if hit is None and _follows(death):
         hit = in_last_words(death, signs)
     if hit is None:

@@ -13,9 +13,11 @@ the package.
 from __future__ import annotations
 
 import re
+import shlex
 
 from ddp_run.evidence.model import Death, Evidence, Quote
-from ddp_run.judge.signs import Sign, anywhere, in_whole_log
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_whole_log
+from ddp_run.judge.start_text import NO_PROGRAM, said_last
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -52,7 +54,7 @@ _EXECVE = Sign(
     "execve(): ", re.compile(r"error: execve\(\): (?P<path>[^\n]{1,1000}): (?:No such file or directory|not found)")
 )
 """slurmstepd's."""
-SIGNS: tuple[Sign, ...] = (_FILE, *_MODULE, _NOT_EXECUTABLE, _NO_PROGRAM, _EXECVE)
+SIGNS: tuple[Sign, ...] = (_FILE, *_MODULE, _NOT_EXECUTABLE, _NO_PROGRAM, _EXECVE, *NO_PROGRAM)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -69,7 +71,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return _no_file(death, hit.quote, hit["path"] or "")
     hit = anywhere(death.stderr, _MODULE)
     if hit is None or hit.quote is None:
-        return None
+        return _no_command(death, said_last(death, NO_PROGRAM))
     module = hit["module"]
     return Finding(
         RULE,
@@ -91,6 +93,17 @@ def match_launch(attempt: Evidence) -> Finding | None:
             cause = f"program {hit['path']} not found"
             return Finding(RULE, None, cause, (attempt.agent.log.quote(index),), (f"ls -l {hit['path']}",))
     return None
+
+
+def _no_command(death: Death, hit: Hit | None) -> Finding | None:
+    if hit is None:
+        return None
+    name = hit["path"] or next(filter(None, hit.match.groupdict().values()), None)
+    cause = f"program {name} not found" if name else "the program to start was not found"
+    advice = (
+        f"command -v {shlex.quote(name)}   # in the job's own environment: modules, container, venv" if name else ""
+    )
+    return hit.finding(RULE, death, cause, (advice,) if advice else ())
 
 
 def _no_file(death: Death, quote: Quote, path: str) -> Finding:

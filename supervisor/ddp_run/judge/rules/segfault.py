@@ -38,7 +38,12 @@ _CAUGHT = (
     Sign("Segmentation fault", re.compile(r"^Segmentation fault\s*$|Segmentation fault \(core dumped\)")),  # a shell's
     Sign("*** SIGSEGV received at time="),  # absl's failure handler, which Ray installs
 )
-SIGNS: tuple[Sign, ...] = (_FATAL, *_CAUGHT)
+_KERNELS = (
+    Sign("segfault at ", re.compile(r"\w\[\d{1,9}\]: segfault at [0-9a-f]{1,16} ip ")),
+    Sign("general protection", re.compile(r"traps: [^\n]{1,40}\[\d{1,9}\] general protection")),
+)
+"""In a log that shows nothing else."""
+SIGNS: tuple[Sign, ...] = (_FATAL, *_CAUGHT, *_KERNELS)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:

@@ -89,7 +89,11 @@ _NCCLS = (
 )
 _SPACE = Sign("No space left on device", types=frozenset({"OSError"}))
 _SHARED = re.compile(r"/multiprocessing/(?:synchronize|shared_memory|heap|context)\.py")
-_OWN = (*_TORCHS, *_FILES, *_NCCLS, _WORKER, _HANDLER)
+_EVICTED = Sign(
+    "exceeds the limit", re.compile(r"Usage of EmptyDir volume \"(?P<file>\w{0,40}shm\w{0,40})\" exceeds the limit")
+)
+"""kubelet's: the volume that stands for /dev/shm."""
+_OWN = (*_TORCHS, *_FILES, *_NCCLS, _WORKER, _HANDLER, _EVICTED)
 SIGNS = (*_OWN, _SIGNALLED, _LEFT, _SPACE)
 _ON_A_FULL_SHM = (
     "df -h /dev/shm; ls -la /dev/shm   # in the job's container; files of killed jobs remain there",

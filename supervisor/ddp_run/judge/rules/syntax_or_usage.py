@@ -16,7 +16,8 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_whole_log
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_whole_log
+from ddp_run.judge.start_text import SYNTAX, said_last
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -49,7 +50,15 @@ _BAD_VALUE = tuple(
         "The hostname of the rendezvous endpoint",
     )
 )
-SIGNS: tuple[Sign, ...] = (*_PARSE, _PYTHON_AS_SCRIPT, *_REFUSED, *_BAD_VALUE)
+_CONDA = (
+    Sign("Run 'conda init' before", re.compile(r"(?P<what>Run 'conda init' before 'conda activate')")),
+    Sign(
+        "Your shell has not been properly",
+        re.compile(r"(?P<what>Your shell has not been properly configured to use '\w{1,40} activate')"),
+    ),
+)
+"""conda's and mamba's, whose errors look like exceptions."""
+SIGNS: tuple[Sign, ...] = (*_PARSE, _PYTHON_AS_SCRIPT, *_REFUSED, *_BAD_VALUE, *SYNTAX, *_CONDA)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -68,7 +77,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         )
     hit = anywhere(death.stderr, (_PYTHON_AS_SCRIPT,))
     if hit is None or hit.quote is None:
-        return None
+        hit = said_last(death, SYNTAX) or in_exception(death, _CONDA)
+        said = f"the shell rejected the script: {hit['what']}" if hit is not None else ""
+        return None if hit is None else hit.finding(RULE, death, said)
     word = (hit["word"] or "").strip()
     said = f"`{word}` was taken for the script" if word else "a blank argument was taken for the script"
     return Finding(RULE, death.rank, said, (hit.quote,), ("name the script itself: ddp-run [OPTIONS] train.py [ARGS]",))

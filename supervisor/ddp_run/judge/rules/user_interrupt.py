@@ -36,7 +36,8 @@ _HANDLED = Sign(
     ),
 )
 """What trainers say of one that they caught."""
-_TOLD = (_SHUTTING_DOWN, _HANDLED)
+_OF_SRUN = Sign("srun: sending Ctrl-C to ")
+_TOLD = (_SHUTTING_DOWN, _HANDLED, _OF_SRUN)
 SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=frozenset({"KeyboardInterrupt"})), *_TOLD)
 
 

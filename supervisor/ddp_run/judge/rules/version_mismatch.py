@@ -23,6 +23,7 @@ from collections.abc import Iterable
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.start_text import VERSIONS, said_last
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -55,8 +56,10 @@ _DROPPED = Sign(
     ),
     frozenset({"ModuleNotFoundError"}),
 )
+_SOLVERS = ("Unsatisfiable", "LibMambaUnsatisfiable", "PackagesNotFound")
+"""conda's, of packages that do not go together; LibMamba is its solver."""
 _LIBRARY_NAME = "' has no attribute '"
-SIGNS: tuple[Sign, ...] = (
+_SAID: tuple[Sign, ...] = (
     Sign(
         "is required for a normal functioning of this module",
         re.compile(
@@ -88,6 +91,7 @@ SIGNS: tuple[Sign, ...] = (
         "VersionConflict",
         re.compile(r"VersionConflict: \((?P<have>[^\n]{1,200}?), Requirement\.parse\('(?P<need>[^']+)'\)"),
     ),
+    *(Sign(f"{name}Error", types=frozenset({f"{name}Error"})) for name in _SOLVERS),
     Sign("VersionConflict", types=frozenset({"VersionConflict", "ContextualVersionConflict"})),
     Sign(
         "distribution was not found and is required by",
@@ -165,6 +169,7 @@ SIGNS: tuple[Sign, ...] = (
         frozenset({"AttributeError"}),
     ),
 )
+SIGNS = (*_SAID, *VERSIONS)
 _REMOVED_FROM_NUMPY = re.compile(  # in 1.24 and in 2.0
     r"object0?|float_?|int0?|bool8?|complex_?|str0?|long|unicode_?|string_|typeDict|uint0|bytes0|void0|Inf|Infinity|NaN|NA"
     r"N"
@@ -181,7 +186,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """What loaders and packages say of versions that do not fit."""
     if death.killed_without_exception:
         return None  # a signal ended it: what it printed before was not the end
-    hit = ended_by(death, SIGNS)
+    hit = ended_by(death, _SAID) or said_last(death, VERSIONS)
     if hit is None or (hit.sign.words == _LIBRARY_NAME and not _raised_in_package(hit)):
         return None
     if hit.sign.words == _NUMPY_NAME and not _REMOVED_FROM_NUMPY.fullmatch(hit["name"] or ""):

@@ -1,0 +1,236 @@
+"""What shells, container runtimes, schedulers and installers of packages say where no program began. Pure.
+
+A program may survive such words: a script goes on after a command that it has not found. They count only where next to
+nothing was written after them, and prove nothing.
+
+Sources: bash, dash and zsh; GNU coreutils, tar, rsync; env(1), systemd (src/core/execute.c); runc and crun, Docker's
+and containerd's daemons, nvidia-container-cli; Apptainer, enroot and pyxis; slurmstepd, HTCondor's starter, Flux'
+shell; kubelet's events; pip, uv, conda and mamba; Lmod and Environment Modules.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import replace
+
+from ddp_run.evidence.model import Death
+from ddp_run.judge.signs import Hit, Sign
+
+_NEAR = 6
+"""Lines of others behind the words."""
+_LOOKED_AT = 60
+_NOT_STARTED = (126, 127)
+"""A shell's codes for a program that it could not run, and that it did not find."""
+_OF_LAUNCHERS = re.compile(r"\s*(?:\d{1,6}: )?(?:(?:srun|slurmstepd|pyxis|flux-job|flux-shell)\b|$|-{9}|\.\.\.$)")
+_WENT_WELL = re.compile(
+    r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|[Ss]uccess\w*|[Ss]aved|Started container|COMPLETED)\b"
+)
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+_SHELL = r"(?:^|\s)[^\s:]{1,300}: "
+_NAME = r"(?P<path>(?![-$])[^\s:'\"\u2018]{1,300})"
+_QUOTE, _UNQUOTE = "['\"`\u2018]", "['\"`\u2019]"
+_MISSING = "[Nn]o such file or directory"
+
+NO_PROGRAM: tuple[Sign, ...] = (
+    Sign("command not found", re.compile(rf"{_SHELL}(?:line \d{{1,9}}: )?{_NAME}: command not found\s*$")),
+    Sign("command not found: ", re.compile(r"\bzsh(?::\d{1,9})?: command not found: (?P<path>\S{1,300})")),
+    Sign(": not found", re.compile(rf"{_SHELL}\d{{1,9}}: {_NAME}: not found\s*$")),
+    Sign(
+        "failed to run command ",
+        re.compile(rf"failed to run command {_QUOTE}(?P<path>[^\n]{{1,300}}?){_UNQUOTE}: {_MISSING}"),
+    ),
+    Sign(
+        "No such file or directory",
+        re.compile(
+            rf"(?:^|/|\s)env: {_QUOTE}?(?P<path>[^\n:]{{1,300}}?){_UNQUOTE}?: {_MISSING}"
+            rf"|(?:^|\s)-?(?:ba|da|z|k|c)?sh: (?P<script>[^\s:]{{1,300}}): {_MISSING}\s*$"
+        ),
+    ),
+    Sign("bad interpreter", re.compile(r"bad interpreter(?:\((?P<path>[^)\n]{1,300})\))?: No such file or directory")),
+    Sign(
+        "Failed at step EXEC spawning ", re.compile(rf"Failed at step EXEC spawning (?P<path>\S{{1,300}}): {_MISSING}")
+    ),
+    Sign(
+        "no such file or directory",
+        re.compile(
+            rf"(?:^|\s)exec (?P<path>/\S{{1,300}}): {_MISSING}\s*$|exec user process caused: \"?{_MISSING}"
+            rf"|exec: \"(?P<program>[^\"\n]{{1,300}})\": (?:stat|lstat) [^\n]{{1,300}}: {_MISSING}"
+            rf"|^FATAL:\s{{1,9}}stat (?P<started>\S{{1,300}}): {_MISSING}"
+        ),
+    ),
+    Sign("Failed to execute '", re.compile(r"Failed to execute '(?P<path>[^'\n]{1,300})'[^\n]{0,40}errno=2:")),
+    Sign(
+        ": start failed: ",
+        re.compile(rf"task \d{{1,9}} [^\n]{{0,200}}: start failed: (?P<path>[^\n]{{1,300}}): {_MISSING}"),
+    ),
+    Sign("executable file `", re.compile(r"executable file `(?P<path>[^`\n]{1,300})` not found in \$PATH")),
+    Sign("Failed to spawn: `", re.compile(r"Failed to spawn: `(?P<path>[^`\n]{1,300})`")),
+    Sign(
+        "cannot execute: required file not found",
+        re.compile(rf"{_NAME}: cannot execute: required file not found"),
+    ),
+)
+"""Group `path`, `program`, `script` or `started`: what was to start."""
+NO_FILE: tuple[Sign, ...] = (
+    Sign("mount source ", re.compile(r"mount source (?P<path>[^\n]{1,1000}) doesn't exist")),
+    Sign(": destination ", re.compile(r"destination (?P<path>[^\s]{1,1000}) doesn't exist in container")),
+    Sign("source path does not exist: ", re.compile(r"source path does not exist: (?P<path>[^\n]{1,1000}?)\.?\s*$")),
+    Sign(
+        "manifest unknown",
+        re.compile(
+            r"(?:reading manifest \S{1,200} in|manifest for) (?P<path>[^\s:]{1,400}\S{0,200})[^\n]{0,80}manifest unknown"
+        ),
+    ),
+    Sign(
+        "failed to resolve reference ",
+        re.compile(r"failed to resolve reference \"(?P<path>[^\"\n]{1,400})\": [^\n]{1,400}: not found"),
+    ),
+    Sign("returned error code: 404", re.compile(r"URL (?P<path>\S{1,400}) returned error code: 404")),
+    Sign("hostPath type check failed: ", re.compile(r"hostPath type check failed: (?P<path>\S{1,1000}) is not a ")),
+    Sign("Could not find conda environment: ", re.compile(r"Could not find conda environment: (?P<path>\S{1,1000})")),
+    Sign("Not a conda environment: ", re.compile(r"Not a conda environment: (?P<path>\S{1,1000})")),
+    Sign(
+        "Cannot activate, prefix does not exist",
+        re.compile(r"Cannot activate, prefix does not exist at: '(?P<path>[^'\n]{1,1000})'"),
+    ),
+    Sign("module(s) are unknown: ", re.compile(r"The following module\(s\) are unknown: \"(?P<path>[^\"\n]{1,300})\"")),
+    Sign(
+        "Unable to locate a modulefile for ", re.compile(r"Unable to locate a modulefile for '(?P<path>[^'\n]{1,300})'")
+    ),
+    Sign(
+        "Could not open stdout file ", re.compile(rf"Could not open stdout file (?P<path>[^\n]{{1,1000}}): {_MISSING}")
+    ),
+    Sign(
+        "sbatch: error: Unable to open file ", re.compile(r"sbatch: error: Unable to open file (?P<path>[^\n]{1,1000})")
+    ),
+    Sign(
+        "could not find a pyproject.toml file in ",
+        re.compile(r"could not find a pyproject\.toml file in (?P<path>\S{1,1000})"),
+    ),
+    Sign("[ERROR] No such file or directory: ", re.compile(r"\[ERROR\] No such file or directory: (?P<path>\S{1,1000})")),
+    Sign("TERM_CWD_NOTEXIST", re.compile(r"TERM_CWD_NOTEXIST: [^\n]{1,200}")),
+    *(
+        Sign(
+            words,
+            re.compile(
+                rf"(?<!shared object )(?<![^\s:'\"\u2018`(])(?P<path>[^\s:'\"\u2018`]{{1,1000}}){_UNQUOTE}?"
+                rf"(?:: Cannot open| failed)?: (?:\(errno 2\) )?{words}(?: \(2\))?[.\"')]{{0,3}}\s*$"
+            ),
+        )
+        for words in ("No such file or directory", "no such file or directory")
+    ),
+    Sign(
+        "[Errno 2] No such file or directory: ",
+        re.compile(r"\[Errno 2\] No such file or directory: '(?P<path>[^'\n]{1,1000})'"),
+    ),
+)
+"""Group `path`: what is missing, where it is named."""
+DENIED: tuple[Sign, ...] = tuple(
+    Sign(
+        words,
+        re.compile(
+            rf"(?:(?<![^\s:'\"\u2018`(])(?P<path>/?[^\s:'\"\u2018`]{{1,1000}}){_UNQUOTE}?(?: failed)?: |\(errno=13: ')"
+            rf"(?P<what>{words})(?:: unknown)?[.\"')]{{0,3}}\s*$|\[Errno 13\] {words}: '(?P<file>[^'\n]{{1,1000}})'"
+        ),
+    )
+    for words in ("Permission denied", "permission denied")
+)
+FULL: tuple[Sign, ...] = (
+    Sign("no space left on device"),
+    Sign("Not enough space left in ", re.compile(r"Not enough space left in (?P<path>\S{1,1000})")),
+    Sign("isk full while running job"),
+    Sign("nsufficient disk space"),
+    Sign("Job has exceeded allocated disk"),
+    Sign("The node was low on resource: ephemeral-storage"),
+    Sign("phemeral local storage usage exceeds"),
+    Sign(
+        "exceeds the limit", re.compile(r"Usage of EmptyDir volume \"(?!\w{0,40}shm)[^\"\n]{1,200}\" exceeds the limit")
+    ),
+    Sign("The node had condition: [DiskPressure]"),
+)
+FAULTY: tuple[Sign, ...] = (
+    *(
+        Sign(words, re.compile(rf"^\S{{1,300}}: [^\n]{{0,400}}: (?P<what>{words})\s*$"))
+        for words in (
+            "Stale file handle",
+            "Read-only file system",
+            "Input/output error",
+            "Transport endpoint is not connected",
+        )
+    ),
+    Sign(
+        "not responding, timed out", re.compile(r"nfs: server (?P<path>\S{1,300}) (?P<what>not responding, timed out)")
+    ),
+    Sign("EXT4-fs error", re.compile(r"(?P<what>EXT4-fs error) \(device [^)\n]{1,80}\)")),
+    Sign("LustreError: ", re.compile(r"LustreError: [^\n]{1,200}(?P<what>This client was evicted by [\w\-]{1,80})")),
+    Sign("mount.nfs", re.compile(r"mount\.nfs4?: (?P<what>Connection timed out|[^\n]{0,80}not responding)")),
+    Sign("I/O error, dev ", re.compile(r"(?P<what>I/O error, dev \w{1,40})")),
+)
+"""Group `what`: the file system's or the kernel's words."""
+VERSIONS: tuple[Sign, ...] = (
+    Sign("ERROR: No matching distribution found for "),
+    Sign("ERROR: ResolutionImpossible"),
+    Sign("is not a supported wheel on this platform"),
+    Sign("requires a different Python", re.compile(r"ERROR: Package '[^'\n]{1,200}' requires a different Python")),
+    Sign("No solution found when resolving dependencies"),
+)
+"""Of installers: pip and uv."""
+BUILDS: tuple[Sign, ...] = (
+    Sign("Failed building wheel for ", re.compile(r"Failed building wheel for (?P<name>[\w.\-]{1,100})")),
+    Sign("Could not build wheels for ", re.compile(r"Could not build wheels for (?P<name>[\w.\-]{1,100})")),
+    Sign("Failed to build installable wheels", re.compile(r"Failed to build installable wheels[^\n]{0,100}")),
+)
+NO_LIBRARY: tuple[Sign, ...] = (
+    Sign(
+        "error while loading shared libraries: ",
+        re.compile(r"error while loading shared libraries: (?P<library>[^\s:]{1,400}): cannot open shared object file"),
+    ),
+)
+SYNTAX: tuple[Sign, ...] = (
+    Sign("yntax error", re.compile(rf"{_SHELL}(?:line )?\d{{1,9}}: (?P<what>[Ss]yntax error:? [^\n]{{1,200}})")),
+    Sign(
+        "unexpected EOF while looking for matching",
+        re.compile(rf"{_SHELL}(?:line )?\d{{1,9}}: (?P<what>unexpected EOF while looking for [^\n]{{1,80}})"),
+    ),
+    Sign(
+        "command not found",
+        re.compile(rf"{_SHELL}line \d{{1,9}}: (?P<what>(?:--?[a-z]|\$'\\r')[^\s:]{{0,100}}: command not found)"),
+    ),
+    Sign("unbound variable", re.compile(rf"{_SHELL}(?:line )?\d{{1,9}}: (?P<what>\w{{1,100}}: unbound variable)")),
+    Sign("parameter not set", re.compile(rf"{_SHELL}\d{{1,9}}: (?P<what>\w{{1,100}}: parameter not set)")),
+    Sign(
+        "This does not look like a batch script",
+        re.compile(r"sbatch: error: (?P<what>This does not look like a batch script)"),
+    ),
+    Sign("contains DOS line breaks", re.compile(r"sbatch: error: (?P<what>Batch script contains DOS line breaks)")),
+    Sign(
+        "unrecognized option '", re.compile(r"\b(?:sbatch|srun|salloc): (?P<what>unrecognized option '[^'\n]{1,100}')")
+    ),
+)
+"""Group `what`: the shell's words."""
+
+
+def said_last(death: Death, signs: tuple[Sign, ...]) -> Hit | None:
+    """The last of the lines with a sign, where no exception ended the rank and nothing went on after them.
+
+    A shell's exit code for a program that was not started makes up for lines behind.
+    """
+    if death.exception is not None or death.code in _FROM_OUTSIDE:
+        return None
+    told = death.code in _NOT_STARTED
+    ending, behind = death.stderr.ending(_LOOKED_AT), 0
+    for index in range(len(ending.lines) - 1, -1, -1):
+        line = ending.lines[index]
+        match = next((found for sign in signs if (found := _found(sign, line)) is not None), None)
+        if match is not None:
+            return replace(match, quote=ending.quote(index))
+        behind += _OF_LAUNCHERS.match(line) is None
+        if not told and (behind > _NEAR or _WENT_WELL.search(line)):
+            return None
+    return None
+
+
+def _found(sign: Sign, line: str) -> Hit | None:
+    match = sign.search(line)
+    return None if match is None else Hit(sign, match, None, None, "likely")
