@@ -79,7 +79,7 @@ NO_FILE: tuple[Sign, ...] = (
     Sign(
         "manifest unknown",
         re.compile(
-            r"(?:reading manifest \S{1,200} in|manifest for) (?P<path>[^\s:]{1,400}\S{0,200})[^\n]{0,80}manifest unknown"
+            r"(?:reading manifest \S{1,200} in|manifest for) (?P<path>\S{1,400}?):? [^\n]{0,80}manifest unknown"
         ),
     ),
     Sign(
@@ -108,14 +108,16 @@ NO_FILE: tuple[Sign, ...] = (
         "could not find a pyproject.toml file in ",
         re.compile(r"could not find a pyproject\.toml file in (?P<path>\S{1,1000})"),
     ),
-    Sign("[ERROR] No such file or directory: ", re.compile(r"\[ERROR\] No such file or directory: (?P<path>\S{1,1000})")),
+    Sign(
+        "[ERROR] No such file or directory: ", re.compile(r"\[ERROR\] No such file or directory: (?P<path>\S{1,1000})")
+    ),
     Sign("TERM_CWD_NOTEXIST", re.compile(r"TERM_CWD_NOTEXIST: [^\n]{1,200}")),
     *(
         Sign(
             words,
             re.compile(
-                rf"(?<!shared object )(?<![^\s:'\"\u2018`(])(?P<path>[^\s:'\"\u2018`]{{1,1000}}){_UNQUOTE}?"
-                rf"(?:: Cannot open| failed)?: (?:\(errno 2\) )?{words}(?: \(2\))?[.\"')]{{0,3}}\s*$"
+                rf"(?<!shared object )(?<![^\s:'\"\u2018`(])(?P<path>(?=\S{{0,200}}\w)[^\s:'\"\u2018`]{{1,1000}})"
+                rf"{_UNQUOTE}?(?:: Cannot open| failed)?: (?:\(errno 2\) )?{words}(?: \(2\))?[.\"')]{{0,3}}\s*$"
             ),
         )
         for words in ("No such file or directory", "no such file or directory")
@@ -204,6 +206,18 @@ SYNTAX: tuple[Sign, ...] = (
         re.compile(r"sbatch: error: (?P<what>This does not look like a batch script)"),
     ),
     Sign("contains DOS line breaks", re.compile(r"sbatch: error: (?P<what>Batch script contains DOS line breaks)")),
+    *(
+        Sign(
+            words,
+            re.compile(
+                rf"\b(?:sbatch|srun|salloc): error: {words}[^:\n]{{0,40}}: (?P<what>(?:Invalid|More"
+                r"|Requested (?!nodes are)"
+                r"|Memory required|Job violates|Access/permission|Node count|User's group|CPU count|Insufficient GRES"
+                r"|Job size|Job script)[^\n]{1,160})"
+            ),
+        )
+        for words in ("Batch job submission failed", "Unable to create step for job", "Unable to allocate resources")
+    ),
     Sign(
         "unrecognized option '", re.compile(r"\b(?:sbatch|srun|salloc): (?P<what>unrecognized option '[^'\n]{1,100}')")
     ),

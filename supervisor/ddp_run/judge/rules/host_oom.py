@@ -101,7 +101,9 @@ def match_launch(attempt: Evidence) -> Finding | None:
 
 
 def _by_scheduler(death: Death, quote: Quote) -> Finding:
-    return Finding(RULE, death.rank, f"the scheduler killed the job for its memory: {quote.text.strip()[:120]}", (quote,), _ADVICE)
+    return Finding(
+        RULE, death.rank, f"the scheduler killed the job for its memory: {quote.text.strip()[:120]}", (quote,), _ADVICE
+    )
 
 
 def _killed(death: Death, attempt: Evidence) -> Finding | None:

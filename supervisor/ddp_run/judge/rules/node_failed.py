@@ -53,8 +53,8 @@ _PLATFORMS = (
     Sign(
         "Task launch for ",
         re.compile(
-            r"(?P<what>Task launch for \S{1,60} failed on node (?P<node>[\w.\-]{1,255}): (?:Communication connection failure"
-            r"|Job prolog failed|Socket timed out[^\n]{0,60}))"
+            r"(?P<what>Task launch for \S{1,60} failed on node (?P<node>[\w.\-]{1,255}): (?:Communication connection"
+            r" failure|Job prolog failed|Socket timed out[^\n]{0,60}))"
         ),
     ),
     Sign("NODE_FAIL", re.compile(r"(?P<what>(?:^|State: |\s)NODE_FAIL\b(?=\s|$))")),

@@ -32,7 +32,8 @@ RULE = Rule(
 )
 _BY_PLATFORM = re.compile(
     r"(?P<what>\b(?i:job|instance|node|pod|vm|cluster|container|trial|allocation|machine)\b[^\n]{0,40}"
-    r" (?:was|is|being|been|after being) preempted\b|\bPreempted (?:by pod|in order to admit|to accommodate)[^\n]{0,80})"
+    r" (?:was|is|being|been|after being) preempted\b"
+    r"|\bPreempted (?:by pod|in order to admit|to accommodate)[^\n]{0,80})"
 )
 # A step that is cancelled without a reason is what srun does with the others when one task has failed. ddp-run's own
 # agent prints none of these.
@@ -89,7 +90,12 @@ _PLATFORMS = (
         "was terminated. Reason: ", re.compile(r"Cluster \S{1,100} (?P<what>was terminated\. Reason: [A-Z_]{1,60})")
     ),  # Databricks
     Sign("Spot Instance Interruption", re.compile(r"(?P<what>(?:EC2 )?Spot Instance Interruption)")),
-    Sign("eceived SIGTERM", re.compile(r"^(?![^\n]{0,400}(?:[Ww]orker|[Cc]hild|[Ss]ubprocess|forward))[^\n]{0,400}(?P<what>[Rr]eceived SIGTERM\b)")),
+    Sign(
+        "eceived SIGTERM",
+        re.compile(
+            r"^(?![^\n]{0,400}(?:[Ww]orker|[Cc]hild|[Ss]ubprocess|forward))[^\n]{0,400}(?P<what>[Rr]eceived SIGTERM\b)"
+        ),
+    ),
     Sign("JobPreempted", re.compile(r"(?P<what>\bJobPreempted\b)")),
 )
 """What other platforms say of a job that they ended; a job that was started again goes on after it."""

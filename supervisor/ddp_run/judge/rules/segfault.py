@@ -51,7 +51,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if death.code != -signal.SIGSEGV or death.crashed_on_the_way_out:
         return None
     crash = crash_of(death)
-    caught = anywhere(death.stderr, (_FATAL, *_CAUGHT)) if crash is None else None
+    caught = anywhere(death.stderr, (_FATAL, *_CAUGHT, *_KERNELS)) if crash is None else None
     said = attempt.kernel_line(death.pid)
     shown = (*(crash.quotes if crash is not None else ()), caught.quote if caught is not None else None, said)
     quotes = tuple(quote for quote in shown if quote is not None)
