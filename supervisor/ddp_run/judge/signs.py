@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from re import Match, Pattern
 
@@ -27,6 +27,17 @@ QUOTED_PATH = r"(?P<quote>['\"])(?P<path>.{1,1000}?)(?P=quote)"
 """A path as Python's repr has it; groups `quote` and `path`."""
 ENDING = 400
 """Lines before a rank's end in which its last words are looked for."""
+
+_NEAR = 6
+"""Lines of others behind the words."""
+_AT_THE_END = 60
+_NOT_STARTED = (126, 127)
+"""A shell's codes for a program that it could not run, and that it did not find."""
+_OF_LAUNCHERS = re.compile(r"\s{0,20}(?:\d{1,6}: )?(?:(?:srun|slurmstepd|pyxis|flux-job|flux-shell)\b|$|-{9}|\.\.\.$)")
+_WENT_WELL = re.compile(
+    r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|[Ss]uccess\w*|[Ss]aved|Started container|COMPLETED)\b"
+)
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,26 @@ def in_last_words(death: Death, signs: Sequence[Sign], lines: int = ENDING) -> H
     return hit or (_last(death.nccl.ending(lines), plain, sure) if _speaks_of_nccl(ending) else None)
 
 
+def said_last(death: Death, signs: Sequence[Sign]) -> Hit | None:
+    """The last of the lines with a sign, where no exception ended the rank and nothing went on after them.
+
+    A shell's exit code for a program that was not started makes up for lines behind.
+    """
+    if death.exception is not None or death.code in _FROM_OUTSIDE:
+        return None
+    told = death.code in _NOT_STARTED
+    ending, behind = death.stderr.ending(_AT_THE_END), 0
+    for index in range(len(ending.lines) - 1, -1, -1):
+        line = ending.lines[index]
+        match = next((found for sign in signs if (found := _found(sign, line)) is not None), None)
+        if match is not None:
+            return replace(match, quote=ending.quote(index))
+        behind += _OF_LAUNCHERS.match(line) is None
+        if not told and (behind > _NEAR or _WENT_WELL.search(line)):
+            return None
+    return None
+
+
 def anywhere(log: LogText, signs: Sequence[Sign]) -> Hit | None:
     """The last line of the whole log with a sign: for what no program prints unless it has happened."""
     return _last(log, signs, "certain")
@@ -194,6 +225,11 @@ class _Joined:
 @lru_cache(maxsize=4)
 def _joined(lines: tuple[str, ...]) -> _Joined:
     return _Joined(lines)
+
+
+def _found(sign: Sign, line: str) -> Hit | None:
+    match = sign.search(line)
+    return None if match is None else Hit(sign, match, None, None, "likely")
 
 
 def _quote(log: LogText, link: ExceptionInfo, match: Match[str]) -> Quote | None:

@@ -1,7 +1,7 @@
 """What shells, container runtimes, schedulers and installers of packages say where no program began. Pure.
 
-A program may survive such words: a script goes on after a command that it has not found. They count only where next to
-nothing was written after them, and prove nothing.
+A program may survive such words: a script goes on after a command that it has not found. They are asked for where next
+to nothing was written after them (`signs.said_last`).
 
 Sources: bash, dash and zsh; GNU coreutils, tar, rsync; env(1), systemd (src/core/execute.c); runc and crun, Docker's
 and containerd's daemons, nvidia-container-cli; Apptainer, enroot and pyxis; slurmstepd, HTCondor's starter, Flux'
@@ -11,22 +11,9 @@ shell; kubelet's events; pip, uv, conda and mamba; Lmod and Environment Modules.
 from __future__ import annotations
 
 import re
-import signal
-from dataclasses import replace
 
-from ddp_run.evidence.model import Death
-from ddp_run.judge.signs import Hit, Sign
+from ddp_run.judge.signs import Sign
 
-_NEAR = 6
-"""Lines of others behind the words."""
-_LOOKED_AT = 60
-_NOT_STARTED = (126, 127)
-"""A shell's codes for a program that it could not run, and that it did not find."""
-_OF_LAUNCHERS = re.compile(r"\s*(?:\d{1,6}: )?(?:(?:srun|slurmstepd|pyxis|flux-job|flux-shell)\b|$|-{9}|\.\.\.$)")
-_WENT_WELL = re.compile(
-    r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|[Ss]uccess\w*|[Ss]aved|Started container|COMPLETED)\b"
-)
-_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 _SHELL = r"(?:^|\s)[^\s:]{1,300}: "
 _NAME = r"(?P<path>(?![-$])[^\s:'\"\u2018]{1,300})"
 _QUOTE, _UNQUOTE = "['\"`\u2018]", "['\"`\u2019]"
@@ -67,11 +54,23 @@ NO_PROGRAM: tuple[Sign, ...] = (
     Sign("executable file `", re.compile(r"executable file `(?P<path>[^`\n]{1,300})` not found in \$PATH")),
     Sign("Failed to spawn: `", re.compile(r"Failed to spawn: `(?P<path>[^`\n]{1,300})`")),
     Sign(
+        "Executable: ",  # Open MPI's, below "mpirun was unable to find the specified executable file"
+        re.compile(r"^Executable: {1,10}(?P<path>\S{1,1000})$"),
+    ),
+    Sign("execvp error on file ", re.compile(rf"execvp error on file (?P<path>\S{{1,300}}) \({_MISSING}\)")),  # MPICH's
+    Sign(
         "cannot execute: required file not found",
         re.compile(rf"{_NAME}: cannot execute: required file not found"),
     ),
 )
 """Group `path`, `program`, `script` or `started`: what was to start."""
+OBJECT_MISSING: tuple[Sign, ...] = (
+    Sign("(NoSuch", re.compile(r"An error occurred \((?P<path>NoSuchKey|NoSuchBucket)\) when calling")),
+    Sign("(404) when calling the HeadObject", re.compile(r"\(404\) when calling the HeadObject operation")),
+    Sign("NoSuchKey (404)"),
+    Sign("No URLs matched: ", re.compile(r"No URLs matched: (?P<path>\S{1,1000})")),
+)
+"""Of an object store, as its client raises and prints it."""
 NO_FILE: tuple[Sign, ...] = (
     Sign("mount source ", re.compile(r"mount source (?P<path>[^\n]{1,1000}) doesn't exist")),
     Sign(": destination ", re.compile(r"destination (?P<path>[^\s]{1,1000}) doesn't exist in container")),
@@ -111,12 +110,17 @@ NO_FILE: tuple[Sign, ...] = (
     Sign(
         "[ERROR] No such file or directory: ", re.compile(r"\[ERROR\] No such file or directory: (?P<path>\S{1,1000})")
     ),
+    Sign("matched no objects", re.compile(r"URLs matched no objects or files")),
+    Sign("fatal: repository '", re.compile(r"fatal: repository '(?P<path>[^'\n]{1,400})' not found")),
+    Sign(": mount src=", re.compile(r": mount src=(?P<path>[^\s,:]{1,1000})[^\n]{0,400}: not a directory")),
+    Sign(": can't cd to ", re.compile(r": can't cd to (?P<path>\S{1,1000})")),
     Sign("TERM_CWD_NOTEXIST", re.compile(r"TERM_CWD_NOTEXIST: [^\n]{1,200}")),
     *(
         Sign(
             words,
             re.compile(
-                rf"(?<!shared object )(?<![^\s:'\"\u2018`(])(?P<path>(?=\S{{0,200}}\w)[^\s:'\"\u2018`]{{1,1000}})"
+                r"(?<!shared object )(?<!cannot remove ['\u2018])"
+                rf"(?<![^\s:'\"\u2018`(])(?P<path>(?=\S{{0,200}}\w)[^\s:'\"\u2018`(]{{1,1000}})"
                 rf"{_UNQUOTE}?(?:: Cannot open| failed)?: (?:\(errno 2\) )?{words}(?: \(2\))?[.\"')]{{0,3}}\s*$"
             ),
         )
@@ -124,7 +128,10 @@ NO_FILE: tuple[Sign, ...] = (
     ),
     Sign(
         "[Errno 2] No such file or directory: ",
-        re.compile(r"\[Errno 2\] No such file or directory: '(?P<path>[^'\n]{1,1000})'"),
+        re.compile(
+            r"(?:Could not open requirements file|FileNotFoundError): \[Errno 2\] No such file or directory:"
+            r" '(?P<path>[^'\n]{1,1000})'"
+        ),
     ),
 )
 """Group `path`: what is missing, where it is named."""
@@ -132,11 +139,46 @@ DENIED: tuple[Sign, ...] = tuple(
     Sign(
         words,
         re.compile(
-            rf"(?:(?<![^\s:'\"\u2018`(])(?P<path>/?[^\s:'\"\u2018`]{{1,1000}}){_UNQUOTE}?(?: failed)?: |\(errno=13: ')"
-            rf"(?P<what>{words})(?:: unknown)?[.\"')]{{0,3}}\s*$|\[Errno 13\] {words}: '(?P<file>[^'\n]{{1,1000}})'"
+            rf"(?:(?<![^\s:'\"\u2018`(])(?P<path>[^\s:'\"\u2018`(]{{1,1000}}){_UNQUOTE}?(?: failed)?: |\(errno=13: ')"
+            rf"(?P<what>{words})(?:: unknown)?[.\"')]{{0,3}}\s*$"
+            rf"|OSError: \[Errno 13\] {words}: '(?P<file>[^'\n]{{1,1000}})'"
         ),
     )
     for words in ("Permission denied", "permission denied")
+)
+UNREACHABLE: tuple[Sign, ...] = (
+    Sign("toomanyrequests: "),
+    Sign(
+        "dial tcp",
+        re.compile(r"dial tcp \S{1,300}[^\n]{0,200}: (?P<why>i/o timeout|connect: [a-z ]{1,40}|no such host)"),
+    ),
+    Sign("net/http: ", re.compile(r"(?P<why>net/http: (?:request canceled|TLS handshake timeout)[^\n]{0,100})")),
+    Sign(
+        "returned error code: ",
+        re.compile(r"URL (?P<url>https?://\S{1,400}) returned error code: (?P<status>429|5\d\d)"),
+    ),
+    Sign(
+        "error sending request for url",
+        re.compile(r"error sending request for url \((?P<url>https?://[^\s)]{1,400})\)"),
+    ),
+    Sign(
+        "fter connection broken by",  # pip's, which tries again, and then says only that it found no version
+        re.compile(r"Retry\(total=\d+[^\n]{0,200}after connection broken by '(?P<why>[^\n]{1,200})'"),
+    ),
+    Sign("Could not resolve host: ", re.compile(r"(?P<why>Could not resolve host: (?P<host>[\w.\-]{1,255}))")),
+    Sign("curl: (", re.compile(r"curl: \((?:5|7|16|28|35|52|56|92)\) (?P<why>[^\n]{1,100})")),
+    Sign(
+        "unable to resolve host address",
+        re.compile(r"unable to resolve host address [`'\u2018](?P<host>[\w.\-]{1,255})"),
+    ),
+    Sign("E: Failed to fetch ", re.compile(r"E: Failed to fetch (?P<url>https?://\S{1,400})")),
+)
+"""Groups `url`, `host`, `status`, `why`."""
+REFUSED: tuple[Sign, ...] = (
+    Sign("Permission denied (publickey"),
+    Sign("could not read Username for ", re.compile(r"could not read Username for '(?P<url>https?://[^'\n]{1,400})'")),
+    Sign("fatal error: Unable to locate credentials"),
+    Sign("This request is not authorized to perform this"),
 )
 FULL: tuple[Sign, ...] = (
     Sign("no space left on device"),
@@ -223,28 +265,3 @@ SYNTAX: tuple[Sign, ...] = (
     ),
 )
 """Group `what`: the shell's words."""
-
-
-def said_last(death: Death, signs: tuple[Sign, ...]) -> Hit | None:
-    """The last of the lines with a sign, where no exception ended the rank and nothing went on after them.
-
-    A shell's exit code for a program that was not started makes up for lines behind.
-    """
-    if death.exception is not None or death.code in _FROM_OUTSIDE:
-        return None
-    told = death.code in _NOT_STARTED
-    ending, behind = death.stderr.ending(_LOOKED_AT), 0
-    for index in range(len(ending.lines) - 1, -1, -1):
-        line = ending.lines[index]
-        match = next((found for sign in signs if (found := _found(sign, line)) is not None), None)
-        if match is not None:
-            return replace(match, quote=ending.quote(index))
-        behind += _OF_LAUNCHERS.match(line) is None
-        if not told and (behind > _NEAR or _WENT_WELL.search(line)):
-            return None
-    return None
-
-
-def _found(sign: Sign, line: str) -> Hit | None:
-    match = sign.search(line)
-    return None if match is None else Hit(sign, match, None, None, "likely")

@@ -18,7 +18,8 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import URL, Hit, Sign, ended_by
+from ddp_run.judge.signs import URL, Hit, Sign, ended_by, said_last
+from ddp_run.judge.start_text import REFUSED
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -33,7 +34,7 @@ RULE = Rule(
 _NOT_FOUND = "If you are trying to access a private or gated repo"
 _FORBIDDEN = "HTTP Error 403"
 """urllib's: it sends no credentials by itself, and a mirror of data may refuse everybody."""
-SIGNS: tuple[Sign, ...] = (
+_SAID: tuple[Sign, ...] = (
     # Hugging Face
     Sign(
         "You are trying to access a gated repo",
@@ -95,13 +96,14 @@ SIGNS: tuple[Sign, ...] = (
     # git
     Sign("fatal: Authentication failed for", re.compile(rf"fatal: Authentication failed for '(?:{URL})?")),
 )
+SIGNS = (*_SAID, *REFUSED)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """A service's refusal of who asks."""
     if death.killed_without_exception:
         return None  # a signal ended it: what it printed before was not the end
-    hit = ended_by(death, SIGNS)
+    hit = ended_by(death, _SAID) or said_last(death, REFUSED)
     if hit is None:
         return None
     service = _service(hit)

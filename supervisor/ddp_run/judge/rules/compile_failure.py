@@ -25,8 +25,8 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.gpu_text import ended_by_gpu
-from ddp_run.judge.signs import Hit, Sign, ended_by
-from ddp_run.judge.start_text import BUILDS, said_last
+from ddp_run.judge.signs import Hit, Sign, ended_by, said_last
+from ddp_run.judge.start_text import BUILDS
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.record.events import Rank
 

@@ -21,8 +21,8 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import chain
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception
-from ddp_run.judge.start_text import FULL, said_last
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, said_last
+from ddp_run.judge.start_text import FULL
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(

@@ -18,8 +18,8 @@ import re
 import shlex
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by
-from ddp_run.judge.start_text import NO_FILE, said_last
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, said_last
+from ddp_run.judge.start_text import NO_FILE, OBJECT_MISSING
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -120,7 +120,7 @@ _RAISED: tuple[Sign, ...] = (
         frozenset({"OSError", "RuntimeError", "ValueError"}),
     ),
 )
-SIGNS = (*_RAISED, *NO_FILE)
+SIGNS = (*_RAISED, *OBJECT_MISSING, *NO_FILE)
 _HUB = ("Repo id must be", "Incorrect path_or", "is not a local folder", "doesn't exist on the Hub")
 _STARTED = re.compile(r'subprocess\.py", line \d+, in _execute_child')
 _COMPILERS = re.compile(
@@ -134,7 +134,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """A missing path that ended the rank. A compiler that is missing, and shared memory, are other causes."""
     if death.killed_without_exception:
         return None  # a signal ended it: what it printed before was not the end
-    hit = ended_by(death, _RAISED) or said_last(death, NO_FILE)
+    hit = (
+        ended_by(death, _RAISED) or in_exception(death, OBJECT_MISSING) or said_last(death, (*OBJECT_MISSING, *NO_FILE))
+    )
     if hit is None:
         return None
     path = hit["path"]

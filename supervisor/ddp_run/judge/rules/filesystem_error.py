@@ -20,8 +20,8 @@ import shlex
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by
-from ddp_run.judge.start_text import FAULTY, said_last
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, said_last
+from ddp_run.judge.start_text import FAULTY
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(

@@ -20,8 +20,8 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import URL, Hit, Sign, in_exception, in_last_words
-from ddp_run.judge.start_text import said_last
+from ddp_run.judge.signs import URL, Hit, Sign, in_exception, in_last_words, said_last
+from ddp_run.judge.start_text import UNREACHABLE
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -92,31 +92,11 @@ _SAID: tuple[Sign, ...] = (
     Sign("timeout on endpoint URL", re.compile(rf"(?:Connect|Read) timeout on endpoint URL: \"?{URL}")),
     Sign("Run initialization has timed out after", re.compile(r"Run initialization has timed out after [\d.]+ sec")),
     Sign("google.api_core.exceptions.ServiceUnavailable"),
-    # registries of containers, by Go's client and enroot's; uv, conda
-    Sign("toomanyrequests: "),
-    Sign(
-        "dial tcp",
-        re.compile(r"dial tcp \S{1,300}[^\n]{0,200}: (?P<why>i/o timeout|connect: [a-z ]{1,40}|no such host)"),
-    ),
-    Sign("net/http: ", re.compile(r"(?P<why>net/http: (?:request canceled|TLS handshake timeout)[^\n]{0,100})")),
-    Sign(
-        "returned error code: ",
-        re.compile(r"URL (?P<url>https?://\S{1,400}) returned error code: (?P<status>429|5\d\d)"),
-    ),
-    Sign(
-        "error sending request for url",
-        re.compile(r"error sending request for url \((?P<url>https?://[^\s)]{1,400})\)"),
-    ),
     Sign("CondaHTTPError: HTTP 000"),
 )
-_PIP = (
-    Sign(
-        "fter connection broken by",
-        re.compile(r"Retry\(total=\d+[^\n]{0,200}after connection broken by '(?P<why>[^\n]{1,200})'"),
-    ),
-)
-"""pip's, which tries again, and then says only that it found no version."""
-SIGNS = (*_SAID, *_PIP)
+SIGNS = (*_SAID, *UNREACHABLE)
+_TRIES_AGAIN = "Retrying (Retry("
+"""Of urllib3, which pip brings along."""
 _LEAVING = 20
 """Lines before the end: clients also print these words when they try again, and go on."""
 # etcd's client, which torch's rendezvous may use, is a user of urllib3 too.
@@ -128,7 +108,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if death.killed_without_exception:
         return None  # a signal ended it: what it printed before was not the end
     hit = in_exception(death, _SAID) if death.exception is not None else in_last_words(death, _SAID, _LEAVING)
-    hit = hit or said_last(death, _PIP)
+    if hit is None or (hit.exception is None and _TRIES_AGAIN in hit.text):
+        hit = said_last(death, UNREACHABLE)
     if hit is None or (hit.exception is not None and _RENDEZVOUS.search(hit.exception.traceback)):
         return None
     return hit.finding(RULE, death, _cause(death, hit), _advice(hit), retry=_retry(hit))

@@ -15,8 +15,8 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, in_exception
-from ddp_run.judge.start_text import NO_LIBRARY, said_last
+from ddp_run.judge.signs import Hit, Sign, in_exception, said_last
+from ddp_run.judge.start_text import NO_LIBRARY
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(

@@ -57,7 +57,10 @@ _PLATFORMS = (
             r" failure|Job prolog failed|Socket timed out[^\n]{0,60}))"
         ),
     ),
-    Sign("NODE_FAIL", re.compile(r"(?P<what>(?:^|State: |\s)NODE_FAIL\b(?=\s|$))")),
+    Sign("NODE_FAIL", re.compile(r"(?P<what>(?:^|State[:=] ?|\s)NODE_FAIL\b(?=[\s,]|$))")),
+    Sign(
+        "has lost communication with a remote daemon", re.compile(r"(?P<what>lost communication with a remote daemon)")
+    ),
     Sign("JobNodeLost", re.compile(r"(?P<what>\bJobNodeLost\b[^\n]{0,120})")),
     Sign("an not reconnect to ", re.compile(r"(?P<what>Can not reconnect to (?P<node>\S{1,255}), rescheduling job)")),
     Sign("type=node-failure", re.compile(r"job\.exception type=(?P<what>node-failure [^\n]{0,120})")),

@@ -18,8 +18,8 @@ import re
 import shlex
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_whole_log
-from ddp_run.judge.start_text import DENIED, said_last
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_whole_log, said_last
+from ddp_run.judge.start_text import DENIED
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import signal
+from itertools import takewhile
 
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, in_whole_log, quotes
@@ -60,7 +61,10 @@ _PLATFORMS = (
         "this job is ",
         re.compile(r"Caught signal \w{1,20} on \S{1,255}: (?P<what>this job is (?:preempted|timed-out))"),
     ),
-    Sign("State: ", re.compile(r"^State: (?P<what>TIMEOUT|PREEMPTED|CANCELLED|DEADLINE)\b")),  # seff's
+    *(
+        Sign(state, re.compile(rf"(?:^State: |\bJobState=|Run time [\d:\-]{{1,20}}, )(?P<what>{state})\b"))
+        for state in ("TIMEOUT", "PREEMPTED", "CANCELLED", "DEADLINE")  # of seff, scontrol, and SLURM's mails
+    ),
     Sign(
         "TIMEOUT", re.compile(r"^\d\S{0,60} [^\n]{0,200}(?<!\S)(?P<what>TIMEOUT)\s{1,20}\d{1,3}:\d{1,3}\b")
     ),  # sacct's
@@ -89,11 +93,12 @@ _PLATFORMS = (
     Sign(
         "was terminated. Reason: ", re.compile(r"Cluster \S{1,100} (?P<what>was terminated\. Reason: [A-Z_]{1,60})")
     ),  # Databricks
-    Sign("Spot Instance Interruption", re.compile(r"(?P<what>(?:EC2 )?Spot Instance Interruption)")),
+    Sign("nterruption", re.compile(r"(?P<what>(?i:spot instance) [Ii]nterruption\b)")),
     Sign(
-        "eceived SIGTERM",
+        " limit",
         re.compile(
-            r"^(?![^\n]{0,400}(?:[Ww]orker|[Cc]hild|[Ss]ubprocess|forward))[^\n]{0,400}(?P<what>[Rr]eceived SIGTERM\b)"
+            r"\b(?P<what>(?i:job|process|container|pod|run|task)\b[^\n]{0,60} (?:terminated|killed|cancelled|stopped)\b"
+            r"[^\n]{0,60}\b(?:wall|time|walltime)[ -](?:clock )?(?:time )?limit\b)"
         ),
     ),
     Sign("JobPreempted", re.compile(r"(?P<what>\bJobPreempted\b)")),
@@ -190,6 +195,13 @@ def _ends_well(log: LogText) -> bool:
     return any(_WENT_WELL.search(line) for line in said[-_END_LINES:])
 
 
+def _went_on(log: LogText, sign: Sign) -> bool:
+    """Whether the job ended well or wrote much after what the scheduler said: it was started again."""
+    after = takewhile(lambda line: sign.search(line) is None, reversed(log.lines))
+    later = [line for line in after if line.strip() and not _OF_SLURM.match(line)]
+    return _ends_well(log) or (len(later) > _LATELY and not any(_TROUBLE.search(line) for line in later))
+
+
 def _worker_was_told(death: Death, attempt: Evidence) -> Hit | None:
     """The line that shows that the rank itself got the SIGTERM which ended a worker of its DataLoader."""
     if not attempt.logs_only or in_exception(death, (_WORKER,)) is None:
@@ -211,7 +223,7 @@ def match_stop(attempt: Evidence) -> Finding | None:
 def match_launch(attempt: Evidence) -> Finding | None:
     """A log in which only the scheduler speaks of an end."""
     told = in_whole_log(attempt, _SCHEDULER)
-    if told is None or told.quote is None or attempt.deaths or _ends_well(attempt.agent.log):
+    if told is None or told.quote is None or attempt.deaths or _went_on(attempt.agent.log, told.sign):
         return None
     return Finding(RULE, None, f"the scheduler killed the job: {told['what']}", (told.quote,), _look(told))
 

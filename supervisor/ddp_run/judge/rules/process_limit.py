@@ -18,8 +18,7 @@ import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Sign, anywhere, ended_by, in_last_words, in_whole_log
-from ddp_run.judge.start_text import said_last
+from ddp_run.judge.signs import Sign, anywhere, ended_by, in_last_words, in_whole_log, said_last
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(

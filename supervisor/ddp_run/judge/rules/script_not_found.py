@@ -16,8 +16,8 @@ import re
 import shlex
 
 from ddp_run.evidence.model import Death, Evidence, Quote
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_whole_log
-from ddp_run.judge.start_text import NO_PROGRAM, said_last
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_whole_log, said_last
+from ddp_run.judge.start_text import NO_PROGRAM
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(

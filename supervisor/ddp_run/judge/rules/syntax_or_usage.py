@@ -16,8 +16,8 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_whole_log
-from ddp_run.judge.start_text import SYNTAX, said_last
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_whole_log, said_last
+from ddp_run.judge.start_text import SYNTAX
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(

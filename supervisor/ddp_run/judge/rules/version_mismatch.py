@@ -22,8 +22,8 @@ import re
 from collections.abc import Iterable
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, ended_by
-from ddp_run.judge.start_text import VERSIONS, said_last
+from ddp_run.judge.signs import Hit, Sign, ended_by, said_last
+from ddp_run.judge.start_text import VERSIONS
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
