@@ -66,7 +66,7 @@ NO_PROGRAM: tuple[Sign, ...] = (
 """Group `path`, `program`, `script` or `started`: what was to start."""
 OBJECT_MISSING: tuple[Sign, ...] = (
     Sign("(NoSuch", re.compile(r"An error occurred \((?P<path>NoSuchKey|NoSuchBucket)\) when calling")),
-    Sign("(404) when calling the HeadObject", re.compile(r"\(404\) when calling the HeadObject operation")),
+    Sign("fatal error: An error occurred (404)"),  # of the command-line client: a program may ask whether it is there
     Sign("NoSuchKey (404)"),
     Sign("No URLs matched: ", re.compile(r"No URLs matched: (?P<path>\S{1,1000})")),
 )

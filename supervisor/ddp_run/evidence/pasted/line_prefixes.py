@@ -45,6 +45,7 @@ _OF_SERVER = re.compile(
 """Ray's and vLLM's names of a process, and vLLM's logger, which stands before each line of a traceback."""
 _MOST = 0.6
 _BEGINS_A_NAME = frozenset("[(rRlL")
+_QUOTES = 'ErrorMessage "'
 _HEADER = "Traceback (most recent call last):"
 _FRAME = '  File "'
 _STAMP = re.compile(
@@ -134,7 +135,14 @@ def without_colour(line: str) -> str:
 
 
 def unfolded(line: str) -> list[str]:
-    """The lines within a line of JSON: docker's `{"log": …}` is one; a traceback in a field follows its record."""
+    """The lines within a line of JSON: docker's `{"log": …}` is one; a traceback in a field follows its record.
+
+    SageMaker's report of a job quotes the program's exception within a line of its own.
+    """
+    if _QUOTES in line:
+        before, _, quoted = line.partition(_QUOTES)
+        message, _, command = quoted.partition('" Command "')
+        return [before, message.removesuffix('"'), *([command] if command else [])]
     if not line.startswith("{") or ('"log":' not in line and _HEADER not in line):
         return [line]
     try:

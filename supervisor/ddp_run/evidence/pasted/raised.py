@@ -23,6 +23,8 @@ _LAUNCHERS_WORDS = re.compile(
 """What torchrun says of its own options, and servers (vLLM, Ray Serve) of a process that shows its own exception."""
 _NOTEBOOKS = frozenset({"PapermillExecutionError", "CellExecutionError"})
 """papermill's and nbclient's, of a cell of a notebook, whose own exception they show."""
+_QUOTES_A_PROGRAM = "ExecuteUserScriptError"
+"""SageMaker's report of a job, which quotes the program's exception."""
 _STARTED = re.compile(r"Command '[^\n]{0,200}?\b(?:torchrun|accelerate|deepspeed|srun|mpirun|ddp-run|python[\d.]*)\b")
 _SPAWNED = re.compile(r"-- Process (?P<rank>\d{1,9}) terminated with the following error:")
 _EMPTY = re.compile(
@@ -166,7 +168,7 @@ def says_a_launcher(text: str) -> bool:
 def starts_a_launcher(info: ExceptionInfo) -> bool:
     """Whether it only says that a program which it had started failed: what that says itself stands above it."""
     name = info.type.rpartition(".")[2]
-    if name in _NOTEBOOKS:
+    if name in _NOTEBOOKS or _QUOTES_A_PROGRAM in info.message:
         return True
     if name == "CalledProcessError":
         return _STARTED.search(info.message) is not None
