@@ -6,8 +6,8 @@ built on import by ninja and nvcc (DeepSpeed's ops, `torch.utils.cpp_extension.l
 ## How to recognise it
 `torch._dynamo.exc.BackendCompilerFailed`, `torch._inductor.exc.InductorError`, `CppCompileError`,
 `triton.compiler.errors.CompilationError`, `Failed to find C compiler`, `Error building extension '…'`, `Command
-'['ninja', '-v']' returned non-zero exit status 1`, `CUDA_HOME environment variable is not set`, `nvcc fatal`. The
-reason is in the lines above: the compiler's first `error:`.
+'['ninja', '-v']' returned non-zero exit status 1`, `CUDA_HOME environment variable is not set`, `nvcc fatal`, pip's
+`Failed building wheel for`. The reason is in the lines above: the compiler's first `error:`.
 ## What to do
 - No compiler, or no headers: `apt-get install build-essential python3-dev`, or set `CC`; for CUDA extensions also nvcc
   (`CUDA_HOME=/usr/local/cuda`) of the CUDA version torch was built with.

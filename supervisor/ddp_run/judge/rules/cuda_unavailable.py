@@ -9,9 +9,10 @@ torch.
 CUDA-capable device is detected`, `No HIP GPUs are available`, `No XPU devices are available`, `NVML: Driver Not
 Loaded`; a CPU build also says `module 'torch._C' has no attribute '_cuda_setDevice'`, `Tried to instantiate dummy base
 class Event` and `torch.cuda.Stream requires CUDA support`; without a driver, the loader reports `libcuda.so.1: cannot
-open shared object file` and Triton `0 active drivers`. A driver that is installed but too old is
-[driver-mismatch](driver-mismatch.md); a GPU index that is too high is [invalid-device](invalid-device.md); error 802 is
-[fabric-manager](fabric-manager.md).
+open shared object file` and Triton `0 active drivers`; a container's start fails with `could not select device driver
+"" with capabilities: [[gpu]]` or `nvidia-container-cli: initialization error`. A driver that is installed but too old
+is [driver-mismatch](driver-mismatch.md); a GPU index that is too high is [invalid-device](invalid-device.md); error 802
+is [fabric-manager](fabric-manager.md).
 ## What to do
 - `nvidia-smi` (`rocm-smi`, `xpu-smi discovery`) on that host: does the driver see the GPUs?
 - `python -c "import torch; print(torch.__version__, torch.version.cuda, torch.version.hip)"`: a version without CUDA is

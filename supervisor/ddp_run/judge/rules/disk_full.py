@@ -6,7 +6,8 @@ A write failed because the disk, or this user's quota, is full: a checkpoint, a 
 `[Errno 28] No space left on device`, `[Errno 122] Disk quota exceeded`, `database or disk is full` (SQLite).
 `torch.save` on a full disk often hides the reason: `PytorchStreamWriter failed writing file data/0: file write failed`,
 then `unexpected pos 640 vs 570` from `inline_container.cc`, with or without an abort; NumPy says `8388608 requested and
-2097152 written`. A full `/dev/shm` is a different cause (`shm-exhausted`).
+2097152 written`. Kubernetes evicts a pod: `The node was low on resource: ephemeral-storage`. A full `/dev/shm` is a
+different cause (`shm-exhausted`).
 ## What to do
 `df -h PATH` and `df -i PATH` (a disk can also run out of inodes); for quotas `quota -s` or `lfs quota -h -u $USER
 PATH`. Delete old checkpoints, and the one being written: it is truncated. Caches pile up in `~/.cache/huggingface`,

@@ -5,7 +5,9 @@ The program opened a path that does not exist on this host, or a folder where it
 ## How to recognise it
 `FileNotFoundError`, `IsADirectoryError`, `NotADirectoryError`; from Hugging Face libraries `Repo id must be in the form
 'repo_name' or 'namespace/repo_name'`, `is not a local folder and is not a valid model identifier` and `does not appear
-to have a file named config.json`: a local path that does not exist is taken for a name on the Hub.
+to have a file named config.json`: a local path that does not exist is taken for a name on the Hub. Of what is around a
+job: `mount source … doesn't exist`, `manifest unknown`, `Could not find conda environment`, Lmod's `The following
+module(s) are unknown`, and tools that end with `: No such file or directory`.
 ## What to do
 Check the path on the host of the failed rank: relative paths are resolved from the folder where the job was started,
 and a node's local disk does not have files written by another node. If only some ranks fail, another rank may write the

@@ -5,9 +5,9 @@ The kernel's out-of-memory killer killed the rank, or an allocation of CPU memor
 ## How to recognise it
 SIGKILL, plus a record that memory was the reason: the kernel log (`Out of memory: Killed process 123 (python)`), the
 kill count of the job's memory cgroup (`oom_kill 1` in `memory.events`), SLURM (`Detected 1 oom_kill event`, `task 3:
-Out Of Memory`), Kubernetes (`OOMKilled`), systemd, PBS or LSF; in a pasted log these may be anywhere. Or `MemoryError`,
-`std::bad_alloc`, `DefaultCPUAllocator: can't allocate memory`, `Unable to allocate … for an array`, `[Errno 12] Cannot
-allocate memory`. A SIGKILL alone proves nothing.
+Out Of Memory`), Kubernetes (`OOMKilled`), systemd, PBS, LSF, HTCondor, a notebook's server; in a pasted log these may
+be anywhere. Or `MemoryError`, `std::bad_alloc`, `DefaultCPUAllocator: can't allocate memory`, `Unable to allocate … for
+an array`, `[Errno 12] Cannot allocate memory`. A SIGKILL alone proves nothing.
 ## What to do
 Give the job more memory, or use less: fewer DataLoader workers, smaller prefetch, memory-mapped data, one copy of the
 dataset per node instead of one per rank.

@@ -6,9 +6,10 @@ response, or an error that the server is busy or broken. The connections between
 ## How to recognise it
 `Max retries exceeded with url`, `Read timed out`, `<urlopen error …>`, `We couldn't connect to
 'https://huggingface.co'`, `LocalEntryNotFoundError`, `Couldn't reach … on the Hub`, `Cannot connect to host …`, `503
-Server Error`, `429 Client Error: Too Many Requests`, `Could not connect to the endpoint URL`,
-`CERTIFICATE_VERIFY_FAILED`; often deep in a chain that ends with an `OSError` from transformers. A name that does not
-resolve during rendezvous is `rendezvous-dns`; a rejected token is `auth`.
+Server Error`, `429 Client Error: Too Many Requests`, `Could not connect to the endpoint URL`, `Could not resolve host`
+(git, curl), `dial tcp …: i/o timeout` and `toomanyrequests` (images of containers), `CERTIFICATE_VERIFY_FAILED`; often
+deep in a chain that ends with an `OSError` from transformers. A name that does not resolve during rendezvous is
+`rendezvous-dns`; a rejected token is `auth`.
 ## What to do
 Compute nodes often have no internet access: download on a login node to a shared folder (`huggingface-cli download`),
 then set `HF_HUB_OFFLINE=1` and `HF_HOME` to that folder. If a proxy is needed, set `HTTPS_PROXY` on every node, and

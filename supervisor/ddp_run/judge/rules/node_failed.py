@@ -5,8 +5,9 @@ The scheduler lost a machine that the job ran on: it crashed, lost power or netw
 The ranks there vanish without a message; the others lose their peers or are killed.
 ## How to recognise it
 SLURM: `srun: error: Node failure on node-7`, `JOB 4242 ON node-7 CANCELLED AT … DUE TO NODE FAILURE`. Kubernetes:
-`NodeLost`, `NodeNotReady`. Ray: `The node with node id: … has been marked dead`. A CUDA error on several ranks of that
-node shortly before suggests that a GPU took the machine down.
+`NodeLost`, `NodeNotReady`. Torque: `node 1 (…) requested job terminate, 'EOF'`. HTCondor: `Can not reconnect to`. Ray:
+`The node with node id: … has been marked dead`. A CUDA error on several ranks of that node shortly before suggests that
+a GPU took the machine down.
 ## What to do
 Exclude the node (`sbatch --exclude=NODE`) and tell the cluster admins; `scontrol show node NODE` has the reason. A job
 that writes checkpoints can resume from the last one: `sbatch --requeue` restarts it automatically.

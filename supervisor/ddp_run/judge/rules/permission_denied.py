@@ -4,9 +4,9 @@
 The job's user is not allowed to read, write, create or execute something.
 ## How to recognise it
 `PermissionError: [Errno 13] Permission denied: '…'`, `[Errno 1] Operation not permitted`; `Permission denied (os error
-13)` from Rust libraries; `can't open file '…': [Errno 13]` for the script itself. Typical: a cache folder in `/tmp` or
-`/root` that another user created, another user's output folder, a script without `x`, a port below 1024. A rejected web
-page or token is a different cause (`auth`).
+13)` from Rust libraries; `can't open file '…': [Errno 13]` for the script itself; shells and container runtimes that
+end with `: permission denied`. Typical: a cache folder in `/tmp` or `/root` that another user created, another user's
+output folder, a script without `x`, a port below 1024. A rejected web page or token is a different cause (`auth`).
 ## What to do
 Check the owner of the path and its parent folders with `namei -l PATH`. Move caches to your own folder: `HF_HOME`,
 `TORCH_HOME`, `TRITON_CACHE_DIR`, `TORCHINDUCTOR_CACHE_DIR`, `MPLCONFIGDIR`.

@@ -5,7 +5,8 @@ A scheduler, a container runtime, a cloud preemption or a person told the job, o
 ## How to recognise it
 SIGTERM (or SIGQUIT) sent by neither ddp-run nor torch's agent: 143 in a shell for SIGTERM. SLURM says why: `CANCELLED
 AT … DUE TO TIME LIMIT`, `DUE TO PREEMPTION`; so do LSF (`TERM_RUNLIMIT`, `TERM_OWNER`) and PBS (`walltime … exceeded
-limit`). Older torch raises `SignalException: Process … got signal: 15` in its agent. SIGHUP without such a message is
+limit`), Kubernetes (`DeadlineExceeded`, `Preempted by pod`), HTCondor, Flux and clouds. Older torch raises
+`SignalException: Process … got signal: 15` in its agent. SIGHUP without such a message is
 [terminal-closed](terminal-closed.md).
 ## What to do
 Check the scheduler's log for a time limit or preemption (`scontrol show job`, `kubectl describe pod`), and save a

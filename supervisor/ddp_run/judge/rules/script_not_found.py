@@ -4,10 +4,13 @@
 The script or module to run does not exist.
 ## How to recognise it
 `can't open file '…': [Errno 2] No such file or directory` with exit code 2, or, with `-m`, `No module named …` and
-`Error while finding module specification`; on all ranks, before the first line of the program.
+`Error while finding module specification`; on all ranks, before the first line of the program. Of a program: `torchrun:
+command not found` (exit code 127), `bad interpreter`, `executable file not found in $PATH`, slurmstepd's `execve(): …:
+No such file or directory`.
 ## What to do
 Check the path relative to the working directory. With `-m`, use the dotted module name and start from the folder above
-the package.
+the package. A program that the shell does not find: the environment was not activated in the job, or the container
+has none.
 """
 
 from __future__ import annotations

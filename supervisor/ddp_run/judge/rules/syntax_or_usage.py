@@ -1,10 +1,13 @@
 """Syntax error, or invalid launcher options.
 
 ## What happened
-Python could not compile the script, or torch's launcher rejected its options. Training never started.
+Python or the shell could not read the script, or the launcher or scheduler rejected its options. Training never
+started.
 ## How to recognise it
 `SyntaxError`, `IndentationError` or `TabError`; a `usage:` text and `error:` of torchrun with exit code 2; `can't open
-file '…/python'`, if the command line has the word `python` before the script.
+file '…/python'`, if the command line has the word `python` before the script. Of a shell script: `syntax error near
+unexpected token`, `unbound variable`, `$'\\r': command not found` (line ends of Windows); of a scheduler: options that
+it rejects (`sbatch: error: Batch job submission failed: Invalid …`).
 ## What to do
 Fix the line named in the error. `ddp-run` and `torchrun` take the script itself: `ddp-run --nproc-per-node 2 train.py`,
 without `python`.

@@ -9,7 +9,9 @@ extension, `operator torchvision::nms does not exist`, `A module that was compil
 NumPy 2`, `numpy.dtype size changed, may indicate binary incompatibility`, `module 'numpy' has no attribute 'float'`,
 `version 'GLIBCXX_3.4.29' not found`, `were compiled with different CUDA`. `Weights only load failed … Unsupported
 global` is torch 2.6 and later, which no longer unpickles every class by default. `No module named 'torch._six'`: the
-package is installed, but its version lacks that module. A missing package is `import-error`.
+package is installed, but its version lacks that module. pip, uv and conda find no versions that fit: `No matching
+distribution found for`, `ResolutionImpossible`, `No solution found when resolving dependencies`. A missing package is
+`import-error`.
 ## What to do
 Install matching versions (torch and torchvision are released in pairs), or rebuild the extension for the installed
 torch: `pip install --no-build-isolation --force-reinstall --no-binary :all: PACKAGE`. All nodes must have the same
