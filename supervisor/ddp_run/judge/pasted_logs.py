@@ -27,9 +27,14 @@ def explain_logs(logs: Sequence[Log]) -> Verdict:
         return found
     for joined in wrapped.joined(logs):
         again = _read(joined)
-        if again.cause not in _VAGUE:
+        if again.cause not in _VAGUE and (_raised(again) or not _raised(found)):
             return replace(again, confidence="likely", notes=(*again.notes, wrapped.NOTE))
     return found
+
+
+def _raised(verdict: Verdict) -> bool:
+    """Whether it rests on an exception: lines that look wrapped may hide one, and others then seem to say more."""
+    return verdict.first_failure is not None and verdict.first_failure.exception is not None
 
 
 def _read(logs: Sequence[Log]) -> Verdict:

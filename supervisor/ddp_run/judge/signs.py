@@ -37,6 +37,8 @@ _OF_LAUNCHERS = re.compile(r"\s{0,20}(?:\d{1,6}: )?(?:(?:srun|slurmstepd|pyxis|f
 _WENT_WELL = re.compile(
     r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|[Ss]uccess\w*|[Ss]aved|Started container|COMPLETED)\b"
 )
+_OF_SCRIPTS = re.compile(r"\W{0,20}(?:[Jj]ob|JOB|[Ss]cript|[Ee]nd|real|user|sys)\b|\+ ")
+"""What a script prints at its end, whatever became of its commands."""
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
@@ -146,6 +148,8 @@ def said_last(death: Death, signs: Sequence[Sign]) -> Hit | None:
         match = next((found for sign in signs if (found := _found(sign, line)) is not None), None)
         if match is not None:
             return replace(match, quote=ending.quote(index))
+        if _OF_SCRIPTS.match(line):
+            continue
         behind += _OF_LAUNCHERS.match(line) is None
         if not told and (behind > _NEAR or _WENT_WELL.search(line)):
             return None
