@@ -90,6 +90,7 @@ LIMIT = "slurmstepd: error: *** JOB 8 ON gpu03 CANCELLED AT 2024-05-03T10:13:00 
         ("Reason: Evicted\nMessage: The node was low on resource: ephemeral-storage. Threshold: 10Gi\n", "disk-full"),
         ('Warning  Evicted  kubelet  Usage of EmptyDir volume "dshm" exceeds the limit "8Gi".\n', "shm-exhausted"),
         ("Events:\n  Warning  NodeNotReady  2m  node-controller  Node is not ready\n", "node-failed"),
+        ("train.sh: line 12: python: command not found\nJob finished at Mon May 3\n", "script-not-found"),
         # installers
         ("ERROR: Could not find a version\nERROR: No matching distribution found for torch==9\n", "version-mismatch"),
         ("LibMambaUnsatisfiableError: Encountered problems while solving:\n  - package x\n", "version-mismatch"),
@@ -116,9 +117,10 @@ def test_the_cause_is_named(text: str, cause: str) -> None:
         pytest.param(f"train.sh: line 3: module: command not found\n{RAISED}", id="a command that was not needed"),
         pytest.param(f"/bin/sh: 1: nvcc: not found\n{STEPS}{RAISED}", id="a program that a library looked for"),
         pytest.param(f"ls: cannot access '/x': No such file or directory\n{RAISED}", id="a file that was not needed"),
+        pytest.param(f"{STEPS}{RAISED}{LIMIT}", id="a time limit, long after the failure"),
     ],
 )
-def test_an_exception_counts_more_than_what_a_shell_said_before(text: str) -> None:
+def test_an_exception_counts_more_than_what_others_say(text: str) -> None:
     assert explain(text).cause == "python-exception"
 
 

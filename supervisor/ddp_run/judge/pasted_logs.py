@@ -11,6 +11,8 @@ from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.judge import catalogue, cut_log, diagnose, lost_peers
 from ddp_run.judge.verdict import Verdict
 
+_BY_OTHERS = ("preempted-sigterm", "node-failed", "user-interrupt")
+"""What ended a job, if nothing in it had failed before."""
 _VAGUE = (None, *catalogue.GENERAL, "peer-died")
 
 
@@ -27,13 +29,13 @@ def explain_logs(logs: Sequence[Log]) -> Verdict:
         return found
     for joined in wrapped.joined(logs):
         again = _read(joined)
-        if again.cause not in _VAGUE and (_raised(again) or not _raised(found)):
+        if again.cause not in _VAGUE and not (again.cause in _BY_OTHERS and _raised(found)):
             return replace(again, confidence="likely", notes=(*again.notes, wrapped.NOTE))
     return found
 
 
 def _raised(verdict: Verdict) -> bool:
-    """Whether it rests on an exception: lines that look wrapped may hide one, and others then seem to say more."""
+    """Whether it rests on an exception: where lines are joined that were whole, one may be hidden."""
     return verdict.first_failure is not None and verdict.first_failure.exception is not None
 
 

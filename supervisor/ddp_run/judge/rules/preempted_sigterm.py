@@ -120,6 +120,8 @@ _SRUN = (Sign("srun: forcing job termination"),)
 """srun's own answer to a signal that tells it to end; of a task that failed it says `Terminating StepId=`."""
 _OF_SLURM = re.compile(r"(?:\d{1,6}: )?(?:srun|slurmstepd): ")
 _TROUBLE = re.compile(r"\b(?:FATAL|ERROR)\b|\b[\w.]{1,80}(?:Error|Exception)\b")
+_ENDS = re.compile(r"(?i:kill|abort|sigterm|terminat|exiting|signal)")
+"""What processes say that are told to end."""
 _NEAR = 40
 """Lines before the end."""
 _WENT_WELL = re.compile(r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:completed|finished|done|ended well)\b")
@@ -200,7 +202,9 @@ def _went_on(log: LogText, sign: Sign) -> bool:
     """Whether the job ended well or wrote much after what the scheduler said: it was started again."""
     after = takewhile(lambda line: sign.search(line) is None, reversed(log.lines))
     later = [line for line in after if line.strip() and not _OF_SLURM.match(line)]
-    return _ends_well(log) or (len(later) > _LATELY and not any(_TROUBLE.search(line) for line in later))
+    return _ends_well(log) or (
+        len(later) > _LATELY and not any(_TROUBLE.search(line) or _ENDS.search(line) for line in later)
+    )
 
 
 def _worker_was_told(death: Death, attempt: Evidence) -> Hit | None:
