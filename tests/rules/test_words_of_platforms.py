@@ -28,7 +28,15 @@ SAGEMAKER = (
     "sagemaker.exceptions.UnexpectedStatusException: Error for Training job x: Failed. Reason: AlgorithmError: "
     'ExecuteUserScriptError: ExitCode 1 ErrorMessage "{}" Command "/opt/conda/bin/python3.8 train.py", exit code: 1\n'
 )
-LIMIT = "slurmstepd: error: *** JOB 8 ON gpu03 CANCELLED AT 2024-05-03T10:13:00 DUE TO TIME LIMIT ***\n"
+AGENTS = """Traceback (most recent call last):
+  File "/home/me/train.py", line 60, in main
+KeyError: 'lr'
+E0503 10:12:30.123000 4242 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0 \
+(pid: 4243) of binary: /env/bin/python
+Traceback (most recent call last):
+  File "/env/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 264, in launch_agent
+"""
+LIMIT = "slurmstepd: error: *** JOB 812 ON gpu03 CANCELLED AT 2024-05-03T12:13:00 DUE TO TIME LIMIT ***\n"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +125,7 @@ def test_the_cause_is_named(text: str, cause: str) -> None:
         pytest.param(f"train.sh: line 3: module: command not found\n{RAISED}", id="a command that was not needed"),
         pytest.param(f"/bin/sh: 1: nvcc: not found\n{STEPS}{RAISED}", id="a program that a library looked for"),
         pytest.param(f"ls: cannot access '/x': No such file or directory\n{RAISED}", id="a file that was not needed"),
-        pytest.param(f"{STEPS}{RAISED}{LIMIT}", id="a time limit, long after the failure"),
+        pytest.param(f"{AGENTS}{LIMIT}", id="a time limit, long after the failure"),
     ],
 )
 def test_an_exception_counts_more_than_what_others_say(text: str) -> None:
