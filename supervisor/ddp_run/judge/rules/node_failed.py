@@ -19,7 +19,8 @@ import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, in_whole_log
+from ddp_run.judge.platform_text import LOST, LOST_STATE, told_lately
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -45,32 +46,7 @@ _SCHEDULER = (
     ),
 )
 """They name no node, or another one: that of the step's first process."""
-_PLATFORMS = (
-    Sign("NodeNotReady", re.compile(r"(?P<what>\bNodeNotReady\b[^\n]{0,120})")),
-    Sign(
-        "requested job terminate, 'EOF'",
-        re.compile(r"(?P<what>node \d{1,9} \((?P<node>[\w.\-]{1,255})\) requested job terminate)"),
-    ),
-    Sign(
-        "Task launch for ",
-        re.compile(
-            r"(?P<what>Task launch for \S{1,60} failed on node (?P<node>[\w.\-]{1,255}): (?:Communication connection"
-            r" failure|Job prolog failed|Socket timed out[^\n]{0,60}))"
-        ),
-    ),
-    Sign("NODE_FAIL", re.compile(r"(?P<what>(?:^|State[:=] ?|\s)NODE_FAIL\b(?=[\s,]|$))")),
-    Sign(
-        "has lost communication with a remote daemon", re.compile(r"(?P<what>lost communication with a remote daemon)")
-    ),
-    Sign("JobNodeLost", re.compile(r"(?P<what>\bJobNodeLost\b[^\n]{0,120})")),
-    Sign("an not reconnect to ", re.compile(r"(?P<what>Can not reconnect to (?P<node>\S{1,255}), rescheduling job)")),
-    Sign("type=node-failure", re.compile(r"job\.exception type=(?P<what>node-failure [^\n]{0,120})")),
-)
-"""Torque, srun, sacct, Azure ML, HTCondor and Flux, of an attempt that another one may have followed."""
-_STATE = Sign("(state: NODE_FAIL)", re.compile(r"\(state: (?P<what>NODE_FAIL)\)"), frozenset({"UncompletedJobError"}))
-"""submitit's, in the program that waited for the job."""
-_LATELY = 30
-SIGNS = (_NAMED, *_SCHEDULER, *_PLATFORMS, _STATE)
+SIGNS = (_NAMED, *_SCHEDULER, *LOST, LOST_STATE)
 _TELLING = (None, 1, 137, 143, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGHUP, -signal.SIGABRT)
 _LOST = re.compile(
     r"onnection (?:was )?(?:closed|reset)|Broken pipe|remote process exited|[Tt]imed? ?out|ncclRemoteError"
@@ -80,8 +56,8 @@ _LOST = re.compile(
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """The scheduler says so, and the rank was ended, or only lost its peers."""
-    told = _told(attempt) or in_exception(death, (_STATE,)) or _told_lately(death)
-    if told is None or told.sign is _STATE:
+    told = _told(attempt) or in_exception(death, (LOST_STATE,)) or told_lately(death, LOST)
+    if told is None or told.sign is LOST_STATE:
         return None if told is None else told.finding(RULE, death, _cause(told), _advice(told), confidence="likely")
     if death.exception is not None and not _LOST.search(death.exception.message):
         return None
@@ -96,10 +72,6 @@ def match_launch(attempt: Evidence) -> Finding | None:
     if told is None or told.quote is None or attempt.deaths:
         return None
     return Finding(RULE, None, _cause(told), (told.quote,), _advice(told))
-
-
-def _told_lately(death: Death) -> Hit | None:
-    return None if death.exception is not None else in_last_words(death, _PLATFORMS, _LATELY)
 
 
 def _told(attempt: Evidence) -> Hit | None:

@@ -20,7 +20,9 @@ import signal
 from itertools import takewhile
 
 from ddp_run.evidence.model import Death, Evidence, LogText
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, in_whole_log, quotes
+from ddp_run.judge import platform_text
+from ddp_run.judge.platform_text import told_lately
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, quotes
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.values.exit_status import in_words
 
@@ -31,11 +33,6 @@ RULE = Rule(
     area=Area.HOST,
     retry=Retry(helps=True, reason="the job itself did not fail: one rank was terminated from outside"),
     since="0.1",
-)
-_BY_PLATFORM = re.compile(
-    r"(?P<what>\b(?i:job|instance|node|pod|vm|cluster|container|trial|allocation|machine)\b[^\n]{0,40}"
-    r" (?:was|is|being|been|after being) preempted\b"
-    r"|\bPreempted (?:by pod|in order to admit|to accommodate)[^\n]{0,80})"
 )
 # A step that is cancelled without a reason is what srun does with the others when one task has failed. ddp-run's own
 # agent prints none of these.
@@ -57,65 +54,8 @@ _SCHEDULER = (
     ),
     Sign("=>> PBS: job killed: ", re.compile(r"(?P<what>PBS: job killed: (?!v?mem |node \d)[^\n]*)")),
 )
-_PLATFORMS = (
-    Sign(
-        "this job is ",
-        re.compile(r"Caught signal \w{1,20} on \S{1,255}: (?P<what>this job is (?:preempted|timed-out))"),
-    ),
-    *(
-        Sign(state, re.compile(rf"(?:^State: |\bJobState=|Run time [\d:\-]{{1,20}}, )(?P<what>{state})\b"))
-        for state in ("TIMEOUT", "PREEMPTED", "CANCELLED", "DEADLINE")  # of seff, scontrol, and SLURM's mails
-    ),
-    Sign(
-        "TIMEOUT", re.compile(r"^\d\S{0,60} [^\n]{0,200}(?<!\S)(?P<what>TIMEOUT)\s{1,20}\d{1,3}:\d{1,3}\b")
-    ),  # sacct's
-    Sign("exceeds job hard limit ", re.compile(r"(?P<what>exceeds job hard limit \"[hs]_(?:rt|cpu)\")")),  # Grid Engine
-    Sign("## OAR [", re.compile(r"## OAR \[[^\]\n]{1,40}\] (?P<what>Job \d{1,12} KILLED)")),
-    Sign(
-        "Job was evicted.", re.compile(r"^\d{3} \([\d.]{1,30}\) [\d/: \-]{1,30}(?P<what>Job was evicted\.)")
-    ),  # HTCondor
-    Sign("via condor_rm", re.compile(r"(?P<what>via condor_rm [^\n]{0,80})")),
-    Sign("exceeded allowed ", re.compile(r"(?P<what>job exceeded allowed (?:execute|job) duration[^\n]{0,40})")),
-    Sign(
-        "job.exception type=", re.compile(r"job\.exception type=(?P<what>(?:timeout|cancel|preempt) [^\n]{0,80})")
-    ),  # Flux
-    Sign("reempted", _BY_PLATFORM),
-    Sign("preempting to accommodate", re.compile(r"(?P<what>preempting to accommodate [^\n]{0,80})")),
-    Sign("worker preemption", re.compile(r"(?P<what>interrupted due to worker preemption)")),  # Modal
-    Sign("reason: DeletionByTaintManager", re.compile(r"reason: (?P<what>DeletionByTaintManager)")),
-    Sign("imminent node shutdown", re.compile(r"(?P<what>Pod was terminated in response to imminent node shutdown)")),
-    Sign("node is shutting down", re.compile(r"(?P<what>Pod was rejected as the node is shutting down)")),
-    Sign(
-        " deadline",
-        re.compile(r"\b(?P<what>(?:Pod|Job) was active [^\n]{0,20}longer than (?:the )?specified deadline)"),
-    ),
-    Sign("MaxRuntimeExceeded", re.compile(r"(?P<what>MaxRuntimeExceeded)")),  # SageMaker
-    Sign("Training job interrupted", re.compile(r"(?P<what>Interrupted - Training job interrupted[^\n]{0,80})")),
-    Sign(
-        "was terminated. Reason: ", re.compile(r"Cluster \S{1,100} (?P<what>was terminated\. Reason: [A-Z_]{1,60})")
-    ),  # Databricks
-    Sign("nterruption", re.compile(r"(?P<what>(?i:spot instance) [Ii]nterruption\b)")),
-    Sign(
-        " limit",
-        re.compile(
-            r"\b(?P<what>(?i:job|process|container|pod|run|task)\b[^\n]{0,60} (?:terminated|killed|cancelled|stopped)\b"
-            r"[^\n]{0,60}\b(?:wall|time|walltime)[ -](?:clock )?(?:time )?limit\b)"
-        ),
-    ),
-    Sign("JobPreempted", re.compile(r"(?P<what>\bJobPreempted\b)")),
-)
-"""What other platforms say of a job that they ended; a job that was started again goes on after it."""
-_STATES = (
-    Sign(
-        "not produced any output (state: ",  # submitit's
-        re.compile(r"\(state: (?P<what>TIMEOUT|PREEMPTED|CANCELLED[^)\n]{0,40}|DEADLINE)\)"),
-        frozenset({"UncompletedJobError"}),
-    ),
-    Sign("MaxRuntimeExceeded", re.compile(r"(?P<what>MaxRuntimeExceeded)"), frozenset({"UnexpectedStatusException"})),
-)
-"""Of a job, in the exception of the program that waited for it."""
-_LATELY = 30
-"""Lines before the end."""
+_MUCH = 30
+"""Lines."""
 _SRUN = (Sign("srun: forcing job termination"),)
 """srun's own answer to a signal that tells it to end; of a task that failed it says `Terminating StepId=`."""
 _OF_SLURM = re.compile(r"(?:\d{1,6}: )?(?:srun|slurmstepd): ")
@@ -145,8 +85,8 @@ SIGNS: tuple[Sign, ...] = (
     _RAISED,
     _WORKER,
     *_SCHEDULER,
-    *_PLATFORMS,
-    *_STATES,
+    *platform_text.ENDED,
+    *platform_text.STATES,
     Sign("SignalException: Process "),
     Sign("death signal, shutting down workers"),
 )
@@ -165,7 +105,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         hit = in_whole_log(attempt, _SRUN)
         cause = "srun was told to end the job; by whom, the log does not show"
         return None if hit is None else hit.finding(RULE, death, cause, _look(hit), confidence="likely")
-    hit = in_exception(death, _STATES) or _told_lately(death)
+    hit = in_exception(death, platform_text.STATES) or (
+        told_lately(death, platform_text.ENDED) if death.code in (*_TELLING, *_SHELLS) else None
+    )
     if hit is not None:
         return hit.finding(RULE, death, f"the job was ended from outside: {hit['what']}", confidence="likely")
     hit = in_exception(death, (_HANDLED, _RAISED)) or _worker_was_told(death, attempt)
@@ -175,12 +117,6 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     cause = f"{death.who} was terminated from outside by {in_words(death.code)}"
     return Finding(RULE, death.rank, cause)
-
-
-def _told_lately(death: Death) -> Hit | None:
-    if death.exception is not None or death.code not in (*_TELLING, *_SHELLS):
-        return None
-    return in_last_words(death, _PLATFORMS, _LATELY)
 
 
 def _was_told_by_srun(death: Death, attempt: Evidence) -> bool:
@@ -203,7 +139,7 @@ def _went_on(log: LogText, sign: Sign) -> bool:
     after = takewhile(lambda line: sign.search(line) is None, reversed(log.lines))
     later = [line for line in after if line.strip() and not _OF_SLURM.match(line)]
     return _ends_well(log) or (
-        len(later) > _LATELY and not any(_TROUBLE.search(line) or _ENDS.search(line) for line in later)
+        len(later) > _MUCH and not any(_TROUBLE.search(line) or _ENDS.search(line) for line in later)
     )
 
 

@@ -81,7 +81,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = anywhere(death.stderr, (_PYTHON_AS_SCRIPT,))
     if hit is None or hit.quote is None:
         hit = said_last(death, SYNTAX) or in_exception(death, _CONDA)
-        said = f"the shell rejected the script: {hit['what']}" if hit is not None else ""
+        said = f"the shell or the scheduler rejected the script: {hit['what']}" if hit is not None else ""
         return None if hit is None else hit.finding(RULE, death, said)
     word = (hit["word"] or "").strip()
     said = f"`{word}` was taken for the script" if word else "a blank argument was taken for the script"
