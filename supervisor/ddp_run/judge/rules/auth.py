@@ -6,7 +6,8 @@ the permission.
 ## How to recognise it
 `401 Client Error`, `403 Client Error`, `GatedRepoError`, `You are trying to access a gated repo`, `Repository Not Found
 … make sure you are authenticated`, `api_key not configured (no-tty)`, `Unable to locate credentials`, `ExpiredToken`,
-`AccessDenied`. The Hub also returns 401 for a repository that does not exist: check the spelling first.
+`AccessDenied`, `PERMISSION_DENIED`, `password authentication failed for user`, `Invalid API key`. The Hub also returns
+401 for a repository that does not exist: check the spelling first.
 ## What to do
 Set the token on every node and inside the container: `HF_TOKEN`, `WANDB_API_KEY`, `AWS_ACCESS_KEY_ID` and
 `AWS_SECRET_ACCESS_KEY`. A login saved in your home folder on the login node does not help if the job runs with a
@@ -18,6 +19,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge import service_text
 from ddp_run.judge.signs import URL, Hit, Sign, ended_by, said_last
 from ddp_run.judge.start_text import REFUSED
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
@@ -63,9 +65,12 @@ _SAID: tuple[Sign, ...] = (
     Sign("No API key configured. Use `wandb login`"),
     Sign("wandb.errors.AuthenticationError"),
     Sign("wandb.errors.errors.AuthenticationError"),
+    Sign("API key you provided is either invalid or missing"),
     Sign("permission denied to upsert", re.compile(r"permission denied to upsert\w*")),
     Sign("It appears that you do not have permission to access the requested resource"),
-    Sign("user is not logged in", re.compile(r"(?:returned error 401: |message\": ?\")user is not logged in")),
+    Sign(
+        "user is not logged in", re.compile(r"(?:returned error 401: |W&B API: |message\": ?\")user is not logged in")
+    ),
     # Amazon, Google, Azure
     Sign("Unable to locate credentials", types=frozenset({"NoCredentialsError"})),
     Sign("Partial credentials found"),
@@ -93,6 +98,7 @@ _SAID: tuple[Sign, ...] = (
     ),
     Sign("unexpected status", re.compile(r"unexpected status(?: code \S{1,400})?: (?P<status>40[13]) ")),
     Sign("Error from server (Forbidden): "),
+    *service_text.REFUSED,
     # git
     Sign("fatal: Authentication failed for", re.compile(rf"fatal: Authentication failed for '(?:{URL})?")),
 )
@@ -107,7 +113,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None:
         return None
     service = _service(hit)
-    sure: Confidence = "likely" if hit.sign.words in (_NOT_FOUND, _FORBIDDEN) else hit.confidence
+    sure: Confidence = "likely" if hit.sign.words in (_NOT_FOUND, _FORBIDDEN) else service_text.as_sure(hit)
     return hit.finding(RULE, death, _cause(death, hit, service), _advice(hit, service), confidence=sure)
 
 
@@ -122,7 +128,11 @@ def _service(hit: Hit) -> str:
     said = f"{hit.sign.words}\n{hit.match[0]}"
     trace = f"{hit.exception.type}\n{hit.exception.traceback}" if hit.exception is not None else ""
     for service, named, package in (
-        ("hugging face", r"gated repo|LocalToken|Token is required|GatedRepo|user token", r"huggingface_hub/"),
+        (
+            "hugging face",
+            r"gated repo|is a gated dataset|LocalToken|Token is required|GatedRepo|user token",
+            r"huggingface_hub/",
+        ),
         ("wandb", r"wandb|api_key not configured|No API key configured|upsert", r"/wandb/"),
         ("aws", r"An error occurred \(|NoCredentials|Partial credentials|locate credentials", r"/botocore/"),
         ("google", r"storage\.|default credentials|determine credentials", r"/google/(?:auth|cloud|api_core)/"),
@@ -147,7 +157,11 @@ def _cause(death: Death, hit: Hit, service: str) -> str:
         return f"{death.who} was rejected by {by}: HTTP {hit['status']}"
     if hit["what"]:
         return f"{death.who} was rejected by {by}: {hit['what']}"
-    if re.search(r"not configured|No API key|locate credentials|not found|no token found|determine cred", hit.match[0]):
+    if re.search(
+        r"not configured|o API key|locate credentials|not found|no token found|determine cred|requires an API key"
+        r"|must be set|MissingApiToken|MissingConfig",
+        hit.match[0],
+    ):
         return f"{death.who} has no credentials for {by}"
     return f"{death.who} was rejected by {by}: {hit.match[0][:120]}"
 

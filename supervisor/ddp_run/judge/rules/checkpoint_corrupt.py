@@ -1,4 +1,4 @@
-"""Checkpoint or pickle file corrupt.
+"""Checkpoint or data file corrupt.
 
 ## What happened
 The file exists, but its contents are wrong: truncated by a job that was killed while writing, written by several ranks
@@ -8,8 +8,9 @@ at once, an HTML page or a git-lfs pointer instead of the weights, or a differen
 `PyTorchFileReader` (torch 2.13), `invalid header or archive is corrupted`; `invalid load key, 'v'.` (a git-lfs pointer
 begins with `version https://git-lfs…`), `'<'` (HTML), `'\\x00'` (blocks never written); `pickle data was truncated`,
 `Ran out of input` (empty file), `unexpected EOF, expected … more bytes`; safetensors' `Error while deserializing
-header`. Keys or sizes that do not match the model are `checkpoint-mismatch`; a class that `weights_only=True` rejects
-is `version-mismatch`.
+header`; `Invalid magic number; corrupt file?`, `GGUF magic invalid`. Of data: HDF5's `truncated file`, `Parquet magic
+bytes not found`, `Compressed file ended before the end-of-stream marker`, a checksum that does not match. Keys or sizes
+that do not match the model are `checkpoint-mismatch`; a class that `weights_only=True` rejects is `version-mismatch`.
 ## What to do
 Go back to the previous checkpoint, or download the file again (`git lfs pull`). To prevent it: save on rank 0 only, to
 a temporary name, and rename with `os.replace` once everything is written.
@@ -28,7 +29,7 @@ from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 RULE = Rule(
     code="DDP802",
     name="checkpoint-corrupt",
-    title="Checkpoint or pickle file corrupt",
+    title="Checkpoint or data file corrupt",
     area=Area.CHECKPOINT,
     retry=Retry(helps=False, reason="the file will still be corrupt"),
     since="0.1",
@@ -42,6 +43,33 @@ _TOO_LARGE = re.compile("HeaderTooLarge|header too large")  # safetensors up to 
 _ZIP = frozenset({"BadZipFile"})
 _LFS = "without having git-lfs installed"
 _SAFETENSORS = "Error while deserializing header"
+_DAMAGED: tuple[Sign, ...] = (
+    Sign(
+        "orrupt",
+        re.compile(
+            r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,300}?"
+            r"\b(?i:checkpoint|weights|state dict\w{0,10}|file|archive)\b[^\n]{0,200}?\b[Cc]orrupt(?:ed)?\b"
+        ),
+    ),
+    Sign("not an sstable", types=frozenset({"DataLossError"})),  # TensorFlow
+)
+"""What readers of any format say of a file."""
+_DATA: tuple[Sign, ...] = (
+    Sign("invalid hash value (expected", types=frozenset({"RuntimeError"})),  # torch.hub
+    Sign("File not found or corrupted.", types=frozenset({"RuntimeError"})),  # torchvision
+    Sign("integrity check failed", types=frozenset({"FileIntegrityError"})),  # modelscope
+    Sign("Checksum failure: ", types=frozenset({"ValueError"})),  # MosaicML's streaming
+    Sign("truncated file: eof = "),  # HDF5
+    Sign("file signature not found", types=frozenset({"OSError"})),
+    Sign("Parquet magic bytes not found in footer"),
+    Sign("The file must end with PAR1"),
+    Sign("Compressed file ended before the end-of-stream marker"),
+    Sign("ReadError: ", re.compile(r"^tarfile\.ReadError: (?:unexpected end of data|file could not be opened)")),
+    Sign("database disk image is malformed"),
+    Sign("MDB_CORRUPTED"),
+    Sign("moov atom not found"),  # ffmpeg
+)
+"""Of other files than checkpoints: a reader's guess at the reason, or one damaged sample among many."""
 SIGNS: tuple[Sign, ...] = (
     Sign("PytorchStreamReader failed", re.compile(r"PytorchStreamReader failed (?P<what>[^\n]{0,140})")),
     Sign(_KEY, re.compile(r"invalid load key, '(?P<key>[^']*)'")),
@@ -57,6 +85,14 @@ SIGNS: tuple[Sign, ...] = (
     Sign(_SAFETENSORS, re.compile(r"Error while deserializing header: (?P<what>[^\n]{0,120})")),
     Sign(_LFS),
     Sign("BadZipFile: ", types=_ZIP),
+    Sign("Invalid magic number; corrupt file?"),
+    Sign(
+        "Error while deserializing: ", re.compile(r"Error while deserializing: (?P<what>[^\n]{0,120})")
+    ),  # safetensors
+    Sign("GGUF magic invalid"),
+    *_DAMAGED,
+    Sign("data is not within the file bounds, model is corrupted or incomplete"),  # llama.cpp
+    *_DATA,
 )
 _UNPICKLER = next(sign for sign in SIGNS if sign.words == _OPERAND)
 # Python's spawn sends the program itself as a pickle: a child whose parent died reads half of it.
@@ -77,7 +113,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by(death, SIGNS) or _below_a_blank_line(death)
     if hit is None or not _is_meant(hit) or (hit.exception is not None and _SPAWNED.search(hit.exception.traceback)):
         return None
-    sure: Confidence = "likely" if hit.sign.types == _ZIP or hit.sign.words == _CUT else hit.confidence
+    sure: Confidence = (
+        "likely"
+        if hit.sign.types == _ZIP or hit.sign.words == _CUT or hit.sign in (*_DATA, *_DAMAGED)
+        else hit.confidence
+    )
     return hit.finding(RULE, death, _cause(death, hit), _advice(hit), confidence=sure)
 
 
@@ -126,7 +166,9 @@ def _cause(death: Death, hit: Hit) -> str:
         return f"{death.who} loaded a pickle that is empty or truncated{where}"
     if hit["more"]:
         return f"{death.who} loaded a checkpoint truncated by at least {hit['more']} bytes{where}"
-    return f"{death.who} could not read a checkpoint{where}: {hit.match[0][:140].strip()}"
+    what = "a data file" if hit.sign in _DATA else "a checkpoint"
+    said = hit.text if hit.sign in (*_DATA, *_DAMAGED) else hit.match[0]
+    return f"{death.who} could not read {what}{where}: {said[:140].strip()}"
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.signs import Hit, Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
     code="DDP801",
@@ -32,9 +32,48 @@ RULE = Rule(
     since="0.1",
     unlike="loading",
 )
+_LIBRARIES = frozenset(
+    {"AssertionError", "CheckpointingException", "Exception", "NotFoundError", "RuntimeError", "ValueError"}
+)
 _STATE_DICT = "Error(s) in loading state_dict for "
 _KEY_ERROR = "KeyError"
 _WORLD = "world size of "
+_UNLIKE = r"(?:mismatch\w{0,10}|(?:does not|doesn't|do not) match|not equal to)"
+_LOADED = r"(?<!gradient )(?<!activation )(?i:checkpoints?|state[ _]?dict|(?:saved|pretrained) (?:weights|state|model))"
+_PHRASES: tuple[Sign, ...] = (
+    *(
+        Sign(
+            words,
+            re.compile(
+                rf"^[\w.]{{1,200}}(?:Error|Exception): (?:[^\n]{{0,300}}\b{_UNLIKE}\b[^\n]{{0,200}}\b{_LOADED}\b"
+                rf"|[^\n]{{0,300}}\b{_LOADED}\b[^\n]{{0,200}}\b{_UNLIKE}\b)"
+            ),
+        )
+        for words in ("ismatch", " not match", "n't match", "not equal to")
+    ),
+    Sign("CheckpointingException: ", re.compile(r"CheckpointingException: Global shape mismatch")),  # Megatron
+    *(
+        Sign(words, re.compile(rf"\b(?i:key|keys|tensor|parameter|weight)\b[^\n]{{0,200}} {words}"), _LIBRARIES)
+        for words in ("not found in checkpoint", "not found in state", "not in state dict", "not in checkpoint")
+    ),
+    Sign("from model not in state dict"),  # torch.distributed.checkpoint, by way of Megatron
+    Sign("File does not contain tensor ", types=frozenset({"SafetensorError"})),
+    Sign("this looks incorrect.", re.compile(r"Trying to set a tensor of shape [^\n]{1,300} this looks incorrect\.")),
+    *(
+        Sign(words, types=_LIBRARIES)
+        for words in (
+            "ignore_mismatched_sizes=True",  # what transformers and diffusers propose
+            "Unexpected key(s) in state",
+            "ensure that the architectures match",  # fairseq
+            "Received saved weight with shape",  # Keras
+            "objects could not be loaded. Example error message for object",
+        )
+    ),
+    Sign("ismatch when loading weights", re.compile(r"\w{1,40} count mismatch when loading weights")),  # Keras
+    Sign("not compatible with the stored shape"),  # Orbax
+    Sign("on-disk value metadata tree structures do not match"),
+)
+"""What readers of other formats say, in exceptions of general classes."""
 SIGNS: tuple[Sign, ...] = (
     Sign(_STATE_DICT, re.compile(r"Error\(s\) in loading state_dict for (?P<model>[\w.\[\]]+):(?P<body>[\s\S]*)")),
     Sign("doesn't match the size of optimizer's group"),
@@ -50,10 +89,15 @@ SIGNS: tuple[Sign, ...] = (
             r" but the current world size is (?P<now>\d+)"
         ),
     ),
+    Sign(
+        "Missing optimizer state for parameter '",
+        re.compile(r"Missing optimizer state for parameter '(?P<key>[^'\n]{1,400})' in checkpoint"),
+    ),
     Sign("Trying to restore optimizer state but checkpoint contains only the model"),
     Sign("Trying to restore training state but checkpoint contains only the model"),
     Sign("The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler"),
     Sign("You set `ignore_mismatched_sizes` to `False`"),
+    *_PHRASES,
     Sign(_KEY_ERROR, re.compile(r"KeyError: '(?P<key>[\w.\-/]+)'$"), frozenset({_KEY_ERROR})),
 )
 _SIZES = re.compile(
@@ -99,7 +143,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return _part(death, hit)
     if hit.sign.words == _STATE_DICT:
         return _state_dict(death, hit)
-    return hit.finding(RULE, death, _cause(death, hit), _advice(hit))
+    sure: Confidence = "likely" if hit.sign in _PHRASES else hit.confidence
+    return hit.finding(RULE, death, _cause(death, hit), _advice(hit), confidence=sure)
 
 
 def _tolerated(death: Death) -> Finding | None:
@@ -231,7 +276,8 @@ def _cause(death: Death, hit: Hit) -> str:
         return f"{death.who} found no key {hit['key']!r} in a checkpoint{where}"
     if "optimizer" in hit.sign.words or "parameter groups" in hit.sign.words:
         return f"{death.who} loaded an optimizer state that does not match the model's parameters{where}"
-    return f"{death.who} loaded a checkpoint that does not match{where}: {hit.match[0][:140]}"
+    said = hit.text if hit.sign in _PHRASES else hit.match[0]
+    return f"{death.who} loaded a checkpoint that does not match{where}: {said[:140]}"
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:

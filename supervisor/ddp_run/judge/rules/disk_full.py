@@ -49,8 +49,12 @@ _FULL = (
     Sign(_QUOTA, re.compile(rf"Disk quota exceeded(?:: {QUOTED_PATH})?")),
     Sign("No space left on device (os error 28)"),
     Sign("database or disk is full"),
+    Sign("Not enough disk space. Needed: "),  # datasets
+    Sign("OutOfDiskError: ", types=frozenset({"OutOfDiskError"})),  # Ray
 )
+_NO_TEMPORARY = "No usable temporary directory found in "
 _TORN = (
+    Sign(_NO_TEMPORARY, re.compile(rf"{_NO_TEMPORARY}\[")),
     Sign(_WRITER, re.compile(r"PytorchStreamWriter failed writing (?:file|central directory)[^\n]{0,80}")),
     Sign("basic_ios::clear: iostream error"),  # torch 2.13 in place of `file write failed`
     Sign("requested and ", re.compile(r"(?<!\d)\d{1,20} requested and \d{1,20} written")),  # numpy's tofile and save
@@ -73,7 +77,10 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by(death, _TORN)
     if hit is None or _has_another_reason(death):
         return None
-    cause = f"{death.who} wrote only part of a file{death.where}: the disk is most likely full"
+    what = "wrote only part of a file"
+    if hit.sign.words == _NO_TEMPORARY:
+        what = "can write to no folder for temporary files"
+    cause = f"{death.who} {what}{death.where}: the disk is most likely full"
     sure: Confidence = "likely"
     return hit.finding(RULE, death, cause, _advice(hit, attempt), confidence=sure)
 

@@ -5,9 +5,11 @@ The program opened a path that does not exist on this host, or a folder where it
 ## How to recognise it
 `FileNotFoundError`, `IsADirectoryError`, `NotADirectoryError`; from Hugging Face libraries `Repo id must be in the form
 'repo_name' or 'namespace/repo_name'`, `is not a local folder and is not a valid model identifier` and `does not appear
-to have a file named config.json`: a local path that does not exist is taken for a name on the Hub. Of what is around a
-job: `mount source … doesn't exist`, `manifest unknown`, `Could not find conda environment`, Lmod's `The following
-module(s) are unknown`, and tools that end with `: No such file or directory`.
+to have a file named config.json`: a local path that does not exist is taken for a name on the Hub. An exception of any
+class that says so beside a path (`Data directory not found: ./data`, `/data/x.lmdb: No such file or directory`), or a
+client of an object store: `NoSuchKey`, `BlobNotFound`, `No such object`. Of what is around a job: `mount source …
+doesn't exist`, `manifest unknown`, `Could not find conda environment`, Lmod's `The following module(s) are unknown`,
+and tools that end with `: No such file or directory`.
 ## What to do
 Check the path on the host of the failed rank: relative paths are resolved from the folder where the job was started,
 and a node's local disk does not have files written by another node. If only some ranks fail, another rank may write the
@@ -20,7 +22,8 @@ import re
 import shlex
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, said_last
+from ddp_run.judge import missing_text, printed_text, service_text
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, in_last_words, said_last
 from ddp_run.judge.start_text import NO_FILE, OBJECT_MISSING
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
@@ -32,6 +35,9 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the file will still be missing"),
     since="0.1",
 )
+_WRAPPED = "Can't load "
+"""transformers, for whatever went wrong before."""
+_ANOTHER = Sign("[Errno ", re.compile(r"\[Errno (?!2\])-?\d{1,4}\]"))
 _WITH_PATH = rf"(?:[^\n]*?(?:: |name = |at |file ){QUOTED_PATH})?"
 _IN_WORKER = r"(?!: Caught \w+ in )"
 _RAISED: tuple[Sign, ...] = (
@@ -119,11 +125,42 @@ _RAISED: tuple[Sign, ...] = (
     Sign(  # what a library says of one that it caught
         "[Errno 2] No such file or directory: ",
         re.compile(rf"\[Errno 2\] No such file or directory: {QUOTED_PATH}"),
-        frozenset({"OSError", "RuntimeError", "ValueError"}),
+        frozenset({"OSError", "RuntimeError", "ValueError", "CheckpointException"}),
+    ),
+    # transformers, spaCy, NLTK
+    Sign(
+        _WRAPPED,
+        re.compile(r"Can't load (?:the )?[a-z ]{1,40} (?:of|for) '(?P<path>[^'\n]{1,1000})'"),
+        frozenset({"OSError"}),
+    ),
+    Sign(
+        "Error no file named ",
+        re.compile(r"Error no file named (?P<file>[^\n]{1,400}?),? found in directory (?P<path>\S{0,1000}[^\s.])"),
+    ),
+    Sign(
+        "No valid checkpoint found in output directory (",
+        re.compile(r"No valid checkpoint found in output directory \((?P<path>[^)\n]{1,1000})\)"),
+    ),
+    Sign("[E050] ", re.compile(r"\[E050\] Can't find model '(?P<path>[^'\n]{1,1000})'")),
+    Sign(
+        "Please use the NLTK Downloader to obtain the resource",
+        re.compile(r"Resource (?P<path>\S{1,200}) not found\.\s{1,80}Please use the NLTK Downloader"),
+    ),
+    *missing_text.SIGNS,
+    *service_text.MISSING,
+)
+_PRINTED = (
+    *printed_text.errors(("No such file or directory",)),
+    Sign("ile not found: ", re.compile(r"(?i:\berror\b)[^\n]{0,40} [Ff]ile not found: (?P<path>\S{1,1000})")),
+    Sign(
+        "does not exist",
+        re.compile(
+            r"(?i:\berror\b)[^\n]{0,40} (?:path|file|folder|directory) (?P<path>\S{0,80}/\S{1,1000}) does not exist"
+        ),
     ),
 )
 SIGNS = (*_RAISED, *OBJECT_MISSING, *NO_FILE)
-_HUB = ("Repo id must be", "Incorrect path_or", "is not a local folder", "doesn't exist on the Hub")
+_HUB = ("Repo id must be", "Incorrect path_or", "is not a local folder", "doesn't exist on the Hub", "Can't load ")
 _STARTED = re.compile(r'subprocess\.py", line \d+, in _execute_child')
 _COMPILERS = re.compile(
     r"(?:^|/)(?:nvcc|ninja|hipcc|icpx|ptxas|ccache|ld|make|cmake|(?:[\w.\-]*-)?(?:gcc|g\+\+|cc|c\+\+|clang(?:\+\+)?)(?:-\d+)?)"
@@ -137,9 +174,12 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if death.killed_without_exception:
         return None  # a signal ended it: what it printed before was not the end
     hit = (
-        ended_by(death, _RAISED) or in_exception(death, OBJECT_MISSING) or said_last(death, (*OBJECT_MISSING, *NO_FILE))
+        ended_by(death, _RAISED)
+        or in_exception(death, OBJECT_MISSING)
+        or said_last(death, (*OBJECT_MISSING, *NO_FILE))
+        or printed_text.at_the_end(death, _PRINTED)
     )
-    if hit is None:
+    if hit is None or (hit.sign.words == _WRAPPED and in_last_words(death, (_ANOTHER,)) is not None):
         return None
     path = hit["path"]
     program = _is_program(hit, path)
@@ -163,13 +203,16 @@ def _is_program(hit: Hit, path: str | None) -> bool:
 def _sure(hit: Hit, death: Death) -> Confidence:
     """A missing file that another exception followed may have been only the occasion of that one."""
     last = death.exception is None or hit.exception is None or hit.exception.type == death.exception.type
-    return hit.confidence if last and not _on_hub(hit) else "likely"
+    clear = last and not _on_hub(hit) and hit.sign not in (*missing_text.SIGNS, *service_text.MISSING)
+    return hit.confidence if clear else "likely"
 
 
 def _on_hub(hit: Hit) -> bool:
     """Whether the text leaves open that a name on the Hub was meant, which may be hidden from this user."""
     path = hit["path"] or ""
-    return hit.sign.words.startswith(("is not a local folder", "doesn't exist")) and not _looks_local(path)
+    return hit.sign.words.startswith(("is not a local folder", "doesn't exist on", "Can't load ")) and not _looks_local(
+        path
+    )
 
 
 def _looks_local(path: str) -> bool:
@@ -200,7 +243,7 @@ def _advice(death: Death, attempt: Evidence, hit: Hit, path: str | None, program
     if program and path is not None:
         return (f"command -v {shlex.quote(path)}   # is it installed and on PATH?",)
     if path is not None and _on_hub(hit):
-        kind = "datasets" if hit.sign.words.startswith("doesn't exist") else "models"
+        kind = "datasets" if hit.sign.words.startswith("doesn't exist on") else "models"
         advice.append(
             f"curl -sI https://huggingface.co/api/{kind}/{path} | head -n 1   # 200: exists; 401: private or misspelled"
         )

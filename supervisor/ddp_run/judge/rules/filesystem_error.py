@@ -20,6 +20,7 @@ import shlex
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge import printed_text
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, said_last
 from ddp_run.judge.start_text import FAULTY
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
@@ -44,15 +45,36 @@ _ERRORS = (
     "Structure needs cleaning",
     "Remote I/O error",
     "No locks available",
+    "Host is down",
 )
+_OF_A_PATH = ("Connection timed out", "Bad message", "No data available", "No such device", "Device or resource busy")
+"""Sockets and devices give these, too: they count where a path of a file stands beside them."""
 _READ_ONLY = "Read-only file system"
 _EIO = "Input/output error"
 _LOCKED = "unable to lock file, errno = "
 # A socket that is not connected gives the same errno: only what the class says of a file counts.
-_TYPES = frozenset({"OSError", "IOError", "HfHubHTTPError", "SafetensorError", "RuntimeError", "BlockingIOError"})
+_TYPES = frozenset(
+    {"OSError", "IOError", "HfHubHTTPError", "SafetensorError", "RuntimeError", "BlockingIOError", "TimeoutError"}
+)
 _RAISED: tuple[Sign, ...] = (
-    *(Sign(words, re.compile(rf"\[Errno \d+\] (?P<what>{re.escape(words)}){_QUOTED}"), _TYPES) for words in _ERRORS),
-    *(Sign(words, re.compile(rf"(?P<what>{re.escape(words)}) \(os error \d+\)")) for words in _ERRORS),
+    *(Sign(words, re.compile(rf"\[[Ee]rrno \d+\] (?P<what>{re.escape(words)}){_QUOTED}"), _TYPES) for words in _ERRORS),
+    *(
+        Sign(words, re.compile(rf"\[Errno \d+\] (?P<what>{words}): (?!['\"]/dev/){QUOTED_PATH}"), _TYPES)
+        for words in _OF_A_PATH
+    ),
+    *(
+        Sign(words, re.compile(rf"(?P<what>{re.escape(words)}) \(os error \d+\)"))
+        for words in (*_ERRORS, "No such device")
+    ),
+    *(  # libraries in C give it to classes of their own
+        Sign(
+            words,
+            re.compile(
+                rf"^[\w.]{{1,200}}(?:Error|Exception): (?P<path>/[^\s:]{{1,400}}): (?P<what>{re.escape(words)})$"
+            ),
+        )
+        for words in _ERRORS
+    ),
     *(
         Sign(words, re.compile(rf"on fopen: (?P<what>{re.escape(words)}), file path: (?P<path>\S+)"))
         for words in _ERRORS
@@ -60,6 +82,7 @@ _RAISED: tuple[Sign, ...] = (
     Sign(_LOCKED, re.compile(r"unable to lock file, errno = \d+, error message = '(?P<what>[^']+)'")),
 )
 SIGNS = (*_RAISED, *FAULTY)
+_PRINTED = printed_text.errors(_ERRORS)
 _PRINTING = re.compile(r"\bprint\(|\b(?:sys\.)?std(?:out|err)\b|\btqdm\b|fp_write\(|\.emit\(|self\.flush\(\)")
 _SOCKET = re.compile(r"/socket\.py|/ssl\.py|/asyncio/|\.(?:recv|send|sendall|connect|shutdown|getpeername)\(")
 
@@ -68,7 +91,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """An error number that only a file system, a disk or a file server gives."""
     if death.killed_without_exception and death.code != -signal.SIGABRT:
         return None  # another signal ended it: what it printed before was not the end
-    hit = ended_by(death, _RAISED) or said_last(death, FAULTY)
+    hit = ended_by(death, _RAISED) or said_last(death, FAULTY) or printed_text.at_the_end(death, _PRINTED)
     if hit is None or _of_socket(hit):
         return None
     if hit.sign.words == _EIO and hit["path"] is None and _printing(hit):

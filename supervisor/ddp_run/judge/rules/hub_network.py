@@ -7,9 +7,10 @@ response, or an error that the server is busy or broken. The connections between
 `Max retries exceeded with url`, `Read timed out`, `<urlopen error …>`, `We couldn't connect to
 'https://huggingface.co'`, `LocalEntryNotFoundError`, `Couldn't reach … on the Hub`, `Cannot connect to host …`, `503
 Server Error`, `429 Client Error: Too Many Requests`, `Could not connect to the endpoint URL`, `Could not resolve host`
-(git, curl), `dial tcp …: i/o timeout` and `toomanyrequests` (images of containers), `CERTIFICATE_VERIFY_FAILED`; often
-deep in a chain that ends with an `OSError` from transformers. A name that does not resolve during rendezvous is
-`rendezvous-dns`; a rejected token is `auth`.
+(git, curl), `dial tcp …: i/o timeout` and `toomanyrequests` (images of containers), `CERTIFICATE_VERIFY_FAILED`;
+`redis.exceptions.ConnectionError` and what other clients of data bases, object stores and trackers raise for no answer;
+`SlowDown` and other codes of a busy object store; often deep in a chain that ends with an `OSError` from transformers.
+A name that does not resolve during rendezvous is `rendezvous-dns`; a rejected token is `auth`.
 ## What to do
 Compute nodes often have no internet access: download on a login node to a shared folder (`huggingface-cli download`),
 then set `HF_HUB_OFFLINE=1` and `HF_HOME` to that folder. If a proxy is needed, set `HTTPS_PROXY` on every node, and
@@ -21,6 +22,8 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.traceback_text import tells_of_a_program
+from ddp_run.judge import service_text
 from ddp_run.judge.signs import URL, Hit, Sign, in_exception, in_last_words, said_last
 from ddp_run.judge.start_text import UNREACHABLE
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
@@ -39,8 +42,10 @@ _OFFLINE = "outgoing traffic has been disabled"
 _OFFLINE_MODE = "offline mode is enabled"
 _CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
 _RESET = frozenset({"ConnectionError", "ProtocolError", "ChunkedEncodingError", "IncompleteRead", "RemoteDisconnected"})
-_HTTPX = frozenset({"ConnectError", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout", "ReadError"})
+_HTTPX = frozenset({"ConnectError", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout"})
+_GIT = Sign("fatal: unable to access '", re.compile(rf"fatal: unable to access '{URL}': (?P<why>[^\n]{{0,120}})"))
 _SAID: tuple[Sign, ...] = (
+    _GIT,
     Sign(
         _CERTIFICATE,
         re.compile(rf"host='(?P<host>[\w.\-]+)'[^\n]{{0,1000}}{_CERTIFICATE}|{_CERTIFICATE}[^\n]{{0,120}}"),
@@ -92,8 +97,8 @@ _SAID: tuple[Sign, ...] = (
     Sign("Could not connect to the endpoint URL", re.compile(rf"Could not connect to the endpoint URL: \"{URL}")),
     Sign("timeout on endpoint URL", re.compile(rf"(?:Connect|Read) timeout on endpoint URL: \"?{URL}")),
     Sign("Run initialization has timed out after", re.compile(r"Run initialization has timed out after [\d.]+ sec")),
-    Sign("google.api_core.exceptions.ServiceUnavailable"),
     Sign("CondaHTTPError: HTTP 000"),
+    *service_text.NO_ANSWER,
 )
 SIGNS = (*_SAID, *UNREACHABLE)
 _TRIES_AGAIN = "Retrying (Retry("
@@ -111,9 +116,12 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = in_exception(death, _SAID) if death.exception is not None else in_last_words(death, _SAID, _LEAVING)
     if hit is None or (hit.exception is None and _TRIES_AGAIN in hit.text):
         hit = said_last(death, UNREACHABLE)
+    if hit is None and death.exception is not None and tells_of_a_program(death.exception):
+        hit = in_last_words(death, (_GIT,), _LEAVING)
     if hit is None or (hit.exception is not None and _RENDEZVOUS.search(hit.exception.traceback)):
         return None
-    return hit.finding(RULE, death, _cause(death, hit), _advice(hit), retry=_retry(hit))
+    sure = service_text.as_sure(hit)
+    return hit.finding(RULE, death, _cause(death, hit), _advice(hit), confidence=sure, retry=_retry(hit))
 
 
 def _host(hit: Hit) -> str | None:

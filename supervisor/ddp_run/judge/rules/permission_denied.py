@@ -18,6 +18,7 @@ import re
 import shlex
 
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge import printed_text
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_whole_log, said_last
 from ddp_run.judge.start_text import DENIED
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
@@ -29,7 +30,7 @@ RULE = Rule(
     area=Area.HOST,
     retry=Retry(helps=False, reason="the permissions will still be missing"),
     since="0.1",
-    supersedes=("bad-arguments",),
+    supersedes=("bad-arguments", "file-not-found"),
 )
 _SCRIPT = Sign(
     "can't open file '", re.compile(r"can't open file '(?P<path>[^']*)': \[Errno 13\] (?P<what>Permission denied)")
@@ -47,6 +48,13 @@ _RAISED: tuple[Sign, ...] = (
     ),
     _SCRIPT,
     Sign("Permission denied (os error 13)", re.compile(r"Permission denied \(os error 13\)")),
+    Sign(
+        ": Permission denied",  # what libraries in C and C++ give to classes of their own
+        re.compile(
+            r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,400}?(?P<path>/[^\s:'\"]{1,400})['\"]?: Permission denied\.?$"
+        ),
+    ),
+    Sign('message: "Permission denied"', re.compile(r'kind: PermissionDenied, message: "Permission denied"')),
     Sign("on fopen: Permission denied", re.compile(r"on fopen: Permission denied, file path: (?P<path>\S+)")),
     Sign(
         "(errno: 13 - Permission denied)",
@@ -62,6 +70,7 @@ _CONTAINER = Sign(
     ),
 )
 """What SLURM's plugin for containers shows of enroot, which makes the image before any rank starts."""
+_PRINTED = printed_text.errors(("Permission denied",))
 SIGNS = (*_RAISED, _CONTAINER, *DENIED)
 
 
@@ -69,7 +78,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """A refusal that ended the rank."""
     if death.killed_without_exception:
         return None  # a signal ended it: what it printed before was not the end
-    hit = ended_by(death, _RAISED)
+    hit = ended_by(death, _RAISED) or printed_text.at_the_end(death, _PRINTED)
     if hit is None and death.exception is None:
         hit = in_whole_log(attempt, (_CONTAINER,)) or said_last(death, DENIED)
     if hit is None:

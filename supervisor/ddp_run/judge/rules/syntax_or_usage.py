@@ -35,6 +35,8 @@ RULE = Rule(
 _TYPES = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _VARIABLE = re.compile(r"\$\{?(?P<name>\w+)")
 _PLACE = re.compile(r" \([^()]*, line \d+\)$")
+_RAISED = re.compile(r"\n\s{1,40}raise [^\n]{1,400}\n(?:[\s^~]{1,400}\n)?\w{1,20}Error\b[^\n]*\s*$")
+"""By a program: Pillow calls a damaged picture a syntax error."""
 _PYTHON_AS_SCRIPT = Sign("can't open file '", re.compile(r"can't open file '(?:[^']*/)?(?P<word>python[\d.]*|\s*)'"))
 _PARSE = tuple(Sign(name, types=frozenset({name})) for name in sorted(_TYPES))
 _REFUSED = tuple(
@@ -67,7 +69,7 @@ SIGNS: tuple[Sign, ...] = (*_PARSE, _PYTHON_AS_SCRIPT, *_REFUSED, *_BAD_VALUE, *
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """A rank whose script does not compile, or whose script is the word `python`."""
     raised = death.exception
-    if raised is not None and raised.type in _TYPES:
+    if raised is not None and raised.type in _TYPES and not _RAISED.search(raised.traceback):
         quote = line_of(death.stderr, raised)
         place = f"{raised.file}:{raised.line}" if raised.file else "the script"
         return Finding(

@@ -1,0 +1,112 @@
+"""How programs say in their own words that a file or folder is not there: in exceptions of any class, with its path.
+
+The words alone mean many things (a column, a key or a version is not found as well): they count beside what is a path
+by its form, or beside a word for something on a disk. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ddp_run.judge.signs import Sign
+
+_RAISED = frozenset(
+    {
+        "AssertionError",
+        "CheckpointingException",
+        "DatasetNotFoundError",
+        "EnvironmentError",
+        "Exception",
+        "IOError",
+        "NotFoundError",
+        "OSError",
+        "RuntimeError",
+        "ValueError",
+    }
+)
+"""Classes with which programs say it."""
+_FROM_ROOT = r"(?:~|\.{1,2})?/(?:[^\s'\"`:,;()]{0,400}[^\s'\"`:,;().!?])?"
+_FILE = (
+    r"(?:[\w.\-]{1,100}/){0,20}[\w\-][\w.\-]{0,100}\."
+    r"(?:bin|ckpt|csv|h5|idx|jsonl?|keras|npy|npz|parquet|pkl|pt|pth|safetensors|tar|txt|ya?ml)\b"
+)
+_RELATIVE = r"[\w.\-]{1,100}(?:/[\w.\-]{0,99}[\w\-]){1,20}"
+_KIND = (
+    r"(?:annotation|archive|checkpoint|database|data ?set|data|dir|directorie|directory|file|folder|image|index|label"
+    r"|manifest|model|path|shard|video|weight)s?"
+)
+_PLACE = rf"['\"`]?(?P<path>{_FROM_ROOT}|{_FILE})"
+_NAMED = rf"['\"`]?(?P<path>{_FROM_ROOT}|{_FILE}|{_RELATIVE})"
+_ENOENT = "No such file or directory"
+_OF_CLASS = (
+    r"^(?![\w.]{0,200}FileNotFoundError)[\w.]{1,200}(?:Error|Exception): "
+    r"(?![^\n]*(?:shared (?:object|memory)|fatal error:|Error compiling|\.so\b|/dev/shm))"
+)
+"""Of no class that has the meaning itself, which a line alone does not prove; not a library, header, shared memory."""
+_ABSENT = r"(?:not found|(?:can ?not|could not) be found|(?:does not|doesn't|(?<!must )(?<!should )not) exists?)"
+
+
+def _signs() -> Iterator[Sign]:
+    for words in (" exist", "not found", "be found"):
+        # the path, and that it is absent
+        yield Sign(words, re.compile(rf"(?<![^\s'\"`(]){_PLACE}['\"`]?\)?,? (?:is |was )?{_ABSENT}\b"), _RAISED)
+        # what it is, its path, and that it is absent; a server has models by names that look like paths
+        yield Sign(
+            words, re.compile(rf"\b(?!(?i:model))(?i:{_KIND}) {_NAMED}['\"`]? (?:is |was )?{_ABSENT}\b"), _RAISED
+        )
+        # what it is, that it is absent, and the path
+        yield Sign(
+            words,
+            re.compile(
+                rf"\b(?i:{_KIND})\b[^\n:]{{0,40}} {_ABSENT}"
+                rf"(?:!|[^\n:/'\"]{{0,30}}:| (?:at|under)[a-z ]{{0,30}}) ?{_NAMED}"
+            ),
+            _RAISED,
+        )
+        # what it is, and the folder that it is not in
+        yield Sign(words, re.compile(rf"\b(?:checkpoint|directory|file|folder)s? {_ABSENT} in {_NAMED}"), _RAISED)
+    for words in (" find ", " locate "):
+        yield Sign(
+            words,
+            re.compile(
+                rf"\b(?i:can(?:not|'t)|can not|could ?n(?:o|')t|unable to|failed to) (?:find|locate) "
+                rf"(?:(?:\w{{1,40}} ){{0,4}}?{_KIND}(?: \w{{1,40}}){{0,2}}:? {_NAMED}|['\"`]?(?P<file>{_FILE}))"
+            ),
+            _RAISED,
+        )
+    for words in ("found in ", "found at ", "o such file: "):
+        yield Sign(
+            words,
+            re.compile(rf"\b[Nn]o (?:such )?(?:\w{{1,40}} ){{0,4}}?{_KIND}\b[^\n/'\"]{{0,80}} ?{_NAMED}"),
+            _RAISED,
+        )
+    yield Sign("missing path ", re.compile(rf"\bmissing path {_NAMED}"), _RAISED)
+    yield Sign("Found 0 ", re.compile(rf"Found 0 (?:\w{{1,40}} )?{_KIND} in [^\n/'\"]{{0,40}}{_NAMED}"), _RAISED)
+    yield Sign("is not a directory", re.compile(rf"(?<![^\s'\"`(]){_PLACE}['\"`]? is not a directory"), _RAISED)
+    yield Sign(
+        "not contain any ",
+        re.compile(rf"(?<![^\s'\"`(]){_PLACE}['\"`]? does not contain any [^\n]{{0,60}}\bfiles?\b"),
+        _RAISED,
+    )
+
+
+SIGNS: tuple[Sign, ...] = (
+    *_signs(),
+    Sign(
+        _ENOENT,  # what libraries in C and C++ give to classes of their own
+        re.compile(
+            rf"{_OF_CLASS}(?:[^\n]{{0,400}}?(?<![^\s'\"`(]){_PLACE}['\"`]?[^\n/]{{0,40}}|[^\n]{{0,1000}}){_ENOENT}"
+        ),
+    ),
+    Sign("cannot be opened", re.compile(rf"(?<![^\s'\"`(]){_PLACE}['\"`]? cannot be opened"), _RAISED),
+    Sign('message: "No such file or directory"', re.compile(r'kind: NotFound, message: "No such file or directory"')),
+    Sign(": System error.", re.compile(r"Error opening '(?P<path>[^'\n]{1,1000})': System error\.")),  # libsndfile
+    Sign("any matching files for ", re.compile(r"any matching files for (?P<path>\S{1,1000})")),  # TensorFlow
+    Sign(
+        "SavedModel file does not exist at: ",
+        re.compile(r"SavedModel file does not exist at: (?P<path>[^\s{]{1,1000})"),
+    ),
+    Sign("You can use download=True to download it"),  # torchvision
+    Sign("is not present in the root directory"),
+)

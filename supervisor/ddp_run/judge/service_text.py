@@ -1,0 +1,210 @@
+"""What clients of remote services raise: for no answer, for a refusal of who asks, for an object that is not there.
+
+Object stores, hubs, data bases and trackers have classes of their own for each; where one class says all, an HTTP
+status or the service's own code does. A sign begins with the exception's name: where a program only prints one that it
+handled, other words stand before it. Pure.
+
+Sources: the exceptions that httpx, aiohttp, botocore, google-api-core, google-auth, azure-core, azure-identity, redis,
+pymongo, psycopg, PyMySQL, grpc, kafka, minio, oss2, openai, datasets, modelscope, mlflow, neptune, clearml, comet and
+zarr define.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddp_run.judge.signs import Hit, Sign
+from ddp_run.judge.verdict import Confidence
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """A package whose classes of exceptions tell: how their names begin, and which of them say what (as patterns)."""
+
+    module: str
+    no_answer: str = ""
+    refused: str = ""
+    missing: str = ""
+
+
+_MODELS = ("openai.", "anthropic.", "litellm.")
+_OPEN = (*_MODELS, "grpc.", "huggingface_hub.", "gdown.exceptions.")
+"""Whose refusals leave open whether a name is wrong, who is asked is down, or who asks is refused."""
+_CLIENTS = (
+    _Client("httpx.", r"(?:Connect|Read|Write|RemoteProtocol|Proxy)Error|(?:Connect|Read|Write|Pool)Timeout"),
+    _Client("httpcore.", r"(?:Connect|Read|Write|RemoteProtocol|Proxy)Error|(?:Connect|Read|Write|Pool)Timeout"),
+    _Client(
+        "aiohttp.client_exceptions.",
+        r"Client(?:Connect(?:ion|or)\w{0,40}|Proxy\w{0,40}|OS|Payload)Error|ServerDisconnectedError"
+        r"|(?:Server|Connection|Socket)TimeoutError",
+    ),
+    _Client(
+        "botocore.exceptions.",
+        r"(?:Endpoint)?ConnectionError|ConnectionClosedError|(?:Connect|Read)TimeoutError|ProxyConnectionError"
+        r"|SSLError|HTTPClientError|IncompleteReadError|ResponseStreamingError",
+        r"(?:No|Partial)CredentialsError|CredentialRetrievalError|ProfileNotFound|UnauthorizedSSOTokenError"
+        r"|SSOTokenLoadError|TokenRetrievalError|NoAuthTokenError",
+    ),
+    _Client(
+        "google.api_core.exceptions.",
+        r"ServiceUnavailable|TooManyRequests|RetryError|DeadlineExceeded|GatewayTimeout|BadGateway|InternalServerError",
+        r"Forbidden|Unauthorized|Unauthenticated|PermissionDenied",
+        r"NotFound(?=: 404 [^\n]{0,1000}(?:No such object|bucket does not exist))",
+    ),
+    _Client("google.auth.exceptions.", r"TransportError", r"RefreshError|DefaultCredentialsError"),
+    _Client(
+        "azure.core.exceptions.",
+        r"Service(?:Request|Response)(?:Timeout)?Error|IncompleteReadError",
+        r"ClientAuthenticationError",
+        r"ResourceNotFoundError",
+    ),
+    _Client("azure.identity.", "", r"CredentialUnavailableError|AuthenticationRequiredError"),
+    _Client(
+        "redis.exceptions.",
+        r"(?:Connection|Timeout|BusyLoading)Error",
+        r"Authentication(?:WrongNumberOfArgs)?Error|NoPermissionError",
+    ),
+    _Client("pymongo.errors.", r"ServerSelectionTimeoutError|AutoReconnect|NetworkTimeout|ConnectionFailure"),
+    *(
+        _Client(module, r"API(?:Connection|Timeout)Error|RateLimitError", r"AuthenticationError|PermissionDeniedError")
+        for module in _MODELS
+    ),
+    _Client("ssl.", r"SSL(?:EOF|ZeroReturn|CertVerification)?Error"),
+    _Client(
+        "urllib3.exceptions.",
+        r"(?:NewConnection|NameResolution|ConnectTimeout|ReadTimeout|MaxRetry|Protocol|Proxy|SSL)Error|IncompleteRead",
+    ),
+    _Client(
+        "requests.exceptions.",
+        r"(?:Connection|Proxy|SSL|ChunkedEncoding)Error|(?:Connect|Read)Timeout|InvalidProxyURL",
+    ),
+    _Client("grpc.", r"\w{0,40}RpcError(?=: [\s\S]{0,400}?StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED))"),
+    _Client("kafka.errors.", r"NoBrokersAvailable|KafkaTimeoutError|KafkaConnectionError"),
+    _Client(
+        "oss2.exceptions.",
+        r"RequestError|ServerError",
+        r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch",
+        r"NoSuchKey|NoSuchBucket|NotFound",
+    ),
+    _Client("tensorflow_datasets.", "", "", r"DatasetNotFoundError"),
+    _Client("fsspec.exceptions.", r"FSTimeoutError"),
+    _Client("gdown.exceptions.", r"FileURLRetrievalError"),
+    _Client("modelscope.hub.errors.", r"FileDownloadError", r"NotLoginException", r"NotExistError"),
+    _Client(
+        "neptune.exceptions.",
+        r"NeptuneConnectionLostException|CannotResolveHostname",
+        r"Neptune(?:Missing|Invalid)ApiTokenException|Unauthorized|Forbidden",
+    ),
+    _Client("clearml.backend_api.", "", r"LoginError|MissingConfigError"),
+    *(
+        _Client(
+            module,
+            "",
+            r"DatasetNotFoundError(?=: Dataset '[^'\n]{1,300}' is a gated dataset)",
+            r"DatasetNotFoundError|DataFilesNotFoundError|EmptyDatasetError",
+        )
+        for module in ("datasets.exceptions.", "datasets.data_files.")
+    ),
+    _Client(
+        "huggingface_hub.", "", r"GatedRepoError|RepositoryNotFoundError", r"(?:Remote)?(?:Entry|Revision)NotFoundError"
+    ),
+    _Client("zarr.errors.", "", "", r"(?:Path|Group|Array|Node)NotFoundError"),
+)
+_WHY = r"\b(?:: (?P<why>[^\n]{0,120}))?"
+
+
+def _of_classes(kind: str) -> Iterator[Sign]:
+    for client in _CLIENTS:
+        classes: str = getattr(client, kind)
+        if classes:
+            yield Sign(client.module, re.compile(rf"^{re.escape(client.module)}(?:\w+\.){{0,4}}(?:{classes}){_WHY}"))
+
+
+_RAISED = r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,600}?"
+_REQUEST = r"(?i:\b(?:https?|api|request|server|url|response|service)\b)"
+_REASON = r"[ :\-]{1,3}(?:Unauthorized|Forbidden|Too Many|Internal Server|Bad Gateway|Service Un|Gateway Time|\{)"
+
+
+def _of_statuses(status: str) -> Iterator[Sign]:
+    """An HTTP status in an exception of any class: where the words before call it one, and others tell of a request."""
+    for words in ("rror code", "returned error ", "(error ", "HTTP response code: ", "tatus code"):
+        said = rf"{re.escape(words)}[:=]? ?(?:{status})\b"
+        yield Sign(words, re.compile(rf"{_RAISED}(?:{_REQUEST}[^\n]{{0,300}}?{said}|{said}{_REASON})"))
+    yield Sign("ClientResponseError: ", re.compile(rf"ClientResponseError: (?:{status}), "))  # aiohttp's
+
+
+def _of_amazon(codes: str, group: str = "what") -> Sign:
+    """A code of S3's or of another service that speaks like it."""
+    return Sign("An error occurred (", re.compile(rf"An error occurred \((?P<{group}>{codes})\) when calling"))
+
+
+def as_sure(hit: Hit) -> Confidence:
+    """Less sure where a number in a message says it, or a class that leaves something open."""
+    return "likely" if hit.sign in _STATUSES or hit.sign.words in _OPEN else hit.confidence
+
+
+_S3 = "S3 operation failed; code: "
+"""MinIO's."""
+_TROUBLE = tuple(_of_statuses(r"5\d\d|429"))
+_REFUSAL = tuple(_of_statuses(r"40[13]"))
+_STATUSES = (*_TROUBLE, *_REFUSAL)
+NO_ANSWER: tuple[Sign, ...] = (
+    *_of_classes("no_answer"),
+    *_TROUBLE,
+    _of_amazon(
+        r"SlowDown|ServiceUnavailable|InternalError|InternalFailure|RequestTimeout|Throttling\w{0,20}|BadGateway"
+        r"|TooManyRequests\w{0,20}|RequestLimitExceeded|50[0-4]|429",
+        "why",
+    ),
+    Sign("Please reduce your request rate", types=frozenset({"OSError"})),  # s3fs, of SlowDown
+    Sign("AWS Error ", re.compile(r"AWS Error (?P<why>NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE)\b")),  # Arrow
+    Sign("connection to server ", re.compile(r"connection to server (?:at|on) [^\n]{1,300} failed: (?!FATAL)")),
+    Sign("Can't connect to MySQL server", re.compile(r"Can't connect to MySQL server on '(?P<host>[\w.\-]{1,200})")),
+    Sign("Failed to resolve '", re.compile(r"Failed to resolve '(?P<host>[\w.\-]{1,200})'")),  # urllib3's
+    Sign("Server Disconnected", types=frozenset({"ConnectionError"})),  # datasets, of aiohttp
+    Sign("IncompleteRead(", re.compile(r"IncompleteRead\(\d{1,18} bytes read")),  # http.client, urllib3
+    Sign("we cannot find the requested files in the cached path"),  # transformers 4, early
+    Sign("Consistency check failed: file should be of size", types=frozenset({"OSError"})),  # huggingface_hub
+)
+REFUSED: tuple[Sign, ...] = (
+    *_of_classes("refused"),
+    *_REFUSAL,
+    *(
+        Sign(words, re.compile(rf"^(?![\w.]{{0,200}}Proxy){_RAISED[1:]}(?<!Tunnel connection failed: ){words}"))
+        for words in ("401 Unauthorized", "403 Forbidden")
+    ),
+    Sign("nvalid API key", re.compile(rf"{_RAISED}Invalid API key")),
+    Sign("API key must be ", types=frozenset({"ValueError"})),  # wandb
+    Sign("Could not find kaggle.json"),
+    Sign("fatal error: Unable to locate credentials"),  # Amazon's command line
+    Sign(_S3, re.compile(rf"{_S3}(?P<what>AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch)")),
+    Sign("AWS Error ", re.compile(r"AWS Error (?P<what>ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH)")),
+    Sign(
+        "PermissionError: ",
+        re.compile(r"^PermissionError: (?:Access Denied|Forbidden)"),
+        frozenset({"PermissionError"}),
+    ),
+    # gRPC's codes, in which tensorstore and mlflow speak too
+    *(
+        Sign(f"{code}: ", re.compile(rf"^[\w.]{{1,200}}: {code}: [^\n]{{0,120}}"))
+        for code in ("PERMISSION_DENIED", "UNAUTHENTICATED")
+    ),
+    Sign("password authentication failed for user "),  # PostgreSQL
+    Sign("Access denied for user '", re.compile(r"Access denied for user '[^'\n]{1,100}'@")),  # MySQL
+    Sign("API_KEY environment variable", re.compile(r"api_key client option must be set[^\n]{0,160}")),  # openai
+    Sign("requires an API key. ", re.compile(r"Comet(?:\.ml)? requires an API key")),
+)
+MISSING: tuple[Sign, ...] = (
+    *_of_classes("missing"),
+    _of_amazon(r"NoSuchKey|NoSuchBucket|404"),
+    Sign("AWS Error ", re.compile(r"AWS Error (?P<what>NO_SUCH_KEY|NO_SUCH_BUCKET|RESOURCE_NOT_FOUND)")),
+    Sign(
+        "NOT_FOUND: Error opening ", re.compile(r"^[\w.]{1,200}: NOT_FOUND: Error opening [^\n]{0,200}")
+    ),  # tensorstore
+    Sign("Revision Not Found for url"),
+    Sign("No URLs matched: ", re.compile(r"CommandException: No URLs matched: (?P<path>\S{1,1000})")),  # gsutil
+    Sign("is not a valid git identifier (branch name"),  # transformers
+    Sign(_S3, re.compile(rf"{_S3}(?P<what>NoSuchKey|NoSuchBucket)")),
+)
