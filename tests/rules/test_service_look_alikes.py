@@ -131,7 +131,9 @@ def test_cause(kind: str, message: str, cause: str) -> None:
 
 def test_a_program_that_got_no_answer() -> None:
     assert explain(GIT).cause == "hub-network"
-    assert explain(GIT.replace("fatal: unable to access", "warning: was unable to access")).cause == "python-exception"
+    refused = GIT.replace("Could not resolve host: hub.example", "The requested URL returned error: 500")
+    assert explain(refused).cause == "hub-network"
+    assert explain(refused.replace("fatal: unable", "warning: was unable")).cause == "python-exception"
 
 
 def test_a_class_that_leaves_something_open_is_not_certain() -> None:
