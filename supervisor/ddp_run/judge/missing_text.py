@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddp_run.judge.signs import Sign
+from ddp_run.evidence.model import Death
+from ddp_run.judge.signs import Hit, Sign, in_exception
 
 _RAISED = frozenset(
     {
@@ -29,7 +30,8 @@ _RAISED = frozenset(
 _FROM_ROOT = r"(?:~|\.{1,2})?/(?:[^\s'\"`:,;()]{0,400}[^\s'\"`:,;().!?])?"
 _FILE = (
     r"(?:[\w.\-]{1,100}/){0,20}[\w\-][\w.\-]{0,100}\."
-    r"(?:bin|ckpt|csv|h5|idx|jsonl?|keras|npy|npz|parquet|pkl|pt|pth|safetensors|tar|txt|ya?ml)\b"
+    r"(?:bin|ckpt|csv|flac|gguf|h5|hdf5|idx|ini|jpe?g|jsonl?|keras|lmdb|mp[34]|npy|npz|onnx|parquet|pickle|pkl|png|pth?"
+    r"|safetensors|tar|tfrecord|toml|tsv|txt|wav|ya?ml|zip)\b"
 )
 _RELATIVE = r"[\w.\-]{1,100}(?:/[\w.\-]{0,99}[\w\-]){1,20}"
 _KIND = (
@@ -107,6 +109,14 @@ SIGNS: tuple[Sign, ...] = (
         "SavedModel file does not exist at: ",
         re.compile(r"SavedModel file does not exist at: (?P<path>[^\s{]{1,1000})"),
     ),
+    Sign("Image Not Found ", re.compile(r"Image Not Found (?P<path>\S{1,400})"), _RAISED),  # Ultralytics
+    Sign("ile not found: filepath=", re.compile(r"File not found: filepath=(?P<path>\S{1,400})")),  # Keras
     Sign("You can use download=True to download it"),  # torchvision
     Sign("is not present in the root directory"),
 )
+
+
+def missing_path(death: Death) -> Hit | None:
+    """The exception that ended the rank, where it says that a path does not exist; group `path` where it shows one."""
+    hit = in_exception(death, SIGNS)
+    return hit if hit is not None and hit.exception is death.exception else None

@@ -1,10 +1,14 @@
 """Script rejected its arguments.
 
 ## What happened
-The script's own argument parser rejected the arguments that follow the script name on the command line.
+The script's own argument parser rejected the arguments that follow the script name on the command line, or the file
+that stands for them.
 ## How to recognise it
 Exit code 2, `usage: …` and `SCRIPT: error: …` as the last lines of the rank; the same on all ranks. Transformers'
-parser raises `ValueError: Some specified arguments are not used by the HfArgumentParser`.
+parser raises `ValueError: Some specified arguments are not used by the HfArgumentParser`; Hydra says `Could not
+override 'trainer.max_epoch'`, Fire `ERROR: Could not consume arg: --epochs`, jsonargparse `error: Parser key "model":`,
+YACS `Non-existent config key: MODEL.FOO`. An exception raised while arguments are checked (`validate_args`,
+`get_train_args`) counts too, as likely.
 ## What to do
 Fix the argument named in the error. Launcher options go before the script, script arguments after it. A `--local-rank`
 added by the launcher is [local-rank-argument](local-rank-argument.md).
@@ -14,9 +18,13 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Sign, anywhere, in_exception
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.evidence.traceback_text import line_of
+from ddp_run.judge.missing_text import missing_path
+from ddp_run.judge.package_text import missing_package, wrong_version
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.record.events import ExceptionInfo
 
 RULE = Rule(
     code="DDP103",
@@ -44,37 +52,129 @@ _CLAP = tuple(
     for words in ("a value is required for '", "unexpected argument '", "the following required arguments were not ")
 )
 """Programs in Rust: https://docs.rs/clap, the text of its errors."""
-_TRANSFORMERS = Sign(
-    "Some specified arguments are not used by the HfArgumentParser",
-    re.compile(r"(?P<what>Some specified arguments are not used by the HfArgumentParser: [^\n]*)"),
+_RAISED = tuple(
+    Sign(words, re.compile(rf"(?P<what>{pattern})"))
+    for words, pattern in (
+        ("not used by the HfArgumentParser", r"Some \w+(?: \w+)? are not used by the HfArgumentParser: [^\n]*"),
+        ("Unknown arguments from config file", r"Unknown arguments from config file: [^\n]*"),  # TRL
+        ("remaining_argv: [", r"remaining_argv: \[[^\n]*"),  # ms-swift
+        (
+            "overrides must be in the form of key=value",
+            r"Command-line overrides must be in the form of key=value[^\n]*",
+        ),
+        ("Non-existent ", r"Non-existent (?:config )?key: [\w.]{1,200}"),  # YACS, detectron2
+        ("Override list has odd length", r"Override list has odd length[^\n]*"),
+        ("is not a valid YOLO argument", r"'[^'\n]{1,200}' is not a valid YOLO argument"),
+        ("Could not override '", r"Could not override '[^'\n]{1,300}'"),  # Hydra
+        ("Could not append to config", r"Could not append to config[^\n]*"),
+        ("LexerNoViableAltException", r"LexerNoViableAltException: [^\n]{1,300}"),
+        ("override_grammar", r"See https://hydra\.cc/docs/\S{1,60}/override_grammar"),
+    )
 )
-SIGNS: tuple[Sign, ...] = (_ARGPARSE, *_CLICK, *_CLAP, _TRANSFORMERS)
+"""Parsers in Python that raise what they reject."""
+_PRINTED = tuple(
+    Sign(words, re.compile(pattern))
+    for words, pattern in (
+        ("Could not override '", r"^\W{0,9}(?P<what>Could not override '[^'\n]{1,300}')"),
+        ("Could not append to config", r"^\W{0,9}(?P<what>Could not append to config[^\n]{0,300})"),
+        (", e.g, ", r"^\W{0,9}(?P<what>You must specify '[^'\n]{1,200}', e\.g, [^\n]{1,200})"),
+        (
+            "override_grammar",
+            r"^\W{0,9}(?P<what>See https://hydra\.cc/docs/\S{1,60}/override_grammar\S{0,30} for details)",
+        ),
+        ("' is not in struct", r"^(?P<what>Key '[^'\n]{1,200}' is not in struct)"),
+        ("Could not consume arg: ", r"ERROR: (?P<what>Could not consume arg: [^\n]{1,300})"),  # Fire
+        ("received no value for the required arg", r"ERROR: (?P<what>The function received no value for [^\n]{1,300})"),
+        ("error: Parser key ", r"error: (?P<what>Parser key [^\n]{1,300})"),  # jsonargparse
+        ("' is not expected", r"error: (?P<what>Key '[^'\n]{1,300}' is not expected)"),
+        ("' is not accepted", r"error: (?P<what>Option '[^'\n]{1,300}' is not accepted)"),
+        ("Unrecognized option", r"[│|] (?P<what>Unrecognized options?: [^\n│|]{1,300})"),  # tyro
+        ("Argument --", r"[│|] (?P<what>Argument --[\w.\-]{1,100}: invalid [^\n│|]{1,300})"),
+    )
+)
+"""Parsers in Python that print what they reject, and exit: Hydra with code 1, the others with 2."""
+SIGNS: tuple[Sign, ...] = (_ARGPARSE, *_CLICK, *_CLAP, *_RAISED, *_PRINTED)
+_CHECKS = re.compile(
+    r'^  File "[^"\n]{1,400}", line \d{1,9}, in _?(?:(?:parse|validate|get)_(?:\w{1,60}_)?arg\w{0,60}'
+    r"|(?:check|verify)_args|parse_(?:dict|yaml_file|json_file)|validate_launch_command)\n",
+    re.MULTILINE,
+)
+"""Frames of functions that read or check the arguments of a program."""
+_FRAME = re.compile(r'^  File "[^"\n]{1,400}", line \d{1,9}, in [^\n]{1,200}\n', re.MULTILINE)
+_BY_HAND = re.compile(r"^\s{0,20}(?:raise|assert)\b")
+_OPTION = re.compile(r"^[`'\"]?--[a-z][\w\-]{1,60}")
+_NEAR = 4
+"""Frames from the end within which such a function must be."""
+_REFUSALS = frozenset({"ValueError", "AssertionError"})
 _OF_A_CHILD = re.compile(r"^Command .{1,4000} returned non-zero exit status 2\.", re.DOTALL)
 """Of subprocess.CalledProcessError: a program that the script started refused them."""
 _USAGE = re.compile(r"[Uu]sage: ")
 _ENDING = 200
+_USAGES_CODE = 2
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Exit code 2 of the rank, or of a program that it started, with a usage text and an error (argparse, click)."""
-    refused = in_exception(death, (_TRANSFORMERS,))
+    refused = in_exception(death, _RAISED)
     if refused is not None:
-        return refused.finding(
-            RULE, death, f"{attempt.script or 'the script'} rejected its arguments: {refused['what']}"
-        )
-    ending = death.stderr.ending(_ENDING)
-    if death.exception is not None and _OF_A_CHILD.search(death.exception.message):
-        hit = anywhere(ending, (_ARGPARSE,)) if ending.last(_USAGE) is not None else None
-    elif death.code is None and death.exception is None:  # a piece of a log that shows no end
-        hit = anywhere(ending, (_ARGPARSES_OWN, *_CLAP))
-        if hit is None and ending.last(_USAGE) is not None:
-            hit = anywhere(ending, _CLICK)
-    elif death.code != 2 or ending.last(_USAGE) is None:
-        return None
-    else:
-        hit = anywhere(ending, (*_CLAP, _ARGPARSE)) or anywhere(ending, _CLICK)
+        said = (refused["what"] or "").partition("\n")[0]
+        if said.startswith("See ") and refused.exception is not None:
+            said = refused.exception.message.partition("\n")[0]
+        return refused.finding(RULE, death, f"{attempt.script or 'the script'} rejected its arguments: {said}")
+    if death.exception is not None and _is_refusal(death.exception) and not _names_something_else(death):
+        return _checked(death, attempt, death.exception)
+    hit = _printed(death)
     if hit is None or hit.quote is None:
         return None
     script = attempt.script or "the script"
     advice = (f"python {attempt.script} --help",) if attempt.script and attempt.script.endswith(".py") else ()
-    return Finding(RULE, death.rank, f"{script} rejected its arguments: {hit['what']}", (hit.quote,), advice)
+    sure: Confidence = "likely" if hit.sign in _PRINTED else "certain"
+    return Finding(RULE, death.rank, f"{script} rejected its arguments: {hit['what']}", (hit.quote,), advice, sure)
+
+
+def _printed(death: Death) -> Hit | None:
+    """What a parser wrote before it ended the program, or a program that this one started."""
+    ending = death.stderr.ending(_ENDING)
+    usage = ending.last(_USAGE) is not None
+    raised = death.exception
+    if raised is not None and _OF_A_CHILD.search(raised.message):
+        return anywhere(ending, (_ARGPARSE,)) if usage else None
+    hit = None
+    if death.code is None and raised is None:  # a piece of a log that shows no end
+        hit = anywhere(ending, (_ARGPARSES_OWN, *_CLAP)) or _with_its_usage(ending)
+        hit = hit or (anywhere(ending, _CLICK) if usage else None)
+    elif death.code == _USAGES_CODE and usage:
+        hit = anywhere(ending, (*_CLAP, _ARGPARSE)) or anywhere(ending, _CLICK)
+    left = raised is None or raised.type == "SystemExit"
+    return hit or (anywhere(ending, _PRINTED) if left and not death.killed_without_exception else None)
+
+
+def _with_its_usage(ending: LogText) -> Hit | None:
+    """argparse names the program in both: other tools write `error:` too."""
+    hit = anywhere(ending, (_ARGPARSE,))
+    if hit is None:
+        return None
+    return hit if ending.last(re.compile(rf"[Uu]sage: {re.escape(hit['program'] or '')}(?!\S)")) else None
+
+
+def _is_refusal(raised: ExceptionInfo) -> bool:
+    """Whether it begins with an option, or comes from a function that checks arguments or a class that this makes."""
+    last = [found.end() for found in _FRAME.finditer(raised.traceback)][-_NEAR:]
+    if not last or raised.type.rpartition(".")[2] not in _REFUSALS:
+        return False
+    if _BY_HAND.search(raised.traceback[last[-1] :]) is None:
+        return False
+    checks = [found.end() for found in _CHECKS.finditer(raised.traceback)]
+    return (bool(checks) and checks[-1] >= last[0]) or _OPTION.search(raised.message) is not None
+
+
+def _names_something_else(death: Death) -> bool:
+    """An option may be right, and what it names not there."""
+    return any(found(death) is not None for found in (missing_path, missing_package, wrong_version))
+
+
+def _checked(death: Death, attempt: Evidence, raised: ExceptionInfo) -> Finding:
+    quote = line_of(death.stderr, raised)
+    said = raised.message.partition("\n")[0][:200]
+    cause = f"{attempt.script or 'the script'} rejected its arguments{raised.where}: {said}"
+    return Finding(RULE, death.rank, cause, (quote,) if quote else (), confidence="likely", exception=raised)

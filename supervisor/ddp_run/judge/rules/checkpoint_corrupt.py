@@ -48,9 +48,10 @@ _DAMAGED: tuple[Sign, ...] = (
         "orrupt",
         re.compile(
             r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,300}?"
-            r"\b(?i:checkpoint|weights|state dict\w{0,10}|file|archive)\b[^\n]{0,200}?\b[Cc]orrupt(?:ed)?\b"
+            r"\b(?i:checkpoint|weights|state dict\w{0,10}|file|archive)\b[^\n]{0,200}?\b(?<!not )[Cc]orrupt(?:ed)?\b"
         ),
     ),
+    Sign("heckpoint at ", re.compile(r"\b[Cc]heckpoint at \S{1,400} is (?:invalid|corrupt)")),
     Sign("not an sstable", types=frozenset({"DataLossError"})),  # TensorFlow
 )
 """What readers of any format say of a file."""
@@ -92,6 +93,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign("GGUF magic invalid"),
     *_DAMAGED,
     Sign("data is not within the file bounds, model is corrupted or incomplete"),  # llama.cpp
+    Sign("the model you are trying to load is corrupted"),
     *_DATA,
 )
 _UNPICKLER = next(sign for sign in SIGNS if sign.words == _OPERAND)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
-from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
@@ -100,6 +100,37 @@ SIGNS: tuple[Sign, ...] = (
     *_PHRASES,
     Sign(_KEY_ERROR, re.compile(r"KeyError: '(?P<key>[\w.\-/]+)'$"), frozenset({_KEY_ERROR})),
 )
+_GENERAL = (
+    Sign(
+        "heckpoint",
+        re.compile(
+            r"(?<!gradient )(?<!activation )\b[Cc]heckpoint(?!ing)(?!Error)[^\n]{0,160}?\b(?:mismatch"
+            r"|(?:does not|doesn't|do not|did not) match"
+            r"|not match(?:ing)?|not equal to|different from|incompatible with|architectures match)\b"
+            r"|\b(?:(?<!size )mismatch|shape \([^\n)]{0,60}\))"
+            r" (?:between|in|for|with|when loading)[^\n]{0,100}? checkpoint\b"
+            r"|\bcheckpoint (?:file )?count \d{1,6} (?:is different|does not match)"
+        ),
+    ),
+    Sign(
+        "shape",
+        re.compile(
+            r"Cannot load \S{1,400} because [^\n]{1,300}? (?:expected shape|has shape) "
+            r"|shape mismatch for loaded ",
+        ),
+    ),
+    Sign(
+        "state",
+        re.compile(
+            r"onverting the state dict\. Found unexpected key"
+            r"|state dict not found in dict_keys|state dict do not match exactly|Failed to apply weight conversion for"
+        ),
+    ),
+    Sign("; please reset the optimizer (--reset-optimizer)"),
+    Sign("was unable to load the checkpoint. Ensure you passed in a DeepSpeed compatible"),
+)
+"""How exceptions of other libraries say it: fairseq, Megatron, Transformers, Diffusers, Keras, Lightning."""
+_RECOMPUTED = re.compile(r"torch\.utils\.checkpoint|[Rr]ecompute|[Tt]okenizer|use_reentrant|checkpoint\.\w")
 _SIZES = re.compile(
     r"size mismatch for (?P<key>[\w.]+): copying a param with shape torch\.Size\((?P<saved>\[[\d, ]*\])\)"
     r" from checkpoint, the shape in current model is torch\.Size\((?P<built>\[[\d, ]*\])\)"
@@ -138,13 +169,22 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None  # a signal ended it: what it printed before was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:
-        return _tolerated(death)
+        return _said_in_general(death) or _tolerated(death)
     if hit.sign.words == _KEY_ERROR:
         return _part(death, hit)
     if hit.sign.words == _STATE_DICT:
         return _state_dict(death, hit)
     sure: Confidence = "likely" if hit.sign in _PHRASES else hit.confidence
     return hit.finding(RULE, death, _cause(death, hit), _advice(hit), confidence=sure)
+
+
+def _said_in_general(death: Death) -> Finding | None:
+    hit = in_exception(death, _GENERAL)
+    if hit is None or hit.exception is not death.exception or _RECOMPUTED.search(hit.match.string[:400]):
+        return None
+    said = hit.text.partition(": ")[2][:160] or hit.text[:160]
+    cause = f"{death.who} loaded a checkpoint that does not fit{_where(hit)}: {said}"
+    return hit.finding(RULE, death, cause, confidence="likely")
 
 
 def _tolerated(death: Death) -> Finding | None:

@@ -130,24 +130,43 @@ SIGNS = (
         "number of devices unavailable for ",
         re.compile(r"requested number of devices unavailable for [a-z.]{1,40}/gpu"),
     ),
+    Sign("no cuda capable devices", types=_RAISED),
+    Sign("torch.cuda is not available", types=_RAISED),
     *_LIBRARY,
     *_BUILT_WITHOUT,
     _NO_KERNELS,
     *_DEMANDED,
     _AGENTS,
 )
+_REQUIRED = (
+    Sign(
+        "CUDA",
+        re.compile(
+            r"\bCUDA (?:is )?(?:required|needed)\b(?! to be)|\bCUDA was not found"
+            r"|\brequires? (?:a )?CUDA(?: GPUs?)?(?:\.$|[.!;]\s|$)"
+        ),
+    ),
+    Sign("GPU", re.compile(r"\b(?:a )?GPU is (?:required|needed)\b|\b(?:[Yy]ou need|requires?) a GPU(?:[.!;,]|$)")),
+    Sign("NVIDIA GPU", re.compile(r"\b[Nn]o NVIDIA GPU (?:was )?found\b")),
+    Sign("mixed precision requires a device in"),
+    Sign("Invalid CUDA '", re.compile(r"Invalid CUDA '[^'\n]{1,80}' requested")),
+)
+"""What libraries raise where they find no GPU; they say it of wrong devices and builds as well."""
+_REFUSALS = frozenset({"RuntimeError", "ValueError", "AssertionError", "NotImplementedError", "OSError", "Exception"})
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """What ended the rank says that there is no GPU for it."""
-    hit = ended_by_gpu(death, SIGNS) or _none_there(death)
+    hit = ended_by_gpu(death, SIGNS) or _none_there(death) or _required(death)
     if hit is None:
         return None
     said = hit.match.string
     why = _why(hit)
     name = {"HIP": "AMD GPU", "XPU": "Intel GPU"}.get(vendor(hit.match[0]), "GPU")
     cause = f"{death.who} has no usable {name}: {why}{death.where}"
-    sure: Confidence = "likely" if hit.sign in (*_DEMANDED, _NO_KERNELS, _NO_NAME, _NONE) else hit.confidence
+    sure: Confidence = (
+        "likely" if hit.sign in (*_DEMANDED, *_REQUIRED, _NO_KERNELS, _NO_NAME, _NONE) else hit.confidence
+    )
     return hit.finding(RULE, death, cause, _advice(why, vendor(said)), confidence=sure)
 
 
@@ -156,6 +175,15 @@ def _none_there(death: Death) -> Hit | None:
     hit = in_exception(death, (_NONE,))
     asked = hit is not None and hit.exception is not None and _ASKED_FOR_ONE.search(hit.exception.traceback)
     return hit if asked else None
+
+
+def _required(death: Death) -> Hit | None:
+    """A library's own check, in the exception that ended the rank."""
+    hit = in_exception(death, _REQUIRED)
+    raised = death.exception
+    if hit is None or raised is None or hit.exception is not raised:
+        return None
+    return hit if raised.type.rpartition(".")[2] in _REFUSALS else None
 
 
 def match_launch(attempt: Evidence) -> Finding | None:

@@ -30,7 +30,10 @@ RULE = Rule(
     since="0.1",
     supersedes=("native-abort",),
 )
-SIGNS = (Sign("Expected to mark a variable ready only once"),)
+SIGNS = (
+    Sign("Expected to mark a variable ready only once"),
+    Sign("has already been reduced. Gradient computed twice for this partition"),  # DeepSpeed's ZeRO
+)
 _WHICH = re.compile(r"Parameter at index (?P<index>\d+)(?: with name (?P<name>\S+))? has been marked as ready twice")
 
 

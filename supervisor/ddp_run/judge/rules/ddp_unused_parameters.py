@@ -33,7 +33,10 @@ RULE = Rule(
     since="0.1",
     supersedes=("native-abort",),
 )
-SIGNS = (Sign("Expected to have finished reduction in the prior iteration"),)
+SIGNS = (
+    Sign("Expected to have finished reduction in the prior iteration"),
+    Sign("has parameters that were not used in producing the loss returned by training_step"),  # Lightning's words
+)
 _NAMES = re.compile(r"Parameters which did not receive grad for rank (?P<rank>\d{1,9}): (?P<names>[^\n]+)")
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank (?P<rank>\d{1,9}): (?P<numbers>[\d \t]+)")
 _STATIC = "training graph has changed in this iteration"

@@ -122,6 +122,28 @@ _RAISED: tuple[Sign, ...] = (
         re.compile(r"\b[Ff]ile not found: (?P<path>/[^\s:]{1,1000})"),
         frozenset({"OSError", "IOError", "RuntimeError", "ValueError"}),
     ),
+    Sign(
+        "or in the Hugging Face Hub. Please check that",  # peft
+        re.compile(r"Can't find weights for (?P<path>\S{1,1000}) in \S{1,1000} or in the Hugging Face Hub"),
+    ),
+    Sign(
+        "Cannot find primary config '",  # Hydra; the next two are what it prints
+        re.compile(r"Cannot find primary config '(?P<file>[^'\n]{1,300})'"),
+    ),
+    Sign(
+        "Check that the config directory '",
+        re.compile(r"Check that the config directory '(?P<path>[^'\n]{1,1000})' exists and readable"),
+    ),
+    Sign(
+        "': Could not find '",
+        re.compile(r"^In '[^'\n]{1,300}': Could not find '(?P<path>[^'\n]{1,300})'"),
+    ),
+    Sign(
+        "string path to an existing deepspeed config",
+        re.compile(
+            r"Expected a string path to an existing deepspeed config[^\n]{0,120}? Received: (?P<path>\S{1,400})"
+        ),
+    ),
     Sign(  # what a library says of one that it caught
         "[Errno 2] No such file or directory: ",
         re.compile(rf"\[Errno 2\] No such file or directory: {QUOTED_PATH}"),
@@ -181,7 +203,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     )
     if hit is None or (hit.sign.words == _WRAPPED and in_last_words(death, (_ANOTHER,)) is not None):
         return None
-    path = hit["path"]
+    path = (hit["path"] or "").rstrip(".") or None
     program = _is_program(hit, path)
     if path is not None and (_SHARED_MEMORY.search(path) or (program and _COMPILERS.search(path))):
         return None
@@ -203,16 +225,16 @@ def _is_program(hit: Hit, path: str | None) -> bool:
 def _sure(hit: Hit, death: Death) -> Confidence:
     """A missing file that another exception followed may have been only the occasion of that one."""
     last = death.exception is None or hit.exception is None or hit.exception.type == death.exception.type
-    clear = last and not _on_hub(hit) and hit.sign not in (*missing_text.SIGNS, *service_text.MISSING)
+    general = hit.sign.words == _WRAPPED or hit.sign in (*missing_text.SIGNS, *service_text.MISSING)
+    clear = last and not _on_hub(hit) and not general
     return hit.confidence if clear else "likely"
 
 
 def _on_hub(hit: Hit) -> bool:
     """Whether the text leaves open that a name on the Hub was meant, which may be hidden from this user."""
     path = hit["path"] or ""
-    return hit.sign.words.startswith(("is not a local folder", "doesn't exist on", "Can't load ")) and not _looks_local(
-        path
-    )
+    either = ("is not a local folder", "doesn't exist on", "Can't load ", "or in the Hugging")
+    return hit.sign.words.startswith(either) and not _looks_local(path)
 
 
 def _looks_local(path: str) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.package_text import missing_package
 from ddp_run.judge.signs import Hit, Sign, in_exception, said_last
 from ddp_run.judge.start_text import NO_LIBRARY
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
@@ -46,6 +47,7 @@ _RAISED: tuple[Sign, ...] = (
     Sign("Could not load libtorchcodec", types=_OF_LIBRARIES),
 )
 SIGNS = (*_RAISED, *NO_LIBRARY)
+_CHECK = "python -m pip check   # are the installed versions compatible?"
 _NAMED = re.compile(
     r"(?<!\S)(?P<library>\S{1,400}\.so[\w.]{0,40}): (?:cannot open shared object file|undefined symbol)"
 )
@@ -60,12 +62,22 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return hit.finding(RULE, death, cause, _advice(hit.text, hit.match))
     hit = in_exception(death, _RAISED)
     if hit is None or not _ended_the_rank(death, hit):
-        return None
+        return _missing(death)
     raised = hit.exception
     where = raised.where if raised is not None else ""
     message = raised.message if raised is not None else hit.text
     cause = f"{death.who} cannot import: {message.partition(chr(10))[0]}{where}"
     return hit.finding(RULE, death, cause, _advice(message, _NAMED.search(message)))
+
+
+def _missing(death: Death) -> Finding | None:
+    """A library that found a package missing itself, and said so in an exception of its own."""
+    hit = missing_package(death)
+    if hit is None or hit.exception is None:
+        return None
+    said = hit.exception.message.partition("\n")[0][:160]
+    cause = f"{death.who} needs a package that is not installed{hit.exception.where}: {said}"
+    return hit.finding(RULE, death, cause, (_CHECK,), confidence="likely")
 
 
 def _ended_the_rank(death: Death, hit: Hit) -> bool:
@@ -84,4 +96,4 @@ def _advice(message: str, library: re.Match[str] | None) -> tuple[str, ...]:
     if missing is not None:
         package = missing["module"].partition(".")[0]
         return (f"python -m pip show {package} || python -m pip install {package}",)
-    return ("python -m pip check   # are the installed versions compatible?",)
+    return (_CHECK,)

@@ -52,6 +52,7 @@ SIGNS = (
     Sign("Invalid device argument", re.compile(r"Invalid device argument\s*:? ?(?P<device>\d+)?")),
     Sign("nvidia-container-cli: device error: "),
     *_INTELS,
+    Sign("But your machine only has: ", re.compile(r"You requested gpu: [^\n]{1,200}\n? *But your machine only has: ")),
     Sign(
         "device_count() is",
         re.compile(r"on \w+ device (?P<device>\d+) but torch\.\w+\.device_count\(\) is (?P<count>\d+)"),

@@ -16,6 +16,7 @@ warm-up, gradient clipping, `bfloat16` instead of `float16`, an epsilon in divis
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words
@@ -125,6 +126,28 @@ SIGNS: tuple[Sign, ...] = (
     Sign("FloatingPointError", types=frozenset({"FloatingPointError"})),
     *_STOPPING,
 )
+_FINITE = r"(?:nans?|infs?|infinit[ey]|infinity|non-?finite)"
+_GENERAL = (
+    Sign(
+        "n",
+        re.compile(
+            rf"(?i:\b(?:loss|gradients?|grad|wgrad|grad_norm|tensor|logits|activations?|weights|boxes|parameters?"
+            rf"|outputs?|scores)\b)[^\n]{{0,60}}? (?i:(?:contains?|has|have|had|is|are|was|became|becomes|went|got)"
+            rf"(?: an?| some elements =)? (?:{_FINITE})\b)"
+            rf"|(?i:\b{_FINITE}(?: (?:or|and|/) |/){_FINITE}\b)[^\n]{{0,60}}?"
+            r"(?i:\b(?:detected|encountered|found|persisted|in (?:wgrad|grad|loss)))"
+            rf"|(?i:\b(?:detected|found|encountered)\b)[^\n]{{0,20}}? (?i:\b{_FINITE}\b)(?i: (?:or|and|values?|in)\b)"
+            r"|\bNan in summary histogram\b"
+            rf"|(?i:\b{_FINITE} (?:(?:or|and) {_FINITE} )?(?:persisted|loss|gradients?|grad(?:ient)? norm|tensor found"
+            rf"|detected)\b)"
+        ),
+        frozenset({"RuntimeError", "ValueError", "AssertionError", "Exception", "InvalidArgumentError"}),
+    ),
+)
+"""How an exception may say it of what only a training has."""
+_OF_DATA = re.compile(r"\b(?:[Ii]nput|[Aa]udio|[Dd]ata|[Ff]eatures?|[Ii]mages?|[Ll]abels?|[Cc]olumns?|X|y) contains? ")
+_AT_ONCE = 160
+"""Characters: what a message comes to later is mostly a reason for something else."""
 _LEAVING = 40
 
 
@@ -137,10 +160,22 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         left = death.code is None or death.code > 0
         hit = (in_exception(death, SIGNS) or _last_words(death)) if left else None
     if hit is None:
+        hit = _said_in_general(death)
+    if hit is None:
         return None
     others = [other for other in attempt.deaths if other.rank != death.rank and other.exception is not None]
     alone = raised is not None and bool(others) and all(_another(other, death) for other in others)
     return hit.finding(RULE, death, _cause(death, hit), _advice(death, hit, alone))
+
+
+def _said_in_general(death: Death) -> Hit | None:
+    """Of the exception that ended the rank only: data that has NaN is another matter."""
+    hit = in_exception(death, _GENERAL)
+    if hit is None or hit.exception is not death.exception or _OF_DATA.search(hit.match.string):
+        return None
+    if hit.match.start() > _AT_ONCE:
+        return None
+    return replace(hit, confidence="likely")
 
 
 def _last_words(death: Death) -> Hit | None:

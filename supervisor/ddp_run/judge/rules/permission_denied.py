@@ -84,7 +84,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None:
         return None
     after = hit.exception is not None and death.exception is not None and hit.exception.type != death.exception.type
-    sure: Confidence = "likely" if after else hit.confidence
+    own = hit.sign.words == "PermissionError" and hit["what"] is None  # a program's words, not the system's
+    sure: Confidence = "likely" if after or own else hit.confidence
     return hit.finding(RULE, death, _cause(death.who, hit), _advice(hit), confidence=sure)
 
 

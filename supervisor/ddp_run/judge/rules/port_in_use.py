@@ -31,13 +31,14 @@ SIGNS: tuple[Sign, ...] = (
     Sign("ddress already in use"),
     Sign("port is already allocated", re.compile(r"failed: port is already allocated")),  # Docker's
     Sign("Cannot find empty port in range"),  # gradio
+    Sign(", but another process is utilizing it"),  # accelerate
     Sign("errno: 98", re.compile(r"errno: 98\b")),
     Sign("[Errno 98]"),
     Sign("[Errno 10048]"),
     Sign("[WinError 10048]"),
 )
 _PORT = re.compile(
-    r"port[:=]? ?(?P<port>\d{2,5})\b|\]?:(?P<bound>\d{2,5})\b (?:\(errno|due|failed: port)|\[::\]:(?P<any>\d{2,5})"
+    r"port[:=]? ?`?(?P<port>\d{2,5})\b|\]?:(?P<bound>\d{2,5})\b (?:\(errno|due|failed: port)|\[::\]:(?P<any>\d{2,5})"
     r"|\('[^'\n]{0,80}', (?P<pair>\d{2,5})[,)]"
 )
 _ENDING = 400

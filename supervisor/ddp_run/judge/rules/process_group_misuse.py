@@ -38,6 +38,7 @@ _NOT_MADE = (
     Sign("Default process group is not initialized"),
     Sign("Invalid process group specified"),
     Sign("Process group not initialized"),
+    Sign("backend not set, please initialize it using init_process_group()"),  # DeepSpeed
 )
 _TWICE = Sign("trying to initialize the default process group twice")
 _DEVICE = Sign(

@@ -24,7 +24,8 @@ import re
 from collections.abc import Iterable
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, ended_by, said_last
+from ddp_run.judge.package_text import wrong_version
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, said_last
 from ddp_run.judge.start_text import VERSIONS
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
@@ -61,6 +62,8 @@ _DROPPED = Sign(
 _SOLVERS = ("Unsatisfiable", "LibMambaUnsatisfiable", "PackagesNotFound")
 """conda's, of packages that do not go together; LibMamba is its solver."""
 _LIBRARY_NAME = "' has no attribute '"
+_PYDANTICS = frozenset({"PydanticUserError", "PydanticImportError"})
+_CHECK = "python -m pip check   # which installed versions are incompatible?"
 _SAID: tuple[Sign, ...] = (
     Sign(
         "is required for a normal functioning of this module",
@@ -165,13 +168,43 @@ _SAID: tuple[Sign, ...] = (
     Sign(
         _LIBRARY_NAME,
         re.compile(
-            r"module '(?P<module>(?:torch|torchvision|transformers|accelerate|datasets|triton|huggingface_hub)[\w.]*)'"
-            r" has no attribute '(?P<name>\w+)'"
+            r"module '(?P<module>(?:torch|torchvision|transformers|accelerate|datasets|triton|huggingface_hub|jax|peft"
+            r"|trl|deepspeed)\b[\w.]*)' has no attribute '(?P<name>\w+)'"
         ),
         frozenset({"AttributeError"}),
     ),
 )
 SIGNS = (*_SAID, *VERSIONS)
+_OLDER = (
+    Sign("Configured CUDA binary not found"),  # bitsandbytes has none for this torch
+    Sign("Your currently installed version of Keras is Keras 3"),
+    Sign("Dataset scripts are no longer supported"),
+    Sign("' not found. Available feature types: "),
+    Sign(
+        "did not match any variant of untagged enum",
+        re.compile(r"any variant of untagged enum (?:ModelWrapper|Py\w+Wrapper)"),
+    ),
+    Sign(
+        "does not exist or is not currently imported",
+        re.compile(r"Tokenizer class \w+ does not exist or is not currently"),
+    ),
+    Sign("must be a dictionary with two fields", re.compile(r"rope_scaling`? must be a dictionary with two fields")),
+    Sign(
+        "`",
+        re.compile(r"` (?:is removed|has been moved to|is deprecated and should be replaced)|has been removed in V2"),
+        _PYDANTICS,
+    ),
+)
+"""What a library says that is older or newer than what it was given; a wrong file or name may say the same."""
+_KEYWORD = Sign(
+    "got an unexpected keyword argument '",
+    re.compile(r"(?:(?P<whose>\w{1,100})\.)?(?P<called>\w{1,100})\(\) got an unexpected keyword argument '"),
+    frozenset({"TypeError"}),
+)
+_ARCHITECTURE = Sign("KeyError", re.compile(r"^KeyError: '[a-z][\w\-]{1,60}'$"), frozenset({"KeyError"}))
+_AUTO = re.compile(
+    r'transformers/models/auto/configuration_auto\.py", line \d+, in (?:__getitem__|from_pretrained)\n[^\n]*\n?$'
+)
 _REMOVED_FROM_NUMPY = re.compile(  # in 1.24 and in 2.0
     r"object0?|float_?|int0?|bool8?|complex_?|str0?|long|unicode_?|string_|typeDict|uint0|bytes0|void0|Inf|Infinity|NaN|NA"
     r"N"
@@ -189,11 +222,51 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if death.killed_without_exception:
         return None  # a signal ended it: what it printed before was not the end
     hit = ended_by(death, _SAID) or said_last(death, VERSIONS)
-    if hit is None or (hit.sign.words == _LIBRARY_NAME and not _raised_in_package(hit)):
-        return None
-    if hit.sign.words == _NUMPY_NAME and not _REMOVED_FROM_NUMPY.fullmatch(hit["name"] or ""):
-        return None
+    if hit is None or not _is_meant(hit):
+        return _wanted(death)
     return hit.finding(RULE, death, _cause(death, hit), tuple(_advice(hit)), confidence=_sure(hit))
+
+
+def _is_meant(hit: Hit) -> bool:
+    """Words that others use too count only where versions are what they are about."""
+    match hit.sign.words:
+        case words if words == _LIBRARY_NAME:
+            return _raised_in_package(hit)
+        case words if words == _NUMPY_NAME:
+            return _REMOVED_FROM_NUMPY.fullmatch(hit["name"] or "") is not None
+        case _:
+            return True
+
+
+def _wanted(death: Death) -> Finding | None:
+    """An exception of a library's own that says which version it needs."""
+    hit = wrong_version(death) or _older(death)
+    if hit is None or hit.exception is None or hit.exception is not death.exception:
+        return None
+    said = hit.exception.message.partition("\n")[0][:160]
+    cause = f"{death.who} has a version that does not fit{hit.exception.where}: {said}"
+    return hit.finding(RULE, death, cause, (_CHECK,), confidence="likely")
+
+
+def _older(death: Death) -> Hit | None:
+    """A package that was given what its version does not know; among packages, that is a matter of versions."""
+    hit = in_exception(death, (*_OLDER, _KEYWORD, _ARCHITECTURE))
+    if hit is None or hit.exception is None:
+        return None
+    shown = hit.exception.traceback
+    if hit.sign is _KEYWORD:
+        return hit if _raised_in_package(hit) and _calls_by_name(hit, shown) else None
+    if hit.sign is _ARCHITECTURE:
+        frames = shown[: shown.rfind("KeyError")]
+        return hit if _AUTO.search(frames) else None
+    return hit
+
+
+def _calls_by_name(hit: Hit, shown: str) -> bool:
+    """Whether the line that raised it calls what it names, with arguments of its own: `**` hands on a program's."""
+    source = next((line for line in reversed(shown.splitlines()) if line.startswith("    ") and line.strip(" ~^")), "")
+    name = hit["whose"] if hit["called"] == "__init__" else hit["called"]
+    return name is not None and f"{name}(" in source and "**" not in source
 
 
 def _raised_in_package(hit: Hit) -> bool:
@@ -285,4 +358,4 @@ def _advice(hit: Hit) -> Iterable[str]:
         yield f"python -m pip install '{hit['need'].replace(' ', '')}'"
         yield "python -m pip check"
     else:
-        yield "python -m pip check   # which installed versions are incompatible?"
+        yield _CHECK

@@ -1,0 +1,121 @@
+"""How libraries say in an exception that a package is missing, or is not of the version that they need. Pure.
+
+Few raise ImportError for it. These words are too common for whole logs (pip and warnings say them too), so they count
+only in the exception that ended the rank, and never for certain.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.evidence.model import Death
+from ddp_run.judge.signs import Hit, Sign, in_exception
+
+_PACKAGE = (
+    r"(?:py)?torch(?:vision|audio|ao|data|tune|_xla|[- ]xla)?|transformers|accelerate|peft|trl|datasets|diffusers"
+    r"|tokenizers|huggingface[-_]hub|safetensors|deepspeed|vllm|sglang|triton|xformers|flash[-_ ]?att(?:n|ention)"
+    r"|bitsandbytes|bnb|liger[-_]kernel|unsloth(?:_zoo)?|apex|te|transformer[- ]?engine|megatron[-_ ]core|mcore"
+    r"|lightning|pytorch[-_]lightning|torchmetrics|tensordict|optimum|kernels|auto[-_]?gptq|gptqmodel|autoawq|nemo|fla"
+    r"|numpy|pandas|scipy|pyarrow|fsspec|pydantic|protobuf|keras|tensorflow|jax(?:lib)?|flax|ray|python|mmcv|mmengine"
+    r"|timm|einops|hydra(?:-core)?|omegaconf|setuptools|flashinfer(?:-python)?|modelopt|ninja|cmake"
+)
+_OTHER = r"(?:NVIDIA|CUDA|cuda|[Dd]river|the (?:NVIDIA|CUDA|cuda|latest|newest|correct|appropriate)|git-lfs)\b"
+"""What is no package of Python, or is there already."""
+_NUMBER = r"v?\d{1,5}(?:\.\d{1,5}){0,3}"
+_LATER = r"or (?:higher|later|newer|above|greater|lower|older|earlier|below)\b"
+
+MISSING: tuple[Sign, ...] = (
+    Sign(
+        "nstall",
+        re.compile(
+            r"(?<!river )(?<!CUDA )(?<!cuda )(?<!river is )(?<!CUDA is )\b(?<!is )not (?:currently )?installed\b"
+            r"|(?<!river )(?<!CUDA )(?<!cuda )\b(?:is|are) not (?:currently )?installed\b"
+            rf"|\b(?:requires?|must have|need to have|sure(?: that)?|without having) (?!{_OTHER})[^\n.;]{{1,60}}?"
+            r" (?:(?:to be|is|are) )?installed\b"
+            rf"|\b[Pp]lease (?:pip )?install (?!{_OTHER}|an? )"
+            r"|\b[Pp]ip3? install (?!-U\b|--upgrade\b)"
+            rf"|\byou (?:must|need to|have to|should) install (?!{_OTHER})"
+            rf"|[.;!:] Install (?!{_OTHER})\S"
+        ),
+    ),
+)
+_COMPARED = Sign(
+    "=",
+    re.compile(
+        rf"\b(?:{_PACKAGE})[`'\"]? ?(?:version |package |library )?(?:[<>=!~]=|[<>]) ?{_NUMBER}"
+        r"|\b[a-z][\w\-]{1,60}(?:\[\w{1,40}\])?(?:[<>=~]=|[<>]) ?\d{1,5}\.\d{1,5}\.\d{1,5}",
+        re.IGNORECASE,
+    ),
+)
+_OR_LATER = Sign(
+    " ",
+    re.compile(rf"\b(?:{_PACKAGE}) {_NUMBER}(?: {_LATER}|\+)", re.IGNORECASE),
+)
+_LESS = Sign(" < ", re.compile(rf"\b(?:{_PACKAGE})[`'\"]? ?(?:version )?< {_NUMBER}", re.IGNORECASE))
+_WANTED = (
+    Sign(
+        "ersion",
+        re.compile(
+            rf"(?<![\w\-])versions? (?:(?:is|must be|has to be|needs? to be|should be) )?(?:at least|[<>]=?"
+            rf"|(?:greater|newer|higher|older|lower|less) than|above|below) ?[`'\"]?{_NUMBER}"
+            rf"|\bversions? [`'\"]?{_NUMBER}[`'\"]? {_LATER}|\bversion {_NUMBER} ?[<>]=? ?{_NUMBER}"
+            rf"|\b(?:minimum|minimal|required?|requires) [^\n]{{0,40}}?(?<![\w\-])version(?: of)?"
+            rf" (?:[`'\"][\w\-]{{1,40}}[`'\"] )?(?:is )?[`'\"]?{_NUMBER}"
+            r"|\bversion of [`'\"]?[\w\-]{1,40}[`'\"]? (?:is (?:not compatible|incompatible|not supported|too old)"
+            r"|does not support)"
+            r"|(?:[Nn]ot (?:yet )?(?:supported|available|compatible|implemented)|[Uu]nsupported|ncompatible"
+            r"|(?:n't|not) support) [^\n.]{0,100}?\b(?:your|this|(?:the|your)? ?(?:installed|current)) "
+            r"(?:[\w\-]{1,40} )?version\b(?! control)"
+            r"|(?<!river )\b(?:version|installation) is (?:outdated|too old|out of date)\b"
+            r"|\b(?:outdated|incompatible) version of\b"
+            r"|\bplease (?:upgrade|update|downgrade)[^\n.]{0,40}? (?:version|installation)\b",
+        ),
+    ),
+    Sign(
+        "grade",
+        re.compile(
+            rf"\b(?:upgrade|downgrade)(?: (?:or downgrade|to|your|the|of)){{0,3}} [`'\"]?(?:{_PACKAGE})\b"
+            rf"|\b(?:{_PACKAGE})\b[^\n.]{{0,30}}?[.,] ?please upgrade\b",
+            re.IGNORECASE,
+        ),
+    ),
+    Sign(
+        "update",
+        re.compile(rf"\bplease update(?: (?:to|your|the)){{0,3}} [`'\"]?(?:{_PACKAGE})\b", re.IGNORECASE),
+    ),
+    Sign(
+        " been ",
+        re.compile(
+            rf"\b(?:has|have) been (?:removed|dropped|updated)\b[^\n]{{0,40}}? (?:in|since) [\w ]{{0,30}}?{_NUMBER}"
+        ),
+    ),
+)
+_HARDWARE = re.compile(r"\b(?:Ampere|Hopper|Blackwell|[Cc]ompute [Cc]apability)\b")
+"""Who asks for another GPU as well does not tell of versions alone."""
+_IMPORT = frozenset({"ImportError", "ModuleNotFoundError"})
+_OF_A_CHILD = frozenset({"CalledProcessError", "RuntimeEnvSetupError", "BuildError"})
+"""They repeat a command, which may name packages."""
+
+
+def missing_package(death: Death) -> Hit | None:
+    """An exception that says that a package is not installed; never for certain."""
+    return _told(death, MISSING)
+
+
+def wrong_version(death: Death) -> Hit | None:
+    """An exception that says which version of a package it needs; never for certain.
+
+    ImportErrors often name the version that they want of a package that is not there at all.
+    """
+    hit = _told(death, (*_WANTED, _COMPARED, _LESS, _OR_LATER))
+    if hit is None or hit.exception is None or _HARDWARE.search(hit.exception.message):
+        return None
+    named = hit.exception.type.rpartition(".")[2] in _IMPORT
+    return _told(death, _WANTED) if named and hit.sign in (_COMPARED, _LESS, _OR_LATER) else hit
+
+
+def _told(death: Death, signs: tuple[Sign, ...]) -> Hit | None:
+    hit = in_exception(death, signs)
+    if hit is None or hit.exception is None or hit.exception.type.rpartition(".")[2] in _OF_A_CHILD:
+        return None
+    return hit if hit.exception is death.exception else None
