@@ -326,7 +326,7 @@ SILENT: tuple[tuple[str, int, str], ...] = (
     ("  what():  Resource temporarily unavailable", -6, "process-limit"),
     ("libgomp: Thread creation failed: Resource temporarily unavailable", 1, "process-limit"),
     ("  what():  std::bad_alloc", -6, "host-oom"),
-    ("  what():  std::bad_alloc: cudaErrorMemoryAllocation: out of memory", -6, "native-abort"),
+    ("  what():  std::bad_alloc: cudaErrorMemoryAllocation: out of memory", -6, "cuda-oom"),
     ("  what():  [enforce fail at inline_container.cc:325] . unexpected pos 640 vs 570", -6, "disk-full"),
 )
 

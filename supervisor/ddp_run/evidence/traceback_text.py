@@ -18,7 +18,8 @@ from ddp_run.evidence.model import LogText, Quote
 from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.redaction import REDACTED
 
-_HEADER = re.compile(r"(?P<group>Exception Group )?Traceback \(most recent call last\):\s*$")
+_HEADER = re.compile(r"(?P<group>Exception Group )?Traceback \(most recent call last\):(?: \(RANK \d{1,9}\))?\s*$")
+"""Python's; torch.distributed.checkpoint adds whose it is (torch/distributed/checkpoint/utils.py)."""
 _FRAME = re.compile(r'^(?:  |> )File "(?P<file>.+)", line (?P<line>\d{1,9})(?:, in (?P<function>.+))?\s*$')
 _BOX = re.compile(r"(?:╭|\+)[─-]+ Traceback \(most recent call last\) [─-]+(?:╮|\+)\s*$")
 _BOX_END = re.compile(r"(?:╰|\+)[─-]+(?:╯|\+)\s*$")
@@ -42,15 +43,21 @@ _IGNORED = re.compile(r"Exception ignored in|--- Logging error ---")
 _IN_THREAD = re.compile(r"Exception in thread ")
 _PROGRAM_ENDED = re.compile(
     r"^Command .{1,4000} (?:returned non-zero exit status \d{1,3}|died with <Signals)"
+    r"|but all those workers died while running it\."
     r"|\b(?:failed|exited|died|ended|terminated) with (?:non-zero )?(?:exit|return) (?:code|status)\b",
     re.DOTALL,
 )
-"""Words of subprocess.CalledProcessError, and of programs that start others."""
+"""Words of subprocess.CalledProcessError, of Dask's KilledWorker, and of programs that start others."""
 _OTHER_SPEAKER = re.compile(
-    r"^(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
+    r"^(?!\[ERROR\] [\d:\-]{10,30} \(PID:)"  # torch_npu's own messages go on so
+    r"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
     r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: )"
 )
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/(?:rank|training)/")
+_OF_RAYS_WORKER = re.compile(r"\bray::\S{1,200} \(pid=\d{1,9}, ip=[^\n]{1,600}\)\s{0,9}$")
+"""What Ray puts before the frames of an exception that a worker sent to the driver."""
+_WORKERS_LINES = 400
+_PYTHONS_HEADER = "Traceback (most recent call last):"
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _MESSAGE_LINES = 40
 _THREADS_LINES = 6
@@ -158,7 +165,7 @@ def chain(exception: ExceptionInfo) -> tuple[ExceptionInfo, ...]:
 def _all_in(text: str) -> tuple[ExceptionInfo, ...]:
     """Every exception that a traceback shows; each rule asks for those of one rank after the other."""
     lines = text.splitlines()
-    return tuple(printed.info for index in range(len(lines)) if (printed := _at(lines, index)) is not None)
+    return tuple(printed.info for index in range(len(lines)) if (printed := _at(lines, index) or _sent(lines, index)))
 
 
 def before_exit(text: str) -> ExceptionInfo | None:
@@ -205,6 +212,13 @@ def _at(lines: Sequence[str], index: int, *, boxes: bool = True) -> Printed | No
         return _boxed(lines, index, _before(box))
     bare = _BARE_FRAME.search(lines[index]) if 'File "' in lines[index] else None
     return _syntax_error(lines, index, _before(bare)) if bare is not None else None
+
+
+def _sent(lines: Sequence[str], index: int) -> Printed | None:
+    """One that a worker of Ray's sent, as it stands in the message of the driver's."""
+    if "ray::" not in lines[index] or _OF_RAYS_WORKER.search(lines[index]) is None:
+        return None
+    return _at([_PYTHONS_HEADER, *lines[index + 1 : index + _WORKERS_LINES]], 0)
 
 
 def _traceback(lines: Sequence[str], start: int, header: re.Match[str]) -> Printed | None:
@@ -308,7 +322,8 @@ def _message(lines: Sequence[str], index: int, prefix: Prefix, first: str) -> tu
     """The message and the index after it: Python marks no end, so a blank line or another speaker ends it."""
     message = [first]
     end = index + 1
-    for position in range(end, min(len(lines), index + _MESSAGE_LINES)):
+    most = _WORKERS_LINES if _OF_RAYS_WORKER.search(first) else _MESSAGE_LINES
+    for position in range(end, min(len(lines), index + most)):
         text = prefix.strip(lines[position])
         if text is None or not text.strip() or _HEADER.search(text) or _ends_message(text):
             break

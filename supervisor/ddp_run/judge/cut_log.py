@@ -311,7 +311,8 @@ def _codes(line: str) -> Iterator[int | None]:
     yield None
     if any(sign.search(line) for sign in oom_text.SIGNS):
         yield -signal.SIGKILL
-    if "Segmentation fault" in line or "*** SIGSEGV received at " in line or _KERNELS_CRASH.search(line):
+    crashes = ("Segmentation fault", "*** SIGSEGV received at ", "!!! Segfault")
+    if any(words in line for words in crashes) or _KERNELS_CRASH.search(line):
         yield -signal.SIGSEGV
     if _ABORTS.search(line):
         yield -signal.SIGABRT

@@ -26,7 +26,7 @@ _NO_GPU = re.compile(r"no GPUs found!|No CUDA GPUs are available|Unexpected erro
 """What torch says where it counts no GPU: why, it said in a warning before."""
 _PROGRAMS_NO_GPU = re.compile(
     r"CUDA (?:is )?not available|is_available\(\)|bf16/gpu|requires? a GPU|No GPU found|No supported gpu backend"
-    r"|(?i:no (?:cuda|gpu)s?\b.{0,30}(?:available|found|detected))"
+    r"|(?i:no (?:cuda|gpu|npu|tpu)s?\b.{0,30}(?:available|found|detected))"
 )
 """What programs say of the same."""
 

@@ -17,6 +17,8 @@ ERRORS = (
     Sign("NCCL error in: "),
     Sign("NCCL error: "),
     Sign("NCCL Error ", re.compile(r"NCCL Error \d+: ")),
+    Sign(" failed: unhandled ", re.compile(r"\bnccl\w{1,60} failed: unhandled ")),  # Horovod
+    Sign("NCCL operation ", re.compile(r"NCCL operation \S{1,200} failed: ")),  # XLA
     Sign("ncclInternalError: "),
     Sign("ncclInvalidUsage: "),
     Sign("ncclInvalidArgument: "),
@@ -38,7 +40,9 @@ _PHRASES = {
     "remote process exited": "ncclRemoteError",
 }
 _PHRASE = re.compile(
-    r"NCCL (?:error in: [^,]{0,300},|error:|Error \d+:) *(?P<phrase>" + "|".join(_PHRASES) + r")", re.IGNORECASE
+    r"(?:NCCL (?:error in: [^,]{0,300},|error:|Error \d+:|operation \S{1,200} failed:)|\bnccl\w{1,60} failed:)"
+    r" *(?P<phrase>" + "|".join(_PHRASES) + r")",
+    re.IGNORECASE,
 )
 _VERSION = re.compile(r"NCCL version (?P<version>[\d.]+)")
 _LAST_ERROR = re.compile(r"Last error:[ \t]*(?P<said>[^\n]*)(?:\n(?P<next>[^\n]*))?")

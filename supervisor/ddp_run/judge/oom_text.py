@@ -57,6 +57,8 @@ _TOLD = (
             r"Killed \S+ due to memory pressure|(?<!\d)[1-9]\d* Workers [^\n]{0,40}killed due to memory pressure"
         ),
     ),
+    Sign("% memory budget", re.compile(r"exceeded \d{1,3}% memory budget\. (?:Restarting|Terminat|Killing)")),  # Dask
+    Sign("failed due to insufficient memory"),  # SageMaker, of an endpoint's container
     Sign("SystemOOM"),
     Sign("System OOM encountered"),
     Sign("oom_kill event", re.compile(r"Detected \d+ oom_kill events? in")),

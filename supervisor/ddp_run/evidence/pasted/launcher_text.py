@@ -1,8 +1,9 @@
 """Reads how ranks ended in the words of launchers other than torch's agent. Pure.
 
 Sources: SLURM's `srun` and `slurmstepd` (src/srun, src/slurmd/slurmstepd), LSF's report of a job (bsub without -N),
-Open MPI's mpirun (orte/prrte help texts), torch.multiprocessing.spawn, DeepSpeed's launch.py, MosaicML composer's
-launcher, and the shell's own words (POSIX sh, bash `strsignal`), which come without a rank.
+Open MPI's mpirun (orte/prrte help texts), MPICH's and Intel's (hydra), torch.multiprocessing.spawn, DeepSpeed's
+launch.py, MosaicML composer's launcher, that of text-generation-inference, and the shell's own words (POSIX sh, bash
+`strsignal`), which come without a rank.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ _LSF_LAST = ("The output (if any)", "Read file <")
 _LSF_LINES = 400
 _MPI_NAME = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[\w.\-]+@\d+),(\d{1,9})\]")
 _MPI_CODE = re.compile(r"Exit code: +(\d{1,9})\b")
+_PRRTE_RANK = re.compile(r"process rank (?P<rank>\d{1,9}) with PID \d{1,9} on node (?P<host>[\w.\-]{1,255}) exited on$")
+_PRRTE_SIGNAL = re.compile(r"signal (\d{1,2})\b")
 _TASKS = re.compile(r"(?<![\d\-])(\d{1,9})(?:-(\d{1,9}))?(?![\d\-])")
 _MOST_TASKS = 4096
 _MOST_ENDS = 4096
@@ -62,6 +65,8 @@ def ends(lines: Sequence[str]) -> tuple[Ended, ...]:
                 break
     if "Process name: [" in whole:
         found += _first_of_mpirun(lines)
+    if " exited on\n" in whole:
+        found += _signals_of_prrte(lines)
     return tuple(found)
 
 
@@ -73,6 +78,17 @@ def _first_of_mpirun(lines: Sequence[str]) -> list[Ended]:
         code = _MPI_CODE.search(lines[index + 1]) if name else None
         if name and code and int(code[1]):
             found.append(Ended(index + 1, Rank(int(name[1])), int(code[1])))
+    return found
+
+
+def _signals_of_prrte(lines: Sequence[str]) -> list[Ended]:
+    """`… process rank 2 with PID 4711 on node a exited on` and, below it, `signal 9 (Killed).`"""
+    found = []
+    for index, line in enumerate(lines[:-1]):
+        named = _PRRTE_RANK.search(line) if line.endswith(" exited on") else None
+        number = _PRRTE_SIGNAL.match(lines[index + 1]) if named else None
+        if named and number:
+            found.append(Ended(index + 1, Rank(int(named["rank"])), -int(number[1]), named["host"]))
     return found
 
 
@@ -111,6 +127,10 @@ def _numbered(hit: re.Match[str]) -> Iterable[tuple[Rank | None, int, str | None
 
 def _nameless(hit: re.Match[str]) -> Iterable[tuple[Rank | None, int, str | None]]:
     yield None, _code(hit["how"]) if hit["how"] else int(hit["code"]), None
+
+
+def _signalled(hit: re.Match[str]) -> Iterable[tuple[Rank | None, int, str | None]]:
+    yield None, -int(hit["signal"]), None
 
 
 def _number(name: str) -> int:
@@ -160,6 +180,14 @@ _FORMS: tuple[tuple[str, re.Pattern[str], _Read], ...] = (
         "crashed with exit code",
         re.compile(r"[Rr]ank (?P<rank>\d{1,9}) crashed with exit code (?P<code>-?\d{1,9})\b"),
         _numbered,
+    ),
+    ("KILLED BY SIGNAL: ", re.compile(r"^= {1,9}KILLED BY SIGNAL: (?P<signal>\d{1,2}) \("), _signalled),
+    ("] Exit code: -", re.compile(r"^\[[\d :\-]{10,30}\] Exit code: -(?P<signal>6|7|9|11)$"), _signalled),
+    ("EXIT STRING: ", re.compile(r"WITH THE EXIT STRING: [\w ]{1,60}\(signal (?P<signal>\d{1,2})\)"), _signalled),
+    (
+        "signaled to shutdown",
+        re.compile(r"process was signaled to shutdown with signal (?P<signal>\d{1,2})\b"),
+        _signalled,
     ),
     ("Exited with exit code", re.compile(r"^Exited with exit code (?P<code>\d{1,3})\.\s*$(?P<how>)"), _nameless),
     ("return code =", re.compile(r"exits with return code = (?P<code>-?\d{1,9})\b(?P<how>)"), _nameless),

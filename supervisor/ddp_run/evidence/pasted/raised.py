@@ -17,7 +17,7 @@ _AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedExcept
 AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")
 _LAUNCHER = re.compile(r"accelerate/commands/|deepspeed/launcher/|torch/multiprocessing/spawn\.py")
 _LAUNCHERS_WORDS = re.compile(
-    r"Unsupported nproc_per_node value|See root cause above|See stack trace[^.]{0,20} for the root cause"
+    r"Unsupported nproc_per_node value|See root cause above|See stack trace[^.]{0,20} for (?:the )?root cause"
     r"|Engine (?:core|process) (?:initialization )?failed|Deployment '[^'\n]{1,80}' failed, deleting it"
 )
 """What torchrun says of its own options, and servers (vLLM, Ray Serve) of a process that shows its own exception."""

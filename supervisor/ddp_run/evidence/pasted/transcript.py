@@ -40,6 +40,7 @@ WORDS = (
     *("death signal", "terminate called", "Fatal Python error", "terminated with the following error", "Failures:"),
     *("srun: error:", "slurmstepd: error", "exited on signal", "crashed with exit code", "exits with return code"),
     *("core dumped", "oom-kill:", "illed process "),
+    *("KILLED BY SIGNAL", "THE EXIT STRING", "signaled to shutdown", "noticed that process rank", "] Exit code: -"),
 )
 """Literals by which this finds how ranks ended, for a scanner of large logs."""
 _REFUSED = re.compile(r"(?:torchrun|run\.py|launch\.py|accelerate|deepspeed)\b.{0,200}: error: ")

@@ -58,6 +58,13 @@ _SAID: tuple[Sign, ...] = (
         Sign(f"Client error '{status}", re.compile(rf"Client error '(?P<status>{status})[^']*' for url '{URL}"))
         for status in (401, 403)
     ),
+    *(  # reqwest, of programs in Rust
+        Sign(
+            f"HTTP status client error ({status} ",
+            re.compile(rf"HTTP status client error \((?P<status>{status}) [^)]{{1,40}}\) for url \({URL}"),
+        )
+        for status in (401, 403)
+    ),
     Sign("HTTP Error 401", re.compile(r"HTTP Error (?P<status>401)")),
     Sign(_FORBIDDEN, re.compile(r"HTTP Error (?P<status>403)(?!: rate limit)")),
     # wandb

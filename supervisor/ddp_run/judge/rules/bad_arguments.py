@@ -52,6 +52,8 @@ _CLAP = tuple(
     for words in ("a value is required for '", "unexpected argument '", "the following required arguments were not ")
 )
 """Programs in Rust: https://docs.rs/clap, the text of its errors."""
+_TGIS = (Sign("ArgumentValidation(", re.compile(r"^Error: ArgumentValidation\(\"(?P<what>[^\n]{1,300}?)\"?\)$")),)
+"""The launcher of text-generation-inference."""
 _RAISED = tuple(
     Sign(words, re.compile(rf"(?P<what>{pattern})"))
     for words, pattern in (
@@ -93,7 +95,7 @@ _PRINTED = tuple(
     )
 )
 """Parsers in Python that print what they reject, and exit: Hydra with code 1, the others with 2."""
-SIGNS: tuple[Sign, ...] = (_ARGPARSE, *_CLICK, *_CLAP, *_RAISED, *_PRINTED)
+SIGNS: tuple[Sign, ...] = (_ARGPARSE, *_CLICK, *_CLAP, *_TGIS, *_RAISED, *_PRINTED)
 _CHECKS = re.compile(
     r'^  File "[^"\n]{1,400}", line \d{1,9}, in _?(?:(?:parse|validate|get)_(?:\w{1,60}_)?arg\w{0,60}'
     r"|(?:check|verify)_args|parse_(?:dict|yaml_file|json_file)|validate_launch_command)\n",
@@ -141,7 +143,7 @@ def _printed(death: Death) -> Hit | None:
         return anywhere(ending, (_ARGPARSE,)) if usage else None
     hit = None
     if death.code is None and raised is None:  # a piece of a log that shows no end
-        hit = anywhere(ending, (_ARGPARSES_OWN, *_CLAP)) or _with_its_usage(ending)
+        hit = anywhere(ending, (_ARGPARSES_OWN, *_CLAP, *_TGIS)) or _with_its_usage(ending)
         hit = hit or (anywhere(ending, _CLICK) if usage else None)
     elif death.code == _USAGES_CODE and usage:
         hit = anywhere(ending, (*_CLAP, _ARGPARSE)) or anywhere(ending, _CLICK)

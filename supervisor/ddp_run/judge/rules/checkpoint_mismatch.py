@@ -96,6 +96,21 @@ SIGNS: tuple[Sign, ...] = (
     Sign("Trying to restore optimizer state but checkpoint contains only the model"),
     Sign("Trying to restore training state but checkpoint contains only the model"),
     Sign("The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler"),
+    Sign(
+        "at save time was ",
+        re.compile(r"world size at save time was (?P<saved>\d{1,9}), but at load time was (?P<now>\d{1,9})"),
+    ),
+    Sign("weights were not initialized from checkpoint"),  # vLLM, as the next two
+    Sign("Attempted to load weight (torch.Size("),
+    Sign(
+        "There is no module or parameter named ",
+        re.compile(r"no module or parameter named (?P<quote>['\"])(?P<key>[^'\"\n]{1,200})"),
+    ),
+    Sign(
+        "RuntimeError: weight ",
+        re.compile(r"^RuntimeError: weight (?P<key>\w{1,80}(?:\.\w{1,80}){1,20}) does not exist"),
+        frozenset({"RuntimeError"}),
+    ),
     Sign("You set `ignore_mismatched_sizes` to `False`"),
     *_PHRASES,
     Sign(_KEY_ERROR, re.compile(r"KeyError: '(?P<key>[\w.\-/]+)'$"), frozenset({_KEY_ERROR})),

@@ -70,6 +70,18 @@ _NCCL = (
         re.compile(r"message truncated : receiving (?P<got>\d+) bytes instead of (?P<wanted>\d+)"),
     ),
 )
+_COUNTED = (
+    Sign("Mismatched ", re.compile(r"Mismatched [\w ,/]{1,60}: (?:One|one) rank ")),  # Horovod
+    Sign("MPI_ERR_TRUNCATE: message truncated"),
+    Sign(
+        "Detected a disagreement on list ",
+        re.compile(r"disagreement on list (?:length|contents) between rank0 and rank"),
+    ),
+    Sign(
+        " has different values for ", re.compile(r"Rank \d{1,9} has different values for [^\n]{1,200}\. Other ranks: ")
+    ),
+)
+"""Comparisons of Horovod, MPI, DeepSpeed and torch's checkpoints."""
 _GARBLED = (
     Sign(
         "DefaultCPUAllocator: ",
@@ -84,7 +96,7 @@ _OBJECTS = re.compile(
     r"distributed_c10d\.py\", line \d+, in (?:_tensor_to_object|(?:broadcast|recv|scatter|send)_object_list"
     r"|(?:all_)?gather_object)"
 )
-SIGNS = (_DETECTED, *_GLOO, *_NCCL, *_GARBLED)
+SIGNS = (_DETECTED, *_GLOO, *_NCCL, *_COUNTED, *_GARBLED)
 _ADVICE = (
     "export TORCH_DISTRIBUTED_DEBUG=DETAIL   # torch then compares every collective (not with Gloo and DDP together)",
     "grep -rnE 'drop_last|get_rank\\(\\)' --include='*.py' .   # shorter last batch, or an if on the rank?",
@@ -115,9 +127,16 @@ def _garbled(death: Death) -> Finding | None:
 
 
 def _compared(death: Death) -> Finding | None:
-    hit = ended_by(death, (_COMPARED,))
-    cause = f"{death.who} called a collective with a different shape than its peers"
-    return None if hit is None else hit.finding(RULE, death, cause, _ADVICE)
+    hit = ended_by(death, (_COMPARED, *_COUNTED))
+    if hit is None:
+        return None
+    if hit.sign is _COMPARED:
+        return hit.finding(
+            RULE, death, f"{death.who} called a collective with a different shape than its peers", _ADVICE
+        )
+    return hit.finding(
+        RULE, death, f"{death.who} and its peers do not agree on a collective: {hit.text[:160]}", _ADVICE
+    )
 
 
 def _detected(hit: Hit, death: Death) -> Finding:

@@ -24,7 +24,7 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, vendor
 from ddp_run.judge.signs import Sign
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
     code="DDP307",
@@ -35,6 +35,8 @@ RULE = Rule(
     since="0.1",
     supersedes=("nccl-init", "native-abort", "segfault", "compile-failure"),
 )
+_POINTS = Sign("DNN library initialization failed")
+"""XLA's, which points to the lines above it."""
 SIGNS = (
     Sign(
         "CUBLAS_STATUS_",
@@ -44,6 +46,7 @@ SIGNS = (
     Sign("CUDNN_STATUS_", re.compile(r"(?P<status>CUDNN_STATUS_(?!SUCCESS|ALLOC|ARCH)\w+)")),
     Sign("cuDNN error: ", re.compile(r"cuDNN error: (?!CUDNN_STATUS_)[^\n]{0,80}")),
     Sign("cuDNN Frontend error: ", re.compile(r"cuDNN Frontend error: [^\n]{0,80}")),
+    _POINTS,
     Sign("Unable to find a valid cuDNN algorithm"),
     Sign("was unable to find an engine to execute this computation"),
     Sign("cusolver error: ", re.compile(r"cusolver error: (?P<status>\w+), when calling `(?P<call>\w+)")),
@@ -65,7 +68,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     status = "`unable to find an engine`" if status.startswith("was unable") else status
     call = f" in {hit['call']}" if hit["call"] else ""
     cause = f"{death.who} got {status} from {_library(status, hit.match.string)}{call}{death.where}"
-    return hit.finding(RULE, death, cause, _advice(status, vendor(hit.match.string)))
+    sure: Confidence = "likely" if hit.sign is _POINTS else hit.confidence
+    return hit.finding(RULE, death, cause, _advice(status, vendor(hit.match.string)), confidence=sure)
 
 
 def _library(status: str, said: str) -> str:

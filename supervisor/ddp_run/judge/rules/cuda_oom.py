@@ -57,7 +57,7 @@ RULE = Rule(
     ),
 )
 _SIZE = r"\d{1,20}(?:\.\d{1,20})? (?:bytes|[KMGT]iB)"
-_ASKED = re.compile(rf"(?:(?:CUDA|HIP|XPU) o|\bO)ut of memory\. Tried to allocate (?P<asked>{_SIZE})?")
+_ASKED = re.compile(rf"(?:(?:CUDA|HIP|XPU|NPU) o|\bO)ut of memory\. Tried to allocate (?P<asked>{_SIZE})?")
 _GPU = re.compile(r"GPU (?P<gpu>\d{1,9})(?: has|;)")
 _TOTAL = re.compile(rf"total capac?i?ty of (?P<new>{_SIZE})|; (?P<old>{_SIZE}) total capacity")
 _FREE = re.compile(rf"of which (?P<new>{_SIZE}) is free|; (?P<old>{_SIZE}) free")
@@ -75,6 +75,41 @@ _IN_NCCL = (
     Sign("'out of memory'", re.compile(r"(?:Cuda|HIP|Hip) failure (?:\d+ )?'out of memory'")),
     Sign("Failed to CUDA calloc"),
 )
+_SERVERS = (
+    Sign("No available memory for the cache blocks"),  # vLLM
+    Sign("KV cache is needed, which is larger than the available KV cache"),
+    Sign("larger than the maximum number of tokens that can be stored in KV cache"),
+    Sign("not enough GPU memory available to serve even a single token"),
+    Sign("exceeds available Mamba cache blocks"),
+    Sign("CUDA out of memory occurred when warming up"),
+    Sign(
+        "less than desired GPU memory utilization",
+        re.compile(r"Free memory on device[^\n]{0,120} on startup is less than desired GPU memory utilization"),
+    ),
+    Sign("Not enough memory. Please try to increase --mem-fraction-static"),  # SGLang
+    Sign("out of memory. Try to lower your batch size", re.compile(r"(?:Decode|Prefill) out of memory\. Try to lower")),
+    Sign(
+        "Not enough memory to handle ", re.compile(r"Not enough memory to handle (?:\d{1,9} prefill|`max_total_)")
+    ),  # TGI
+    Sign("No enough gpu memory for"),  # lmdeploy
+    Sign(
+        "CUDA runtime error", re.compile(r"CUDA runtime error(?: in [^\n]{1,200}?\))?: out of memory")
+    ),  # TensorRT-LLM
+    Sign("Error Code 2: OutOfMemory"),
+)
+"""Servers count what their cache for requests needs before they allocate it."""
+_XLA = (
+    Sign(
+        "RESOURCE_EXHAUSTED: ",
+        re.compile(
+            r"RESOURCE_EXHAUSTED: (?:[^\n]{0,200}?Ran out of memory in memory space hbm"
+            r"|Error (?:allocating device buffer|loading program): Attempting to|Failed to allocate request for "
+            r"|Out of memory while trying to allocate (?P<asked>\d{1,20} bytes))"
+        ),
+    ),
+    Sign("OOM when allocating tensor with shape", re.compile(r"OOM when allocating tensor[^\n]{1,200}device:GPU:")),
+)
+"""XLA's device allocators (JAX, torch_xla) and TensorFlow's."""
 SIGNS = (
     Sign("CUDA out of memory", _ASKED),
     Sign("HIP out of memory", _ASKED),
@@ -92,12 +127,11 @@ SIGNS = (
     ),
     Sign("[CUDA]: out of memory", re.compile(r"Triton Error \[CUDA\]: out of memory")),
     Sign("CUBLAS_STATUS_ALLOC_FAILED"),
-    Sign("No available memory for the cache blocks"),  # vLLM, and SGLang below
-    Sign("Not enough memory. Please try to increase --mem-fraction-static"),
-    Sign(
-        "less than desired GPU memory utilization",
-        re.compile(r"Free memory on device[^\n]{0,120} on startup is less than desired GPU memory utilization"),
-    ),
+    *_SERVERS,
+    *_XLA,
+    Sign("NPU out of memory"),
+    Sign("cudaErrorMemoryAllocation"),
+    Sign("ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
     Sign("CUDNN_STATUS_ALLOC_FAILED"),
     Sign("CUSOLVER_STATUS_ALLOC_FAILED"),
     Sign("HIPBLAS_STATUS_ALLOC_FAILED"),
@@ -105,7 +139,7 @@ SIGNS = (
     Sign("UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
     Sign("PI_ERROR_OUT_OF_RESOURCES"),
     Sign("UR_RESULT_ERROR_OUT_OF_RESOURCES"),
-    Sign("MODULE:DEVMEM Allocation failed"),  # Intel Gaudi's
+    Sign("DEVMEM Allocation failed", re.compile(r"MODULE:(?:PT_)?DEVMEM Allocation failed")),  # Intel Gaudi's
     *_IN_NCCL,
     Sign("OutOfMemoryError", re.compile(r"(?<!ray\.exceptions\.)OutOfMemoryError"), frozenset({"OutOfMemoryError"})),
 )

@@ -78,6 +78,19 @@ _LIBRARY = (Sign("libcuda.so.1: cannot open shared object file"), Sign("libcuda.
 _NONE = Sign("'NoneType' object has no attribute '", types=frozenset({"AttributeError"}))
 _ASKED_FOR_ONE = re.compile(r"current_accelerator\([^)\n]{0,200}\)\.\w{1,60}\s{0,9}$", re.MULTILINE)
 _AGENTS = Sign("ValueError: Cuda is not available.")
+_OTHER_MAKERS = (
+    # JAX also logs the first of these where it goes on with another device
+    Sign(
+        "Unable to initialize backend '", re.compile(r"Unable to initialize backend '(?:tpu|cuda|gpu|rocm)'"), _RAISED
+    ),
+    Sign("' requested, but no platforms that are instances of", types=_RAISED),
+    Sign("TpuPlatform is not available", types=_RAISED),
+    Sign("No NPUs are available"),
+    Sign("Device acquire failed", re.compile(r"synStatus=\d{1,4} \[[^\]\n]{1,80}\] Device acquire failed")),
+    Sign("Current node has no GPU available"),  # vLLM
+    Sign("Unable to proceed, no GPU resources available"),  # DeepSpeed's launcher
+    Sign("but no accelerator device is detected", types=_RAISED),
+)
 SIGNS = (
     Sign("Found no NVIDIA driver on your system"),
     Sign("No CUDA GPUs are available"),
@@ -132,6 +145,7 @@ SIGNS = (
     ),
     Sign("no cuda capable devices", types=_RAISED),
     Sign("torch.cuda is not available", types=_RAISED),
+    *_OTHER_MAKERS,
     *_LIBRARY,
     *_BUILT_WITHOUT,
     _NO_KERNELS,

@@ -118,6 +118,16 @@ _RAISED: tuple[Sign, ...] = (
         re.compile(r"Can't find a valid checkpoint at (?P<path>\S{1,1000})"),
     ),
     Sign(
+        "Cannot find any model weights with ", re.compile(r"any model weights with `(?P<path>[^`\n]{1,1000})`")
+    ),  # vLLM
+    Sign("No supported config format found in ", re.compile(r"config format found in (?P<path>\S{0,1000}[^\s.])")),
+    Sign("Weights not found: "),  # TEI
+    Sign(  # Triton
+        "failed to open directory ",
+        re.compile(r"failed to open directory (?P<path>\S{1,1000}): No such file or directory"),
+    ),
+    Sign("unable to find backend library for backend"),
+    Sign(
         "ile not found: ",
         re.compile(r"\b[Ff]ile not found: (?P<path>/[^\s:]{1,1000})"),
         frozenset({"OSError", "IOError", "RuntimeError", "ValueError"}),

@@ -22,7 +22,7 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu
 from ddp_run.judge.signs import Hit, Sign
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
     code="DDP311",
@@ -41,7 +41,21 @@ _MPS = (
     Sign("resources required to create MPS client have been exhausted"),
     Sign("CUDA_ERROR_MPS_"),
 )
+_GUESSED = (
+    Sign("The memory capacity is unbalanced. Some GPUs may be occupied by other processes"),  # SGLang
+    Sign(
+        "Error in memory profiling. Initial free memory",  # vLLM
+        re.compile(r"Error in memory profiling\. Initial free memory[^\n]{0,120} other processes"),
+    ),
+    Sign("EL0005: The resources are busy"),  # Ascend
+)
+"""What a server takes it for when the GPU's free memory changes, or differs from another's."""
+_TPU = Sign(
+    "The TPU is already in use by process", re.compile(r"The TPU is already in use by process with pid \d{1,9}")
+)
 SIGNS = (
+    *_GUESSED,
+    _TPU,
     Sign("busy or unavailable", re.compile(r"CUDA-capable device\(?s\)? (?:is/)?are busy or unavailable")),
     Sign("exclusive-thread device already in use"),
     *_MPS,
@@ -54,9 +68,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None:
         return None
     why = "the MPS server refused it" if _is_mps(hit) else "it is busy or in exclusive mode"
+    why = "another process seems to use its memory" if hit.sign in _GUESSED else why
     retry = Retry(helps=False, reason="the MPS server must be restarted first") if _is_mps(hit) else None
     cause = f"{death.who} could not use its GPU: {why}{death.where}"
-    return hit.finding(RULE, death, cause, _advice(hit), retry=retry)
+    sure: Confidence = "likely" if hit.sign in _GUESSED else hit.confidence
+    return hit.finding(RULE, death, cause, _advice(hit), confidence=sure, retry=retry)
 
 
 def _is_mps(hit: Hit) -> bool:

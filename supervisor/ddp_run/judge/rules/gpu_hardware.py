@@ -95,6 +95,8 @@ _SAID = (
     Sign("CUDA error: hardware stack error"),
     Sign("GPU is lost", re.compile(r"GPU is lost\.? ")),
     Sign("NVMLError_GpuIsLost"),
+    Sign("HBM MULTI BIT ECC ERROR"),  # Ascend
+    Sign("Slice health check failed", re.compile(r"UNAVAILABLE: Slice health check failed")),  # TPU
     _BUS,
     *_LIKELY,
 )

@@ -7,7 +7,9 @@ lock, a file or a data loader.
 ## How to recognise it
 ddp-run prints `no progress: …` after 15 seconds (or three typical steps), with the rank the others wait for and where
 it is. Without ddp-run, NCCL times out after 10 minutes and Gloo after 30, on the ranks that waited. A pasted stack dump
-(`py-spy dump`, faulthandler's `Timeout (0:05:00)!`) shows a hang too.
+(`py-spy dump`, faulthandler's `Timeout (0:05:00)!`) shows a hang too, and so does a server that gave up waiting: vLLM's
+`RPC call to execute_model timed out`, SGLang's `Watchdog timeout`; or a log that ends with `No available shared memory
+broadcast block found`, with Horovod's `waiting for remainder of ranks`.
 ## What to do
 Check where the named rank is (`live_stacks.txt` in its folder has the stacks of all its threads) and why it does not
 reach the collective the others wait in: collectives inside `if rank == 0:`, different numbers of batches, a `barrier`
@@ -19,7 +21,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Sign
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -35,7 +37,46 @@ _DUMPED = Sign('"MainThread"', re.compile(r'^\s{0,8}Thread \S{1,20} \((?P<how>id
 """py-spy's dump: nobody takes one of a job that goes on. A GPU's calls wait with the CPU at work."""
 _TOOK_TOO_LONG = Sign("Timeout (", re.compile(r"^Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!"))
 """faulthandler.dump_traceback_later's (CPython, Modules/faulthandler.c)."""
-SIGNS = (_DUMPED, _TOOK_TOO_LONG)
+_GAVE_UP = (
+    Sign("RPC call to ", re.compile(r"(?P<what>RPC call to \w{1,80} timed out)"), frozenset({"TimeoutError"})),  # vLLM
+    Sign(
+        "Barrier timed out. Id: ",  # XLA's, of a barrier in the program: not of those that meet at the start
+        re.compile(r"(?P<what>Barrier timed out\. Id: (?!PjRT_Client_Connect)\S{1,200})"),
+        frozenset({"XlaRuntimeError", "JaxRuntimeError"}),
+    ),
+    Sign(
+        "this may indicate that the execution is hanging",  # Ray's compiled graphs
+        re.compile(r"(?P<what>this may indicate that the execution is hanging)"),
+        frozenset({"RayChannelTimeoutError"}),
+    ),
+)
+_WATCHDOGS = (
+    Sign(
+        "atchdog timeout (self.watchdog_timeout=",  # SGLang
+        re.compile(r"(?P<what>[Ww]atchdog timeout \(self\.watchdog_timeout=[\d.]{1,12}+(?!, self\.soft=True))"),
+    ),
+    Sign(
+        "exceeded. Exiting to ensure a consistent program state",  # XLA's collectives
+        re.compile(r"(?P<what>Termination timeout for [^\n]{1,300} seconds exceeded)"),
+    ),
+)
+_STALLED = Sign("are waiting for remainder of ranks for more than")
+"""Horovod's, which looks once a minute."""
+_WAIT_ON = (
+    _STALLED,
+    Sign(  # vLLM; where lines were joined, the next one's words stand behind it
+        "No available shared memory broadcast block found in",
+        re.compile(r"block found in \d{1,6} second\S{0,4}(?: This typically happens[^\n]{1,120}\)\.)?\s{0,9}$"),
+    ),
+    Sign(
+        "and may be stuck. Expected ", re.compile(r"This thread has been waiting for [^\n]{1,300} and may be stuck")
+    ),  # XLA
+)
+"""Said while others are waited for, also of what only takes long: they count where the log ends with them."""
+_OFTEN = 3
+_LISTED = re.compile(r"Missing ranks:|\d{1,9}: \[")
+"""What Horovod lists below."""
+SIGNS = (_DUMPED, _TOOK_TOO_LONG, *_GAVE_UP, *_WATCHDOGS, *_WAIT_ON)
 _PLACE = re.compile(r"^\s{1,12}(?P<function>\S{1,120}) \((?P<place>[^()\n]{1,400}:\d{1,9})\)$")
 _WAITS = re.compile(
     r"synchronize|wait|barrier|broadcast|all_?reduce|all_?gather|reduce_scatter|all_to_all|recv|acquire"
@@ -43,12 +84,42 @@ _WAITS = re.compile(
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A log of stacks that somebody took of what stands still; nothing tells how it ended."""
+    """A log of stacks that somebody took of what stands still, or the word of a server that gave up waiting."""
+    gave_up = in_exception(death, _GAVE_UP)
+    if gave_up is not None:
+        return _told(gave_up, death)
     if not attempt.logs_only or death.code is not None or death.exception is not None:
         return None
+    watched = in_last_words(death, _WATCHDOGS)
+    if watched is not None:
+        return _told(watched, death)
+    return _waits_on(death, attempt) or _dumped(death)
+
+
+def _told(hit: Hit, death: Death) -> Finding:
+    cause = f"{death.who} waited for another process, which did not answer: {hit['what']}"
+    return hit.finding(RULE, death, cause, _ADVICE, confidence="likely")
+
+
+def _waits_on(death: Death, attempt: Evidence) -> Finding | None:
+    """A log that ends while somebody waits, and has waited for minutes."""
+    if in_last_words(death, _WAIT_ON) is None:
+        return None
+    lines = attempt.agent.log.lines
+    said = [index for index, line in enumerate(lines) if any(sign.search(line) for sign in _WAIT_ON)]
+    if not said or any(line.strip() and not _LISTED.match(line) for line in lines[said[-1] + 1 :]):
+        return None
+    if len(said) < _OFTEN and not _STALLED.search(lines[said[-1]]):
+        return None
+    quote = attempt.agent.log.quote(said[-1])
+    cause = f"{death.who} waits for other processes: {quote.text.strip()[-160:]}"
+    return Finding(RULE, death.rank, cause, (quote,), _ADVICE, "likely")
+
+
+def _dumped(death: Death) -> Finding | None:
     lines = death.stderr.lines
     for index, line in enumerate(lines):
-        hit = next((found for sign in SIGNS if (found := sign.search(line)) is not None), None)
+        hit = next((found for sign in (_DUMPED, _TOOK_TOO_LONG) if (found := sign.search(line)) is not None), None)
         if hit is None:
             continue
         innermost = next((place for each in lines[index + 1 : index + 9] if (place := _PLACE.match(each))), None)

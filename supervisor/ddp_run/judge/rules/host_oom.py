@@ -53,6 +53,8 @@ _REFUSED = (
     Sign("(state: OUT_OF_MEMORY)", types=frozenset({"UncompletedJobError"})),  # submitit's
     Sign("Please use an instance type with more memory", types=frozenset({"UnexpectedStatusException"})),  # SageMaker's
     Sign("Cannot allocate memory", re.compile(r"(?<!error )Cannot allocate memory")),
+    Sign("Not enough host memory available", types=frozenset({"ValueError", "RuntimeError"})),  # SGLang
+    Sign("The local object store is full of objects", types=frozenset({"ObjectStoreFullError"})),  # Ray
     Sign("MemoryError", re.compile(r"MemoryError\b"), _MEMORY_ERRORS),
 )
 _TASK = Sign(": Out Of Memory", re.compile(r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory"))

@@ -80,6 +80,8 @@ _SAID: tuple[Sign, ...] = (
     Sign("429 Client Error", re.compile(rf"(?P<status>429) Client Error[^\n]*?(?:url: {URL}|$)")),
     Sign("Server error '5", re.compile(rf"Server error '(?P<status>5\d\d)[^']*' for url '{URL}")),
     Sign("Client error '429", re.compile(rf"Client error '(?P<status>429)[^']*' for url '{URL}")),
+    # reqwest, of programs in Rust
+    Sign("error sending request for url (", re.compile(rf"error sending request for url \({URL}")),
     # httpx, aiohttp
     *(Sign(name, re.compile(rf"{name}(?:: (?P<why>[^\n]{{0,100}}))?"), frozenset({name})) for name in sorted(_HTTPX)),
     Sign("Cannot connect to host ", re.compile(r"Cannot connect to host (?P<host>[\w.\-]+):(?P<port>\d+) ssl")),

@@ -16,9 +16,9 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.package_text import missing_package
-from ddp_run.judge.signs import Hit, Sign, in_exception, said_last
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, said_last
 from ddp_run.judge.start_text import NO_LIBRARY
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
     code="DDP601",
@@ -31,6 +31,23 @@ RULE = Rule(
 )
 _LIBRARY = frozenset({"OSError", "RuntimeError", "NotFoundError"})
 _OF_LIBRARIES = frozenset({"RuntimeError", "ValueError"})
+_MISSING = (
+    Sign(" kernels not found. Please follow ", types=frozenset({"AssertionError"})),  # vLLM, as the next
+    Sign("RuntimeError: NIXL is not available", types=_OF_LIBRARIES),
+    Sign("cannot load MPI library", types=_OF_LIBRARIES),  # mpi4py
+)
+"""Of a package that is not there, in words that do not say so."""
+_TRITONS = (
+    Sign(
+        "Internal: ModuleNotFoundError: ",
+        re.compile(r"failed to load '[^'\n]{1,200}' version \d+: Internal: ModuleNotFoundE"),
+    ),
+    Sign(
+        "unable to load shared library: ",
+        re.compile(r"unable to load shared library: \S{1,400}\.so[\w.]{0,40}: cannot open shared object file"),
+    ),
+)
+"""Triton's server: a model's backend that it cannot load, in a line of its log."""
 _RAISED: tuple[Sign, ...] = (
     Sign("ModuleNotFoundError", types=frozenset({"ModuleNotFoundError"})),
     Sign("PackageNotFoundError", types=frozenset({"PackageNotFoundError"})),
@@ -45,8 +62,9 @@ _RAISED: tuple[Sign, ...] = (
     Sign("library installed in your environment", types=_OF_LIBRARIES),
     Sign("failed to import on the worker", types=_OF_LIBRARIES),
     Sign("Could not load libtorchcodec", types=_OF_LIBRARIES),
+    *_MISSING,
 )
-SIGNS = (*_RAISED, *NO_LIBRARY)
+SIGNS = (*_RAISED, *NO_LIBRARY, *_TRITONS)
 _CHECK = "python -m pip check   # are the installed versions compatible?"
 _NAMED = re.compile(
     r"(?<!\S)(?P<library>\S{1,400}\.so[\w.]{0,40}): (?:cannot open shared object file|undefined symbol)"
@@ -60,14 +78,15 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is not None:
         cause = f"the program to start lacks a library: {hit['library']}"
         return hit.finding(RULE, death, cause, _advice(hit.text, hit.match))
-    hit = in_exception(death, _RAISED)
+    hit = in_exception(death, _RAISED) or (in_last_words(death, _TRITONS) if death.exception is None else None)
     if hit is None or not _ended_the_rank(death, hit):
         return _missing(death)
     raised = hit.exception
     where = raised.where if raised is not None else ""
     message = raised.message if raised is not None else hit.text
     cause = f"{death.who} cannot import: {message.partition(chr(10))[0]}{where}"
-    return hit.finding(RULE, death, cause, _advice(message, _NAMED.search(message)))
+    sure: Confidence = "likely" if hit.sign in _MISSING else hit.confidence
+    return hit.finding(RULE, death, cause, _advice(message, _NAMED.search(message)), confidence=sure)
 
 
 def _missing(death: Death) -> Finding | None:

@@ -41,6 +41,20 @@ _INTELS = (
         re.compile(r"device is out of range, device is (?P<device>\d+), total number of device is (?P<count>\d+)"),
     ),
 )
+_TOO_FEW = (
+    Sign(  # TGI's launcher
+        "NotEnoughCUDADevices(",
+        re.compile(r"NotEnoughCUDADevices\(\"?`num_shard` is \d{1,6} but only (?P<count>\d{1,6}) "),
+    ),
+    Sign(
+        "is larger than the number of available GPUs",  # vLLM
+        re.compile(r"World size \(\d{1,9}\) is larger than the number of available GPUs \((?P<count>\d{1,6})\)"),
+    ),
+    Sign("DP adjusted local rank ", re.compile(r"DP adjusted local rank (?P<device>\d{1,6}) is out of bounds")),
+    Sign("unsupported gpu id ", re.compile(r"specifies invalid or unsupported gpu id (?P<device>\d{1,6})")),  # Triton
+    Sign("' specified on host '", re.compile(r"No slot '(?P<device>\d{1,6})' specified on host '")),  # DeepSpeed
+)
+"""What servers and launchers say before they start more processes than the host has GPUs."""
 SIGNS = (
     Sign("Invalid device string: ", re.compile(r"Invalid device string: '(?P<device>[^'\n]{1,80})'")),
     Sign("invalid device ordinal", re.compile(r"(?<!Error 101: )invalid device ordinal")),
@@ -53,6 +67,7 @@ SIGNS = (
     Sign("nvidia-container-cli: device error: "),
     *_INTELS,
     Sign("But your machine only has: ", re.compile(r"You requested gpu: [^\n]{1,200}\n? *But your machine only has: ")),
+    *_TOO_FEW,
     Sign(
         "device_count() is",
         re.compile(r"on \w+ device (?P<device>\d+) but torch\.\w+\.device_count\(\) is (?P<count>\d+)"),

@@ -22,7 +22,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.nccl_text import ERRORS, REASONS, NcclError, error_of
-from ddp_run.judge.signs import Sign, in_last_words
+from ddp_run.judge.signs import Sign, in_exception, in_last_words
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -56,7 +56,21 @@ _TRIED = Sign(
     ),
 )
 """Source: NCCL's src/misc/socket.cc: a connection that another rank's host refuses, tried again and again."""
-SIGNS = (*ERRORS, *REASONS, _COMPLETION, _PROXY, _TRIED)
+_UCX = Sign(
+    "UCX  ERROR ",
+    re.compile(
+        r"UCX  ERROR +(?P<said>Transport retry count exceeded on \S{1,80}|Remote endpoint is unreachable"
+        r"|no [\w ]{1,40} transport to [^\n]{1,300}Destination is unreachable)"
+    ),
+)
+"""UCX', which MPI and NCCL's UCX plugin use."""
+_CCL = Sign(
+    "host IP",
+    re.compile(r"oneCCL: [^\n]{1,300}?(?P<said>can ?not get host IP|can't find interface \S{1,80} to get host IP)"),
+    frozenset({"RuntimeError"}),
+)
+"""Intel's collective library, which found no address of this host."""
+SIGNS = (*ERRORS, *REASONS, _COMPLETION, _PROXY, _TRIED, _UCX, _CCL)
 _INTERFACE = re.compile(
     r"no socket interface found|No usable listening interface|no interface found|no device found"
     r"|No IP interface found|No interface found in the same subnet"
@@ -72,6 +86,11 @@ _NEVER = Retry(helps=False, reason="the interface will still be missing")
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """An error of NCCL's whose reason is the network, or a system error for which it gives no reason."""
+    ccl = in_exception(death, (_CCL,))
+    if ccl is not None:
+        cause = f"{death.who}: oneCCL found no network address of this host: {ccl['said']}"
+        advice = ("ip -br addr; env | grep -E 'CCL_KVS|FI_'   # is there such an interface?",)
+        return ccl.finding(RULE, death, cause, advice, retry=_NEVER)
     error = error_of(death)
     if error is None and attempt.logs_only and death.code is None and death.exception is None:
         return _without_exception(death)
@@ -111,6 +130,10 @@ def _without_exception(death: Death) -> Finding | None:
         cause = f"{death.who}: NCCL cannot connect to another host: {hit['said']} (attempt {hit['times']})"
         joins = "ip -br addr   # which interface connects the hosts? set NCCL_SOCKET_IFNAME to it on each"
         return hit.finding(RULE, death, cause, (joins,), confidence="likely")
+    hit = in_last_words(death, (_UCX,))
+    if hit is not None:
+        cause = f"{death.who}: the network failed: {(hit['said'] or '')[:160]}"
+        return hit.finding(RULE, death, cause, ("ibv_devinfo; ip -br addr   # on both hosts",), confidence="likely")
     hit = in_last_words(death, (_COMPLETION,))
     if hit is None:
         return None

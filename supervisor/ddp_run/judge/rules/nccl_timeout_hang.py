@@ -52,8 +52,8 @@ _AT_WORK = Sign(
 )
 _IN_CALL = Sign("NCCL timeout in: ", re.compile(r"NCCL timeout in: (?P<where>\S+:\d+)"))
 _HCCL = (
-    Sign("EI0002: ", re.compile(r"EI0002: [^\n]{0,80}\btimes out")),
-    Sign("EI0006: ", re.compile(r"EI0006: [^\n]{0,80}\btimes out")),
+    Sign("EI0002: ", re.compile(r"EI0002: [^\n]{0,160}\btimes out")),
+    Sign("EI0006: ", re.compile(r"EI0006: [^\n]{0,160}\btimes out")),
     Sign("hccl ", re.compile(r"\bhccl \w{1,20} task timeout")),
 )
 """Ascend's collective library, by CANN's error codes."""
@@ -61,6 +61,7 @@ _STUCK = Sign(
     "'s watchdog got stuck for ", re.compile(r"ProcessGroup\w{1,40}'s watchdog got stuck for (?P<seconds>\d+) seconds")
 )
 _MONITOR = Sign("Heartbeat monitor timed out! Process will be terminated", None)
+_ENDED = Sign("due to ProcessGroupNCCL watchdog hang")
 _SIGNAL = Sign(
     "eceived a dump signal ",
     re.compile(r"[Rr]eceived a dump signal [^.]{0,200}?from\s{1,20}(?:this local rank|rank (?P<rank>\d+))"),
@@ -101,7 +102,7 @@ _RAS = (
     ),
 )
 """NCCL's own report of a communicator (the `ncclras` program, src/ras/client_support.cc)."""
-SIGNS = (*_TIMED_OUT, _STUCK, _MONITOR, _SIGNAL, _DONE, *_REPORTS, *_RAS, _PROGRESS)
+SIGNS = (*_TIMED_OUT, _STUCK, _MONITOR, _ENDED, _SIGNAL, _DONE, *_REPORTS, *_RAS, _PROGRESS)
 _NO_TIMEOUT = re.compile(r"(?:CUDA|HIP) error|NCCL error|illegal memory access|ECC|unspecified launch failure")
 _WHOLE_JOB = re.compile(r"default_pg|^PG 0$")
 """The group in which a rank's number is its number in the job."""
@@ -170,7 +171,7 @@ def _stuck(death: Death, attempt: Evidence) -> Finding | None:
     """No time-out of a collective: the watchdog's own heart stopped, another rank's did, or only the end is left."""
     if death.exception is not None:
         return None
-    hit = in_last_words(death, (_STUCK, _MONITOR))
+    hit = in_last_words(death, (_STUCK, _MONITOR, _ENDED))
     if hit is not None:
         seconds = hit["seconds"]
         waited = f" for {seconds} s" if seconds else ""

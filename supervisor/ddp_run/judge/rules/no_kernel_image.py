@@ -32,7 +32,7 @@ RULE = Rule(
     area=Area.DEVICE,
     retry=Retry(helps=False, reason="the build will still have no code for this GPU"),
     since="0.1",
-    supersedes=("cuda-library-error", "compile-failure", "nccl-init", "native-abort", "segfault"),
+    supersedes=("cuda-library-error", "compile-failure", "nccl-init", "native-abort", "segfault", "import-error"),
 )
 _WARNED = Sign(
     "is not compatible with the current PyTorch installation",
@@ -45,7 +45,31 @@ _ROCBLAS = Sign(
     "rocBLAS error: Cannot read", re.compile(r"rocBLAS error: Cannot read \S[^\n]{0,300} for GPU arch ?: (?P<arch>\w+)")
 )
 _FUNCTION = Sign("invalid device function", re.compile(r"(?P<runtime>CUDA|HIP) error: invalid device function"))
+_REFUSED = (
+    Sign(
+        "upported on GPUs with compute capability ",
+        re.compile(r"only supported on GPUs with compute capability (?:of at least|>=) [\d.]+"),
+    ),
+    Sign(
+        "is not compatible with compile time compute cap", re.compile(r"Runtime compute cap (?P<arch>\d+) is not comp")
+    ),
+    Sign(
+        "is not supported for the current GPU. ",
+        re.compile(r"current GPU\. Minimum capability: \d+\. Current capability: "),
+    ),
+    Sign("FlashAttention only supports ", re.compile(r"only supports (?:\w{1,20} or )?(?:Turing|Ampere|Ada|Hopper)\b")),
+    Sign(
+        "with CUDA capability ",
+        re.compile(r"GPU with CUDA capability \d+ \d+ is not supported|requires a GPU with CUDA capab"),
+    ),
+    Sign("only supports sm", re.compile(r"only supports sm_?\d{2,3} and above")),
+    Sign(" Backend requires SM>=", re.compile(r" Backend requires SM>=\d{2,3}\b")),
+    Sign("engine plan file is generated on an incompatible device"),  # TensorRT
+    Sign("CUDA_ERROR_NO_BINARY_FOR_GPU"),
+)
+"""Libraries that compare the GPU with what they are built for."""
 SIGNS = (
+    *_REFUSED,
     Sign("no kernel image is available for execution on the device"),
     Sign(
         "device kernel image is invalid",
@@ -72,12 +96,14 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     gpu = re.sub(r"^.*?(?=NVIDIA|GeForce|Tesla|Quadro|AMD|Intel)", "", warned["gpu"] or "", count=1) if warned else ""
     which = f" ({', '.join(part for part in (gpu, arch) if part)})" if arch or gpu else ""
     sure = "likely" if hit.sign is _FUNCTION and warned is None and hit["runtime"] == "CUDA" else hit.confidence
-    cause = f"{death.who} has no kernel for its GPU{which}: {_whose(warned, death)}{death.where}"
+    cause = f"{death.who} has no kernel for its GPU{which}: {_whose(hit, warned)}{death.where}"
     also = quotes(warned)
     return hit.finding(RULE, death, cause, _advice(hit, arch, warned is not None), confidence=sure, also=also)
 
 
-def _whose(warned: Hit | None, death: Death) -> str:
+def _whose(hit: Hit, warned: Hit | None) -> str:
+    if hit.sign in _REFUSED:
+        return hit.text[:160]
     return "this torch was built without it" if warned is not None else "torch or an extension was built without it"
 
 

@@ -6,8 +6,8 @@ The ranks there vanish without a message; the others lose their peers or are kil
 ## How to recognise it
 SLURM: `srun: error: Node failure on node-7`, `JOB 4242 ON node-7 CANCELLED AT … DUE TO NODE FAILURE`. Kubernetes:
 `NodeLost`, `NodeNotReady`. Torque: `node 1 (…) requested job terminate, 'EOF'`. HTCondor: `Can not reconnect to`. Ray:
-`The node with node id: … has been marked dead`. A CUDA error on several ranks of that node shortly before suggests that
-a GPU took the machine down.
+`The node with node id: … has been marked dead`, `because its node has died`. Open MPI: `has lost communication with a
+remote daemon`. A CUDA error on several ranks of that node shortly before suggests that a GPU took the machine down.
 ## What to do
 Exclude the node (`sbatch --exclude=NODE`) and tell the cluster admins; `scontrol show node NODE` has the reason. A job
 that writes checkpoints can resume from the last one: `sbatch --requeue` restarts it automatically.
@@ -18,9 +18,10 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.evidence.pasted.raised import WentOn
 from ddp_run.judge.platform_text import LOST, LOST_STATE, told_lately
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_whole_log
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
 RULE = Rule(
@@ -31,8 +32,23 @@ RULE = Rule(
     retry=Retry(helps=True, reason="the job itself did not fail: it can run on another node"),
     since="0.1",
     host="repeated",
-    supersedes=("preempted-sigterm", "peer-died", "native-abort"),
+    supersedes=("preempted-sigterm", "peer-died", "native-abort", "ray-actor-died"),
 )
+_RAYS = (
+    Sign(
+        "Task failed due to the node ", re.compile(r"(?P<what>Task failed due to the node \([^)\n]{1,80}\) +was dead)")
+    ),
+    Sign(
+        "because its node has died",
+        re.compile(
+            r"(?P<what>[Tt]he actor (?:is dead|died) because its node has died)(?:\. Node Id: (?P<node>\w{1,80}))?"
+        ),
+    ),
+    Sign("have been lost due to node failure", re.compile(r"(?P<what>have been lost due to node failure)")),
+)
+"""Ray's word on what ran there; its raylet may be gone without the machine."""
+_DAEMON = Sign("Remote daemon: ", re.compile(r"(?P<what>Remote daemon: \S{1,60} on node (?P<node>[\w.\-]{1,255}))"))
+"""Open MPI's and PRRTE's help text for a daemon of theirs that is gone."""
 _NAMED = Sign("error: Node failure on ", re.compile(r"(?P<what>Node failure on (?P<node>[\w.\-]{1,255}))"))
 _SCHEDULER = (
     Sign(
@@ -44,9 +60,13 @@ _SCHEDULER = (
         "has been marked dead",
         re.compile(r"(?P<what>The node with node id: \S{1,80} [^\n]{0,120}has been marked dead)"),
     ),
+    Sign(
+        "marked as dead by the GCS",
+        re.compile(r"(?P<what>this node manager has mistakenly been marked as dead by the GCS)"),
+    ),
 )
 """They name no node, or another one: that of the step's first process."""
-SIGNS = (_NAMED, *_SCHEDULER, *LOST, LOST_STATE)
+SIGNS = (_NAMED, _DAEMON, *_SCHEDULER, *_RAYS, *LOST, LOST_STATE)
 _TELLING = (None, 1, 137, 143, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGHUP, -signal.SIGABRT)
 _LOST = re.compile(
     r"onnection (?:was )?(?:closed|reset)|Broken pipe|remote process exited|[Tt]imed? ?out|ncclRemoteError"
@@ -56,6 +76,9 @@ _LOST = re.compile(
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """The scheduler says so, and the rank was ended, or only lost its peers."""
+    lost = ended_by(death, _RAYS)
+    if lost is not None:
+        return lost.finding(RULE, death, _cause(lost), _RAYS_ADVICE, confidence="likely")
     told = _told(attempt) or in_exception(death, (LOST_STATE,)) or told_lately(death, LOST)
     if told is None or told.sign is LOST_STATE:
         return None if told is None else told.finding(RULE, death, _cause(told), _advice(told), confidence="likely")
@@ -69,13 +92,21 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 def match_launch(attempt: Evidence) -> Finding | None:
     """A log in which only the scheduler speaks of an end."""
     told = _told(attempt)
-    if told is None or told.quote is None or attempt.deaths:
+    if told is None or told.quote is None or attempt.deaths or _went_on(attempt.agent.log, told):
         return None
     return Finding(RULE, None, _cause(told), (told.quote,), _advice(told))
 
 
+def _went_on(log: LogText, told: Hit) -> bool:
+    """Ray goes on with the nodes that it has left."""
+    if told.sign.words != "has been marked dead":
+        return False
+    index = max(index for index, line in enumerate(log.lines) if told.sign.search(line))
+    return WentOn.of(log.lines).after(0, index, index + 1)
+
+
 def _told(attempt: Evidence) -> Hit | None:
-    return in_whole_log(attempt, (_NAMED,)) or in_whole_log(attempt, _SCHEDULER)
+    return in_whole_log(attempt, (_NAMED, _DAEMON)) or in_whole_log(attempt, _SCHEDULER)
 
 
 def _cause(told: Hit) -> str:
@@ -89,3 +120,9 @@ def _advice(told: Hit) -> tuple[str, ...]:
         f"scontrol show node {node}   # the reason, according to the cluster",
         f"sbatch --exclude={node} …   # retry without this node",
     )
+
+
+_RAYS_ADVICE = (
+    "ray list nodes --detail   # state and reason of each; `ray status` lists recent failures",
+    "dmesg -T | grep -i -E 'killed process|out of memory'   # on that node: was its raylet killed?",
+)

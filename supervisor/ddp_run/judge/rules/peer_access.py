@@ -35,6 +35,7 @@ RULE = Rule(
 )
 SIGNS = (
     Sign("peer access is not supported between these two devices"),
+    Sign("P2P access is not supported between devices"),
     Sign("cudaErrorPeerAccessUnsupported"),
     Sign("uda failure 217", re.compile(r"[Cc]uda failure 217\b")),
 )

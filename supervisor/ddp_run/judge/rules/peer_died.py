@@ -49,8 +49,19 @@ SIGNS: tuple[Sign, ...] = (
     Sign("ncclRemoteError"),
     Sign(" to recv, got 0 bytes"),  # the store's client: "failed …" up to torch 2.2, "Failed …" since
 )
+_GONE = (
+    Sign("Terminating process because the JAX distributed service detected fatal errors"),
+    Sign("Horovod has been shut down. This was caused by an exception on one of the ranks"),
+    Sign("An MPI communication peer process has unexpectedly disconnected"),
+    Sign("<TCP (closed) ", re.compile(r"in <TCP \(closed\) [^\n]{1,300}: Stream is closed")),
+    Sign("Process failed", re.compile(r"MPI\w{1,60}\(\d{1,6}\)\.{0,80}: Process failed")),  # MPICH
+    Sign("Communication error with rank ", re.compile(r"\(\d{1,6}\)\.{0,80}: Communication error with rank \d{1,9}")),
+)
+"""Other runtimes' words, which say it themselves."""
+SIGNS += _GONE
 _STORE_LOST = re.compile(r"^(?:Connection (?:reset|closed) by peer|Broken pipe|Connection was likely closed)")
 _TORCHS = frozenset({"RuntimeError", "DistNetworkError", "DistBackendError", "DistStoreError", "DistError"})
+_OTHERS = frozenset({"XlaRuntimeError", "JaxRuntimeError", "HorovodInternalError", "CommClosedError"})
 _ENDING = 60
 _CRASHED = tuple(-number for number in (signal.SIGBUS, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE))
 _ABORTS = re.compile(r"terminate called|what\(\): |[Ww]atchdog|[Tt]erminating the process|Check failed")
@@ -64,7 +75,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         of_torch = name != "RuntimeError" or "/torch/distributed/" in (raised.traceback or "")
         lost = _says_lost(raised.message) or (of_torch and _STORE_LOST.search(raised.message))
         quote = line_of(death.stderr, raised)
-        if name not in _TORCHS or not lost:
+        if name not in _TORCHS | _OTHERS or not lost:
             return None
         return Finding(
             RULE, death.rank, _cause(death, attempt, raised.message), (quote,) if quote else (), exception=raised

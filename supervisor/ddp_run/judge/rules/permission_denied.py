@@ -60,6 +60,10 @@ _RAISED: tuple[Sign, ...] = (
         "(errno: 13 - Permission denied)",
         re.compile(r"bind to (?P<address>\S+) \(errno: 13 - Permission denied\)"),
     ),
+    Sign(  # Triton
+        "failed to open directory ", re.compile(r"failed to open directory (?P<path>\S{1,1000}): Permission denied")
+    ),
+    Sign("Permission denied (addr='", re.compile(r"Permission denied \(addr='(?P<path>[^'\n]{1,400})'\)")),  # ZeroMQ
     Sign("attempt to write a readonly database"),
 )
 _CONTAINER = Sign(

@@ -71,8 +71,43 @@ _ITSELF = (
     Sign("Argument ``gather_list`` must "),
     Sign("Argument ``scatter_list`` must "),
 )
+_UNREADY = (
+    Sign("DeepSpeed backend not set, please initialize it using init_process_group"),
+    Sign("Distributed backend is not initialized. Please set dist_init_required"),
+    Sign("Horovod has not been initialized; use hvd.init()"),
+    Sign("DeviceMesh process groups not initialized!"),
+    Sign(
+        "is not initialized in the process.", re.compile(r"The collective group '[^'\n]{1,80}' is not initialized in")
+    ),  # Ray
+)
+"""DeepSpeed, Horovod, DeviceMesh, Ray."""
+_REFUSALS = (
+    Sign("Mesh should not be bigger than default world size"),
+    Sign("DeviceMesh only support homogeneous hardware, but found"),
+    Sign("the MPI used doesn't have CUDA-aware MPI support"),
+    Sign("No rendezvous handler for "),
+    Sign("does not support monitoredBarrier, only GLOO"),
+    Sign("A CPU backend must be enabled for async save"),
+    Sign("Invalid peer rank: ", re.compile(r"Invalid peer rank: -?\d{1,9}")),
+    Sign("LOCAL_RANK is not in the environment. Consider passing fallback_rank"),
+    Sign("distributed.initialize should only be called once"),  # JAX
+    Sign("jax.distributed.initialize() must be called before any JAX calls"),
+)
+"""Other refusals, which say best themselves what is wrong."""
 _BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl")
-SIGNS = (*_NOT_MADE, _TWICE, _DEVICE, *_CUDA_ONLY, _ONE_EACH, *_UNKNOWN, *_OUTSIDE, _ENVIRONMENT, *_ITSELF)
+SIGNS = (
+    *_NOT_MADE,
+    *_UNREADY,
+    *_REFUSALS,
+    _TWICE,
+    _DEVICE,
+    *_CUDA_ONLY,
+    _ONE_EACH,
+    *_UNKNOWN,
+    *_OUTSIDE,
+    _ENVIRONMENT,
+    *_ITSELF,
+)
 _TORCHS = re.compile(r"torch/distributed/|torch\.distributed")
 
 
@@ -94,6 +129,10 @@ def _from_torch(hit: Hit) -> bool:
 
 def _told(hit: Hit) -> tuple[str, tuple[str, ...]]:
     find = "grep -rn 'init_process_group' --include='*.py' .   # "
+    if hit.sign in _REFUSALS:
+        return f"was refused by its distributed runtime: {hit.text[:160]}", ()
+    if hit.sign in _UNREADY:
+        return f"used its distributed runtime before it was ready: {hit.text[:160]}", (f"{find}or hvd.init()",)
     if hit.sign in _NOT_MADE:
         return "called torch.distributed without a process group", (f"{find}does every rank get there first?",)
     if hit.sign is _TWICE:

@@ -39,7 +39,7 @@ SIGNS: tuple[Sign, ...] = (
         re.compile(rf"OpenBLAS.{{0,200}}pthread_create failed for thread \d+ of \d+: {_AGAIN}"),
     ),
     Sign("System unable to allocate necessary resources for OMP thread"),
-    Sign(_AGAIN, re.compile(rf"what\(\):\s+(?:thread constructor failed: )?{_AGAIN}")),
+    Sign(_AGAIN, re.compile(rf"what\(\):\s+(?:thread(?: constructor failed)?: )?{_AGAIN}")),
     Sign(_AGAIN, re.compile(rf"fork: (?:retry: )?{_AGAIN}")),
     Sign(_AGAIN, re.compile(rf"code: 11, kind: WouldBlock, message: \"{_AGAIN}\"")),
 )

@@ -32,7 +32,10 @@ RULE = Rule(
     since="0.1",
     consequence=True,
 )
-_TYPES = frozenset({"ActorDiedError", "RayActorError", "WorkerCrashedError", "ActorUnavailableError", "NodeDiedError"})
+_TYPES = frozenset(
+    {"ActorDiedError", "RayActorError", "WorkerCrashedError", "ActorUnavailableError"}
+    | {"LocalRayletDiedError", "OwnerDiedError"}
+)
 _EXIT = re.compile(r"[Ww]orker exit type: (?P<type>\w+)(?: Worker exit detail: (?P<detail>[^.\n]+))?")
 _PID = re.compile(r"^\s*pid: (?P<pid>\d+)", re.MULTILINE)
 _HOST = re.compile(r"^\s*ip: (?P<host>\S+)", re.MULTILINE)
@@ -42,6 +45,8 @@ SIGNS = (
     Sign("died unexpectedly before finishing this task"),
     Sign("The actor is dead because its"),
     Sign("The worker died unexpectedly while executing this task"),
+    Sign("The task's local raylet died"),
+    Sign("OwnerDiedError", types=frozenset({"OwnerDiedError"})),
     Sign("The actor is temporarily unavailable"),
     Sign("A worker died or was killed while executing a task by an unexpected system error"),
 )

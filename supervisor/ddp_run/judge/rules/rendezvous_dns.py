@@ -49,7 +49,13 @@ _ETCDS = Sign(
 )
 """Source: python-etcd's client.py, by which torchelastic and `--rdzv-backend etcd` reach their server."""
 _PYTHONS = Sign("gaierror", types=frozenset({"gaierror"}))
-SIGNS = (_UNRESOLVED, _NOT_REACHED, _ETCDS, _PYTHONS)
+_SSHS = Sign(
+    "ssh: Could not resolve hostname ",
+    re.compile(r"ssh: Could not resolve hostname (?P<host>[\w.\-]{1,255}): (?P<said>[^\n]{1,80})"),
+)
+_STARTED_BY_SSH = (Sign("unable to reliably start one or more daemons"), Sign("ssh exited with exit code 255"))
+"""mpirun's and pdsh's words, where a host of the job could not be reached by ssh."""
+SIGNS = (_UNRESOLVED, _NOT_REACHED, _ETCDS, _PYTHONS, _SSHS, *_STARTED_BY_SSH)
 _TORCHS = re.compile(r"torch/distributed/(?:rendezvous|distributed_c10d|elastic/|run)")
 _SAID = re.compile(r"\[Errno (?P<number>-?\d+)\] (?P<said>.+)")
 
@@ -77,6 +83,9 @@ def match_launch(attempt: Evidence) -> Finding | None:
     """torch's agent could not resolve the endpoint."""
     if attempt.started:
         return None
+    ssh = in_whole_log(attempt, (_SSHS,)) if in_whole_log(attempt, _STARTED_BY_SSH) is not None else None
+    if ssh is not None and ssh.quote is not None:
+        return Finding(RULE, None, _cause("the launcher", ssh), (ssh.quote,), _advice(ssh["host"]))
     hit = in_whole_log(attempt, (_NOT_REACHED,))
     return _finding(hit, attempt.agent.log, None) if hit is not None else None
 

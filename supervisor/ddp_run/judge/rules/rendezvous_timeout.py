@@ -66,9 +66,44 @@ _AGENT = (
     Sign("RendezvousConnectionError"),
     Sign("RendezvousClosedError"),
 )
+_OTHERS = (
+    Sign(  # JAX, torch_xla: the tasks of a job meet at their coordination service
+        "DEADLINE_EXCEEDED: ",
+        re.compile(
+            r"DEADLINE_EXCEEDED: (?:Barrier timed out\. Id: PjRT_Client_Connect|Getting local topologies failed"
+            r"|GetKeyValue\(\) timed out)"
+        ),
+    ),
+    Sign(
+        "DEADLINE_EXCEEDED: failed to connect to all addresses",
+        types=frozenset({"XlaRuntimeError", "JaxRuntimeError"}),
+    ),
+    Sign("Failed to initialize distributed runtime client"),
+    Sign("Timed out waiting for tasks to start. Please check connectivity"),  # Horovod
+    Sign("Unable to meet other processes at the rendezvous store"),  # Ray's collectives
+    Sign("Failed to connect to GCS within"),
+    Sign("Failed to connect to GCS. Please check if the GCS server is running"),
+    Sign("KVS get error: timeout limit"),  # oneCCL
+    Sign("failed to connect to lighthouse"),  # torchft
+    Sign("was not reachable via ssh"),  # DeepSpeed's launcher
+    Sign("could not connect to some hosts via ssh"),  # Horovod's, as the next two
+    Sign(
+        "on any of the following addresses: ",
+        re.compile(r"Horovod was unable to connect to [^\n]{1,80} on any of the fo"),
+    ),
+    Sign("Unable to find a set of common task-to-task communication interfaces"),
+    Sign(
+        "Timed out trying to connect to ",
+        re.compile(r"Timed out trying to connect to (?:tcp|tls|ucx)://\S{1,200} after"),
+    ),
+    Sign(
+        " workers arrived after ", re.compile(r"Only \d{1,6}/\d{1,6} workers arrived after")
+    ),  # Dask, as the line above
+)
+"""Other runtimes' words for the same."""
 _IN_USE = Sign("return getattr(self._store, store_op)")
 _AWAY = re.compile(r"Connection (?:reset|closed) by peer|Broken pipe|[Ff]ailed to recv|Connection was likely closed")
-_IN_RANK = (_CONNECT, _CLIENTS, _BARRIER, _KEYS, _KEY, _OLD)
+_IN_RANK = (_CONNECT, _CLIENTS, _BARRIER, _KEYS, _KEY, _OLD, *_OTHERS)
 SIGNS = (*_IN_RANK, _SOCKET, *_AGENT)
 _MEETING = re.compile(
     r"init_process_group|_new_process_group_helper|_store_based_barrier|rendezvous|_create_c10d_store|new_group|TCPStor"
@@ -84,7 +119,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None or "setting up NCCL communicator" in hit.match.string:
         return None
     who = "torch's agent" if hit.sign in _AGENT and death.rank is None else death.who
-    return hit.finding(RULE, death, f"{who} {_cause(hit)}", _advice(hit, attempt))
+    sure = "likely" if hit.sign in _OTHERS else hit.confidence
+    return hit.finding(RULE, death, f"{who} {_cause(hit)}", _advice(hit, attempt), confidence=sure)
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
@@ -136,6 +172,8 @@ def _cause(hit: Hit) -> str:
         return f"could not reach the store within {_time((hit['ms'] or '0') + 'ms')}"
     if hit.sign is _SOCKET:
         return "waited for another rank, which did not join the store in time"
+    if hit.sign in _OTHERS:
+        return f"did not meet the other processes of the job in time: {hit.match[0].partition(chr(10))[0][:120]}"
     return {
         "RendezvousTimeoutError": "waited for other nodes, which did not join in time",
         "RendezvousConnectionError": "could not reach the rendezvous store",

@@ -19,6 +19,7 @@ import re
 import shlex
 
 from ddp_run.evidence.model import Death, Evidence, Quote
+from ddp_run.evidence.traceback_text import tells_of_a_program
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_whole_log, said_last
 from ddp_run.judge.start_text import NO_PROGRAM
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
@@ -57,7 +58,9 @@ _EXECVE = Sign(
     "execve(): ", re.compile(r"error: execve\(\): (?P<path>[^\n]{1,1000}): (?:No such file or directory|not found)")
 )
 """slurmstepd's."""
-SIGNS: tuple[Sign, ...] = (_FILE, *_MODULE, _NOT_EXECUTABLE, _NO_PROGRAM, _EXECVE, *NO_PROGRAM)
+_TGIS = (Sign(" not found in PATH", re.compile(r"(?P<path>text-generation-\w{1,20}) not found in PATH")),)
+"""The launcher of text-generation-inference, of its own parts."""
+SIGNS: tuple[Sign, ...] = (_FILE, *_MODULE, _NOT_EXECUTABLE, _NO_PROGRAM, _EXECVE, *_TGIS, *NO_PROGRAM)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -72,6 +75,12 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = in_whole_log(attempt, (_EXECVE,)) if attempt.logs_only and death.exception is None else None
     if hit is not None and hit.quote is not None:
         return _no_file(death, hit.quote, hit["path"] or "")
+    hit = anywhere(death.stderr, _TGIS) if death.exception is None else None
+    if hit is not None and hit.quote is not None:
+        advice = (f"command -v {hit['path']}   # inside the container",)
+        return Finding(RULE, death.rank, f"program {hit['path']} not found", (hit.quote,), advice, "likely")
+    if death.exception is not None and not tells_of_a_program(death.exception):
+        return None  # Python was missing it in a program that something else had started
     hit = anywhere(death.stderr, _MODULE)
     if hit is None or hit.quote is None:
         return _no_command(death, said_last(death, NO_PROGRAM))

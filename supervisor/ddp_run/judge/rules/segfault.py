@@ -36,6 +36,7 @@ _CAUGHT = (
     Sign("Caught signal 11 (Segmentation fault"),
     Sign("Signal: Segmentation fault (11)"),
     Sign("Segmentation fault", re.compile(r"^Segmentation fault\s*$|Segmentation fault \(core dumped\)")),  # a shell's
+    Sign("!!!!!!! Segfault encountered !!!!!!!"),
     Sign("*** SIGSEGV received at time="),  # absl's failure handler, which Ray installs
 )
 _KERNELS = (

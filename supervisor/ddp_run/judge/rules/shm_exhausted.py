@@ -87,13 +87,30 @@ _NCCLS = (
     ),
     Sign("posix_fallocate failed : No space", re.compile(r"Call to posix_fallocate failed : No space left on device")),
 )
+_SERVERS = (
+    Sign(
+        "Unable to initialize shared memory key ",  # Triton's Python backend
+        re.compile(
+            r"Unable to initialize shared memory key '(?P<file>[^'\n]{1,200})' to requested size \((?P<size>\d+)"
+        ),
+    ),
+    Sign(
+        "Failed to increase the shared memory pool size for key",
+        re.compile(r"shared memory pool size for key '(?P<file>[^'\n]{1,200})' to (?P<size>\d+) bytes"),
+    ),
+    Sign(  # Open MPI
+        "It appears as if there is not enough space for ",
+        re.compile(r"not enough space for (?P<file>/dev/shm/\S{1,200})"),
+    ),
+    Sign("Please check that /dev/shm", re.compile(r"Not enough memory to write total of (?P<size>\d+) bytes")),  # UCX
+)
 _SPACE = Sign("No space left on device", types=frozenset({"OSError"}))
 _SHARED = re.compile(r"/multiprocessing/(?:synchronize|shared_memory|heap|context)\.py")
 _EVICTED = Sign(
     "exceeds the limit", re.compile(r"Usage of EmptyDir volume \"(?P<file>\w{0,40}shm\w{0,40})\" exceeds the limit")
 )
 """kubelet's: the volume that stands for /dev/shm."""
-_OWN = (*_TORCHS, *_FILES, *_NCCLS, _WORKER, _HANDLER, _EVICTED)
+_OWN = (*_TORCHS, *_FILES, *_NCCLS, *_SERVERS, _WORKER, _HANDLER, _EVICTED)
 SIGNS = (*_OWN, _SIGNALLED, _LEFT, _SPACE)
 _ON_A_FULL_SHM = (
     "df -h /dev/shm; ls -la /dev/shm   # in the job's container; files of killed jobs remain there",
@@ -161,14 +178,20 @@ def _cause(hit: Hit, death: Death) -> str:
         return f"{death.who} lost a DataLoader worker (pid {hit['pid']}) to a bus error: /dev/shm is too small"
     if hit.sign is _HANDLER:
         return f"{death.who} lost a DataLoader worker to a bus error: /dev/shm is too small"
-    file = hit["file"] or ("a lock of Python's multiprocessing" if hit.sign is _SPACE else "NCCL's segment")
+    file = hit["file"] or _unnamed(hit)
     file = f"{_SHM}{file}" if file.startswith(("/torch_", "/psm_")) else file
     size = f" of {hit['size']} bytes" if hit["size"] else ""
     return f"{death.who} had no shared memory left for {file}{size}"
 
 
+def _unnamed(hit: Hit) -> str:
+    if hit.sign in _SERVERS:
+        return "UCX"
+    return "a lock of Python's multiprocessing" if hit.sign is _SPACE else "NCCL's segment"
+
+
 def _advice(hit: Hit) -> tuple[str, ...]:
     advice = list(_ON_A_FULL_SHM)
-    if hit.sign not in _NCCLS:
+    if hit.sign not in (*_NCCLS, *_SERVERS):
         advice.append("DataLoader(…, num_workers=0)   # to confirm: without workers nothing goes through /dev/shm")
     return tuple(advice)

@@ -7,7 +7,8 @@ started.
 `SyntaxError`, `IndentationError` or `TabError`; a `usage:` text and `error:` of torchrun with exit code 2; `can't open
 file '…/python'`, if the command line has the word `python` before the script. Of a shell script: `syntax error near
 unexpected token`, `unbound variable`, `$'\\r': command not found` (line ends of Windows); of a scheduler: options that
-it rejects (`sbatch: error: Batch job submission failed: Invalid …`).
+it rejects (`sbatch: error: Batch job submission failed: Invalid …`). mpirun: `There are not enough slots available`,
+`has detected an attempt to run as root`.
 ## What to do
 Fix the line named in the error. `ddp-run` and `torchrun` take the script itself: `ddp-run --nproc-per-node 2 train.py`,
 without `python`.
@@ -63,7 +64,18 @@ _CONDA = (
     ),
 )
 """conda's and mamba's, whose errors look like exceptions."""
-SIGNS: tuple[Sign, ...] = (*_PARSE, _PYTHON_AS_SCRIPT, *_REFUSED, *_BAD_VALUE, *SYNTAX, *_CONDA)
+_MPIRUNS = (
+    Sign(
+        "There are not enough slots available in the system",
+        re.compile(r"(?P<what>There are not enough slots available in the system to satisfy the \d{1,9})"),
+    ),
+    Sign(
+        "has detected an attempt to run as root",
+        re.compile(r"(?P<what>\w{1,20} has detected an attempt to run as root)"),
+    ),
+)
+"""Open MPI's and PRRTE's help texts."""
+SIGNS: tuple[Sign, ...] = (*_PARSE, _PYTHON_AS_SCRIPT, *_REFUSED, *_BAD_VALUE, *SYNTAX, *_CONDA, *_MPIRUNS)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -92,6 +104,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 def match_launch(attempt: Evidence) -> Finding | None:
     """Options that torch's launcher refused."""
+    mpirun = in_whole_log(attempt, _MPIRUNS)
+    if mpirun is not None and mpirun.quote is not None and not attempt.started:
+        return Finding(RULE, None, f"mpirun did not start the job: {mpirun['what']}", (mpirun.quote,), _FOR_MPIRUN)
     hit = in_whole_log(attempt, _REFUSED) or in_whole_log(attempt, _BAD_VALUE)
     if hit is None or hit.quote is None or attempt.started:
         return None
@@ -107,3 +122,6 @@ def _advice(hit: Hit) -> tuple[str, ...]:
             f'echo "{name}=${name}"   # the shell did not expand it: single quotes, or a variable of another shell',
         )
     return ("ddp-run --help   # all options, including torchrun's",)
+
+
+_FOR_MPIRUN = ("mpirun --oversubscribe …   # more processes than slots; as root, in a container: --allow-run-as-root",)

@@ -141,6 +141,37 @@ _SAID: tuple[Sign, ...] = (
             r"has model type [`'](?P<model>[^`']{1,200})[`'] but Transformers does not recognize this architecture"
         ),
     ),
+    Sign(
+        " is required, but found ",
+        re.compile(r"(?P<need>[\w\-]{1,40} version \S{1,40}) is required, but found (?P<have>\S*[^\s.])"),
+        _IMPORT,
+    ),
+    Sign(
+        "which is less than the minimum required version",
+        re.compile(
+            r"(?P<have>\S{1,80} is installed with version \S{1,40}), which is less than the minimum required version "
+            r"(?P<need>\S{1,40}[^\s.])"
+        ),
+    ),
+    Sign(  # a function that another minor version of Python pickled
+        "code() ",
+        re.compile(r"\bcode\(\) (?:argument \d{1,2} must be|takes at most \d{1,2} arguments)"),
+        frozenset({"TypeError", "RaySystemError"}),
+    ),
+    Sign("Version mismatch: The cluster was started with:"),  # Ray
+    Sign("VersionMismatch", types=frozenset({"VersionMismatch"})),  # Dask
+    Sign("NIXL compatibility hash mismatch"),
+    Sign("is newer than and incompatible with jax version"),
+    Sign("but this version of jax requires version"),
+    Sign("Version tag does not match. Note: Current Version"),  # TensorRT
+    Sign(
+        "but source was compiled with: ",
+        re.compile(r"Loaded runtime CuDNN library: (?P<have>[\d.]+) but source was compiled with: (?P<need>[\d.]*\d)"),
+    ),
+    Sign(
+        "fatal   : Unsupported .version ",
+        re.compile(r"ptxas fatal +: Unsupported \.version [\d.]+; current version is"),
+    ),
     Sign("Numpy is not available", types=frozenset({"RuntimeError"})),
     Sign("may indicate binary incompatibility", types=frozenset({"ValueError"})),
     Sign("module compiled against A", re.compile(r"module compiled against (?:API|ABI) version [^\n]{0,100}"), _IMPORT),
