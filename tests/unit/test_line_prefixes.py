@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from ddp_run.evidence.pasted.line_prefixes import assign, unfolded, without_colour
+from ddp_run.evidence.pasted.json_lines import key_of, unfolded
+from ddp_run.evidence.pasted.line_prefixes import assign, without_colour
 
 TRACEBACK = (
     "Traceback (most recent call last):",
@@ -98,3 +101,26 @@ def test_lines_within_json() -> None:
 
 def test_colours_and_line_ends() -> None:
     assert without_colour("\x1b[31mno\x1b[0m\x00\r") == "no"
+
+
+def test_a_collectors_records_are_the_lines_that_they_hold() -> None:
+    said = ["step 1", "Traceback (most recent call last):", '  File "a.py", line 3, in f', "    f()", "KeyError: 1"]
+    records = [json.dumps({"ts": 7, "message": line}) for line in said]
+    key = key_of(records)
+    assert key == "message"
+    assert [part for record in records for part in unfolded(record, key)] == said
+    assert unfolded('{"message": "failed", "error": {"why": "KeyError: 1", "at": "noon"}}', key) == [
+        "failed",
+        "KeyError: 1",
+    ]
+    for others in (said, records[:3], [*said, *records], ['{"step": 1}'] * 9, ['{"message": 1}'] * 9, ["{"] * 9):
+        assert key_of(others) is None
+
+
+def test_numbers_before_all_lines_are_no_part_of_them() -> None:
+    said = ["step 1", "Traceback (most recent call last):", '  File "a.py", line 3, in f', "    f()", "", "KeyError: 1"]
+    for form in ("{:6d}\t{}", "{:4d}  {}", "{}:{}", "{} {}"):
+        numbered = [form.format(number, line) for number, line in enumerate(said * 3, 8)]
+        assert [each.text for each in assign(numbered)] == said * 3
+    tasks = [f"{k % 4}: {line}" for k, line in enumerate(said * 4)]
+    assert [each.task for each in assign(tasks)][:3] == [0, 1, 2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from ddp_run import explain
@@ -291,3 +293,157 @@ def test_killed_behind_a_bar() -> None:
 def test_what_libraries_say_in_exceptions_of_general_classes(said: str, cause: str) -> None:
     text = f'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in <module>\n    main()\n{said}\n'
     assert explain(text).cause == cause
+
+
+STEPS = "".join(f"step {step} loss 2.{9 - step}\n" for step in range(8))
+FRAME = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 88, in main\n    step()\n'
+OOM = f"{FRAME}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+HANDLING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
+NO_GROUP = f"{FRAME}RuntimeError: Default process group has not been initialized, please call init_process_group.\n"
+NO_MODULE = f"{FRAME}ModuleNotFoundError: No module named 'flash_attn'\n"
+NEEDED = f"{FRAME}RuntimeError: this model needs flash attention\n"
+NO_FILE = "FileNotFoundError: [Errno 2] No such file or directory: '/data/a'"
+FAILED = "E1001 10:10:10.000000 1 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: {code}) \
+local_rank: {rank} (pid: 7) of binary: python\n"
+PEER = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:24135"
+DEEPSPEED = "[2025-10-01 10:10:15,000] [ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = 1\n"
+WAITED = "[rank0]:[E1001 10:20:10.1 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=812, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600004 milliseconds before \
+timing out.\n"
+
+
+def of(speaker: str, text: str) -> str:
+    """The text with who wrote it before each line."""
+    return "".join(f"{speaker}{line}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "rank"),
+    [
+        pytest.param(
+            f"{FRAME}KeyboardInterrupt\n{HANDLING}{NO_GROUP}", "user-interrupt", None, id="a clean-up that fails"
+        ),
+        pytest.param(NO_MODULE + CAUSED + NEEDED, "import-error", None, id="raised from"),
+        pytest.param(NO_MODULE + HANDLING + NEEDED, "python-exception", None, id="raised beside"),
+        pytest.param(
+            of("[rank3]: ", f"{FRAME}ZeroDivisionError: division by zero") + WAITED + FAILED.format(code=-6, rank=0),
+            "python-exception",
+            3,
+            id="whom a rank waited for",
+        ),
+        pytest.param(
+            of("[rank1]: ", f"{FRAME}ZeroDivisionError: division by zero")
+            + "[rank: 1] Child process with PID 42 terminated with code 1. Forcefully terminating all others\nKilled\n",
+            "python-exception",
+            1,
+            id="Lightning's launcher",
+        ),
+        pytest.param(of("trainer-1  | ", STEPS) + "trainer-1 exited with code 137\n", "unknown", None, id="compose"),
+        pytest.param(
+            of("[rank2]: ", OOM) + DEEPSPEED,
+            "cuda-oom",
+            2,
+            id="a launcher's code without a rank",
+        ),
+        pytest.param(
+            f"==> 0.log <==\n{FRAME}{PEER}\n==> 1.log <==\n{OOM}\n==> 2.log <==\n{FRAME}{PEER}\n",
+            "cuda-oom",
+            None,
+            id="files one after the other",
+        ),
+        pytest.param(
+            f"{FRAME}{NO_FILE}\n".replace('"', "&quot;").replace("'", "&#39;"), "file-not-found", None, id="a page"
+        ),
+        pytest.param(OOM.replace(" ", "\u00a0"), "cuda-oom", None, id="web pages' blanks"),
+        pytest.param(of("[1,mpirank:5,algo-1]<stderr>:", OOM), "cuda-oom", 5, id="SageMaker's ranks"),
+        pytest.param(
+            of("(VllmWorker rank=1 pid=411) ERROR 10-01 10:10:10 [multiproc_executor.py:487] ", OOM),
+            "cuda-oom",
+            1,
+            id="vLLM's ranks",
+        ),
+        pytest.param(
+            '{"level": "ERROR", "error": {"type": "OSError", "stack": ' + json.dumps(f"{FRAME}{NO_FILE}") + "}}\n",
+            "file-not-found",
+            None,
+            id="a record within a record",
+        ),
+        pytest.param(
+            '  File [35m"/home/me/a.py"[0m, line [35m8[0m, in [35mmain[0m\n[1;35mFileNotFoundError[0m: [35m'
+            + NO_FILE.partition(": ")[2]
+            + "[0m\n",
+            "file-not-found",
+            None,
+            id="what is left of colours",
+        ),
+        pytest.param(
+            of("(Replica:default:App pid=648, ip=10.0.0.1) ", "Fatal Python error: Aborted\n\n")
+            + of("(Replica:default:App pid=2712) ", NO_MODULE.partition("\n")[2]),
+            "import-error",
+            None,
+            id="a bracket that all lines open",
+        ),
+        pytest.param(
+            f"{FRAME}ValueError: bad loss\nterminate called after throwing an instance of 'c10::Error'\n"
+            f"  what():  CUDA error: driver shutting down\n{FAILED.format(code=-6, rank=0)}",
+            "python-exception",
+            0,
+            id="its end",
+        ),
+    ],
+)
+def test_who_failed_among_several_programs(text: str, cause: str, rank: int | None) -> None:
+    found = explain(text)
+    first = found.first_failure.rank if found.first_failure is not None else None
+    assert (found.cause, first) == (cause, rank), found.title
+
+
+AGAIN = "I1001 10:10:11.000000 1 torch/distributed/elastic/agent/server/api.py:889] [default] Worker group FAILED. 3/3 \
+attempts left; will restart worker group\n"
+TAKEN = "OSError: [Errno 98] Address already in use: port 29500; trying port 29501\n"
+THREADS = "Exception in thread Thread-1:\nException in thread Thread-3:\n\nend\n" + "".join(
+    f"{line}\n" * 2
+    for line in (
+        "Traceback (most recent call last):",
+        '  File "/env/lib/python3.10/threading.py", line 1016, in _bootstrap_inner',
+        "    self.run()",
+        "OSError: handle is closed",
+    )
+)
+EVALUATED = "evaluating\nERROR sample 4: TimeoutError: no answer, counted as wrong\n"
+LOST = of("[rank1]: ", f"{FRAME}ConnectionResetError: [Errno 104] Connection reset by peer")
+RESTARTED = STEPS + LOST + FAILED.format(code=1, rank=1) + AGAIN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            f"{STEPS}run.sh: line 9:    99 Terminated    tensorboard\n{STEPS}done\n", id="a program beside it"
+        ),
+        pytest.param(f"{STEPS}done\n{THREADS}", id="threads that write into each other"),
+        pytest.param(f"{RESTARTED}{STEPS}done\n", id="workers that were started again"),
+        pytest.param(TAKEN + STEPS, id="another port"),
+        pytest.param(
+            "WARNING retry.py:20 attempt 1: RuntimeError: CUDA error: an illegal memory access was encountered\n"
+            "====== 1 passed, 2 warnings in 0.10s ======\n",
+            id="tests that passed",
+        ),
+        pytest.param(f"{STEPS}{OOM}halving the batch size to 8\n{STEPS}done\n", id="a smaller batch"),
+        pytest.param("CUDA out of memory. Retrying with batch size 16\nusing batch size 16\n" + STEPS, id="a retry"),
+        pytest.param(EVALUATED + STEPS, id="an evaluation"),
+    ],
+)
+def test_what_was_got_over(text: str) -> None:
+    assert explain(text).cause is None
+
+
+def test_workers_that_were_started_again_in_vain() -> None:
+    assert explain(RESTARTED).cause is not None
+    assert explain(f"{RESTARTED}{STEPS}{of('[rank0]: ', OOM)}{FAILED.format(code=1, rank=0)}").cause == "cuda-oom"
+
+
+def test_tests_that_failed() -> None:
+    failed = f"{FRAME}{NO_FILE}\n====== 1 failed, 2 passed in 0.10s ======\n"
+    assert explain(failed).cause == "file-not-found"

@@ -39,6 +39,7 @@ _CHAIN = re.compile(
     r"(?:During handling of the above exception, another exception occurred"
     r"|The above exception was the direct cause of the following exception):"
 )
+_DIRECT = "The above exception was the direct cause of the following exception"
 _IGNORED = re.compile(r"Exception ignored in|--- Logging error ---")
 _IN_THREAD = re.compile(r"Exception in thread ")
 _PROGRAM_ENDED = re.compile(
@@ -113,8 +114,9 @@ def find(lines: Sequence[str]) -> tuple[Printed, ...]:
         if threads:  # two that end at once write their headers, then their tracebacks
             threads.pop()
             printed = replace(printed, final=False)
-        if found and _is_chained(lines, found[-1], printed):
-            printed = _joined(found.pop(), printed)
+        link = _link(lines, found[-1], printed) if found else None
+        if link is not None:
+            printed = _joined(found.pop(), printed, link)
         found.append(printed)
         index = printed.end
     return tuple(found)
@@ -166,6 +168,20 @@ def _all_in(text: str) -> tuple[ExceptionInfo, ...]:
     """Every exception that a traceback shows; each rule asks for those of one rank after the other."""
     lines = text.splitlines()
     return tuple(printed.info for index in range(len(lines)) if (printed := _at(lines, index) or _sent(lines, index)))
+
+
+def interrupted(exception: ExceptionInfo) -> ExceptionInfo | None:
+    """The KeyboardInterrupt with which a chain begins: what is raised while it is handled comes of the clean-up."""
+    origin = chain(exception)[-1]
+    if origin is exception or origin.type != "KeyboardInterrupt":
+        return None
+    return replace(origin, traceback=exception.traceback)
+
+
+def raised_from(exception: ExceptionInfo) -> bool:
+    """Whether those that led to it are its direct causes (`raise … from`), not what was being handled."""
+    links = _CHAIN.findall(exception.traceback)
+    return bool(links) and all(link.startswith(_DIRECT) for link in links)
 
 
 def before_exit(text: str) -> ExceptionInfo | None:
@@ -383,12 +399,13 @@ def _user_frame(frames: Sequence[_Frame]) -> _Frame:
     return next((frame for frame in reversed(frames) if not is_library(frame.file)), frames[-1])
 
 
-def _is_chained(lines: Sequence[str], earlier: Printed, later: Printed) -> bool:
-    between = lines[earlier.end : later.start]
-    return len(between) <= _MESSAGE_LINES and any(_CHAIN.search(line) for line in between)
+def _link(lines: Sequence[str], earlier: Printed, later: Printed) -> str | None:
+    """The words that say how the later came of the earlier; null where it did not."""
+    between = lines[earlier.end : later.start] if later.start - earlier.end <= _MESSAGE_LINES else ()
+    return next((hit[0] for line in between if (hit := _CHAIN.search(line))), None)
 
 
-def _joined(earlier: Printed, later: Printed) -> Printed:
-    text = _bounded(f"{earlier.info.traceback}\n\n{later.info.traceback}")
+def _joined(earlier: Printed, later: Printed, link: str) -> Printed:
+    text = _bounded(f"{earlier.info.traceback}\n\n{link}\n\n{later.info.traceback}")
     info = replace(later.info, traceback=text)
     return replace(later, info=info, start=earlier.start, final=later.final and earlier.final)

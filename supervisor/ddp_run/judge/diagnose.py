@@ -28,6 +28,7 @@ UNFIT = 78
 """sysexits.h EX_CONFIG: the nodes are not fit for the job."""
 _Asked = TypeVar("_Asked")
 _WITH_AGENT_NS = 1_000_000_000
+_WAITED = ("nccl-timeout-hang", "gloo-timeout-hang")
 _STOP_TYPES = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
 
 
@@ -180,7 +181,7 @@ class _Judgement:
     def _first(self, own: Sequence[_Judged]) -> _Judged:
         """The first of those that failed by themselves; what differs from it and may have come before it is noted."""
         index, rivals = first_end([item.death for item in own])
-        first = own[index]
+        first = self._missed_by(own[index], own)
         unlike = [own[rival] for rival in rivals if _kind(own[rival]) != _kind(first)]
         if unlike:
             self.close = True
@@ -188,6 +189,16 @@ class _Judgement:
         elif rivals and first.death.failed_at is None:  # the cause is the same whoever was first
             self.notes.append(how_close([first.death, *(own[rival].death for rival in rivals)]))
         return first
+
+    def _missed_by(self, waited: _Judged, own: Sequence[_Judged]) -> _Judged:
+        """In a text: whose exception stands above the time-out of a rank that waited, as nobody joined it any more."""
+        if not self.attempt.logs_only or waited.finding.rule.name not in _WAITED:
+            return waited
+        told = _line(waited)
+        gone = [item for item in own if item.death.exception is not None and item.finding.rule.name not in _WAITED]
+        missing = min((item for item in gone if 0 < _line(item) < told), key=_line, default=waited)
+        self.close = self.close or missing is not waited
+        return missing
 
     def _first_to_blame(self, first: _Judged, judged: Sequence[_Judged]) -> _Judged:
         """Rank 2 blames rank 0, and that blames rank 1: what rank 0 says counts."""
@@ -371,6 +382,11 @@ def _type(death: Death) -> str | None:
 
 def _kind(item: _Judged) -> tuple[str, str | None, int | None]:
     return item.finding.rule.name, _type(item.death), item.death.code
+
+
+def _line(item: _Judged) -> int:
+    """The line of the log that shows it; 0 where none is known."""
+    return next((quote.line for quote in item.finding.evidence if quote.line is not None), 0)
 
 
 def _is_stop(death: Death) -> bool:

@@ -2,8 +2,9 @@
 
 Sources: SLURM's `srun` and `slurmstepd` (src/srun, src/slurmd/slurmstepd), LSF's report of a job (bsub without -N),
 Open MPI's mpirun (orte/prrte help texts), MPICH's and Intel's (hydra), torch.multiprocessing.spawn, DeepSpeed's
-launch.py, MosaicML composer's launcher, that of text-generation-inference, and the shell's own words (POSIX sh, bash
-`strsignal`), which come without a rank.
+launch.py, MosaicML composer's launcher, Lightning's (strategies/launchers/subprocess_script.py), that of
+text-generation-inference, and docker compose and the shell's own words (POSIX sh, bash `strsignal`), which come without
+a rank.
 """
 
 from __future__ import annotations
@@ -133,6 +134,11 @@ def _signalled(hit: re.Match[str]) -> Iterable[tuple[Rank | None, int, str | Non
     yield None, -int(hit["signal"]), None
 
 
+def _shells(hit: re.Match[str]) -> Iterable[tuple[Rank | None, int, str | None]]:
+    code = int(hit["code"])
+    yield None, 128 - code if 128 < code < 160 else code, None
+
+
 def _number(name: str) -> int:
     return int(name) if name.isdigit() else int(getattr(signal, name, 0))
 
@@ -177,6 +183,13 @@ _FORMS: tuple[tuple[str, re.Pattern[str], _Read], ...] = (
         _numbered,
     ),
     (
+        "Child process with PID",
+        re.compile(
+            r"\[rank: (?P<rank>\d{1,9})\] Child process with PID \d{1,9} terminated with code (?P<code>-?\d{1,9})\."
+        ),
+        _numbered,
+    ),
+    (
         "crashed with exit code",
         re.compile(r"[Rr]ank (?P<rank>\d{1,9}) crashed with exit code (?P<code>-?\d{1,9})\b"),
         _numbered,
@@ -188,6 +201,11 @@ _FORMS: tuple[tuple[str, re.Pattern[str], _Read], ...] = (
         "signaled to shutdown",
         re.compile(r"process was signaled to shutdown with signal (?P<signal>\d{1,2})\b"),
         _signalled,
+    ),
+    (
+        "exited with code",
+        re.compile(r"^(?:[\w.\-]{1,100}[-_]\d{1,4} )?exited with code (?P<code>\d{1,3})\s*$(?P<how>)"),
+        _shells,
     ),
     ("Exited with exit code", re.compile(r"^Exited with exit code (?P<code>\d{1,3})\.\s*$(?P<how>)"), _nameless),
     ("return code =", re.compile(r"exits with return code = (?P<code>-?\d{1,9})\b(?P<how>)"), _nameless),

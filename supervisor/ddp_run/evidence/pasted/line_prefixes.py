@@ -8,28 +8,38 @@ taken off first: the rest is what the processes wrote.
 
 from __future__ import annotations
 
-import json
+import html
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from ddp_run.record.events import Rank
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_ESCAPED = ("&quot;", "&lt;", "&gt;", "&#39;", "&#x27;", "&nbsp;")
+"""As a page's source has it; `&amp;` alone is any URL's."""
+_COLOURS_REST = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3}){0,5})?m")
+"""What a form, or a copy from one, leaves of a sequence without its ESC."""
 _RUNTIME = re.compile(
     r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? )?(?:std(?:out|err) [FP] )?"
 )
 _RANKS = re.compile(r"\[(?:[A-Za-z_]+?)(?P<ranks>\d{1,9}(?:[-,]\d{1,9})*)\]: ?")
 _NAMED = re.compile(r"\[?\(?(?:[Ll]ocal[_ ])?(?:rank|Rank|RANK)[ :=_#]{0,2}(?P<ranks>\d{1,9})[\])]?:?(?=[\s\]:|]|$)")
-_MPI = re.compile(r"\[[\w.@\-]{1,255},(?P<ranks>\d{1,9})\]<std(?:out|err)>:?")
-_MPI_SPACED = re.compile(r"\[[\w.@\-]{1,255},(?P<ranks>\d{1,9})\]<std(?:out|err)>:? ")
-"""Open MPI up to 4, and from 5 on (PRRTE)."""
+_MPI_NAME = (
+    r"\[(?:[\w.@\-]{1,255},(?P<ranks>\d{1,9})|\d{1,9},mpirank:(?P<sagemakers>\d{1,9}),[\w.\-]{1,255})\]"
+    r"<std(?:out|err)>:?"
+)
+_MPI = re.compile(_MPI_NAME)
+_MPI_SPACED = re.compile(_MPI_NAME + " ")
+"""Open MPI up to 4, and from 5 on (PRRTE); in SageMaker's jobs."""
 _TORCH_INSIDE = re.compile(r"\[rank(?P<ranks>\d{1,9})\]:")
 _WATCHDOG = re.compile(r"\[(?:PG [^\]]{0,200}?)?Rank (?P<ranks>\d{1,9})\]")
 _HEAD = re.compile(r"\bRank \d{1,9}\]:?\s{0,9}$")
 _HEAD_CHARS = 40
+_FILE = re.compile(r"==> (?P<file>[^<\n]{1,1000}) <==\s*$")
 _TASK = re.compile(r"\s{0,4}(?P<task>\d{1,6}): ")
 _POD = re.compile(r"\[pod/(?P<pod>[\w.\-]{1,255})(?:/[\w.\-]{1,255})?\] ")
 _SERVICE = re.compile(r"(?P<pod>[a-z][\w.\-]{0,100}?[-_](?P<number>\d{1,9})) +\| ?")
@@ -39,13 +49,12 @@ _AGENT = re.compile(
     r"|^\[?[WEI]\d{4} .*\] (?:\*{10,}|$)|Setting OMP_NUM_THREADS environment variable for each process"
 )
 _OF_SERVER = re.compile(
-    r"(?:\((?:[\w.:\-]{1,60} )?pid=\d{1,9}(?:, [a-z_]{1,12}=[\w.:\-]{1,60}){0,3}\) ?){0,2}"
+    r"(?:\((?:[\w.:\-]{1,60} )?(?:rank=(?P<ranks>\d{1,9}) )?pid=\d{1,9}(?:, [a-z_]{1,12}=[\w.:\-]{1,60}){0,3}\) ?){0,2}"
     r"(?:(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./\-]{1,80}:\d{1,6}\] ?)?"
 )
 """Ray's and vLLM's names of a process, and vLLM's logger, which stands before each line of a traceback."""
 _MOST = 0.6
 _BEGINS_A_NAME = frozenset("[(rRlL")
-_QUOTES = 'ErrorMessage "'
 _HEADER = "Traceback (most recent call last):"
 _FRAME = '  File "'
 _STAMP = re.compile(
@@ -57,11 +66,14 @@ _HOST = re.compile(r"(?P<pod>[a-zA-Z][\w.\-]{0,255}): ")
 _NUMBERS = re.compile(r"\d+")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _FIRST_NUMBER = re.compile(r"\d+")
+_NUMBERED = re.compile(r"\s{0,8}(?P<number>\d{1,7})(?P<gap>:?[ \t]{0,8}|$)")
+_STEP = 3
+"""Between the numbers of two lines: empty ones may be left out."""
 _MOST_NAMED = 4096
 """Ranks that one line can name."""
 _WITHOUT = ("srun: ", "slurmstepd: ", "mpirun")
 """Launchers that put something before others' lines and nothing before their own."""
-_NO_WRAPPER = re.compile(r"\[[A-Za-z_]+\d+(?:[-,]\d+)*\]|\]<std|torch[./]|kernel: ")
+_NO_WRAPPER = re.compile(r"\[[A-Za-z_]+\d+(?:[-,]\d+)*\]|\]<std|torch[./]|kernel: |\brank=\d")
 """A rank's name, and what tells who else wrote a line: the agent, the kernel."""
 _OPENS = "([{<"
 """What opens a name that differs from line to line."""
@@ -103,14 +115,25 @@ def assign(lines: Sequence[str], most_named: int = 1 << 20) -> tuple[Spoken, ...
     whole = "\n".join(lines)
     tasks = _most(lines, _TASK.match)
     named = _Named(most_named)
-    spoken = _with_heads(
-        tuple(_speaker(line, place, tasks, named) for line, place in _unwrapped(lines, tasks, "]<std" in whole))
-    )
+    unwrapped = _unwrapped(lines, tasks, "]<std" in whole)
+    unwrapped = _below_names(unwrapped) if "==> " in whole else unwrapped
+    spoken = _with_heads(tuple(_speaker(line, place, tasks, named) for line, place in unwrapped))
     if any(word in whole for word in _AGENT_WORDS) or all(each.task is None for each in spoken):
         return spoken
     if any(each.task is not None and each.ranks and each.task not in each.ranks for each in spoken):
         return spoken
     return tuple(each if each.ranks or each.task is None else each._replace(ranks=(each.task,)) for each in spoken)
+
+
+def _below_names(lines: Sequence[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
+    """Each line that names no place, with the file that `tail` or `head` names above it (`==> rank1.log <==`)."""
+    found: list[tuple[str, str | None]] = []
+    file: str | None = None
+    for line, place in lines:
+        name = _FILE.match(line)
+        file = name["file"] if name is not None else file
+        found.append(("", file) if name is not None else (line, place or file))
+    return found
 
 
 def _with_heads(spoken: tuple[Spoken, ...]) -> tuple[Spoken, ...]:
@@ -131,28 +154,13 @@ def without_colour(line: str) -> str:
         line = line.rstrip("\r")
     if "\x00" in line:
         line = line.replace("\x00", "")
-    return _COLOUR.sub("", line) if "\x1b" in line else line
-
-
-def unfolded(line: str) -> list[str]:
-    """The lines within a line of JSON: docker's `{"log": …}` is one; a traceback in a field follows its record.
-
-    SageMaker's report of a job quotes the program's exception within a line of its own.
-    """
-    if _QUOTES in line:
-        before, _, quoted = line.partition(_QUOTES)
-        message, _, command = quoted.partition('" Command "')
-        return [before, message.removesuffix('"'), *([command] if command else [])]
-    if not line.startswith("{") or ('"log":' not in line and _HEADER not in line):
-        return [line]
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return [line]
-    if isinstance(record, dict) and isinstance(record.get("log"), str) and "stream" in record:
-        return [str(record["log"]).removesuffix("\n")]
-    texts = record.values() if isinstance(record, dict) else ()
-    return [line, *(part for text in texts if isinstance(text, str) and _HEADER in text for part in text.splitlines())]
+    if "&" in line and any(each in line for each in _ESCAPED):
+        line = html.unescape(line)
+    if "\u00a0" in line:  # web pages' blanks
+        line = line.replace("\u00a0", " ")
+    if "\x1b" in line:
+        return _COLOUR.sub("", line)
+    return _COLOURS_REST.sub("", line) if "[0m" in line else line
 
 
 def _speaker(line: str, place: str | None, tasks: bool, named: _Named) -> Spoken:
@@ -160,10 +168,11 @@ def _speaker(line: str, place: str | None, tasks: bool, named: _Named) -> Spoken
     if line[:1] not in " \t|" or tasks:
         place, task, start = _placed(line, place, task, tasks)
         line = line[start:]  # what follows is what the process, or torchrun for it, wrote
+    ranks: tuple[Rank, ...] = ()
     if line[:1] in "(EWIC" and (hit := _OF_SERVER.match(line)) is not None:
         line = line[hit.end() :]
+        ranks = named.ranks(hit["ranks"]) if hit["ranks"] else ()
     start = 0
-    ranks: tuple[Rank, ...] = ()
     for _ in range(2):  # torchrun's own before torch's: `[default1]:[rank1]: …`
         if line[start : start + 1] not in _BEGINS_A_NAME:
             break
@@ -197,7 +206,8 @@ def _placed(line: str, place: str | None, task: Rank | None, tasks: bool) -> tup
             break
     hit = _MPI.match(line, start) if "]<std" in line else None
     if hit:
-        place, task, start = hit["ranks"], Rank(int(hit["ranks"])), hit.end()
+        place, start = hit["ranks"] or hit["sagemakers"], hit.end()
+        task = Rank(int(place))
     hit = _LABEL.match(line, start) if line.startswith("[", start) else None
     if hit:
         place, start = hit["pod"], hit.end()
@@ -260,6 +270,8 @@ def _wrappers(lines: Sequence[str], tasks: bool, mpi: bool) -> Iterator[_Match]:
     yield from (_STAMP.match, _POD.match, _SERVICE.match, _LABEL.match)
     if tasks:
         yield _TASK.match
+    elif (numbers := _numbering(lines)) is not None:
+        yield numbers
     if mpi:
         tagged = [line[hit.end() :] for line in lines if (hit := _MPI.match(line))]
         yield (_MPI_SPACED if all(rest[:1] in ("", " ") for rest in tagged) else _MPI).match
@@ -270,6 +282,18 @@ def _wrappers(lines: Sequence[str], tasks: bool, mpi: bool) -> Iterator[_Match]:
         yield _HOST.match
 
 
+def _numbering(lines: Sequence[str]) -> _Match | None:
+    """What numbers the lines one by one: `cat -n`, an editor, a web page."""
+    found = [hit for line in lines if (hit := _NUMBERED.match(line)) is not None]
+    if len(found) < max(_FEW, _NEARLY_ALL * len(lines)):
+        return None
+    steps = [int(later["number"]) - int(hit["number"]) for hit, later in pairwise(found)]
+    if sum(1 for step in steps if 0 < step <= _STEP) < _NEARLY_ALL * len(steps):
+        return None
+    gap = min((hit["gap"] for hit in found if hit["gap"]), key=len, default="")
+    return re.compile(rf"\s{{0,8}}\d{{1,7}}(?:{re.escape(gap)})?").match
+
+
 def _common(lines: Sequence[str]) -> Iterator[str]:
     """What most tracebacks begin with, and what all lines begin with, numbers aside."""
     headers = [line.partition(_HEADER)[0].removesuffix("Original ") for line in lines if _HEADER in line]
@@ -278,7 +302,13 @@ def _common(lines: Sequence[str]) -> Iterator[str]:
         yield Counter(_NUMBERS.sub("0", before) for before in headers).most_common(1)[0][0]
     sample = [_NUMBERS.sub("0", line) for line in lines[:: max(1, len(lines) // _SAMPLE)]]
     if len(sample) >= _FEW and "" not in headers:
-        yield _TO_A_GAP.sub("", _both_begin_with(min(sample), max(sample))).rstrip(_OPENS)
+        yield _before_open(_TO_A_GAP.sub("", _both_begin_with(min(sample), max(sample)))).rstrip(_OPENS)
+
+
+def _before_open(text: str) -> str:
+    """Without a bracket that it does not close, as in `(Worker pid=` before numbers and more."""
+    opened = text.rfind("(")
+    return text if opened < 0 or ")" in text[opened:] else text[:opened]
 
 
 def _both_begin_with(first: str, last: str) -> str:
@@ -301,7 +331,9 @@ def _without(line: str, place: str | None, wrapper: _Match) -> tuple[str, str | 
     if hit is None:
         return line, place
     groups = hit.groupdict()
-    return line[hit.end() :], groups.get("pod") or groups.get("task") or groups.get("ranks") or place
+    return line[hit.end() :], groups.get("pod") or groups.get("task") or groups.get("ranks") or groups.get(
+        "sagemakers"
+    ) or place
 
 
 def _most(lines: Sequence[str], has: _Match) -> bool:

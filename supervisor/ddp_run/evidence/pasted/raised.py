@@ -69,6 +69,8 @@ _ORPHAN = re.compile(
 )
 _FRAME = '  File "'
 _FRAME_LINES = 3
+OF_A_THREAD = ", in _bootstrap_inner"
+"""threading.Thread's: what is raised there ends the thread alone."""
 PLACE = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d{1,9})\b(?:, in (?P<function>[\w<>]+))?')
 
 
@@ -111,8 +113,9 @@ def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
             where = indexes[printed.index]
             ranks = spoken.by[where].ranks or _spawned(lines, printed) or _named(printed.info)
             own = frozenset(indexes[printed.start : printed.end])
+            info = traceback_text.interrupted(printed.info) or printed.info
             final = not went_on.after(printed.start, printed.index, printed.end)
-            found.setdefault(where, Raised(printed.info, where, ranks, final, own))
+            found.setdefault(where, Raised(info, where, ranks, final, own))
     said = [index for index, each in enumerate(spoken.by) if not each.agent]
     torn = any("Traceback (most recent call last)" in spoken.lines[index] for index in said if index not in taken)
     if torn or not found:
@@ -283,7 +286,7 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
             place["function"] if place else None,
             "\n".join([*lines[_first_frame(lines) :], line]),
         )
-        if _is_launchers(info):
+        if _is_launchers(info) or OF_A_THREAD in info.traceback:
             continue
         ranks = spoken.by[index].ranks or _named(info)
         final = not went_on.after(0, position, position + 1)

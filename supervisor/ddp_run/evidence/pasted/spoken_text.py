@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ddp_run.evidence.model import LogText
-from ddp_run.evidence.pasted.line_prefixes import Spoken, assign, unfolded, without_colour
+from ddp_run.evidence.pasted.json_lines import key_of, unfolded
+from ddp_run.evidence.pasted.line_prefixes import Spoken, assign, without_colour
 from ddp_run.record.events import Rank
 
 LINES_OF_ALL = 1_000_000
@@ -57,7 +58,8 @@ class SpokenText:
         sources: list[tuple[LogText, int]] = []
         room = NAMED_BY_ALL
         for log in logs:
-            pieces = [(index, piece) for index, line in enumerate(log.text.lines) for piece in unfolded(line)]
+            key = key_of(log.text.lines)
+            pieces = [(index, piece) for index, line in enumerate(log.text.lines) for piece in unfolded(line, key)]
             assigned = assign([without_colour(piece) for _index, piece in pieces], room)
             for (index, _piece), each in zip(pieces, assigned, strict=True):
                 room -= len(each.ranks) if len(each.ranks) > 1 else 0

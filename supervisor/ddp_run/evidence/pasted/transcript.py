@@ -16,11 +16,12 @@ from dataclasses import replace
 
 from ddp_run.evidence import childfailed, traceback_text
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, SummaryEntry
-from ddp_run.evidence.pasted import launcher_text
+from ddp_run.evidence.pasted import got_over, launcher_text
 from ddp_run.evidence.pasted.raised import (
     AGENT_FRAME,
     LAST_WORDS,
     NATIVE,
+    OF_A_THREAD,
     PLACE,
     Raised,
     WentOn,
@@ -39,7 +40,7 @@ WORDS = (
     *("Traceback (most recent call last)", "Root Cause", "failed (exitcode:", "closing signal", "got signal:"),
     *("death signal", "terminate called", "Fatal Python error", "terminated with the following error", "Failures:"),
     *("srun: error:", "slurmstepd: error", "exited on signal", "crashed with exit code", "exits with return code"),
-    *("core dumped", "oom-kill:", "illed process "),
+    *("core dumped", "oom-kill:", "illed process ", "exited with code", "Child process with PID"),
     *("KILLED BY SIGNAL", "THE EXIT STRING", "signaled to shutdown", "noticed that process rank", "] Exit code: -"),
 )
 """Literals by which this finds how ranks ended, for a scanner of large logs."""
@@ -57,6 +58,7 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     everything = spoken.text(range(len(spoken.lines)))
     whole = "\n".join(spoken.lines)
     told, over = childfailed.last_attempts(childfailed.placed(spoken.lines))
+    over.append(range(got_over.until(spoken)))
     spoken = spoken.given_to_launchers({index for lines in over for index in lines})
     summary = tuple(told) or _observed_at_the_end(spoken)
     exceptions, launchers = find(spoken)
@@ -137,6 +139,9 @@ def _deaths(
                 known.add(rank)
                 deaths.append(Death(rank=rank, code=_code_of(raised.info), stderr=spoken.said_by(rank)))
     nobodys = [raised for raised in exceptions if not raised.ranks]
+    by_themselves = any(raised.ranks and raised.final and not is_consequence(raised.info) for raised in exceptions)
+    if by_themselves and any(death.rank is None for death in deaths):  # a launcher's code, and whose it is
+        deaths = [death for death in deaths if death.rank is not None] or deaths
     given = _shared_out([_with_own(death, own) for death in deaths], nobodys, is_consequence)
     written = _Written(spoken, exceptions)
     return [written.by(death) for death in given]
@@ -213,10 +218,17 @@ def _told_elsewhere(spoken: SpokenText, known: set[Rank | None]) -> list[Death]:
                 stderr=spoken.said_by(each.rank),
             )
         )
-    if not deaths and not known and ended:
+    if not deaths and not known and ended and not _went_on(spoken, ended[-1].index):
         anybodys = spoken.text([index for index, each in enumerate(spoken.by) if not each.agent])
         deaths.append(Death(rank=None, code=ended[-1].code, stderr=anybodys))
     return deaths
+
+
+def _went_on(spoken: SpokenText, index: int) -> bool:
+    """Whether programs wrote on behind the line: what ended there was another one, beside them."""
+    others = [k for k, each in enumerate(spoken.by) if not each.agent]
+    place = bisect_left(others, index)
+    return WentOn.of([spoken.lines[k] for k in others]).after(0, place, place + 1)
 
 
 def _with_own(death: Death, last: Mapping[Rank, Raised]) -> Death:
@@ -282,11 +294,9 @@ def _nameless(spoken: SpokenText, exceptions: Sequence[Raised], is_consequence: 
     said = [index for index, each in enumerate(spoken.by) if not each.agent and index not in passed]
     text = spoken.text(said)
     tail = _outside(text.ending(_TORN_LINES).lines)[-LAST_WORDS:]
-    torn = (
-        not exceptions
-        and any(_TORN.search(line) for line in tail)
-        and any(PLACE.search(line) for line in text.ending(_TORN_LINES).lines)
-    )
+    places = [line for line in text.ending(_TORN_LINES).lines if PLACE.search(line)]
+    of_threads = any(OF_A_THREAD in line for line in places)
+    torn = bool(places) and not exceptions and not of_threads and any(_TORN.search(line) for line in tail)
     if not torn and not any(NATIVE.search(line) for line in tail):
         return []
     ranks = {spoken.by[index].ranks for index in said[-LAST_WORDS:]}

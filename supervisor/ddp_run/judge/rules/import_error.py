@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.traceback_text import raised_from
 from ddp_run.judge.package_text import missing_package
 from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, said_last
 from ddp_run.judge.start_text import NO_LIBRARY
@@ -105,7 +106,7 @@ def _ended_the_rank(death: Death, hit: Hit) -> bool:
     if last is None or raised is None or raised is last:
         return True
     message = raised.message.partition("\n")[0].strip()
-    return bool(message) and message in last.message
+    return bool(message) and (message in last.message or raised_from(last))
 
 
 def _advice(message: str, library: re.Match[str] | None) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.evidence.pasted.got_over import is_answered
 from ddp_run.judge.signs import Sign, anywhere
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
@@ -70,7 +71,7 @@ def match_launch(attempt: Evidence) -> Finding | None:
 
 def _finding(log: LogText, death: Death | None, attempt: Evidence) -> Finding | None:
     hit = anywhere(log, SIGNS)
-    if hit is None or hit.quote is None:
+    if hit is None or hit.quote is None or is_answered(hit.text):
         return None
     port = _port(log)
     who = "torch's agent" if death is None else death.who

@@ -99,7 +99,8 @@ _ENDING = (signal.SIGTERM, signal.SIGQUIT)
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """A rank that was ended by such a signal, which nobody here had sent."""
     told = in_whole_log(attempt, _SCHEDULER)
-    if told is not None and death.exception is None and death.code in _TELLING:
+    over = death.code is None and _ends_well(attempt.agent.log)
+    if told is not None and death.exception is None and death.code in _TELLING and not over:
         return told.finding(RULE, death, f"{death.who} was killed by the scheduler: {told['what']}", _look(told))
     if _was_told_by_srun(death, attempt):
         hit = in_whole_log(attempt, _SRUN)

@@ -1,0 +1,74 @@
+"""Records as the lines that programs wrote: container runtimes' and collectors' records, loggers' fields. Pure.
+
+Forms: docker's `{"log": …, "stream": …}`; a collector's record of each line (`message`, `textPayload`); a logger's
+record whose field holds a traceback; SageMaker's report of a job, which quotes the program's exception in a line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+_HEADER = "Traceback (most recent call last):"
+_QUOTES = 'ErrorMessage "'
+_KEYS = ("log", "message", "msg", "textPayload", "line", "text", "data", "body", "event")
+"""Where collectors and loggers put what was said."""
+_DEEPEST = 4
+"""Records within records."""
+_MOSTLY = 0.9
+_FEW = 5
+_SAMPLE = 200
+_TELLS = ("rror", "xception", _HEADER)
+"""Words of a field that says more than the line itself."""
+
+
+def key_of(lines: Sequence[str]) -> str | None:
+    """The field that holds what was said, where nearly all lines are records with one; else null."""
+    said = [line for line in lines if line and not line.isspace()][-_SAMPLE:]
+    if len(said) < _FEW or sum(1 for line in said if line.startswith("{")) < _MOSTLY * len(said):
+        return None
+    records = [record for line in said if (record := _record(line)) is not None]
+    held = Counter(key for record in records for key in _KEYS if isinstance(record.get(key), str))
+    return next((key for key in _KEYS if held[key] >= _MOSTLY * len(said)), None)
+
+
+def unfolded(line: str, key: str | None = None) -> list[str]:
+    """The lines within a line of JSON: what `key` holds, docker's `log`; a traceback in a field follows its record."""
+    if _QUOTES in line:
+        before, _, quoted = line.partition(_QUOTES)
+        message, _, command = quoted.partition('" Command "')
+        return [before, message.removesuffix('"'), *([command] if command else [])]
+    if not line.startswith("{") or (key is None and '"log":' not in line and _HEADER not in line):
+        return [line]
+    record = _record(line)
+    if record is None:
+        return [line]
+    own = key if key is not None else "log" if "stream" in record else None
+    text = record.get(own) if own is not None else None
+    if not isinstance(text, str):
+        return [line, *_within(record, (_HEADER,))]
+    more = _within({name: value for name, value in record.items() if name != own}, _TELLS)
+    return [*(text.removesuffix("\n").split("\n")), *more]
+
+
+def _record(line: str) -> dict[str, object] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _within(record: object, words: Sequence[str]) -> list[str]:
+    """The lines of the record's texts that hold one of the words."""
+    texts = (text for text in _texts(record, _DEEPEST) if any(word in text for word in words))
+    return [part for text in texts for part in text.splitlines()]
+
+
+def _texts(record: object, deepest: int) -> Iterator[str]:
+    if isinstance(record, str):
+        yield record
+    elif isinstance(record, dict | list) and deepest:
+        for each in record.values() if isinstance(record, dict) else record:
+            yield from _texts(each, deepest - 1)
