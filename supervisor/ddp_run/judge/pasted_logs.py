@@ -9,6 +9,7 @@ from ddp_run.evidence import scan
 from ddp_run.evidence.pasted import transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.judge import catalogue, cut_log, diagnose, lost_peers
+from ddp_run.judge.text_certainty import as_sure_as_the_text
 from ddp_run.judge.verdict import Verdict
 
 _BY_OTHERS = ("preempted-sigterm", "node-failed", "user-interrupt")
@@ -25,7 +26,7 @@ def explain_logs(logs: Sequence[Log]) -> Verdict:
     """The verdict for logs that are read already: the strict reading's, else what a cut or wrapped log still shows."""
     logs = [wrapped.without_indentation(log) for log in logs]
     found = _read(logs)
-    if found.cause not in _VAGUE:
+    if found.cause not in _VAGUE or found.confidence == "certain":
         return found
     for joined in wrapped.joined(logs):
         again = _read(joined)
@@ -44,7 +45,7 @@ def _read(logs: Sequence[Log]) -> Verdict:
     found = cut_log.read(logs, diagnose.judge(evidence))
     if found.cause in lost_peers.CAUSES and not diagnose.failed_by_itself(evidence):
         found = lost_peers.without_the_first(found, len(logs))
-    return found.without_secrets()
+    return as_sure_as_the_text(found, logs).without_secrets()
 
 
 def wanted_words() -> frozenset[str]:

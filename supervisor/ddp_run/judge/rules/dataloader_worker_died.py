@@ -55,7 +55,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign("One of the subprocesses has abruptly died"),
     Sign("A worker process managed by the executor was unexpectedly terminated"),
 )
-_TOLD = (Sign("eceived SIGTERM"), Sign("eceived SIGINT"))
+_TOLD = (Sign("eceived SIGTERM"),)
 """Lightning's words, and those of many handlers: workers get the signal too, and their end may be all that follows."""
 _LOST = frozenset(
     {"ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError"}
@@ -82,15 +82,15 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         why, proof = _killed_for_memory(hit, attempt)
         cause += why
         also += proof
-    told = attempt.logs_only and in_whole_log(attempt, _TOLD) is not None
-    sure: Confidence = "likely" if told or hit["signal"] == _BUS else hit.confidence
+    # in a text the end of a worker is what is left to see of memory that ran out, of Ctrl-C, of a stop from outside
+    sure: Confidence = "likely" if attempt.logs_only or hit["signal"] == _BUS else hit.confidence
     return hit.finding(RULE, death, cause, _advice(hit), confidence=sure, also=also)
 
 
 def _went_with_the_rank(hit: Hit, attempt: Evidence) -> bool:
     """Whether somebody sent SIGTERM to the rank too: that is why both ended."""
     by_signal = (hit["signal"] or "").strip() == _TERMINATED
-    return by_signal and in_whole_log(attempt, _TOLD[:1]) is not None and in_whole_log(attempt, _BY_AGENT) is None
+    return by_signal and in_whole_log(attempt, _TOLD) is not None and in_whole_log(attempt, _BY_AGENT) is None
 
 
 def _left_its_batch(death: Death) -> Finding | None:

@@ -21,7 +21,7 @@ from difflib import get_close_matches
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
 RULE = Rule(
     code="DDP508",
@@ -117,7 +117,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None or not _from_torch(hit):
         return None
     cause, advice = _told(hit)
-    return hit.finding(RULE, death, f"{death.who} {cause}", advice)
+    # why there is no group may stand far above: no GPU was found, a library chose not to make one
+    sure: Confidence = "likely" if attempt.logs_only and hit.sign in _NOT_MADE else hit.confidence
+    return hit.finding(RULE, death, f"{death.who} {cause}", advice, confidence=sure)
 
 
 def _from_torch(hit: Hit) -> bool:

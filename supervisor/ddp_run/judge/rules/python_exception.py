@@ -16,7 +16,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.pasted.raised import AGENT_FRAME
-from ddp_run.evidence.traceback_text import is_library, line_of, tells_of_a_program
+from ddp_run.evidence.traceback_text import chain, is_library, line_of, tells_of_a_program
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.exit_status import signal_name
@@ -31,6 +31,16 @@ RULE = Rule(
 )
 _SHOWN = 160
 _FRAME = re.compile(r'  File "([^"]+)", line \d+')
+_MISTAKES = frozenset(
+    {
+        *("ArithmeticError", "AssertionError", "AttributeError", "IndexError", "KeyError", "LookupError", "NameError"),
+        *("NotImplementedError", "OverflowError", "RecursionError", "StopIteration", "TypeError", "UnboundLocalError"),
+        *("UnicodeDecodeError", "UnicodeEncodeError", "ValueError", "ZeroDivisionError"),
+    }
+)
+"""What Python raises for the code itself; an OSError, or a class of one's own, is about something else."""
+_RAISED = re.compile(r"[^\n]{0,200}\n\s{1,40}raise\b")
+"""Behind a frame's place: its line of source raises by itself."""
 _ENDING = 40
 _PYTHONS_CODE = 1
 
@@ -64,16 +74,21 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _is_the_reason(raised: ExceptionInfo, attempt: Evidence) -> bool:
-    """Not where it only tells of another program; nor in a pasted log where a library raised it, or nobody is shown.
+    """Not where it only tells of another program; in a pasted log only where the user's own code made a plain mistake.
 
-    Libraries raise for what they were given and what they run on: the reason may have a name that a person knows.
+    Libraries raise for what they were given and what they run on, and torch's operators raise RuntimeError below the
+    line that called them: the reason may have a name that a person knows.
     """
     if tells_of_a_program(raised):
         return False
     if not attempt.logs_only:
         return True
-    frames = _FRAME.findall(raised.traceback)
-    return bool(frames) and not is_library(frames[-1])
+    frames = list(_FRAME.finditer(raised.traceback))
+    if not frames or is_library(frames[-1][1]) or len(chain(raised)) > 1:
+        return False
+    return raised.type in _MISTAKES or (
+        raised.type == "RuntimeError" and _RAISED.match(raised.traceback, frames[-1].end()) is not None
+    )
 
 
 def _cut_off(death: Death) -> Finding | None:

@@ -1,0 +1,49 @@
+"""How sure one may be of what a pasted log shows, where nobody watched the ranks. Pure.
+
+What ended a live rank is known from its own stamps and exit code. A text shows what people have kept of it, and several
+programs may have written it: an answer that holds for the words can still be no answer to why the job ended. On posted
+logs that no rule had seen, every fourth certain answer was wrong where the text showed another cause too, and one in a
+hundred where it did not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ddp_run.evidence import traceback_text
+from ddp_run.evidence.pasted import raised
+from ddp_run.evidence.pasted.spoken_text import Log
+from ddp_run.judge.catalogue import GENERAL, follows_another, rule_named
+from ddp_run.judge.text_signs import TextSign, found_in, went_on_after
+from ddp_run.judge.verdict import Rule, Verdict
+from ddp_run.record.events import ExceptionInfo
+
+
+def as_sure_as_the_text(verdict: Verdict, logs: Sequence[Log]) -> Verdict:
+    """Likely in place of certain where the text shows another cause, or that somebody went on after a line."""
+    rule = rule_named(verdict.cause) if verdict.cause is not None else None
+    if verdict.confidence != "certain" or rule is None:
+        return verdict
+    first = verdict.first_failure
+    exception = first.exception if first is not None else None
+    doubtful = any(_speaks_of_another(sign, rule, exception) for sign in found_in(logs))
+    told = max((quote.line or 0 for quote in verdict.evidence), default=0)
+    if not doubtful and exception is None and (first is None or first.exit_code is None) and told:
+        doubtful = went_on_after(logs, told)  # nobody else tells of an end
+    return replace(verdict, confidence="likely") if doubtful else verdict
+
+
+def _speaks_of_another(sign: TextSign, rule: Rule, exception: ExceptionInfo | None) -> bool:
+    """Whether it is of another cause, or of another program's failure; not where it only follows a failure."""
+    other = sign.finding.rule
+    if other.consequence or other.name == rule.name or other.name in rule.supersedes:
+        return False
+    return other.name not in GENERAL or _is_another(sign.exception, exception)
+
+
+def _is_another(one: ExceptionInfo | None, of: ExceptionInfo | None) -> bool:
+    """Whether it is an exception that the other neither is nor came of."""
+    if one is None or of is None or raised.starts_a_launcher(one) or follows_another(one):
+        return False
+    return all(one.type != each.type for each in traceback_text.chain(of))
