@@ -54,6 +54,8 @@ _OTHER_SPEAKER = re.compile(
     r"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
     r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: )"
 )
+_NPUS = re.compile(r"\[ERROR\] \S{1,40} \(PID:\d{1,9}, Device:-?\d{1,9}, RankID:-?\d{1,9}\) ERR\d{5} ")
+"""A line of the messages of torch_npu's exceptions (torch_npu/csrc/core/npu/NPUException.cpp)."""
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/(?:rank|training)/")
 _OF_RAYS_WORKER = re.compile(r"\bray::\S{1,200} \(pid=\d{1,9}, ip=[^\n]{1,600}\)\s{0,9}$")
 """What Ray puts before the frames of an exception that a worker sent to the driver."""
@@ -244,7 +246,7 @@ def _traceback(lines: Sequence[str], start: int, header: re.Match[str]) -> Print
     said = _EXCEPTION.match(shown) if shown is not None else None
     if said is None or not frames:
         return None
-    message, end = _message(lines, index, prefix, said["message"] or "")
+    message, end = _message(lines, index, prefix, said["message"])
     if header["group"]:
         end = _end_of_group(lines, end, prefix)
     worker, end = _worker_frames(lines, index, end, prefix)
@@ -298,7 +300,7 @@ def _below_box(lines: Sequence[str], start: int, index: int, prefix: Prefix, fra
     said = _EXCEPTION.match(shown.rstrip()) if shown is not None else None
     if said is None or not frames:
         return None
-    message, end = _message(lines, index, prefix, said["message"] or "")
+    message, end = _message(lines, index, prefix, said["message"])
     frame = _user_frame(frames)
     text = [f'  File "{each.file}", line {each.line}, in {each.function}' for each in frames]
     body = "\n".join(["Traceback (most recent call last):", *text, f"{said['type']}: {message}"])
@@ -334,13 +336,19 @@ def _frames(lines: Sequence[str], index: int, prefix: Prefix) -> tuple[list[_Fra
     return frames, index
 
 
-def _message(lines: Sequence[str], index: int, prefix: Prefix, first: str) -> tuple[str, int]:
-    """The message and the index after it: Python marks no end, so a blank line or another speaker ends it."""
-    message = [first]
+def _message(lines: Sequence[str], index: int, prefix: Prefix, first: str | None) -> tuple[str, int]:
+    """The message and the index after it: Python marks no end, so a blank line or another speaker ends it.
+
+    Not a blank line behind a colon: what that announces stands below it. `first` is null where the type stands alone.
+    """
+    message = [first or ""]
     end = index + 1
     most = _WORKERS_LINES if _OF_RAYS_WORKER.search(first) else _MESSAGE_LINES
     for position in range(end, min(len(lines), index + most)):
         text = prefix.strip(lines[position])
+        if text == "" and _announces(":" if first == "" and not any(message) else message[-1], lines, position):
+            message.append(text)
+            continue
         if text is None or not text.strip() or _HEADER.search(text) or _ends_message(text):
             break
         if _goes_on(text, [prefix.strip(line) for line in lines[position + 1 : position + 3]]):
@@ -348,6 +356,12 @@ def _message(lines: Sequence[str], index: int, prefix: Prefix, first: str) -> tu
         message.append(text)
         end = position + 1
     return "\n".join(message).strip(), end
+
+
+def _announces(before: str, lines: Sequence[str], blank: int) -> bool:
+    """Whether what stands behind a blank line belongs to what stands before it: a colon says so, or one behind code."""
+    quoted = before.startswith("  ") and blank + 1 < len(lines) and lines[blank + 1].rstrip().endswith(":")
+    return before.rstrip().endswith(":") or quoted
 
 
 def _goes_on(text: str, following: Sequence[str | None]) -> bool:
@@ -359,7 +373,9 @@ def _goes_on(text: str, following: Sequence[str | None]) -> bool:
 
 
 def _ends_message(text: str) -> bool:
-    return _OTHER_SPEAKER.match(text) is not None or _BARE_FRAME.search(text) is not None
+    if _OTHER_SPEAKER.match(text) is not None:
+        return _NPUS.match(text) is None
+    return _BARE_FRAME.search(text) is not None or _CHAIN.match(text) is not None
 
 
 def _worker_frames(lines: Sequence[str], index: int, end: int, prefix: Prefix) -> tuple[list[_Frame], int]:
