@@ -24,6 +24,7 @@ import re
 from collections.abc import Iterable
 
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge import version_text
 from ddp_run.judge.package_text import wrong_version
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, said_last
 from ddp_run.judge.start_text import VERSIONS
@@ -204,6 +205,7 @@ _SAID: tuple[Sign, ...] = (
         ),
         frozenset({"AttributeError"}),
     ),
+    *version_text.SIGNS,
 )
 SIGNS = (*_SAID, *VERSIONS)
 _OLDER = (
@@ -316,7 +318,7 @@ def _sure(hit: Hit) -> Confidence:
         "numpy.core.multiarray failed to import",
         "Numpy is not available",
     )
-    return "likely" if hit.sign.words in guessed else hit.confidence
+    return "likely" if hit.sign.words in guessed or hit.sign in version_text.PARTS_MISSING else hit.confidence
 
 
 def _cause(death: Death, hit: Hit) -> str:

@@ -1,0 +1,67 @@
+"""How programs say that versions do not fit each other: general phrases, and those of widely used libraries. Pure.
+
+Only of exceptions: as a warning, the same words are said in runs that go well.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddp_run.judge.signs import Sign
+
+_RAISED = frozenset(
+    {
+        *("ImportError", "RuntimeError", "AssertionError", "ValueError", "OSError", "NotImplementedError"),
+        *("VersionError", "Fail", "InternalError"),
+    }
+)
+_WHOSE = (
+    r"package|[Ll]ibrary|[Rr]untime|CUDA|cuDNN|ROCm|HIP|CANN|ABI|NumPy|[Pp]y[Tt]orch|[Tt]orch|[Tt]ransformers|[Pp]ython"
+)
+
+PARTS_MISSING = (
+    Sign(
+        "with arguments from the 'CUDA' backend",
+        re.compile(r"Could not run '(?!aten::|prims::)\w{1,60}::[\w.]{1,100}' with arguments from the 'CUDA' backend"),
+        _RAISED,
+    ),
+    Sign("implementation for device cuda", re.compile(r"\w{1,60}: implementation for device cuda:\d{1,4} not found")),
+    Sign("No such operator ", re.compile(r"No such operator (?!aten::|prim)\w{1,60}::\w{1,100}"), _RAISED),
+    Sign("CUDA Setup failed despite GPU being available", types=_RAISED),  # bitsandbytes
+)
+"""A package has no code for the GPU: built for CPUs, or not loaded as it does not fit the installed torch."""
+SIGNS: tuple[Sign, ...] = (
+    *(
+        # not the driver's `Driver/library version mismatch`
+        Sign(words, re.compile(rf"(?<![/\w])(?:{_WHOSE}) {said}"), _RAISED)
+        for words, said in (
+            ("ersion mismatch", "version mismatch"),
+            ("ersion incompatibility", "version incompatibility"),
+            ("VERSION MISMATCH", "VERSION MISMATCH"),
+        )
+    ),
+    Sign("but source was compiled with", types=_RAISED),  # TensorFlow, of cuDNN
+    Sign(
+        "incompatible with", re.compile(r"\bversion [\w.+]{1,40} is [^\n]{0,40}?incompatible with (?=\w)"), _RAISED
+    ),  # jaxlib, and below
+    Sign("but this version of ", re.compile(r"but this version of \w{1,40} requires version"), _RAISED),
+    Sign(
+        "not compatible with the installed", re.compile(r"version \S{1,40} is[^\n]{0,60} not compatible with the inst")
+    ),
+    Sign("needs NumPy ", re.compile(r"needs NumPy [\d.]{1,9} or (?:less|greater)"), _RAISED),  # numba
+    Sign("Gencode/Runtime versions", types=_RAISED),  # protobuf
+    Sign("max supported IR version", types=_RAISED),  # ONNX Runtime
+    Sign("upported on Python 3.", re.compile(r"not supported on Python 3\.\d{1,3}\b"), _RAISED),  # torch.compile
+    Sign("required version by CUDA", re.compile(r"(?:max|min)imum required version by CUDA [\d.]{1,9}"), _RAISED),
+    Sign(
+        "of Cuda that does", re.compile(r"a version of Cuda that does\s+not match the version used to"), _RAISED
+    ),  # apex
+    Sign("is used but incompatible", re.compile(r"\w{1,60}==\S{1,40} is used but incompatible"), _RAISED),  # OpenMMLab
+    Sign("upported on CUDA ", re.compile(r"only supported on CUDA [\d.]{2,6} and (?:above|newer|later)"), _RAISED),
+    Sign(
+        "but found version ",
+        re.compile(r"requires? [^\n]{1,100}?[<>=!~]=? ?\d[^\n]{0,60}? but found version [\w.+]{1,30}"),
+        _RAISED,
+    ),
+    *PARTS_MISSING,
+)
