@@ -343,7 +343,7 @@ def _message(lines: Sequence[str], index: int, prefix: Prefix, first: str | None
     """
     message = [first or ""]
     end = index + 1
-    most = _WORKERS_LINES if _OF_RAYS_WORKER.search(first) else _MESSAGE_LINES
+    most = _WORKERS_LINES if _OF_RAYS_WORKER.search(message[0]) else _MESSAGE_LINES
     for position in range(end, min(len(lines), index + most)):
         text = prefix.strip(lines[position])
         if text == "" and _announces(":" if first == "" and not any(message) else message[-1], lines, position):

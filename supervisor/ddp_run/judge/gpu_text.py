@@ -31,6 +31,25 @@ _PROGRAMS_NO_GPU = re.compile(
 """What programs say of the same."""
 
 
+def errors_named(runtime: str, driver: str) -> tuple[Sign, ...]:
+    """Signs for errors by their names, as libraries print them: `cudaErrorX`, `hipErrorX`, `CUDA_ERROR_X`.
+
+    Both are alternatives of a pattern. Source: driver_types.h and cuda.h of CUDA 13, hip_runtime_api.h of ROCm 7.
+    """
+    said = rf"Error(?:{runtime})"
+    told = r"\b(?=: ?\w| \((?:\d|error code)| [a-z]{2}|['.,]?\s*$)"  # as source code shows a name, it says nothing
+    return (
+        *(
+            Sign(
+                f"{maker}Error",
+                re.compile(rf"(?<!case )\b{maker}{said}{told}|code=\d{{1,4}}\( ?{maker}{said} ?\)", re.MULTILINE),
+            )
+            for maker in ("cuda", "hip")
+        ),
+        Sign("CUDA_ERROR_", re.compile(rf"\bCUDA_ERROR_(?:{driver})\b")),
+    )
+
+
 def ended_by_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:
     """The sign in the exception that ended the rank; without one in its last words.
 

@@ -18,7 +18,8 @@ ERRORS = (
     Sign("NCCL error: "),
     Sign("NCCL Error ", re.compile(r"NCCL Error \d+: ")),
     Sign(" failed: unhandled ", re.compile(r"\bnccl\w{1,60} failed: unhandled ")),  # Horovod
-    Sign("NCCL operation ", re.compile(r"NCCL operation \S{1,200} failed: ")),  # XLA
+    Sign("NCCL operation ", re.compile(r"NCCL operation \w{1,60}\([^\n]{0,300}?\) failed: ")),  # XLA
+    Sign("NCCL_ERROR_", re.compile(r"NCCL_ERROR_(?:UNHANDLED|SYSTEM|INTERNAL|INVALID)_\w{1,20}: ")),  # CuPy
     Sign("ncclInternalError: "),
     Sign("ncclInvalidUsage: "),
     Sign("ncclInvalidArgument: "),
@@ -40,7 +41,8 @@ _PHRASES = {
     "remote process exited": "ncclRemoteError",
 }
 _PHRASE = re.compile(
-    r"(?:NCCL (?:error in: [^,]{0,300},|error:|Error \d+:|operation \S{1,200} failed:)|\bnccl\w{1,60} failed:)"
+    r"(?:NCCL(?: error in: [^,]{0,300},| error:| Error \d+:| operation [^\n]{0,300}?\) failed:|_ERROR_\w{1,40}:)"
+    r"|\bnccl\w{1,60} failed:)"
     r" *(?P<phrase>" + "|".join(_PHRASES) + r")",
     re.IGNORECASE,
 )

@@ -53,7 +53,7 @@ _COMMAND = Sign(
     "returned non-zero exit status",
     re.compile(
         r"Command '\[?'?(?P<command>(?:[^', ]*/)?(?:[\w\-]+-)?"
-        r"(?:ninja|nvcc|g?cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ptxas)(?:-[\w.]+)?)(?=[', ])"
+        r"(?:ninja|make(?=', '-C')|cmake|nvcc|g?cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ptxas)(?:-[\w.]+)?)(?=[', ])"
     ),
     frozenset({"CalledProcessError"}),
 )
@@ -65,11 +65,45 @@ _NOT_BUILT = Sign(
 _IN_SOURCE = Sign(
     "error: ",
     re.compile(
-        r"(?:\.(?:cuh?|cpp|cc|cxx|[ch]|hpp|inl)|/include/[^\s:(]{1,200})[:(]\d{1,9}[:)](?:\d{1,9}:)?"
+        r"(?:\.(?:cuh?|cpp|cc|cxx|[ch]|hpp|inl)|/include/[^\s:(]{1,200})[:(]\d{1,9}[:)]:?(?:\d{1,9}:)?"
         r" (?:fatal )?error: (?!\(-\d)[^\n]{0,100}"
     ),
 )
 """What gcc, clang and nvcc say of a line of C++ or CUDA; OpenCV's own has a number: `error: (-215:Assertion…`."""
+_SETUPS = Sign(
+    "error: command '",
+    re.compile(
+        r"error: command '(?P<command>(?:[^'\n]{0,200}[/\-])?"
+        r"(?:nvcc|gcc|cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ninja|cmake))(?:-[\w.]{1,9})?' failed"
+    ),
+)
+"""What setuptools says of a compiler."""
+_NO_TOOLKIT = (
+    Sign("CUDA was not found on the system, please set the CUDA_HOME"),
+    Sign(
+        "_HOME environment variable is not set", re.compile(r"(?:ROCM|SYCL|CUDA)_HOME environment variable is not set")
+    ),
+    Sign("SYCL runtime is not dected"),
+    Sign("Unknown CUDA arch (", re.compile(r"Unknown CUDA arch \([^)\n]{1,40}\) or GPU not supported")),
+    Sign("No CMAKE_CUDA_COMPILER could be found"),
+    Sign("libdevice not found at "),  # XLA, and TensorFlow
+)
+_OTHERS = (
+    Sign("RTC_ERROR_COMPILATION"),
+    Sign("NVVM_ERROR_COMPILATION"),
+    Sign("fatal   : ", re.compile(r"ptxas[^\n]{0,100} fatal   : [^\n]{0,100}")),
+    Sign("ptxas` failed with error code"),
+    Sign("ptxas exited with non-zero"),
+    Sign("NVCC compilation failed"),
+    Sign("a PTX JIT compilation failed"),
+    Sign("PTX JIT compiler library not found"),
+    Sign("raph compile failed", re.compile(r"Graph compile failed\. ?synStatus")),  # Intel Gaudi, and below
+    Sign("syn compile failed"),
+    Sign("Mosaic failed to compile"),  # JAX's Pallas
+    Sign("Failed to compile Op ["),  # Ascend's E40021
+    Sign("LoweringException", types=frozenset({"LoweringException"})),
+    Sign("CompileException", re.compile(r"\w{1,40}CompileException"), frozenset({"CompileException"})),
+)
 _SAID = (
     _MISSING,
     _EXTENSION,
@@ -78,6 +112,9 @@ _SAID = (
     _MISMATCH,
     _TRITON,
     _COMMAND,
+    _SETUPS,
+    *_NO_TOOLKIT,
+    *_OTHERS,
     Sign("Error compiling objects for extension"),
     Sign("Ninja is required to load C++ extensions"),
     Sign("Unable to JIT load the", re.compile(r"Unable to JIT load the [^\n]{0,120}")),
@@ -92,7 +129,6 @@ _SAID = (
     _IN_SOURCE,
     Sign("nvcc fatal"),
     Sign("nvrtc: error", re.compile(r"nvrtc: error[^\n]{0,100}")),
-    Sign("HIPRTC_ERROR_COMPILATION"),
     Sign("PassManager::run failed"),  # Triton's, of MLIR
     Sign("PTXASError", types=frozenset({"PTXASError"})),
     Sign("CompilationError", re.compile(r"triton\S{0,100}CompilationError"), frozenset({"CompilationError"})),
@@ -140,7 +176,9 @@ def _what(hit: Hit) -> str:
         return "cannot compile for its GPU: no working Triton installed"
     if hit.sign is _NOT_BUILT:
         return "cannot load an extension built at run time: the build failed, here or on another rank"
-    if hit.sign is _COMMAND:
+    if hit.sign in _NO_TOOLKIT:
+        return f"cannot compile for its GPU: {hit.text[:120]}"
+    if hit.sign in (_COMMAND, _SETUPS):
         return f"could not compile: {(hit['command'] or '').rpartition('/')[2]} failed"
     if hit.exception is not None:
         said = [line.strip() for line in hit.exception.message.splitlines() if line.strip()]
@@ -165,7 +203,7 @@ def _advice(hit: Hit, error: Quote | None) -> tuple[str, ...]:
         return ("sudo apt-get install -y build-essential   # or export CC=/path/to/gcc",)
     if "Python.h" in said:
         return ("sudo apt-get install -y python3-dev   # Python.h",)
-    if hit.sign in (_HOME, _VERSION) or "nvcc" in said:
+    if hit.sign in (_HOME, _VERSION, *_NO_TOOLKIT) or "nvcc" in said:
         return (
             'nvcc --version; python -c "import torch; print(torch.version.cuda)"   # must be the same CUDA version',
             "export CUDA_HOME=/usr/local/cuda   # the folder with bin/nvcc of that version",

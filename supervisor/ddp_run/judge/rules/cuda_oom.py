@@ -5,7 +5,8 @@ The rank tried to allocate more GPU memory than was free.
 ## How to recognise it
 `torch.OutOfMemoryError` (in older releases `torch.cuda.OutOfMemoryError`, `RuntimeError`) with `CUDA out of memory.
 Tried to allocate …`, `HIP out of memory`, `XPU out of memory`; `CUDA error: out of memory` from the runtime itself;
-`CUBLAS_STATUS_ALLOC_FAILED`; NCCL's `Cuda failure 'out of memory'`; `UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY`. Host memory
+`CUBLAS_STATUS_ALLOC_FAILED`; NCCL's `Cuda failure 'out of memory'`; `UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY`; XLA's
+`RESOURCE_EXHAUSTED: Out of memory …`; Ascend's `NPU out of memory`, `EL0004`. Host memory
 is a different cause ([host-oom](host-oom.md)): `DefaultCPUAllocator`, `MemoryError` or just `Killed`.
 
 The message has the numbers you need: the requested size, the GPU's total and free memory, what torch uses, and what
@@ -31,8 +32,9 @@ import re
 from dataclasses import dataclass, replace
 
 from ddp_run.evidence.model import CleanExit, Death, Evidence, Quote
+from ddp_run.judge.gpu_oom_text import GPUS_OR_NOT, IN_ASSERTION, IN_NCCL, SIGNS, SIZE
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, vendor
-from ddp_run.judge.signs import Hit, Sign
+from ddp_run.judge.signs import Hit
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.record.events import Rank
 from ddp_run.record.resources import Gpu, GpuHolder
@@ -56,98 +58,23 @@ RULE = Rule(
         "cuda-unavailable",
     ),
 )
-_SIZE = r"\d{1,20}(?:\.\d{1,20})? (?:bytes|[KMGT]iB)"
-_ASKED = re.compile(rf"(?:(?:CUDA|HIP|XPU|NPU) o|\bO)ut of memory\. Tried to allocate (?P<asked>{_SIZE})?")
 _GPU = re.compile(r"GPU (?P<gpu>\d{1,9})(?: has|;)")
-_TOTAL = re.compile(rf"total capac?i?ty of (?P<new>{_SIZE})|; (?P<old>{_SIZE}) total capacity")
-_FREE = re.compile(rf"of which (?P<new>{_SIZE}) is free|; (?P<old>{_SIZE}) free")
-_OWN = re.compile(rf"this process has (?P<new>{_SIZE}) memory in use")
-_OTHER = re.compile(rf"Process (?P<pid>\d{{1,9}}) has (?P<size>{_SIZE}) memory in use")
-_USED = re.compile(rf"Of the allocated memory (?P<new>{_SIZE}) is allocated by PyTorch|; (?P<old>{_SIZE}) already")
-_IDLE = re.compile(rf"and (?P<new>{_SIZE}) is reserved by PyTorch but unallocated")
-_ALLOWED = re.compile(rf"(?P<new>{_SIZE}) allowed;")
-_RESERVED = re.compile(rf"; (?P<old>{_SIZE}) (?:reserved in total|cached)")
+_TOTAL = re.compile(rf"total capac?i?ty of (?P<new>{SIZE})|; (?P<old>{SIZE}) total capacity")
+_FREE = re.compile(rf"of which (?P<new>{SIZE}) is free|; (?P<old>{SIZE}) free")
+_OWN = re.compile(rf"this process has (?P<new>{SIZE}) memory in use")
+_OTHER = re.compile(rf"Process (?P<pid>\d{{1,9}}) has (?P<size>{SIZE}) memory in use")
+_USED = re.compile(rf"Of the allocated memory (?P<new>{SIZE}) is allocated by PyTorch|; (?P<old>{SIZE}) already")
+_IDLE = re.compile(rf"and (?P<new>{SIZE}) is reserved by PyTorch but unallocated")
+_ALLOWED = re.compile(rf"(?P<new>{SIZE}) allowed;")
+_RESERVED = re.compile(rf"; (?P<old>{SIZE}) (?:reserved in total|cached)")
 _FRESH_S = 2.0
 """Most between a rank's failure and a look at its GPU that shows what was free then."""
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
-_IN_NCCL = (
-    Sign("'out of memory'", re.compile(r"(?:Cuda|HIP|Hip) failure (?:\d+ )?'out of memory'")),
-    Sign("Failed to CUDA calloc"),
-)
-_SERVERS = (
-    Sign("No available memory for the cache blocks"),  # vLLM
-    Sign("KV cache is needed, which is larger than the available KV cache"),
-    Sign("larger than the maximum number of tokens that can be stored in KV cache"),
-    Sign("not enough GPU memory available to serve even a single token"),
-    Sign("exceeds available Mamba cache blocks"),
-    Sign("CUDA out of memory occurred when warming up"),
-    Sign(
-        "less than desired GPU memory utilization",
-        re.compile(r"Free memory on device[^\n]{0,120} on startup is less than desired GPU memory utilization"),
-    ),
-    Sign("Not enough memory. Please try to increase --mem-fraction-static"),  # SGLang
-    Sign("out of memory. Try to lower your batch size", re.compile(r"(?:Decode|Prefill) out of memory\. Try to lower")),
-    Sign(
-        "Not enough memory to handle ", re.compile(r"Not enough memory to handle (?:\d{1,9} prefill|`max_total_)")
-    ),  # TGI
-    Sign("No enough gpu memory for"),  # lmdeploy
-    Sign(
-        "CUDA runtime error", re.compile(r"CUDA runtime error(?: in [^\n]{1,200}?\))?: out of memory")
-    ),  # TensorRT-LLM
-    Sign("Error Code 2: OutOfMemory"),
-)
-"""Servers count what their cache for requests needs before they allocate it."""
-_XLA = (
-    Sign(
-        "RESOURCE_EXHAUSTED: ",
-        re.compile(
-            r"RESOURCE_EXHAUSTED: (?:[^\n]{0,200}?Ran out of memory in memory space hbm"
-            r"|Error (?:allocating device buffer|loading program): Attempting to|Failed to allocate request for "
-            r"|Out of memory while trying to allocate (?P<asked>\d{1,20} bytes))"
-        ),
-    ),
-    Sign("OOM when allocating tensor with shape", re.compile(r"OOM when allocating tensor[^\n]{1,200}device:GPU:")),
-)
-"""XLA's device allocators (JAX, torch_xla) and TensorFlow's."""
-SIGNS = (
-    Sign("CUDA out of memory", _ASKED),
-    Sign("HIP out of memory", _ASKED),
-    Sign("XPU out of memory", _ASKED),
-    Sign("Out of memory. Tried to allocate", _ASKED),
-    Sign("rror: out of memory", re.compile(r"(?:CUDA|HIP|CUDA driver) [Ee]rror: out of memory")),
-    Sign("Error 2: out of memory"),
-    Sign("CUDA allocation failed"),  # DALI
-    Sign("cuda runtime error (2)"),
-    Sign(
-        "would exceed allowed memory. (out of memory)",
-        re.compile(
-            rf"would exceed allowed memory\. \(out of memory\)(?:[\s\S]{{0,200}}?Requested\s*: (?P<asked>{_SIZE}))?"
-        ),
-    ),
-    Sign("[CUDA]: out of memory", re.compile(r"Triton Error \[CUDA\]: out of memory")),
-    Sign("CUBLAS_STATUS_ALLOC_FAILED"),
-    *_SERVERS,
-    *_XLA,
-    Sign("NPU out of memory"),
-    Sign("cudaErrorMemoryAllocation"),
-    Sign("ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
-    Sign("CUDNN_STATUS_ALLOC_FAILED"),
-    Sign("CUSOLVER_STATUS_ALLOC_FAILED"),
-    Sign("HIPBLAS_STATUS_ALLOC_FAILED"),
-    Sign("CUDA_ERROR_OUT_OF_MEMORY"),
-    Sign("UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
-    Sign("PI_ERROR_OUT_OF_RESOURCES"),
-    Sign("UR_RESULT_ERROR_OUT_OF_RESOURCES"),
-    Sign("DEVMEM Allocation failed", re.compile(r"MODULE:(?:PT_)?DEVMEM Allocation failed")),  # Intel Gaudi's
-    *_IN_NCCL,
-    Sign("OutOfMemoryError", re.compile(r"(?<!ray\.exceptions\.)OutOfMemoryError"), frozenset({"OutOfMemoryError"})),
-)
-
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """An allocation on a GPU that was refused and ended the rank."""
-    hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, _IN_NCCL)
+    hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, IN_NCCL)
     if hit is None:
         return None
     if _is_pinned(death):
@@ -157,9 +84,12 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     cause = f"{death.who} ran out of GPU memory"
     cause += f" allocating {hit['asked']}" if hit["asked"] else ""
     cause += f" on GPU {scene.memory.gpu}" if scene.memory.gpu else ""
-    cause += " for NCCL's buffers" if hit.sign in _IN_NCCL else _phase(death)
+    cause += " for NCCL's buffers" if hit.sign in IN_NCCL else _phase(death)
     cause += f": {scene.counted}" if scene.counted else ""
-    return hit.finding(RULE, death, cause, _advice(scene, hit, death), retry=scene.retry, also=scene.quotes)
+    sure = "likely" if hit.sign in (*GPUS_OR_NOT, IN_ASSERTION) else hit.confidence
+    return hit.finding(
+        RULE, death, cause, _advice(scene, hit, death), confidence=sure, retry=scene.retry, also=scene.quotes
+    )
 
 
 class _Memory:

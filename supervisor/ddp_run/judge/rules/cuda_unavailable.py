@@ -10,9 +10,10 @@ CUDA-capable device is detected`, `No HIP GPUs are available`, `No XPU devices a
 Loaded`; a CPU build also says `module 'torch._C' has no attribute '_cuda_setDevice'`, `Tried to instantiate dummy base
 class Event` and `torch.cuda.Stream requires CUDA support`; without a driver, the loader reports `libcuda.so.1: cannot
 open shared object file` and Triton `0 active drivers`; a container's start fails with `could not select device driver
-"" with capabilities: [[gpu]]` or `nvidia-container-cli: initialization error`. A driver that is installed but too old
-is [driver-mismatch](driver-mismatch.md); a GPU index that is too high is [invalid-device](invalid-device.md); error 802
-is [fabric-manager](fabric-manager.md).
+"" with capabilities: [[gpu]]` or `nvidia-container-cli: initialization error`. Other packages: `Not compiled with GPU
+support`, `Unable to initialize backend 'cuda'` (JAX), `cudaErrorNoDevice`. A driver that is installed but too old is
+[driver-mismatch](driver-mismatch.md); a GPU index that is too high is [invalid-device](invalid-device.md); error 802 is
+[fabric-manager](fabric-manager.md).
 ## What to do
 - `nvidia-smi` (`rocm-smi`, `xpu-smi discovery`) on that host: does the driver see the GPUs?
 - `python -c "import torch; print(torch.__version__, torch.version.cuda, torch.version.hip)"`: a version without CUDA is
@@ -28,7 +29,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.gpu_text import ended_by_gpu, vendor
+from ddp_run.judge.gpu_text import ended_by_gpu, errors_named, vendor
 from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
@@ -42,6 +43,7 @@ RULE = Rule(
     supersedes=("nccl-init", "native-abort", "import-error", "version-mismatch", "compile-failure"),
 )
 _RAISED = frozenset({"RuntimeError", "AssertionError", "ValueError", "OSError", "MisconfigurationException"})
+_OF_LIBRARIES = frozenset({*_RAISED, "NotImplementedError", "XGBoostError", "LightGBMError", "DGLError", "error"})
 _COUNT = re.compile(
     r"Unexpected error from (?:cuda|hip)GetDeviceCount\(\)[\s\S]{0,400}?Error (?!(?:2|46|802|803|804|80[5-9]|810):)"
     r"(?P<number>\d+): (?P<text>[^\n(]+)"
@@ -75,6 +77,26 @@ _NO_KERNELS = Sign(
 _BUILT_WITHOUT = (_NO_PART, _NO_NAME, _DUMMY)
 _LIBRARY = (Sign("libcuda.so.1: cannot open shared object file"), Sign("libcuda.so cannot found"))
 """The driver's own library, which no package brings: loaders, and Triton."""
+_LIBRARIES = (
+    Sign(
+        "ot compiled with ",  # pytorch3d, torch_scatter, Detectron2, XGBoost, OpenCV, xFormers and others
+        re.compile(r"\b[Nn]ot compiled with (?P<lacks>CUDA|GPU|HIP|ROCm|XPU)\b"),
+        _OF_LIBRARIES,
+    ),
+    Sign("ot built with ", re.compile(r"\b[Nn]ot built with (?P<lacks>CUDA|GPU|HIP|ROCm|XPU) support"), _OF_LIBRARIES),
+    Sign("ithout CUDA support", re.compile(r"(?:compiled|built) without (?P<lacks>CUDA) support"), _OF_LIBRARIES),
+    Sign("'t build with ", re.compile(r"wasn't build with (?P<lacks>CUDA) support"), _OF_LIBRARIES),
+    Sign("is not enabled. Please install the ", re.compile(r"Device API (?P<lacks>cuda) is not enabled")),  # DGL
+    Sign("in CPU-only version of", types=_OF_LIBRARIES),  # bitsandbytes
+    Sign(
+        "not linked with support for", re.compile(r"PyTorch is not linked with support for (?P<lacks>\w{1,20}) devices")
+    ),
+)
+"""What packages say that were built for CPUs only."""
+_JAX = Sign(
+    "Unable to initialize backend '", re.compile(r"Unable to initialize backend '(?:cuda|gpu|rocm|tpu)'"), _RAISED
+)
+"""Whatever the reason; where it is another cause's, that supersedes this one."""
 _NONE = Sign("'NoneType' object has no attribute '", types=frozenset({"AttributeError"}))
 _ASKED_FOR_ONE = re.compile(r"current_accelerator\([^)\n]{0,200}\)\.\w{1,60}\s{0,9}$", re.MULTILINE)
 _AGENTS = Sign("ValueError: Cuda is not available.")
@@ -108,6 +130,26 @@ SIGNS = (
     Sign("doesn't have XCCL built in", re.compile(r"Distributed package doesn't have XCCL built in")),
     Sign("GetDeviceCount()", _COUNT),
     Sign("no CUDA-capable device is detected"),
+    *errors_named("NoDevice|StubLibrary", "NO_DEVICE|STUB_LIBRARY"),
+    Sign("CUDA driver is a stub library"),
+    Sign("Call to cuInit results in"),  # numba, and below
+    Sign("CUDA driver library cannot be found"),
+    Sign(
+        "no supported devices found for platform ", re.compile(r"no supported devices found for platform (?:CUDA|ROCM)")
+    ),
+    Sign("no platforms that are instances of", re.compile(r"no platforms that are instances of \w{1,20} are present")),
+    _JAX,
+    Sign("Please make sure torch can access a CUDA device"),
+    Sign("None of the available devices `available_devices"),  # transformers, for bitsandbytes
+    Sign("The MPS backend is supported on MacOS"),
+    Sign("No device of requested type available"),  # SYCL's, and below
+    Sign("_DEVICE_NOT_FOUND", re.compile(r"(?:PI|UR_RESULT)_ERROR_DEVICE_NOT_FOUND")),
+    Sign("[Device not found]", re.compile(r"synStatus ?=? ?\d{1,3} \[Device not found\]")),  # Gaudi's
+    Sign("Could not initialize Tensile host: No devices found"),  # rocBLAS
+    Sign("couldn't communicate with the NVIDIA driver"),  # nvidia-smi, and below
+    Sign("Failed to initialize NVML: Unknown Error"),
+    Sign("driver is not loaded", re.compile(r"nvml[^\n]{0,60}driver is not loaded")),
+    *_LIBRARIES,
     Sign("no ROCm-capable device is detected"),
     Sign("CUDA driver initialization failed, you might not have"),
     Sign("CUDA unknown error - this may be due to an incorrectly set up environment"),
@@ -156,7 +198,7 @@ _REQUIRED = (
     Sign(
         "CUDA",
         re.compile(
-            r"\bCUDA (?:is )?(?:required|needed)\b(?! to be)|\bCUDA was not found"
+            r"\bCUDA (?:is )?(?:required|needed)\b(?! to be)|\bCUDA was not found(?! on the system, please set)"
             r"|\brequires? (?:a )?CUDA(?: GPUs?)?(?:\.$|[.!;]\s|$)"
         ),
     ),
@@ -179,7 +221,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     name = {"HIP": "AMD GPU", "XPU": "Intel GPU"}.get(vendor(hit.match[0]), "GPU")
     cause = f"{death.who} has no usable {name}: {why}{death.where}"
     sure: Confidence = (
-        "likely" if hit.sign in (*_DEMANDED, *_REQUIRED, _NO_KERNELS, _NO_NAME, _NONE) else hit.confidence
+        "likely"
+        if hit.sign in (*_DEMANDED, *_REQUIRED, _NO_KERNELS, _NO_NAME, _NONE, _JAX) or "No operator found" in said
+        else hit.confidence
     )
     return hit.finding(RULE, death, cause, _advice(why, vendor(said)), confidence=sure)
 
@@ -217,6 +261,8 @@ def _why(hit: Hit) -> str:
         part = (hit["part"] or "").lower()
         missing = "XPU" if part.startswith(("_xpu", "_xccl")) else "NCCL" if part.startswith("_nccl") else "CUDA"
         return f"this torch is built without {missing}"
+    if hit.sign in _LIBRARIES:
+        return f"a package is built without {hit['lacks'] or 'CUDA'}"
     if hit.sign in _LIBRARY:
         return "the NVIDIA driver library (libcuda.so.1) was not found"
     if words.startswith(("not compiled", "compiled without", "doesn't have")):

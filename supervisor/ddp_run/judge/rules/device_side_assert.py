@@ -28,7 +28,7 @@ import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
-from ddp_run.judge.gpu_text import ended_by_gpu
+from ddp_run.judge.gpu_text import ended_by_gpu, errors_named
 from ddp_run.judge.signs import Hit, Sign, quotes
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
@@ -63,7 +63,7 @@ _ROCMS = re.compile(
 _SAID = (
     Sign("device-side assert triggered"),
     Sign("CUDA device-side assertion failures were found"),
-    Sign("CUDA_ERROR_ASSERT"),
+    *errors_named("Assert", "ASSERT"),
 )
 _KERNEL = (Sign("], thread: [", _KERNELS), Sign("], local id: [", _KERNELS), Sign("Device-side assertion", _ROCMS))
 SIGNS = (*_SAID, *_KERNEL)

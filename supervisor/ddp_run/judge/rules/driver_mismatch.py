@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu
+from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu, errors_named
 from ddp_run.judge.signs import Hit, Sign
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
@@ -51,6 +51,13 @@ _NEEDS = Sign(
 )
 _IN_CONTAINER = Sign("nvml error: driver/library version mismatch")
 _OF_KERNEL = Sign("NVRM: API mismatch")
+_NEWER = (
+    Sign("API call is not supported in the installed CUDA driver"),
+    Sign(
+        "but driver supports", re.compile(r"CUDA Runtime version is [\d.]{1,20}, but driver supports [\d.]{1,20}")
+    ),  # cuDF
+)
+"""What needs a newer driver."""
 SIGNS = (
     _TOO_OLD,
     _SHORT,
@@ -62,6 +69,12 @@ SIGNS = (
     _NEEDS,
     _IN_CONTAINER,
     _OF_KERNEL,
+    *_NEWER,
+    *errors_named(
+        "InsufficientDriver|CallRequiresNewerDriver|SystemDriverMismatch|CompatNotSupportedOnDevice"
+        "|UnsupportedPtxVersion",
+        "SYSTEM_DRIVER_MISMATCH|COMPAT_NOT_SUPPORTED_ON_DEVICE|UNSUPPORTED_PTX_VERSION",
+    ),
 )
 
 _MIXED = (_LIBRARY, _NVML, _IN_CONTAINER, _OF_KERNEL)
@@ -78,7 +91,7 @@ def _why(hit: Hit) -> str:
         found = hit["found"]
         serves = f" (it supports CUDA {int(found) // 1000}.{int(found) % 1000 // 10})" if found else ""
         return f"the NVIDIA driver is older than this torch needs{serves}"
-    if hit.sign is _SHORT:
+    if hit.sign is _SHORT or hit.sign in _NEWER:
         return "the NVIDIA driver is older than this CUDA runtime needs"
     if hit.sign is _NEEDS:
         return f"the container image needs {hit['need']}, which the NVIDIA driver does not support"
@@ -88,7 +101,9 @@ def _why(hit: Hit) -> str:
         return "the CUDA driver library and the host's kernel module are incompatible (error 803)"
     if hit.sign is _FORWARD:
         return "a CUDA compatibility library is loaded that this GPU does not support (error 804)"
-    return "a kernel was compiled with a newer CUDA than the driver supports"
+    if "Ptx" in hit.match[0] or "PTX" in hit.match[0]:
+        return "a kernel was compiled with a newer CUDA than the driver supports"
+    return f"the NVIDIA driver does not fit this CUDA ({hit.match[0]})"
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ On a host with NVSwitch (HGX and DGX with A100, H100 and later) CUDA starts only
 up the switches. It is not running, has failed, or its version differs from the driver's.
 ## How to recognise it
 Error 802, `system not yet initialized`, from every CUDA program on that host, while `nvidia-smi` lists all GPUs. Torch
-may print it as a warning, and the script then fails because it "has no GPU".
+may print it as a warning, and the script then fails because it "has no GPU". NCCL's `Failed to bind NVLink SHARP (NVLS)
+Multicast memory` mostly has the same reason.
 ## What to do
 - `systemctl status nvidia-fabricmanager`, then `sudo systemctl restart nvidia-fabricmanager`.
 - Its version must match the driver's exactly: `nv-fabricmanager --version` against `cat /proc/driver/nvidia/version`.
@@ -19,7 +20,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu
+from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu, errors_named
 from ddp_run.judge.signs import Sign
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
@@ -33,9 +34,19 @@ RULE = Rule(
     host="once",
     supersedes=("cuda-unavailable", "nccl-init", "native-abort"),
 )
+_MULTICAST = (
+    Sign(
+        "NVLink SHARP (NVLS) Multicast memory",
+        re.compile(
+            r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory of size \d{1,20} : CUDA error (?!2 )\d{1,4}"
+        ),
+    ),
+)
+"""NCCL's src/transport/nvls.cc, which takes the fabric manager or the switches for the usual reason."""
 SIGNS = (
     Sign("system not yet initialized", re.compile(r"(?:\b802\b.{0,4}|[Ee]rror: |')system not yet initialized")),
-    Sign("CUDA_ERROR_SYSTEM_NOT_READY"),
+    *errors_named("SystemNotReady", "SYSTEM_NOT_READY"),
+    *_MULTICAST,
 )
 
 
@@ -46,9 +57,14 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     host = f" on {death.host}" if death.host else ""
     cause = f"{death.who} could not start CUDA: the GPU fabric{host} is not ready (error 802)"
+    if hit.sign in _MULTICAST:
+        cause = f"{death.who}: NCCL could not use the NVLink switches{host} (NVLS): most likely their fabric manager"
     advice = (
         "systemctl status nvidia-fabricmanager --no-pager; tail -n 20 /var/log/fabricmanager.log",
         "nv-fabricmanager --version; cat /proc/driver/nvidia/version   # must be the same version",
         "sudo systemctl restart nvidia-fabricmanager   # then nvidia-smi -q | grep -A3 Fabric: Completed, Success",
     )
+    if hit.sign in _MULTICAST:
+        without = "NCCL_NVLS_ENABLE=0 ddp-run …   # NCCL then goes without the switches' multicast"
+        return hit.finding(RULE, death, cause, (*advice, without), confidence="likely")
     return hit.finding(RULE, death, cause, advice)

@@ -105,6 +105,7 @@ _RAISED: tuple[Sign, ...] = (
         "> in read-only mode: No such file or directory",
         re.compile(r"unable to open file <(?P<path>[^>\n]{1,1000})> in read-only mode: No such file or directory"),
     ),
+    Sign("NO_SUCHFILE", re.compile(r"NO_SUCHFILE : Load model from (?P<path>\S{1,1000}) failed")),  # ONNX Runtime
     Sign(
         "unable to open file: name = ",
         re.compile(r"unable to open file: name = '(?P<path>[^']+)', errno = 2, error message"),

@@ -6,7 +6,7 @@ MPS server that shares it does not respond.
 ## How to recognise it
 `CUDA-capable device(s) is/are busy or unavailable` (older CUDA: `all CUDA-capable devices are busy or unavailable`),
 `exclusive-thread device already in use`, and MPS errors 805-810. In exclusive mode, two ranks on one GPU fail like
-this.
+this. TPU: `The TPU is already in use by process with pid …`; Gaudi: `Device acquire failed`; Ascend: `EJ0001`.
 ## What to do
 - `nvidia-smi -q -d COMPUTE`: `Exclusive_Process` allows one process; `sudo nvidia-smi -c DEFAULT` allows many.
 - `nvidia-smi --query-compute-apps=gpu_uuid,pid,name --format=csv` shows what is using it, often a process left over
@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu
+from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu, errors_named
 from ddp_run.judge.signs import Hit, Sign
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
@@ -39,7 +39,7 @@ _MPS = (
     Sign("MPS client has been terminated by the server"),
     Sign("call between the MPS server and the MPS client failed"),
     Sign("resources required to create MPS client have been exhausted"),
-    Sign("CUDA_ERROR_MPS_"),
+    *errors_named(r"Mps\w{1,40}", r"MPS_\w{1,40}"),
 )
 _GUESSED = (
     Sign("The memory capacity is unbalanced. Some GPUs may be occupied by other processes"),  # SGLang
@@ -50,14 +50,25 @@ _GUESSED = (
     Sign("EL0005: The resources are busy"),  # Ascend
 )
 """What a server takes it for when the GPU's free memory changes, or differs from another's."""
-_TPU = Sign(
-    "The TPU is already in use by process", re.compile(r"The TPU is already in use by process with pid \d{1,9}")
+_GAUDI = Sign("Device acquire failed", re.compile(r"(?<!\[Device not found\] )Device acquire failed"))
+"""Intel Gaudi's: mostly another process has it."""
+_OF_OTHERS = (
+    Sign("TPU is already in use by process"),  # libtpu's, and below
+    Sign("libtpu multi-process lockfile"),
+    Sign(
+        "TPU initialization failed: open(",
+        re.compile(r"initialization failed: open\([^)\n]{1,99}\): Device or resource"),
+    ),
+    Sign("Failed to initialize the HCCP process"),  # Ascend's EJ0001: the last job's process is still there
+    _GAUDI,
 )
+"""Accelerators that are not NVIDIA's."""
 SIGNS = (
     *_GUESSED,
-    _TPU,
     Sign("busy or unavailable", re.compile(r"CUDA-capable device\(?s\)? (?:is/)?are busy or unavailable")),
     Sign("exclusive-thread device already in use"),
+    *errors_named("DevicesUnavailable|DeviceAlreadyInUse", "DEVICE_UNAVAILABLE"),
+    *_OF_OTHERS,
     *_MPS,
 )
 
@@ -67,11 +78,12 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS) or behind_no_gpu(death, SIGNS)
     if hit is None:
         return None
-    why = "the MPS server refused it" if _is_mps(hit) else "it is busy or in exclusive mode"
+    why = "another process has it" if hit.sign in _OF_OTHERS else "it is busy or in exclusive mode"
+    why = "the MPS server refused it" if _is_mps(hit) else why
     why = "another process seems to use its memory" if hit.sign in _GUESSED else why
     retry = Retry(helps=False, reason="the MPS server must be restarted first") if _is_mps(hit) else None
     cause = f"{death.who} could not use its GPU: {why}{death.where}"
-    sure: Confidence = "likely" if hit.sign in _GUESSED else hit.confidence
+    sure: Confidence = "likely" if hit.sign in (*_GUESSED, _GAUDI) else hit.confidence
     return hit.finding(RULE, death, cause, _advice(hit), confidence=sure, retry=retry)
 
 
@@ -85,6 +97,8 @@ def _advice(hit: Hit) -> tuple[str, ...]:
             "echo get_server_list | nvidia-cuda-mps-control; tail /var/log/nvidia-mps/server.log",
             "unset CUDA_MPS_PIPE_DIRECTORY   # to run without MPS",
         )
+    if hit.sign in _OF_OTHERS:
+        return ("ps -eo pid,user,etime,args | grep '[p]ython'   # a process of an earlier run may still have it",)
     return (
         "nvidia-smi --query-compute-apps=gpu_uuid,pid,name --format=csv   # what is using it",
         "nvidia-smi -q -d COMPUTE | grep 'Compute Mode'   # Exclusive_Process: one process per GPU",

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence, LogText
-from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, is_of_a_gpu, vendor
+from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, is_of_a_gpu, vendor
 from ddp_run.judge.signs import Hit, Sign, every, quotes
 from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
 
@@ -93,9 +93,16 @@ _SAID = (
     Sign("uncorrectable ECC error encountered"),
     Sign("uncorrectable NVLink error detected during the execution"),
     Sign("CUDA error: hardware stack error"),
+    *errors_named(
+        "ECCUncorrectable|ECCNotCorrectable|NvlinkUncorrectable|HardwareStackError|Contained",
+        "ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE|HARDWARE_STACK_ERROR|CONTAINED",
+    ),
     Sign("GPU is lost", re.compile(r"GPU is lost\.? ")),
     Sign("NVMLError_GpuIsLost"),
-    Sign("HBM MULTI BIT ECC ERROR"),  # Ascend
+    Sign("HBM MULTI BIT ECC ERROR"),  # Ascend's, and below
+    Sign("UCE ERROR", re.compile(r"RuntimeError: UCE ERROR\b")),
+    Sign("HCCS LINK ERROR"),
+    Sign("[Device reset]", re.compile(r"synStatus ?=? ?\d{1,3} \[Device reset\]")),  # Gaudi's
     Sign("Slice health check failed", re.compile(r"UNAVAILABLE: Slice health check failed")),  # TPU
     _BUS,
     *_LIKELY,

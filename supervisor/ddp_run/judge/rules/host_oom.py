@@ -47,6 +47,7 @@ _REFUSED = (
     Sign("malloc of size ", re.compile(r"(?:re|m)alloc of size (?P<bytes>\d{1,20}) failed")),
     Sign("memory allocation of ", re.compile(r"memory allocation of (?P<bytes>\d{1,20}) bytes failed")),
     Sign("C error: out of memory"),  # pandas
+    Sign("OOM when allocating tensor", re.compile(r"OOM when allocating tensor[^\n]{0,400}/device:CPU:")),  # TensorFlow
     Sign("std::bad_alloc"),
     Sign("due to the node running low on memory"),  # Ray's memory monitor
     Sign("killed by YARN for exceeding", re.compile(r"killed by YARN for exceeding [a-z ]{0,20}memory limits")),

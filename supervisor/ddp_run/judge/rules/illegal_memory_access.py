@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, vendor
+from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, vendor
 from ddp_run.judge.signs import Hit, Sign, anywhere, quotes
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
@@ -46,7 +46,7 @@ RULE = Rule(
 )
 _ROCM = Sign(
     "Memory access fault by GPU node",
-    re.compile(r"Memory access fault by GPU node-(?P<gpu>\d+).{0,200} on address (?P<address>0x[0-9a-fA-F]+)"),
+    re.compile(r"Memory access fault by GPU node-(?P<gpu>\d+).{0,200} on address (?P<address>0x[0-9a-fA-F]+|\(nil\))"),
 )
 _INTEL = Sign("Segmentation fault from GPU at", re.compile(r"Segmentation fault from GPU at (?P<address>0x[0-9a-f]+)"))
 SIGNS = (
@@ -59,10 +59,16 @@ SIGNS = (
     Sign("an illegal instruction was encountered"),
     Sign("CUDA error: invalid program counter"),
     Sign("operation not supported on global/shared address space"),
-    Sign("CUDA_ERROR_ILLEGAL_ADDRESS"),
-    Sign("cudaErrorIllegalAddress"),
-    Sign("HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION"),
-    Sign("HSA_STATUS_ERROR_MEMORY_FAULT"),
+    *errors_named(
+        "IllegalAddress|MisalignedAddress|LaunchFailure|IllegalInstruction|InvalidPc|InvalidAddressSpace",
+        "ILLEGAL_ADDRESS|MISALIGNED_ADDRESS|LAUNCH_FAILED|ILLEGAL_INSTRUCTION|INVALID_PC|INVALID_ADDRESS_SPACE",
+    ),
+    Sign("results in UNKNOWN_CUDA_ERROR", re.compile(r"\[7(?:00|1[5-9])\] Call to cu\w{1,40} results in UNKNOWN_CUDA")),
+    Sign(
+        "HSA_STATUS_ERROR_",
+        re.compile(r"HSA_STATUS_ERROR_(?:MEMORY_APERTURE_VIOLATION|MEMORY_FAULT|ILLEGAL_INSTRUCTION)\b"),
+    ),
+    Sign("address of the MTE instruction is out of range"),  # Ascend's
     _ROCM,
     _INTEL,
 )

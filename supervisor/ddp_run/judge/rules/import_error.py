@@ -32,6 +32,15 @@ RULE = Rule(
 )
 _LIBRARY = frozenset({"OSError", "RuntimeError", "NotFoundError"})
 _OF_LIBRARIES = frozenset({"RuntimeError", "ValueError"})
+_NOT_LOADED = Sign(
+    "'NoneType' object has no attribute 'c",
+    re.compile(
+        r"'NoneType' object has no attribute"
+        r" 'c(?:(?:de)?quantize_|get_(?:col|managed|context)|adam|i?gemm|lion|percentile)\w*'"
+    ),
+    frozenset({"AttributeError"}),
+)
+"""bitsandbytes went on without its library: these are the names of what that has."""
 _MISSING = (
     Sign(" kernels not found. Please follow ", types=frozenset({"AssertionError"})),  # vLLM, as the next
     Sign("RuntimeError: NIXL is not available", types=_OF_LIBRARIES),
@@ -54,11 +63,15 @@ _RAISED: tuple[Sign, ...] = (
     Sign("PackageNotFoundError", types=frozenset({"PackageNotFoundError"})),
     Sign("ImportError", types=frozenset({"ImportError"})),
     *(
-        Sign(words, re.compile(rf"(?<!\S)(?P<library>\S{{1,400}}\.so[\w.]{{0,40}}): {words}"), _LIBRARY)
+        Sign(words, re.compile(rf"(?<!\S)(?P<library>\S{{1,400}}\.so[\w.]{{0,40}}): {words}"))
         for words in ("cannot open shared object file", "undefined symbol")
     ),
+    Sign("is not found or cannot be loaded", re.compile(r"\S{1,200}\.so\S{0,20} is not found or cannot be loaded")),
+    Sign("Missing dependency: ", re.compile(r"Missing dependency: \S{1,100}\.so"), _LIBRARY),  # bitsandbytes
+    _NOT_LOADED,
     # libraries' own words for what they could not import, in exceptions of other classes
     Sign("Failed to import ", re.compile(r"Failed to import \S{1,200} because of the following error"), _LIBRARY),
+    Sign("import error message: ", re.compile(r"import error message: {1,2}No module named '"), _LIBRARY),  # apex
     Sign("to be installed. Run `pip install ", types=_OF_LIBRARIES),
     Sign("library installed in your environment", types=_OF_LIBRARIES),
     Sign("failed to import on the worker", types=_OF_LIBRARIES),
@@ -86,7 +99,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     where = raised.where if raised is not None else ""
     message = raised.message if raised is not None else hit.text
     cause = f"{death.who} cannot import: {message.partition(chr(10))[0]}{where}"
-    sure: Confidence = "likely" if hit.sign in _MISSING else hit.confidence
+    sure: Confidence = "likely" if hit.sign in (*_MISSING, _NOT_LOADED) else hit.confidence
     return hit.finding(RULE, death, cause, _advice(message, _NAMED.search(message)), confidence=sure)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.gpu_text import ended_by_gpu, vendor
+from ddp_run.judge.gpu_text import ended_by_gpu, errors_named, vendor
 from ddp_run.judge.signs import Sign
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
@@ -65,6 +65,12 @@ SIGNS = (
     Sign("Invalid device id", types=frozenset({"AssertionError"})),
     Sign("Invalid device argument", re.compile(r"Invalid device argument\s*:? ?(?P<device>\d+)?")),
     Sign("nvidia-container-cli: device error: "),
+    *errors_named("InvalidDevice", "INVALID_DEVICE"),
+    Sign(
+        "valid device range is",
+        re.compile(r"set device=(?P<device>\d{1,9}), valid device range is \[0, (?P<count>\d+)\)"),
+    ),
+    Sign("[Error]: Invalid device ID."),  # both are Ascend's
     *_INTELS,
     Sign("But your machine only has: ", re.compile(r"You requested gpu: [^\n]{1,200}\n? *But your machine only has: ")),
     *_TOO_FEW,

@@ -71,7 +71,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     error = error_of(death)
     if error is None or error.network or error.peer_left or error.mismatch or error.shared_memory:
         return None
-    if error.code not in _CODES and not (error.code is None and error.reason is not None):
+    system = error.code == "ncclSystemError" and error.hit.exception is not None
+    told = error.reason is not None and (error.code is None or system)
+    if error.code not in _CODES and not told:
         return None
     said = f"{error.code or 'an NCCL error'}{': ' + error.reason[:160] if error.reason else ''}"
     sure = error.reason is not None and _FOR_SURE.search(error.reason) is not None

@@ -7,7 +7,8 @@ Torch or an extension has no code for the GPU's architecture: the GPU is newer (
 not compatible with the current PyTorch installation`, which names both sides; ROCm: `hipErrorNoBinaryForGpu: Unable to
 find code object for all current devices!`, `HIP error: invalid device function`, rocBLAS' `Cannot read
 …TensileLibrary.dat … for GPU arch : gfx1010`; `…_STATUS_ARCH_MISMATCH`. The GPU is detected and works until the first
-kernel runs.
+kernel runs. Libraries also say what their kernels need: `only supports Ampere GPUs or newer`, `compute capability 8.9
+or higher required`.
 ## What to do
 - `python -c "import torch; print(torch.cuda.get_device_capability(), torch.cuda.get_arch_list())"`: the first must be
   in the second (sm_90 is (9, 0)). Install a torch whose list includes it.
@@ -21,7 +22,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, vendor
+from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, vendor
 from ddp_run.judge.signs import Hit, Sign, anywhere, quotes
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
@@ -65,15 +66,65 @@ _REFUSED = (
     Sign("only supports sm", re.compile(r"only supports sm_?\d{2,3} and above")),
     Sign(" Backend requires SM>=", re.compile(r" Backend requires SM>=\d{2,3}\b")),
     Sign("engine plan file is generated on an incompatible device"),  # TensorRT
-    Sign("CUDA_ERROR_NO_BINARY_FOR_GPU"),
 )
 """Libraries that compare the GPU with what they are built for."""
+_RAISED = frozenset(
+    {"RuntimeError", "ValueError", "AssertionError", "NotImplementedError", "ImportError", "UnsupportedCUDAError"}
+)
+_ASKS = r"(?:[Rr]equires?|[Nn]eeds?|only (?:supports?|supported|available)|(?:is|are) supported|[Mm]inimum|at least)"
+_OLDER = r"(?:Volta|Turing|Ampere|Ada|Hopper|Blackwell|[sS][mM]_?\d{2,3}|A[18]00|H[128]00|B[23]00)"
+_OF_A_GPU = r"\b(?:[Cc]ompute|CUDA|GPU|device with)"
+_GENERATION = re.compile(
+    rf"{_ASKS}[^\n,]{{0,60}}?\b{_OLDER}(?:\+|\b[^\n]{{0,30}}?\b(?:newer|later|above|higher|GPUs?|[AH]\d{{3}})\b)"
+)
+_TOO_OLD = (
+    Sign(
+        "apability",
+        re.compile(
+            rf"{_ASKS}[^\n]{{0,120}}?{_OF_A_GPU} [Cc]apability[^\n\d]{{0,30}}\d|Minimum capability: \d"
+            rf"|{_OF_A_GPU} [Cc]apability[^\n\d]{{0,12}}\d[\d.]{{0,4}}\)?,?"
+            r" (?:is required|required|or (?:higher|newer|above|greater|later))"
+        ),
+        _RAISED,
+    ),
+    *(
+        Sign(
+            words,
+            _GENERATION,
+            _RAISED,
+        )
+        for words in (
+            *("Volta", "Turing", "Ampere", "Hopper", "Blackwell"),
+            *("requires A100", "requires sm", "supports sm"),
+        )
+    ),
+    Sign("does not support bfloat16", re.compile(r"CUDA [Dd]evice does not support bfloat16"), _RAISED),
+    Sign("supported on CUDA", re.compile(r"supported on CUDA ?>= ?\d{1,2}\.\d and MI\d{3}"), _RAISED),
+    Sign("No supported GPU compute capabilities found"),  # numba
+    Sign("No supported CUDA architectures found"),  # FlashInfer
+    Sign("architecture mismatch when calling `cu"),  # cuSPARSELt
+)
+"""What kernels ask of a GPU, in exceptions of the libraries that have them."""
+_SEVERAL = "No operator found for `"
+"""xFormers then lists for each of its kernels why not: any of it may be the reason."""
 SIGNS = (
     *_REFUSED,
+    *_TOO_OLD,
+    *errors_named(
+        "NoKernelImageForDevice|InvalidKernelImage|InvalidImage|NoBinaryForGpu",
+        "NO_BINARY_FOR_GPU|INVALID_(?:IMAGE|SOURCE)",
+    ),
+    Sign("HSA_STATUS_ERROR_INVALID_ISA"),
+    Sign("Error named symbol not found at line "),  # bitsandbytes
+    Sign("Status: device kernel image is invalid", re.compile(r"GPU:\d{1,4} failed\. Status: device kernel image")),
+    Sign("is not defined for option 'gpu-name'", re.compile(r"Value '(?P<arch>sm_\w{2,6})' is not defined for option")),
     Sign("no kernel image is available for execution on the device"),
     Sign(
         "device kernel image is invalid",
-        re.compile(r"(?:(?:CUDA|HIP) (?:driver )?error|Triton Error \[(?:CUDA|HIP)\]): device kernel image is invalid"),
+        re.compile(
+            r"(?:(?:CUDA|HIP) (?:driver )?error|Triton Error \[(?:CUDA|HIP)\](?:: {1,2}Code: \d{1,4}, Mess{1,2}age)?)"
+            r": device kernel image is invalid"
+        ),
     ),
     Sign("Unable to find code object for all current devices"),
     Sign("_STATUS_ARCH_MISMATCH", re.compile(r"\b\w+_STATUS_ARCH_MISMATCH\w*")),
@@ -95,10 +146,17 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     arch = hit["arch"] or (warned["arch"] if warned else None)
     gpu = re.sub(r"^.*?(?=NVIDIA|GeForce|Tesla|Quadro|AMD|Intel)", "", warned["gpu"] or "", count=1) if warned else ""
     which = f" ({', '.join(part for part in (gpu, arch) if part)})" if arch or gpu else ""
+    if hit.sign in _TOO_OLD:
+        sure = "likely" if _SEVERAL in hit.match.string else hit.confidence
+        asked = re.sub(r"^.*?: ", "", hit.text, count=1)[:160]
+        return hit.finding(RULE, death, f"{death.who} needs another GPU: {asked}{death.where}", _SHOW, confidence=sure)
     sure = "likely" if hit.sign is _FUNCTION and warned is None and hit["runtime"] == "CUDA" else hit.confidence
     cause = f"{death.who} has no kernel for its GPU{which}: {_whose(hit, warned)}{death.where}"
     also = quotes(warned)
     return hit.finding(RULE, death, cause, _advice(hit, arch, warned is not None), confidence=sure, also=also)
+
+
+_SHOW = ("nvidia-smi --query-gpu=name,compute_cap --format=csv   # what this GPU has",)
 
 
 def _whose(hit: Hit, warned: Hit | None) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
+from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named
 from ddp_run.judge.signs import Sign
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
@@ -36,7 +36,7 @@ RULE = Rule(
 SIGNS = (
     Sign("peer access is not supported between these two devices"),
     Sign("P2P access is not supported between devices"),
-    Sign("cudaErrorPeerAccessUnsupported"),
+    *errors_named("PeerAccessUnsupported", "PEER_ACCESS_UNSUPPORTED"),
     Sign("uda failure 217", re.compile(r"[Cc]uda failure 217\b")),
 )
 _LIBRARY = re.compile(r"custom_all_?reduce|IpcMemory|deep_ep")
