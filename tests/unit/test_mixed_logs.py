@@ -274,6 +274,31 @@ def test_a_job_that_was_started_again_and_ended_well() -> None:
 def test_killed_behind_a_bar() -> None:
     found = explain("training:  14%|#3   | 3/22 [00:06<00:38,  2.02s/it]Killed\n")
     assert (found.outcome, found.cause, found.exit_code) == ("failed", "unknown", 137)
+    assert explain("epochs:  20%|##   | 3/15 [1:27:15<5:56:40, 1783.41s/it, lr=0.01]Killed\n").exit_code == 137
+
+
+def test_an_assertion_that_there_is_a_gpu() -> None:
+    asserted = FRAME.replace("step()", "assert(torch.cuda.is_available())") + "AssertionError\n"
+    assert explain(asserted).cause == "cuda-unavailable"
+    assert explain(asserted.replace("cuda.is_available()", "is_tensor(x)")).cause == "python-exception"
+
+
+def test_an_import_that_another_error_kept_from_ending() -> None:
+    importing = "RuntimeError: Failed to import trl.trainer because of the following error (look up):\n"
+    denied = "PermissionError: [Errno 13] Permission denied: '/home/me/.triton'"
+    text = f"{FRAME}{denied}\n{CAUSED}{FRAME}{importing}{denied.partition(': ')[2]}\n"
+    assert explain(text).cause == "permission-denied"
+    assert explain(FRAME + importing + "No module named 'x'\n").cause == "import-error"
+
+
+def test_a_server_that_refused_a_request() -> None:
+    refused = of("ERROR 08-18 [serving.py:203] ", f"{FRAME}ValueError: the maximum context length is 2048 tokens.")
+    answered = 'INFO:     127.0.0.1:33760 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+    bad = answered.replace("200 OK", "400 Bad Request")
+    assert explain(answered + refused + bad + answered).cause is None
+    assert explain(answered + refused + answered).cause == "python-exception"  # an answer that had begun
+    dead = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace.\n"
+    assert explain(answered + refused + bad + FRAME + dead + answered).cause == "python-exception"
 
 
 @pytest.mark.parametrize(
@@ -285,6 +310,8 @@ def test_killed_behind_a_bar() -> None:
         ("RuntimeError: The actor with name WorkerDict failed to import on the worker.", "import-error"),
         ("OSError: Cannot find empty port in range: 7860-7860.", "port-in-use"),
         ("RuntimeError: Invalid device string: 'cuda:0:0'", "invalid-device"),
+        ("RuntimeError: create:a.ts:89 HCCL function error: HcclCommInitRootInfo(n), error code is 2", "nccl-init"),
+        ("NotFoundError: 2 root errors\n  (0) Not found:  a/b_1.jpg; No such file or directory", "file-not-found"),
         ("OSError: Cannot save file into a non-existent directory: '/mnt/results'", "file-not-found"),
         ("ValueError: Can't find a valid checkpoint at /mnt/saves/checkpoint-465", "file-not-found"),
         ("ValueError: Expected input batch_size (41) to match target batch_size (96).", "python-exception"),

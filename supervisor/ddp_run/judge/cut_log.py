@@ -34,7 +34,7 @@ _ROOT = re.compile(
 _ABORTED = "native-abort"
 _RAYS = "ray-actor-died"
 """What Ray's driver says of every worker that ended; why, stands above if anywhere."""
-_GIVES_UP = "Received sigquit from a child process. It usually means the child failed."
+_GIVES_UP = re.compile(r"(?i:sigquit)[^\n]{1,80}It usually means (?:the|one) child failed")
 """SGLang's server, which then kills itself and its children."""
 _OF_THE_KILLED = (*GENERAL, "file-not-found")
 
@@ -51,7 +51,7 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
     first = strict.first_failure
     if strict.cause != _ABORTED and first is not None and first.signal is not None and not _ends_itself(logs):
         # a server ends its processes by SIGKILL after an exception of one of them; others miss what was killed
-        signs = (sign for sign in signs if sign.exception and sign.finding.rule.name not in _OF_THE_KILLED)
+        signs = (sign for sign in signs if _may_lead_to_a_kill(sign))
     found = _strongest(signs)
     if found is None or (strict.outcome is not None and found.finding.rule.consequence):
         return strict
@@ -62,9 +62,17 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
     return _with(replace(strict, first_failure=None, collateral=()), found)  # who only noticed did not fail first
 
 
+def _may_lead_to_a_kill(sign: TextSign) -> bool:
+    """Whether who starts programs again, or ends them all, may have killed the rest for it."""
+    name = sign.finding.rule.name
+    return name == "segfault" or (sign.exception is not None and name not in _OF_THE_KILLED)
+
+
 def _ends_itself(logs: Sequence[Log]) -> bool:
     """Whether a server says that it ends all its processes because one of them failed."""
-    return any(_GIVES_UP in line for log in logs for line in log.text.ending(MOST_LINES).lines)
+    return any(
+        "usually means" in line and _GIVES_UP.search(line) for log in logs for line in log.text.ending(MOST_LINES).lines
+    )
 
 
 def _strongest(signs: Iterable[TextSign]) -> TextSign | None:

@@ -109,6 +109,11 @@ SIGNS: tuple[Sign, ...] = (
         "SavedModel file does not exist at: ",
         re.compile(r"SavedModel file does not exist at: (?P<path>[^\s{]{1,1000})"),
     ),
+    Sign(
+        "; No such file or directory",
+        re.compile(r"(?:Not found|NOT_FOUND): {1,2}(?P<path>\S{1,1000}); No such file or directory"),
+        _RAISED,
+    ),
     Sign("Image Not Found ", re.compile(r"Image Not Found (?P<path>\S{1,400})"), _RAISED),  # Ultralytics
     Sign("ile not found: filepath=", re.compile(r"File not found: filepath=(?P<path>\S{1,400})")),  # Keras
     Sign("You can use download=True to download it"),  # torchvision

@@ -15,6 +15,8 @@ LINES = 8
 """Lines before the end in which the reason must stand."""
 _FAILURE = r"(?i:\b(?:error|critical|fatal|fail(?:ed|ure)?|exception|could not|cannot|unable)\b)"
 
+_WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
+
 
 def errors(words: Iterable[str]) -> tuple[Sign, ...]:
     """Signs for the system's words for an error number; groups `what` and, where one is shown, `path`."""
@@ -29,4 +31,5 @@ def errors(words: Iterable[str]) -> tuple[Sign, ...]:
 
 def at_the_end(death: Death, signs: tuple[Sign, ...]) -> Hit | None:
     """Such a line in the last ones of a rank that shows no exception."""
-    return in_last_words(death, signs, LINES) if death.exception is None else None
+    hit = in_last_words(death, signs, LINES) if death.exception is None else None
+    return None if hit is None or _WARNED.search(hit.text) else hit

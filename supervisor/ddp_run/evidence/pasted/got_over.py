@@ -1,7 +1,7 @@
-"""What a text itself says is over: failures before workers were started again, or within tests that passed. Pure.
+"""What a text itself says is over: failures before new workers, of tests that passed, of one request to a server. Pure.
 
 Sources: torch/distributed/elastic/agent/server/api.py (`Worker group FAILED. 2/3 attempts left; will restart worker
-group`), pytest's last line (`=== 3 passed in 0.10s ===`).
+group`), pytest's last line (`=== 3 passed in 0.10s ===`), uvicorn's log of requests, vLLM's words for a lost engine.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ _TESTS = " passed"
 _PASSED = re.compile(
     r"(?<!=)={3,200} (?:[1-9]\d{0,6} passed)(?:, \d{1,6} (?:skipped|deselected|warnings?|xfailed|xpassed))* in \d"
 )
+_ANSWERED = re.compile(r'"(?:POST /\S{0,200}|GET /health\w{0,20}) HTTP/\d(?:\.\d)?" 20\d\b')
+_REFUSED = re.compile(r'"POST /\S{0,200} HTTP/\d(?:\.\d)?" 4\d\d\b|ValidationError: ')
+"""A server that answers after it refused a request goes on, unless it has lost what computes: an answer that has begun
+is told of late, and may never end."""
+_LOST = re.compile(
+    r"Engine ?(?:Core|Dead)[^\n]{0,40}(?:Error|died|dead|failed)|^Process \S{1,80}:$|[Pp]roc(?:ess)?\w* died", re.M
+)
 _TRYING = re.compile(r"\b[Tt]rying (?:port|another|again|the next)\b")
 
 
 def until(spoken: SpokenText) -> int:
     """The index behind the last line that says so; 0 where none does."""
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
-    return max([_restarted(spoken), *(index + 1 for index in passed)])
+    return max([_restarted(spoken), _served(spoken), *(index + 1 for index in passed)])
 
 
 def is_answered(line: str) -> bool:
@@ -39,3 +46,12 @@ def _restarted(spoken: SpokenText) -> int:
     place = sum(1 for index in others if index <= last)
     lines = [spoken.lines[index] for index in others]
     return last + 1 if WentOn.of(lines).after(0, place - 1, place) else 0
+
+
+def _served(spoken: SpokenText) -> int:
+    """Behind the last request that a server answered which refused another, unless it had lost what computes."""
+    answered = [index for index, line in enumerate(spoken.lines) if " HTTP/" in line and _ANSWERED.search(line)]
+    if not answered or not any(_REFUSED.search(line) for line in spoken.lines):
+        return 0
+    lost = any(_LOST.search(line[spoken.by[index].start :]) for index, line in enumerate(spoken.lines))
+    return 0 if lost else answered[-1] + 1

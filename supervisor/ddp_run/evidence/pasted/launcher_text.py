@@ -149,7 +149,7 @@ def _code(word: str) -> int:
 
 _HOW = r"(?P<how>Killed|Segmentation fault|Aborted|Bus error|Terminated|Hangup|Floating point exception|Out Of Memory)"
 _SHELL = (
-    r"(?:^(?=\w+(?:\s*$|\s{2,}))|(?:(?<=it\])|(?<=/s\]))(?=Killed\s{0,9}$)"
+    r"(?:^(?=\w+(?:\s*$|\s{2,}))|(?<=\])(?=Killed\s{0,9}$)"
     r"|: line \d{1,9}: +\d{1,9} |(?:^|\s)\[\d{1,9}\][+\-]? +)"
 )
 """bash: the word alone, also behind a bar that it cuts off, `run.sh: line 3: 4711 Killed …`, `[1]+  Killed …`."""

@@ -130,19 +130,25 @@ def all_of(spoken: SpokenText) -> list[Raised]:
     found, launchers = find(spoken)
     taken = {index for each in found for index in each.lines} | launchers | ignored(spoken)
     said = [index for index, each in enumerate(spoken.by) if not each.agent]
-    return sorted([*found, *_orphans(spoken, said, taken)], key=lambda each: each.index)
+    alike = {_words_of(printed.info) for printed, _lines in _ignored(spoken)}  # of which only the end is shown
+    torn = [each for each in _orphans(spoken, said, taken) if _words_of(each.info) not in alike]
+    return sorted([*found, *torn], key=lambda each: each.index)
 
 
 def ignored(spoken: SpokenText) -> set[int]:
     """The lines of exceptions that Python ignored: in a destructor, at the interpreter's end, in the logging module."""
-    found: set[int] = set()
+    return {index for _printed, indexes in _ignored(spoken) for index in indexes}
+
+
+def _ignored(spoken: SpokenText) -> list[tuple[Printed, list[int]]]:
     if not any(traceback_text.says_ignored(line) for line in spoken.lines):
-        return found
-    for indexes in _speakers(spoken):
-        for printed in traceback_text.find([spoken.lines[index] for index in indexes]):
-            if printed.ignored:
-                found.update(indexes[printed.start : printed.end])
-    return found
+        return []
+    return [
+        (printed, indexes[printed.start : printed.end])
+        for indexes in _speakers(spoken)
+        for printed in traceback_text.find([spoken.lines[index] for index in indexes])
+        if printed.ignored
+    ]
 
 
 def _speakers(spoken: SpokenText) -> list[list[int]]:

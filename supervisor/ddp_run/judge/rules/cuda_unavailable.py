@@ -98,6 +98,10 @@ _JAX = Sign(
 )
 """Whatever the reason; where it is another cause's, that supersedes this one."""
 _NONE = Sign("'NoneType' object has no attribute '", types=frozenset({"AttributeError"}))
+_ASSERTED = Sign("AssertionError", re.compile(r"^AssertionError(?::\s*)?$"), frozenset({"AssertionError"}))
+_ASSERTS_ONE = re.compile(
+    r"^\s{1,40}assert\b[ (]{1,4}torch\.cuda\.is_available\(\)\)?(?:, [^\n]*)?$(?![\s\S]*  File \")", re.M
+)
 _ASKED_FOR_ONE = re.compile(r"current_accelerator\([^)\n]{0,200}\)\.\w{1,60}\s{0,9}$", re.MULTILINE)
 _AGENTS = Sign("ValueError: Cuda is not available.")
 _OTHER_MAKERS = (
@@ -229,10 +233,12 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _none_there(death: Death) -> Hit | None:
-    """`torch.accelerator.current_accelerator()` gives None, and the program asks that for its type."""
-    hit = in_exception(death, (_NONE,))
-    asked = hit is not None and hit.exception is not None and _ASKED_FOR_ONE.search(hit.exception.traceback)
-    return hit if asked else None
+    """`torch.accelerator.current_accelerator()` gives None, and the program asks that for its type; or an assertion."""
+    hit = in_exception(death, (_NONE, _ASSERTED))
+    if hit is None or hit.exception is None:
+        return None
+    asked = _ASKED_FOR_ONE if hit.sign is _NONE else _ASSERTS_ONE
+    return hit if asked.search(hit.exception.traceback) else None
 
 
 def _required(death: Death) -> Hit | None:

@@ -103,6 +103,9 @@ _SAID = (
     Sign("UCE ERROR", re.compile(r"RuntimeError: UCE ERROR\b")),
     Sign("HCCS LINK ERROR"),
     Sign("[Device reset]", re.compile(r"synStatus ?=? ?\d{1,3} \[Device reset\]")),  # Gaudi's
+    Sign(
+        "SLICE_FAILURE_", re.compile(r"SLICE_FAILURE_(?:CHIP_DRIVER_ERROR|HW\w{0,40}|\w{0,40}HARDWARE\w{0,40})")
+    ),  # TPU
     Sign("Slice health check failed", re.compile(r"UNAVAILABLE: Slice health check failed")),  # TPU
     _BUS,
     *_LIKELY,

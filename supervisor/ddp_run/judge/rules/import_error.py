@@ -70,7 +70,11 @@ _RAISED: tuple[Sign, ...] = (
     Sign("Missing dependency: ", re.compile(r"Missing dependency: \S{1,100}\.so"), _LIBRARY),  # bitsandbytes
     _NOT_LOADED,
     # libraries' own words for what they could not import, in exceptions of other classes
-    Sign("Failed to import ", re.compile(r"Failed to import \S{1,200} because of the following error"), _LIBRARY),
+    Sign(
+        "Failed to import ",
+        re.compile(r"Failed to import \S{1,200} because of the following error(?![^\n]*\n\[Errno )"),
+        _LIBRARY,
+    ),
     Sign("import error message: ", re.compile(r"import error message: {1,2}No module named '"), _LIBRARY),  # apex
     Sign("to be installed. Run `pip install ", types=_OF_LIBRARIES),
     Sign("library installed in your environment", types=_OF_LIBRARIES),

@@ -45,7 +45,11 @@ _UNIQUE_ID = (
         ),
     ),
 )
-SIGNS = (*ERRORS, *REASONS, *_UNIQUE_ID)
+_HCCL = (
+    Sign("HCCL function error: ", re.compile(r"HCCL function error: (?P<call>[hH]cclCommInitRootInfo\w{0,20})\(")),
+)
+"""Ascend's, by way of torch_npu."""
+SIGNS = (*ERRORS, *REASONS, *_UNIQUE_ID, *_HCCL)
 _CODES = frozenset({"ncclInvalidUsage", "ncclInvalidArgument", "ncclInternalError", "ncclUnhandledCudaError"})
 _VERSIONS = re.compile(r"[Mm]ismatched NCCL version|mismatch in (?:info|rank count) from procs|Message truncated")
 _FOR_SURE = re.compile(
@@ -68,6 +72,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
             "export NCCL_DEBUG=INFO   # prints each rank's 'Init START'",
         )
         return replace(waited.finding(RULE, death, cause, advice, confidence="likely"), culprit=root)
+    ascends = ended_by(death, _HCCL)
+    if ascends is not None:
+        cause = f"{death.who}: HCCL could not set up its communicator ({ascends['call']})"
+        look = "npu-smi info   # are the devices of ASCEND_RT_VISIBLE_DEVICES there, and healthy?"
+        return ascends.finding(RULE, death, cause, (look,), confidence="likely")
     error = error_of(death)
     if error is None or error.network or error.peer_left or error.mismatch or error.shared_memory:
         return None
