@@ -21,7 +21,8 @@ _REFUSED = re.compile(r'"POST /\S{0,200} HTTP/\d(?:\.\d)?" 4\d\d\b|ValidationErr
 """A server that answers after it refused a request goes on, unless it has lost what computes: an answer that has begun
 is told of late, and may never end."""
 _LOST = re.compile(
-    r"Engine ?(?:Core|Dead)[^\n]{0,40}(?:Error|died|dead|failed)|^Process \S{1,80}:$|[Pp]roc(?:ess)?\w* died", re.M
+    r"Engine ?(?:Core|Dead)[^\n]{0,40}(?:Error|died|dead|failed)|^Process \S{1,80}:$|\b[Pp]roc(?:ess)?\w{0,20} died",
+    re.M,
 )
 _TRYING = re.compile(r"\b[Tt]rying (?:port|another|again|the next)\b")
 
