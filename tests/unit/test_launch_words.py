@@ -42,6 +42,8 @@ def test_every_option_is_known_to_type_checkers() -> None:
         ({"args": [b"x"]}, "args: bytes cannot be a word"),
         ({"args": ["a\0b"]}, "null character"),
         ({"options": {"dry_run": True}}, "dry_run starts no job"),
+        ({"options": {"nproc_per_nod": 2}}, "nproc_per_nod is not an option: expected nproc_per_node$"),
+        ({"options": {"rdzv": "c10d"}}, "rdzv is not an option: expected rdzv_backend or rdzv_endpoint"),
     ],
     ids=str,
 )

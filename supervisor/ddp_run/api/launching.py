@@ -29,9 +29,9 @@ def launch(
     `sys.stdout` and `sys.stderr` as they are at the call; standard input is empty.
 
     A job that fails is a result like any other: see `Result.ok` and `Result.raise_for_failure`. Raises `LaunchRefused`
-    where nothing was started, with the text that the command prints, and TypeError for arguments that are no words. An
-    exception that interrupts the wait, KeyboardInterrupt above all, stops the job first. The job is stopped as well
-    when the program ends, however that comes.
+    where nothing was started, with the text that the command prints, and TypeError for arguments that are no words and
+    for shortened option names. An exception that interrupts the wait, KeyboardInterrupt above all, stops the job first.
+    The job is stopped as well when the program ends, however that comes.
     """
     if reason := why_not_here(sys.platform):
         raise LaunchRefused(reason)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 
+from ddp_run.api.options import LaunchOptions
+
 _STARTS_NOTHING = ("dry_run", "help", "version")
 
 
@@ -25,6 +27,10 @@ def _option_words(options: Mapping[str, object]) -> list[str]:
     for name, value in options.items():
         if name in _STARTS_NOTHING:
             raise TypeError(f"{name} starts no job: run it on the command line")
+        # A command line may be shortened to what is unambiguous today; a program is kept for longer.
+        longer = [each for each in (*LaunchOptions.__annotations__, *_STARTS_NOTHING) if each.startswith(name)]
+        if longer and name not in longer:
+            raise TypeError(f"{name} is not an option: expected {' or '.join(longer)}")
         option = f"--{name.replace('_', '-')}"
         if value is True:
             switches.append(option)
