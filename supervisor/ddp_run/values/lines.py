@@ -17,7 +17,7 @@ MAX_HELD: Final = 16 << 20
 """Bytes of unfinished lines that are kept waiting for their newlines, of all ranks together."""
 
 _CURSOR_UP: Final = b"\x1b[A"
-_REDRAWN: Final = re.compile(rb"\r\x1b\[2K((?:\x1b\[1A\x1b\[2K)++)")
+_REDRAWN: Final = re.compile(rb"\r\x1b\[2K((?:\x1b\[1A\x1b\[2K)+)")
 _UP_A_LINE: Final = b"\x1b[1A"
 _CURSOR_SHOWN: Final = b"\x1b[?25h"
 _PLAIN: Final = b"\t\n" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))

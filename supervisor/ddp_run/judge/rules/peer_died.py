@@ -36,7 +36,7 @@ RULE = Rule(
 _SPEAKER = (
     r"(?:gloo|c10d|TCPStore|[Ss]ocket|pair\.cc|ProcessGroup|NCCL|nccl|UCC|MPI|(?:Read|write|writev) (?:error )?\[)"
 )
-_OF = rf"\A(?:(?!{_SPEAKER}).)*+{_SPEAKER}.*"
+_OF = rf"\A(?:(?!{_SPEAKER}).)*{_SPEAKER}.*"
 """Behind the first that speaks: trying each of many in turn would take time by the square of a text's length."""
 SIGNS: tuple[Sign, ...] = (
     *(
