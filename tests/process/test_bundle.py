@@ -134,8 +134,8 @@ def test_a_run_whose_logs_are_elsewhere(tmp_path: Path) -> None:
 def test_a_bundle_can_be_explained(tmp_path: Path) -> None:
     folder = a_run(tmp_path)
     assert run(tmp_path, folder, "-o", "b.tgz").returncode == 0
-    with tarfile.open(tmp_path / "b.tgz") as tar:
-        tar.extractall(tmp_path / "there", filter="data")
+    (tmp_path / "there").mkdir()
+    subprocess.run(["tar", "xf", "b.tgz", "-C", "there"], cwd=tmp_path, check=True)
     (again,) = (tmp_path / "there").glob(f"*/{folder.name}")
     done = subprocess.run([DDP_RUN, "explain", again], capture_output=True, text=True, timeout=limit(120), check=True)
     assert "cause=python-exception code=DDP600 rank=1 " in done.stdout
