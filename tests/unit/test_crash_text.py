@@ -51,12 +51,15 @@ def crashed(folder: Path, how: str) -> Verdict:
     return verdict(folder, done.returncode)
 
 
+FLOATING_POINT = "Floating-point exception" if sys.version_info >= (3, 13) else "Floating point exception"
+
+
 @pytest.mark.parametrize(
     ("how", "cause", "said", "line"),
     [
         ("abort", "native-abort", "Aborted", 9),
         ("segfault", "segfault", "Segmentation fault", 11),
-        (str(int(signal.SIGFPE)), "unknown", "Floating point exception", 12),
+        (str(int(signal.SIGFPE)), "unknown", FLOATING_POINT, 12),
         (str(int(signal.SIGBUS)), "unknown", "Bus error", 12),
     ],
 )
