@@ -254,6 +254,7 @@ def test_the_asking_process_ends_with_ddp_run(ddp: Launcher, machine: Machine) -
     wait_until(lambda: not Path(f"/proc/{probe}").exists(), "its end")
 
 
+@pytest.mark.slow_system
 def test_a_stall_says_how_busy_the_gpus_are(ddp: Launcher, machine: Machine) -> None:
     running = ddp.start("--nproc-per-node", 3, STALL, "--kind", "lock", env=machine.environ)
     pids = running.pids(3)

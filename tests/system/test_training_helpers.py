@@ -429,6 +429,7 @@ def test_the_minimal_test_in_one_process(runner: Runner) -> None:
     assert _steps(ended.stdout, 0) == ALL
 
 
+@pytest.mark.slow_system
 def test_the_minimal_test_under_torchrun(runner: Runner) -> None:
     ended = runner.torchrun(2, MINIMAL)
     assert ended.code == 0, ended.stderr
