@@ -48,7 +48,7 @@ def alike(outcomes: Sequence[NodeOutcome]) -> dict[str, object]:
         pytest.param("kill", 1, 137, ["unknown"], marks=SLOW),
         # the other node's rank may notice before it is told to end
         pytest.param("os_exit", 1, 7, ["unknown", "peer-died"], marks=SLOW),
-        ("exit0", 1, 1, ["peer-died"]),
+        pytest.param("exit0", 1, 1, ["peer-died"], marks=SLOW),
     ],
 )
 def test_the_first_failing_rank_counts_wherever_it_is(

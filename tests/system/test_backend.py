@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from .conftest import Launcher, by_rank
 
 NCCL_HERE = """
@@ -46,6 +48,7 @@ def test_all_ranks_fall_back_together(ddp: Launcher, tmp_path: Path) -> None:
     assert outcome.verdict["phase"] == "shutdown"
 
 
+@pytest.mark.slow_system
 def test_without_a_fallback_the_phase_tells_where_it_failed(ddp: Launcher, tmp_path: Path) -> None:
     outcome = ddp("--nproc-per-node", 2, script(tmp_path))
     assert (outcome.verdict["cause"], outcome.verdict["phase"], outcome.verdict["attempts"]) == (
@@ -56,6 +59,7 @@ def test_without_a_fallback_the_phase_tells_where_it_failed(ddp: Launcher, tmp_p
     assert "ddp_run/rank" not in outcome.stderr
 
 
+@pytest.mark.slow_system
 def test_debug_lines(ddp: Launcher, tmp_path: Path) -> None:
     secret = {"DDP_DEBUG": "1", "NCCL_FAKE_TOKEN": "hunter2", "NCCL_MARK": "seen"}
     outcome = ddp("--nproc-per-node", 2, script(tmp_path), env=secret)

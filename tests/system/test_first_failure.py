@@ -57,7 +57,7 @@ def test_four_ranks_that_die_within_milliseconds(ddp: Launcher, _repeat: int) ->
     "fault,code",
     [
         ("slow-death", 1),
-        ("early-leave", 1),
+        pytest.param("early-leave", 1, marks=pytest.mark.slow_system),
         pytest.param("os-exit7", 7, marks=pytest.mark.slow_system),
         pytest.param("raise", 1, marks=pytest.mark.slow_system),
     ],

@@ -104,7 +104,8 @@ def test_a_variable_that_the_user_set_is_never_changed(ddp: Launcher) -> None:
     assert {name: env[name] for name in mine} == mine
 
 
-@pytest.mark.parametrize("preset", cases(("off", "warn", "info", "trace"), ("trace",)))
+@pytest.mark.slow_system
+@pytest.mark.parametrize("preset", ["off", "warn", "info", "trace"])
 def test_no_preset_breaks_a_gloo_job(ddp: Launcher, preset: str) -> None:
     from .conftest import TRAIN
 
@@ -112,6 +113,7 @@ def test_no_preset_breaks_a_gloo_job(ddp: Launcher, preset: str) -> None:
     assert outcome.code == 0, outcome.stderr
 
 
+@pytest.mark.slow_system
 def test_a_run_of_two_agents_on_one_host(ddp: Launcher) -> None:
     """Two nodes, both here: each `ddp-run` has its own folder and verdict."""
     script = ddp.script(SHOW)

@@ -33,6 +33,7 @@ def test_a_retry_cures_what_it_can_and_keeps_every_attempt(ddp: Launcher) -> Non
     assert outcome.stderr.count("retrying in") == 2
 
 
+@pytest.mark.slow_system
 def test_ports_differ_between_attempts_where_the_user_fixed_one(ddp: Launcher) -> None:
     port = unused_port()
     outcome = ddp(

@@ -192,6 +192,7 @@ finally:
 """
 
 
+@pytest.mark.slow_system
 def test_different_step_counts_end_a_run_before_a_rank_waits(ddp: Launcher) -> None:
     outcome = ddp("--nproc-per-node=2", ddp.script(_UNEVEN_EPOCH, "train.py"))
     assert outcome.code == 1

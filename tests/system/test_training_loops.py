@@ -47,7 +47,7 @@ KINDS = {
     "no-optimizer": Loop(None, "after-init"),
     "no-group": Loop(),
 }
-BY_DEFAULT = ("amp-skips", "zero")
+BY_DEFAULT = ("zero",)
 
 
 @pytest.mark.parametrize("kind", cases(KINDS, BY_DEFAULT))
