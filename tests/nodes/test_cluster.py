@@ -35,6 +35,7 @@ def send(node: Node, to: Node, text: str) -> None:
     node.run(sys.executable, "-SEc", SEND, to.host, text)
 
 
+@pytest.mark.slow_system
 def test_two_nodes_sum_over_their_ranks(cluster: Cluster, start_job: Callable[..., Job]) -> None:
     job = start_job(cluster, TRAIN, "--steps", 2)
     for rank, outcome in enumerate(job.wait()):

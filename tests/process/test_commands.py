@@ -85,7 +85,7 @@ def test_a_folder_of_that_name_hides_no_command(tmp_path: Path, word: str) -> No
         assert "`rules` is a command of ddp-run and a program in this folder" in done.stderr
 
 
-@pytest.mark.parametrize("word", ["help", "version"])
+@pytest.mark.parametrize("word", ["help", pytest.param("version", marks=pytest.mark.slow_system)])
 def test_a_script_of_that_name_is_run_as_torchrun_would(tmp_path: Path, word: str) -> None:
     (tmp_path / word).write_text("raise SystemExit(7)")
     assert run(tmp_path, "--dry-run", word).returncode == 0

@@ -136,7 +136,9 @@ def test_the_newest_of_several_runs(tmp_path: Path) -> None:
     assert (again.stdout, again.stderr) == (done.stdout, "")
 
 
-@pytest.mark.parametrize("where", ["variable", "pyproject", "preset"])
+@pytest.mark.parametrize(
+    "where", ["pyproject", *(pytest.param(each, marks=pytest.mark.slow_system) for each in ("variable", "preset"))]
+)
 def test_the_newest_run_is_looked_for_where_a_launch_puts_it(tmp_path: Path, where: str) -> None:
     """As `runs`, `logs`, `clean` and `bundle` do."""
     _a_run(tmp_path / "ddp-run-logs" / "20261121-081500-0001", 0, 1, failed=False)

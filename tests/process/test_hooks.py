@@ -287,6 +287,7 @@ for make in (torch.optim.SGD, torch.optim.AdamW):
 """
 
 
+@pytest.mark.slow_system
 def test_what_is_compiled_is_compiled_as_without_ddp_run(ranks: Ranks) -> None:
     code, stdout, stderr = ranks.plain(COMPILED)
     assert (code, len(stdout.splitlines())) == (0, 8), stderr

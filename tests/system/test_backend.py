@@ -73,6 +73,7 @@ def test_debug_lines(ddp: Launcher, tmp_path: Path) -> None:
     assert "hunter2" not in lines
 
 
+@pytest.mark.slow_system
 def test_debug_lines_of_a_failure_in_the_training(ddp: Launcher, tmp_path: Path) -> None:
     program = script(tmp_path, "raise ValueError('bad batch')")
     environ = {"DDP_DEBUG": "1", "TORCH_HUB_TOKEN": "hunter2", "NCCL_MARK": "seen"}

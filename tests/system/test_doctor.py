@@ -88,7 +88,7 @@ def test_one_rank_and_a_folder_for_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("signum", "code"),
     [
-        (signal.SIGINT, 130),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow_system),
         pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow_system),
         pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow_system),
     ],

@@ -178,11 +178,11 @@ def more(*values: object) -> ParameterSet:
 @pytest.mark.parametrize(
     ("lines", "environ", "said"),
     [
-        (["init 9"], {}, ["GPU monitoring disabled: NVML says: Driver Not Loaded"]),
+        more(["init 9"], {}, ["GPU monitoring disabled: NVML says: Driver Not Loaded"]),
         (["crash init"], {}, ["GPU monitoring disabled: the NVML probe exited"]),
         more([], {"LD_LIBRARY_PATH": ""}, ["GPU monitoring disabled: NVML says: NVML Shared Library Not Found"]),
         more(["open 0 4"], {}, ["GPU 0 is not monitored: Insufficient Permissions"]),
-        (["mig 0 1"], {}, ["GPU 0 is not monitored: it is split by MIG"]),
+        more(["mig 0 1"], {}, ["GPU 0 is not monitored: it is split by MIG"]),
         more(["mig 0 0"], {}, []),
         more(["init 9"], {"CUDA_VISIBLE_DEVICES": ""}, []),
     ],

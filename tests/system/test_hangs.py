@@ -102,7 +102,7 @@ TOLD = (
     "suspended",
 )
 """They go on when the test has seen what is said of them; the others after a time."""
-BY_DEFAULT = ("branch", "download")
+BY_DEFAULT = ("branch",)
 
 
 def _start(kind: str, *words: str, options: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ WAYS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", cases(WAYS, ("script", "c10d", "module")))
+@pytest.mark.parametrize("way", cases(WAYS, ("script", "module")))
 def test_the_ways_to_name_a_program(ddp: Launcher, way: str) -> None:
     words = WAYS[way]
     script = ddp.script(SHOW)
@@ -54,7 +54,7 @@ def test_the_ways_to_name_a_program(ddp: Launcher, way: str) -> None:
         assert env["WORLD_SIZE"] == "2"
 
 
-@pytest.mark.parametrize("closed", cases(("0", "1", "2", "0 1", "0 2", "1 2", "0 1 2"), ("1", "0 1 2")))
+@pytest.mark.parametrize("closed", cases(("0", "1", "2", "0 1", "0 2", "1 2", "0 1 2"), ("0 1 2",)))
 def test_closed_descriptors(ddp: Launcher, closed: str) -> None:
     program = (
         "import os, sys\nprint('a line')\nprint('another', file=sys.stderr)\nsys.exit(7 * int(os.environ['RANK']))"

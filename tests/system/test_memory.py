@@ -81,6 +81,7 @@ def test_the_kernel_killed_it(ddp: Launcher, cgroup: Path) -> None:
         assert evidence.killed_for_memory(evidence.deaths[0].pid) is not None
 
 
+@pytest.mark.slow_system
 def test_the_kernel_killed_it_in_a_pid_namespace(ddp: Launcher, cgroup: Path) -> None:
     if subprocess.run(["unshare", "-pf", "--mount-proc", "true"], capture_output=True, check=False).returncode:
         pytest.skip("no pid namespace of our own")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Launcher
+from .conftest import Launcher, cases
 
 
 def mode(path: Path) -> int:
@@ -30,7 +30,7 @@ def test_under_umask_0(ddp: Launcher) -> None:
     assert not mode(logs.parent) & 0o002
 
 
-@pytest.mark.parametrize("planted", ["link", "writable", "somebody else's", "nothing"])
+@pytest.mark.parametrize("planted", cases(("link", "writable", "somebody else's", "nothing"), ("link",)))
 def test_the_folder_of_last_resort(ddp: Launcher, tmp_path: Path, planted: str) -> None:
     """Where the working directory takes no files, logs go to the temporary folder, which everybody may write to."""
     temporary, victim = tmp_path / "temporary", tmp_path / "victim"

@@ -39,10 +39,10 @@ def texts(folder: Path | None) -> list[str]:
 @pytest.mark.parametrize(
     "signum,ends,code",
     [
-        (signal.SIGTERM, "0", 143),
         (signal.SIGTERM, "85", 85),
         (signal.SIGINT, "0", 130),
-        (signal.SIGHUP, "0", 129),
+        pytest.param(signal.SIGTERM, "0", 143, marks=pytest.mark.slow_system),
+        pytest.param(signal.SIGHUP, "0", 129, marks=pytest.mark.slow_system),
     ],
 )
 def test_a_stop_signal_reaches_each_rank_once(ddp: Launcher, signum: signal.Signals, ends: str, code: int) -> None:
@@ -58,7 +58,7 @@ def test_a_stop_signal_reaches_each_rank_once(ddp: Launcher, signum: signal.Sign
     assert outcome.last_line["outcome"] == "interrupted"
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow_system)])
 def test_ranks_that_do_not_handle_it_die_of_it(ddp: Launcher, signum: signal.Signals) -> None:
     running = ddp.start("--nproc-per-node", 2, ddp.script(DEAF))
     running.wait_for_text("listening", 2)
@@ -102,7 +102,7 @@ def test_and_by_ddp_run_itself_where_the_agent_does_not(ddp: Launcher) -> None:
     running.assert_nothing_left()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, pytest.param(signal.SIGUSR2, marks=pytest.mark.slow_system)])
 def test_notices_reach_the_ranks_and_end_nothing(ddp: Launcher, signum: signal.Signals) -> None:
     running = ddp.start("--nproc-per-node", 2, ddp.script(LISTEN), "0")
     running.wait_for_text("listening", 2)
@@ -149,7 +149,10 @@ def test_ctrl_z_stops_the_whole_job_and_fg_continues_it(ddp: Launcher) -> None:
     assert running.wait().code == 143
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
+@pytest.mark.parametrize(
+    "signum",
+    [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.slow_system) for each in (signal.SIGTERM, signal.SIGQUIT))],
+)
 def test_a_stop_signal_that_was_ignored_is_taken(ddp: Launcher, signum: signal.Signals) -> None:
     """A shell script ignores INT and QUIT in what it starts with `&`."""
     with disposition(signum, signal.SIG_IGN):

@@ -438,6 +438,7 @@ def test_the_minimal_test_under_torchrun(runner: Runner) -> None:
     assert "[DDP-TEST] rank 1:   mean gradient of DistributedDataParallel: 0.5, as expected\n" in ended.stdout
 
 
+@pytest.mark.slow_system
 def test_the_minimal_test_under_ddp_run(ddp: Launcher) -> None:
     passed = ddp("--nproc-per-node=2", MINIMAL)
     assert passed.code == 0, passed.stderr

@@ -47,10 +47,9 @@ KINDS = {
     "no-optimizer": Loop(None, "after-init"),
     "no-group": Loop(),
 }
-BY_DEFAULT = ("zero",)
 
 
-@pytest.mark.parametrize("kind", cases(KINDS, BY_DEFAULT))
+@pytest.mark.parametrize("kind", cases(KINDS, ()))
 def test_step_and_phase_of_a_failure(ddp: Launcher, kind: str) -> None:
     wanted = KINDS[kind]
     outcome = ddp("--nproc-per-node", "2", LOOPS, "--kind", kind, "--turns", TURNS)

@@ -185,7 +185,14 @@ def cpu_s(lines: list[str], rounds: int = 1) -> float:
     return min(spent)
 
 
-@pytest.mark.parametrize(("shape", "size"), [pytest.param(*each, id=each[0].__name__) for each in SHAPES])
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        # ranges are like other_ranges, and both take seconds
+        pytest.param(*each, id=each[0].__name__, marks=[pytest.mark.slow_system] if each[0] is other_ranges else [])
+        for each in SHAPES
+    ],
+)
 def test_time_grows_with_the_length_of_a_log(shape: Callable[[int], list[str]], size: int) -> None:
     short, long = shape(size), shape(4 * size)
     longer = cpu_s(long)
