@@ -24,17 +24,21 @@ from ddp_run.record.events import (
     AgentExited,
     AllRanksEnded,
     Event,
+    LocalRank,
     MonotonicNs,
+    NodeReported,
     NodesCompared,
     PeerFailed,
     Rank,
     RankExited,
     RankFailed,
     RanksEnded,
+    RankStarted,
     SignalReceived,
     SignalSent,
     Target,
 )
+from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Call, Loop
 from ddp_run.supervise.nodes import member as member_module
 from ddp_run.supervise.nodes import other_node
@@ -297,6 +301,10 @@ def runs(loop: Loop, place: Place) -> Iterator[list[Run]]:
         run.side.close()
 
 
+def started(rank: int) -> RankStarted:
+    return RankStarted(now(), Rank(rank), LocalRank(0), 0, 4242, 2, 1, f"attempt_0/rank_{rank}", True)
+
+
 def failed(rank: int) -> RankFailed:
     return RankFailed(MonotonicNs(time.monotonic_ns()), Rank(rank), 0, 1, None)
 
@@ -472,6 +480,41 @@ def test_a_node_that_did_not_hear_of_the_next_attempt_hears_when_it_is_back(loop
     one._link.close()
     _verdict, decision = hub.agree(0, BAD, Ends(), (), again)
     assert one.agree(0, BAD, Ends(), (), refused)[1] == decision
+
+
+def test_a_node_that_ends_before_its_first_word_came_through_waits_for_it(loop: Loop, place: Place) -> None:
+    """All ranks have met, so node 0 is there: it may only be slow, on a busy host."""
+    hub, one = (Run(loop, replace(place, nodes=2, node_rank=rank, host=name)) for rank, name in enumerate("ab"))
+    own = Verdict("interrupted", 143, "preempted-sigterm", title="stopped by SIGTERM")
+    agreed: list[tuple[Verdict, Decision]] = []
+    for run, rank in ((hub, 0), (one, 1)):
+        run.side.hear(started(rank))
+    one.side.hear(SignalReceived(now(), signal.SIGTERM))
+    loop.set_timer(
+        0.5, lambda: agreed.append(hub.side.agree(0, own, Ends(), (), lambda _verdict: Decision(False, "no")))
+    )
+    assert one.side.agree(0, own, Ends(), (), refused) == agreed[0]
+    assert agreed[0][0].exit_code == 143
+    hub.side.close()
+    one.side.close()
+
+
+def test_node_0_waits_for_the_first_word_of_a_node_whose_ranks_it_has_met(loop: Loop, place: Place) -> None:
+    hub = Run(loop, replace(place, nodes=2))
+    late: list[Run] = []
+    hub.side.hear(started(0))
+    hub.side.hear(SignalReceived(now(), signal.SIGTERM))
+
+    def join() -> None:
+        late.append(Run(loop, replace(place, nodes=2, node_rank=1, host="b")))
+        assert isinstance(late[0].side, Member)
+        late[0].side._report = Report(0, BAD)
+
+    loop.set_timer(0.5, join)
+    hub.side.agree(0, Verdict("failed", 1, title="other"), Ends(), (), again)
+    assert [(event.host, event.lost) for event in hub.events if isinstance(event, NodeReported)] == [("b", None)]
+    for run in (hub, *late):
+        run.side.close()
 
 
 def test_no_other_attempt_without_a_node_that_never_came(loop: Loop, place: Place) -> None:

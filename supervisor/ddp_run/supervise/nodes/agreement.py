@@ -32,6 +32,8 @@ PATIENCE_S = 30.0
 """Between two lines that say whose verdict is waited for."""
 WAITING_S = 4.0
 """Between two lines that say who is missing, before the ranks start; with the second that it takes to see it, 5 s."""
+FIRST_WORD_S = 20.0
+"""A node whose ranks have started, and which has not joined by then, has no ddp-run (torchrun, say) or no way here."""
 VERDICTS_S = 4.0
 """How long, beyond the grace, the verdicts of all nodes are waited for once one has failed."""
 
@@ -77,6 +79,14 @@ class Ears:
     """How often ddp-run was told to stop."""
     helpers: HelperProcesses = field(default_factory=HelperProcesses)
     """Where processes beside the job are known."""
+
+
+def first_words_until(began: float) -> float:
+    """On time.monotonic(): how long a job that ends now waits for nodes that it has met but not heard yet.
+
+    `began`: when this node began to listen, or to dial.
+    """
+    return min(time.monotonic() + VERDICTS_S, began + FIRST_WORD_S)
 
 
 Decide = Callable[[Verdict], Decision]

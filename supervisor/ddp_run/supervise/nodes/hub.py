@@ -15,7 +15,17 @@ from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, PeerFailed, RanksEnded, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.absent_nodes import AbsentNodes
-from ddp_run.supervise.nodes.agreement import BEAT_S, LOST_S, SOON_S, VERDICTS_S, Decide, Ears, Place, wait
+from ddp_run.supervise.nodes.agreement import (
+    BEAT_S,
+    LOST_S,
+    SOON_S,
+    VERDICTS_S,
+    Decide,
+    Ears,
+    Place,
+    first_words_until,
+    wait,
+)
 from ddp_run.supervise.nodes.comparison import Comparison
 from ddp_run.supervise.nodes.ending import Ending
 from ddp_run.supervise.nodes.failing import line_of, paused_by
@@ -46,6 +56,7 @@ class Hub:
         self._pings = 0
         self._started = False
         """Ranks of this node have started: all nodes have met."""
+        self._began = time.monotonic()
         self._absent = AbsentNodes(place, ears, self._nodes)
         self._ending = Ending(place, ears, self._nodes)
         self._comparison = Comparison(place, ears, self._nodes)
@@ -77,7 +88,13 @@ class Hub:
         if verdict.outcome != "succeeded":
             self._ending.on_failure(place.node_rank, place.host, verdict.title or "failed")
         within_s, ending = place.grace_s + VERDICTS_S, self._ending
-        wait(self._ears, for_whom=self._without_verdict, ended=lambda: ending.first is not None, at_most_s=within_s)
+        until = first_words_until(self._began) if self._started and ending.first is not None else 0.0
+        wait(
+            self._ears,
+            for_whom=lambda: self._without_verdict(until),
+            ended=lambda: ending.first is not None,
+            at_most_s=within_s,
+        )
         others = (node.told(rank, first=rank == ending.first) for rank, node in sorted(self._nodes.items()))
         reports = [own, *others, *self._absent.reports]
         for report in reports[1:]:
@@ -124,9 +141,11 @@ class Hub:
         while any(node.link.is_open for node in self._nodes.values()) and time.monotonic() < until:
             self._ears.serve(0.02)
 
-    def _without_verdict(self) -> str:
-        """The nodes that are still to give theirs."""
+    def _without_verdict(self, absent_until: float) -> str:
+        """The nodes that are still to give theirs; until then also those that have not joined yet."""
         missing = [rank for rank, node in self._nodes.items() if not node.is_through]
+        if time.monotonic() < absent_until:
+            missing += self._absent.ranks
         return named_nodes(missing) if missing else ""
 
     def where(self) -> tuple[str, str] | None:

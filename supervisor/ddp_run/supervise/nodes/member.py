@@ -14,6 +14,7 @@ from ddp_run.record.events import AllRanksEnded, Event, Noted, PeerFailed, Ranks
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import (
     DEAD_S,
+    FIRST_WORD_S,
     LOST_S,
     REDIAL_S,
     SILENT_S,
@@ -23,6 +24,7 @@ from ddp_run.supervise.nodes.agreement import (
     Decide,
     Ears,
     Place,
+    first_words_until,
     wait,
 )
 from ddp_run.supervise.nodes.dial import Dial
@@ -45,9 +47,6 @@ from ddp_run.supervise.nodes.messages import (
 from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, of_errno, silence
 from ddp_run.supervise.nodes.standstill import Standstill
 from ddp_run.values.words import node_name
-
-_NOT_HEARD_S = 20.0
-"""After so long without a first connection that is noted; the job may go on without."""
 
 
 @final
@@ -111,8 +110,10 @@ class Member:
     ) -> tuple[Verdict, Decision]:
         """Node 0's word; without it this node's own verdict, and that node 0 was lost where nothing failed here."""
 
+        until = first_words_until(self._began)
+
         def without_word() -> str:
-            is_there = self._lost is None and self._heard_at is not None
+            is_there = self._lost is None and (self._heard_at is not None or self._may_speak(until))
             return "node 0" if is_there and (self._word is None or self._word.attempt < attempt) else ""
 
         self._report = Report(attempt, verdict.without_secrets(), last_lines, ends)
@@ -133,6 +134,10 @@ class Member:
         if self._standstill.has_cost_nodes:
             self._ears.emit(agreed(now(), verdict, place.host, place.folder))
         return verdict, Decision(False, f"{node_name(0, self._host_of_0)} cannot take part in another attempt")
+
+    def _may_speak(self, until: float) -> bool:
+        """Whether node 0, which was not heard yet, may be: all nodes' ranks have met, and its port refuses nobody."""
+        return self._started and self._control is not Reach.REFUSED and time.monotonic() < until
 
     def where(self) -> tuple[str, str] | None:
         """Where node 0 keeps the whole of it."""
@@ -168,7 +173,7 @@ class Member:
         if self._heard_at is None:
             if not self._started and not self._ended:
                 self._wait_for_node_0(moment - self._began)
-            if not self._noted and moment - self._began > _NOT_HEARD_S:
+            if not self._noted and moment - self._began > FIRST_WORD_S:
                 self._noted = True
                 place = self._place
                 note = f"no answer of node 0 at {place.address} port {place.port}: each node judges for itself"
