@@ -230,11 +230,10 @@ class Attempt:
 
     def _suspend(self) -> None:
         self._to_suspend = False
-        stopped = self._signals.to_job(signal.SIGSTOP, "ddp-run was stopped")
-        self._put(stopped)
+        self._put(self._signals.to_job(signal.SIGSTOP, "ddp-run was stopped"))
         self.output.console.suspend()
         self.loop.stop_process()
-        self._put(self._signals.to_job(signal.SIGCONT, "ddp-run was continued", stopped.pids))
+        self._put(self._signals.to_job(signal.SIGCONT, "ddp-run was continued"))
 
     # --------------------------------------------------------------------- sources of events
 
@@ -375,8 +374,7 @@ class Attempt:
         leftovers = Leftovers(self._put, self._served_stop, self._not_the_jobs)
         leftovers.end(self._remaining_grace_s(), self._signals.killed)
         ranks = {each.event.pid: each.event for each in self._ranks if each.alive}
-        # a rank whose main thread has ended and another one not is listed as a zombie
-        left = {*leftovers.pids(), *ranks}
+        left = leftovers.pids()
         self.not_ended = frozenset(left)
         for event in not_ended(left, ranks, self._watch.paths):
             self._put(event)

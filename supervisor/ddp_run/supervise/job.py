@@ -405,6 +405,7 @@ class _Job:
         options = self.plan.options
         if not options.has_hooks:
             return
+        self.keeper.dismiss()  # what they leave in the background is the user's
         from ddp_run.supervise.end_hooks import EndHooks, hook_environ, hooks
 
         self.output.flush(give_up=self._interlude.served_stop)
