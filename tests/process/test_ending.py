@@ -10,21 +10,11 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.headless import HEADLESS
 from tests.waiting import limit, wait_until
 
 from ddp_run.observe import processes
 from ddp_run.values import process_table
-
-HEADLESS = """
-import ctypes, os, subprocess, threading, time
-quiet = subprocess.DEVNULL
-def stay():
-    print(os.getpid(), subprocess.Popen(["sleep", "300"], stdout=quiet, stderr=quiet, env={}).pid, flush=True)
-    time.sleep(300)
-threading.Thread(target=stay).start()
-ctypes.CDLL(None).pthread_exit(None)
-"""
-"""A process whose main thread exits, and a child that another of its threads starts."""
 
 TREE = """
 import os, resource, signal, subprocess, sys, time
@@ -194,7 +184,7 @@ os.kill(os.getpid(), 9)
 
 
 def test_the_keeper_finds_what_hides_from_it(tmp_path: Path) -> None:
-    """A daemon (two forks, a session of its own), a child's child, and what has no main thread: none has an environment."""
+    """A daemon (two forks, a session of its own), a child's child, what has no main thread: without environments."""
     words = [sys.executable, "-c", HIDDEN, tmp_path.name, str(tmp_path / "none")]
     done = subprocess.run(words, stdout=subprocess.PIPE, timeout=limit(60))
     pids = [int(word) for word in done.stdout.split()]

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ddp_run.values import kernel_text
-from ddp_run.values.process_table import asked, below, children, look
+from ddp_run.values.process_table import asked, below, children, command_lines, look
 
 _TGKILL = {"x86_64": 234, "aarch64": 131, "riscv64": 131, "loongarch64": 131, "ppc64le": 250, "s390x": 241}
 """Its number (Linux, asm/unistd.h): the C library has a name for it only since glibc 2.30."""
@@ -22,7 +22,7 @@ _TGKILL = {"x86_64": 234, "aarch64": 131, "riscv64": 131, "loongarch64": 131, "p
 _PIDFD_INFO = struct.Struct("QQ11Ii")
 _PIDFD_GET_INFO = 0xC0000000 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
 _PIDFD_INFO_EXIT = 1 << 3
-_READ_S = 0.5
+_READ_S = 0.7
 """Most that the loop is away for what a process may keep from being read."""
 
 
@@ -129,10 +129,9 @@ def described(pids: Iterable[int]) -> list[str]:
     """Pid and command line of each, without its secrets, for a note; the name alone where that cannot be read."""
     from ddp_run.values.redaction import redact_words
 
-    named = {pid: process.name for pid in pids if (process := look(pid)) is not None}
-    named |= {pid: words for pid, words in asked(named, "cmdline", _READ_S) if words}
-    texts = {pid: words.decode(errors="replace").strip("\0") for pid, words in named.items()}
-    return [f"{pid} ({' '.join(redact_words(text.split(chr(0))))[:120]})" for pid, text in texts.items()]
+    named = {pid: [process.name.decode(errors="replace")] for pid in pids if (process := look(pid)) is not None}
+    named |= command_lines(named, _READ_S)
+    return [f"{pid} ({' '.join(redact_words(words))[:120]})" for pid, words in named.items()]
 
 
 def find_ranks(agent: int, but: Collection[int] = ()) -> list[tuple[int, dict[str, str]]]:

@@ -23,7 +23,7 @@ from ddp_run.values.helper_process import fork, reap
 
 _CHILDREN = Path("/proc/thread-self/children")
 """Kernels that keep no such lists (CONFIG_PROC_CHILDREN) are asked for every process's parent."""
-_SILENT_S = 0.5
+_SILENT_S = 0.3
 
 
 class Process(NamedTuple):
@@ -156,6 +156,12 @@ def carriers(marks: Collection[bytes]) -> Iterator[int]:
     for pid, environ in asked(_numbers("/proc"), "environ"):
         if pid != os.getpid() and not {*marks}.isdisjoint(environ.split(b"\0")):
             yield pid
+
+
+def command_lines(pids: Iterable[int], most_s: float) -> dict[int, list[str]]:
+    """Of those that have one and answer."""
+    texts = ((pid, text.rstrip(b"\0")) for pid, text in asked(pids, "cmdline", most_s))
+    return {pid: text.decode(errors="replace").split("\0") for pid, text in texts if text}
 
 
 def asked(pids: Iterable[int], name: str, most_s: float = float("inf")) -> Iterator[tuple[int, bytes]]:
