@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))  # behind Python's own folders: with -I there are no others
-from ddp_run.values.process_table import began, below, carriers, living, send
+from ddp_run.values.process_table import began, below, carriers, in_masks, living, look, send
 
 _ROUNDS = 50
 _ROUND_S = 0.1
@@ -34,15 +34,9 @@ _STUCK_S, _GRACE_S = 6, 30
 
 def cannot_stop(pid: int, told: bool) -> bool:
     """Whether a process that was told to stop waits in the kernel: by its own word, or with the signal pending."""
-    try:
-        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return False
-    status = dict(line.split(b":\t", 1) for line in lines if b":\t" in line)
-    pending = int(status.get(b"SigPnd", b"0"), 16) | int(status.get(b"ShdPnd", b"0"), 16)
-    told = told or any(pending >> (signum - 1) & 1 for signum in _STOPS)
-    return told and status.get(b"State", b"").startswith(b"D")
+    found = look(pid)
+    waits = found is not None and found.state == b"D"
+    return waits and (told or in_masks(pid, (b"SigPnd:", b"ShdPnd:"), _STOPS))
 
 
 def last_look(supervisor: int, mark: bytes, but: frozenset[int]) -> dict[int, int] | None:

@@ -61,8 +61,8 @@ def test_a_number_that_came_again_gets_no_signal() -> None:
         at = process_table.began(stranger.pid)
         assert at is not None
         assert process_table.send({stranger.pid: at - 1}, signal.SIGKILL) == ()
-        assert not processes.signal_one(stranger.pid, ended, signal.SIGKILL)
+        assert not process_table.send_one(stranger.pid, signal.SIGKILL, ended)
         os.close(ended)
         assert process_table.send({stranger.pid: at}, 0) == (stranger.pid,)
         assert stranger.poll() is None
-        assert processes.signal_one(stranger.pid, None, signal.SIGKILL)
+        assert process_table.send_one(stranger.pid, signal.SIGKILL)

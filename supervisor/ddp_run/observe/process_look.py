@@ -18,7 +18,7 @@ from ddp_run.observe.close_look import ProcessState
 from ddp_run.observe.kernel_wait import KernelWait, call_of, file_wait, is_lock, link
 from ddp_run.record.events import Rank
 from ddp_run.values import kernel_text
-from ddp_run.values.process_table import below, children, look, threads
+from ddp_run.values.process_table import acting, below, children, look, threads
 from ddp_run.values.torch_threads import NOT_OF_THE_PROGRAM
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -53,7 +53,7 @@ class ProcessLook:
 
 def process(pid: int, sampler: int = 0) -> ProcessLook:
     """A process now. `sampler`: the thread in it that is ddp-run's own."""
-    pid = _acting(pid)
+    pid = acting(pid)
     now, cpu_s = _state_and_cpu(pid)
     if now is ProcessState.GONE:
         return ProcessLook(now)
@@ -77,7 +77,7 @@ def process(pid: int, sampler: int = 0) -> ProcessLook:
 
 def state(pid: int) -> ProcessState:
     """What its main thread does now, in the kernel's words."""
-    return _state_and_cpu(_acting(pid))[0]
+    return _state_and_cpu(acting(pid))[0]
 
 
 def goes_on(pid: int) -> bool:
@@ -92,13 +92,6 @@ def goes_on(pid: int) -> bool:
 def in_first_pid_namespace() -> bool:
     """Whether pids here are the host's: those in the kernel's log, and those that a driver gives."""
     return link(os.getpid(), "ns/pid") == _FIRST_PID_NAMESPACE
-
-
-def _acting(pid: int) -> int:
-    """The thread to look at: the main one, or another once that has exited. Its number leads to all of the process."""
-    found = look(pid)
-    exited = found is not None and found.state == b"Z" and not found.ended
-    return next((thread for thread in threads(pid) if thread != pid), pid) if exited else pid
 
 
 def _state_and_cpu(pid: int) -> tuple[ProcessState, float]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import signal
 import struct
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from ddp_run.values import kernel_text
-from ddp_run.values.process_table import asked, below, children, command_lines, look
+from ddp_run.values.process_table import asked, below, children, command_lines, in_masks, look
 
 _TGKILL = {"x86_64": 234, "aarch64": 131, "riscv64": 131, "loongarch64": 131, "ppc64le": 250, "s390x": 241}
 """Its number (Linux, asm/unistd.h): the C library has a name for it only since glibc 2.30."""
@@ -68,18 +66,6 @@ def _pidfd_status(pidfd: int) -> int | None:
     return status if mask & _PIDFD_INFO_EXIT else None
 
 
-def signal_one(pid: int, pidfd: int | None, signum: int) -> bool:
-    """Signal a process, by its pidfd where there is one: its number may have come again. Whether it was reached."""
-    try:
-        if pidfd is not None:
-            signal.pidfd_send_signal(pidfd, signum)
-        else:
-            os.kill(pid, signum)
-    except OSError:
-        return False
-    return True
-
-
 def send_to_thread(pid: int, thread: int, signum: int) -> bool:
     """Signal one thread of a process (tgkill(2)): no call of another thread ends early. Whether that was done."""
     number = _TGKILL.get(os.uname().machine)
@@ -102,22 +88,12 @@ def is_alive(pid: int) -> bool:
 
 def outlives(pid: int, signum: int) -> bool:
     """Whether a process catches or ignores a signal, so that sending it does not end it."""
-    return _in_masks(pid, signum, ("SigCgt:", "SigIgn:"))
+    return in_masks(pid, (b"SigCgt:", b"SigIgn:"), [signum])
 
 
 def catches(pid: int, signum: int) -> bool:
     """Whether a process handles a signal now: it does not any more once it has run another program (exec)."""
-    return _in_masks(pid, signum, ("SigCgt:",))
-
-
-def _in_masks(pid: int, signum: int, names: tuple[str, ...]) -> bool:
-    """Whether a signal is in one of these masks of a process (proc(5)); not where it is gone."""
-    try:
-        status = kernel_text.lines(Path(f"/proc/{pid}/status"))
-    except OSError:
-        return False
-    masks = (line.split()[1] for line in status if line.startswith(names))
-    return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
+    return in_masks(pid, (b"SigCgt:",), [signum])
 
 
 def descendants(*, but: Iterable[int] = ()) -> dict[int, int]:

@@ -97,8 +97,8 @@ class Attempt:
     """End the job after so long without progress, where a closer look has shown who waits or stands still."""
     stops: int = 0
     """Stop signals received."""
-    not_ended: frozenset[int] = frozenset()
-    """Pids that were still there when the attempt was over."""
+    not_ended: Mapping[int, int] = field(default_factory=dict)
+    """Pids that were still there when the attempt was over, and when each process began."""
     _queue: deque[Event] = field(default_factory=deque)
     _serving: bool = False
     """An event of the queue is being served."""
@@ -374,9 +374,8 @@ class Attempt:
         leftovers = Leftovers(self._put, self._served_stop, self._not_the_jobs)
         leftovers.end(self._remaining_grace_s(), self._signals.killed)
         ranks = {each.event.pid: each.event for each in self._ranks if each.alive}
-        left = leftovers.pids()
-        self.not_ended = frozenset(left)
-        for event in not_ended(left, ranks, self._watch.paths):
+        self.not_ended = leftovers.pids()
+        for event in not_ended(self.not_ended, ranks, self._watch.paths):
             self._put(event)
 
     def _remaining_grace_s(self) -> float:

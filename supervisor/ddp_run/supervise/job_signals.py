@@ -12,7 +12,7 @@ from ddp_run.record.events import Event, Noted, SignalSent, Target
 from ddp_run.record.journal import now
 from ddp_run.supervise.actions import SendSignal
 from ddp_run.supervise.ranks import Ranks
-from ddp_run.values.process_table import send
+from ddp_run.values.process_table import send, send_one
 
 
 @final
@@ -54,10 +54,10 @@ class JobSignals:
         match order.target:
             case Target.AGENT:
                 agent = self._agent()  # our child, which only we wait for: its number is still its own
-                return {} if agent is None else {agent: partial(processes.signal_one, agent, None)}
+                return {} if agent is None else {agent: partial(send_one, agent)}
             case Target.RANKS:
                 return {
-                    each.event.pid: partial(processes.signal_one, each.event.pid, each.pidfd)
+                    each.event.pid: partial(send_one, each.event.pid, pidfd=each.pidfd)
                     for each in self._ranks
                     if each.alive and (not order.ranks or each.event.rank in order.ranks)
                 }

@@ -13,6 +13,7 @@ Source: proc(5); Linux, fs/proc/array.c, kernel/exit.c.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
@@ -48,11 +49,7 @@ class Process(NamedTuple):
 
 def look(pid: int) -> Process | None:
     """A process now, or the one thread that has this number; null where there is none, or /proc cannot be read."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            before, _, after = file.read().rpartition(b")")
-    except OSError:
-        return None
+    before, _, after = _read(f"/proc/{pid}/stat").rpartition(b")")
     fields = after.split()
     if len(fields) < 50:
         return None
@@ -73,8 +70,21 @@ def living(known: Mapping[int, int]) -> dict[int, int]:
 
 
 def threads(pid: int) -> list[int]:
-    """Numbers of its threads, the main one first; none where it is gone."""
-    return sorted(_numbers(f"/proc/{pid}/task"), key=lambda thread: (thread != pid, thread))
+    """Numbers of its threads, which /proc knows as it knows a process'; none where it is gone."""
+    return sorted(_numbers(f"/proc/{pid}/task"))
+
+
+def acting(pid: int) -> int:
+    """The main thread of a process, or another one where that has exited and shows nothing of the process any more."""
+    found = look(pid)
+    exited = found is not None and found.state == b"Z" and not found.ended
+    return next((thread for thread in threads(pid) if thread != pid), pid) if exited else pid
+
+
+def in_masks(pid: int, names: tuple[bytes, ...], signums: Iterable[int]) -> bool:
+    """Whether one of these signals is in one of these masks of a process (`SigCgt:`); not where it is gone."""
+    lines = [line for line in _read(f"/proc/{pid}/status").split(b"\n") if line.startswith(names)]
+    return any(int(line.split()[1], 16) >> (signum - 1) & 1 for line in lines for signum in signums)
 
 
 def children(pid: int) -> list[int]:
@@ -106,7 +116,9 @@ def below(root: int, but: Iterable[int] = ()) -> dict[int, int] | None:
 
 def _children_of() -> Callable[[int], list[int]]:
     if _CHILDREN.exists():
-        return _listed_children
+        return lambda pid: [
+            int(n) for thread in threads(pid) for n in _read(f"/proc/{pid}/task/{thread}/children").split()
+        ]
     found: dict[int, list[int]] = {}
     for pid in _numbers("/proc"):
         if (process := look(pid)) is not None:
@@ -114,15 +126,13 @@ def _children_of() -> Callable[[int], list[int]]:
     return lambda pid: found.get(pid, [])
 
 
-def _listed_children(pid: int) -> list[int]:
-    found: list[int] = []
-    for thread in threads(pid):
-        try:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
-                found += map(int, file.read().split())
-        except OSError:
-            continue
-    return found
+def _read(path: str) -> bytes:
+    """All of such a file; nothing where that cannot be read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def _numbers(folder: str) -> list[int]:
@@ -134,18 +144,20 @@ def _numbers(folder: str) -> list[int]:
 
 
 def send(known: Mapping[int, int], signum: int) -> tuple[int, ...]:
-    """Signal each that is still the same process; those that are gone, or not ours to signal, are passed over.
+    """Signal each that is still the same process. Returns those that were reached: not who is gone, or not ours."""
+    return tuple(pid for pid in living(known) if send_one(pid, signum))
 
-    Returns those that were reached.
-    """
-    reached = []
-    for pid in living(known):
-        try:
+
+def send_one(pid: int, signum: int, pidfd: int | None = None) -> bool:
+    """Signal a process, by its pidfd where there is one: its number may have come again. Whether it was reached."""
+    try:
+        if pidfd is None:
             os.kill(pid, signum)
-        except OSError:
-            continue
-        reached.append(pid)
-    return tuple(reached)
+        else:
+            signal.pidfd_send_signal(pidfd, signum)
+    except OSError:
+        return False
+    return True
 
 
 # --------------------------------------------------------------- what needs the lock of a process' memory
@@ -182,9 +194,10 @@ def asked(pids: Iterable[int], name: str, most_s: float = float("inf")) -> Itera
             reader.wait()
             said, over = reader.take()
             held += said
-            while len(held) >= 8 and len(held) >= 8 + (length := int.from_bytes(held[:8], "little")):
-                yield waiting[answered], held[8 : 8 + length]
-                answered, held = answered + 1, held[8 + length :]
+            *lines, held = held.split(b"\n")
+            for line in lines:
+                yield waiting[answered], bytes.fromhex(line.decode())
+                answered += 1
                 reader.deadline = min(time.monotonic() + _SILENT_S, deadline)
         reader.end()
         reap(reader.pid)
@@ -193,14 +206,4 @@ def asked(pids: Iterable[int], name: str, most_s: float = float("inf")) -> Itera
 
 def _read_each(pids: Iterable[int], name: str, fd: int) -> None:
     for pid in pids:
-        process = look(pid)
-        # a main thread that has exited has let go of the memory
-        living_thread = threads(pid)[-1:] if process is not None and process.state == b"Z" else [pid]
-        text = b""
-        for thread in living_thread:
-            try:
-                with open(f"/proc/{thread}/{name}", "rb", buffering=0) as file:
-                    text = file.read()
-            except OSError:
-                continue
-        os.write(fd, len(text).to_bytes(8, "little") + text)
+        os.write(fd, _read(f"/proc/{acting(pid)}/{name}").hex().encode() + b"\n")
