@@ -20,14 +20,15 @@ from itertools import chain
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))  # behind Python's own folders: with -I there are no others
-from ddp_run.values.process_table import began, below, carriers, in_masks, living, look, send
+from ddp_run.values.process_table import began, below, carriers, children, in_masks, living, look, send
 
 _ROUNDS = 50
 _ROUND_S = 0.1
-_FIRST_LOOK_S, _LOOK_S = 0.5, 5.0
-"""Between two looks at what is below ddp-run: a look at 100 processes takes 3 ms."""
+_LOOK_S = 0.5
+"""Between two looks at ddp-run's own children: daemons are among them."""
+_ALL_LOOKS = 10
+"""How many of these come between two looks at all below it: 100 processes take 3 ms."""
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
-_STUCK_LOOK_S = 1
 _STUCK_S, _GRACE_S = 6, 30
 """How long ddp-run waits in the kernel until it is taken for stuck, and how long the job then has."""
 
@@ -41,20 +42,22 @@ def cannot_stop(pid: int, told: bool) -> bool:
 
 def last_look(supervisor: int, mark: bytes, but: frozenset[int]) -> dict[int, int] | None:
     """Wait for ddp-run's end: who was below it when it died, and since when; null where it ended regularly."""
-    told, stuck_s, wait_s, known = False, 0, _FIRST_LOOK_S, dict[int, int]()
+    told, stuck_s, turn, known = False, 0.0, 0, dict[int, int]()
     while True:
-        if select.select([0], [], [], wait_s)[0]:
+        if select.select([0], [], [], _LOOK_S)[0]:
             said = os.read(0, 1)
             if said != b"s":
                 return None if said == b"q" else known
             told = True
-        known = below(supervisor, but) or {}
-        wait_s = min(2 * wait_s, _LOOK_S)
+        turn += 1
+        if turn & (turn - 1) == 0 or turn % _ALL_LOOKS == 0:  # more often while the job starts
+            known = below(supervisor, but) or {}
+        else:
+            known |= {pid: at for pid in children(supervisor) if pid not in but and (at := began(pid)) is not None}
         if not cannot_stop(supervisor, told):
-            stuck_s = 0
+            stuck_s = 0.0
             continue
-        wait_s = _STUCK_LOOK_S
-        stuck_s += _STUCK_LOOK_S
+        stuck_s += _LOOK_S
         if stuck_s == _STUCK_S:
             tell(known, mark, signal.SIGTERM)
         elif stuck_s >= _STUCK_S + _GRACE_S:
@@ -88,7 +91,7 @@ def main(run_id: str, but: frozenset[int], folders: list[Path]) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
     mark = b"DDP_RUN_ID=" + run_id.encode()
-    known = last_look(os.getppid(), mark, but)
+    known = last_look(os.getppid(), mark, but | {os.getpid()})
     if known is None:
         return
     end(known, mark)
