@@ -10,9 +10,11 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.headless import HEADLESS
 from tests.waiting import limit, wait_until
 
 from ddp_run.observe import processes
+from ddp_run.values import process_table
 
 TREE = """
 import os, resource, signal, subprocess, sys, time
@@ -31,9 +33,12 @@ one = subprocess.Popen(["sleep", "300"])
 other = subprocess.Popen([sys.executable, "-c", daemon], stdout=subprocess.PIPE, env={})
 pids = [one.pid, int(other.stdout.readline())]
 other.wait()
+headless = subprocess.Popen([sys.executable, "-c", HEADLESS], stdout=subprocess.PIPE, env={})
+pids += map(int, headless.stdout.readline().split())
+while b") Z " not in Path(f"/proc/{headless.pid}/stat").read_bytes(): time.sleep(0.01)
 assert alive() == pids
-"""
-"""A child, and a daemon that no environment and no session tells of."""
+""".replace("HEADLESS", repr(HEADLESS))
+"""A child, a daemon that no environment and no session tells of, a process without its main thread, and its child."""
 
 
 def run(program: str, *within: str) -> str:
@@ -76,7 +81,7 @@ def test_without_proc_the_last_resort_says_that_it_does_not_know() -> None:
         print(nothing_left, processes.descendants(), processes.find_ranks(one.pid), alive() == pids)
         for pid in pids: os.kill(pid, signal.SIGKILL)
     """
-    assert run(program, "unshare", "--mount") == "False [] [] True\n"
+    assert run(program, "unshare", "--mount") == "False {} [] True\n"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
@@ -97,7 +102,8 @@ def test_an_exit_code_that_may_not_be_read_is_not_taken_for_0() -> None:
 
 
 def test_numbers_that_are_no_process_of_the_job_get_no_signal() -> None:
-    assert processes.send_signal([0, 1, -1, -os.getpid(), os.getpid(), 1 << 31, 1 << 80], 0) == ()
+    numbers = [0, -1, -os.getpid(), os.getpid(), 1 << 31, 1 << 80]
+    assert process_table.send(dict.fromkeys(numbers, 0), 0) == ()
 
 
 KEEPER = """
@@ -115,7 +121,12 @@ print(carrier.pid)
 @pytest.mark.parametrize("how", ["dismissed too early", "replaced"])
 def test_the_keeper_ends_what_is_left(tmp_path: Path, how: str) -> None:
     program = {
-        "dismissed too early": "keeper.dismiss()",
+        "dismissed too early": """
+            first = keeper.pid
+            keeper.dismiss()
+            print(subprocess.Popen(["sleep", "300"], stdout=quiet, stderr=quiet).pid, flush=True)
+            while processes.is_alive(first): time.sleep(0.01)
+        """,
         "replaced": """
             first = keeper.pid
             os.kill(first, signal.SIGKILL)
@@ -126,17 +137,21 @@ def test_the_keeper_ends_what_is_left(tmp_path: Path, how: str) -> None:
     folder = tmp_path / "socket"
     folder.mkdir()
     told = KEEPER.format(run=tmp_path.name, folder=folder) + textwrap.dedent(program)
-    carrier = int(run(told))
+    carrier, *later = map(int, run(told).split())
     wait_until(lambda: not processes.is_alive(carrier), "the carrier's end")
     wait_until(lambda: not folder.exists(), "the folder's end")
+    for pid in later:  # started when the job was over
+        assert processes.is_alive(pid)
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_the_keeper_is_dismissed_where_nothing_is_left(tmp_path: Path) -> None:
     program = """
         carrier.kill()
         while processes.is_alive(carrier.pid): time.sleep(0.01)
+        pid = keeper.pid
         keeper.dismiss()
-        assert not processes.is_alive(keeper.pid)
+        assert not processes.is_alive(pid)
     """
     run(KEEPER.format(run=tmp_path.name, folder=tmp_path) + textwrap.dedent(program))
     assert tmp_path.exists()
@@ -160,20 +175,22 @@ daemon = "import os, time; os.fork() and os._exit(0); os.setsid(); print(os.getp
 child = "import subprocess, time; p = subprocess.Popen(['sleep', '300'], env={})\\n"
 child += "print(p.pid, flush=True); time.sleep(300)"
 pids = [int(started([sys.executable, "-c", program]).stdout.readline()) for program in (daemon, child)]
+pids += map(int, started([sys.executable, "-c", HEADLESS]).stdout.readline().split())
 print(*pids, flush=True)
 before = process(keeper.pid).switches
 while process(keeper.pid).switches < before + 3: time.sleep(0.05)
 os.kill(os.getpid(), 9)
-"""
+""".replace("HEADLESS", repr(HEADLESS))
 
 
 def test_the_keeper_finds_what_hides_from_it(tmp_path: Path) -> None:
-    """A daemon (two forks, a session of its own), and a child's child, each without any environment."""
+    """A daemon (two forks, a session of its own), a child's child, what has no main thread: without environments."""
     words = [sys.executable, "-c", HIDDEN, tmp_path.name, str(tmp_path / "none")]
     done = subprocess.run(words, stdout=subprocess.PIPE, timeout=limit(60))
     pids = [int(word) for word in done.stdout.split()]
-    assert len(pids) == 2
+    assert len(pids) == 4
     try:
         wait_until(lambda: not any(map(processes.is_alive, pids)), "their end", 20)
     finally:
-        processes.send_signal(pids, signal.SIGKILL)
+        for pid in filter(processes.is_alive, pids):
+            os.kill(pid, signal.SIGKILL)

@@ -25,7 +25,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ddp_run.keeper import carriers
+from ddp_run.values.process_table import carriers
 
 HERE = Path(__file__).parent
 FAULTS = HERE.parent / "faults"
@@ -127,7 +127,7 @@ def _judge(job: Job, folder: Path) -> None:
             job.wrong.append(event["text"])
         elif event["event"] == "ProgressSampled":
             job.steps = max([job.steps, *event["steps"]])
-    left = carriers(b"DDP_RUN_ID=" + run_folder.name.encode())
+    left = [*carriers([b"DDP_RUN_ID=" + run_folder.name.encode()])]
     if left:
         job.wrong.append(f"left behind: {left}")
 

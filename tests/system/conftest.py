@@ -51,8 +51,12 @@ def carriers(run_id: str) -> list[str]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(f"{entry.name} {(entry / 'cmdline').read_bytes().replace(bytes(1), b' ').decode()}")
+            if not entry.name.isdigit():
+                continue
+            # a main thread that has exited shows neither
+            thread = max((entry / "task").iterdir()) if b") Z " in (entry / "stat").read_bytes() else entry
+            if mark in (thread / "environ").read_bytes().split(b"\0"):
+                found.append(f"{entry.name} {(thread / 'cmdline').read_bytes().replace(bytes(1), b' ').decode()}")
         except OSError:
             continue
     return found

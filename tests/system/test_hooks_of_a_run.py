@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
 import pytest
 
 from .conftest import Launcher
@@ -10,7 +14,11 @@ PROGRAM = "import sys\nsys.exit(int(sys.argv[1]))"
 HOOKS = (
     *("--on-success", "echo success $DDP_RUN_OUTCOME"),
     *("--on-failure", 'test -s "$DDP_RUN_VERDICT"; echo failure $DDP_RUN_CAUSE rank $DDP_RUN_RANK verdict $?; exit 9'),
-    *("--on-end", "echo end $DDP_RUN_EXIT_CODE"),
+    *(
+        "--on-end",
+        "for pid in $(cat /proc/$PPID/task/*/children); do tr '\\0' ' ' < /proc/$pid/cmdline; done > below"
+        "; sleep 300 & echo $! > background; echo end $DDP_RUN_EXIT_CODE",
+    ),
 )
 
 
@@ -23,3 +31,7 @@ def test_hooks_run_before_the_last_line_and_change_nothing(ddp: Launcher, code: 
     first = "success succeeded" if code == 0 else "failure python-exception rank 0 verdict 0"
     assert told == [first, f"end {code}"]
     assert outcome.stdout == ""
+    background = int((ddp.cwd / "run0/background").read_text())
+    assert Path(f"/proc/{background}/cmdline").read_bytes().startswith(b"sleep"), "what a hook leaves lives on"
+    os.kill(background, signal.SIGKILL)
+    assert "keeper.py" not in (ddp.cwd / "run0/below").read_text()

@@ -215,11 +215,53 @@ def test_who_holds_a_lock(tmp_path: Path, run_python: Callable[..., int], call: 
 def test_a_process_in_the_kernel_is_described_by_its_name(run_python: Callable[..., int], dead_mount: Mounted) -> None:
     mount = dead_mount("read")
     pid = run_python(f"import os; print(flush=True); os.read(os.open('{mount.folder}/data.bin', 0), 9)", *mount.within)
-    assert "os.read" in processes.describe(pid)
+    assert "os.read" in processes.described([pid])[0]
     mount.wait_for_request()
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: process(pid).state is ProcessState.DISK, "state D")
-    assert processes.describe(pid) == f"{pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
+    assert processes.described([pid]) == [f"{pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"]
+
+
+KEEPS_ITS_LOCK = """
+    import ctypes, mmap, os, threading, time
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    both = mmap.PROT_READ | mmap.PROT_WRITE
+    page = libc.mmap(None, 4096, both, mmap.MAP_SHARED, os.open('{0}/data.bin', os.O_RDWR), 0)
+    ctypes.memset(page, 1, 1)
+    print(flush=True)
+    instead = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10  # MAP_FIXED: the page is written first
+    threading.Thread(target=libc.mmap, args=(page, 4096, both, instead, -1, 0)).start()
+    time.sleep(1000)
+"""
+KEPT = """
+import os, sys
+from ddp_run.supervise.children import BroughtAlong, Keeper
+from ddp_run.values.helper_process import HelperProcesses
+Keeper(sys.argv[1], [], HelperProcesses(), BroughtAlong()).start()
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_process_that_keeps_the_lock_of_its_memory_is_passed_over(
+    tmp_path: Path, run_python: Callable[..., int], dead_mount: Mounted
+) -> None:
+    """Its environment and command line cannot be read, in state S too: one thread waits, with the lock, for a mount."""
+    mount = dead_mount("write")
+    pid = run_python(KEEPS_ITS_LOCK.format(mount.folder), *mount.within)
+    mount.wait_for_request()
+    assert process(pid).state is ProcessState.SLEEPING
+    assert processes.described([pid]) == [f"{pid} (python)"]
+    assert processes.environs([pid, os.getpid()]).keys() == {os.getpid()}
+    with subprocess.Popen(["sleep", "600"], env={"DDP_RUN_ID": tmp_path.name}) as carrier:
+        try:
+            assert (
+                subprocess.run([sys.executable, "-c", KEPT, tmp_path.name], check=False).returncode == -signal.SIGKILL
+            )
+            assert carrier.wait(limit(60)) == -signal.SIGKILL, "ended by the keeper, which met the other process first"
+        finally:
+            carrier.kill()
 
 
 # ------------------------------------------------------------------------------------------ whole jobs

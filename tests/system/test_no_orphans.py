@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.headless import HEADLESS
 from tests.waiting import limit, wait_until
 
 from .conftest import DDP_RUN, TRAIN, Launcher, Running, carriers, cases
@@ -23,9 +24,11 @@ subprocess.Popen(["sleep", "300"])
 subprocess.Popen(["sh", "-c", "setsid sleep 300 & exit 0"]).wait()
 print("ready", flush=True)
 if sys.argv[1] == "raise" and os.environ["RANK"] == "1": raise ValueError("fault")
-if sys.argv[1] == "end": sys.exit(0)
+if sys.argv[1] == "end":
+    subprocess.Popen([sys.executable, "-c", HEADLESS], stdout=subprocess.PIPE).stdout.readline()
+    sys.exit(0)
 time.sleep(300)
-"""
+""".replace("HEADLESS", repr(HEADLESS))
 
 
 def kill(running: Running, whom: str) -> None:

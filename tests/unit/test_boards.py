@@ -15,8 +15,10 @@ import pytest
 import ddp_run
 from ddp_run.observe import boards
 from ddp_run.observe.boards import Board, last_collectives, times_entered
+from ddp_run.observe.observer import Observer
 from ddp_run.rank import board as layout
-from ddp_run.record.events import Rank
+from ddp_run.record.events import LocalRank, MonotonicNs, Rank, RankStarted
+from ddp_run.values.helper_process import HelperProcesses
 
 SOURCE = Path(ddp_run.__file__).parent / "rank" / "board.py"
 
@@ -60,6 +62,23 @@ def test_a_board_is_read(tmp_path: Path) -> None:
     look = board.look()
     assert (look.rank, look.phase, look.steps, look.collectives, look.progress_at) == (3, "training", 7, 13, 9)
     board.close()
+
+
+def test_an_observer_lets_go_of_all_boards(tmp_path: Path) -> None:
+    def descriptors() -> int:
+        return len([*Path("/proc/self/fd").iterdir()])
+
+    board = _board(tmp_path, os.getpid())
+    assert board is not None
+    board.close()
+    before = descriptors()
+    observer = Observer([tmp_path], tmp_path, tmp_path, {}, HelperProcesses())
+    rank = RankStarted(MonotonicNs(1), Rank(3), LocalRank(3), 0, os.getpid(), 4, 4, "", watched=True)
+    observer.look(MonotonicNs(1), [rank], [])
+    assert descriptors() == before + 1
+    observer.close()
+    assert descriptors() == before
+    assert observer.progress(MonotonicNs(2)) is None
 
 
 def test_what_is_no_board_of_this_process_is_not_read(tmp_path: Path) -> None:

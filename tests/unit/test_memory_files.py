@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -104,38 +106,42 @@ def test_without_proc(tmp_path: Path) -> None:
     assert (sample.ranks, sample.available, sample.cgroup_limit, sample.shm_free) == ((), None, None, None)
 
 
-def rank_of(folder: Path, pid: int, pages: int, children: str = "") -> None:
-    (folder / f"{pid}/task/{pid}").mkdir(parents=True, exist_ok=True)
+def rank_of(folder: Path, pid: int, pages: int) -> None:
+    (folder / str(pid)).mkdir(exist_ok=True)
     (folder / f"{pid}/statm").write_text(f"{pages * 2} {pages} 10 1 0 50 0\n")
-    (folder / f"{pid}/task/{pid}/children").write_text(children)
 
 
-def test_only_what_changed_is_given_out_and_the_last_look_at_a_death(tmp_path: Path) -> None:
+@pytest.fixture
+def child() -> Iterator[int]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process.pid
+        process.kill()
+
+
+def test_only_what_changed_is_given_out_and_the_last_look_at_a_death(tmp_path: Path, child: int) -> None:
     folder = proc(tmp_path, "", "")
     (folder / "meminfo").write_text("MemTotal:  4096 kB\nMemFree: 1 kB\nMemAvailable:  2048 kB\n")
     page = os.sysconf("SC_PAGESIZE")
     large = (1 << 30) // page
-    pids = {Rank(0): 10, Rank(1): 20}
-    rank_of(folder, 10, large)
-    rank_of(folder, 20, large, "21 22")
-    rank_of(folder, 21, 5)
-    rank_of(folder, 22, 7, "23")
-    rank_of(folder, 23, 1)
+    parent = os.getpid()
+    pids = {Rank(0): child, Rank(1): parent}
+    rank_of(folder, child, large)
+    rank_of(folder, parent, large)
     sampler = Sampler(folder)
     first = sampler.look(MonotonicNs(0), pids)
     assert first is not None
-    assert (first.ranks, first.own, first.children) == ((0, 1), (1 << 30, 1 << 30), (0, 13 * page))
+    assert (first.ranks, first.own, first.children) == ((0, 1), (1 << 30, 1 << 30), (0, 1 << 30))
     assert (first.available, first.total) == (2 << 20, 4 << 20)
 
-    rank_of(folder, 20, large + large // 20, "21 22")
+    rank_of(folder, parent, large + large // 20)
     assert sampler.look(MonotonicNs(5), pids) is None
-    rank_of(folder, 20, large + large // 5, "21 22")
+    rank_of(folder, parent, large + large // 5)
     grown = sampler.look(MonotonicNs(10), pids)
     assert grown is not None
-    rank_of(folder, 20, large + large // 4, "21 22")
+    rank_of(folder, parent, large + large // 4)
     assert sampler.look(MonotonicNs(15), pids) is None
 
-    (folder / "20" / "statm").write_text("0 0 0 0 0 0 0\n")
+    (folder / f"{parent}/statm").write_text("0 0 0 0 0 0 0\n")
     held, now = sampler.at_death(MonotonicNs(16), pids)
     assert (held.at, held.own[1]) == (15, (large + large // 4) * page)
     assert (now.at, now.ranks) == (16, (0,))

@@ -15,8 +15,10 @@ from typing import Any, Self, final
 
 from ddp_run.observe.close_look import GpuUse
 from ddp_run.observe.process_look import in_first_pid_namespace
+from ddp_run.observe.processes import environs
 from ddp_run.record.events import GpuSampled, LocalRank, MonotonicNs, Noted, Rank
 from ddp_run.values.helper_process import HelperProcess, spawn
+from ddp_run.values.process_table import look
 
 FIRST_LOOK_S = 1.0
 LOOK_S = 10.0
@@ -40,7 +42,6 @@ _DEVICES = ("/dev/nvidiactl", "/dev/dxg")
 """The driver's device, and that of WSL."""
 _NONE = ("", "-1", "NoDevFiles")
 _ANCESTORS = 8
-_PROC = Path("/proc")
 _SECOND = 1_000_000_000
 
 
@@ -68,8 +69,8 @@ class GpuWatch:
     _written: GpuSampled | None = None
     _lines: int = 0
     _own_pids: bool = False
-    _environ: dict[int, tuple[str | None, str | None] | None] = field(default_factory=dict)
-    """By pid: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER of a rank; null where it cannot be read."""
+    _environ: dict[int, dict[str, str] | None] = field(default_factory=dict)
+    """Of each rank, by pid; null where it cannot be read."""
 
     @classmethod
     def start(cls) -> Self:
@@ -157,6 +158,8 @@ class GpuWatch:
         members = {pid: _member(pid, by_pid) if self._own_pids else None for pid, *_ in processes}
         names = [name for _, _, name, *_ in answer["devices"]]
         numbers = {uuid: index for index, uuid, *_ in answer["devices"]}
+        unread = [started[rank] for rank in alive if started[rank] not in self._environ]
+        self._environ |= {**dict.fromkeys(unread), **environs(unread)}
         visible = tuple(self._visible(started[rank], numbers, names, whole=answer["whole"]) for rank in alive)
         seen = {index for order in visible for index in order or ()}
         seen |= {on for pid, on, _ in processes if members[pid] is not None}
@@ -188,13 +191,11 @@ class GpuWatch:
     def _visible(
         self, pid: int, numbers: Mapping[str, int], names: Sequence[str], *, whole: bool
     ) -> tuple[int, ...] | None:
-        if pid not in self._environ:
-            self._environ[pid] = _cuda_environ(pid)
         known = self._environ[pid]
         if known is None:
             return None
-        ordered = whole and (known[1] == "PCI_BUS_ID" or len(set(names)) <= 1)
-        return visible_gpus(known[0], numbers, ordered=ordered)
+        ordered = whole and (known.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(set(names)) <= 1)
+        return visible_gpus(known.get("CUDA_VISIBLE_DEVICES"), numbers, ordered=ordered)
 
 
 def visible_gpus(value: str | None, numbers: Mapping[str, int], *, ordered: bool) -> tuple[int, ...] | None:
@@ -249,25 +250,13 @@ def _member(pid: int, by_pid: Mapping[int, Rank]) -> Rank | None:
     for _ in range(_ANCESTORS):
         if pid in by_pid:
             return by_pid[pid]
-        try:
-            fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b") ")[2].split()
-            pid = int(fields[1])
-        except (OSError, ValueError, IndexError):
+        process = look(pid)
+        if process is None:
             return None
+        pid = process.parent
     return None
 
 
 def _name(pid: int) -> str:
-    try:
-        return (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _cuda_environ(pid: int) -> tuple[str | None, str | None] | None:
-    try:
-        entries = (_PROC / str(pid) / "environ").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return None
-    environ = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-    return environ.get("CUDA_VISIBLE_DEVICES"), environ.get("CUDA_DEVICE_ORDER")
+    process = look(pid)
+    return process.name.decode(errors="replace") if process is not None else ""

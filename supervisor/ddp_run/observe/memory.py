@@ -15,6 +15,7 @@ from typing import final
 
 from ddp_run.record.events import MemorySampled, MonotonicNs, Rank
 from ddp_run.values import kernel_text
+from ddp_run.values.process_table import below
 
 SHM = "/dev/shm"  # noqa: S108  # not a temporary file: where shared memory lies
 _PROC = Path("/proc")
@@ -163,7 +164,7 @@ class Sampler:
             at=at,
             ranks=ranks,
             own=tuple(own[rank] for rank in ranks),
-            children=tuple(sum(_resident(self.proc, pid) for pid in children(pids[rank], self.proc)) for rank in ranks),
+            children=tuple(sum(_resident(self.proc, pid) for pid in below(pids[rank]) or ()) for rank in ranks),
             available=available,
             total=total,
             cgroup_used=used,
@@ -192,19 +193,6 @@ def _resident(proc: Path, pid: int) -> int:
             return int(file.read().split()[1]) * _PAGE
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def children(pid: int, proc: Path = _PROC, depth: int = 3) -> Iterator[int]:
-    """Processes that the main thread of a process started, and theirs: one read each, where all of /proc is many."""
-    try:
-        with open(proc / f"{pid}/task/{pid}/children", "rb", buffering=0) as file:
-            found = [int(word) for word in file.read().split()]
-    except (OSError, ValueError):
-        return
-    for child in found:
-        yield child
-        if depth > 1:
-            yield from children(child, proc, depth - 1)
 
 
 def host_memory(proc: Path = _PROC) -> tuple[int | None, int | None]:

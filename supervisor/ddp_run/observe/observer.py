@@ -120,6 +120,8 @@ class Observer:
         """Look no more: end what is still under way."""
         self._give_up()
         self._native.end()
+        for rank in [*self._boards]:
+            self.forget(rank)
 
     def forget(self, rank: Rank) -> None:
         """A rank has ended, or another one takes its place."""

@@ -16,9 +16,9 @@ from types import MappingProxyType
 
 from ddp_run.observe.close_look import ProcessState
 from ddp_run.observe.kernel_wait import KernelWait, call_of, file_wait, is_lock, link
-from ddp_run.observe.memory import children
 from ddp_run.record.events import Rank
 from ddp_run.values import kernel_text
+from ddp_run.values.process_table import acting, below, children, look, threads
 from ddp_run.values.torch_threads import NOT_OF_THE_PROGRAM
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -53,6 +53,7 @@ class ProcessLook:
 
 def process(pid: int, sampler: int = 0) -> ProcessLook:
     """A process now. `sampler`: the thread in it that is ddp-run's own."""
+    pid = acting(pid)
     now, cpu_s = _state_and_cpu(pid)
     if now is ProcessState.GONE:
         return ProcessLook(now)
@@ -61,22 +62,22 @@ def process(pid: int, sampler: int = 0) -> ProcessLook:
     place = _place(pid, name) if wait is None and now is ProcessState.DISK else None
     asleep = name == "sleep" or (name is None and _wchan(pid) == "hrtimer_nanosleep")
     io_bytes = _io(pid)
-    threads = _other_threads(pid, sampler)
-    switches = sum(_switches(pid, thread) for thread in (pid, *threads))
-    for child in children(pid):
+    others = _other_threads(pid, sampler)
+    switches = sum(_switches(pid, thread) for thread in (pid, *others))
+    for child in below(pid) or ():
         state_of_child, cpu_of_child = _state_and_cpu(child)
         if state_of_child is ProcessState.GONE:
             continue
         cpu_s += cpu_of_child
         io_bytes += _io(child)
         switches += sum(_switches(child, thread) for thread in (child, *_other_threads(child)))
-    helpers = sum(not is_lock(*call_of(pid, thread)) for thread in threads)
+    helpers = sum(not is_lock(*call_of(pid, thread)) for thread in others)
     return ProcessLook(now, cpu_s, io_bytes, switches, wait, place, is_lock(name, arguments), asleep, helpers)
 
 
 def state(pid: int) -> ProcessState:
     """What its main thread does now, in the kernel's words."""
-    return _state_and_cpu(pid)[0]
+    return _state_and_cpu(acting(pid))[0]
 
 
 def goes_on(pid: int) -> bool:
@@ -94,24 +95,17 @@ def in_first_pid_namespace() -> bool:
 
 
 def _state_and_cpu(pid: int) -> tuple[ProcessState, float]:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
-        letter = fields[0].decode()
-        cpu_s = sum(int(ticks) for ticks in fields[11:15]) / _TICKS
-    except (OSError, IndexError, ValueError):
+    found = look(pid)
+    if found is None or found.ended:
         return ProcessState.GONE, 0.0
     known = {each.value: each for each in ProcessState}
-    return known.get(letter, ProcessState.GONE if letter in "ZX" else ProcessState.SLEEPING), cpu_s
+    return known.get(found.state.decode(), ProcessState.SLEEPING), found.cpu_ticks / _TICKS
 
 
 def _other_threads(pid: int, sampler: int = 0) -> list[int]:
     """Its threads but the main one, ddp-run's own and torch's."""
     found = []
-    try:
-        threads = [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
-    except (OSError, ValueError):
-        return []
-    for thread in threads:
+    for thread in threads(pid):
         if thread in (pid, sampler):
             continue
         try:
@@ -126,12 +120,8 @@ def _other_threads(pid: int, sampler: int = 0) -> list[int]:
 def last_thread(pid: int) -> ProcessLook | None:
     """Of what a process that should have ended is still there for: its main thread, else one of the others that waits
     in the kernel. Null where it has ended."""
-    try:
-        threads = sorted(int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir())
-    except (OSError, ValueError):
-        return None
-    looks = [look for thread in threads if (look := process(thread)).state is not ProcessState.GONE]
-    return next((look for look in looks if look.state is ProcessState.DISK), looks[0] if looks else None)
+    looks = [seen for thread in threads(pid) if (seen := process(thread)).state is not ProcessState.GONE]
+    return next((seen for seen in looks if seen.state is ProcessState.DISK), looks[0] if looks else None)
 
 
 def _place(pid: int, name: str | None) -> str | None:
@@ -144,11 +134,11 @@ def _place(pid: int, name: str | None) -> str | None:
 
 def _of_child(pid: int) -> str:
     """Who has been started last and has not begun."""
-    latest = max(children(pid, depth=1), default=None)
+    latest = max(children(pid), default=None)
     if latest is None:
         return ""
-    look = process(latest)
-    does = look.waits_on() or ("sleeps" if look.asleep else None)
+    seen = process(latest)
+    does = seen.waits_on() or ("sleeps" if seen.asleep else None)
     return f": process {latest}" + (f", {does}" if does else "")
 
 

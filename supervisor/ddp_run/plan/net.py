@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from ddp_run.values.addresses import Resolved, is_local, literal_address
 from ddp_run.values.helper_process import answer_of, fork
+from ddp_run.values.process_table import command_lines, look
 
 _T = TypeVar("_T")
 
@@ -23,6 +24,8 @@ _LOOKUP_S = 10.0
 """A single look-up may take this long; libc's own limit is 5 s a server and try."""
 _MISSING_NAME_S = 60.0
 """How long a name of a job of several nodes may be unknown: a pod's record appears after the pod has started."""
+_HOLDER_S = 1.0
+"""How long the command line of who holds a port is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,8 +355,8 @@ def port_holder(port: int) -> Holder | None:
     pid = next((each.pid for each in listening if each.pid), None)
     if pid is None:
         return Holder(None, None)
-    try:
-        process = psutil.Process(pid)
-        return Holder(pid, process.name(), " ".join(redact_words(process.cmdline())))
-    except psutil.Error:
+    process = look(pid)
+    if process is None:
         return Holder(pid, None)
+    words = command_lines([pid], _HOLDER_S).get(pid)
+    return Holder(pid, process.name.decode(errors="replace"), " ".join(redact_words(words)) if words else None)

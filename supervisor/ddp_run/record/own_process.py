@@ -1,6 +1,6 @@
 """Which process ddp-run is, and whether the ddp-run of a recorded run still runs.
 
-Source: proc(5): /proc/PID/stat, field 22; /proc/sys/kernel/random/boot_id; pid_namespaces(7).
+Source: proc(5): /proc/sys/kernel/random/boot_id; pid_namespaces(7).
 """
 
 from __future__ import annotations
@@ -9,16 +9,13 @@ import os
 from pathlib import Path
 
 from ddp_run.record.events import OwnProcess
-
-_STARTED = 22 - 3
-"""Its place in what follows the command's name, which may hold blanks."""
-_ENDED = (b"Z", b"X")
+from ddp_run.values.process_table import began
 
 
 def this_process() -> OwnProcess | None:
     """Null where /proc does not show it."""
     pid = os.getpid()
-    started = _started(pid)
+    started = began(pid)
     here = _here()
     return OwnProcess(pid, started, *here) if started is not None and here is not None else None
 
@@ -28,16 +25,7 @@ def still_runs(process: OwnProcess | None) -> bool | None:
     here = _here()
     if process is None or here is None or (process.pids, process.boot) != here:
         return None
-    return _started(process.pid) == process.started
-
-
-def _started(pid: int) -> int | None:
-    """When a process began, in clock ticks since the boot; null where it has ended. Pids come again, with another."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return None if fields[0] in _ENDED else int(fields[_STARTED])
-    except (OSError, IndexError, ValueError):
-        return None
+    return began(process.pid) == process.started
 
 
 def _here() -> tuple[int, str] | None:

@@ -97,8 +97,8 @@ class Attempt:
     """End the job after so long without progress, where a closer look has shown who waits or stands still."""
     stops: int = 0
     """Stop signals received."""
-    not_ended: frozenset[int] = frozenset()
-    """Pids that were still there when the attempt was over."""
+    not_ended: Mapping[int, int] = field(default_factory=dict)
+    """Pids that were still there when the attempt was over, and when each process began."""
     _queue: deque[Event] = field(default_factory=deque)
     _serving: bool = False
     """An event of the queue is being served."""
@@ -230,11 +230,10 @@ class Attempt:
 
     def _suspend(self) -> None:
         self._to_suspend = False
-        stopped = self._signals.to_job(signal.SIGSTOP, "ddp-run was stopped")
-        self._put(stopped)
+        self._put(self._signals.to_job(signal.SIGSTOP, "ddp-run was stopped"))
         self.output.console.suspend()
         self.loop.stop_process()
-        self._put(self._signals.to_job(signal.SIGCONT, "ddp-run was continued", stopped.pids))
+        self._put(self._signals.to_job(signal.SIGCONT, "ddp-run was continued"))
 
     # --------------------------------------------------------------------- sources of events
 
@@ -375,10 +374,8 @@ class Attempt:
         leftovers = Leftovers(self._put, self._served_stop, self._not_the_jobs)
         leftovers.end(self._remaining_grace_s(), self._signals.killed)
         ranks = {each.event.pid: each.event for each in self._ranks if each.alive}
-        # a rank whose main thread has ended and another one not is listed as a zombie
-        left = {*leftovers.pids(), *ranks}
-        self.not_ended = frozenset(left)
-        for event in not_ended(left, ranks, self._watch.paths):
+        self.not_ended = leftovers.pids()
+        for event in not_ended(self.not_ended, ranks, self._watch.paths):
             self._put(event)
 
     def _remaining_grace_s(self) -> float:

@@ -6,18 +6,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import final
 
-from ddp_run.observe.processes import began, below, send_signal, tree
-from ddp_run.values.helper_process import (
-    HelperProcess,
-    HelperProcesses,
-    libc_prctl,
-    reap,
-    spawn,
-)
+from ddp_run.values.helper_process import HelperProcess, HelperProcesses, libc_prctl, reap, spawn
+from ddp_run.values.process_table import below, living, send
 
 _KEEPER = Path(__file__).parents[1] / "keeper.py"
 
@@ -40,13 +34,12 @@ class BroughtAlong:
     """
 
     def __init__(self) -> None:
-        self._began = {pid: began(pid) for pid in tree(os.getpid())}
+        self._began = below(os.getpid()) or {}
 
     @property
-    def pids(self) -> set[int]:
+    def pids(self) -> Set[int]:
         """Those that live."""
-        living = {pid for pid, at in self._began.items() if at is not None and began(pid) == at}
-        return living.union(*map(tree, living))
+        return living(self._began).keys()
 
 
 @final
@@ -92,13 +85,15 @@ class Keeper:
                 pass
 
     def dismiss(self) -> None:
-        """This run ends: see the keeper go where nothing is left of the job. Else it does its work when we are gone."""
-        if self._process is None or below(but={self._process.pid, *self._brought_along.pids}) != []:
+        """The job is over: what is left of it the keeper ends now. What is started from now on is not the job's."""
+        process, self._process, self._starts = self._process, None, _MOST_KEEPERS
+        if process is None:
             return
-        if self._process.tell(b"q") and reap(self._process.pid):
-            self._process.close()
+        nothing_left = below(os.getpid(), {process.pid, *self._brought_along.pids}) == {}
+        if not nothing_left or (process.tell(b"q") and reap(process.pid)):
+            process.close()
         else:
-            self._process.end()
+            process.end()
 
 
 def kill_everything_below(brought_along: BroughtAlong) -> bool:
@@ -111,9 +106,9 @@ def kill_everything_below(brought_along: BroughtAlong) -> bool:
     except OSError:
         pass
     for _ in range(20):
-        left = below(but=brought_along.pids)
+        left = below(os.getpid(), brought_along.pids)
         if not left:
             return left is not None
-        send_signal(left, signal.SIGKILL)
+        send(left, signal.SIGKILL)
         time.sleep(0.02)
     return False

@@ -16,7 +16,6 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, final
 
-from ddp_run.observe import processes
 from ddp_run.plan.launch_plan import (
     RANK_PROGRAM,
     LaunchPlan,
@@ -51,6 +50,7 @@ from ddp_run.supervise.retries import Outcome, Retries
 from ddp_run.tell.output import Output
 from ddp_run.tell.tail import Tailer
 from ddp_run.values.helper_process import HelperProcesses
+from ddp_run.values.process_table import living
 from ddp_run.values.redaction import redact_words
 
 if TYPE_CHECKING:
@@ -133,7 +133,8 @@ class _Job:
     _retries: Retries = field(init=False)
     keeper: children.Keeper = field(init=False)
     _helpers: HelperProcesses = field(default_factory=HelperProcesses)
-    _not_ended: frozenset[int] = frozenset()
+    _not_ended: Mapping[int, int] = field(default_factory=dict)
+    """What could not be ended of attempts, and when it began."""
     _waiting: Attempt | None = None
     _running: Attempt | None = None
     _nodes: JobSide | None = None
@@ -189,8 +190,7 @@ class _Job:
             self._running = None
             self._interlude.stops += attempt.stops
             # what could not be ended has SIGKILL already, and is no leftover of the next attempt
-            left = self._not_ended | attempt.not_ended
-            self._not_ended = frozenset(pid for pid in left if processes.is_alive(pid))
+            self._not_ended = living({**self._not_ended, **attempt.not_ended})
             outcome = self._last = self._conclude(attempt)
             self._shown_until = attempt
             if not outcome.decision.free:
@@ -220,7 +220,7 @@ class _Job:
             output=self.output,
             tailer=tailer,
             places=places(self.environ, self.folder),
-            earlier_pids=self._not_ended,
+            earlier_pids=frozenset(self._not_ended),
             keeper=self.keeper,
             brought_along=self.brought_along,
             helpers=self._helpers,
@@ -405,6 +405,7 @@ class _Job:
         options = self.plan.options
         if not options.has_hooks:
             return
+        self.keeper.dismiss()  # what they leave in the background is the user's
         from ddp_run.supervise.end_hooks import EndHooks, hook_environ, hooks
 
         self.output.flush(give_up=self._interlude.served_stop)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Set
+from functools import partial
 from typing import assert_never, final
 
 from ddp_run.observe import processes
@@ -11,6 +12,7 @@ from ddp_run.record.events import Event, Noted, SignalSent, Target
 from ddp_run.record.journal import now
 from ddp_run.supervise.actions import SendSignal
 from ddp_run.supervise.ranks import Ranks
+from ddp_run.values.process_table import send, send_one
 
 
 @final
@@ -28,39 +30,39 @@ class JobSignals:
 
     def send(self, order: SendSignal) -> Iterator[Event]:
         """Do it, and tell whom it reached."""
-        pids = self._pids(order)
+        whom = self._whom(order)
+        deaf = [pid for pid in whom if order.only_if_handled and not processes.outlives(pid, order.signum)]
         if order.only_if_handled:
             name = signal.Signals(order.signum).name
-            if not pids:
+            if not whom:
                 yield Noted(now(), f"{name} not forwarded: no rank is running")
-            deaf = [pid for pid in pids if not processes.outlives(pid, order.signum)]
-            pids = [pid for pid in pids if pid not in deaf]
             if deaf:
                 yield Noted(now(), f"{name} not forwarded to {deaf}: no handler, it would kill them")
-        reached = processes.send_signal(pids, order.signum)
+        reached = tuple(pid for pid, tell in whom.items() if pid not in deaf and tell(order.signum))
         if order.signum == signal.SIGKILL:
             self.killed.update(reached)
             self.agent_killed |= self._agent() in reached
         yield SignalSent(now(), order.target, order.signum, reached, order.reason)
 
-    def to_job(self, signum: int, reason: str, pids: Sequence[int] | None = None) -> SignalSent:
-        """All of the job, or these of it."""
-        reached = tuple(processes.descendants(but=self._others()) if pids is None else pids)
-        processes.send_signal(reached, signum)
+    def to_job(self, signum: int, reason: str) -> SignalSent:
+        """All of the job."""
+        reached = send(processes.descendants(but=self._others()), signum)
         return SignalSent(now(), Target.JOB, signum, reached, reason)
 
-    def _pids(self, order: SendSignal) -> list[int]:
+    def _whom(self, order: SendSignal) -> Mapping[int, Callable[[int], object]]:
+        """By pid what signals it, and says whether it was reached."""
         match order.target:
             case Target.AGENT:
-                agent = self._agent()
-                return [] if agent is None else [agent]
+                agent = self._agent()  # our child, which only we wait for: its number is still its own
+                return {} if agent is None else {agent: partial(send_one, agent)}
             case Target.RANKS:
-                return [
-                    process.event.pid
-                    for process in self._ranks
-                    if process.alive and (not order.ranks or process.event.rank in order.ranks)
-                ]
+                return {
+                    each.event.pid: partial(send_one, each.event.pid, pidfd=each.pidfd)
+                    for each in self._ranks
+                    if each.alive and (not order.ranks or each.event.rank in order.ranks)
+                }
             case Target.JOB | Target.LEFTOVERS:
-                return processes.descendants(but=self._others())
+                job = processes.descendants(but=self._others())
+                return {pid: partial(send, {pid: began}) for pid, began in job.items()}
             case _:
                 assert_never(order.target)

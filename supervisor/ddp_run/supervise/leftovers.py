@@ -14,6 +14,7 @@ from ddp_run.observe.process_look import last_thread
 from ddp_run.observe.waited_paths import completed
 from ddp_run.record.events import EventSink, Noted, NotEnded, RankStarted, SignalSent, Target
 from ddp_run.record.journal import now
+from ddp_run.values.process_table import send
 
 _LEFTOVERS_S = 5.0
 """Most that leftovers of ranks get between SIGTERM and SIGKILL."""
@@ -41,12 +42,12 @@ class Leftovers:
             return
         unasked = [pid for pid in left if pid not in killed]
         if unasked:
-            self.emit(Noted(now(), "left behind: " + ", ".join(processes.describe(pid) for pid in unasked)))
+            self.emit(Noted(now(), "left behind: " + ", ".join(processes.described(unasked))))
             self._end_all(signal.SIGTERM, min(grace_s, _LEFTOVERS_S), but=killed)
         self._end_all(signal.SIGKILL, _REAP_S)
 
-    def pids(self) -> list[int]:
-        """What is there now, without zombies."""
+    def pids(self) -> dict[int, int]:
+        """Who is there now, and when each began."""
         return processes.descendants(but=self.others())
 
     def _end_all(self, signum: int, within_s: float, *, but: Set[int] = frozenset()) -> None:
@@ -54,9 +55,9 @@ class Leftovers:
         signalled: set[int] = set()
         turn_s = _TURN_S
         while left := processes.descendants(but=self.others() | but):
-            fresh = [pid for pid in left if pid not in signalled]
+            fresh = {pid: began for pid, began in left.items() if pid not in signalled}
             if fresh:
-                reached = processes.send_signal(fresh, signum)
+                reached = send(fresh, signum)
                 signalled.update(fresh)
                 self.emit(SignalSent(now(), Target.LEFTOVERS, signum, reached, "left behind by ranks"))
             remaining = deadline - time.monotonic()

@@ -103,7 +103,7 @@ class Ranks:
 
     def unheard(self, agent: int, attempt: int) -> list[RankStarted]:
         """Ranks below the agent that have not said hello: those of programs without Python, say."""
-        found = processes.find_ranks(agent)
+        found = processes.find_ranks(agent, [process.event.pid for process in self])
         self._hear()  # whoever has said hello by now has said more than can be found
         return [_silent(pid, environ, attempt) for pid, environ in found if not self.of_pid(pid)]
 

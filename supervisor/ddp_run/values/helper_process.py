@@ -8,15 +8,11 @@ and asks `HelperProcesses` whose they were. What not even SIGKILL ends (state D)
 
 from __future__ import annotations
 
-import ctypes
-import math
 import os
 import select
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NoReturn, final
 
@@ -26,19 +22,20 @@ _PR_SET_PDEATHSIG = 1
 
 
 @final
-@dataclass(slots=True)
 class HelperProcess:
-    """A process at work; `fd` becomes readable with what it says and at its end."""
+    """A process at work; `fd` becomes readable with what it says and at its end.
 
-    pid: int
-    fd: int
-    stdin: int | None = None
-    """Where it is told; null for a fork."""
-    deadline: float = math.inf
-    """On time.monotonic(): when its answer is no longer waited for."""
-    _held: bytes = b""
-    reaped: bool = False
-    """Set by whoever waited for it: its pid may belong to another process from then on."""
+    `stdin`: where it is told; null for a fork. `deadline`, on time.monotonic(): how long its answer is waited for.
+    """
+
+    def __init__(self, pid: int, fd: int, stdin: int | None = None, deadline: float = float("inf")) -> None:
+        self.pid = pid
+        self.fd = fd
+        self.stdin = stdin
+        self.deadline = deadline
+        self._held = b""
+        self.reaped = False
+        """Set by whoever waited for it: its pid may belong to another process from then on."""
 
     def tell(self, word: bytes) -> bool:
         """A word into its standard input, without waiting; false where it has ended or does not read."""
@@ -143,6 +140,8 @@ def fork(work: Callable[[int], None], within_s: float, *, keep: Iterable[int] = 
 
 def spawn(argv: Sequence[str], *, outlives_us: bool) -> HelperProcess:
     """Start a program that is told by its standard input and answers on its standard output. Raises OSError."""
+    import subprocess
+
     process = subprocess.Popen(
         argv,
         stdin=subprocess.PIPE,
@@ -178,6 +177,8 @@ def answer_of(process: HelperProcess) -> bytes | None:
 
 def libc_prctl() -> Callable[[int, int, int, int, int], int]:
     """prctl(2)."""
+    import ctypes
+
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
     prctl.restype = ctypes.c_int

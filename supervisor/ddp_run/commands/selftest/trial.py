@@ -17,6 +17,7 @@ from typing import final
 from ddp_run import __version__
 from ddp_run.api.launching import launch
 from ddp_run.api.result import LaunchRefused, Result
+from ddp_run.values.process_table import carriers
 
 _PROGRAM = Path(__file__).parents[2] / "selftest_ranks.py"
 _FAILING_RANK, _EXIT_CODE = 1, 7
@@ -77,7 +78,7 @@ def _name_who_fails(folder: Path) -> tuple[bool, str]:
 def _leave_nothing(folder: Path) -> tuple[bool, str]:
     marks = {f"DDP_RUN_ID={path.parent.name}".encode() for path in folder.glob("2*/events.jsonl")}
     deadline = time.monotonic() + _ENDED_WITHIN_S
-    while (left := _carriers(marks)) and time.monotonic() < deadline:
+    while (left := [*carriers(marks)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     if left:
         return False, f"processes of these jobs are left: {', '.join(map(str, left))}"
@@ -102,15 +103,3 @@ def _run(folder: Path, *args: int) -> Result:
 def _seen(result: Result) -> str:
     verdict = result.verdict
     return f"exit code {result.exit_code}" + (f", {verdict.title}" if verdict is not None and verdict.title else "")
-
-
-def _carriers(marks: set[bytes]) -> list[int]:
-    """Pids of the processes that have one of these entries in their environment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and marks & {*(entry / "environ").read_bytes().split(b"\0")}:
-                found.append(int(entry.name))
-        except OSError:  # it has ended, or is somebody else's
-            continue
-    return found
