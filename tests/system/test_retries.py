@@ -22,9 +22,31 @@ if count < fail and os.environ["RANK"] == "0": os.kill(os.getpid(), signal.SIGKI
 """
 
 
+# Before each attempt fails, rank 1 says in rank 0's name that it did, with a time before all others; and again for the
+# attempt before. An agent's environment has the socket.
+FORGER = """
+import json, os, socket, sys, time
+known = json.loads(open(f"/proc/{os.getppid()}/environ").read().split("DDP_RUN_AGENT=")[1].partition("\\0")[0])
+forged = f"forged.{known['attempt']}"
+if os.environ["RANK"] == "1":
+    for attempt in (known["attempt"], known["attempt"] - 1):
+        for code in (9, -11):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+                channel.connect(known["socket"])
+                who = {"rank": 0, "restart": 0, "folder": f"attempt_{attempt}/rank_0"}
+                channel.send(json.dumps({"event": "failed", "at": 1, "code": code, "exception": None, **who}).encode())
+    open(forged, "w").close()
+while not os.path.exists(forged): time.sleep(0.01)
+"""
+
+
 def test_a_retry_cures_what_it_can_and_keeps_every_attempt(ddp: Launcher) -> None:
-    outcome = ddp("--nproc-per-node", 2, "--max-retries", 3, ddp.script(FLAKY), ddp.cwd / "count", 2)
+    """What is said in another rank's name counts for nothing."""
+    outcome = ddp("--nproc-per-node", 2, "--max-retries", 3, ddp.script(FORGER + FLAKY), ddp.cwd / "count", 2)
     assert outcome.code == 0, outcome.stderr
+    assert outcome.named("RankFailed") == []
+    assert sum("ignored: process" in event["text"] for event in outcome.named("Noted")) == 3, "once an attempt"
+    assert [event["exit_code"] for event in outcome.named("AttemptEnded")] == [137, 137, 0]
     assert outcome.verdict["attempts"] == 3
     assert outcome.folder is not None
     assert sorted(path.name for path in outcome.folder.glob("attempt_*")) == ["attempt_0", "attempt_1", "attempt_2"]

@@ -191,6 +191,28 @@ def test_a_rank_that_ended_in_time_is_not_signalled_again() -> None:
     assert feed(run, fired("teardown 1 0")) == []
 
 
+def test_what_is_said_of_a_rank_that_is_not_of_this_start_sets_no_deadline() -> None:
+    assert feed(running(), failed(5)) == []
+    later = running(restarts=1)
+    feed(later, exited(0, 1), started(0, restart=1))
+    assert feed(later, failed(0)) == []
+
+
+@pytest.mark.parametrize("known", [[], [started(0), exited(0, 0)]], ids=["no rank", "one that has ended"])
+def test_a_rank_that_says_hello_after_the_stop_signal_has_the_rest_of_the_grace(known: list[Event]) -> None:
+    run = AttemptMachine(GRACE)
+    assert SetTimer(timer("agent"), 5.0) in feed(run, AgentStarted(AT, 99), *known, received(signal.SIGTERM))
+    assert feed(run, started(1), fired("agent")) == []
+    assert SetTimer(timer("agent"), 5.0) in feed(run, exited(1, -15))
+    assert signals(feed(run, fired("agent"))) == KILL_ALL
+
+
+def test_a_rank_that_says_hello_when_the_grace_is_over_has_no_other() -> None:
+    run = AttemptMachine(GRACE)
+    feed(run, AgentStarted(AT, 99), started(0), exited(0, 3), fired("grace"), started(1))
+    assert signals(feed(run, fired("agent"))) == KILL_ALL
+
+
 def test_while_the_agent_may_restart_only_survivors_are_bounded() -> None:
     run = running(restarts=1)
     assert feed(run, exited(1, 1)) == [SetTimer(timer("survivors 0"), GRACE)]
@@ -288,7 +310,7 @@ TABLE: list[tuple[Event, list[list[tuple[Target, int]]]]] = [
     (received(signal.SIGUSR1), [NOTICE, NOTICE, NOTICE, NOTICE, NOTICE]),
     (received(signal.SIGWINCH), [[], [], [], [], []]),
     (fired("grace"), [[], KILL_ALL, KILL_ALL, [], []]),
-    (fired("agent"), [[], KILL_ALL, KILL_ALL, [], []]),
+    (fired("agent"), [[], [], [], [], []]),
     (exited(0, 0), [[], [], [], [], []]),
     (exited(0, -9), [[], [], [], [], []]),
     (exited(5, 1), [[], [], [], [], []]),

@@ -112,6 +112,7 @@ class AttemptMachine:
     stop_signal: int | None = None
     _ended_by_peer: bool = False
     """Another node had our ranks asked to end."""
+    _grace_over: bool = False
 
     def on(self, event: Event) -> list[Action]:
         """What to do about an event."""
@@ -153,8 +154,9 @@ class AttemptMachine:
         if self._state in (_State.KILLING, _State.DONE):
             return []
         member = self._ranks.get(event.rank)
-        if member is not None and member.restart == event.restart:
-            member.program_failed = event
+        if member is None or member.restart != event.restart:
+            return []
+        member.program_failed = event
         unfinished = Timer(TimerKind.UNFINISHED, event.rank, event.restart)
         told = [SetTimer(unfinished, _UNFINISHED_S)] if self.grace_s > _UNFINISHED_S else []
         return [*told, SetTimer(Timer(TimerKind.TEARDOWN, event.rank, event.restart), self.grace_s)]
@@ -267,11 +269,14 @@ class AttemptMachine:
             case TimerKind.GRACE | TimerKind.AGENT if self._state is _State.RUNNING:
                 return []
             case TimerKind.GRACE:
+                self._grace_over = True
                 if self._anyone_alive or not self._ranks:
                     return self._kill(f"still running {self.grace_s:g} s after the stop request")
                 return [SetTimer(_AGENT, _AGENT_WINDS_UP_S)]
+            case TimerKind.AGENT if self._anyone_alive and not self._grace_over:
+                return []  # a rank has said hello since: it has the rest of the grace
             case TimerKind.AGENT:
-                return self._kill("all ranks have exited but the agent has not")
+                return self._kill("no rank is running, but the agent has not exited")
             case TimerKind.GIVE_UP:
                 return self._finish()
             case TimerKind.UNFINISHED:
