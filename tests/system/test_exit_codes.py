@@ -161,10 +161,29 @@ def test_success_says_nothing_but_what_the_ranks_said(ddp: Launcher) -> None:
     assert by_rank(outcome.stdout) == {0: ["hello"], 1: ["hello"]}
 
 
-def test_success_has_a_last_line_where_it_was_asked_for(ddp: Launcher) -> None:
-    outcome = ddp(ddp.script("pass"), env={"DDP_RUN_VERDICT_LINE": "1"})
-    assert outcome.last_line["outcome"] == "succeeded"
-    assert outcome.last_line["exit"] == "0"
+# Rank 1 ends with 0 although its program failed; rank 0 does not need it, and ends when ddp-run knows of that.
+FAILED_AND_ENDED_WITH_0 = """
+import atexit, os, time
+if os.environ["RANK"] == "1":
+    atexit.register(os._exit, 0)
+    raise ValueError("bad shard")
+journal = f"ddp-run-logs/{os.environ['DDP_RUN_ID']}/events.jsonl"
+while '"RankExited"' not in open(journal).read(): time.sleep(0.01)
+"""
+
+
+def test_all_ranks_that_exit_with_0_are_a_success_whatever_their_programs_said(ddp: Launcher) -> None:
+    """So it is under torchrun. A success has a last line where that was asked for."""
+    program = ddp.script(FAILED_AND_ENDED_WITH_0)
+    outcome = ddp("--nproc-per-node", 2, program, env={"DDP_RUN_VERDICT_LINE": "1"})
+    assert outcome.code == 0, outcome.stderr
+    assert (outcome.last_line["outcome"], outcome.last_line["exit"]) == ("succeeded", "0")
+    assert not outcome.named("SignalSent") or {event["target"] for event in outcome.named("SignalSent")} == {"agent"}
+    live, *_, note, _last_line = [line for line in outcome.stderr.splitlines() if line.startswith("ddp-run: ")]
+    assert live.startswith("ddp-run: warning: rank 1 failed with ValueError: bad shard (program.py:5); its process")
+    said = "rank 1 raised ValueError in program.py:5: bad shard; its process then exited with code 0"
+    assert note == f"ddp-run: note: {said}"
+    assert outcome.verdict["notes"] == [said]
 
 
 def test_an_early_leaver_makes_the_job_fail_with_1(ddp: Launcher) -> None:

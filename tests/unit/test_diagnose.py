@@ -162,6 +162,19 @@ def test_a_rank_that_left_with_0_while_the_others_waited_for_ever() -> None:
     assert verdict.advice == ("cat /r/attempt_0/rank_0/live_stacks.txt   # all threads of rank 0",)
 
 
+def test_a_rank_that_failed_and_left_with_0_is_the_cause_where_the_others_needed_it() -> None:
+    masked = death(1, 0, 2 * SECOND, failed=SECOND, raised="ValueError", message="bad shard")
+    verdict = judge(run(masked, lost_peer(0, SECOND + 5), world_size=2))
+    assert (verdict.outcome, verdict.exit_code, verdict.cause) == ("failed", 1, "python-exception")
+    assert verdict.first_failure is not None
+    assert (verdict.first_failure.rank, verdict.first_failure.exit_code) == (1, 0)
+    alone = judge(run(masked, clean_exits=(leaver(0, 3 * SECOND),), agent=AgentEnd(-9), world_size=2))
+    assert (alone.outcome, alone.exit_code) == ("succeeded", 0)
+    assert alone.notes == ("rank 1 raised ValueError in train.py:42: bad shard; its process then exited with code 0",)
+    unread = replace(masked, code=1, died_at=None)  # its own word, where the kernel's was not read
+    assert judge(run(unread, clean_exits=(leaver(0, 3 * SECOND),), world_size=2)).outcome == "failed"
+
+
 def test_the_agents_term_is_not_a_cause() -> None:
     evidence = run(death(0, -15, 50, sent=(15,)), death(1, 3, 100, raised="ValueError", message="late stamp"))
     assert named(evidence) == ("python-exception", 1, 3)

@@ -34,8 +34,8 @@ from ddp_run.supervise.actions import (
     SendSignal,
     SetTimer,
     SuspendSelf,
+    TellFailed,
     TellRanksEnded,
-    TellUnfinished,
 )
 from ddp_run.supervise.machine import AttemptMachine
 
@@ -180,9 +180,18 @@ def test_a_rank_stuck_in_its_own_teardown_is_ended_after_the_grace() -> None:
 def test_a_rank_stuck_in_its_own_teardown_is_told_of_before() -> None:
     run = running()
     assert SetTimer(timer("unfinished 1 0"), 2.0) in feed(run, failed(1))
-    assert feed(run, fired("unfinished 1 0")) == [TellUnfinished(failed(1), GRACE - 2.0)]
+    assert feed(run, fired("unfinished 1 0")) == [TellFailed(failed(1), GRACE - 2.0)]
     feed(run, exited(1, 1))
     assert feed(run, fired("unfinished 1 0")) == []
+
+
+def test_a_rank_that_failed_and_exited_with_0_is_told_of_and_ends_nobody() -> None:
+    """So it is under torchrun; nobody knows yet whether the others need it."""
+    run = running()
+    feed(run, failed(1))
+    assert feed(run, exited(1, 0)) == [TellFailed(failed(1), None)]
+    assert signals(feed(run, fired("grace"), fired("teardown 1 0"))) == []
+    assert signals(feed(run, exited(0, 0))) == END_AGENT
 
 
 def test_a_rank_that_ended_in_time_is_not_signalled_again() -> None:

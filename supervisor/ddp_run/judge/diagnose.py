@@ -80,6 +80,8 @@ class _Judgement:
     def verdict(self) -> Verdict:
         attempt = self.attempt
         if self._succeeded():
+            failed = [self._judge_death(death) for death in attempt.deaths if death.code == 0]
+            self.notes += [f"{each.finding.cause}; its process then exited with code 0" for each in failed]
             return Verdict("succeeded", 0, confidence="certain")
         if attempt.unlike is not None and attempt.unlike.refused:
             return self._refused(attempt.unlike)
@@ -89,8 +91,9 @@ class _Judgement:
         if attempt.hung_s is not None:
             if first is None or not self._failed_before_hang(first):
                 return hung(attempt, self.causes, attempt.hung_s)
+            stayed = "did not exit" if first.death.code != 0 else "exited with code 0"
             self.notes.append(
-                f"{first.death.who} failed and its process did not exit; the job was terminated after "
+                f"{first.death.who} failed and its process {stayed}; the job was terminated after "
                 f"{attempt.hung_s:.0f} s without progress (--hang-timeout)"
             )
         if attempt.stop_signal is not None and (first is None or not self._failed_before_stop(first)):
@@ -108,19 +111,18 @@ class _Judgement:
     # ------------------------------------------------------------------------------------ kinds of end
 
     def _succeeded(self) -> bool:
+        """Whether the ranks of all nodes exited with 0, also where a rank's program had failed: its process decides."""
         attempt = self.attempt
-        if any(death.code or death.failed_at is not None for death in attempt.deaths):
+        if any(death.code or (death.code is None and death.failed_at is not None) for death in attempt.deaths):
             return False
         # An agent has nothing to add when the ranks of all nodes have ended well; ddp-run does not wait for its end.
         alone = attempt.nodes == 1 and attempt.world_size is not None
-        everyone = attempt.all_nodes_ended_well or (alone and len(attempt.clean_exits) >= (attempt.world_size or 1))
+        ends = [leaver.at for leaver in attempt.clean_exits]
+        ends += [death.died_at for death in attempt.deaths if death.code == 0 and death.died_at is not None]
+        everyone = attempt.all_nodes_ended_well or (alone and len(ends) >= (attempt.world_size or 1))
         if attempt.agent.code != 0 and not everyone:
             return False
-        return (
-            attempt.stop_signal is None
-            or attempt.stop_at is None
-            or all(x.at <= attempt.stop_at for x in attempt.clean_exits)
-        )
+        return attempt.stop_signal is None or attempt.stop_at is None or all(at <= attempt.stop_at for at in ends)
 
     def _refused(self, unlike: NodesCompared) -> Verdict:
         """The job was ended before its start: how its ranks ended says nothing."""

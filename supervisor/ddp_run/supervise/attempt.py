@@ -42,8 +42,8 @@ from ddp_run.supervise.actions import (
     SendSignal,
     SetTimer,
     SuspendSelf,
+    TellFailed,
     TellRanksEnded,
-    TellUnfinished,
 )
 from ddp_run.supervise.agent import Agent
 from ddp_run.supervise.inbox import Heard, Inbox
@@ -219,8 +219,8 @@ class Attempt:
                 self._look_for_report()
             case TellRanksEnded():
                 self._put(RanksEnded(now()))
-            case TellUnfinished(failed, kill_in_s):
-                self.output.tell_unfinished(failed, kill_in_s)
+            case TellFailed(failed, kill_in_s):
+                self.output.tell_failed(failed, kill_in_s)
             case SuspendSelf():
                 self._to_suspend = True
             case FinishAttempt():

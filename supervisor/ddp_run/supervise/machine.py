@@ -38,8 +38,8 @@ from ddp_run.supervise.actions import (
     SendSignal,
     SetTimer,
     SuspendSelf,
+    TellFailed,
     TellRanksEnded,
-    TellUnfinished,
 )
 from ddp_run.values.stop_signals import NOTICE_SIGNALS, STOP_SIGNALS
 
@@ -169,6 +169,8 @@ class AttemptMachine:
         member.known = event.code is not None
         # An unread code alone must not end a job: the agent knows it and will act.
         member.failed = member.program_failed is not None if event.code is None else event.code != 0
+        if member.program_failed is not None and event.code == 0 and self._anyone_alive:
+            return [TellFailed(member.program_failed, None)]
         if self._state is _State.RUNNING and member.failed:
             if self.restarts is None or event.restart < self.restarts:
                 return [SetTimer(Timer(TimerKind.SURVIVORS, restart=event.restart), self.grace_s)]
@@ -303,7 +305,7 @@ class AttemptMachine:
         member = self._unfinished(event)
         if member is None or member.program_failed is None:
             return []
-        return [TellUnfinished(member.program_failed, self.grace_s - _UNFINISHED_S)]
+        return [TellFailed(member.program_failed, self.grace_s - _UNFINISHED_S)]
 
     def _kill_unfinished(self, event: TimerFired) -> list[Action]:
         if event.rank is None or self._unfinished(event) is None:

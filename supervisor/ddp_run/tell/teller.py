@@ -100,3 +100,5 @@ class Teller:
                     decision=f"not retried: {reason}",
                 )
             )
+        for note in verdict.notes if not failed and not self.output.json else ():
+            self.output.say(f"note: {note}")
