@@ -73,18 +73,20 @@ def test_an_abort_on_the_way_out_keeps_its_code_and_the_exception_is_the_cause(d
 
 
 # Ends the agent before it has imported torch, and before ddp-run has loaded all that it needs.
-AGENT_THAT_ENDS = """
-import os, sys
-if "torch.distributed.run" in sys.orig_argv: os._exit(3)
+AGENT_WITHOUT_DESCRIPTORS = """
+import resource, sys
+if "torch.distributed.run" in sys.orig_argv: resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
 """
 
 
-def test_an_agent_that_ends_at_once_is_seen(ddp: Launcher) -> None:
+def test_an_agent_that_ends_at_once_is_judged_by_its_log(ddp: Launcher) -> None:
     (ddp.cwd / "site").mkdir()
-    (ddp.cwd / "site" / "sitecustomize.py").write_text(AGENT_THAT_ENDS)
-    outcome = ddp(ddp.script("print('hello')"), env={"PYTHONPATH": str(ddp.cwd / "site")})
-    assert [event["code"] for event in outcome.named("AgentExited")] == [3]
-    assert outcome.verdict["outcome"] == "failed"
+    (ddp.cwd / "site" / "sitecustomize.py").write_text(AGENT_WITHOUT_DESCRIPTORS)
+    outcome = ddp("--max-retries", 2, ddp.script("print('hello')"), env={"PYTHONPATH": str(ddp.cwd / "site")})
+    assert [event["code"] for event in outcome.named("AgentExited")] == [1], "no retry can help"
+    assert (outcome.code, outcome.verdict["cause"]) == (1, "too-many-open-files"), outcome.stderr
+    assert outcome.verdict["title"] == "torch's agent reached its limit of open files (ulimit -n)"
+    assert outcome.verdict["first_failure"] is None
 
 
 WROTE = 8 << 20

@@ -180,7 +180,8 @@ def _agent(folder: Path, part: AttemptEvents, attempt: int) -> AgentEnd:
         and (exited is None or e.at <= exited.at)
         for e in part.events
     )
-    return AgentEnd(exited.code if exited else None, log, killed, exited.at if exited else None, summary)
+    code, at = (exited.code, exited.at) if exited else (None, None)
+    return AgentEnd(code, log, killed, at, summary, printed_exception(code, log))
 
 
 def _agent_stop_signal(log: LogText) -> int | None:

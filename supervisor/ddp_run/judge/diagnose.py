@@ -250,8 +250,15 @@ class _Judgement:
         return Verdict("failed", self.attempt.agent.code, phase="launch").with_finding(finding)
 
     def _of_launch(self) -> tuple[list[Finding], list[Finding]]:
-        """What the rules say of the launch, and of that what is no general cause."""
-        findings = self._ask(lambda cause: cause.match_launch, lambda ask: ask(self.attempt))
+        """What the rules say of the launch and of the agent's own failure, and of that what is no general cause."""
+        attempt = self.attempt
+        findings = self._ask(lambda cause: cause.match_launch, lambda ask: ask(attempt))
+        agent = None if attempt.logs_only else attempt.agent.own_failure
+        if agent is not None:
+            of_itself = [
+                cause for cause in self.causes if not cause.rule.consequence and cause.rule.name not in GENERAL
+            ]
+            findings += self._ask(lambda cause: cause.match, lambda ask: ask(agent, attempt), of_itself)
         return findings, [finding for finding in findings if finding.rule.name not in GENERAL]
 
     # -------------------------------------------------------------------------------------- who did it
