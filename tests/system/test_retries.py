@@ -145,7 +145,11 @@ def test_the_agents_own_restarts_work(ddp: Launcher) -> None:
         TRAIN, "--fault", "kill", "--first-attempts", 1, "--count-file", ddp.cwd / "count",
     )  # fmt: skip
     assert outcome.code == 0, outcome.stderr
-    assert outcome.verdict["attempts"] == 1
+    assert (outcome.verdict["attempts"], outcome.verdict["restarts"]) == (1, 1)
+    said = "rank 1 was killed by SIGKILL; sender unknown; torch's agent restarted all ranks (1 of 1)"
+    told = [line for line in outcome.stderr.splitlines() if line.startswith("ddp-run: ")]
+    assert told == [f"ddp-run: warning: {said}", f"ddp-run: note: {said}"]
+    assert outcome.verdict["notes"] == [said]
     assert {event["restart"] for event in outcome.named("RankStarted")} == {0, 1}
     assert outcome.folder is not None
     assert "rank 0 done" in (outcome.folder / "attempt_0/restart_1/rank_0/stdout.log").read_text()

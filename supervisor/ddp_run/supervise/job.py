@@ -339,6 +339,9 @@ class _Job:
         clear_stale()
         for name in _NEEDED_WHEN_RANKS_START_OR_DIE:
             import_module(name)
+        from ddp_run.tell.restarts import Restarts
+
+        self._sinks = (*self._sinks, Restarts(self.folder.path, self.journal.events, self.output).tell)
 
     def _join_nodes(self) -> None:
         """Meet the other nodes of the job, where there are any: while the agent loads torch."""
