@@ -189,8 +189,9 @@ def test_all_ranks_that_exit_with_0_are_a_success_whatever_their_programs_said(d
 
 
 def test_an_early_leaver_makes_the_job_fail_with_1(ddp: Launcher) -> None:
-    outcome = ddp("--nproc-per-node", 2, TRAIN, "--fault", "early-leave")
+    outcome = ddp("--nproc-per-node", 2, TRAIN, "--fault", "early-leave", "--step-s", 0.5)
     assert outcome.code == 1
+    assert (outcome.verdict["phase"], outcome.verdict["step"]) == ("training", 2)
     assert outcome.verdict["first_failure"]["rank"] == 1
     assert outcome.verdict["first_failure"]["exit_code"] == 0
     assert [each["rank"] for each in outcome.verdict["collateral"]] == [0]

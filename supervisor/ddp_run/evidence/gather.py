@@ -89,7 +89,7 @@ def gather(
     stop = next((e for e in part.events if isinstance(e, SignalReceived) and e.signum in STOP_SIGNALS), None)
     not_ended = tuple(e for e in part.events if isinstance(e, NotEnded))
     alive = [start for start in started.values() if any(start.pid == e.pid for e in not_ended)]
-    stop_phase, stop_step = (None, None) if stop is None else _reached(part, list(started.values()), stop.at)
+    phase, step = _reached(part if stop is None else _until(part, stop.at), list(started.values()))
     host_kills, cgroup_kills = resource_evidence.oom_kills(part)
     hung = next((e for e in part.events if isinstance(e, HangTimedOut)), None)
     logged = next((e for e in reversed(part.events) if isinstance(e, KernelLogged)), None)
@@ -103,8 +103,8 @@ def gather(
         agent=agent,
         stop_signal=stop.signum if stop else _agent_stop_signal(agent),
         stop_at=stop.at if stop else None,
-        stop_phase=stop_phase,
-        stop_step=stop_step,
+        phase=phase,
+        step=step,
         host_oom_kills=host_kills,
         cgroup_oom_kills=cgroup_kills,
         kernel=LogText("kernel", logged.lines if logged else (), None),
@@ -240,11 +240,10 @@ def _phase(part: AttemptEvents, start: RankStarted) -> Phase | None:
     return cast(Phase, phase) if start.watched and phase in get_args(Phase) else None
 
 
-def _reached(part: AttemptEvents, ranks: Sequence[RankStarted], at: MonotonicNs) -> tuple[Phase | None, int | None]:
-    """The phase and the optimizer steps that all these ranks had reached by then."""
-    before = _until(part, at)
-    phases = [_phase(before, start) for start in ranks]
-    steps = [_step(before, start) for start in ranks]
+def _reached(part: AttemptEvents, ranks: Sequence[RankStarted]) -> tuple[Phase | None, int | None]:
+    """The phase and the optimizer steps that all these ranks had reached."""
+    phases = [_phase(part, start) for start in ranks]
+    steps = [_step(part, start) for start in ranks]
     seen = [phase for phase in phases if phase is not None]
     made = [step for step in steps if step is not None]
     phase = min(seen, key=get_args(Phase).index) if seen and len(seen) == len(phases) else None
@@ -282,6 +281,8 @@ def _leaver(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnd
         host=part.run.host if part.run else None,
         node_rank=part.run.node_rank if part.run else None,
         stderr=_read(folder, source, _LEAST_BYTES),
+        phase=_phase(_until(part, ends.left_at(start)), start),
+        step=_step(part, start),
     )
 
 

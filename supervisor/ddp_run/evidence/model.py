@@ -157,6 +157,9 @@ class CleanExit:
     host: str | None = None
     node_rank: int | None = None
     stderr: LogText = field(default_factory=lambda: LogText(""))
+    phase: Phase | None = None
+    step: int | None = None
+    """As a Death's."""
 
 
 @frozen
@@ -214,10 +217,10 @@ class Evidence:
     stop_signal: int | None = None
     """The first signal that told ddp-run to stop, where one did."""
     stop_at: MonotonicNs | None = None
-    stop_phase: Phase | None = None
-    """The phase that all ranks of this node had reached when the signal came, and the optimizer steps that each had
-    made; null where that was not seen."""
-    stop_step: int | None = None
+    phase: Phase | None = None
+    """The phase that all ranks of this node had reached, when a signal told ddp-run to stop or else at the end, and the
+    optimizer steps that each had made; null where that was not seen."""
+    step: int | None = None
     host_oom_kills: int | None = None
     """Kills by the kernel's out-of-memory killer during this attempt, on the host."""
     cgroup_oom_kills: int | None = None

@@ -152,7 +152,7 @@ class _Judgement:
         retry = Retry(helps=False, reason=f"the job was stopped by {by}")
         code = self._interrupted_code(stop)
         verdict = Verdict("interrupted", code, confidence="certain", collateral=gone, retry=retry)
-        verdict = replace(verdict, phase=self.attempt.stop_phase, step=self.attempt.stop_step)
+        verdict = replace(verdict, phase=self.attempt.phase, step=self.attempt.step)
         finding = self._best(self._ask(lambda cause: cause.match_stop, lambda ask: ask(self.attempt)))
         return verdict if finding is None else verdict.with_finding(replace(finding, retry=retry))
 
@@ -234,11 +234,12 @@ class _Judgement:
         gone = tuple(follower(item.death, item.reason or "stopped with the others") for item in judged)
         findings, specific = self._of_launch()
         finding = self._best(specific) or (lost[0].finding if lost else self._best(findings))
-        phase: Phase | None = None if self.attempt.started or self.attempt.deaths else "launch"
+        phase: Phase | None = self.attempt.phase if self.attempt.started or self.attempt.deaths else "launch"
         usage = finding is not None and finding.rule.area is Area.LAUNCH
         # A scheduler that requeues a job for its exit code 75 would do so for ever where no retry can help.
         worth_a_try = finding is None or (finding.retry or finding.rule.retry).helps
-        verdict = Verdict("failed", USAGE if usage else LOST if worth_a_try else 1, collateral=gone, phase=phase)
+        code = USAGE if usage else LOST if worth_a_try else 1
+        verdict = Verdict("failed", code, collateral=gone, phase=phase, step=self.attempt.step)
         return verdict if finding is None else verdict.with_finding(finding)
 
     def _from_text_without_deaths(self) -> Verdict:
@@ -274,7 +275,8 @@ class _Judgement:
         first = of_clean_exit(leaver)
         gone = tuple(follower(item.death, _lost_peer(item, f"rank {leaver.rank}")) for item in judged)
         finding = finished_first(leaver.rank, lost[0].finding, [item.death for item in lost])
-        return Verdict("failed", 1, first_failure=first, collateral=gone).with_finding(finding)
+        verdict = Verdict("failed", 1, first_failure=first, collateral=gone, phase=leaver.phase, step=leaver.step)
+        return verdict.with_finding(finding)
 
     def _named(self, first: _Judged, judged: Sequence[_Judged]) -> _Judged:
         """A rank that ended with a code of its own and no word, while others lost it, is their peer that died."""
