@@ -118,13 +118,17 @@ while "torch.distributed.run" in sys.orig_argv and not os.path.exists(os.environ
 """
 
 
-def test_a_stolen_port_leads_to_another_one_and_costs_no_retry(ddp: Launcher) -> None:
-    """The thief holds it until the run is over: only another one can help."""
+@pytest.mark.parametrize("given", cases(("option", "variable"), ("option",)))
+def test_a_stolen_port_leads_to_another_one_and_costs_no_retry(ddp: Launcher, given: str) -> None:
+    """The thief holds it until the run is over: only another one can help. torchrun ignores the variable: no word."""
     port, stolen = unused_port(), ddp.cwd / "stolen"
     (ddp.cwd / "site").mkdir()
     (ddp.cwd / "site" / "sitecustomize.py").write_text(HELD_AGENT)
     environ = {"STOLEN": str(stolen), "PYTHONPATH": str(ddp.cwd / "site")}
-    running = ddp.start("--master-port", port, ddp.script("import os; print(os.environ['MASTER_PORT'])"), env=environ)
+    words: tuple[object, ...] = ("--master-port", port)
+    if given == "variable":
+        words, environ = (), environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    running = ddp.start(*words, ddp.script("import os; print(os.environ['MASTER_PORT'])"), env=environ)
     running.wait_for("AgentStarted")
     with socket.socket() as thief:
         thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -137,6 +141,11 @@ def test_a_stolen_port_leads_to_another_one_and_costs_no_retry(ddp: Launcher) ->
     assert ports[0] == port
     assert len(ports) == 2
     assert ports[1] != port
+    said = (
+        f"port {port} is taken by another process; starting again on port {ports[1]} (this does not count as a retry)"
+    )
+    assert outcome.named("AttemptEnded")[0]["reason"] == said
+    assert outcome.stderr == (f"ddp-run: {said}\n" if given == "option" else "")
 
 
 def test_the_agents_own_restarts_work(ddp: Launcher) -> None:

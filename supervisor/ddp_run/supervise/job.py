@@ -196,7 +196,8 @@ class _Job:
             if not outcome.decision.free:
                 return outcome
             self._catch_up()
-            self._teller().repeated(outcome.verdict, outcome.decision, attempt.number)
+            if outcome.decision.backend is not None or not self.plan.may_change_port:
+                self._teller().repeated(outcome.verdict, outcome.decision)
 
     def _start_attempt(self) -> Attempt:
         number = self._retries.started
