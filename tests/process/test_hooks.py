@@ -161,7 +161,7 @@ def test_phases_steps_and_collectives(ranks: Ranks) -> None:
     phases = ended.named("phase")
     assert [message["phase"] for message in phases] == ["init", "after-init", "training", "shutdown"]
     assert [message["at"] for message in phases] == sorted(message["at"] for message in phases)
-    assert {(message["rank"], message["restart"]) for message in phases} == {(3, 0)}
+    assert {message["folder"] for message in phases} == {"r"}
     assert ended.named("missed") == []
     assert ended.look is not None
     assert (ended.look.phase, ended.look.steps) == ("shutdown", 4)

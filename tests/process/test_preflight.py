@@ -231,7 +231,9 @@ def test_a_port_that_is_taken_names_its_holder(rows: tuple[Row, ...], folder: Pa
         exported = _check(rows, folder, "train.py", MASTER_PORT=str(port))
         assert exported.problems == ()
         assert exported.options.master_port is None
-        assert "ignoring MASTER_PORT" in exported.options.notes[0]
+        assert (exported.options.notes, exported.warnings) == ((), ())
+        origin = exported.options.settings["master_port"].origin
+        assert origin == f"default, ignoring MASTER_PORT: port {port} is taken"
 
 
 def test_the_master_becomes_an_address(rows: tuple[Row, ...], folder: Path) -> None:

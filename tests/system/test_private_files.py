@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from .conftest import Launcher, cases
+from .conftest import DDP_RUN, Launcher, cases
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
+
+
+def named(command: str, cwd: Path, temporary: Path) -> list[str]:
+    """The runs that a command names which looks where a launch from there puts its own."""
+    environ = {**os.environ, "TMPDIR": str(temporary)}
+    done = subprocess.run([str(DDP_RUN), command], cwd=cwd, env=environ, capture_output=True, text=True, check=False)
+    return re.findall(r"\d{8}-\d{6}-[0-9a-f]{4}", done.stdout)
 
 
 def test_under_umask_0(ddp: Launcher) -> None:
@@ -57,6 +66,7 @@ def test_the_folder_of_last_resort(ddp: Launcher, tmp_path: Path, planted: str) 
     assert f"logs go to {folder.parent}: " in outcome.stderr
     assert (folder.parent == usual) == (planted == "nothing")
     assert mode(folder.parent) == 0o700
+    assert [named(run, tmp_path / "run0", temporary) for run in ("runs", "explain")] == [[folder.name]] * 2
 
 
 def test_a_folder_that_somebody_made_in_a_shared_place(ddp: Launcher, tmp_path: Path) -> None:
@@ -77,3 +87,6 @@ def test_a_folder_that_somebody_made_in_a_shared_place(ddp: Launcher, tmp_path: 
         f"logs go to {temporary}/ddp-run-logs-{os.getuid()}: {shared}/ddp-run-logs belongs to another user"
         in outcome.stderr
     )
+    assert outcome.folder is None, "no link there"
+    (folder,) = temporary.glob("ddp-run-logs-*/2*")
+    assert [named(run, shared, temporary) for run in ("runs", "explain")] == [[folder.name]] * 2

@@ -22,9 +22,31 @@ if count < fail and os.environ["RANK"] == "0": os.kill(os.getpid(), signal.SIGKI
 """
 
 
+# Before each attempt fails, rank 1 says in rank 0's name that it did, with a time before all others; and again for the
+# attempt before. An agent's environment has the socket.
+FORGER = """
+import json, os, socket, sys, time
+known = json.loads(open(f"/proc/{os.getppid()}/environ").read().split("DDP_RUN_AGENT=")[1].partition("\\0")[0])
+forged = f"forged.{known['attempt']}"
+if os.environ["RANK"] == "1":
+    for attempt in (known["attempt"], known["attempt"] - 1):
+        for code in (9, -11):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+                channel.connect(known["socket"])
+                who = {"rank": 0, "restart": 0, "folder": f"attempt_{attempt}/rank_0"}
+                channel.send(json.dumps({"event": "failed", "at": 1, "code": code, "exception": None, **who}).encode())
+    open(forged, "w").close()
+while not os.path.exists(forged): time.sleep(0.01)
+"""
+
+
 def test_a_retry_cures_what_it_can_and_keeps_every_attempt(ddp: Launcher) -> None:
-    outcome = ddp("--nproc-per-node", 2, "--max-retries", 3, ddp.script(FLAKY), ddp.cwd / "count", 2)
+    """What is said in another rank's name counts for nothing."""
+    outcome = ddp("--nproc-per-node", 2, "--max-retries", 3, ddp.script(FORGER + FLAKY), ddp.cwd / "count", 2)
     assert outcome.code == 0, outcome.stderr
+    assert outcome.named("RankFailed") == []
+    assert sum("ignored: process" in event["text"] for event in outcome.named("Noted")) == 3, "once an attempt"
+    assert [event["exit_code"] for event in outcome.named("AttemptEnded")] == [137, 137, 0]
     assert outcome.verdict["attempts"] == 3
     assert outcome.folder is not None
     assert sorted(path.name for path in outcome.folder.glob("attempt_*")) == ["attempt_0", "attempt_1", "attempt_2"]
@@ -97,13 +119,17 @@ while "torch.distributed.run" in sys.orig_argv and not os.path.exists(os.environ
 """
 
 
-def test_a_stolen_port_leads_to_another_one_and_costs_no_retry(ddp: Launcher) -> None:
-    """The thief holds it until the run is over: only another one can help."""
+@pytest.mark.parametrize("given", cases(("option", "variable"), ("option",)))
+def test_a_stolen_port_leads_to_another_one_and_costs_no_retry(ddp: Launcher, given: str) -> None:
+    """The thief holds it until the run is over: only another one can help. torchrun ignores the variable: no word."""
     port, stolen = unused_port(), ddp.cwd / "stolen"
     (ddp.cwd / "site").mkdir()
     (ddp.cwd / "site" / "sitecustomize.py").write_text(HELD_AGENT)
     environ = {"STOLEN": str(stolen), "PYTHONPATH": str(ddp.cwd / "site")}
-    running = ddp.start("--master-port", port, ddp.script("import os; print(os.environ['MASTER_PORT'])"), env=environ)
+    words: tuple[object, ...] = ("--master-port", port)
+    if given == "variable":
+        words, environ = (), environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    running = ddp.start(*words, ddp.script("import os; print(os.environ['MASTER_PORT'])"), env=environ)
     running.wait_for("AgentStarted")
     with socket.socket() as thief:
         thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -116,6 +142,11 @@ def test_a_stolen_port_leads_to_another_one_and_costs_no_retry(ddp: Launcher) ->
     assert ports[0] == port
     assert len(ports) == 2
     assert ports[1] != port
+    said = (
+        f"port {port} is taken by another process; starting again on port {ports[1]} (this does not count as a retry)"
+    )
+    assert outcome.named("AttemptEnded")[0]["reason"] == said
+    assert outcome.stderr == (f"ddp-run: {said}\n" if given == "option" else "")
 
 
 def test_the_agents_own_restarts_work(ddp: Launcher) -> None:
@@ -124,7 +155,11 @@ def test_the_agents_own_restarts_work(ddp: Launcher) -> None:
         TRAIN, "--fault", "kill", "--first-attempts", 1, "--count-file", ddp.cwd / "count",
     )  # fmt: skip
     assert outcome.code == 0, outcome.stderr
-    assert outcome.verdict["attempts"] == 1
+    assert (outcome.verdict["attempts"], outcome.verdict["restarts"]) == (1, 1)
+    said = "rank 1 was killed by SIGKILL; sender unknown; torch's agent restarted all ranks (1 of 1)"
+    told = [line for line in outcome.stderr.splitlines() if line.startswith("ddp-run: ")]
+    assert told == [f"ddp-run: warning: {said}", f"ddp-run: note: {said}"]
+    assert outcome.verdict["notes"] == [said]
     assert {event["restart"] for event in outcome.named("RankStarted")} == {0, 1}
     assert outcome.folder is not None
     assert "rank 0 done" in (outcome.folder / "attempt_0/restart_1/rank_0/stdout.log").read_text()

@@ -15,6 +15,7 @@ from ddp_run.judge.catalogue import GENERAL, Cause, catalogue, load
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank, StallSeen
+from ddp_run.record.resources import Space
 from ddp_run.values import problem
 
 PEER = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:12345"
@@ -57,6 +58,15 @@ def lost_peer(rank: int, died: int) -> Death:
 
 def leaver(rank: int, died: int) -> CleanExit:
     return CleanExit(Rank(rank), LocalRank(rank), 100 + rank, MonotonicNs(died))
+
+
+def raised_by_agent(kind: str, message: str) -> AgentEnd:
+    raised = ExceptionInfo(kind, message, "/site-packages/torch/distributed/run.py", 7, "main")
+    return AgentEnd(1, log(f"{kind}: {message}"), exception=raised)
+
+
+UV = "The server socket has failed to bind. port: 80, useIpv6: 0, code: -1, name: {}"
+SUMMARY = SummaryEntry(Rank(0), LocalRank(0), "vm", 100, 0, None, "", root=False)
 
 
 def run(
@@ -160,6 +170,19 @@ def test_a_rank_that_left_with_0_while_the_others_waited_for_ever() -> None:
     assert verdict.first_failure is not None
     assert (verdict.first_failure.rank, verdict.first_failure.exit_code, verdict.exit_code) == (1, 0, 124)
     assert verdict.advice == ("cat /r/attempt_0/rank_0/live_stacks.txt   # all threads of rank 0",)
+
+
+def test_a_rank_that_failed_and_left_with_0_is_the_cause_where_the_others_needed_it() -> None:
+    masked = death(1, 0, 2 * SECOND, failed=SECOND, raised="ValueError", message="bad shard")
+    verdict = judge(run(masked, lost_peer(0, SECOND + 5), world_size=2))
+    assert (verdict.outcome, verdict.exit_code, verdict.cause) == ("failed", 1, "python-exception")
+    assert verdict.first_failure is not None
+    assert (verdict.first_failure.rank, verdict.first_failure.exit_code) == (1, 0)
+    alone = judge(run(masked, clean_exits=(leaver(0, 3 * SECOND),), agent=AgentEnd(-9), world_size=2))
+    assert (alone.outcome, alone.exit_code) == ("succeeded", 0)
+    assert alone.notes == ("rank 1 raised ValueError in train.py:42: bad shard; its process then exited with code 0",)
+    unread = replace(masked, code=1, died_at=None)  # its own word, where the kernel's was not read
+    assert judge(run(unread, clean_exits=(leaver(0, 3 * SECOND),), world_size=2)).outcome == "failed"
 
 
 def test_the_agents_term_is_not_a_cause() -> None:
@@ -280,11 +303,48 @@ def test_a_signal_that_reached_the_ranks_before_ddp_run() -> None:
             1,
         ),
         (AgentEnd(-9, log()), "unknown", 75),
+        (raised_by_agent("OSError", "[Errno 24] Too many open files: '/r/stdout.log'"), "too-many-open-files", 1),
+        (
+            raised_by_agent("torch.distributed.DistNetworkError", UV.format("EMFILE, message: too many open files")),
+            "too-many-open-files",
+            1,
+        ),
+        (raised_by_agent("torch.distributed.DistStoreError", "Failed to init uv loop"), "too-many-open-files", 1),
+        (
+            raised_by_agent("torch.distributed.DistNetworkError", UV.format("EACCES, message: permission denied")),
+            "permission-denied",
+            1,
+        ),
+        (raised_by_agent("OSError", "[Errno 28] No space left on device: '/r/attempt_0/rank_0'"), "disk-full", 1),
+        (raised_by_agent("OSError", "[Errno 30] Read-only file system: '/r/attempt_0/rank_0'"), "filesystem-error", 1),
+        (raised_by_agent("PermissionError", "[Errno 13] Permission denied: '/r/attempt_0'"), "permission-denied", 1),
+        (raised_by_agent("MemoryError", ""), "host-oom", 1),
+        (raised_by_agent("OSError", "[Errno 12] Cannot allocate memory"), "host-oom", 1),
+        (raised_by_agent("ModuleNotFoundError", "No module named 'torch'"), "import-error", 1),
+        (
+            raised_by_agent("ImportError", "libtorch_cpu.so: cannot open shared object file: No such file"),
+            "import-error",
+            1,
+        ),
+        (raised_by_agent("RuntimeError", "can't start new thread"), "process-limit", 1),
+        (raised_by_agent("ValueError", "of a kind that no rule knows"), "unknown", 75),
+        (raised_by_agent("torch.distributed.DistNetworkError", "Connection reset by peer"), "unknown", 75),
+        (replace(raised_by_agent("OSError", "[Errno 24] Too many open files"), summary=(SUMMARY,)), "unknown", 75),
     ],
 )
 def test_no_rank_failed_by_itself(agent: AgentEnd, cause: str, exit_code: int) -> None:
     assert named(run(agent=agent)) == (cause, None, exit_code)
     assert judge(run(agent=agent)).phase == "launch"
+
+
+def test_an_agent_that_could_not_say_why_it_ended() -> None:
+    full = Space("/runs/r", 0, 1 << 30)
+    silent = run(agent=AgentEnd(1), folder="/moved/r", space=(Space("/dev/shm", 0, 1), full))
+    assert (*named(silent), judge(silent).confidence) == ("disk-full", None, 1, "likely")
+    assert "could not say why: the disk of its log is full" in (judge(silent).title or "")
+    assert named(replace(silent, agent=AgentEnd(1, log("a word")))) == ("unknown", None, 75)
+    assert named(replace(silent, agent=AgentEnd(-9))) == ("unknown", None, 75)
+    assert named(replace(silent, space=(replace(full, free=1 << 29),))) == ("unknown", None, 75)
 
 
 def test_ranks_that_die_with_the_agent_are_not_causes() -> None:

@@ -209,6 +209,32 @@ def test_where_the_ranks_were_when_the_job_was_told_to_stop(tmp_path: Path) -> N
     assert (unseen.outcome, unseen.phase, unseen.step) == ("interrupted", None, None)
 
 
+def test_where_the_ranks_were_when_their_agent_was_killed(tmp_path: Path) -> None:
+    watched = [replace(hello(rank), watched=True) for rank in (0, 1)]
+    phases: list[Event] = [phase(10, 0, "training"), phase(11, 1, "training")]
+    ends: list[Event] = [exited(31, 0, -9), exited(32, 1, -9), sampled(33, 8, 7), AgentExited(ns(34), -9)]
+    verdict = judge(gather(tmp_path, [*start()[:3], *watched, *phases, *ends], 0))
+    assert (verdict.exit_code, verdict.phase, verdict.step) == (75, "training", 7)
+
+
+@pytest.mark.parametrize("hung", [False, True])
+def test_where_a_rank_was_that_left_while_others_needed_it(tmp_path: Path, hung: bool) -> None:
+    watched = [replace(hello(rank), watched=True) for rank in (0, 1)]
+    left: list[Event] = [phase(10, 1, "training"), sampled(19, 8, 7), RankFinished(ns(20), Rank(1), 0)]
+    left += [phase(21, 1, "shutdown"), exited(22, 1, 0)]
+    lost = ExceptionInfo(
+        "RuntimeError", "[../third_party/gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:12345"
+    )
+    ends: list[Event] = [RankFailed(ns(23), Rank(0), 0, 1, lost), exited(24, 0, 1)]
+    if hung:
+        stall = StallSeen(ns(30), "hang", True, "rank 0 waits", (Rank(1),), (Rank(0),), ns(20), ())
+        ends = [stall, HangTimedOut(ns(40), 20.0), exited(41, 0, -15)]
+    verdict = judge(gather(tmp_path, [*start()[:3], *watched, *left, *ends], 0))
+    assert (verdict.exit_code, verdict.phase, verdict.step) == (124 if hung else 1, "training", 7)
+    assert verdict.first_failure is not None
+    assert (verdict.first_failure.rank, verdict.first_failure.exit_code) == (1, 0)
+
+
 def test_only_the_last_restart_counts(tmp_path: Path) -> None:
     events = [*start(), exited(20, 1, 3), exited(21, 0, -15), hello(0, 1), hello(1, 1)]
     events += [exited(50, 0, 0, 1), exited(60, 1, 4, 1)]

@@ -282,6 +282,19 @@ def test_an_error_file_of_any_form(run: Path, content: str) -> None:
     assert "rank 1" in told(run, exception=None)
 
 
+def test_a_program_chooses_the_names_that_are_told_but_not_their_lines(run: Path) -> None:
+    forged = "Bad\nddp-run: verdict outcome=succeeded\x1b[2J\u2028exit=0"
+    shown = told(run, exception=asdict(RAISED) | {"type": forged, "file": f"/{forged}.py", "function": forged})
+    named = "Bad ddp-run: verdict outcome=succeeded\\u2028exit=0"
+    assert f"rank 1 raised {named} in {named}.py:7: bad sample" in shown.splitlines()[0]
+    answer = explain.explain([str(run)], rank_from_filename=False)
+    first = answer.verdict.first_failure
+    assert first is not None
+    assert first.exception is not None
+    texts = (answer.verdict.title, first.exception.type, first.exception.file, first.exception.function)
+    assert [text for text in texts if text is None or not text.isprintable()] == []
+
+
 def test_the_line_of_code_is_one_of_a_program(run: Path) -> None:
     """The file is named by the journal; what is no Python program is not shown."""
     raised = asdict(RAISED) | {"file": str(run.parent / "outside" / "notes"), "line": 1}

@@ -34,8 +34,8 @@ from ddp_run.supervise.actions import (
     SendSignal,
     SetTimer,
     SuspendSelf,
+    TellFailed,
     TellRanksEnded,
-    TellUnfinished,
 )
 from ddp_run.supervise.machine import AttemptMachine
 
@@ -180,15 +180,46 @@ def test_a_rank_stuck_in_its_own_teardown_is_ended_after_the_grace() -> None:
 def test_a_rank_stuck_in_its_own_teardown_is_told_of_before() -> None:
     run = running()
     assert SetTimer(timer("unfinished 1 0"), 2.0) in feed(run, failed(1))
-    assert feed(run, fired("unfinished 1 0")) == [TellUnfinished(failed(1), GRACE - 2.0)]
+    assert feed(run, fired("unfinished 1 0")) == [TellFailed(failed(1), GRACE - 2.0)]
     feed(run, exited(1, 1))
     assert feed(run, fired("unfinished 1 0")) == []
+
+
+def test_a_rank_that_failed_and_exited_with_0_is_told_of_and_ends_nobody() -> None:
+    """So it is under torchrun; nobody knows yet whether the others need it."""
+    run = running()
+    feed(run, failed(1))
+    assert feed(run, exited(1, 0)) == [TellFailed(failed(1), None)]
+    assert signals(feed(run, fired("grace"), fired("teardown 1 0"))) == []
+    assert signals(feed(run, exited(0, 0))) == END_AGENT
 
 
 def test_a_rank_that_ended_in_time_is_not_signalled_again() -> None:
     run = running()
     feed(run, failed(1), exited(1, 1))
     assert feed(run, fired("teardown 1 0")) == []
+
+
+def test_what_is_said_of_a_rank_that_is_not_of_this_start_sets_no_deadline() -> None:
+    assert feed(running(), failed(5)) == []
+    later = running(restarts=1)
+    feed(later, exited(0, 1), started(0, restart=1))
+    assert feed(later, failed(0)) == []
+
+
+@pytest.mark.parametrize("known", [[], [started(0), exited(0, 0)]], ids=["no rank", "one that has ended"])
+def test_a_rank_that_says_hello_after_the_stop_signal_has_the_rest_of_the_grace(known: list[Event]) -> None:
+    run = AttemptMachine(GRACE)
+    assert SetTimer(timer("agent"), 5.0) in feed(run, AgentStarted(AT, 99), *known, received(signal.SIGTERM))
+    assert feed(run, started(1), fired("agent")) == []
+    assert SetTimer(timer("agent"), 5.0) in feed(run, exited(1, -15))
+    assert signals(feed(run, fired("agent"))) == KILL_ALL
+
+
+def test_a_rank_that_says_hello_when_the_grace_is_over_has_no_other() -> None:
+    run = AttemptMachine(GRACE)
+    feed(run, AgentStarted(AT, 99), started(0), exited(0, 3), fired("grace"), started(1))
+    assert signals(feed(run, fired("agent"))) == KILL_ALL
 
 
 def test_while_the_agent_may_restart_only_survivors_are_bounded() -> None:
@@ -288,7 +319,7 @@ TABLE: list[tuple[Event, list[list[tuple[Target, int]]]]] = [
     (received(signal.SIGUSR1), [NOTICE, NOTICE, NOTICE, NOTICE, NOTICE]),
     (received(signal.SIGWINCH), [[], [], [], [], []]),
     (fired("grace"), [[], KILL_ALL, KILL_ALL, [], []]),
-    (fired("agent"), [[], KILL_ALL, KILL_ALL, [], []]),
+    (fired("agent"), [[], [], [], [], []]),
     (exited(0, 0), [[], [], [], [], []]),
     (exited(0, -9), [[], [], [], [], []]),
     (exited(5, 1), [[], [], [], [], []]),

@@ -61,9 +61,7 @@ def test_only_failures_are_retried(outcome: Outcome) -> None:
 
 def test_a_stolen_port_costs_no_retry_but_not_for_ever() -> None:
     stolen = verdict(cause="port-in-use")
-    assert decided(stolen, asked=0, left=0) == Decision(
-        True, "port 29500 was taken in the meantime: trying another port", free=True
-    )
+    assert decided(stolen, asked=0, left=0) == Decision(True, "port 29500 is taken by another process", free=True)
     assert not decided(stolen, asked=0, left=0, lost=5).retry
     assert not decided(verdict(cause="port-in-use", helps=False), asked=0, left=0).retry
 

@@ -21,7 +21,7 @@ from ddp_run.evidence.model import AgentEnd, CleanExit, Death, Evidence, LogText
 from ddp_run.evidence.pasted.raised import starts_a_launcher
 from ddp_run.evidence.rank_ends import RankEnds
 from ddp_run.record import file_names
-from ddp_run.record.attempt_events import AttemptEvents, of_attempt
+from ddp_run.record.attempt_events import AttemptEvents, before_restart, last_restart, of_attempt
 from ddp_run.record.events import (
     AgentExited,
     AgentStarted,
@@ -54,14 +54,27 @@ _LONGEST_ERROR_FILE = 16 << 20
 LOG_BYTES = 32 << 20
 """Read of the logs of all ranks together: the host may have been out of memory."""
 _LEAST_BYTES = 64 << 10
+NO_FILES = Path("/dev/null")
+"""As a folder: nothing below it can be read, so an attempt gathered there shows its events alone."""
 
 
-def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
-    """All that rules may see of one attempt. A missing or unreadable file leaves its part empty."""
+def gather(
+    folder: Path, events: Sequence[Event], attempt: int, restart: int | None = None, *, rank_files: bool = True
+) -> Evidence:
+    """All that rules may see of one attempt. A missing or unreadable file leaves its part empty.
+
+    `restart`: the start of the ranks within it, from 0: what was known when the agent had started them again. Null: the
+    last one, to the attempt's end. Without `rank_files`, of all files only the agent's log is read.
+    """
     part = of_attempt(events, attempt)
-    restart = max((e.restart for e in part.events if isinstance(e, RankStarted)), default=0)
+    if restart is None:
+        restart = last_restart(part.events)
+        agent = _agent(folder, part, attempt)
+    else:
+        part = replace(part, events=before_restart(part.events, restart + 1))
+        agent = replace(_agent(folder, part, attempt), summary=(), exception=None)  # these are the attempt's end
+    folder = folder if rank_files else NO_FILES
     started = {e.rank: e for e in part.events if isinstance(e, RankStarted) and e.restart == restart}
-    agent = _agent(folder, part, attempt)
     ends = RankEnds.of(part, agent, restart)
     died = [start for start in started.values() if ends.died(start)]
     untold = _without_hello(part, agent, started)
@@ -76,7 +89,7 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
     stop = next((e for e in part.events if isinstance(e, SignalReceived) and e.signum in STOP_SIGNALS), None)
     not_ended = tuple(e for e in part.events if isinstance(e, NotEnded))
     alive = [start for start in started.values() if any(start.pid == e.pid for e in not_ended)]
-    stop_phase, stop_step = (None, None) if stop is None else _reached(part, list(started.values()), stop.at)
+    phase, step = _reached(part if stop is None else _until(part, stop.at), list(started.values()))
     host_kills, cgroup_kills = resource_evidence.oom_kills(part)
     hung = next((e for e in part.events if isinstance(e, HangTimedOut)), None)
     logged = next((e for e in reversed(part.events) if isinstance(e, KernelLogged)), None)
@@ -88,10 +101,10 @@ def gather(folder: Path, events: Sequence[Event], attempt: int) -> Evidence:
         started=len(started),
         world_size=next((start.world_size for start in started.values()), None),
         agent=agent,
-        stop_signal=stop.signum if stop else _agent_stop_signal(agent.log),
+        stop_signal=stop.signum if stop else _agent_stop_signal(agent),
         stop_at=stop.at if stop else None,
-        stop_phase=stop_phase,
-        stop_step=stop_step,
+        phase=phase,
+        step=step,
         host_oom_kills=host_kills,
         cgroup_oom_kills=cgroup_kills,
         kernel=LogText("kernel", logged.lines if logged else (), None),
@@ -180,12 +193,13 @@ def _agent(folder: Path, part: AttemptEvents, attempt: int) -> AgentEnd:
         and (exited is None or e.at <= exited.at)
         for e in part.events
     )
-    return AgentEnd(exited.code if exited else None, log, killed, exited.at if exited else None, summary)
+    code, at = (exited.code, exited.at) if exited else (None, None)
+    return AgentEnd(code, log, killed, at, summary, printed_exception(code, log))
 
 
-def _agent_stop_signal(log: LogText) -> int | None:
+def _agent_stop_signal(agent: AgentEnd) -> int | None:
     """The signal that somebody sent to the agent itself; it says so when it ends of it."""
-    hit = log.last(_AGENT_STOPPED)
+    hit = agent.log.last(_AGENT_STOPPED) if agent.at is not None else None
     return int(hit[1][1]) if hit is not None else None
 
 
@@ -226,11 +240,10 @@ def _phase(part: AttemptEvents, start: RankStarted) -> Phase | None:
     return cast(Phase, phase) if start.watched and phase in get_args(Phase) else None
 
 
-def _reached(part: AttemptEvents, ranks: Sequence[RankStarted], at: MonotonicNs) -> tuple[Phase | None, int | None]:
-    """The phase and the optimizer steps that all these ranks had reached by then."""
-    before = _until(part, at)
-    phases = [_phase(before, start) for start in ranks]
-    steps = [_step(before, start) for start in ranks]
+def _reached(part: AttemptEvents, ranks: Sequence[RankStarted]) -> tuple[Phase | None, int | None]:
+    """The phase and the optimizer steps that all these ranks had reached."""
+    phases = [_phase(part, start) for start in ranks]
+    steps = [_step(part, start) for start in ranks]
     seen = [phase for phase in phases if phase is not None]
     made = [step for step in steps if step is not None]
     phase = min(seen, key=get_args(Phase).index) if seen and len(seen) == len(phases) else None
@@ -268,6 +281,8 @@ def _leaver(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnd
         host=part.run.host if part.run else None,
         node_rank=part.run.node_rank if part.run else None,
         stderr=_read(folder, source, _LEAST_BYTES),
+        phase=_phase(_until(part, ends.left_at(start)), start),
+        step=_step(part, start),
     )
 
 

@@ -116,6 +116,8 @@ class Death:
     """The GPUs when it was last seen, where somebody looked."""
     core: str | None = None
     """The file of its core dump, or the core_pattern (`|program`) that tells who got the dump; null: no dump seen."""
+    name: str | None = None
+    """Who it is, where it is no rank."""
 
     @property
     def where(self) -> str:
@@ -135,7 +137,7 @@ class Death:
     @property
     def who(self) -> str:
         """The rank in words."""
-        return "a rank" if self.rank is None else f"rank {self.rank}"
+        return self.name or ("a rank" if self.rank is None else f"rank {self.rank}")
 
     @property
     def order(self) -> int:
@@ -155,6 +157,9 @@ class CleanExit:
     host: str | None = None
     node_rank: int | None = None
     stderr: LogText = field(default_factory=lambda: LogText(""))
+    phase: Phase | None = None
+    step: int | None = None
+    """As a Death's."""
 
 
 @frozen
@@ -181,6 +186,18 @@ class AgentEnd:
     at: MonotonicNs | None = None
     """When it was reaped."""
     summary: tuple[SummaryEntry, ...] = ()
+    exception: ExceptionInfo | None = None
+    """What its log ends with."""
+
+    @property
+    def own_failure(self) -> Death | None:
+        """Its end, to be judged by what it wrote as a rank's is; null where that only tells of its ranks, or of none.
+
+        A signal says nothing of why it was sent.
+        """
+        if (self.code or 0) <= 0 or self.summary:
+            return None
+        return Death(None, code=self.code, stderr=self.log, exception=self.exception, name="torch's agent")
 
 
 @frozen
@@ -200,10 +217,10 @@ class Evidence:
     stop_signal: int | None = None
     """The first signal that told ddp-run to stop, where one did."""
     stop_at: MonotonicNs | None = None
-    stop_phase: Phase | None = None
-    """The phase that all ranks of this node had reached when the signal came, and the optimizer steps that each had
-    made; null where that was not seen."""
-    stop_step: int | None = None
+    phase: Phase | None = None
+    """The phase that all ranks of this node had reached, when a signal told ddp-run to stop or else at the end, and the
+    optimizer steps that each had made; null where that was not seen."""
+    step: int | None = None
     host_oom_kills: int | None = None
     """Kills by the kernel's out-of-memory killer during this attempt, on the host."""
     cgroup_oom_kills: int | None = None
@@ -247,9 +264,9 @@ class Evidence:
 
     def without_secrets(self) -> Evidence:
         """With exceptions that are redacted before a rule cuts anything out of them."""
-        return replace(
-            self, deaths=tuple(replace(each, exception=redact_value(each.exception)) for each in self.deaths)
-        )
+        agent = replace(self.agent, exception=redact_value(self.agent.exception))
+        deaths = tuple(replace(each, exception=redact_value(each.exception)) for each in self.deaths)
+        return replace(self, deaths=deaths, agent=agent)
 
     def path(self, source: str) -> str:
         """A log's address as it can be pasted: absolute where the run's folder is known."""

@@ -80,6 +80,8 @@ class _Judgement:
     def verdict(self) -> Verdict:
         attempt = self.attempt
         if self._succeeded():
+            failed = [self._judge_death(death) for death in attempt.deaths if death.code == 0]
+            self.notes += [f"{each.finding.cause}; its process then exited with code 0" for each in failed]
             return Verdict("succeeded", 0, confidence="certain")
         if attempt.unlike is not None and attempt.unlike.refused:
             return self._refused(attempt.unlike)
@@ -89,8 +91,9 @@ class _Judgement:
         if attempt.hung_s is not None:
             if first is None or not self._failed_before_hang(first):
                 return hung(attempt, self.causes, attempt.hung_s)
+            stayed = "did not exit" if first.death.code != 0 else "exited with code 0"
             self.notes.append(
-                f"{first.death.who} failed and its process did not exit; the job was terminated after "
+                f"{first.death.who} failed and its process {stayed}; the job was terminated after "
                 f"{attempt.hung_s:.0f} s without progress (--hang-timeout)"
             )
         if attempt.stop_signal is not None and (first is None or not self._failed_before_stop(first)):
@@ -108,19 +111,18 @@ class _Judgement:
     # ------------------------------------------------------------------------------------ kinds of end
 
     def _succeeded(self) -> bool:
+        """Whether the ranks of all nodes exited with 0, also where a rank's program had failed: its process decides."""
         attempt = self.attempt
-        if any(death.code or death.failed_at is not None for death in attempt.deaths):
+        if any(death.code or (death.code is None and death.failed_at is not None) for death in attempt.deaths):
             return False
         # An agent has nothing to add when the ranks of all nodes have ended well; ddp-run does not wait for its end.
         alone = attempt.nodes == 1 and attempt.world_size is not None
-        everyone = attempt.all_nodes_ended_well or (alone and len(attempt.clean_exits) >= (attempt.world_size or 1))
+        ends = [leaver.at for leaver in attempt.clean_exits]
+        ends += [death.died_at for death in attempt.deaths if death.code == 0 and death.died_at is not None]
+        everyone = attempt.all_nodes_ended_well or (alone and len(ends) >= (attempt.world_size or 1))
         if attempt.agent.code != 0 and not everyone:
             return False
-        return (
-            attempt.stop_signal is None
-            or attempt.stop_at is None
-            or all(x.at <= attempt.stop_at for x in attempt.clean_exits)
-        )
+        return attempt.stop_signal is None or attempt.stop_at is None or all(at <= attempt.stop_at for at in ends)
 
     def _refused(self, unlike: NodesCompared) -> Verdict:
         """The job was ended before its start: how its ranks ended says nothing."""
@@ -150,7 +152,7 @@ class _Judgement:
         retry = Retry(helps=False, reason=f"the job was stopped by {by}")
         code = self._interrupted_code(stop)
         verdict = Verdict("interrupted", code, confidence="certain", collateral=gone, retry=retry)
-        verdict = replace(verdict, phase=self.attempt.stop_phase, step=self.attempt.stop_step)
+        verdict = replace(verdict, phase=self.attempt.phase, step=self.attempt.step)
         finding = self._best(self._ask(lambda cause: cause.match_stop, lambda ask: ask(self.attempt)))
         return verdict if finding is None else verdict.with_finding(replace(finding, retry=retry))
 
@@ -232,11 +234,12 @@ class _Judgement:
         gone = tuple(follower(item.death, item.reason or "stopped with the others") for item in judged)
         findings, specific = self._of_launch()
         finding = self._best(specific) or (lost[0].finding if lost else self._best(findings))
-        phase: Phase | None = None if self.attempt.started or self.attempt.deaths else "launch"
+        phase: Phase | None = self.attempt.phase if self.attempt.started or self.attempt.deaths else "launch"
         usage = finding is not None and finding.rule.area is Area.LAUNCH
         # A scheduler that requeues a job for its exit code 75 would do so for ever where no retry can help.
         worth_a_try = finding is None or (finding.retry or finding.rule.retry).helps
-        verdict = Verdict("failed", USAGE if usage else LOST if worth_a_try else 1, collateral=gone, phase=phase)
+        code = USAGE if usage else LOST if worth_a_try else 1
+        verdict = Verdict("failed", code, collateral=gone, phase=phase, step=self.attempt.step)
         return verdict if finding is None else verdict.with_finding(finding)
 
     def _from_text_without_deaths(self) -> Verdict:
@@ -248,8 +251,15 @@ class _Judgement:
         return Verdict("failed", self.attempt.agent.code, phase="launch").with_finding(finding)
 
     def _of_launch(self) -> tuple[list[Finding], list[Finding]]:
-        """What the rules say of the launch, and of that what is no general cause."""
-        findings = self._ask(lambda cause: cause.match_launch, lambda ask: ask(self.attempt))
+        """What the rules say of the launch and of the agent's own failure, and of that what is no general cause."""
+        attempt = self.attempt
+        findings = self._ask(lambda cause: cause.match_launch, lambda ask: ask(attempt))
+        agent = None if attempt.logs_only else attempt.agent.own_failure
+        if agent is not None:
+            of_itself = [
+                cause for cause in self.causes if not cause.rule.consequence and cause.rule.name not in GENERAL
+            ]
+            findings += self._ask(lambda cause: cause.match, lambda ask: ask(agent, attempt), of_itself)
         return findings, [finding for finding in findings if finding.rule.name not in GENERAL]
 
     # -------------------------------------------------------------------------------------- who did it
@@ -265,7 +275,8 @@ class _Judgement:
         first = of_clean_exit(leaver)
         gone = tuple(follower(item.death, _lost_peer(item, f"rank {leaver.rank}")) for item in judged)
         finding = finished_first(leaver.rank, lost[0].finding, [item.death for item in lost])
-        return Verdict("failed", 1, first_failure=first, collateral=gone).with_finding(finding)
+        verdict = Verdict("failed", 1, first_failure=first, collateral=gone, phase=leaver.phase, step=leaver.step)
+        return verdict.with_finding(finding)
 
     def _named(self, first: _Judged, judged: Sequence[_Judged]) -> _Judged:
         """A rank that ended with a code of its own and no word, while others lost it, is their peer that died."""

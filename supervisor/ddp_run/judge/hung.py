@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_run.evidence.model import Death, Evidence, Phase, Quote
+from ddp_run.evidence.model import CleanExit, Death, Evidence, Quote
 from ddp_run.judge.catalogue import NAMELESS, Cause, rule_named
 from ddp_run.judge.first_failure import follower, of_clean_exit, of_death
 from ddp_run.judge.verdict import Confidence, Finding, FirstFailure, Verdict
@@ -28,13 +28,16 @@ def hung(attempt: Evidence, causes: Sequence[Cause], after_s: float) -> Verdict:
     shown = _with_stacks(attempt, rank)
     stacks = _stacks(attempt, shown)
     quotes = tuple(Quote(stacks, None, text) for text in (stall.quotes if stall is not None else ()))
+    everyone: tuple[Death | CleanExit, ...] = (*_ranks(attempt), *attempt.clean_exits)
+    where = next((each for each in everyone if rank in (None, each.rank)), None)
     advice = (f"cat {attempt.path(stacks)}   # all threads of rank {shown}",) if _is_here(attempt, shown) else ()
     verdict = Verdict(
         "hung",
         CODE,
         first_failure=None if rank is None else _hanging(attempt, rank),
         collateral=tuple(follower(death, "stopped with the job") for death in attempt.deaths if death.rank != rank),
-        phase=_phase_of(attempt, rank),
+        phase=None if where is None else where.phase,
+        step=None if where is None else where.step,
         call=next((death.call for death in attempt.deaths if death.rank == rank), None),
         notes=(f"the job was terminated after {after_s:.0f} s without progress (--hang-timeout)",),
     )
@@ -68,10 +71,6 @@ def _stacks(attempt: Evidence, rank: Rank | None) -> str:
     known = [death for death in _ranks(attempt) if rank is None or death.rank == rank]
     source = known[0].stderr.source if known else ""
     return source.replace(file_names.STDERR, file_names.LIVE_STACKS) if source else file_names.LIVE_STACKS
-
-
-def _phase_of(attempt: Evidence, rank: Rank | None) -> Phase | None:
-    return next((death.phase for death in _ranks(attempt) if rank is None or death.rank == rank), None)
 
 
 def _ranks(attempt: Evidence) -> tuple[Death, ...]:

@@ -13,19 +13,19 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from ddp_run.evidence.gather import gather
+from ddp_run.evidence.gather import NO_FILES, gather
 from ddp_run.judge.diagnose import LOST, judge
 from ddp_run.judge.retry import ended
 from ddp_run.judge.verdict import FirstFailure, Retry, Verdict
-from ddp_run.record.attempt_events import ended_before_retry, of_attempt
+from ddp_run.record.attempt_events import ended_before_retry, last_restart, of_attempt
 from ddp_run.record.events import Event, PeerFailed, RankExited, RankFailed, RunStarted
 from ddp_run.values.exit_status import in_words, shell_code, signal_name
 from ddp_run.values.words import node_name
 
 LIMIT_S = 10.0
 """Reading and judging take milliseconds; this catches a hostile log, or a file system that does not answer."""
-_NO_FILES = Path("/dev/null")
-"""As a folder: nothing below it can be read, so an attempt gathered there shows its events alone."""
+_MOST_RESTARTS = 3
+"""Of an attempt, that are told of one by one."""
 
 
 class _TooLong(BaseException):
@@ -39,7 +39,7 @@ def judged(folder: Path, events: Sequence[Event], attempt: int, *, limit_s: floa
     """
     try:
         with _limit(limit_s):
-            return judge(gather(folder, events, attempt))
+            return _with_restarts(judge(gather(folder, events, attempt)), folder, events, attempt)
     except _TooLong:
         why = f"took more than {limit_s:g} s"
     except Exception as error:
@@ -52,9 +52,27 @@ def judged(folder: Path, events: Sequence[Event], attempt: int, *, limit_s: floa
 def judged_by_events(folder: Path, events: Sequence[Event], attempt: int) -> Verdict:
     """The verdict by the journal's events alone, without a look at any file."""
     try:
-        return judge(replace(gather(_NO_FILES, events, attempt), folder=str(folder)))
+        verdict = judge(replace(gather(NO_FILES, events, attempt), folder=str(folder)))
+        return _with_restarts(verdict, NO_FILES, events, attempt)
     except Exception as error:
         return _first_end(events, attempt, _brief(error))
+
+
+def restarted(folder: Path, events: Sequence[Event], attempt: int, restart: int, *, rank_files: bool = True) -> str:
+    """A line on the `restart`th time, from 1, that an attempt's agent started the ranks again: why, and how often it
+    may. `rank_files` as in `gather`."""
+    run = of_attempt(events, attempt).run
+    most = run.restarts if run is not None and run.nodes == 1 else 0
+    which = f"{restart} of {most}" if restart <= most else f"restart {restart}"
+    ended = judge(gather(folder, events, attempt, restart - 1, rank_files=rank_files))
+    return f"{ended.title or 'no rank of this node failed by itself'}; torch's agent restarted all ranks ({which})"
+
+
+def _with_restarts(verdict: Verdict, folder: Path, events: Sequence[Event], attempt: int) -> Verdict:
+    made = last_restart(of_attempt(events, attempt).events)
+    told = [restarted(folder, events, attempt, number) for number in range(1, min(made, _MOST_RESTARTS) + 1)]
+    more = (f"and {made - _MOST_RESTARTS} more restarts",) if made > _MOST_RESTARTS else ()
+    return replace(verdict, restarts=made, notes=(*told, *more, *verdict.notes))
 
 
 def final(verdict: Verdict, events: Sequence[Event]) -> Verdict:

@@ -52,7 +52,7 @@ def decide(
         outcome = verdict.outcome or "unknown outcome"
         return Decision(False, _END_REASONS.get(outcome, outcome))
     if _port_stolen(verdict, port) and ports_lost < _PORT_ROUNDS:
-        return Decision(True, f"port {port} was taken in the meantime: trying another port", free=True)
+        return Decision(True, f"port {port} is taken by another process", free=True)
     if fallback is not None and _failed_to_initialise(verdict):
         reason = f"the process group failed to initialise: all ranks fall back to backend {fallback}"
         return Decision(True, reason, free=True, backend=fallback)

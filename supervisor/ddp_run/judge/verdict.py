@@ -136,6 +136,8 @@ class Verdict:
     retry: Retry | None = None
     """The catalogue's view: whether another attempt can help. What was decided is in the journal and verdict.json."""
     notes: tuple[str, ...] = ()
+    restarts: int | None = None
+    """How often the agent started the ranks again in this attempt (--max-restarts); null where that is not known."""
 
     def with_finding(self, finding: Finding) -> Verdict:
         """With what a rule says for the cause."""

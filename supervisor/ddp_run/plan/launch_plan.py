@@ -8,7 +8,7 @@ from enum import Enum, auto
 from pathlib import Path
 from signal import Signals
 
-from ddp_run.settings.options import Options
+from ddp_run.settings.options import Options, Source
 from ddp_run.values.stop_signals import STOP_SIGNALS
 
 RANK_PROGRAM = Path(__file__).parents[1] / "rank" / "__main__.py"
@@ -66,6 +66,12 @@ class LaunchPlan:
         """The port that the user fixed for the rendezvous; null where torch takes a free one each time."""
         master = self.options.master
         return (master[1] or None) if master is not None else None
+
+    @property
+    def may_change_port(self) -> bool:
+        """Whether another port is nothing to speak of: one node, and a MASTER_PORT that is only exported, at which
+        torchrun does not look."""
+        return self.options.max_nodes == 1 and self.options.settings["master_port"].source is Source.VARIABLE
 
     @property
     def agent_signals(self) -> frozenset[int]:

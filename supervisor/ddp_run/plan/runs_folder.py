@@ -10,13 +10,15 @@ from ddp_run.plan.checks import log_folder
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.plan.launch_plan import DEFAULT_LOG_DIR
 from ddp_run.plan.project_files import project_files
+from ddp_run.record import file_names
 from ddp_run.settings.parse import parse
+from ddp_run.values import private_files
 from ddp_run.values.problem import Refused
 
 
 def runs_folder(given: str | None, environ: Mapping[str, str]) -> Path:
-    """What a command was given; else what PET_LOG_DIR, a preset or a pyproject.toml say; else the default, or where
-    runs go if none can be made there.
+    """What a command was given; else what PET_LOG_DIR, a preset or a pyproject.toml say; else the default. Where no run
+    can be made there now, that of the newest run: there, or where runs go instead.
 
     A launch from here that would be refused, for an option of another kind as well, counts as one without options.
     """
@@ -25,12 +27,23 @@ def runs_folder(given: str | None, environ: Mapping[str, str]) -> Path:
     usual = Path(DEFAULT_LOG_DIR)
     try:
         options = parse(["x"], environ, torch_rows=torch_rows(), read_file=_read_file, projects=project_files)
-        if options.log_dir is None and not usual.is_dir():
-            answer = log_folder.CHECK.run(Launch(options, environ, Path.cwd(), lambda _line: None))
-            options = answer.options or options
+        if options.log_dir is not None:
+            return Path(options.log_dir)
+        answer = log_folder.CHECK.run(Launch(options, environ, Path.cwd(), lambda _line: None))
     except (Refused, FileNotFoundError):  # of the second kind where the working directory is gone
         return usual
-    return usual if options.log_dir is None else Path(options.log_dir)
+    moved = Path(answer.options.log_dir) if answer.options is not None and answer.options.log_dir else usual
+    if private_files.is_planted(usual.absolute()) and moved.is_dir():
+        return moved
+    return max(usual, moved, key=_newest)
+
+
+def _newest(folder: Path) -> str:
+    """The name of the newest run there, which begins with its date; empty where there is none."""
+    try:
+        return (folder / file_names.LATEST).readlink().name
+    except OSError:
+        return ""
 
 
 def _read_file(path: str) -> str:

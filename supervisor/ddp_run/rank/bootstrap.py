@@ -52,43 +52,29 @@ class Boot:
         self.world_size = int(environ.get("WORLD_SIZE", "0"))
         self.local_world_size = int(environ.get("LOCAL_WORLD_SIZE", "0"))
 
+    def message(self, event: str, at: int, **more: "Any") -> "dict[str, Any]":
+        """Something to say. `folder` has who says it: the attempt, the start of the ranks in it, the rank."""
+        return dict({"event": event, "at": at, "folder": self.relative}, **more)
+
     def started(self) -> "dict[str, Any]":
         """The hello message."""
-        return {
-            "event": "started",
-            "at": time.monotonic_ns(),
-            "rank": self.rank,
-            "local_rank": self.local_rank,
-            "restart": self.restart,
-            "pid": self.pid,
-            "world_size": self.world_size,
-            "local_world_size": self.local_world_size,
-            "folder": self.relative,
-            "watched": 1 if self.watch is not None else 0,
-            "stdout": _target(1),
-            "stderr": _target(2),
-        }
-
-    def failed(self, at: int, code: int, exception: "dict[str, Any] | None") -> "dict[str, Any]":
-        """The last message of a rank whose program failed."""
-        return {
-            "event": "failed",
-            "at": at,
-            "rank": self.rank,
-            "restart": self.restart,
-            "code": code,
-            "exception": exception,
-        }
+        return self.message(
+            "started",
+            time.monotonic_ns(),
+            local_rank=self.local_rank,
+            world_size=self.world_size,
+            local_world_size=self.local_world_size,
+            watched=1 if self.watch is not None else 0,
+        )
 
     def say_exit(self, at: int, code: int) -> None:
         """How a program ends that leaves no exception: its exit code, 0 included."""
-        finished = {"event": "finished", "at": at, "rank": self.rank, "restart": self.restart}
-        self.try_to_send(_encode(self.failed(at, code, None) if code else finished))
+        ended = self.message("failed", at, code=code, exception=None) if code else self.message("finished", at)
+        self.try_to_send(_encode(ended))
 
     def say_replaced(self, at: int) -> None:
         """This process runs another program from here on."""
-        phase = {"event": "phase", "at": at, "rank": self.rank, "restart": self.restart, "phase": "replaced"}
-        self.try_to_send(_encode(phase))
+        self.try_to_send(_encode(self.message("phase", at, phase="replaced")))
 
     def send(self, message: bytes) -> None:
         """One datagram to ddp-run, waiting at most SEND_TIMEOUT_S for room. Raises OSError."""
@@ -191,13 +177,6 @@ def _encode(message: "dict[str, Any]") -> bytes:
         text = "null" if value is None else quote(value) if isinstance(value, str) else str(value)
         parts.append(quote(name) + ":" + text)
     return ("{" + ",".join(parts) + "}").encode()
-
-
-def _target(descriptor: int) -> "str | None":
-    try:
-        return os.readlink("/proc/self/fd/%d" % descriptor)
-    except OSError:
-        return None
 
 
 def set_up(boot: Boot, mode: str) -> None:

@@ -30,7 +30,7 @@ def record(boot: "Any", at: int, code: int, error: BaseException, trace: "Traceb
 
     shown = _undisturbed(describe, error, trace)
     for exception in (shown, dict(shown, traceback=shown["traceback"][-4096:])):
-        message = _undisturbed(json.dumps, boot.failed(at, code, exception)).encode()
+        message = _undisturbed(json.dumps, boot.message("failed", at, code=code, exception=exception)).encode()
         if len(message) <= MOST_DATAGRAM:
             boot.try_to_send(message)
             break

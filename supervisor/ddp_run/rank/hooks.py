@@ -90,18 +90,17 @@ class Hooks:
         at = self._now()
         self.words[self._layout.PHASE_AT] = at
         self.words[self._layout.PHASE] = number
-        self._send({"event": "phase", "at": at, "phase": self._layout.PHASES[number]})
+        self._send("phase", at, phase=self._layout.PHASES[number])
 
-    def _send(self, message: "dict[str, Any]") -> None:
+    def _send(self, event: str, at: int, **more: str) -> None:
         try:
-            message = dict(message, rank=self._boot.rank, restart=self._boot.restart)
-            self._boot.try_to_send(self._encode(message))
+            self._boot.try_to_send(self._encode(self._boot.message(event, at, **more)))
         except Exception:
             pass
 
     def missed(self, name: str, error: BaseException) -> None:
         """Say that something cannot be observed."""
-        self._send({"event": "missed", "at": self._now(), "text": "%s: %s: %s" % (name, type(error).__name__, error)})
+        self._send("missed", self._now(), text="%s: %s: %s" % (name, type(error).__name__, error))
 
     # ------------------------------------------------------------------------------------------- torch
 

@@ -13,6 +13,7 @@ from ddp_run.record.events import (
     MemoryCounted,
     Next,
     PeerFailed,
+    RankStarted,
     RunStarted,
     SignalReceived,
 )
@@ -41,6 +42,17 @@ def of_attempt(events: Sequence[Event], attempt: int) -> AttemptEvents:
     before = next((e for e in reversed(events[:first]) if isinstance(e, MemoryCounted)), None)
     start = events[here]
     return AttemptEvents(run, start if isinstance(start, AttemptStarted) else None, tuple(events[first:end]), before)
+
+
+def last_restart(events: Sequence[Event]) -> int:
+    """How often the agent of an attempt, whose events these are, had started its ranks again."""
+    return max((e.restart for e in events if isinstance(e, RankStarted)), default=0)
+
+
+def before_restart(events: Sequence[Event], restart: int) -> tuple[Event, ...]:
+    """An attempt's events up to the first rank of that start, counted from 0; all where there is none."""
+    starts = (i for i, e in enumerate(events) if isinstance(e, RankStarted) and e.restart >= restart)
+    return tuple(events[: next(starts, len(events))])
 
 
 def attempts_made(events: Sequence[Event]) -> list[int]:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import NewType
 
 from ddp_run.values.frozen import frozen
+from ddp_run.values.lines import neutral
 
 Rank = NewType("Rank", int)
 """Global rank: unique in the whole job."""
@@ -29,6 +30,8 @@ class ExceptionInfo:
     `file` and `line` are the innermost frame that is the user's own (not in site-packages or the standard
     library), or the innermost frame where there is none; null where nothing shows them. `function` is the name of that
     frame's function. `traceback` is the printed form without frames of ddp-run.
+
+    A program chooses the names, and a class may be called anything: they are made one line without control characters.
     """
 
     type: str
@@ -37,6 +40,12 @@ class ExceptionInfo:
     line: int | None = None
     function: str | None = None
     traceback: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("type", "file", "function"):
+            given = getattr(self, name)
+            if given is not None and not given.isprintable():
+                object.__setattr__(self, name, neutral(given))
 
     @property
     def where(self) -> str:

@@ -85,13 +85,13 @@ class Options:
         setting = self.settings[row.dest]
         return setting.source not in (Source.PET, Source.DEFAULT) and setting.value is not False
 
-    def without(self, dests: Collection[str], reason: str) -> Options:
-        """These options with the default again, and a note that says why."""
+    def without(self, dests: Collection[str], reason: str, *, quietly: bool = False) -> Options:
+        """These options with the default again, and a note that says why; `quietly`: only their origin does."""
         rows = {row.dest: row for row in self.rows}
-        dropped = [self.settings[dest].origin for dest in dests]
-        settings = {**self.settings, **{dest: Setting(rows[dest].default) for dest in dests}}
-        note = f"ignoring {' and '.join(dropped)}: {reason}"
-        return replace(self, settings=settings, notes=(*self.notes, note))
+        note = f"ignoring {' and '.join(self.settings[dest].origin for dest in dests)}: {reason}"
+        origin = f"default, {note}" if quietly else "default"
+        settings = {**self.settings, **{dest: Setting(rows[dest].default, origin=origin) for dest in dests}}
+        return replace(self, settings=settings, notes=self.notes if quietly else (*self.notes, note))
 
     # ---------------------------------------------------------------------------------- torchrun's
 

@@ -37,11 +37,12 @@ class TellRanksEnded:
 
 
 @frozen
-class TellUnfinished:
-    """Say that this rank's program has failed and its process goes on; it is killed `kill_in_s` seconds from now."""
+class TellFailed:
+    """Say that this rank's program has failed, where nothing else will: its process goes on, and is killed `kill_in_s`
+    seconds from now; or (null) it has exited with 0, and nobody is ended for that."""
 
     failed: RankFailed
-    kill_in_s: float
+    kill_in_s: float | None
 
 
 @frozen
@@ -54,4 +55,4 @@ class FinishAttempt:
     """Nothing is left to wait for: end leftovers, gather, judge."""
 
 
-Action = SendSignal | SetTimer | AwaitReport | TellRanksEnded | TellUnfinished | SuspendSelf | FinishAttempt
+Action = SendSignal | SetTimer | AwaitReport | TellRanksEnded | TellFailed | SuspendSelf | FinishAttempt

@@ -24,6 +24,7 @@ from ddp_run.record.events import (
     AgentStarted,
     Event,
     EventSink,
+    Noted,
     RankExited,
     RankFailed,
     RanksEnded,
@@ -41,11 +42,11 @@ from ddp_run.supervise.actions import (
     SendSignal,
     SetTimer,
     SuspendSelf,
+    TellFailed,
     TellRanksEnded,
-    TellUnfinished,
 )
 from ddp_run.supervise.agent import Agent
-from ddp_run.supervise.inbox import Inbox
+from ddp_run.supervise.inbox import Heard, Inbox
 from ddp_run.supervise.job_signals import JobSignals
 from ddp_run.supervise.loop import Call, Caught, Loop, reap
 from ddp_run.supervise.machine import AttemptMachine
@@ -109,6 +110,8 @@ class Attempt:
     _environ: Mapping[str, str] = field(default_factory=dict)
     """The agent's, and so the ranks' but for what the agent adds."""
     _finished: bool = False
+    _strangers: bool = False
+    """Messages came that were not the ranks' own."""
     _first_end: float | None = None
     _looked_around: int | None = None
     """The last restart at whose first death the system was looked at; -1: the agent's death."""
@@ -118,7 +121,7 @@ class Attempt:
     _surroundings: Surroundings = field(init=False)
 
     def __post_init__(self) -> None:
-        self._ranks = Ranks(self.loop, self._read_inbox, self._on_rank_end)
+        self._ranks = Ranks(self.number, self.loop, self._read_inbox, self._on_rank_end)
         self._signals = JobSignals(self._ranks, lambda: self.agent.pid, self._not_the_jobs)
         self._watch = RankWatch(
             self.loop,
@@ -157,6 +160,7 @@ class Attempt:
         self.loop.clear_timers()
         self._watch.close()
         self._end_leftovers()
+        self._read_inbox()  # what is left there would be read as the next attempt's
         while (remaining := self._surroundings.awaited_s()) > 0:
             self._serve_once(remaining)
         self._surroundings.close()
@@ -215,8 +219,8 @@ class Attempt:
                 self._look_for_report()
             case TellRanksEnded():
                 self._put(RanksEnded(now()))
-            case TellUnfinished(failed, kill_in_s):
-                self.output.tell_unfinished(failed, kill_in_s)
+            case TellFailed(failed, kill_in_s):
+                self.output.tell_failed(failed, kill_in_s)
             case SuspendSelf():
                 self._to_suspend = True
             case FinishAttempt():
@@ -247,13 +251,22 @@ class Attempt:
         self._put(SignalReceived(now(), signum))
 
     def _read_inbox(self) -> None:
-        for event in self.inbox.read():
-            if isinstance(event, RankStarted):
-                self._on_rank_start(event)
+        for heard in self.inbox.read():
+            if not self._ranks.is_own_word(heard):
+                self._note_stranger(heard)
+            elif isinstance(heard.said, RankStarted):
+                self._on_rank_start(heard.said)
             else:
-                self._put(event)
-                if isinstance(event, RankFailed):
-                    self._look_around(event.restart)
+                self._put(heard.said)
+                if isinstance(heard.said, RankFailed):
+                    self._look_around(heard.restart)
+
+    def _note_stranger(self, heard: Heard) -> None:
+        """Once is enough: whoever sends one such message may send many."""
+        if not self._strangers:
+            whose = f"rank {heard.rank} of attempt {heard.attempt} (start {heard.restart})"
+            self._put(Noted(now(), f"ignored: process {heard.sender} sent a message as {whose}, which it is not"))
+        self._strangers = True
 
     def _on_rank_start(self, event: RankStarted) -> None:
         known = self._ranks.of(event.rank)
@@ -324,7 +337,7 @@ class Attempt:
             return
         self.loop.set_timer(_LOOK_FOR_RANKS_S, self._look_for_ranks)
         if not self._ranks.complete:
-            for event in self._ranks.unheard(self.agent.pid, self.number):
+            for event in self._ranks.unheard(self.agent.pid):
                 self._on_rank_start(event)
 
     def _load_a_rule(self) -> None:

@@ -1,7 +1,8 @@
 """What ranks say of themselves: one JSON datagram each on a Unix socket in a folder that only this user can enter.
 
 A rank that cannot send (socket gone, queue full) goes on without: nothing here may hold up training. Every process of
-the job can send, so all of it is looked at here, once: what comes out of here is what it says it is.
+the job can send, so the form of all of it is checked here, once. Whether the sender is the rank that it says it is:
+`ddp_run.supervise.ranks`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import socket
 import stat
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, final
@@ -48,8 +50,24 @@ _CREDENTIALS = struct.Struct("iII")
 """struct ucred of unix(7): pid, uid, gid."""
 _AT_ONCE = 256
 """Messages; more than the kernel keeps for us (net.unix.max_dgram_qlen), so all that had come are among them."""
-_FOLDER = re.compile(r"attempt_\d{1,9}(/restart_\d{1,9})?/rank_\d{1,9}")
+_FOLDER = re.compile(r"attempt_(\d{1,9})(?:/restart_(\d{1,9}))?/rank_(\d{1,9})")
+_INTERRUPTED = -2
+"""The one signal by which a program ends itself, at a KeyboardInterrupt; all others are the kernel's to report."""
 _MANY = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A message, and who it says it is from: a rank of one start of the ranks in one attempt.
+
+    `sender`: the pid of the process that sent it, by the kernel; 0: of another pid namespace, so not known.
+    """
+
+    said: Said
+    attempt: int
+    restart: int
+    rank: Rank
+    sender: int
 
 
 def _places() -> tuple[str, ...]:
@@ -152,18 +170,18 @@ class Inbox:
         """Descriptor for a loop."""
         return self._socket.fileno()
 
-    def read(self) -> list[Said]:
+    def read(self) -> list[Heard]:
         """The messages that had arrived; those that are not of our form are dropped."""
-        events: list[Said] = []
+        heard: list[Heard] = []
         for _ in range(_AT_ONCE):
             try:
                 message, ancillary, _flags, _sender = self._socket.recvmsg(_MOST, socket.CMSG_SPACE(_CREDENTIALS.size))
             except OSError:  # BlockingIOError: that was all
                 break
-            event = _event(message, _sender_of(ancillary))
-            if event is not None:
-                events.append(event)
-        return events
+            each = _heard(message, _sender_of(ancillary))
+            if each is not None:
+                heard.append(each)
+        return heard
 
 
 def _sender_of(ancillary: list[tuple[int, int, bytes]]) -> int:
@@ -193,9 +211,6 @@ class _Fields:
         """When it was; what is to come (a clock of another time namespace) is now."""
         return MonotonicNs(min(self.number("at", below=1 << 63), now()))
 
-    def rank(self) -> Rank:
-        return Rank(self.number("rank"))
-
     def text(self, name: str) -> str:
         value = self._given.get(name)
         if not isinstance(value, str):
@@ -216,44 +231,48 @@ class _Message(StrEnum):
     MISSED = "missed"
 
 
-def _event(message: bytes, sender: int) -> Said | None:
+def _heard(message: bytes, sender: int) -> Heard | None:
     try:
         fields = _Fields(json.loads(message.decode("utf-8", "replace")))
-        match _Message(fields.text("event")):
-            case _Message.STARTED:
-                return _started(fields, sender)
-            case _Message.FAILED:
-                return RankFailed(
-                    at=fields.at(),
-                    rank=fields.rank(),
-                    restart=fields.number("restart"),
-                    code=fields.number("code", -255, 256),
-                    exception=_exception(fields.optional("exception")),
-                )
-            case _Message.PHASE:
-                return RankPhase(fields.at(), fields.rank(), fields.number("restart"), _phase(fields.text("phase")))
-            case _Message.FINISHED:
-                return RankFinished(fields.at(), fields.rank(), fields.number("restart"))
-            case _Message.MISSED:
-                return Noted(fields.at(), f"rank {fields.rank()} cannot be monitored: {fields.text('text')}")
+        folder = _FOLDER.fullmatch(fields.text("folder"))
+        if folder is None:
+            return None
+        attempt, restart, rank = int(folder[1]), int(folder[2] or 0), Rank(int(folder[3]))
+        return Heard(_said(fields, restart, rank, sender), attempt, restart, rank, sender)
     except (ValueError, RecursionError):
         return None
 
 
-def _started(fields: _Fields, sender: int) -> RankStarted:
+def _said(fields: _Fields, restart: int, rank: Rank, sender: int) -> Said:
+    match _Message(fields.text("event")):
+        case _Message.STARTED:
+            return _started(fields, restart, rank, sender)
+        case _Message.FAILED:
+            code = fields.number("code", _INTERRUPTED, 256)
+            if code in (-1, 0):
+                raise ValueError("no code of a program that failed")
+            return RankFailed(fields.at(), rank, restart, code, _exception(fields.optional("exception")))
+        case _Message.PHASE:
+            return RankPhase(fields.at(), rank, restart, _phase(fields.text("phase")))
+        case _Message.FINISHED:
+            return RankFinished(fields.at(), rank, restart)
+        case _Message.MISSED:
+            return Noted(fields.at(), f"rank {rank} cannot be monitored: {fields.text('text')}")
+
+
+def _started(fields: _Fields, restart: int, rank: Rank, sender: int) -> RankStarted:
     """Its pid is the sender's: signals go there."""
-    folder = fields.text("folder")
-    if sender <= 1 or not _FOLDER.fullmatch(folder):
-        raise ValueError(folder)
+    if sender <= 1:
+        raise ValueError("no process that can be signalled")
     return RankStarted(
         at=fields.at(),
-        rank=fields.rank(),
+        rank=rank,
         local_rank=LocalRank(fields.number("local_rank")),
-        restart=fields.number("restart"),
+        restart=restart,
         pid=sender,
         world_size=fields.number("world_size"),
         local_world_size=fields.number("local_world_size"),
-        folder=folder,
+        folder=fields.text("folder"),
         watched=bool(fields.optional("watched")),
     )
 

@@ -196,7 +196,8 @@ class _Job:
             if not outcome.decision.free:
                 return outcome
             self._catch_up()
-            self._teller().repeated(outcome.verdict, outcome.decision, attempt.number)
+            if outcome.decision.backend is not None or not self.plan.may_change_port:
+                self._teller().repeated(outcome.verdict, outcome.decision)
 
     def _start_attempt(self) -> Attempt:
         number = self._retries.started
@@ -339,6 +340,9 @@ class _Job:
         clear_stale()
         for name in _NEEDED_WHEN_RANKS_START_OR_DIE:
             import_module(name)
+        from ddp_run.tell.restarts import Restarts
+
+        self._sinks = (*self._sinks, Restarts(self.folder.path, self.journal.events, self.output).tell)
 
     def _join_nodes(self) -> None:
         """Meet the other nodes of the job, where there are any: while the agent loads torch."""

@@ -38,8 +38,8 @@ from ddp_run.supervise.actions import (
     SendSignal,
     SetTimer,
     SuspendSelf,
+    TellFailed,
     TellRanksEnded,
-    TellUnfinished,
 )
 from ddp_run.values.stop_signals import NOTICE_SIGNALS, STOP_SIGNALS
 
@@ -112,6 +112,7 @@ class AttemptMachine:
     stop_signal: int | None = None
     _ended_by_peer: bool = False
     """Another node had our ranks asked to end."""
+    _grace_over: bool = False
 
     def on(self, event: Event) -> list[Action]:
         """What to do about an event."""
@@ -153,8 +154,9 @@ class AttemptMachine:
         if self._state in (_State.KILLING, _State.DONE):
             return []
         member = self._ranks.get(event.rank)
-        if member is not None and member.restart == event.restart:
-            member.program_failed = event
+        if member is None or member.restart != event.restart:
+            return []
+        member.program_failed = event
         unfinished = Timer(TimerKind.UNFINISHED, event.rank, event.restart)
         told = [SetTimer(unfinished, _UNFINISHED_S)] if self.grace_s > _UNFINISHED_S else []
         return [*told, SetTimer(Timer(TimerKind.TEARDOWN, event.rank, event.restart), self.grace_s)]
@@ -167,6 +169,8 @@ class AttemptMachine:
         member.known = event.code is not None
         # An unread code alone must not end a job: the agent knows it and will act.
         member.failed = member.program_failed is not None if event.code is None else event.code != 0
+        if member.program_failed is not None and event.code == 0 and self._anyone_alive:
+            return [TellFailed(member.program_failed, None)]
         if self._state is _State.RUNNING and member.failed:
             if self.restarts is None or event.restart < self.restarts:
                 return [SetTimer(Timer(TimerKind.SURVIVORS, restart=event.restart), self.grace_s)]
@@ -267,11 +271,14 @@ class AttemptMachine:
             case TimerKind.GRACE | TimerKind.AGENT if self._state is _State.RUNNING:
                 return []
             case TimerKind.GRACE:
+                self._grace_over = True
                 if self._anyone_alive or not self._ranks:
                     return self._kill(f"still running {self.grace_s:g} s after the stop request")
                 return [SetTimer(_AGENT, _AGENT_WINDS_UP_S)]
+            case TimerKind.AGENT if self._anyone_alive and not self._grace_over:
+                return []  # a rank has said hello since: it has the rest of the grace
             case TimerKind.AGENT:
-                return self._kill("all ranks have exited but the agent has not")
+                return self._kill("no rank is running, but the agent has not exited")
             case TimerKind.GIVE_UP:
                 return self._finish()
             case TimerKind.UNFINISHED:
@@ -298,7 +305,7 @@ class AttemptMachine:
         member = self._unfinished(event)
         if member is None or member.program_failed is None:
             return []
-        return [TellUnfinished(member.program_failed, self.grace_s - _UNFINISHED_S)]
+        return [TellFailed(member.program_failed, self.grace_s - _UNFINISHED_S)]
 
     def _kill_unfinished(self, event: TimerFired) -> list[Action]:
         if event.rank is None or self._unfinished(event) is None:

@@ -59,8 +59,10 @@ class RankWatch:
         self._observer.forget(event.rank)
 
     def rank_leaves(self, rank: Rank) -> None:
-        """A rank has ended with 0."""
+        """A rank has ended with 0; where the first one stood is kept, as the others may still need it."""
         if self._observer is not None:
+            if not any(process.exited_clean for process in self._ranks.latest if process.event.rank != rank):
+                self.note_progress()
             self._observer.forget(rank)
 
     def note_progress(self) -> None:

@@ -12,6 +12,7 @@ from ddp_run.observe import processes
 from ddp_run.record import file_names
 from ddp_run.record.events import LocalRank, Rank, RankStarted
 from ddp_run.record.journal import now
+from ddp_run.supervise.inbox import Heard
 from ddp_run.supervise.loop import Loop
 
 _LOOK_FOR_DEATHS_S = 0.05
@@ -36,11 +37,16 @@ class Ranks:
     `hear` reads what ranks have said so far: it belongs before their deaths. `ended` is told of one that is gone.
     """
 
-    def __init__(self, loop: Loop, hear: Callable[[], None], ended: Callable[[RankProcess], None]) -> None:
+    def __init__(
+        self, attempt: int, loop: Loop, hear: Callable[[], None], ended: Callable[[RankProcess], None]
+    ) -> None:
+        self._attempt = attempt
         self._loop = loop
         self._hear = hear
         self._ended = ended
         self._by_rank: dict[Rank, RankProcess] = {}
+        self._silent: set[int] = set()
+        """Pids of those that were found and have not said hello: another process may yet do that for its rank."""
 
     def __iter__(self) -> Iterator[RankProcess]:
         return iter(self._by_rank.values())
@@ -101,11 +107,32 @@ class Ranks:
         for process in self:
             self.forget(process)
 
-    def unheard(self, agent: int, attempt: int) -> list[RankStarted]:
+    def is_own_word(self, heard: Heard) -> bool:
+        """Whether the rank itself says this: every process of the job can send, and those of an earlier attempt too.
+
+        What a process forks is not the rank. Where the kernel cannot tell the sender, it may be a rank that is silent.
+        """
+        if heard.attempt != self._attempt:
+            return False
+        known, sender = self._by_rank.get(heard.rank), heard.sender
+        if not isinstance(heard.said, RankStarted):
+            if known is None or known.event.restart != heard.restart:
+                return False
+            return sender == known.event.pid or (sender == 0 and known.event.pid in self._silent)
+        if known is not None and known.event.pid not in (sender, *self._silent):
+            lives = known.alive and processes.is_alive(known.event.pid)
+            if heard.restart < known.event.restart or (lives and heard.restart == known.event.restart):
+                return False
+        self._silent.discard(sender)
+        return True
+
+    def unheard(self, agent: int) -> list[RankStarted]:
         """Ranks below the agent that have not said hello: those of programs without Python, say."""
         found = processes.find_ranks(agent, [process.event.pid for process in self])
         self._hear()  # whoever has said hello by now has said more than can be found
-        return [_silent(pid, environ, attempt) for pid, environ in found if not self.of_pid(pid)]
+        silent = [(pid, environ) for pid, environ in found if not self.of_pid(pid)]
+        self._silent.update(pid for pid, _environ in silent)
+        return [_silent(pid, environ, self._attempt) for pid, environ in silent]
 
     def _died(self, process: RankProcess) -> None:
         self._hear()

@@ -72,14 +72,17 @@ class Retries:
             earlier=self.verdicts,
             fallback=options.fallback_backend if self.backend is None else None,
         )
-        if not decision.retry or options.max_nodes == 1:
+        lost_its_port = decision.free and decision.backend is None
+        if not decision.retry or (options.max_nodes == 1 and not lost_its_port):
             return decision
-        if not self.is_connected():
+        if options.max_nodes > 1 and not self.is_connected():
             return retry.ALONE
         try:
-            return replace(decision, port=self._ports.another())
+            port = self._ports.another()
         except OSError as error:
             return retry.not_started(self.started + 1, error)
+        then = f"; starting again on port {port} (this does not count as a retry)" if lost_its_port else ""
+        return replace(decision, port=port, reason=decision.reason + then)
 
     def count(self, verdict: Verdict, decision: Decision) -> None:
         """An attempt is over, and this follows."""

@@ -182,13 +182,15 @@ class Output:
             case _:
                 pass
 
-    def tell_unfinished(self, failed: RankFailed, kill_in_s: float) -> None:
-        """A rank's program failed a while ago, and its process is still there."""
+    def tell_failed(self, failed: RankFailed, kill_in_s: float | None) -> None:
+        """A rank's program failed and its process is still there, to be killed then, or exited with 0 (null)."""
         raised = failed.exception
         why = f"exit code {failed.code}" if raised is None else f"{raised.type}: {raised.message}"
         where = "" if raised is None else raised.where
-        left = f"its process has not exited yet and will be killed in {kill_in_s:.0f} s"
-        self.say(neutral(f"rank {failed.rank} failed with {why[:200]}{where}; {left}"), level="warning")
+        then = "its process has exited with code 0, which counts as success, so the other ranks keep running"
+        if kill_in_s is not None:
+            then = f"its process has not exited yet and will be killed in {kill_in_s:.0f} s"
+        self.say(neutral(f"rank {failed.rank} failed with {why[:200]}{where}; {then}"), level="warning")
 
     def show(self, text: str) -> None:
         """Text as it stands, to stderr: the verdict and the last line."""

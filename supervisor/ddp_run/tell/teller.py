@@ -74,10 +74,10 @@ class Teller:
             line = verdict_text.retry_line(verdict, delay_s=delay_s, attempt=attempt, attempts=of, reason=reason)
             self.output.show(line)
 
-    def repeated(self, verdict: Verdict, decision: Decision, number: int) -> None:
-        """Attempt `number` is made again and does not count."""
+    def repeated(self, verdict: Verdict, decision: Decision) -> None:
+        """An attempt is made again and does not count."""
         if decision.backend is None:
-            self.output.say(f"attempt {number} not counted: {decision.reason}")
+            self.output.say(decision.reason)
             return
         self.output.show(verdict_text.attempt_line(verdict))
         self.output.say(decision.reason, level="warning")
@@ -100,3 +100,5 @@ class Teller:
                     decision=f"not retried: {reason}",
                 )
             )
+        for note in verdict.notes if not failed and not self.output.json else ():
+            self.output.say(f"note: {note}")

@@ -35,6 +35,7 @@ def as_json(
         "outcome": verdict.outcome,
         "exit_code": verdict.exit_code,
         "attempts": attempts,
+        "restarts": verdict.restarts,
         "cause": verdict.cause,
         "code": verdict.code,
         "title": verdict.title,

@@ -120,6 +120,7 @@ def verdict_line(verdict: Verdict, *, attempts: int | None, folder: Path | None)
         "node": first.host if first else None,
         "exit": verdict.exit_code,
         "attempts": attempts,
+        **({"restarts": verdict.restarts} if verdict.restarts else {}),
         "folder": folder,
     }
     return "ddp-run: verdict " + " ".join(f"{key}={_value(value)}" for key, value in values.items())

@@ -70,14 +70,15 @@ def open_folder(folder: Path, *, trusted: bool) -> int:
 
 
 def fallback(temporary: Path) -> Path:
-    """The folder for logs where the working directory takes none; it is not made here. Of a random name where the
-    usual one is somebody else's."""
+    """The folder for logs where the working directory takes none; it is not made here.
+
+    Of a random name where the usual one is somebody else's: one that was made before, else a new one.
+    """
     usual = temporary / f"ddp-run-logs-{os.getuid()}"
-    try:
-        ours = _is_ours(usual.lstat())
-    except FileNotFoundError:
-        ours = True
-    return usual if ours else usual.with_name(f"{usual.name}-{os.urandom(6).hex()}")
+    if not os.path.lexists(usual) or _is_ours(usual.lstat()):
+        return usual
+    made = (path for path in sorted(temporary.glob(f"{usual.name}-*")) if _is_ours(path.lstat()))
+    return next(made, usual.with_name(f"{usual.name}-{os.urandom(6).hex()}"))
 
 
 def _is_ours(found: os.stat_result) -> bool:

@@ -20,7 +20,7 @@ import re
 import shlex
 import signal
 
-from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.traceback_text import chain
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, said_last
 from ddp_run.judge.start_text import FULL
@@ -83,6 +83,19 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     cause = f"{death.who} {what}{death.where}: the disk is most likely full"
     sure: Confidence = "likely"
     return hit.finding(RULE, death, cause, _advice(hit, attempt), confidence=sure)
+
+
+def match_launch(attempt: Evidence) -> Finding | None:
+    """The agent ended without a word, and its log is on a disk that had no room for one."""
+    agent = attempt.agent.own_failure
+    name = "/" + (attempt.folder or "").rpartition("/")[2]  # the folder may have been moved since
+    full = next((each for each in attempt.space if each.path.endswith(name) and each.nearly_full), None)
+    if agent is None or attempt.logs_only or any(agent.stderr.lines) or full is None:
+        return None
+    cause = f"{agent.who} exited with code {agent.code} and could not say why: the disk of its log is full"
+    folder = shlex.quote(full.path)
+    advice = (f"df -h {folder}; df -i {folder}   # free space and inodes",)
+    return Finding(RULE, None, cause, (Quote("statvfs", None, full.words),), advice, "likely")
 
 
 def _has_another_reason(death: Death) -> bool:

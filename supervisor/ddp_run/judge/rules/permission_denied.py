@@ -63,6 +63,10 @@ _RAISED: tuple[Sign, ...] = (
     Sign(  # Triton
         "failed to open directory ", re.compile(r"failed to open directory (?P<path>\S{1,1000}): Permission denied")
     ),
+    Sign(  # libuv, for the store of torch
+        "name: EACCES",
+        re.compile(r"failed to bind\. port: (?P<address>\d{1,5}), [^\n]{0,80}name: EACCES, message: permission"),
+    ),
     Sign("Permission denied (addr='", re.compile(r"Permission denied \(addr='(?P<path>[^'\n]{1,400})'\)")),  # ZeroMQ
     Sign("attempt to write a readonly database"),
 )

@@ -3,9 +3,9 @@
 ## What happened
 The process, or the whole host, reached its limit of open files, sockets and pipes.
 ## How to recognise it
-`[Errno 24] Too many open files`; `received 0 items of ancdata`: a process could not receive a file descriptor from a
-DataLoader worker. With torch's default sharing strategy (`file_descriptor`) every tensor passed by a worker holds a
-descriptor.
+`[Errno 24] Too many open files`; torch's store: `name: EMFILE, message: too many open files`; `received 0 items of
+ancdata`: a process could not receive a file descriptor from a DataLoader worker. With torch's default sharing strategy
+(`file_descriptor`) every tensor passed by a worker holds a descriptor.
 ## What to do
 Raise the limit before the start (`ulimit -n 65536`; in SLURM `LimitNOFILE` of slurmd; in docker `--ulimit
 nofile=65536:65536`), or share tensors by file name: `torch.multiprocessing.set_sharing_strategy("file_system")`. If the
@@ -31,10 +31,16 @@ RULE = Rule(
     supersedes=("import-error", "native-abort", "filesystem-error", "file-not-found", "shm-exhausted"),
 )
 _ANCDATA = "items of ancdata"
+_LOOP = "Failed to init uv loop"
+"""TCPStore of torch: libuv could not open what it waits with (uv_loop_init: epoll, eventfd, a pipe)."""
 _SELECT = "filedescriptor out of range in select()"
 SIGNS: tuple[Sign, ...] = (
     Sign("Too many open files"),
+    Sign(
+        "FILE, message: ", re.compile(r"name: E[MN]FILE, message: (?:too many open files|file table overflow)")
+    ),  # libuv
     Sign(_ANCDATA, re.compile(r"received 0 items of ancdata")),
+    Sign(_LOOP),
     Sign(_SELECT),
 )
 
@@ -50,13 +56,18 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit.sign.words == _ANCDATA:
         sure = "likely"
         cause = f"{death.who} could not receive a file descriptor from a worker: most likely too many are open"
+    elif hit.sign.words == _LOOP:
+        sure = "likely"
+        cause = f"{death.who} could not start torch's store: most likely too many files are open (ulimit -n)"
     elif hit.sign.words == _SELECT:
         cause = f"{death.who} has more than 1024 files open, the maximum for select()"
-    elif "Too many open files in system" in hit.text:
+    elif "Too many open files in system" in hit.text or "ENFILE" in hit.text:
         cause = f"{death.who} could not open a file: the whole host has too many open"
     else:
         cause = f"{death.who} reached its limit of open files (ulimit -n)"
-    return hit.finding(RULE, death, cause, _advice(hit.sign.words), confidence=sure)
+    return hit.finding(
+        RULE, death, cause, _advice(hit.sign.words)[: None if death.name is None else 1], confidence=sure
+    )
 
 
 def _advice(words: str) -> tuple[str, ...]:

@@ -80,9 +80,7 @@ def _drop_foreign_variables(
         dests = ["master_addr"] + (["master_port"] if port.source is Source.VARIABLE else [])
         return options.without(dests, f"{options.master_addr} is not this machine, and the job has one node")
     if port.source is Source.VARIABLE and options.master_port and not port_is_free(options.master_port):
-        return options.without(
-            ["master_port"], f"port {options.master_port} is taken, and one node needs no fixed port"
-        )
+        return options.without(["master_port"], f"port {options.master_port} is taken", quietly=True)
     return options
 
 
