@@ -67,12 +67,14 @@ def gather(
     last one, to the attempt's end. Without `rank_files`, of all files only the agent's log is read.
     """
     part = of_attempt(events, attempt)
+    to_its_end = restart is None
     if restart is None:
         restart = last_restart(part.events)
-        agent = _agent(folder, part, attempt)
     else:
         part = replace(part, events=before_restart(part.events, restart + 1))
-        agent = replace(_agent(folder, part, attempt), summary=(), exception=None)  # these are the attempt's end
+    agent = _agent(folder, part, attempt)
+    if not to_its_end:
+        agent = replace(agent, summary=(), exception=None)
     folder = folder if rank_files else NO_FILES
     started = {e.rank: e for e in part.events if isinstance(e, RankStarted) and e.restart == restart}
     ends = RankEnds.of(part, agent, restart)
@@ -101,7 +103,7 @@ def gather(
         started=len(started),
         world_size=next((start.world_size for start in started.values()), None),
         agent=agent,
-        stop_signal=stop.signum if stop else _agent_stop_signal(agent),
+        stop_signal=stop.signum if stop else _agent_stop_signal(agent.log) if to_its_end else None,
         stop_at=stop.at if stop else None,
         phase=phase,
         step=step,
@@ -197,9 +199,9 @@ def _agent(folder: Path, part: AttemptEvents, attempt: int) -> AgentEnd:
     return AgentEnd(code, log, killed, at, summary, printed_exception(code, log))
 
 
-def _agent_stop_signal(agent: AgentEnd) -> int | None:
+def _agent_stop_signal(log: LogText) -> int | None:
     """The signal that somebody sent to the agent itself; it says so when it ends of it."""
-    hit = agent.log.last(_AGENT_STOPPED) if agent.at is not None else None
+    hit = log.last(_AGENT_STOPPED)
     return int(hit[1][1]) if hit is not None else None
 
 

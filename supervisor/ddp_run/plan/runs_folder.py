@@ -10,7 +10,6 @@ from ddp_run.plan.checks import log_folder
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.plan.launch_plan import DEFAULT_LOG_DIR
 from ddp_run.plan.project_files import project_files
-from ddp_run.record import file_names
 from ddp_run.settings.parse import parse
 from ddp_run.values import private_files
 from ddp_run.values.problem import Refused
@@ -41,7 +40,7 @@ def runs_folder(given: str | None, environ: Mapping[str, str]) -> Path:
 def _newest(folder: Path) -> str:
     """The name of the newest run there, which begins with its date; empty where there is none."""
     try:
-        return (folder / file_names.LATEST).readlink().name
+        return max((each.name for each in folder.iterdir() if each.name[0].isdigit()), default="")
     except OSError:
         return ""
 

@@ -48,8 +48,9 @@ _LONGEST_PATH = 107
 """Bytes of a Unix socket's path (unix(7)); a scheduler's TMPDIR alone can be longer."""
 _CREDENTIALS = struct.Struct("iII")
 """struct ucred of unix(7): pid, uid, gid."""
-_AT_ONCE = 256
-"""Messages; more than the kernel keeps for us (net.unix.max_dgram_qlen), so all that had come are among them."""
+_AT_ONCE = 1024
+"""Messages; more than the kernel keeps for us (net.unix.max_dgram_qlen: 10, with systemd 512), so all that had come are
+among them."""
 _FOLDER = re.compile(r"attempt_(\d{1,9})(?:/restart_(\d{1,9}))?/rank_(\d{1,9})")
 _INTERRUPTED = -2
 """The one signal by which a program ends itself, at a KeyboardInterrupt; all others are the kernel's to report."""

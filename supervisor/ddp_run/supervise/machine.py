@@ -169,7 +169,7 @@ class AttemptMachine:
         member.known = event.code is not None
         # An unread code alone must not end a job: the agent knows it and will act.
         member.failed = member.program_failed is not None if event.code is None else event.code != 0
-        if member.program_failed is not None and event.code == 0 and self._anyone_alive:
+        if self._state is _State.RUNNING and event.code == 0 and member.program_failed and self._anyone_alive:
             return [TellFailed(member.program_failed, None)]
         if self._state is _State.RUNNING and member.failed:
             if self.restarts is None or event.restart < self.restarts:

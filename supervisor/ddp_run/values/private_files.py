@@ -75,10 +75,14 @@ def fallback(temporary: Path) -> Path:
     Of a random name where the usual one is somebody else's: one that was made before, else a new one.
     """
     usual = temporary / f"ddp-run-logs-{os.getuid()}"
-    if not os.path.lexists(usual) or _is_ours(usual.lstat()):
-        return usual
-    made = (path for path in sorted(temporary.glob(f"{usual.name}-*")) if _is_ours(path.lstat()))
-    return next(made, usual.with_name(f"{usual.name}-{os.urandom(6).hex()}"))
+    for path in (usual, *sorted(temporary.glob(f"{usual.name}-*"))):
+        try:
+            ours = _is_ours(path.lstat())
+        except FileNotFoundError:
+            ours = path == usual
+        if ours:
+            return path
+    return usual.with_name(f"{usual.name}-{os.urandom(6).hex()}")
 
 
 def _is_ours(found: os.stat_result) -> bool:

@@ -36,9 +36,7 @@ _LOOP = "Failed to init uv loop"
 _SELECT = "filedescriptor out of range in select()"
 SIGNS: tuple[Sign, ...] = (
     Sign("Too many open files"),
-    Sign(
-        "FILE, message: ", re.compile(r"name: E[MN]FILE, message: (?:too many open files|file table overflow)")
-    ),  # libuv
+    Sign("FILE, message: ", re.compile(r"name: E[MN]FILE, message: ")),  # libuv, for the store of torch
     Sign(_ANCDATA, re.compile(r"received 0 items of ancdata")),
     Sign(_LOOP),
     Sign(_SELECT),
@@ -65,13 +63,12 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         cause = f"{death.who} could not open a file: the whole host has too many open"
     else:
         cause = f"{death.who} reached its limit of open files (ulimit -n)"
-    return hit.finding(
-        RULE, death, cause, _advice(hit.sign.words)[: None if death.name is None else 1], confidence=sure
-    )
+    return hit.finding(RULE, death, cause, _advice(hit.sign.words, death), confidence=sure)
 
 
-def _advice(words: str) -> tuple[str, ...]:
+def _advice(words: str, death: Death) -> tuple[str, ...]:
     sharing = 'torch.multiprocessing.set_sharing_strategy("file_system")   # at the top of the script'
     if words == _SELECT:
         return ("ls -l /proc/PID/fd | awk '{print $NF}' | sort | uniq -c | sort -n | tail   # what are they?",)
-    return ("ulimit -n 65536   # in the shell or job script, before ddp-run; show it: ulimit -n", sharing)
+    raised = "ulimit -n 65536   # in the shell or job script, before ddp-run; show it: ulimit -n"
+    return (raised, sharing) if death.name is None else (raised,)  # torch's agent has no DataLoader
