@@ -40,6 +40,7 @@ class Boot:
         self.socket: "str" = wanted.get("socket") or ""
         self.folder: "str" = wanted.get("folder") or ""
         self.relative: "str" = wanted.get("relative") or ""
+        self.links: "list[str]" = wanted.get("links") or []
         self.nccl_debug_file: "str | None" = wanted.get("nccl_debug_file")
         self.restore: "dict[str, str | None]" = wanted.get("restore") or {}
         self.agent: "int | None" = wanted.get("agent")
@@ -65,8 +66,7 @@ class Boot:
             "local_world_size": self.local_world_size,
             "folder": self.relative,
             "watched": 1 if self.watch is not None else 0,
-            "stdout": _target(1),
-            "stderr": _target(2),
+            "links": self.links,
         }
 
     def failed(self, at: int, code: int, exception: "dict[str, Any] | None") -> "dict[str, Any]":
@@ -191,13 +191,6 @@ def _encode(message: "dict[str, Any]") -> bytes:
         text = "null" if value is None else quote(value) if isinstance(value, str) else str(value)
         parts.append(quote(name) + ":" + text)
     return ("{" + ",".join(parts) + "}").encode()
-
-
-def _target(descriptor: int) -> "str | None":
-    try:
-        return os.readlink("/proc/self/fd/%d" % descriptor)
-    except OSError:
-        return None
 
 
 def set_up(boot: Boot, mode: str) -> None:

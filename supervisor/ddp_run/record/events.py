@@ -112,6 +112,8 @@ class RankStarted:
     """Its folder, relative to the run's folder."""
     watched: bool = False
     """It says which phase it is in."""
+    links: tuple[str, ...] = ()
+    """Paths of files that the user's own --logs-specs chose for it: files in its folder are links to them."""
 
 
 @frozen

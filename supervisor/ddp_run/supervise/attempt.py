@@ -268,9 +268,9 @@ class Attempt:
             self._ranks.forget(known)
             self.tailer.retire(event.rank)
         there = self._ranks.add(event)
-        folder = self.run_folder / event.folder
-        self.tailer.add(event.rank, event.local_rank, "stdout", folder / file_names.STDOUT)
-        self.tailer.add(event.rank, event.local_rank, "stderr", folder / file_names.STDERR)
+        for stream, name in file_names.OF_A_STREAM.items():
+            path = self.run_folder / event.folder / name
+            self.tailer.add(event.rank, event.local_rank, stream, path, links=event.links)
         self._put(event)
         self._surroundings.ranks_start()
         self._watch.rank_starts(event)

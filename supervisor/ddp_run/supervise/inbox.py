@@ -202,6 +202,13 @@ class _Fields:
             raise ValueError(name)
         return value
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Null is none."""
+        values = self._given.get(name) or ()
+        if not isinstance(values, list | tuple) or not all(isinstance(each, str) for each in values):
+            raise ValueError(name)
+        return tuple(values)
+
     def optional(self, name: str) -> Any:
         return self._given.get(name)
 
@@ -255,6 +262,7 @@ def _started(fields: _Fields, sender: int) -> RankStarted:
         local_world_size=fields.number("local_world_size"),
         folder=folder,
         watched=bool(fields.optional("watched")),
+        links=fields.texts("links"),
     )
 
 

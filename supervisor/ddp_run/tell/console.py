@@ -1,22 +1,23 @@
 """Ranks' lines to the terminal: prefixed, collapsed, progress bars kept in place; and ddp-run's own lines.
 
-Nothing here waits for a slow terminal except `Console.finish`, and that only while it makes progress. What cannot be
-written stays in the ranks' files; `Console.wants_input` tells when to stop reading them.
+Nothing here waits for a slow reader but `show_rest` and `finish`, and these as long as they are told to. What cannot
+be written stays in the ranks' files: `Console.taking` tells which of them to read on.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, final
 
 from ddp_run.tell.line_form import fitting, label, prefixed
 from ddp_run.tell.outlet import Outlet
 from ddp_run.tell.selection import Prefix, Shown, shown_by
 from ddp_run.tell.tail import Chunk
-from ddp_run.values.lines import MAX_HELD, Collapser, Group, LineBuffer, Stream, readable
+from ddp_run.values.lines import MAX_HELD, STREAMS, Collapser, Group, LineBuffer, Stream, readable
 from ddp_run.values.raw_lines import RawLines
 
 _FLOOD: Final = 64 << 10
@@ -32,6 +33,11 @@ _ASK_S: Final = 0.1
 _LEFT_S: Final = 30.0
 """A bar that has not moved for so long gives way to one that does."""
 _ERASE: Final = b"\r\x1b[K"
+
+Read = Callable[[Collection[Stream]], Iterable[Chunk]]
+"""Gives some more of these streams; nothing where they have no more."""
+LeftS = Callable[[], float]
+"""The seconds for which a reader may still be waited for; asked at least every tenth of a second."""
 
 
 @final
@@ -54,7 +60,7 @@ class Console:
     """Shows what the ranks write, and ddp-run's own lines between.
 
     Every `now` is in seconds of one clock that never goes back. After each call, wait until `deadline` (then `tick`),
-    for `writable_fds` (then `tick`), and for input while `wants_input`.
+    for `writable_fds` (then `tick`), and for input of the streams that it is `taking`.
     """
 
     def __init__(
@@ -87,12 +93,13 @@ class Console:
         self._collapse = collapse and prefix is None
         self._err = Outlet(stderr_fd, tty=stderr_tty)
         self._out = self._err
-        if stdout_fd != stderr_fd and not _same_terminal(stdout_fd, stderr_fd):
+        if stdout_fd != stderr_fd and not _same_place(stdout_fd, stderr_fd):
             self._out = Outlet(stdout_fd, tty=stdout_tty)
         self._sources: dict[tuple[int, Stream], _Source] = {}
         self._seen: set[int] = set()
         self._collapser = Collapser()
-        self._batch: list[tuple[Stream, bytes | memoryview]] = []
+        self._batch: list[tuple[Stream | None, bytes | memoryview]] = []
+        """What is to be written where; null: a line of ddp-run's own."""
         self._drawn = b""
         self._redraw_at = 0.0
         self._state_at: float | None = None
@@ -101,9 +108,14 @@ class Console:
     # ------------------------------------------------------------------------------------------ the loop
 
     @property
-    def wants_input(self) -> bool:
-        """False while too much waits to be written: leave the rest in the files."""
-        return self._err.pending < _PENDING_LIMIT and self._out.pending < _PENDING_LIMIT
+    def taking(self) -> tuple[Stream, ...]:
+        """The streams of which more can be taken. Leave the others' rest in the files: too much of them waits."""
+        return tuple(stream for stream in STREAMS if self._takes(self._outlet(stream)))
+
+    @property
+    def beside_own(self) -> tuple[Stream, ...]:
+        """The streams that go where ddp-run's own lines go."""
+        return tuple(stream for stream in STREAMS if self._outlet(stream) is self._err)
 
     @property
     def writable_fds(self) -> list[int]:
@@ -186,18 +198,14 @@ class Console:
     def say(self, text: str, now: float) -> None:
         """Write lines of ddp-run's own to stderr, after everything that came before; a newline is added."""
         self._emit_groups(self._collapser.all())
-        self._batch.append(("stderr", text.encode("utf-8", "replace") + b"\n"))
+        self._batch.append((None, text.encode("utf-8", "replace") + b"\n"))
         self._settle(now)
 
     def end_attempt(self, now: float) -> None:
         """All that the attempt's ranks wrote has been fed: show unfinished lines and take progress bars down."""
-        for source in self._sources.values():
-            self._end_line(source, now)
+        self._end_lines(STREAMS, now)
         self._sources.clear()
         self._seen.clear()
-        if self._raw is not None:
-            self._batch += self._raw.rest()
-        self._emit_groups(self._collapser.all())
         self._state_at = None
         self._settle(now)
 
@@ -207,76 +215,77 @@ class Console:
         for outlet in self._outlets():
             outlet.pump()
 
-    def drain(
-        self,
-        batches: Iterable[Iterable[Chunk]],
-        deadline: float,
-        *,
-        stall_s: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
-        give_up: Callable[[], bool] = lambda: False,
-    ) -> bool:
-        """Feed all `batches` (of `Tailer.drain`, when the writers are gone), waiting for room; then `end_attempt`.
+    def show_rest(self, read: Read, left_s: LeftS, streams: Collection[Stream] = STREAMS) -> bool:
+        """Show all that `read` still gives of the streams; the writers are gone. False: no time was left for it.
 
-        False: the rest was left in the files, after `stall_s` seconds without progress, at `deadline` of `clock`, or
-        when `give_up`, asked at least every tenth of a second, says so.
+        Returns when all of `streams` is written; of the others as much as they took meanwhile.
         """
-        complete = True
-        for chunks in batches:
-            self.feed(chunks, clock())
-            if give_up() or not self._flush(_PENDING_LIMIT, deadline, stall_s, clock, give_up):
-                complete = False
-                break
-        self.end_attempt(clock())
-        return complete
+        while True:
+            taking = self.taking
+            chunks = list(read(taking))
+            self.feed(chunks, time.monotonic())
+            if chunks:
+                if left_s() <= 0:
+                    return False
+                continue
+            self._end_lines(taking, time.monotonic())
+            if all(self._is_through(self._outlet(stream), stream in taking) for stream in streams):
+                return True
+            if not self._wait(left_s):
+                return False
 
-    def flush(
-        self,
-        deadline: float,
-        *,
-        stall_s: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
-        give_up: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Write what waits, until `stall_s` seconds without progress or `deadline` of `clock`, or `give_up` says so."""
-        self.end_attempt(clock())
-        self._flush(0, deadline, stall_s, clock, give_up)
+    def drop(self, streams: Collection[Stream]) -> tuple[int, int]:
+        """Throw away lines of ranks that wait to be written, ddp-run's own stay: how many, and their bytes."""
+        self._end_lines(streams, time.monotonic())
+        dropped = [outlet.drop() for outlet in {id(each): each for each in map(self._outlet, streams)}.values()]
+        return sum(lines for lines, _ in dropped), sum(size for _, size in dropped)
 
-    def finish(
-        self,
-        deadline: float,
-        *,
-        stall_s: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
-        give_up: Callable[[], bool] = lambda: False,
-    ) -> int:
+    def unshown(self, chunks: Iterable[Chunk]) -> tuple[int, int]:
+        """How many lines of these would be shown, and their bytes."""
+        shown = [chunk.data for chunk in chunks if self._source(chunk).shown]
+        return sum(data.count(b"\n") for data in shown), sum(map(len, shown))
+
+    def flush(self, left_s: LeftS) -> bool:
+        """Write what waits; False where no time was left for it."""
+        self.end_attempt(time.monotonic())
+        while self.pending:
+            if not self._wait(left_s):
+                return False
+        return True
+
+    def finish(self, left_s: LeftS) -> int:
         """As `flush`; nothing comes after. Returns the number of bytes that were given up."""
-        self.flush(deadline, stall_s=stall_s, clock=clock, give_up=give_up)
+        self.flush(left_s)
         given_up = self.pending
         for outlet in self._outlets():
             outlet.close()
         return given_up
 
-    def _flush(
-        self, room: int, deadline: float, stall_s: float, clock: Callable[[], float], give_up: Callable[[], bool]
-    ) -> bool:
-        """Write until at most `room` bytes wait; False where that took too long."""
-        moved_at = clock()
-        while self.pending > room:
-            now = clock()
-            if sum(outlet.pump() for outlet in self._outlets()):
-                moved_at = now
-            limit = min(deadline, moved_at + stall_s)
-            if now >= limit or give_up():
-                return self.pending <= room
+    def _wait(self, left_s: LeftS) -> bool:
+        """Until something more can be written, or for a tenth of a second; false where no time is left."""
+        for outlet in self._outlets():
+            outlet.widen()
+        written = sum(outlet.pump() for outlet in self._outlets())
+        left = left_s()
+        if left > 0 and not written:
             poll = select.poll()
             for fd in self.writable_fds:
                 poll.register(fd, select.POLLOUT)
-            if self.pending > room:
-                poll.poll(min(max(0.0, limit - now), _ASK_S) * 1000)
-        return True
+            poll.poll(min(left, _ASK_S) * 1000)
+            self.tick(time.monotonic())
+        return left > 0
 
     # ------------------------------------------------------------------------------------------ lines
+
+    def _end_lines(self, streams: Collection[Stream], now: float) -> None:
+        """Nothing more comes of these streams."""
+        for source in self._sources.values():
+            if source.stream in streams:
+                self._end_line(source, now)
+        if self._raw is not None:
+            self._batch += self._raw.rest(streams)
+        self._emit_groups(self._collapser.all())
+        self._settle(now)
 
     def _source(self, chunk: Chunk) -> _Source:
         key = (chunk.rank, chunk.stream)
@@ -370,8 +379,16 @@ class Console:
 
     # ------------------------------------------------------------------------------------------ writing
 
-    def _outlet(self, stream: Stream) -> Outlet:
+    def _outlet(self, stream: Stream | None) -> Outlet:
         return self._out if stream == "stdout" else self._err
+
+    @staticmethod
+    def _takes(outlet: Outlet) -> bool:
+        return outlet.pending < _PENDING_LIMIT and not outlet.gone
+
+    @staticmethod
+    def _is_through(outlet: Outlet, read_to_end: bool) -> bool:
+        return outlet.gone or (read_to_end and not outlet.pending)
 
     def _outlets(self) -> tuple[Outlet, ...]:
         return (self._err,) if self._out is self._err else (self._out, self._err)
@@ -384,7 +401,7 @@ class Console:
         if self._batch or redraw:
             self._erase()
             for stream, data in self._batch:
-                self._outlet(stream).put(data)
+                self._outlet(stream).put(data, stays=stream is None)
             self._batch.clear()
             if live is not None and text:
                 live.put(text)
@@ -396,12 +413,17 @@ class Console:
     def _erase(self) -> None:
         live = self._live_outlet()
         if self._drawn and live is not None:
-            live.put(_ERASE)
+            live.put(_ERASE, stays=True)
         self._drawn = b""
 
 
-def _same_terminal(one: int, other: int) -> bool:
+def _same_place(one: int, other: int) -> bool:
+    """Whether both are one terminal, pipe or socket: then lines stay in order, and whole, only in one queue."""
     try:
-        return os.isatty(one) and os.isatty(other) and os.fstat(one).st_rdev == os.fstat(other).st_rdev
+        if os.isatty(one) and os.isatty(other):
+            return os.fstat(one).st_rdev == os.fstat(other).st_rdev
+        first, second = os.fstat(one), os.fstat(other)
     except OSError:
         return False
+    waits = stat.S_ISFIFO(first.st_mode) or stat.S_ISSOCK(first.st_mode)
+    return waits and (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import select
 import stat
 from collections import deque
 from itertools import islice
 from typing import final
+
+_NEWLINE = 0x0A
 
 
 @final
@@ -23,7 +26,10 @@ class Outlet:
         """The last for which something was thrown away."""
         self.pending = 0
         """Bytes that wait."""
-        self._queue: deque[memoryview] = deque()
+        self._queue: deque[tuple[memoryview, bool]] = deque()
+        """Each with whether it is to stay, whatever is thrown away."""
+        self._within_line = False
+        """The last byte that was written ends no line."""
         self._own = -1
         self._writes_at_once = False
         self._socket = False
@@ -38,10 +44,10 @@ class Outlet:
             self._own = _reopened(fd)
         self._writes_at_once = stat.S_ISREG(mode) or self._own >= 0
 
-    def put(self, data: bytes | memoryview) -> None:
-        """Queue bytes; `pump` writes them."""
+    def put(self, data: bytes | memoryview, *, stays: bool = False) -> None:
+        """Queue bytes; `pump` writes them. Without `stays`, `drop` may throw them away."""
         if not self.gone and data:
-            self._queue.append(memoryview(data))
+            self._queue.append((memoryview(data), stays))
             self.pending += len(data)
 
     def pump(self) -> int:
@@ -60,6 +66,28 @@ class Outlet:
             self._fail(error)
         return written
 
+    def drop(self) -> tuple[int, int]:
+        """Throw away what waits and need not stay, but for the rest of a line that has begun: lines, bytes."""
+        waiting, lines, size, begun = self._queue, 0, self.pending, self._within_line
+        self._queue, self.pending = deque(), 0
+        for data, stays in waiting:
+            text = bytes(data)
+            kept = len(text) if stays else (text.find(b"\n") + 1 or len(text)) if begun else 0
+            begun = begun and not text[:kept].endswith(b"\n")
+            self.put(data[:kept], stays=stays)
+            lines += text.count(b"\n", kept)
+        return lines, size - self.pending
+
+    def widen(self) -> None:
+        """Have a pipe take all that waits: it stays there for its reader, also when we are gone.
+
+        F_SETPIPE_SZ, fcntl(2): up to a megabyte (/proc/sys/fs/pipe-max-size). What is no pipe stays as it is.
+        """
+        try:
+            fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ) + self.pending)
+        except OSError:
+            pass
+
     def close(self) -> None:
         """Forget what waits and give back what was opened here; `fd` stays open."""
         self._queue.clear()
@@ -71,8 +99,8 @@ class Outlet:
 
     def _write(self) -> int:
         if self._writes_at_once:
-            return os.writev(self.fd if self._own < 0 else self._own, list(islice(self._queue, 64)))
-        data = self._queue[0]
+            return os.writev(self.fd if self._own < 0 else self._own, [data for data, _ in islice(self._queue, 64)])
+        data = self._queue[0][0]
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
         if not poll.poll(0):
@@ -84,10 +112,16 @@ class Outlet:
 
     def _advance(self, done: int) -> None:
         self.pending -= done
-        while self._queue and done >= len(self._queue[0]):
-            done -= len(self._queue.popleft())
-        if done:
-            self._queue[0] = self._queue[0][done:]
+        data, stays = self._queue[0]
+        while done > len(data):
+            done -= len(data)
+            self._queue.popleft()
+            data, stays = self._queue[0]
+        self._within_line = data[done - 1] != _NEWLINE
+        if done == len(data):
+            self._queue.popleft()
+        else:
+            self._queue[0] = (data[done:], stays)
 
     def _fail(self, error: OSError) -> None:
         self.error = error

@@ -14,19 +14,26 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast, final
 
 from ddp_run.record.events import Event, NativeFramesSeen, NotEnded, RankFailed, StallEnded, StallSeen, StragglerSeen
 from ddp_run.tell.console import Console
+from ddp_run.tell.outlet import Outlet
 from ddp_run.tell.selection import Mode, prefix_of, shown_by
-from ddp_run.tell.tail import Tailer
+from ddp_run.tell.tail import Chunk, Tailer
 from ddp_run.values import terminal
-from ddp_run.values.lines import neutral
+from ddp_run.values.lines import STREAMS, Stream, neutral
 from ddp_run.values.redaction import redact
+from ddp_run.values.words import size_in_words
 
 if TYPE_CHECKING:
     from ddp_run.judge.verdict import Verdict
 
 STDOUT, STDERR = 1, 2
-_STALL_S = 0.5
-_DRAIN_S = 60.0
-"""A console that takes nothing for so long, or a reader so slow, is given up at the end; the files hold everything."""
+AT_THE_END_S = 60.0
+"""How long the end of a job waits for whoever reads its console, all in all."""
+BETWEEN_ATTEMPTS_S = 10.0
+LEAST_S = 2.0
+_LAST_WORDS_S = 1.0
+"""What is left of that when a signal to stop comes meanwhile; none after another one."""
+_COUNT_S = 1.0
+"""How long lines that are not shown are counted."""
 _TAIL_BUDGET = 1 << 20
 
 
@@ -45,6 +52,44 @@ class ConsoleSettings:
     local_ranks: Collection[int]
     prefix_template: str | None
     role: str
+
+
+@final
+class Patience:
+    """How long the readers of the console are waited for: ranks' lines get half of the time, ddp-run's own all of it.
+
+    `stopped`: whether a signal to stop has come since it was asked last. `clock` is in seconds.
+    """
+
+    def __init__(
+        self, seconds: float, stopped: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._stopped = stopped
+        self._until = clock() + seconds
+        self._ranks_until = clock() + seconds / 2
+
+    def for_ranks(self) -> float:
+        """Seconds left for what ranks wrote; at most 0: none."""
+        self._hear()
+        return self._ranks_until - self._clock()
+
+    def for_own(self) -> float:
+        """Seconds left for ddp-run's own lines."""
+        self._hear()
+        return self._until - self._clock()
+
+    def add(self, seconds: float) -> None:
+        """So long nobody waited for the console."""
+        self._until += seconds
+        self._ranks_until += seconds
+
+    def _hear(self) -> None:
+        if self._stopped():
+            now = self._clock()
+            hurried = self._ranks_until <= now
+            self._ranks_until = now
+            self._until = now if hurried else min(self._until, now + _LAST_WORDS_S)
 
 
 class Descriptors(Protocol):
@@ -82,16 +127,13 @@ class Output:
 
     def pump(self, tailer: Tailer) -> None:
         """Show what ranks have written, as far as the console takes it; the rest stays in the files."""
-        if self.console.wants_input:
-            self.console.feed(tailer.read(_TAIL_BUDGET), time.monotonic())
-        else:
-            self.console.tick(time.monotonic())
+        self.console.feed(tailer.read(_TAIL_BUDGET, self.console.taking), time.monotonic())
         self._listen(tailer)
 
     def _listen(self, tailer: Tailer) -> None:
         tail = tailer.fileno()
         if tail is not None:
-            if self.console.wants_input:
+            if self.console.taking:
                 self._loop.watch(tail, _wake)
             else:
                 self._loop.unwatch(tail)
@@ -107,21 +149,44 @@ class Output:
         waits = []
         if self.console.deadline is not None:
             waits.append(max(0.0, self.console.deadline - time.monotonic()))
-        if tailer.poll_interval is not None and self.console.wants_input:
-            waits.append(tailer.poll_interval)
+        pause_s = tailer.wait_s(self.console.taking)
+        if pause_s is not None:
+            waits.append(pause_s)
         return min(waits, default=None)
 
-    def drain(self, tailer: Tailer, folder: Path, *, give_up: Callable[[], bool]) -> None:
-        """An attempt's ranks have ended: show what is left of their output, as long as the console takes it.
+    def show_rest(self, tailer: Tailer, folder: Path, patience: Patience, *, before_own: bool = False) -> None:
+        """An attempt's ranks have ended: show what is left of their output, as far as there is time; say what is not.
 
-        `give_up` is asked all the time: true leaves the rest in the files.
+        `before_own`: only what belongs before ddp-run's own lines; of a stdout elsewhere, what it takes meanwhile.
         """
-        deadline = time.monotonic() + _DRAIN_S
-        self.console.drain(tailer.drain(_TAIL_BUDGET), deadline, stall_s=_STALL_S, give_up=give_up)
-        left = tailer.left()
-        if left:
-            self.show(f"ddp-run: {left} bytes not displayed (console too slow); full output: {neutral(str(folder))}")
-        self._unlisten(tailer)
+        tailer.stop_at_ends()
+        streams = self.console.beside_own if before_own else STREAMS
+
+        def read(wanted: Collection[Stream]) -> list[Chunk]:
+            return tailer.read(_TAIL_BUDGET, wanted)
+
+        if self.console.show_rest(read, patience.for_ranks, streams):
+            return
+        lines, size = self.console.drop(streams)
+        until = time.monotonic() + _COUNT_S
+        while (chunks := read(streams)) and time.monotonic() < until:
+            more, bytes_more = self.console.unshown(chunks)
+            lines, size = lines + more, size + bytes_more
+        if lines or size:
+            least = "at least " if chunks else ""
+            self.say(
+                f"{least}{lines} lines of the ranks not shown ({size_in_words(size)}): they were not read in time; "
+                f"see {neutral(str(folder))}",
+                level="warning",
+            )
+
+    def end_attempt(self, tailer: Tailer) -> None:
+        """Nothing more of it is shown."""
+        self.console.end_attempt(time.monotonic())
+        for fd in (tailer.fileno(), STDOUT, STDERR):
+            if fd is not None:
+                self._loop.unwatch(fd)
+        tailer.close()
 
     def show_failed(self, verdict: Verdict, events: Sequence[Event], folder: Path) -> None:
         """`--console failed`: the last lines of the ranks that failed, now that it is known which."""
@@ -129,11 +194,6 @@ class Output:
             from ddp_run.tell.failed_lines import failed_lines
 
             self.console.replay(failed_lines(verdict, events, folder), time.monotonic())
-
-    def _unlisten(self, tailer: Tailer) -> None:
-        for fd in (tailer.fileno(), STDOUT, STDERR):
-            if fd is not None:
-                self._loop.unwatch(fd)
 
     # ------------------------------------------------------------------ own messages
 
@@ -194,13 +254,13 @@ class Output:
         """Text as it stands, to stderr: the verdict and the last line."""
         self.console.say(text.rstrip("\n"), time.monotonic())
 
-    def flush(self, *, give_up: Callable[[], bool]) -> None:
-        """Write what waits, as long as it moves and nobody gives up: another program writes to stderr next."""
-        self.console.flush(time.monotonic() + _DRAIN_S, stall_s=_STALL_S, give_up=give_up)
+    def flush(self, patience: Patience) -> None:
+        """Write what waits, while there is time: another program writes to stderr next."""
+        self.console.flush(patience.for_own)
 
-    def finish(self, *, give_up: Callable[[], bool]) -> int:
-        """Write what waits, as long as it moves and nobody gives up. Returns the bytes that were given up."""
-        return self.console.finish(time.monotonic() + _DRAIN_S, stall_s=_STALL_S, give_up=give_up)
+    def finish(self, patience: Patience) -> None:
+        """Write what waits, while there is time; nothing comes after."""
+        self.console.finish(patience.for_own)
 
     @property
     def json(self) -> bool:
@@ -211,6 +271,17 @@ class Output:
     def width(self) -> int:
         """Columns for text of our own."""
         return terminal.columns()
+
+
+def last_words(text: str) -> None:
+    """To stderr, whatever has become of it and of the console: written without waiting for long, and never an error."""
+    outlet = Outlet(STDERR)
+    outlet.put(text.encode("utf-8", "backslashreplace"))
+    outlet.widen()
+    until = time.monotonic() + LEAST_S
+    while outlet.pending and time.monotonic() < until:
+        if not outlet.pump():
+            time.sleep(0.05)
 
 
 def _wake() -> None:

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Final, Literal, final
 
 Stream = Literal["stdout", "stderr"]
+STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 
 MAX_HELD: Final = 16 << 20
 """Bytes of unfinished lines that are kept waiting for their newlines, of all ranks together."""
