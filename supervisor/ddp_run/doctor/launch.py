@@ -89,7 +89,7 @@ def _without_hooks(options: Options) -> list[str]:
 
 def _compared(journal: Path) -> NodesCompared | None:
     try:
-        return next(read(journal, NodesCompared), None)
+        return next((event for event in read(journal) if isinstance(event, NodesCompared)), None)
     except OSError:
         return None
 

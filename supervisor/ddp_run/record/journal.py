@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 
 from ddp_run.record.events import Event, MonotonicNs, RunStarted
 from ddp_run.record.kept_events import KeptEvents
@@ -22,7 +21,6 @@ from ddp_run.values.redaction import redact_value
 _LONGEST_LINE = 16 << 20
 _KIND_WITHIN = 40
 """Characters at the beginning of a line that have the kind of its event, as `encode` writes it."""
-_Event = TypeVar("_Event", bound=Event)
 
 
 def now() -> MonotonicNs:
@@ -122,9 +120,10 @@ def load(path: Path) -> Recorded:
     return Recorded(tuple(found), tuple(damaged))
 
 
-def read(path: Path, only: type[_Event]) -> Iterator[_Event]:
-    """The events of one kind, in order, read as they are asked for. Raises as `load`."""
-    return (event for _number, event in _lines(path, f'"{only.__name__}"'.encode()) if isinstance(event, only))
+def read(path: Path, kind: type[Event] | None = None) -> Iterator[Event]:
+    """The events of a journal, or those of one kind, in order, read as they are asked for. Raises as `load`."""
+    word = b"" if kind is None else f'"{kind.__name__}"'.encode()
+    return (event for _number, event in _lines(path, word) if event is not None)
 
 
 def _lines(path: Path, word: bytes = b"") -> Iterator[tuple[int, Event | None]]:

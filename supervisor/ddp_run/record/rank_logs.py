@@ -112,7 +112,7 @@ class _Links:
 
 def _made(events: Path) -> Iterator[str]:
     try:
-        for event in journal.read(events, only=RankStarted):
-            yield from event.links
+        for event in journal.read(events, RankStarted):
+            yield from event.links if isinstance(event, RankStarted) else ()
     except OSError:
         return

@@ -1,20 +1,18 @@
 """Ranks' lines to the terminal: prefixed, collapsed, progress bars kept in place; and ddp-run's own lines.
 
 Nothing here waits for a slow reader but `show_rest` and `finish`, and these as long as they are told to. What cannot
-be written stays in the ranks' files: `Console.taking` tells which of them to read on.
+be written stays in the ranks' files: `outlets.taking` tells which of them to read on.
 """
 
 from __future__ import annotations
 
 import os
-import select
-import stat
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, final
 
 from ddp_run.tell.line_form import fitting, label, prefixed
-from ddp_run.tell.outlet import Outlet
+from ddp_run.tell.outlet import LeftS, Outlet, Outlets
 from ddp_run.tell.selection import Prefix, Shown, shown_by
 from ddp_run.tell.tail import Chunk
 from ddp_run.values.lines import MAX_HELD, STREAMS, Collapser, Group, LineBuffer, Stream, readable
@@ -24,20 +22,15 @@ _FLOOD: Final = 64 << 10
 _FLOOD_LINES: Final = 4096
 """To compare one takes 10 to 20 µs: the loop must not be away when ranks die."""
 _MAX_WAITING_LINES: Final = 512
-_PENDING_LIMIT: Final = 1 << 20
 _SILENCE_S: Final = 2.0
 _REDRAW_S: Final = 0.1
 _STATE_S: Final = 10.0
-_ASK_S: Final = 0.1
-"""How often a wait for a slow console asks whether to give up."""
 _LEFT_S: Final = 30.0
 """A bar that has not moved for so long gives way to one that does."""
 _ERASE: Final = b"\r\x1b[K"
 
 Read = Callable[[Collection[Stream]], Iterable[Chunk]]
 """Gives some more of these streams; nothing where they have no more."""
-LeftS = Callable[[], float]
-"""The seconds for which a reader may still be waited for; asked at least every tenth of a second."""
 
 
 @final
@@ -60,7 +53,7 @@ class Console:
     """Shows what the ranks write, and ddp-run's own lines between.
 
     Every `now` is in seconds of one clock that never goes back. After each call, wait until `deadline` (then `tick`),
-    for `writable_fds` (then `tick`), and for input of the streams that it is `taking`.
+    for the `outlets` to be writable (then `tick`), and for input of the streams that they are `taking`.
     """
 
     def __init__(
@@ -91,10 +84,7 @@ class Console:
         self._raw = RawLines() if raw else None
         self._width = width
         self._collapse = collapse and prefix is None
-        self._err = Outlet(stderr_fd, tty=stderr_tty)
-        self._out = self._err
-        if stdout_fd != stderr_fd and not _same_place(stdout_fd, stderr_fd):
-            self._out = Outlet(stdout_fd, tty=stdout_tty)
+        self.outlets = Outlets(stdout_fd, stderr_fd, stdout_tty=stdout_tty, stderr_tty=stderr_tty)
         self._sources: dict[tuple[int, Stream], _Source] = {}
         self._seen: set[int] = set()
         self._collapser = Collapser()
@@ -106,36 +96,6 @@ class Console:
         self._state_shown = b""
 
     # ------------------------------------------------------------------------------------------ the loop
-
-    @property
-    def taking(self) -> tuple[Stream, ...]:
-        """The streams of which more can be taken. Leave the others' rest in the files: too much of them waits."""
-        return tuple(stream for stream in STREAMS if self._takes(self._outlet(stream)))
-
-    @property
-    def beside_own(self) -> tuple[Stream, ...]:
-        """The streams that go where ddp-run's own lines go."""
-        return tuple(stream for stream in STREAMS if self._outlet(stream) is self._err)
-
-    @property
-    def writable_fds(self) -> list[int]:
-        """Descriptors whose readiness for writing is waited for; `tick` writes then."""
-        return [outlet.fd for outlet in self._outlets() if outlet.pending]
-
-    @property
-    def pending(self) -> int:
-        """Bytes taken and not written yet."""
-        return sum(outlet.pending for outlet in self._outlets())
-
-    @property
-    def gone(self) -> bool:
-        """Nobody reads any of it any more."""
-        return all(outlet.gone for outlet in self._outlets())
-
-    @property
-    def error(self) -> OSError | None:
-        """For which something could not be written; that nobody reads it any more is one too."""
-        return next((outlet.error for outlet in self._outlets() if outlet.error is not None), None)
 
     @property
     def deadline(self) -> float | None:
@@ -212,8 +172,7 @@ class Console:
     def suspend(self) -> None:
         """Take the live line down before ddp-run stops itself; the next call draws it again."""
         self._erase()
-        for outlet in self._outlets():
-            outlet.pump()
+        self.outlets.pump()
 
     def show_rest(self, read: Read, left_s: LeftS, streams: Collection[Stream] = STREAMS) -> bool:
         """Show all that `read` still gives of the streams; the writers are gone. False: no time was left for it.
@@ -221,7 +180,7 @@ class Console:
         Returns when all of `streams` is written; of the others as much as they took meanwhile.
         """
         while True:
-            taking = self.taking
+            taking = self.outlets.taking
             chunks = list(read(taking))
             self.feed(chunks, time.monotonic())
             if chunks:
@@ -229,16 +188,21 @@ class Console:
                     return False
                 continue
             self._end_lines(taking, time.monotonic())
-            if all(self._is_through(self._outlet(stream), stream in taking) for stream in streams):
+            through = (
+                not (outlet := self.outlets.of(stream)).pending and (stream in taking or outlet.gone)
+                for stream in streams
+            )
+            if all(through):
                 return True
-            if not self._wait(left_s):
+            if not self.outlets.wait(left_s):
                 return False
 
     def drop(self, streams: Collection[Stream]) -> tuple[int, int]:
-        """Throw away lines of ranks that wait to be written, ddp-run's own stay: how many, and their bytes."""
+        """Throw away what waits of these streams, whose ranks have ended: how many line ends, and bytes."""
+        begun = sum(len(source.lines.rest()) for source in self._sources.values() if source.stream in streams)
         self._end_lines(streams, time.monotonic())
-        dropped = [outlet.drop() for outlet in {id(each): each for each in map(self._outlet, streams)}.values()]
-        return sum(lines for lines, _ in dropped), sum(size for _, size in dropped)
+        lines, size = self.outlets.drop(streams)
+        return lines, begun + size
 
     def unshown(self, chunks: Iterable[Chunk]) -> tuple[int, int]:
         """How many lines of these would be shown, and their bytes."""
@@ -246,34 +210,20 @@ class Console:
         return sum(data.count(b"\n") for data in shown), sum(map(len, shown))
 
     def flush(self, left_s: LeftS) -> bool:
-        """Write what waits; False where no time was left for it."""
-        self.end_attempt(time.monotonic())
-        while self.pending:
-            if not self._wait(left_s):
+        """Write what waits to go where ddp-run's own lines go; False where no time was left for it."""
+        while self.outlets.err.pending:
+            if not self.outlets.wait(left_s):
                 return False
         return True
 
     def finish(self, left_s: LeftS) -> int:
         """As `flush`; nothing comes after. Returns the number of bytes that were given up."""
+        self.end_attempt(time.monotonic())
         self.flush(left_s)
-        given_up = self.pending
-        for outlet in self._outlets():
+        given_up = self.outlets.pending
+        for outlet in self.outlets:
             outlet.close()
         return given_up
-
-    def _wait(self, left_s: LeftS) -> bool:
-        """Until something more can be written, or for a tenth of a second; false where no time is left."""
-        for outlet in self._outlets():
-            outlet.widen()
-        written = sum(outlet.pump() for outlet in self._outlets())
-        left = left_s()
-        if left > 0 and not written:
-            poll = select.poll()
-            for fd in self.writable_fds:
-                poll.register(fd, select.POLLOUT)
-            poll.poll(min(left, _ASK_S) * 1000)
-            self.tick(time.monotonic())
-        return left > 0
 
     # ------------------------------------------------------------------------------------------ lines
 
@@ -304,7 +254,7 @@ class Console:
 
     def _show(self, source: _Source, block: bytes, now: float, flood: bool) -> None:
         """Show whole lines of one rank; `block` ends with a newline."""
-        block = readable(block, colour=self._colour and (self._force_colour or self._outlet(source.stream).tty))
+        block = readable(block, colour=self._colour and (self._force_colour or self.outlets.of(source.stream).tty))
         if flood or not self._collapse or self._shown_ranks() < 2:
             self._emit_groups(self._collapser.all())
             for piece in prefixed(block, source.prefix, own=self._prefix is None):
@@ -355,7 +305,7 @@ class Console:
                 self._state_shown = line
 
     def _live_outlet(self) -> Outlet | None:
-        for outlet in (self._err, self._out):
+        for outlet in self.outlets:
             if outlet.tty and not outlet.gone:
                 return outlet
         return None
@@ -379,20 +329,6 @@ class Console:
 
     # ------------------------------------------------------------------------------------------ writing
 
-    def _outlet(self, stream: Stream | None) -> Outlet:
-        return self._out if stream == "stdout" else self._err
-
-    @staticmethod
-    def _takes(outlet: Outlet) -> bool:
-        return outlet.pending < _PENDING_LIMIT and not outlet.gone
-
-    @staticmethod
-    def _is_through(outlet: Outlet, read_to_end: bool) -> bool:
-        return outlet.gone or (read_to_end and not outlet.pending)
-
-    def _outlets(self) -> tuple[Outlet, ...]:
-        return (self._err,) if self._out is self._err else (self._out, self._err)
-
     def _settle(self, now: float) -> None:
         """Hand the batch over, keep the live line below it, write."""
         live = self._live_outlet()
@@ -401,29 +337,16 @@ class Console:
         if self._batch or redraw:
             self._erase()
             for stream, data in self._batch:
-                self._outlet(stream).put(data, stays=stream is None)
+                self.outlets.of(stream).put(data, stays=stream is None)
             self._batch.clear()
             if live is not None and text:
                 live.put(text)
                 self._drawn = text
                 self._redraw_at = now + _REDRAW_S
-        for outlet in self._outlets():
-            outlet.pump()
+        self.outlets.pump()
 
     def _erase(self) -> None:
         live = self._live_outlet()
         if self._drawn and live is not None:
             live.put(_ERASE, stays=True)
         self._drawn = b""
-
-
-def _same_place(one: int, other: int) -> bool:
-    """Whether both are one terminal, pipe or socket: then lines stay in order, and whole, only in one queue."""
-    try:
-        if os.isatty(one) and os.isatty(other):
-            return os.fstat(one).st_rdev == os.fstat(other).st_rdev
-        first, second = os.fstat(one), os.fstat(other)
-    except OSError:
-        return False
-    waits = stat.S_ISFIFO(first.st_mode) or stat.S_ISSOCK(first.st_mode)
-    return waits and (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)

@@ -1,4 +1,4 @@
-"""A descriptor that is written without ever waiting for who reads it."""
+"""Descriptors that are written without ever waiting for who reads them, unless that is asked for."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ import os
 import select
 import stat
 from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
-from typing import final
+from typing import Final, final
 
-_NEWLINE = 0x0A
+from ddp_run.values.lines import STREAMS, Stream
+
+LeftS = Callable[[], float]
+"""The seconds for which a reader may still be waited for; asked at least every tenth of a second."""
+_NEWLINE: Final = 0x0A
+_ENOUGH: Final = 1 << 20
+"""Bytes that may wait."""
+_ASK_S: Final = 0.1
 
 
 @final
@@ -100,13 +108,13 @@ class Outlet:
     def _write(self) -> int:
         if self._writes_at_once:
             return os.writev(self.fd if self._own < 0 else self._own, [data for data, _ in islice(self._queue, 64)])
-        data = self._queue[0][0]
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
         if not poll.poll(0):
             return 0
         if self._socket:
-            return _send(self.fd, data)
+            return _send(self.fd, [data for data, _ in islice(self._queue, 64)])
+        data = self._queue[0][0]
         # A descriptor that says it is writable takes this much without blocking: pipe(7), and n_tty's 256.
         return os.write(self.fd, data[: 256 if self.tty else select.PIPE_BUF])
 
@@ -133,6 +141,99 @@ class Outlet:
             self.close()
 
 
+@final
+class Outlets:
+    """Where ranks' two streams go, and ddp-run's own lines, which go to stderr: two outlets, or one for both.
+
+    One where both lead to one terminal, pipe or socket: only in one queue do lines stay whole and in order.
+    """
+
+    def __init__(
+        self, stdout_fd: int, stderr_fd: int, *, stdout_tty: bool | None = None, stderr_tty: bool | None = None
+    ) -> None:
+        self.err = self.out = Outlet(stderr_fd, tty=stderr_tty)
+        if stdout_fd != stderr_fd and not _same_place(stdout_fd, stderr_fd):
+            self.out = Outlet(stdout_fd, tty=stdout_tty)
+
+    def __iter__(self) -> Iterator[Outlet]:
+        yield self.err
+        if self.out is not self.err:
+            yield self.out
+
+    def of(self, stream: Stream | None) -> Outlet:
+        """The one for a stream; null: for ddp-run's own lines."""
+        return self.out if stream == "stdout" else self.err
+
+    @property
+    def taking(self) -> tuple[Stream, ...]:
+        """The streams of which more can be taken. Leave the others' rest in the files: too much of them waits."""
+        return tuple(stream for stream in STREAMS if self.of(stream).pending < _ENOUGH and not self.of(stream).gone)
+
+    @property
+    def with_own(self) -> tuple[Stream, ...]:
+        """The streams that go where ddp-run's own lines go."""
+        return tuple(stream for stream in STREAMS if self.of(stream) is self.err)
+
+    @property
+    def writable_fds(self) -> list[int]:
+        """Descriptors whose readiness for writing is to be waited for."""
+        return [outlet.fd for outlet in self if outlet.pending]
+
+    @property
+    def pending(self) -> int:
+        """Bytes taken and not written yet."""
+        return sum(outlet.pending for outlet in self)
+
+    @property
+    def gone(self) -> bool:
+        """Nobody reads any of it any more."""
+        return all(outlet.gone for outlet in self)
+
+    @property
+    def error(self) -> OSError | None:
+        """For which something could not be written; that nobody reads it any more is one too."""
+        return next((outlet.error for outlet in self if outlet.error is not None), None)
+
+    def pump(self) -> int:
+        """Write what can be written now; how many bytes that was."""
+        return sum(outlet.pump() for outlet in self)
+
+    def wait(self, left_s: LeftS) -> bool:
+        """Write what can be written now, or within a tenth of a second; false where no time is left to wait."""
+        for outlet in self:
+            outlet.widen()
+        written, left = self.pump(), left_s()
+        if left > 0 and not written:
+            poll = select.poll()
+            for fd in self.writable_fds:
+                poll.register(fd, select.POLLOUT)
+            poll.poll(min(left, _ASK_S) * 1000)
+            self.pump()
+        return left > 0
+
+    def drop(self, streams: Collection[Stream]) -> tuple[int, int]:
+        """Throw away lines of ranks that wait, ddp-run's own stay: how many lines, and bytes."""
+        lines = size = 0
+        for outlet in self:
+            if any(self.of(stream) is outlet for stream in streams):
+                dropped = outlet.drop()
+                lines, size = lines + dropped[0], size + dropped[1]
+                outlet.widen()  # for a line that has begun
+                outlet.pump()
+        return lines, size
+
+
+def _same_place(one: int, other: int) -> bool:
+    try:
+        first, second = os.fstat(one), os.fstat(other)
+        if os.isatty(one) and os.isatty(other):
+            return first.st_rdev == second.st_rdev
+    except OSError:
+        return False
+    waits = stat.S_ISFIFO(first.st_mode) or stat.S_ISSOCK(first.st_mode)
+    return waits and (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
+
+
 def _reopened(fd: int) -> int:
     """The same pipe or terminal with a status of its own, or -1: O_NONBLOCK on `fd` itself would be its owners' too."""
     try:
@@ -141,8 +242,8 @@ def _reopened(fd: int) -> int:
         return -1
 
 
-def _send(fd: int, data: memoryview) -> int:
+def _send(fd: int, data: list[memoryview]) -> int:
     import socket
 
     with socket.socket(fileno=os.dup(fd)) as stream:
-        return stream.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        return stream.sendmsg(data, [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

@@ -127,17 +127,17 @@ class Output:
 
     def pump(self, tailer: Tailer) -> None:
         """Show what ranks have written, as far as the console takes it; the rest stays in the files."""
-        self.console.feed(tailer.read(_TAIL_BUDGET, self.console.taking), time.monotonic())
+        self.console.feed(tailer.read(_TAIL_BUDGET, self.console.outlets.taking), time.monotonic())
         self._listen(tailer)
 
     def _listen(self, tailer: Tailer) -> None:
         tail = tailer.fileno()
         if tail is not None:
-            if self.console.taking:
+            if self.console.outlets.taking:
                 self._loop.watch(tail, _wake)
             else:
                 self._loop.unwatch(tail)
-        waiting = self.console.writable_fds
+        waiting = self.console.outlets.writable_fds
         for fd in (STDOUT, STDERR):
             if fd in waiting:
                 self._loop.watch(fd, _wake, write=True)
@@ -149,7 +149,7 @@ class Output:
         waits = []
         if self.console.deadline is not None:
             waits.append(max(0.0, self.console.deadline - time.monotonic()))
-        pause_s = tailer.wait_s(self.console.taking)
+        pause_s = tailer.wait_s(self.console.outlets.taking)
         if pause_s is not None:
             waits.append(pause_s)
         return min(waits, default=None)
@@ -160,7 +160,7 @@ class Output:
         `before_own`: only what belongs before ddp-run's own lines; of a stdout elsewhere, what it takes meanwhile.
         """
         tailer.stop_at_ends()
-        streams = self.console.beside_own if before_own else STREAMS
+        streams = self.console.outlets.with_own if before_own else STREAMS
 
         def read(wanted: Collection[Stream]) -> list[Chunk]:
             return tailer.read(_TAIL_BUDGET, wanted)

@@ -94,7 +94,7 @@ def show_run(shown: Shown) -> bool:
             console.show_rest(partial(_next, pieces), _as_long_as_it_takes)
         except OSError as error:
             console.say(f"ddp-run: cannot read {neutral(str(log.path))}: {error.strerror}", time.monotonic())
-        if console.gone:
+        if console.outlets.gone:
             break
     console.finish(_as_long_as_it_takes)
     _check(console)
@@ -112,12 +112,12 @@ def follow_run(shown: Shown) -> bool:
         try:
             while following.goes_on():
                 _move(tailer, console)
-                if console.gone or not _wait(tailer, console):
+                if console.outlets.gone or not _wait(tailer, console):
                     _check(console)
                     return True
             tailer.stop_at_ends()
             console.show_rest(lambda _streams: tailer.read(), _as_long_as_it_takes)
-            is_read = not console.gone
+            is_read = not console.outlets.gone
             console.finish(_as_long_as_it_takes)
         finally:
             console.suspend()
@@ -129,8 +129,8 @@ def follow_run(shown: Shown) -> bool:
 
 def _check(console: Console) -> None:
     """A full disk loses what was to be shown; that nobody reads on is no error."""
-    if console.error is not None and console.error.errno != errno.EPIPE:
-        raise console.error
+    if console.outlets.error is not None and console.outlets.error.errno != errno.EPIPE:
+        raise console.outlets.error
 
 
 @dataclass
@@ -233,17 +233,17 @@ def _console(shown: Shown) -> Console:
 
 
 def _move(tailer: Tailer, console: Console) -> None:
-    console.feed(tailer.read(streams=console.taking), time.monotonic())
+    console.feed(tailer.read(streams=console.outlets.taking), time.monotonic())
 
 
 def _wait(tailer: Tailer, console: Console) -> bool:
     """Until there is something to do, or it is time for a look; False where nobody reads standard output any more."""
     poll = select.poll()
     poll.register(_STDOUT, 0)  # errors are told without being asked for
-    for fd in console.writable_fds:
+    for fd in console.outlets.writable_fds:
         poll.register(fd, select.POLLOUT)
     waits = [_LOOK_S]
-    if console.taking:
+    if console.outlets.taking:
         tail = tailer.fileno()
         if tail is not None:
             poll.register(tail, select.POLLIN)
