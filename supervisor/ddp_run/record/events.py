@@ -200,7 +200,7 @@ class TimerKind(StrEnum):
     GIVE_UP = "give-up"
     """What SIGKILL has not ended by then is not waited for."""
     UNFINISHED = "unfinished"
-    """People are told of a rank whose program has failed and whose process is still there."""
+    """People are told who was to end and has not: one rank, those of a start that the agent starts again, or all."""
     TEARDOWN = "teardown"
     """Such a rank has ended by then."""
     SURVIVORS = "survivors"

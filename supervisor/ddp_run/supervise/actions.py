@@ -38,10 +38,16 @@ class TellRanksEnded:
 
 @frozen
 class TellUnfinished:
-    """Say that this rank's program has failed and its process goes on; it is killed `kill_in_s` seconds from now."""
+    """Say that these ranks were to end and have not; they are killed `kill_in_s` seconds from now.
 
-    failed: RankFailed
+    `why`: what they were to end for; a rank's program failed, and its own process goes on.
+    """
+
+    why: str | RankFailed
+    ranks: tuple[Rank, ...]
     kill_in_s: float
+    stop_signal: int | None = None
+    """The signal that told the job to stop: another one kills them."""
 
 
 @frozen

@@ -215,8 +215,8 @@ class Attempt:
                 self._look_for_report()
             case TellRanksEnded():
                 self._put(RanksEnded(now()))
-            case TellUnfinished(failed, kill_in_s):
-                self.output.tell_unfinished(failed, kill_in_s)
+            case TellUnfinished(why, ranks, kill_in_s, stop_signal):
+                self.output.tell_unfinished(why, ranks, kill_in_s, stop_signal)
             case SuspendSelf():
                 self._to_suspend = True
             case FinishAttempt():

@@ -5,6 +5,7 @@ With `--log-format json` each message of ddp-run's own is one JSON object a line
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,7 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast, final
 
-from ddp_run.record.events import Event, NativeFramesSeen, NotEnded, RankFailed, StallEnded, StallSeen, StragglerSeen
+from ddp_run.record.events import (
+    Event,
+    NativeFramesSeen,
+    NotEnded,
+    Rank,
+    RankFailed,
+    StallEnded,
+    StallSeen,
+    StragglerSeen,
+)
 from ddp_run.tell.console import Console
 from ddp_run.tell.outlet import Outlet
 from ddp_run.tell.selection import Mode, prefix_of, shown_by
@@ -20,7 +30,7 @@ from ddp_run.tell.tail import Chunk, Tailer
 from ddp_run.values import terminal
 from ddp_run.values.lines import STREAMS, Stream, neutral
 from ddp_run.values.redaction import redact
-from ddp_run.values.words import size_in_words
+from ddp_run.values.words import named_ranks, size_in_words
 
 if TYPE_CHECKING:
     from ddp_run.judge.verdict import Verdict
@@ -242,13 +252,21 @@ class Output:
             case _:
                 pass
 
-    def tell_unfinished(self, failed: RankFailed, kill_in_s: float) -> None:
-        """A rank's program failed a while ago, and its process is still there."""
-        raised = failed.exception
-        why = f"exit code {failed.code}" if raised is None else f"{raised.type}: {raised.message}"
+    def tell_unfinished(
+        self, why: str | RankFailed, ranks: Collection[Rank], kill_in_s: float, stop_signal: int | None
+    ) -> None:
+        """Ranks were to end a while ago, and have not: for a reason, or a rank whose own program failed."""
+        if isinstance(why, str):
+            name = "" if stop_signal is None else signal.Signals(stop_signal).name
+            key = "Ctrl-C again" if stop_signal == signal.SIGINT else f"another {name}"
+            kills = f"; {key} kills them" if name else ""
+            self.say(neutral(f"{why}: waiting up to {kill_in_s:.0f} s for {named_ranks(ranks)} to end{kills}"))
+            return
+        raised = why.exception
+        said = f"exit code {why.code}" if raised is None else f"{raised.type}: {raised.message}"
         where = "" if raised is None else raised.where
         left = f"its process has not exited yet and will be killed in {kill_in_s:.0f} s"
-        self.say(neutral(f"rank {failed.rank} failed with {why[:200]}{where}; {left}"), level="warning")
+        self.say(neutral(f"rank {why.rank} failed with {said[:200]}{where}; {left}"), level="warning")
 
     def show(self, text: str) -> None:
         """Text as it stands, to stderr: the verdict and the last line."""
