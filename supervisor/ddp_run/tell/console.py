@@ -275,7 +275,9 @@ class Console:
 
     def _end_line(self, source: _Source, now: float) -> None:
         rest = source.lines.rest()
-        if rest.strip(b"\r \x00"):
+        if rest[-1:] == b"\n":  # empty lines
+            self._show(source, rest, now, flood=False)
+        elif readable(rest, colour=False).strip(b" "):
             self._show(source, rest + b"\n", now, flood=False)
 
     # ------------------------------------------------------------------------------------------ progress bars

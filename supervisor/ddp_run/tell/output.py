@@ -285,11 +285,6 @@ class Output:
         """Whether ddp-run's own messages are JSON."""
         return self._json
 
-    @property
-    def width(self) -> int:
-        """Columns for text of our own."""
-        return terminal.columns()
-
 
 def last_words(text: str) -> None:
     """To stderr, whatever has become of it and of the console: written without waiting for long, and never an error."""
