@@ -19,6 +19,8 @@ LeftS = Callable[[], float]
 _NEWLINE: Final = 0x0A
 _ENOUGH: Final = 1 << 20
 """Bytes that may wait."""
+_WIDEST: Final = 1 << 20
+"""Bytes of a pipe: as many as the kernel allows everybody (/proc/sys/fs/pipe-max-size)."""
 _ASK_S: Final = 0.1
 
 
@@ -87,12 +89,14 @@ class Outlet:
         return lines, size - self.pending
 
     def widen(self) -> None:
-        """Have a pipe take all that waits: it stays there for its reader, also when we are gone.
+        """Have a pipe take all that waits, where that is little: there it stays for its reader, also when we are gone.
 
-        F_SETPIPE_SZ, fcntl(2): up to a megabyte (/proc/sys/fs/pipe-max-size). What is no pipe stays as it is.
+        F_SETPIPE_SZ, fcntl(2). What is no pipe stays as it is.
         """
         try:
-            fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ) + self.pending)
+            size = fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ) + self.pending
+            if self.pending and size <= _WIDEST:
+                fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, size)
         except OSError:
             pass
 
