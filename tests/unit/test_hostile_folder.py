@@ -257,6 +257,15 @@ def test_a_link_in_place_of_a_folder(run: Path, part: str) -> None:
     assert "out of reach" not in told(run, exception=None)
 
 
+@pytest.mark.parametrize("made", [True, False])
+def test_a_link_in_place_of_a_file_is_followed_where_ddp_run_made_it(run: Path, made: bool) -> None:
+    log, secret = run / "attempt_0" / "rank_1" / "stderr.log", run.parent / "outside" / "secret"
+    secret.write_text('Traceback (most recent call last):\n  File "t.py", line 1, in f\nOSError: out of reach\n')
+    log.unlink(missing_ok=True)
+    log.symlink_to(secret)
+    assert ("out of reach" in told(run, exception=None, links=[str(secret)] if made else [])) is made
+
+
 def test_folders_of_any_name(run: Path) -> None:
     """No rank has said hello, and the agent's log names one."""
     (run / "attempt_0" / "restart_x" / "rank_1").mkdir(parents=True)

@@ -183,12 +183,15 @@ def _parse(text: str) -> "dict[str, Any]":
 
 
 def _encode(message: "dict[str, Any]") -> bytes:
-    """JSON of a flat message with ints, strings and nulls."""
+    """JSON of a flat message with ints, strings, lists of strings, and nulls."""
     from _json import encode_basestring_ascii as quote
 
     parts = []
     for name, value in message.items():
-        text = "null" if value is None else quote(value) if isinstance(value, str) else str(value)
+        if isinstance(value, list):
+            text = "[" + ",".join(map(quote, value)) + "]"
+        else:
+            text = "null" if value is None else quote(value) if isinstance(value, str) else str(value)
         parts.append(quote(name) + ":" + text)
     return ("{" + ",".join(parts) + "}").encode()
 
