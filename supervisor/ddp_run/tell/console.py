@@ -136,8 +136,11 @@ class Console:
 
     def tick(self, now: float) -> None:
         """Show what has waited long enough, redraw the live line, write what can be written."""
+        taking = self.outlets.taking
         for source in self._sources.values():
-            if self._is_partial(source) and now >= source.fed_at + _SILENCE_S:
+            if source.stream not in taking:
+                source.fed_at = now  # the rest of its line may be in the file
+            elif self._is_partial(source) and now >= source.fed_at + _SILENCE_S:
                 self._end_line(source, now)
         self._emit_groups(self._collapser.due(now, self._shown_ranks()))
         if self._raw is not None:

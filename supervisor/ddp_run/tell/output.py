@@ -177,13 +177,15 @@ class Output:
 
         if self.console.show_rest(read, patience.for_ranks, streams):
             return
-        lines, size = self.console.drop(streams)
+        (lines, size), least = self.console.drop(streams), ""
         until = time.monotonic() + _COUNT_S
-        while (chunks := read(streams)) and time.monotonic() < until:
+        while chunks := read(streams):
             more, bytes_more = self.console.unshown(chunks)
             lines, size = lines + more, size + bytes_more
-        if lines or size:
-            least = "at least " if chunks else ""
+            if time.monotonic() >= until:
+                least = "at least "
+                break
+        if size:
             self.say(
                 f"{least}{lines} lines of the ranks not shown ({size_in_words(size)}): they were not read in time; "
                 f"see {neutral(str(folder))}",
