@@ -127,11 +127,14 @@ def test_the_verdict_does_not_wait_for_the_console(ddp: Launcher) -> None:
     assert said[-1].startswith("ddp-run: verdict outcome=failed")
 
 
-# What a program can write that looks like the text a verdict is made of.
+# What a program can write that looks like the text a verdict is made of; and what it can put in place of its log.
 ODD_TEXT = f"""
 import os, sys
 print('Traceback (most recent call last):\\n  File "train.py", line {"9" * 5000}, in <module>', file=sys.stderr)
 print('ValueError: bad\\ngot signal: {"9" * 5000}', file=sys.stderr, flush=True)
+log = os.readlink("/proc/self/fd/1")
+os.unlink(log)
+os.symlink("/dev/zero", log)
 os._exit(7)
 """
 
@@ -140,6 +143,7 @@ def test_odd_text_of_a_rank_does_not_change_its_code(ddp: Launcher) -> None:
     outcome = ddp(ddp.script(ODD_TEXT))
     assert outcome.code == 7
     assert outcome.verdict["first_failure"]["rank"] == 0
+    assert [each["text"].endswith("stdout.log: not a regular file") for each in outcome.named("Noted")] == [True]
 
 
 @pytest.mark.parametrize("kind", ["exit0", "exit42"])
