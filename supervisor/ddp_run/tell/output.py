@@ -26,7 +26,7 @@ from ddp_run.record.events import (
 from ddp_run.tell.console import Console
 from ddp_run.tell.outlet import Outlet
 from ddp_run.tell.selection import Mode, prefix_of, shown_by
-from ddp_run.tell.tail import Chunk, Tailer
+from ddp_run.tell.tail import POLL_S, Chunk, Tailer
 from ddp_run.values import terminal
 from ddp_run.values.lines import STREAMS, Stream, neutral
 from ddp_run.values.redaction import redact
@@ -143,7 +143,7 @@ class Output:
     def _listen(self, tailer: Tailer) -> None:
         tail = tailer.fileno()
         if tail is not None:
-            if self.console.outlets.taking:
+            if self.console.outlets.taking == STREAMS:
                 self._loop.watch(tail, _wake)
             else:
                 self._loop.unwatch(tail)
@@ -159,9 +159,12 @@ class Output:
         waits = []
         if self.console.deadline is not None:
             waits.append(max(0.0, self.console.deadline - time.monotonic()))
-        pause_s = tailer.wait_s(self.console.outlets.taking)
+        taking = self.console.outlets.taking
+        pause_s = tailer.wait_s(taking)
         if pause_s is not None:
             waits.append(pause_s)
+        if taking and taking != STREAMS:  # the files tell nothing then: they would of both
+            waits.append(POLL_S)
         return min(waits, default=None)
 
     def show_rest(self, tailer: Tailer, folder: Path, patience: Patience, *, before_own: bool = False) -> None:
