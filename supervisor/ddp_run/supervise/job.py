@@ -403,11 +403,10 @@ class _Job:
 
     def _patience(self, seconds: float) -> Patience:
         """With the console's readers; less where the job was told to stop and its grace is nearly over."""
-        stop = next(
-            (e for e in self.journal.events if isinstance(e, SignalReceived) and e.signum in STOP_SIGNALS), None
-        )
-        if stop is not None:
-            left_s = self.plan.options.grace_s - (now() - stop.at) / 1e9
+        received = (event for event in self.journal.events if isinstance(event, SignalReceived))
+        stopped_at = next((event.at for event in received if event.signum in STOP_SIGNALS), None)
+        if stopped_at is not None:
+            left_s = self.plan.options.grace_s - (now() - stopped_at) / 1e9
             seconds = min(seconds, max(left_s, LEAST_S))
         return Patience(seconds, self._interlude.served_stop)
 

@@ -39,7 +39,9 @@ STDOUT, STDERR = 1, 2
 AT_THE_END_S = 60.0
 """How long the end of a job waits for whoever reads its console, all in all."""
 BETWEEN_ATTEMPTS_S = 10.0
+"""And another attempt: of it, only what ranks' lines get."""
 LEAST_S = 2.0
+"""However little time there is."""
 _LAST_WORDS_S = 1.0
 """What is left of that when a signal to stop comes meanwhile; none after another one."""
 _COUNT_S = 1.0
