@@ -151,6 +151,7 @@ class Console:
 
     def replay(self, chunks: Iterable[Chunk], now: float) -> None:
         """Show chunks of an attempt that has ended, whatever `shown` says."""
+        self.end_attempt(now)
         shown, self._shown = self._shown, shown_by("all")
         self.feed(chunks, now)
         self.end_attempt(now)
