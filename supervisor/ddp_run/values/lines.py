@@ -105,7 +105,7 @@ class LineBuffer:
     def _empty_lines(self, data: bytes, end: int) -> int:
         """How many empty lines end there; 0 where they are more than a bar stands lower."""
         count = 0
-        while count < end and data[end - count - 1] == _NEWLINE:
+        while count < min(end, _MOST_LOWERED + 2) and data[end - count - 1] == _NEWLINE:
             count += 1
         if self._held or count < end:
             count -= 1  # the end of another line
