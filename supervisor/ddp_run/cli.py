@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -30,9 +31,11 @@ def main() -> NoReturn:
     try:
         code = run(sys.argv[1:])
     except Refused as refused:
-        _tell_refused(refused)
+        with suppress(OSError):  # nobody reads it: the exit code says it too
+            _tell_refused(refused)
     except OSError as error:
-        sys.stderr.write(f"ddp-run: cannot start: {_why(error)}\n")
+        with suppress(OSError):
+            sys.stderr.write(f"ddp-run: cannot start: {_why(error)}\n")
     except KeyboardInterrupt:
         code = 130
     finish(code)

@@ -560,6 +560,7 @@ def test_the_greeting(ranks: Ranks) -> None:
         "local_world_size": 2,
         "folder": "attempt_0/rank_3",
         "watched": 0,
+        "links": [],
     }
 
 

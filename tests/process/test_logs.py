@@ -15,6 +15,7 @@ from tests.waiting import limit, wait_until
 
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.tell.tail import POLL_S, Chunk, Tailer, pause_s
+from ddp_run.values.lines import STREAMS
 
 NOW = datetime(2026, 11, 21, 8, 15, 0)
 
@@ -30,10 +31,15 @@ def wait_for(tailer: Tailer, size: int) -> list[Chunk]:
     chunks: list[Chunk] = []
     end = time.monotonic() + limit(60)
     while sum(len(chunk.data) for chunk in chunks) < size and time.monotonic() < end:
-        fd, pause = tailer.fileno(), tailer.poll_interval
+        fd, pause = tailer.fileno(), tailer.wait_s()
         select.select([] if fd is None else [fd], [], [], 5 if pause is None else pause)
         chunks += tailer.read()
     return chunks
+
+
+def to_the_ends(tailer: Tailer, budget: int = 1 << 20) -> list[Chunk]:
+    tailer.stop_at_ends()
+    return [chunk for chunks in iter(lambda: tailer.read(budget), []) for chunk in chunks]
 
 
 def text(chunks: list[Chunk]) -> bytes:
@@ -92,7 +98,7 @@ def test_a_file_and_folder_that_come_later(tmp_path: Path, tailer: Tailer) -> No
     file = tmp_path / "attempt_0" / "rank_0" / "stdout.log"
     tailer.add(0, 0, "stdout", file)
     assert tailer.read() == []
-    assert (tailer.poll_interval or 0) <= POLL_S
+    assert (tailer.wait_s() or 0) <= POLL_S
     file.parent.mkdir(parents=True)
     file.write_bytes(b"hello\n")
     assert text(wait_for(tailer, 6)) == b"hello\n"
@@ -105,12 +111,10 @@ def test_the_budget_bounds_a_read_and_every_file_gets_its_turn(tmp_path: Path, t
     first = tailer.read(400_000)
     assert sum(len(chunk.data) for chunk in first) == 400_000
     assert {chunk.rank for chunk in first} == {0, 1, 2, 3}
-    assert tailer.poll_interval == 0
-    assert tailer.left() == 3_600_000
-    rest = [chunk for chunks in tailer.drain(100_000) for chunk in chunks]
+    assert tailer.wait_s() == 0
+    rest = to_the_ends(tailer, 100_000)
     for rank in range(4):
         assert text([chunk for chunk in first + rest if chunk.rank == rank]) == b"%d" % rank * 1_000_000
-    assert tailer.left() == 0
 
 
 def test_a_truncated_file_starts_again(tmp_path: Path, tailer: Tailer) -> None:
@@ -188,7 +192,7 @@ def test_idle_files_wake_nobody(tmp_path: Path) -> None:
         wait_for(tailer, 16)
         tailer.read()
         fd = tailer.fileno()
-        if fd is None or tailer.poll_interval is not None:
+        if fd is None or tailer.wait_s() is not None:
             pytest.skip("inotify does not work on this file system")
         assert select.select([fd], [], [], 0.3)[0] == []
 
@@ -219,7 +223,6 @@ def test_files_of_a_rank_that_starts_again_are_read_to_their_end_and_closed(tmp_
             assert len(text(wait_for(tailer, 1000))) >= 1000
     tailer.read()
     assert len(os.listdir("/proc/self/fd")) == before
-    assert tailer.left() == 0
 
 
 def test_memory_stays_bounded_while_nobody_reads(tmp_path: Path) -> None:
@@ -253,17 +256,61 @@ def test_a_handle_that_goes_stale_is_told_of_once_and_the_file_goes_on(tmp_path:
             assert len(tailer.take_notes()) == 1
         os.close(tailer._tails[0].fd)
         writer.write(b"four")
-    assert text([chunk for chunks in tailer.drain() for chunk in chunks]) == b"four"
+    assert text(to_the_ends(tailer)) == b"four"
     assert len(set(os.listdir("/proc/self/fd")) - before) <= 1
 
 
-def test_what_cannot_be_read_is_told_of_once(tmp_path: Path, tailer: Tailer) -> None:
-    (tmp_path / "log").mkdir()
-    tailer.add(0, 0, "stdout", tmp_path / "log")
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+def test_what_is_no_regular_file_is_not_read_and_told_of_once(tmp_path: Path, tailer: Tailer, kind: str) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"written before\n")
+    tailer.add(0, 0, "stdout", log)
+    assert text(wait_for(tailer, 15)) == b"written before\n"
+    log.unlink()
+    if kind == "folder":
+        log.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(log)
+    else:
+        log.symlink_to("/dev/zero")
     for _ in range(5):
         time.sleep(2 * POLL_S)
         assert tailer.read() == []
-    assert [note.endswith("Is a directory") for note in tailer.take_notes()] == [True]
+    assert to_the_ends(tailer) == []
+    assert [note.endswith(": not a regular file") for note in tailer.take_notes()] == [True]
+
+
+def test_a_link_is_followed_only_where_it_was_made(tmp_path: Path, tailer: Tailer) -> None:
+    (tmp_path / "users").write_bytes(b"here\n")
+    (tmp_path / "log").symlink_to(tmp_path / "users")
+    (tmp_path / "other").symlink_to(tmp_path / "users")
+    tailer.add(0, 0, "stdout", tmp_path / "log", links=[str(tmp_path / "users")])
+    tailer.add(1, 1, "stdout", tmp_path / "other", links=["/elsewhere"])
+    chunks = wait_for(tailer, 5)
+    assert [(chunk.rank, chunk.data) for chunk in chunks] == [(0, b"here\n")]
+
+
+def test_at_the_end_only_what_is_there_is_read_whoever_still_writes(tmp_path: Path, tailer: Tailer) -> None:
+    (tmp_path / "log").write_bytes(b"x" * 1000)
+    tailer.add(0, 0, "stdout", tmp_path / "log")
+    tailer.stop_at_ends()
+    read = b""
+    with (tmp_path / "log").open("ab", buffering=0) as file:
+        while chunks := tailer.read(100):
+            read += text(chunks)
+            file.write(b"y" * 1000)
+    assert read == b"x" * 1000
+
+
+def test_a_stream_that_is_not_asked_for_stays_in_its_file(tmp_path: Path, tailer: Tailer) -> None:
+    for stream in STREAMS:
+        (tmp_path / stream).write_bytes(stream.encode())
+        tailer.add(0, 0, stream, tmp_path / stream)
+    assert text(tailer.read(streams=STREAMS[1:])) == b"stderr"
+    assert (tailer.wait_s(STREAMS[1:]) or 0, tailer.wait_s(())) != (0, 0)
+    assert tailer.wait_s() == 0
+    assert text(tailer.read(streams=())) == b""
+    assert text(tailer.read()) == b"stdout"
 
 
 def test_files_that_rest_are_looked_at_less_often(tmp_path: Path) -> None:
@@ -272,9 +319,9 @@ def test_files_that_rest_are_looked_at_less_often(tmp_path: Path) -> None:
         tailer.add(0, 0, "stdout", tmp_path / "log")
         tailer.add(1, 1, "stdout", tmp_path / "never made")
         assert text(wait_for(tailer, 4)) == b"one "
-        wait_until(lambda: tailer.read() == [] and (tailer.poll_interval or 0) > POLL_S, "a longer pause")
+        wait_until(lambda: tailer.read() == [] and (tailer.wait_s() or 0) > POLL_S, "a longer pause")
         with (tmp_path / "log").open("ab") as file:
             file.write(b"two")
         assert text(wait_for(tailer, 3)) == b"two"
-        assert (tailer.poll_interval or 0) <= POLL_S
+        assert (tailer.wait_s() or 0) <= POLL_S
     assert [pause_s(quiet_s) for quiet_s in (0, 0.5, 5, 3600)] == [POLL_S, POLL_S, 0.5, 1.0]

@@ -102,9 +102,10 @@ def test_the_verdict_does_not_wait_for_the_console(ddp: Launcher) -> None:
     words = [str(DDP_RUN), str(ddp.script(TALKATIVE))]
     shown = 0
     with subprocess.Popen(
-        words, cwd=ddp.cwd, env=ddp.environ({}), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+        words, cwd=ddp.cwd, env=ddp.environ({}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
     ) as running:
         assert running.stdout is not None
+        assert running.stderr is not None
         verdict = ddp.cwd / "ddp-run-logs" / "latest" / "verdict.json"
 
         def written() -> bool:
@@ -115,19 +116,27 @@ def test_the_verdict_does_not_wait_for_the_console(ddp: Launcher) -> None:
 
         wait_until(written, "verdict.json")
         assert json.loads(verdict.read_text())["exit_code"] == 7
-        assert running.poll() is None, "the console is behind"
+        assert running.stderr.readline().startswith(b"error["), "the block is on stderr"
+        assert running.poll() is None, "and stdout is behind"
         running.terminate()
+        said = running.stderr.read().decode().splitlines()
         for data in iter(lambda: running.stdout.read(1 << 20), b""):  # type: ignore[union-attr]
             shown += len(data)
         assert running.wait(limit(60)) == 7
     assert shown < WROTE
+    unshown = next(line for line in said if "not shown" in line).split(" lines of the ranks")[0].split()[-1]
+    assert int(unshown) + shown // 109 in range(WROTE // 100 - 1, WROTE // 100 + 1)
+    assert said[-1].startswith("ddp-run: verdict outcome=failed")
 
 
-# What a program can write that looks like the text a verdict is made of.
+# What a program can write that looks like the text a verdict is made of; and what it can put in place of its log.
 ODD_TEXT = f"""
 import os, sys
 print('Traceback (most recent call last):\\n  File "train.py", line {"9" * 5000}, in <module>', file=sys.stderr)
 print('ValueError: bad\\ngot signal: {"9" * 5000}', file=sys.stderr, flush=True)
+log = os.readlink("/proc/self/fd/1")
+os.unlink(log)
+os.symlink("/dev/zero", log)
 os._exit(7)
 """
 
@@ -136,6 +145,7 @@ def test_odd_text_of_a_rank_does_not_change_its_code(ddp: Launcher) -> None:
     outcome = ddp(ddp.script(ODD_TEXT))
     assert outcome.code == 7
     assert outcome.verdict["first_failure"]["rank"] == 0
+    assert [each["text"].endswith("stdout.log: not a regular file") for each in outcome.named("Noted")] == [True]
 
 
 @pytest.mark.parametrize("kind", cases(("exit0", "exit42"), ("exit42",)))

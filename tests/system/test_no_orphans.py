@@ -161,17 +161,20 @@ def test_files_of_a_killed_supervisor_hold_everything(ddp: Launcher) -> None:
 
 LAST_LINE = """
 import os, sys, time
-if os.environ["RANK"] == "1": sys.exit(7)
+if os.environ["RANK"] == "1":
+    sys.stderr.write("".join(f"line {number} of a rank\\n" for number in range(20_000)))
+    sys.exit(7)
 time.sleep(300)
 """
+LATE = "until [ -s ddp-run-logs/latest/verdict.json ]; do sleep 0.1; done; sleep 1; tee err.log >&2"
 
 
 PIPELINE = "sed -u s/^/=/ | tee err.log >&2"
 
 
-@pytest.mark.parametrize("reader", ["tee err.log >&2", pytest.param(PIPELINE, marks=pytest.mark.slow_system)])
+@pytest.mark.parametrize("reader", [LATE, pytest.param(PIPELINE, marks=pytest.mark.slow_system)])
 def test_what_a_shell_put_below_ddp_run_reads_its_last_line(ddp: Launcher, reader: str) -> None:
-    """bash starts these in the process that then becomes ddp-run, so they are its children."""
+    """bash starts these in the process that then becomes ddp-run, so they are its children. One reads late."""
     script = ddp.script(LAST_LINE)
     line = f"exec {DDP_RUN} --nproc-per-node 2 {script} 2> >({reader})"
     done = subprocess.run(
@@ -179,6 +182,7 @@ def test_what_a_shell_put_below_ddp_run_reads_its_last_line(ddp: Launcher, reade
     )
     assert done.returncode == 7
     assert "verdict outcome=failed" in done.stderr.splitlines()[-1]
+    assert done.stderr.count(" of a rank\n") == 20_000
     assert (ddp.cwd / "err.log").read_text() == done.stderr
     (events,) = ddp.cwd.glob("ddp-run-logs/2*/events.jsonl")
     assert '"leftovers"' not in events.read_text()

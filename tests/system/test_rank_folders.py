@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 from ddp_run.plan.installed_torch import torch_rows
 from tests.system.agent_job import PROGRAMS, ddp_run
+from tests.system.conftest import DDP_RUN
+from tests.waiting import limit
 
 
 def test_a_restart_of_the_agent_gets_folders_of_its_own(tmp_path: Path) -> None:
@@ -68,3 +71,8 @@ def test_a_users_own_layout_keeps_its_files_and_ours_are_links(tmp_path: Path) -
     assert (folder / "stdout.log").is_symlink()
     assert (folder / "stderr.log").read_text() == "err\n"
     assert not (folder / "stderr.log").is_symlink()
+    assert "[rank0]: out\n" in job.agent_log, "the console follows a link that was made for it"
+    (folder / "stderr.log").unlink()
+    (folder / "stderr.log").symlink_to(program)
+    told = subprocess.run([DDP_RUN, "logs", job.folder], capture_output=True, text=True, timeout=limit(60), check=False)
+    assert told.stdout == "[rank0]: out\n", "and so does logs, and no other link"

@@ -72,6 +72,8 @@ def test_the_second_signal_kills_at_once(ddp: Launcher) -> None:
     running.wait_for_text("listening", 2)
     running.signal(signal.SIGINT)
     running.wait_for_text("got SIGINT", 2)
+    waiting = "ddp-run: stopping: waiting up to 3598 s for ranks 0-1 to end; Ctrl-C again kills them"
+    wait_until(lambda: waiting in running.console(), "who is waited for")
     running.signal(signal.SIGINT)
     assert running.wait().code == 130
     running.assert_nothing_left()

@@ -1,9 +1,10 @@
-"""A job whose console is a terminal: its ranks' libraries may draw live bars, as they do under torchrun."""
+"""A job whose console is a terminal: its ranks' libraries may draw live bars, as under torchrun; and its block."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import struct
 import subprocess
 import termios
@@ -18,17 +19,19 @@ from .conftest import DDP_RUN, Launcher
 
 SHOWS = """
 import os
-names = ("TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "FORCE_COLOR")
+names = ("TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "FORCE_COLOR", "LINES", "TQDM_NCOLS")
 open("seen", "w").write(" ".join(os.environ.get(name, "-") for name in names))
+raise ValueError("words " * 40)
 """
 
 
 @contextmanager
-def terminal(columns: int) -> Iterator[int]:
+def terminal(columns: int) -> Iterator[tuple[int, int]]:
     leader, follower = os.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     try:
-        yield follower
+        os.set_blocking(leader, False)
+        yield leader, follower
     finally:
         os.close(leader)
         os.close(follower)
@@ -37,17 +40,19 @@ def terminal(columns: int) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("words", "env", "seen"),
     [
-        ((), {}, "1 1 91 -"),
-        pytest.param((), {"TTY_COMPATIBLE": "0"}, "0 - 91 -", marks=pytest.mark.slow_system),
-        pytest.param((), {"COLUMNS": "50"}, "1 1 50 -", marks=pytest.mark.slow_system),
-        (("--console", "none"), {}, "- - - -"),
-        pytest.param(("--redirects", "3"), {}, "- - - -", marks=pytest.mark.slow_system),
+        ((), {}, "1 1 91 - 24 90"),
+        pytest.param((), {"TTY_COMPATIBLE": "0"}, "0 - 91 - 24 90", marks=pytest.mark.slow_system),
+        pytest.param((), {"COLUMNS": "50"}, "1 1 50 - - -", marks=pytest.mark.slow_system),
+        (("--console", "none"), {}, "- - - - - -"),
+        pytest.param(("--redirects", "3"), {}, "- - - - - -", marks=pytest.mark.slow_system),
     ],
 )
 def test_ranks_are_told_of_the_terminal(ddp: Launcher, words: tuple[str, ...], env: dict[str, str], seen: str) -> None:
     program = ddp.script(SHOWS)
-    inherited = {name: value for name, value in ddp.environ({}).items() if name not in ("COLUMNS", "FORCE_COLOR")}
-    with terminal(100) as console:
+    inherited = {
+        name: value for name, value in ddp.environ({}).items() if name not in ("COLUMNS", "LINES", "FORCE_COLOR")
+    }
+    with terminal(100) as (leader, console):
         done = subprocess.run(
             [DDP_RUN, *words, program],
             cwd=ddp.cwd,
@@ -58,9 +63,15 @@ def test_ranks_are_told_of_the_terminal(ddp: Launcher, words: tuple[str, ...], e
             timeout=limit(120),
             check=False,
         )
-    assert (done.returncode, (ddp.cwd / "seen").read_text()) == (0, seen)
+        shown = re.sub("\x1b\\[[0-9;]*m", "", os.read(leader, 1 << 20).decode()).splitlines()
+    assert (done.returncode, (ddp.cwd / "seen").read_text()) == (1, seen)
+    first = next(number for number, line in enumerate(shown) if line.startswith("error[DDP600]: "))
+    assert max(map(len, shown[first : first + 3])) <= 100
+    assert shown[first + 1].startswith("      words words"), "the first line goes on below"
+    assert shown[-1].startswith("ddp-run: verdict "), "the last line is one"
 
 
 def test_without_a_terminal_they_are_told_nothing(ddp: Launcher) -> None:
     outcome = ddp(ddp.script(SHOWS))
-    assert (outcome.code, (ddp.cwd / "run0" / "seen").read_text()[:3]) == (0, "- -")
+    assert (outcome.code, (ddp.cwd / "run0" / "seen").read_text()[:3]) == (1, "- -")
+    assert "words " * 20 in outcome.stderr.partition("error[")[2].partition("\n")[0], "the first line stays one"

@@ -7,7 +7,7 @@ import select
 import socket
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddp_run.tell.console import Console
+from ddp_run.tell.console import Console, Read
+from ddp_run.tell.outlet import LeftS
+from ddp_run.tell.output import Patience
 from ddp_run.tell.selection import Prefix, prefix_of, shown_by
 from ddp_run.tell.tail import Chunk
 from ddp_run.values.lines import MAX_HELD, Stream
@@ -25,6 +27,10 @@ from ddp_run.values.terminal import colour as uses_colour
 
 def out(rank: int, text: bytes | str, stream: Stream = "stdout", *, fresh: bool = False) -> Chunk:
     return Chunk(rank, rank, stream, text.encode() if isinstance(text, str) else text, fresh)
+
+
+def patient() -> float:
+    return 60
 
 
 class Screen:
@@ -114,7 +120,7 @@ def test_raw_passes_what_ranks_write_in_whole_lines(screen: Screen) -> None:
     assert console.deadline == 0.2
     console.tick(0.3)
     console.feed([out(0, "end")], 1)
-    console.finish(time.monotonic() + 60)
+    console.finish(patient)
     assert screen.files[0].read_bytes().endswith(b"red\x07\nhaend")
 
 
@@ -214,7 +220,7 @@ def test_every_line_of_every_rank_is_shown_in_its_order(
         written[rank] += data
         now += pause / 1000
         console.feed([out(rank, data)], now)
-    console.finish(time.monotonic() + 60)
+    console.finish(patient)
     for fd in screen.fds:
         os.close(fd)
     shown: dict[int, list[str]] = {rank: [] for rank in range(3)}
@@ -246,7 +252,7 @@ def test_a_flood_looks_like_single_lines(tmp_path: Path, line: str) -> None:
         console = screen.console(ranks=2)
         for _ in range(20_000 // count):
             console.feed([out(1, f"{line}\n" * count)], 0)
-        console.finish(time.monotonic() + 60)
+        console.finish(patient)
         texts.append(screen.out)
         for fd in screen.fds:
             os.close(fd)
@@ -259,7 +265,7 @@ def test_a_line_of_5_mb_is_shown_whole(screen: Screen) -> None:
     for _ in range(80):
         console.feed([out(0, b"x" * 65536)], 0)
     console.feed([out(0, b"\n")], 0)
-    console.finish(time.monotonic() + 60)
+    console.finish(patient)
     assert screen.out == "[rank0]: " + "x" * 80 * 65536 + "\n"
 
 
@@ -337,9 +343,9 @@ def channel(kind: Literal["pipe", "tty", "socket"]) -> Iterator[tuple[int, int]]
         os.close(writer)
 
 
-def read_all(reader: int, size: int) -> bytes:
+def read_all(reader: int, size: int, within_s: float = 10) -> bytes:
     data = b""
-    while len(data) < size and select.select([reader], [], [], 10)[0]:
+    while len(data) < size and select.select([reader], [], [], within_s)[0]:
         data += os.read(reader, 65536)
     return data
 
@@ -352,13 +358,14 @@ def test_a_stuck_reader_blocks_nothing_and_bounds_the_memory(
         assert os.get_blocking(writer)
         console = Console(writer, screen.fds[1], ranks=1)
         fed = 0
-        while console.wants_input and fed < 1000:
+        while "stdout" in console.outlets.taking and fed < 1000:
             console.feed([out(0, b"%08d\n" % fed * 4000)], 0)
             fed += 1
         assert fed < 1000
-        assert console.pending < 2 << 20
-        assert console.writable_fds == [writer]
+        assert console.outlets.pending < 2 << 20
+        assert console.outlets.writable_fds == [writer]
         assert os.get_blocking(writer)
+        assert console.outlets.taking == ERR
         console.feed([out(0, "still here\n", "stderr")], 0)
         assert screen.err == "[rank0]: still here\n"
         expected = b"".join(b"[rank0]: %08d\n" % number * 4000 for number in range(fed))
@@ -367,20 +374,156 @@ def test_a_stuck_reader_blocks_nothing_and_bounds_the_memory(
             data += os.read(reader, 65536)
             console.tick(0)
         assert data == expected
-        assert console.wants_input
-        assert console.finish(time.monotonic() + 60) == 0
+        assert "stdout" in console.outlets.taking
+        assert console.finish(patient) == 0
+
+
+class Clock:
+    """Goes on by a second each time somebody asks for the time that is left."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def left_s(self, until: float) -> LeftS:
+        def left() -> float:
+            self.now += 1
+            return until - self.now
+
+        return left
+
+
+OUT: tuple[Stream, ...] = ("stdout",)
+ERR: tuple[Stream, ...] = ("stderr",)
+LINES = b"".join(b"line %05d\n" % number for number in range(20_000))
+
+
+def rest_of(**streams: bytes) -> Read:
+    """Gives what these streams have, in pieces."""
+    left = dict(streams)
+
+    def read(wanted: Collection[Stream]) -> list[Chunk]:
+        for stream in [each for each in wanted if left.get(each)]:
+            piece, left[stream] = left[stream][:65536], left[stream][65536:]
+            return [out(0, piece, stream)]
+        return []
+
+    return read
 
 
 @pytest.mark.parametrize("kind", ["pipe", "tty", "socket"])
-def test_the_end_waits_only_for_a_reader_that_moves(kind: Literal["pipe", "tty", "socket"], screen: Screen) -> None:
-    with channel(kind) as (_, writer):
-        console = Console(writer, screen.fds[1], ranks=1)
-        batches = iter([[out(0, b"x" * 999 + b"\n") for _ in range(300)] for _ in range(1000)])
-        start = time.monotonic()
-        assert not console.drain(batches, start + 600, stall_s=0.2)
-        assert len(list(batches)) > 900
-        assert console.finish(start + 600, stall_s=0.2) > 0
-        assert time.monotonic() < start + 600, "it did not wait for the deadline"
+@pytest.mark.parametrize("lines", [40, 50_000, 100_000])
+def test_a_reader_that_never_reads_is_waited_for_as_long_as_that_is_wanted(
+    kind: Literal["pipe", "tty", "socket"], lines: int, screen: Screen
+) -> None:
+    """Up to a megabyte, a pipe is made to hold all of it for its reader."""
+    with channel(kind) as (reader, writer):
+        console, clock = Console(screen.fds[0], writer, ranks=1), Clock()
+        console.feed([out(0, b"".join(b"%07d\n" % number for number in range(lines)), "stderr")], 0)
+        is_shown = console.show_rest(rest_of(), clock.left_s(103), ERR)
+        assert is_shown is (lines == 40 or (kind == "pipe" and lines == 50_000))
+        left_out = 0 if is_shown else console.drop(ERR)[0]
+        console.say("the block", 0)
+        given_up = console.finish(clock.left_s(105))
+        assert (given_up == 0) is (kind == "pipe" or lines == 40)
+        assert clock.now < 107
+        shown = read_all(reader, 1 << 30, within_s=0.1)
+        if not given_up:
+            assert shown.endswith(b"\nthe block\n")
+            assert shown.count(b"[rank0]: ") == lines - left_out
+            assert {len(line) for line in shown.split(b"\n")} <= {0, 9, 16}, "no line is torn"
+
+
+def test_what_is_dropped_is_whole_lines_of_ranks_only(screen: Screen) -> None:
+    with channel("tty") as (reader, writer):
+        console = Console(screen.fds[0], writer, ranks=1)
+        console.feed(
+            [out(0, b"x" * 70_000 + b"\n" + LINES[:1100], "stderr")], 0
+        )  # more than it takes: a line has begun
+        console.say("ddp-run: a warning", 0)
+        console.feed([out(0, LINES, "stderr")], 0)
+        lines, _size = console.drop(ERR)
+        assert lines == 100 + 20_000
+        assert console.outlets.pending < 70_000
+        console.say("the block", 0)
+        shown = b""
+        while console.outlets.pending or select.select([reader], [], [], 0)[0]:
+            shown += os.read(reader, 65536)
+            console.tick(0)
+        assert shown == b"[rank0]: " + b"x" * 70_000 + b"\nddp-run: a warning\nthe block\n"
+
+
+def test_a_stdout_that_nobody_reads_does_not_hold_back_stderr(screen: Screen) -> None:
+    with channel("pipe") as (reader, writer):
+        console, clock = Console(writer, screen.fds[1], ranks=1), Clock()
+        read = rest_of(stdout=LINES * 20, stderr=b"a\n" * 100_000 + b"no end")
+        assert console.show_rest(read, clock.left_s(150), ERR)
+        console.say("the block", 0)
+        assert screen.err.endswith("[rank0]: no end\nthe block\n")
+        at = clock.now
+        assert at < 140, "it did not wait"
+        assert not console.show_rest(read, clock.left_s(at + 5))
+        lines, _size = console.drop(OUT)
+        console.say("the last line", 0)
+        console.finish(clock.left_s(at + 10))
+        assert lines > 50_000
+        assert screen.err.endswith("the block\nthe last line\n")
+        shown = read_all(reader, 1 << 30, within_s=0.1)
+        assert shown.endswith(b"\n")
+        unread = sum(chunk.data.count(b"\n") for chunks in iter(lambda: read(OUT), []) for chunk in chunks)
+        assert shown.count(b"\n") + lines + unread == 400_000
+
+
+def test_a_stderr_that_nobody_reads_costs_stdout_nothing(screen: Screen) -> None:
+    with channel("pipe") as (_, writer):
+        console, clock = Console(screen.fds[0], writer, ranks=1), Clock()
+        assert not console.show_rest(rest_of(stdout=LINES, stderr=LINES * 20), clock.left_s(110), ERR)
+        assert screen.out.count("\n") == 20_000
+
+
+def test_both_streams_into_one_pipe_stay_in_order() -> None:
+    with channel("pipe") as (reader, writer):
+        console = Console(os.dup(writer), writer, ranks=1)
+        console.feed([out(0, LINES), out(0, "after\n", "stderr"), out(0, "last\n")], 0)
+        assert console.outlets.writable_fds == [writer]
+        shown = b""
+        while console.outlets.pending or select.select([reader], [], [], 0)[0]:
+            shown += os.read(reader, 65536)
+            console.tick(0)
+        assert shown.replace(b"[rank0]: ", b"") == LINES + b"after\nlast\n"
+
+
+@pytest.mark.parametrize(
+    ("stops", "asked_at", "left"),
+    [
+        ((), 100, (30, 60)),
+        ((), 140, (-10, 20)),
+        ((100,), 100, (0, 1)),
+        ((101,), 140, (-39, -38)),
+        ((100, 100), 100, (0, 0)),
+        ((140,), 140, (0, 0)),
+        ((110,), 105, (25, 55)),
+    ],
+    ids=str,
+)
+def test_how_long_readers_are_waited_for(stops: tuple[int, ...], asked_at: int, left: tuple[float, float]) -> None:
+    """Ranks' lines for half of the time; a signal to stop leaves a second for ddp-run's own, another one nothing."""
+    clock, to_come = Clock(), sorted(stops)
+
+    def stopped() -> bool:
+        return bool(to_come) and to_come[0] <= clock.now and to_come.pop(0) > 0
+
+    patience = Patience(60, stopped, clock)
+    while clock.now < asked_at:
+        patience.for_ranks()
+        clock.now += 1
+    for _ in stops:
+        patience.for_own()
+    assert (patience.for_ranks(), patience.for_own()) == left
+    patience.add(10)
+    assert (patience.for_ranks(), patience.for_own()) == (left[0] + 10, left[1] + 10)
 
 
 def test_the_end_goes_on_while_the_reader_moves(screen: Screen) -> None:
@@ -397,9 +540,9 @@ def test_the_end_goes_on_while_the_reader_moves(screen: Screen) -> None:
                 if total >= 3000 * 1009:
                     os._exit(0)
             os._exit(1)
-        batches = [[out(0, b"x" * 999 + b"\n") for _ in range(300)] for _ in range(10)]
-        assert console.drain(batches, time.monotonic() + 100, stall_s=30)
-        assert console.finish(time.monotonic() + 100, stall_s=30) == 0
+        batches = iter([[out(0, b"x" * 999 + b"\n") for _ in range(300)] for _ in range(10)])
+        assert console.show_rest(lambda _streams: next(batches, []), patient)
+        assert console.finish(patient) == 0
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -409,8 +552,8 @@ def test_a_closed_pipe_silences_one_stream_only(screen: Screen) -> None:
     with closing(os.fdopen(writer, "wb")):
         console = Console(writer, screen.fds[1], ranks=1)
         console.feed([out(0, "nobody reads\n"), out(0, "but this\n", "stderr")], 0)
-        assert console.pending == 0
-        assert console.wants_input
+        assert console.outlets.pending == 0
+        assert console.outlets.taking == ("stderr",)
     assert screen.err == "[rank0]: but this\n"
 
 
@@ -418,7 +561,7 @@ def test_a_full_disk_loses_output_only(screen: Screen) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     console = Console(full, screen.fds[1], ranks=1)
     console.feed([out(0, "no room\n"), out(0, "fine\n", "stderr")], 0)
-    assert console.pending == 0
+    assert console.outlets.pending == 0
     assert screen.err == "[rank0]: fine\n"
     os.close(full)
 
@@ -521,6 +664,6 @@ def test_a_terminal_that_hangs_up_is_given_up(screen: Screen) -> None:
     console = Console(writer, screen.fds[1], ranks=1)
     os.close(reader)
     console.feed([out(0, "gone\n"), out(0, "here\n", "stderr")], 0)
-    assert console.pending == 0
+    assert console.outlets.pending == 0
     assert screen.err == "[rank0]: here\n"
     os.close(writer)

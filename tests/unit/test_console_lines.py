@@ -62,6 +62,43 @@ def test_nested_bars_of_tqdm_leave_one_line_of_the_outer(cut: int) -> None:
     assert readable(block, colour=False) == b"outer 1/2\nouter 2/2\n"
 
 
+# What tqdm 4.70 writes for a bar of its own at position=1 or 2, in the pieces that it writes.
+LOWERED = [piece for step in (0, 50, 100) for piece in (b"\n", b"\r%3d%%|#|" % step, b"\x1b[A")]
+LOWER = [piece.replace(b"\n", b"\n\n").replace(b"\x1b[A", b"\x1b[A\x1b[A") for piece in LOWERED]
+
+
+@pytest.mark.parametrize("drawn", [LOWERED, LOWER, [b"".join(LOWERED)], [b"".join(LOWER)]], ids=len)
+@pytest.mark.parametrize("before", [b"", b"hello\n", b"hello\n\n"])
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_bar_that_stands_lower_leaves_no_empty_line(drawn: list[bytes], before: bytes, leaves: bool) -> None:
+    buffer = LineBuffer()
+    last = [b"\r100%|#|\n"] if leaves else [drawn[0] if len(drawn) > 1 else b"\n", b"\r       ", b"\x1b[A"]
+    shown = buffer.take(before)
+    for piece in drawn:
+        shown += buffer.take(piece)
+    assert buffer.state().startswith(b"100%|#|")
+    for piece in last:
+        shown += buffer.take(piece)
+    shown += buffer.rest()
+    assert readable(shown, colour=False).rstrip(b" ") == before + (b"100%|#|\n" if leaves else b"")
+
+
+@pytest.mark.parametrize("text", [b"a\n\nb\n", b"\n\n\n", b"a\n\n\n\r 5%\r 9%\n", b"\n\r 5%\r 9%\nb\n", b"\n" * 1000])
+def test_empty_lines_stay(text: bytes) -> None:
+    for cut in range(min(len(text), 20)):
+        buffer = LineBuffer()
+        shown = buffer.take(text[:cut]) + buffer.take(text[cut:]) + buffer.rest()
+        assert readable(shown, colour=False) == readable(text, colour=False)
+
+
+def test_an_empty_line_waits_for_what_follows_and_not_for_long() -> None:
+    buffer = LineBuffer()
+    assert buffer.take(b"a\n\n") == b"a\n"
+    assert buffer.held == 1
+    assert not buffer.progress
+    assert buffer.take(b"b\n") == b"\nb\n"
+
+
 UP = b"\r\x1b[2K\x1b[1A\x1b[2K"
 
 

@@ -14,6 +14,7 @@ from ddp_run.tell.verdict_text import retry_line, source_line, verdict_block, ve
 
 FOLDER = Path("/data/ddp-run-logs/20261121-081500-a1b2")
 LOG = "attempt_1/rank_3/stderr.log"
+RAISED = ExceptionInfo("ValueError", "bad sample", "/home/me/train.py", 88, "train_step")
 FIRST = FirstFailure(
     rank=Rank(3),
     local_rank=LocalRank(3),
@@ -23,7 +24,7 @@ FIRST = FirstFailure(
     exit_code=7,
     signal=None,
     at=None,
-    exception=ExceptionInfo("ValueError", "bad sample", "/home/me/train.py", 88, "train_step"),
+    exception=RAISED,
     log=LOG,
 )
 FAILED = Verdict(
@@ -46,7 +47,9 @@ def source(file: str, line: int) -> str | None:
     return "\t\traise ValueError(sample)\n" if (file, line) == ("/home/me/train.py", 88) else None
 
 
-def block(verdict: Verdict, *, colour: bool = False, decision: str | None = None, width: int = 100) -> str:
+def block(
+    verdict: Verdict, *, colour: bool = False, decision: str | None = None, width: int = 100, wrap: int | None = None
+) -> str:
     return verdict_block(
         verdict,
         folder=FOLDER,
@@ -54,6 +57,7 @@ def block(verdict: Verdict, *, colour: bool = False, decision: str | None = None
         decision=decision,
         colour=colour,
         width=width,
+        wrap=wrap,
         read_line=source,
     )
 
@@ -92,6 +96,72 @@ def test_colour_changes_no_text() -> None:
     coloured = block(FAILED, decision=decision, colour=True)
     assert coloured != FAILED_TEXT
     assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == FAILED_TEXT
+
+
+LONG = replace(
+    FAILED,
+    title="rank 3 raised ValueError in /home/me/train.py:88: a sample that nobody expected, and what it holds",
+    evidence=(
+        Quote(LOG, 17, "    raise ValueError(sample, of_the_loader, that_nobody, has_looked, at_before, today)"),
+        Quote(LOG, 18, "ValueError: a sample that nobody expected, and what it holds, which is a long list of tensors"),
+    ),
+    advice=(
+        "look at the sample that rank 3 had: its tensors are of another shape, which nobody has said before",
+        "find /data/train -name '*.pt, *.bin' -newer /data/train/index.json -size +1G   # which files, and since when",
+        "ddp-run explain",
+    ),
+)
+WRAPPED = golden(
+    """
+    error[DDP600]: rank 3 raised ValueError in /home/me/train.py:88: a
+          sample that nobody expected, and what it holds
+      --> /home/me/train.py:88 in train_step   rank 3 on node-a,
+          pid 4242, exit code 7, attempt 2, after step 1412,
+          during training
+       |
+    88 |         raise ValueError(sample)
+       |         ^
+      --> /data/ddp-run-logs/20261121-081500-a1b2/attempt_1/rank_3/stderr.log:17
+       |     raise ValueError(sample, of_the_loader, that_nobody, has_looked, at_before, today)
+       | ValueError: a sample that nobody expected, and what it holds,
+       |     which is a long list of tensors
+       = note: ranks 0-2 exited with code 1 after rank 3 (lost its peer,
+               rank 3); they are not the cause
+       = note: not retried: a retry runs the same code on the same data
+    help: look at the sample that rank 3 had:
+          its tensors are of another shape, which nobody has said before
+    help: find /data/train -name '*.pt, *.bin' -newer /data/train/index.json -size +1G
+          # which files, and since when
+    help: ddp-run explain
+    help: ddp-run rules python-exception   # more on this cause
+    """
+)
+
+
+def test_on_a_terminal_lines_are_broken_between_words_and_what_is_pasted_is_not() -> None:
+    decision = "not retried: a retry runs the same code on the same data"
+    assert block(LONG, decision=decision, wrap=68) == WRAPPED
+    coloured = block(LONG, decision=decision, wrap=68, colour=True)
+    assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == WRAPPED
+    assert block(LONG, decision=decision, wrap=1000) == block(LONG, decision=decision)
+    for wrap in range(40, 140):
+        assert said(block(LONG, decision=decision, wrap=wrap)) == said(block(LONG, decision=decision))
+
+
+def said(text: str) -> list[str]:
+    """Its words in order, without what only stands before those of a broken line."""
+    return [word for word in text.split() if word not in ("|", "#")]
+
+
+def test_on_a_terminal_a_line_of_source_is_cut_to_its_row_and_its_mark_stays_below() -> None:
+    def wide(_file: str, _line: int) -> str:
+        return "    value = " + "x" * 200
+
+    text = verdict_block(FAILED, folder=FOLDER, attempts=1, wrap=60, read_line=wide).splitlines()
+    mark = next(number for number, line in enumerate(text) if line.endswith(" ^"))
+    assert text[mark - 1].index("value") == text[mark].index("^")
+    assert len(text[mark - 1]) == 60
+    assert text[mark - 1].endswith("x… (212 characters)")
 
 
 def test_a_signal_without_python_code() -> None:

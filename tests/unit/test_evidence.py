@@ -331,11 +331,11 @@ def test_a_handled_exception_far_from_the_end_is_not_the_cause(tmp_path: Path) -
 def test_the_end_of_a_log_has_true_line_numbers(tmp_path: Path) -> None:
     path = tmp_path / "stderr.log"
     path.write_bytes(b"".join(b"line %d\n" % number for number in range(1, 5001)) + b"\xff\x00 50%\r 60%\rlast")
-    tail = read_tail(path, "stderr.log", limit=1000)
+    tail = read_tail(tmp_path, "stderr.log", limit=1000)
     assert tail.quote(0).text == f"line {tail.quote(0).line}"
     assert len(tail.lines) < 200
     assert (tail.quote(len(tail.lines) - 1).line, tail.lines[-1]) == (5001, "last")
-    assert read_tail(path, "stderr.log").lines[0] == "line 1"
+    assert read_tail(tmp_path, "stderr.log").lines[0] == "line 1"
 
 
 def test_the_logs_of_many_ranks_share_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +356,7 @@ def test_the_logs_of_many_ranks_share_a_bound(tmp_path: Path, monkeypatch: pytes
 
 def test_of_a_long_line_the_two_ends_are_read(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("first" + "x" * (1 << 20) + "last")
-    (line,) = read_tail(tmp_path / "log", "log").lines
+    (line,) = read_tail(tmp_path, "log").lines
     assert len(line) <= LINE_CHARS + 3
     assert line.startswith("first")
     assert line.endswith("last")
@@ -372,13 +372,13 @@ def test_a_folder_and_a_file_of_other_forms_are_left_out(tmp_path: Path) -> None
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    assert read_tail(tmp_path / "none", "none").lines == ()
+    assert read_tail(tmp_path, "none").lines == ()
     assert gather(tmp_path / "none", [], 0).deaths == ()
 
 
 def test_a_growing_log_is_read_only_when_it_has_grown(tmp_path: Path) -> None:
     path = tmp_path / "agent.log"
-    log = GrowingLog(path, "agent.log")
+    log = GrowingLog(tmp_path, "agent.log")
     assert log.more() is None
     path.write_text("one\n")
     found = log.more()

@@ -161,7 +161,7 @@ def test_a_field_is_of_its_type_or_no_event_is_read(kind: type[Event]) -> None:
             assert type(kept) in types or (optional and isinstance(kept, int | str | None)) or types == {float}
             assert not isinstance(kept, int) or -(2**63) <= kept < 2**63
         left_out = {key: value for key, value in encoded(event).items() if key != name}
-        if name not in ("watched", "dumped", "calls", "process", "well"):
+        if name not in ("watched", "dumped", "calls", "process", "well", "links"):
             with pytest.raises(ValueError):
                 journal.decode(json.dumps(left_out))
 
@@ -255,6 +255,15 @@ def test_a_link_in_place_of_a_folder(run: Path, part: str) -> None:
     for rank in (0, 1):
         (run.parent / "outside" / f"rank_{rank}").symlink_to(run.parent / "outside")
     assert "out of reach" not in told(run, exception=None)
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_link_in_place_of_a_file_is_followed_where_ddp_run_made_it(run: Path, made: bool) -> None:
+    log, secret = run / "attempt_0" / "rank_1" / "stderr.log", run.parent / "outside" / "secret"
+    secret.write_text('Traceback (most recent call last):\n  File "t.py", line 1, in f\nOSError: out of reach\n')
+    log.unlink(missing_ok=True)
+    log.symlink_to(secret)
+    assert ("out of reach" in told(run, exception=None, links=[str(secret)] if made else [])) is made
 
 
 def test_folders_of_any_name(run: Path) -> None:

@@ -51,7 +51,7 @@ def test_judging_that_takes_too_long_leaves_rank_and_code(tmp_path: Path) -> Non
 
 def test_judging_that_breaks_leaves_rank_and_code(tmp_path: Path) -> None:
     """No file can have this name: opening it raises ValueError."""
-    verdict = judging.judged(tmp_path, events(folder="attempt_0/\0"), 0)
+    verdict = judging.judged(tmp_path, events(folder="\0"), 0)
     assert verdict.first_failure is not None
     assert (verdict.outcome, verdict.first_failure.rank, verdict.exit_code) == ("failed", 1, 7)
     assert "ValueError" in verdict.notes[-1]

@@ -14,6 +14,7 @@ from ddp_run.record.events import (
     AgentStarted,
     AllRanksEnded,
     Event,
+    HangTimedOut,
     LocalRank,
     MonotonicNs,
     PeerFailed,
@@ -36,6 +37,7 @@ from ddp_run.supervise.actions import (
     SuspendSelf,
     TellFailed,
     TellRanksEnded,
+    TellUnfinished,
 )
 from ddp_run.supervise.machine import AttemptMachine
 
@@ -91,7 +93,7 @@ KILL_ALL: list[tuple[Target, int]] = [(Target.JOB, signal.SIGKILL)]
 
 def test_a_failure_starts_the_grace_and_nothing_is_signalled_before_it_ends() -> None:
     run = running()
-    assert feed(run, exited(1, 3)) == [SetTimer(timer("grace"), GRACE)]
+    assert feed(run, exited(1, 3)) == [SetTimer(timer("unfinished"), 2.0), SetTimer(timer("grace"), GRACE)]
     assert signals(feed(run, fired("grace"))) == KILL_ALL
 
 
@@ -180,7 +182,7 @@ def test_a_rank_stuck_in_its_own_teardown_is_ended_after_the_grace() -> None:
 def test_a_rank_stuck_in_its_own_teardown_is_told_of_before() -> None:
     run = running()
     assert SetTimer(timer("unfinished 1 0"), 2.0) in feed(run, failed(1))
-    assert feed(run, fired("unfinished 1 0")) == [TellFailed(failed(1), GRACE - 2.0)]
+    assert feed(run, fired("unfinished 1 0")) == [TellUnfinished(failed(1), (Rank(1),), GRACE - 2.0)]
     feed(run, exited(1, 1))
     assert feed(run, fired("unfinished 1 0")) == []
 
@@ -189,9 +191,43 @@ def test_a_rank_that_failed_and_exited_with_0_is_told_of_and_ends_nobody() -> No
     """So it is under torchrun; nobody knows yet whether the others need it."""
     run = running()
     feed(run, failed(1))
-    assert feed(run, exited(1, 0)) == [TellFailed(failed(1), None)]
+    assert feed(run, exited(1, 0)) == [TellFailed(failed(1))]
     assert signals(feed(run, fired("grace"), fired("teardown 1 0"))) == []
     assert signals(feed(run, exited(0, 0))) == END_AGENT
+
+
+@pytest.mark.parametrize(
+    ("event", "why", "ranks"),
+    [
+        (received(signal.SIGINT), "stopping", (Rank(0), Rank(1))),
+        (exited(1, 3), "rank 1 ended with exit code 3", (Rank(0),)),
+        (HangTimedOut(AT, 60), "no progress for 60 s (--hang-timeout)", (Rank(0), Rank(1))),
+        (PeerFailed(AT, 1, "n1", "rank 9 failed"), "node 1: rank 9 failed", (Rank(0), Rank(1))),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_who_was_to_end_and_has_not_is_told_after_2_s_and_then_every_10(
+    event: Event, why: str, ranks: tuple[Rank, ...]
+) -> None:
+    run = running()
+    run.grace_s = 25.0
+    assert SetTimer(timer("unfinished"), 2.0) in feed(run, event)
+    grace, stop = run.grace_s, run.stop_signal
+    again = [SetTimer(timer("unfinished"), 10.0)]
+    assert feed(run, fired("unfinished")) == [TellUnfinished(why, ranks, grace - 2, stop), *again[: int(grace > 12)]]
+    if grace > 12:
+        feed(run, exited(1, -15))
+        assert feed(run, fired("unfinished")) == [TellUnfinished(why, (Rank(0),), 13.0, stop), *again]
+    feed(run, exited(0, -15), exited(1, -15))
+    assert feed(run, fired("unfinished")) == []
+
+
+def test_nobody_is_told_of_who_is_killed_already_or_soon() -> None:
+    run = running()
+    run.grace_s = 2.0
+    assert not any(isinstance(each, SetTimer) and each.timer == timer("unfinished") for each in feed(run, exited(1, 3)))
+    feed(run, received(signal.SIGINT))
+    assert feed(run, fired("unfinished")) == []
 
 
 def test_a_rank_that_ended_in_time_is_not_signalled_again() -> None:
@@ -224,7 +260,10 @@ def test_a_rank_that_says_hello_when_the_grace_is_over_has_no_other() -> None:
 
 def test_while_the_agent_may_restart_only_survivors_are_bounded() -> None:
     run = running(restarts=1)
-    assert feed(run, exited(1, 1)) == [SetTimer(timer("survivors 0"), GRACE)]
+    assert feed(run, exited(1, 1)) == [SetTimer(timer("unfinished 0"), 2.0), SetTimer(timer("survivors 0"), GRACE)]
+    [told] = feed(run, fired("unfinished 0"))
+    assert isinstance(told, TellUnfinished)
+    assert (told.why, told.ranks) == ("rank 1 ended with exit code 1", (Rank(0),))
     [order] = feed(run, fired("survivors 0"))
     assert isinstance(order, SendSignal)
     assert order.ranks == (Rank(0),)
@@ -236,7 +275,7 @@ def test_while_the_agent_may_restart_only_survivors_are_bounded() -> None:
 def test_agents_of_several_nodes_may_restart_ranks_at_any_time() -> None:
     run = running(needed=AgentNeeded.TO_ITS_END)
     run.restarts = None
-    assert feed(run, exited(0, -15)) == [SetTimer(timer("survivors 0"), GRACE)]
+    assert SetTimer(timer("survivors 0"), GRACE) in feed(run, exited(0, -15))
     feed(run, exited(1, -15), started(0, restart=1), started(1, restart=1))
     assert signals(feed(run, fired("survivors 0"), fired("grace"))) == []
 
@@ -379,7 +418,7 @@ def test_after_another_nodes_failure_an_agent_without_the_store_ends_with_its_ra
 
 def test_the_agent_with_the_store_stays_until_the_ranks_of_all_nodes_have_ended() -> None:
     run = running(needed=AgentNeeded.FOR_ALL_RANKS)
-    assert feed(run, peer_failed(), exited(0, 0), exited(1, 0))[2:] == []
+    assert feed(run, peer_failed(), exited(0, 0), exited(1, 0))[3:] == []
     assert signals(feed(run, AllRanksEnded(AT, well=False))) == END_AGENT
     silent = running(needed=AgentNeeded.FOR_ALL_RANKS)
     feed(silent, peer_failed(), exited(0, 0), exited(1, 0))

@@ -80,15 +80,16 @@ class RankFolders(LogsSpecs):
             relative = f"{parent}/rank_{env['RANK']}"
             folder = self._run_folder / relative
             _make_folder(folder)
-            self._place(files, local_rank, folder)
+            links = self._place(files, local_rank, folder)
             env.setdefault("TORCHELASTIC_ERROR_FILE", files.error_files[local_rank])
-            env[BOOT_VARIABLE] = json.dumps(self._boot(local_rank, restart, folder, relative))
+            env[BOOT_VARIABLE] = json.dumps({**self._boot(local_rank, restart, folder, relative), "links": links})
         if self._users is None and _copies_asked_for():
             self._tee_for_copies(files, len(envs))
         return files
 
-    def _place(self, files: LogsDest, local_rank: int, folder: Path) -> None:
-        """Give one rank its files, or links to those that the user's own class chose."""
+    def _place(self, files: LogsDest, local_rank: int, folder: Path) -> list[str]:
+        """Give one rank its files, or links to those that the user's own class chose: where these lead."""
+        links = []
         for chosen, name in (
             (files.stdouts, "stdout.log"),
             (files.stderrs, "stderr.log"),
@@ -98,7 +99,9 @@ class RankFolders(LogsSpecs):
             if users == _CONSOLE:
                 chosen[local_rank] = str(folder / name)
             else:
-                (folder / name).symlink_to(Path(users).absolute())
+                links.append(str(Path(users).absolute()))
+                (folder / name).symlink_to(links[-1])
+        return links
 
     def _boot(self, local_rank: int, restart: int, folder: Path, relative: str) -> dict[str, Any]:
         nccl_file = str(folder / "nccl.log").replace("%", "%%")  # NCCL replaces %h and %p in this name

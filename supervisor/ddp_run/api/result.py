@@ -9,6 +9,7 @@ from typing import final
 
 from ddp_run.judge.verdict import Outcome, Verdict
 from ddp_run.record import file_names
+from ddp_run.record.run_files import open_run_file
 from ddp_run.values import typed_fields
 
 
@@ -65,7 +66,8 @@ class LaunchFailed(Exception):
 def read_result(exit_code: int, folder: Path) -> Result:
     """The result of a run that is over, from its folder."""
     try:
-        document = json.loads((folder / file_names.VERDICT).read_text(encoding="utf-8"))
+        with open_run_file(folder, file_names.VERDICT) as file:
+            document = json.load(file)
         # `retry` there is what was decided, and not a rule's policy.
         verdict = typed_fields.read(Verdict, {**document, "retry": None})
         attempts = document.get("attempts")

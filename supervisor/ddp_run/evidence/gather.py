@@ -6,11 +6,10 @@ So `ddp-run explain FOLDER` on a journal and the live run after a death see the 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import cast, get_args
@@ -43,7 +42,7 @@ from ddp_run.record.events import (
     StallEnded,
     StallSeen,
 )
-from ddp_run.values.private_files import open_file
+from ddp_run.record.run_files import open_run_file
 from ddp_run.values.stop_signals import STOP_SIGNALS
 
 _AGENT_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d{1,2})\b")
@@ -72,22 +71,24 @@ def gather(
         restart = last_restart(part.events)
     else:
         part = replace(part, events=before_restart(part.events, restart + 1))
-    agent = _agent(folder, part, attempt)
+    links = frozenset(link for e in part.events if isinstance(e, RankStarted) for link in e.links)
+    files = _Files(folder, links)
+    agent = _agent(files, part, attempt)
     if not to_its_end:
         agent = replace(agent, summary=(), exception=None)
-    folder = folder if rank_files else NO_FILES
+    files = files if rank_files else _Files(NO_FILES, frozenset())
     started = {e.rank: e for e in part.events if isinstance(e, RankStarted) and e.restart == restart}
     ends = RankEnds.of(part, agent, restart)
     died = [start for start in started.values() if ends.died(start)]
     untold = _without_hello(part, agent, started)
     share = _share(len(died) + len(untold))
-    deaths = [_death(folder, part, start, ends, share) for start in died]
+    deaths = [_death(files, part, start, ends, share) for start in died]
     deaths += [
-        _with_logs(folder, _rank_folder(folder, attempt, each.rank), each, share)
+        _with_logs(files, _rank_folder(folder, attempt, each.rank), each, share)
         for each in untold
         if each.rank is not None
     ]
-    clean_exits = [_leaver(folder, part, start, ends) for start in started.values() if ends.left(start)]
+    clean_exits = [_leaver(files, part, start, ends) for start in started.values() if ends.left(start)]
     stop = next((e for e in part.events if isinstance(e, SignalReceived) and e.signum in STOP_SIGNALS), None)
     not_ended = tuple(e for e in part.events if isinstance(e, NotEnded))
     alive = [start for start in started.values() if any(start.pid == e.pid for e in not_ended)]
@@ -120,7 +121,7 @@ def gather(
         host=part.run.host if part.run else None,
         stall=_stall(part),
         not_ended=not_ended,
-        survivors=tuple(_death(folder, part, start, ends, share) for start in alive if not ends.died(start)),
+        survivors=tuple(_death(files, part, start, ends, share) for start in alive if not ends.died(start)),
         hung_s=hung.after_s if hung is not None else None,
         hung_at=hung.at if hung is not None else None,
         unlike=next((e for e in part.events if isinstance(e, NodesCompared)), None),
@@ -154,33 +155,24 @@ def _script(argv: Sequence[str]) -> str | None:
     return None
 
 
-def _read(folder: Path, source: str, limit: int = TAIL_BYTES) -> LogText:
-    """The last `limit` bytes of one of the run's logs; empty where it cannot be read."""
-    try:
-        return read_tail(_within(folder, source), source, limit)
-    except OSError:
-        return LogText(source)
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Those of one run. `links`: where they may lead."""
 
+    folder: Path
+    links: frozenset[str]
 
-def _within(folder: Path, source: str) -> Path:
-    """The path of a file of the run, whose folder may come from anybody. Raises OSError where a link leads elsewhere.
-
-    Only files may be links: to where the user's own `--logs-specs` put them.
-    """
-    path = folder / source
-    if not Path(os.path.realpath(path.parent)).is_relative_to(
-        os.path.realpath(folder)
-    ):  # no error for links in a circle
-        raise OSError(f"{source} is not within {folder}")
-    return path
+    def tail(self, source: str, limit: int = TAIL_BYTES) -> LogText:
+        """The last `limit` bytes of one of its logs; empty where it cannot be read."""
+        return read_tail(self.folder, source, limit, self.links)
 
 
 # -------------------------------------------------------------------------------------------- the agent
 
 
-def _agent(folder: Path, part: AttemptEvents, attempt: int) -> AgentEnd:
+def _agent(files: _Files, part: AttemptEvents, attempt: int) -> AgentEnd:
     source = f"{file_names.attempt_folder(attempt)}/{file_names.AGENT_LOG}"
-    log = _read(folder, source)
+    log = files.tail(source)
     text = "\n".join(log.lines)
     summary = childfailed.parse(text)
     if not summary and (part.run is None or part.run.nodes == 1):
@@ -208,7 +200,7 @@ def _agent_stop_signal(log: LogText) -> int | None:
 # -------------------------------------------------------------------------------------------- the ranks
 
 
-def _death(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnds, share: int) -> Death:
+def _death(files: _Files, part: AttemptEvents, start: RankStarted, ends: RankEnds, share: int) -> Death:
     failed, exited = ends.failed.get(start.rank), ends.exited.get(start.rank)
     death = Death(
         rank=start.rank,
@@ -229,7 +221,7 @@ def _death(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnds
         step=_step(part, start),
         call=_call(part, start),
     )
-    return _with_logs(folder, start.folder, death, share)
+    return _with_logs(files, start.folder, death, share)
 
 
 def _phase(part: AttemptEvents, start: RankStarted) -> Phase | None:
@@ -273,7 +265,7 @@ def _last_sample(part: AttemptEvents, start: RankStarted) -> ProgressSampled | N
     return sampled[-1] if sampled else None
 
 
-def _leaver(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnds) -> CleanExit:
+def _leaver(files: _Files, part: AttemptEvents, start: RankStarted, ends: RankEnds) -> CleanExit:
     source = f"{start.folder}/stderr.log"
     return CleanExit(
         rank=start.rank,
@@ -282,7 +274,7 @@ def _leaver(folder: Path, part: AttemptEvents, start: RankStarted, ends: RankEnd
         at=ends.left_at(start),
         host=part.run.host if part.run else None,
         node_rank=part.run.node_rank if part.run else None,
-        stderr=_read(folder, source, _LEAST_BYTES),
+        stderr=files.tail(source, _LEAST_BYTES),
         phase=_phase(_until(part, ends.left_at(start)), start),
         step=_step(part, start),
     )
@@ -313,12 +305,12 @@ def _rank_folder(folder: Path, attempt: int, rank: Rank) -> str:
     return str(restarts[-1].relative_to(folder)) if restarts else file_names.rank_folder(attempt, rank)
 
 
-def _with_logs(folder: Path, rank_folder: str, death: Death, share: int) -> Death:
+def _with_logs(files: _Files, rank_folder: str, death: Death, share: int) -> Death:
     def read(name: str) -> LogText:
-        return _read(folder, f"{rank_folder}/{name}", share)
+        return files.tail(f"{rank_folder}/{name}", share)
 
     stderr, stdout = read(file_names.STDERR), read(file_names.STDOUT)
-    exception = death.exception or _error_file(folder, f"{rank_folder}/{file_names.ERROR}")
+    exception = death.exception or _error_file(files, f"{rank_folder}/{file_names.ERROR}")
     exception = traceback_text.at_its_origin(exception) if exception is not None else None
     raised_in_child = None
     if exception is not None:
@@ -361,10 +353,10 @@ def _cause_of_exit(code: int | None, exception: ExceptionInfo | None, stderr: Lo
     return traceback_text.before_exit(exception.traceback) or printed_exception(code, stderr) or exception
 
 
-def _error_file(folder: Path, source: str) -> ExceptionInfo | None:
+def _error_file(files: _Files, source: str) -> ExceptionInfo | None:
     """What torch's `@record` wrote: {"message": {"message": …, "extraInfo": {"py_callstack": …}}}."""
     try:
-        with open_file(_within(folder, source)) as file:
+        with open_run_file(files.folder, source, files.links) as file:
             content = json.loads(file.read(_LONGEST_ERROR_FILE))
         callstack = content["message"]["extraInfo"]["py_callstack"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO, final
 
 from ddp_run.evidence.model import LogText
-from ddp_run.values.private_files import open_file
+from ddp_run.record.run_files import open_run_file
 
 TAIL_BYTES = 4 << 20
 """Ranks die near the end of what they wrote."""
@@ -17,13 +18,13 @@ LINE_CHARS = 8 << 10
 _CHUNK = 1 << 20
 
 
-def read_tail(path: Path, source: str, limit: int = TAIL_BYTES) -> LogText:
-    """The last `limit` bytes as lines, the first of them whole; empty where the file cannot be read.
+def read_tail(folder: Path, source: str, limit: int = TAIL_BYTES, links: Collection[str] = ()) -> LogText:
+    """The last `limit` bytes of a run's file as lines, the first of them whole; empty where it cannot be read.
 
     Of a line that a progress bar wrote over with carriage returns, the last state is kept.
     """
     try:
-        with open_file(path) as log:
+        with open_run_file(folder, source, links) as log:
             size = log.seek(0, 2)
             start, number = _start(log, size, limit)
             log.seek(start)
@@ -40,20 +41,20 @@ def read_tail(path: Path, source: str, limit: int = TAIL_BYTES) -> LogText:
 class GrowingLog:
     """The end of a log that is looked at again and again: read only when it has grown."""
 
-    def __init__(self, path: Path, source: str) -> None:
-        self._path, self._source = path, source
+    def __init__(self, folder: Path, source: str) -> None:
+        self._folder, self._source = folder, source
         self._size = 0
 
     def more(self) -> LogText | None:
         """As `read_tail`; null where nothing has come since, or the file cannot be read."""
         try:
-            size = self._path.stat().st_size
+            size = (self._folder / self._source).stat().st_size
         except OSError:
             return None
         if size == self._size:
             return None
         self._size = size
-        return read_tail(self._path, self._source)
+        return read_tail(self._folder, self._source)
 
 
 def _start(log: BinaryIO, size: int, limit: int) -> tuple[int, int | None]:

@@ -23,6 +23,7 @@ from ddp_run.observe.stack_text import Frame, Stack, dumps, is_whole
 from ddp_run.observe.stall_watch import RankLook
 from ddp_run.record import file_names
 from ddp_run.record.events import Rank
+from ddp_run.record.run_files import open_run_file
 
 SIZE = 4096
 VERSION = 1
@@ -37,6 +38,9 @@ _AT = {name: index for index, name in enumerate(WORDS)}
 _MOST_STACKS = 1 << 20
 _MOST_KEPT = 4 << 20
 """Bytes of the stacks of many looks; then the file begins anew."""
+_TO_EMPTY = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MOST_RECORDED = 64 << 20
+"""Bytes of a flight recorder: NCCL's holds 2,000 entries by default, of about 1 KiB."""
 SILENT_S = 5.0
 """The sampling thread runs four times a second."""
 
@@ -95,14 +99,14 @@ class Board:
 
     def ask_for_stacks(self) -> None:
         """Have the rank write its stacks, as soon as its sampling thread runs."""
-        file = self._folder / file_names.LIVE_STACKS
+        self._stacks_from = 0
         try:
-            self._stacks_from = file.stat().st_size
-            if self._stacks_from > _MOST_KEPT:  # all who write there append
-                os.truncate(file, 0)
-                self._stacks_from = 0
+            with open(os.open(self._folder / file_names.LIVE_STACKS, _TO_EMPTY), "ab") as file:
+                if file.tell() > _MOST_KEPT:  # all who write there append
+                    file.truncate(0)
+                self._stacks_from = os.fstat(file.fileno()).st_size
         except OSError:
-            self._stacks_from = 0
+            pass
         self._asked = _Asked(self._word("HEARTBEAT"), threads(self.pid))
         self._words[_AT["STACKS_ASKED"]] += 1
 
@@ -133,7 +137,7 @@ class Board:
     def stack(self) -> Stack | None:
         """The main thread's stack as written since it was asked for; null where it is not there, whole, yet."""
         try:
-            with (self._folder / file_names.LIVE_STACKS).open("rb") as file:
+            with open_run_file(self._folder, file_names.LIVE_STACKS) as file:
                 file.seek(self._stacks_from)
                 text = file.read(_MOST_STACKS).decode("utf-8", "replace")
         except OSError:
@@ -179,7 +183,8 @@ class Board:
         if self._word("ANSWERED") < max(1, self._word("ASKED")):
             return {}
         try:
-            return dict(json.loads((self._folder / file_names.FLIGHT).read_bytes()))
+            with open_run_file(self._folder, file_names.FLIGHT) as file:
+                return dict(json.loads(file.read(_MOST_RECORDED)))
         except (OSError, ValueError, TypeError):
             return {}
 

@@ -21,6 +21,7 @@ from ddp_run.observe.ras_text import Missing, is_of, missing, read
 from ddp_run.record import file_names
 from ddp_run.record.events import MonotonicNs, Noted, RankStarted
 from ddp_run.values.addresses import is_local
+from ddp_run.values.private_files import open_private
 
 PORT = 28028
 WAIT_S = 6.0
@@ -211,8 +212,7 @@ class NcclRas:
     def _keep(self, text: str) -> str | None:
         """Why it is not kept, where it is not."""
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            descriptor = os.open(self._folder / file_names.RAS, flags, 0o600)
+            descriptor = open_private(self._folder / file_names.RAS, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK)
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:

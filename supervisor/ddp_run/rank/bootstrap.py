@@ -40,6 +40,7 @@ class Boot:
         self.socket: "str" = wanted.get("socket") or ""
         self.folder: "str" = wanted.get("folder") or ""
         self.relative: "str" = wanted.get("relative") or ""
+        self.links: "list[str]" = wanted.get("links") or []
         self.nccl_debug_file: "str | None" = wanted.get("nccl_debug_file")
         self.restore: "dict[str, str | None]" = wanted.get("restore") or {}
         self.agent: "int | None" = wanted.get("agent")
@@ -65,6 +66,7 @@ class Boot:
             world_size=self.world_size,
             local_world_size=self.local_world_size,
             watched=1 if self.watch is not None else 0,
+            links=self.links,
         )
 
     def say_exit(self, at: int, code: int) -> None:
@@ -169,12 +171,15 @@ def _parse(text: str) -> "dict[str, Any]":
 
 
 def _encode(message: "dict[str, Any]") -> bytes:
-    """JSON of a flat message with ints, strings and nulls."""
+    """JSON of a flat message with ints, strings, lists of strings, and nulls."""
     from _json import encode_basestring_ascii as quote
 
     parts = []
     for name, value in message.items():
-        text = "null" if value is None else quote(value) if isinstance(value, str) else str(value)
+        if isinstance(value, list):
+            text = "[" + ",".join(map(quote, value)) + "]"
+        else:
+            text = "null" if value is None else quote(value) if isinstance(value, str) else str(value)
         parts.append(quote(name) + ":" + text)
     return ("{" + ",".join(parts) + "}").encode()
 

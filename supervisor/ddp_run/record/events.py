@@ -121,6 +121,8 @@ class RankStarted:
     """Its folder, relative to the run's folder."""
     watched: bool = False
     """It says which phase it is in."""
+    links: tuple[str, ...] = ()
+    """Paths of files that the user's own --logs-specs chose for it: files in its folder are links to them."""
 
 
 @frozen
@@ -207,7 +209,7 @@ class TimerKind(StrEnum):
     GIVE_UP = "give-up"
     """What SIGKILL has not ended by then is not waited for."""
     UNFINISHED = "unfinished"
-    """People are told of a rank whose program has failed and whose process is still there."""
+    """People are told who was to end and has not: one rank, those of a start that the agent starts again, or all."""
     TEARDOWN = "teardown"
     """Such a rank has ended by then."""
     SURVIVORS = "survivors"

@@ -5,6 +5,8 @@ Ranks and the agent run elsewhere and write some of them under the same names: `
 
 from __future__ import annotations
 
+from ddp_run.values.lines import Stream
+
 PLAN = "plan.json"
 EVENTS = "events.jsonl"
 VERDICT = "verdict.json"
@@ -23,6 +25,7 @@ RAS = "ras.txt"
 
 STDOUT = "stdout.log"
 STDERR = "stderr.log"
+OF_A_STREAM: dict[Stream, str] = {"stdout": STDOUT, "stderr": STDERR}
 ERROR = "error.json"
 STACKS = "stacks.txt"
 LIVE_STACKS = "live_stacks.txt"

@@ -14,10 +14,13 @@ from pathlib import Path
 
 from ddp_run.record.events import Event, MonotonicNs, RunStarted
 from ddp_run.record.kept_events import KeptEvents
-from ddp_run.values.private_files import open_file, open_private
+from ddp_run.record.run_files import open_run_file
+from ddp_run.values.private_files import open_private
 from ddp_run.values.redaction import redact_value
 
 _LONGEST_LINE = 16 << 20
+_KIND_WITHIN = 40
+"""Characters at the beginning of a line that have the kind of its event, as `encode` writes it."""
 
 
 def now() -> MonotonicNs:
@@ -117,18 +120,22 @@ def load(path: Path) -> Recorded:
     return Recorded(tuple(found), tuple(damaged))
 
 
-def read(path: Path) -> Iterator[Event]:
-    """The events of a journal, in order, read as they are asked for. Raises as `load`."""
-    return (event for _number, event in _lines(path) if event is not None)
+def read(path: Path, kind: type[Event] | None = None) -> Iterator[Event]:
+    """The events of a journal, or those of one kind, in order, read as they are asked for. Raises as `load`."""
+    word = b"" if kind is None else f'"{kind.__name__}"'.encode()
+    return (event for _number, event in _lines(path, word) if event is not None)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, Event | None]]:
-    """The number of each line, from 1, with its event; null where it is damaged. Unknown kinds are passed over."""
-    with open_file(path) as file:
+def _lines(path: Path, word: bytes = b"") -> Iterator[tuple[int, Event | None]]:
+    """The number of each line, from 1, with its event; null where it is damaged. Unknown kinds are passed over, and
+    lines that do not begin with that word."""
+    with open_run_file(path.parent, path.name) as file:
         for number in itertools.count(1):
             line = file.readline(_LONGEST_LINE)
             if not line:
                 return
+            if word not in line[:_KIND_WITHIN]:
+                continue
             try:
                 event = decode(line.decode("utf-8", "replace"))
             except ValueError:

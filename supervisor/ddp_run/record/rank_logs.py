@@ -8,11 +8,13 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, final
 
-from ddp_run.record import file_names
+from ddp_run.record import file_names, journal
+from ddp_run.record.events import RankStarted
+from ddp_run.record.run_files import open_run_file
 from ddp_run.values.lines import Stream
 
-STREAMS: dict[Stream, str] = {"stdout": file_names.STDOUT, "stderr": file_names.STDERR}
 AGENT = -1
 """In place of a rank: the agent."""
 _ATTEMPT = re.compile(r"attempt_(\d{1,9})")
@@ -29,6 +31,12 @@ class RankLog:
     attempt: int
     restart: int
     path: Path
+    links: frozenset[str] = frozenset()
+    """Where it leads, where it is a link that ddp-run made."""
+
+    def open(self) -> BinaryIO:
+        """To read it. Raises OSError."""
+        return open_run_file(self.path.parent, self.path.name, self.links)
 
 
 def attempts(run: Path) -> list[int]:
@@ -37,17 +45,18 @@ def attempts(run: Path) -> list[int]:
 
 
 def rank_logs(run: Path, attempt: int) -> list[RankLog]:
-    """By restart and rank, stdout before stderr. Links to files count, since a user's own --logs-specs makes such;
-    folders that lead elsewhere and what is no file do not."""
+    """By restart and rank, stdout before stderr. Links count that ddp-run made, for a user's own --logs-specs;
+    others, folders that lead elsewhere and what is no file do not."""
     folder = run / file_names.attempt_folder(attempt)
     if folder.is_symlink():
         return []
+    links = _Links(run)
     return [
-        RankLog(rank, stream, attempt, restart, rank_folder / name)
+        RankLog(rank, stream, attempt, restart, rank_folder / name, links.of(rank_folder / name))
         for restart, parent in ((0, folder), *_numbered(folder, _RESTART))
         for rank, rank_folder in _numbered(parent, _RANK)
-        for stream, name in STREAMS.items()
-        if _is_file(rank_folder / name)
+        for stream, name in file_names.OF_A_STREAM.items()
+        if _is_file(rank_folder / name) or links.of(rank_folder / name)
     ]
 
 
@@ -77,6 +86,33 @@ def _folders(folder: Path, name: re.Pattern[str]) -> Iterator[tuple[int, Path]]:
 
 def _is_file(path: Path) -> bool:
     try:
-        return stat.S_ISREG(path.stat().st_mode)
+        return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
         return False
+
+
+@final
+class _Links:
+    """Those of a run that ddp-run made: its journal, which is read if there are any links, says where they lead."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._made: frozenset[str] | None = None
+
+    def of(self, path: Path) -> frozenset[str]:
+        """Where this one leads; nothing where it is none of them."""
+        try:
+            target = str(path.readlink())
+        except OSError:
+            return frozenset()
+        if self._made is None:
+            self._made = frozenset(_made(self._run / file_names.EVENTS))
+        return self._made & {target}
+
+
+def _made(events: Path) -> Iterator[str]:
+    try:
+        for event in journal.read(events, RankStarted):
+            yield from event.links if isinstance(event, RankStarted) else ()
+    except OSError:
+        return

@@ -15,8 +15,8 @@ from typing import BinaryIO, TypeVar
 
 from ddp_run.record import file_names, journal, own_process
 from ddp_run.record.events import Event, RankStarted, RunEnded, RunStarted
+from ddp_run.record.run_files import open_run_file
 from ddp_run.values import typed_fields
-from ddp_run.values.private_files import open_file
 
 NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 """Of a run's folder, as `RunFolder` gives it."""
@@ -124,7 +124,7 @@ def closed_runs(log_dir: Path) -> int:
 def recorded_run(folder: Path) -> RecordedRun | None:
     """The run whose folder this is; null where it is none."""
     try:
-        with open_file(folder / file_names.EVENTS) as file:
+        with open_run_file(folder, file_names.EVENTS) as file:
             written_ns = os.fstat(file.fileno()).st_mtime_ns
             head = _events(file.read(_HEAD_BYTES))
             last = _last_event(file)
@@ -133,8 +133,8 @@ def recorded_run(folder: Path) -> RecordedRun | None:
     started = head[0] if head and isinstance(head[0], RunStarted) else None
     if started is None and not NAME.fullmatch(folder.name):
         return None
-    answer = _read(_Answer, folder / file_names.VERDICT)
-    plan = _read(_Plan, folder / file_names.PLAN)
+    answer = _read(_Answer, folder, file_names.VERDICT)
+    plan = _read(_Plan, folder, file_names.PLAN)
     end = last if isinstance(last, RunEnded) else None
     return RecordedRun(
         folder=folder,
@@ -204,10 +204,10 @@ def _attempts(folder: Path) -> int | None:
         return None
 
 
-def _read(kind: type[_T], path: Path) -> _T | None:
+def _read(kind: type[_T], folder: Path, name: str) -> _T | None:
     """An object of JSON, of which more than 1 MiB is not read; null where there is none, or none of this type."""
     try:
-        with open_file(path) as file:
+        with open_run_file(folder, name) as file:
             return typed_fields.read(kind, json.loads(file.read(_FILE_BYTES)))
     except (OSError, ValueError, RecursionError):
         return None

@@ -38,11 +38,23 @@ class TellRanksEnded:
 
 @frozen
 class TellFailed:
-    """Say that this rank's program has failed, where nothing else will: its process goes on, and is killed `kill_in_s`
-    seconds from now; or (null) it has exited with 0, and nobody is ended for that."""
+    """Say that this rank's program failed, though its process exited with 0, and nobody is ended for that."""
 
     failed: RankFailed
-    kill_in_s: float | None
+
+
+@frozen
+class TellUnfinished:
+    """Say that these ranks were to end and have not; they are killed `kill_in_s` seconds from now.
+
+    `why`: what they were to end for; a rank's program failed, and its own process goes on.
+    """
+
+    why: str | RankFailed
+    ranks: tuple[Rank, ...]
+    kill_in_s: float
+    stop_signal: int | None = None
+    """The signal that told the job to stop: another one kills them."""
 
 
 @frozen
@@ -55,4 +67,6 @@ class FinishAttempt:
     """Nothing is left to wait for: end leftovers, gather, judge."""
 
 
-Action = SendSignal | SetTimer | AwaitReport | TellRanksEnded | TellFailed | SuspendSelf | FinishAttempt
+Action = (
+    SendSignal | SetTimer | AwaitReport | TellRanksEnded | TellFailed | TellUnfinished | SuspendSelf | FinishAttempt
+)

@@ -59,7 +59,7 @@ class Agent:
         from ddp_run.evidence.log_tail import GrowingLog
 
         if self._read is None:
-            self._read = GrowingLog(self._log, file_names.AGENT_LOG)
+            self._read = GrowingLog(self._log.parent, file_names.AGENT_LOG)
         log = self._read.more()
         if log is not None:
             self._reported = childfailed.is_complete(log.lines)

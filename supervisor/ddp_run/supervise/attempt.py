@@ -44,6 +44,7 @@ from ddp_run.supervise.actions import (
     SuspendSelf,
     TellFailed,
     TellRanksEnded,
+    TellUnfinished,
 )
 from ddp_run.supervise.agent import Agent
 from ddp_run.supervise.inbox import Heard, Inbox
@@ -219,8 +220,10 @@ class Attempt:
                 self._look_for_report()
             case TellRanksEnded():
                 self._put(RanksEnded(now()))
-            case TellFailed(failed, kill_in_s):
-                self.output.tell_failed(failed, kill_in_s)
+            case TellFailed(failed):
+                self.output.tell_failed(failed)
+            case TellUnfinished(why, ranks, kill_in_s, stop_signal):
+                self.output.tell_unfinished(why, ranks, kill_in_s, stop_signal)
             case SuspendSelf():
                 self._to_suspend = True
             case FinishAttempt():
@@ -280,9 +283,9 @@ class Attempt:
             self._ranks.forget(known)
             self.tailer.retire(event.rank)
         there = self._ranks.add(event)
-        folder = self.run_folder / event.folder
-        self.tailer.add(event.rank, event.local_rank, "stdout", folder / file_names.STDOUT)
-        self.tailer.add(event.rank, event.local_rank, "stderr", folder / file_names.STDERR)
+        for stream, name in file_names.OF_A_STREAM.items():
+            path = self.run_folder / event.folder / name
+            self.tailer.add(event.rank, event.local_rank, stream, path, links=event.links)
         self._put(event)
         self._surroundings.ranks_start()
         self._watch.rank_starts(event)

@@ -218,6 +218,13 @@ class _Fields:
             raise ValueError(name)
         return value
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Null is none."""
+        values = self._given.get(name) or ()
+        if not isinstance(values, list | tuple) or not all(isinstance(each, str) for each in values):
+            raise ValueError(name)
+        return tuple(values)
+
     def optional(self, name: str) -> Any:
         return self._given.get(name)
 
@@ -275,6 +282,7 @@ def _started(fields: _Fields, restart: int, rank: Rank, sender: int) -> RankStar
         local_world_size=fields.number("local_world_size"),
         folder=fields.text("folder"),
         watched=bool(fields.optional("watched")),
+        links=fields.texts("links"),
     )
 
 

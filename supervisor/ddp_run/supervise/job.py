@@ -6,10 +6,9 @@ or more, time enough for the rest of ddp-run.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -35,6 +34,7 @@ from ddp_run.record.events import (
     Noted,
     PeerFailed,
     RunEnded,
+    SignalReceived,
 )
 from ddp_run.record.journal import Journal, now
 from ddp_run.record.run_folder import RunFolder
@@ -47,11 +47,12 @@ from ddp_run.supervise.interlude import Interlude
 from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.machine import HANDLED_SIGNALS, AttemptMachine
 from ddp_run.supervise.retries import Outcome, Retries
-from ddp_run.tell.output import Output
+from ddp_run.tell.output import AT_THE_END_S, BETWEEN_ATTEMPTS_S, LEAST_S, Output, Patience, last_words
 from ddp_run.tell.tail import Tailer
 from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.process_table import living
 from ddp_run.values.redaction import redact_words
+from ddp_run.values.stop_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,12 +104,13 @@ def supervise(
             return job.run()
         except Exception:
             children.kill_everything_below(brought_along)
-            sys.stderr.write("ddp-run: internal error; the job was killed; its files: " + str(folder.path) + "\n")
-            import traceback
+            with suppress(Exception):
+                import traceback
 
-            from ddp_run.values.redaction import redact
+                from ddp_run.values.redaction import redact
 
-            sys.stderr.write(redact(traceback.format_exc()))
+                said = f"ddp-run: internal error; the job was killed; its files: {folder.path}\n"
+                last_words(said + redact(traceback.format_exc()))
             return _INTERNAL_ERROR if job.known_status is None else job.known_status
 
 
@@ -193,9 +195,10 @@ class _Job:
             self._not_ended = living({**self._not_ended, **attempt.not_ended})
             outcome = self._last = self._conclude(attempt)
             self._shown_until = attempt
+            self._show_failed(outcome.verdict)
             if not outcome.decision.free:
                 return outcome
-            self._catch_up()
+            self._catch_up(self._patience(BETWEEN_ATTEMPTS_S))
             if outcome.decision.backend is not None or not self.plan.may_change_port:
                 self._teller().repeated(outcome.verdict, outcome.decision)
 
@@ -271,23 +274,26 @@ class _Job:
 
     # ------------------------------------------------------------ between attempts
 
-    def _catch_up(self) -> None:
-        """Let the console show what is left of the last attempt's output; a signal to stop ends the wait for it."""
+    def _show_failed(self, verdict: Verdict) -> None:
+        try:
+            self.output.show_failed(verdict, self.journal.events, self.folder.path)
+        except Exception as error:  # the files hold these lines
+            self.output.say(f"cannot show the last lines of the failed ranks ({type(error).__name__})")
+
+    def _catch_up(self, patience: Patience) -> None:
+        """Let the console show what is left of the last attempt's output, as far as there is time."""
         attempt, self._shown_until = self._shown_until, None
-        if attempt is None:
-            return
-        self.output.drain(attempt.tailer, self.folder.path, give_up=self._interlude.served_stop)
+        if attempt is not None:
+            self.output.show_rest(attempt.tailer, self.folder.path, patience)
+            self._note_files(attempt)
+            self.output.end_attempt(attempt.tailer)
+
+    def _note_files(self, attempt: Attempt) -> None:
         for note in attempt.tailer.take_notes():
             self._emit(Noted(now(), note))
-        attempt.tailer.close()
-        if self._last is not None:
-            try:
-                self.output.show_failed(self._last.verdict, self.journal.events, self.folder.path)
-            except Exception as error:  # the files hold these lines
-                self.output.say(f"cannot show the last lines of the failed ranks ({type(error).__name__})")
 
     def _announce_retry(self, outcome: Outcome, delay_s: float) -> None:
-        self._catch_up()
+        self._catch_up(self._patience(BETWEEN_ATTEMPTS_S))
         if not self._is_ending:
             counted = self._retries.counted
             attempt, most = counted + 1, max(counted, self.plan.options.max_retries) + 1
@@ -384,16 +390,29 @@ class _Job:
         self.known_status = verdict.status
         teller = self._teller()
         document = teller.write(verdict, reason)
-        self._catch_up()
+        patience = self._patience(AT_THE_END_S)
+        if self._shown_until is not None:
+            self.output.show_rest(self._shown_until.tailer, self.folder.path, patience, before_own=True)
+            self._note_files(self._shown_until)
         self._emit(RunEnded(now(), verdict.status))
         if self.journal.broken is not None:
             self.output.say(f"{self.folder.events} is incomplete: {self.journal.broken.strerror}", level="warning")
         teller.show(verdict, reason, document)
-        self._run_hooks(verdict)
+        self._run_hooks(verdict, patience)
+        self._catch_up(patience)
         teller.show_line(verdict)
-        self.output.finish(give_up=self._interlude.served_stop)
+        self.output.finish(patience)
         self._keep_against_host(verdict)
         return verdict.status
+
+    def _patience(self, seconds: float) -> Patience:
+        """With the console's readers; less where the job was told to stop and its grace is nearly over."""
+        received = (event for event in self.journal.events if isinstance(event, SignalReceived))
+        stopped_at = next((event.at for event in received if event.signum in STOP_SIGNALS), None)
+        if stopped_at is not None:
+            left_s = self.plan.options.grace_s - (now() - stopped_at) / 1e9
+            seconds = min(seconds, max(left_s, LEAST_S))
+        return Patience(seconds, self._interlude.served_stop)
 
     def _keep_against_host(self, verdict: Verdict) -> None:
         """Node 0 tells of all hosts: it has the verdict of all nodes."""
@@ -404,7 +423,7 @@ class _Job:
         if self.journal.events and (self._nodes is None or self._nodes.where() is None):
             host_record.keep(verdict, self.folder.run_id, self.environ)
 
-    def _run_hooks(self, verdict: Verdict) -> None:
+    def _run_hooks(self, verdict: Verdict, patience: Patience) -> None:
         """The user's commands, where there are any: what waits for the console goes there first."""
         options = self.plan.options
         if not options.has_hooks:
@@ -412,11 +431,13 @@ class _Job:
         self.keeper.dismiss()  # what they leave in the background is the user's
         from ddp_run.supervise.end_hooks import EndHooks, hook_environ, hooks
 
-        self.output.flush(give_up=self._interlude.served_stop)
+        self.output.flush(patience)
+        began = time.monotonic()
         environ = hook_environ(self.environ, options, verdict, self.folder, self._retries.started)
         warn = partial(self.output.say, level="warning")
         self._hooks = EndHooks(environ, self._interlude.serve, lambda: self._interlude.stops, warn)
         self._hooks.run(hooks(options, verdict.outcome, self.environ))
+        patience.add(time.monotonic() - began)
 
     def _reaped(self, pid: int, code: int) -> None:
         self._helpers.reaped(pid)

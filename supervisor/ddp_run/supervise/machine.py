@@ -40,7 +40,9 @@ from ddp_run.supervise.actions import (
     SuspendSelf,
     TellFailed,
     TellRanksEnded,
+    TellUnfinished,
 )
+from ddp_run.values.exit_status import in_words
 from ddp_run.values.stop_signals import NOTICE_SIGNALS, STOP_SIGNALS
 
 HANDLED_SIGNALS = STOP_SIGNALS | NOTICE_SIGNALS | {Signals.SIGTSTP, Signals.SIGCHLD}
@@ -52,7 +54,9 @@ _GIVE_UP_S = 0.3
 # An agent whose ranks have all ended has nothing to do but to say so; on a loaded host that can take it seconds.
 _AGENT_AFTER_RANKS_S = 5.0
 _UNFINISHED_S = 2.0
-"""How long a rank whose program has failed may take to end before people are told; its peers wait for it meanwhile."""
+"""How long ranks that are to end may take before people are told."""
+_STILL_UNFINISHED_S = 10.0
+"""And told again."""
 _GRACE_OF_HUNG_S = 5.0
 """A rank that hangs mostly cannot hear SIGTERM either."""
 
@@ -113,6 +117,10 @@ class AttemptMachine:
     _ended_by_peer: bool = False
     """Another node had our ranks asked to end."""
     _grace_over: bool = False
+    _why: str = ""
+    """For what ranks are to end."""
+    _left_s: dict[tuple[Rank | None, int | None], float] = field(default_factory=dict)
+    """By rank and start, as in `Timer`: seconds from the next time that people are told to the kill."""
 
     def on(self, event: Event) -> list[Action]:
         """What to do about an event."""
@@ -147,7 +155,7 @@ class AttemptMachine:
 
     @property
     def _anyone_alive(self) -> bool:
-        return any(member.alive for member in self._ranks.values())
+        return bool(self._living())
 
     def _on_rank_failed(self, event: RankFailed) -> list[Action]:
         # A rank can hang in its own teardown (atexit, NCCL's drain): then its agent never sees it die.
@@ -157,9 +165,7 @@ class AttemptMachine:
         if member is None or member.restart != event.restart:
             return []
         member.program_failed = event
-        unfinished = Timer(TimerKind.UNFINISHED, event.rank, event.restart)
-        told = [SetTimer(unfinished, _UNFINISHED_S)] if self.grace_s > _UNFINISHED_S else []
-        return [*told, SetTimer(Timer(TimerKind.TEARDOWN, event.rank, event.restart), self.grace_s)]
+        return self._bound(Timer(TimerKind.TEARDOWN, event.rank, event.restart))
 
     def _on_rank_exited(self, event: RankExited) -> list[Action]:
         member = self._ranks.get(event.rank)
@@ -170,12 +176,13 @@ class AttemptMachine:
         # An unread code alone must not end a job: the agent knows it and will act.
         member.failed = member.program_failed is not None if event.code is None else event.code != 0
         if self._state is _State.RUNNING and event.code == 0 and member.program_failed and self._anyone_alive:
-            return [TellFailed(member.program_failed, None)]
+            return [TellFailed(member.program_failed)]
         if self._state is _State.RUNNING and member.failed:
+            self._why = f"rank {event.rank} ended with {in_words(event.code)}"
             if self.restarts is None or event.restart < self.restarts:
-                return [SetTimer(Timer(TimerKind.SURVIVORS, restart=event.restart), self.grace_s)]
+                return self._bound(Timer(TimerKind.SURVIVORS, restart=event.restart))
             self._state = _State.FAILING
-            return [SetTimer(_GRACE, self.grace_s), *self._when_all_ended()]
+            return [*self._bound(_GRACE), *self._when_all_ended()]
         return self._when_all_ended()
 
     def _on_all_ranks_ended(self) -> list[Action]:
@@ -231,13 +238,13 @@ class AttemptMachine:
         if self._state is not _State.RUNNING:
             why = "second stop signal" if not first else "stop signal while the job was shutting down"
             return self._kill(why)
-        self._state = _State.STOPPING
+        self._state, self._why = _State.STOPPING, "stopping"
         # The agent's handler hands the signal to each rank once; a rank must not get it twice.
         if signum in self.agent_signals:
             orders: list[Action] = [SendSignal(Target.AGENT, signum, "forwarded")]
         else:
             orders = [SendSignal(Target.RANKS, signum, "forwarded")]
-        return [*orders, SetTimer(_GRACE, self.grace_s), *self._when_all_ended()]
+        return [*orders, *self._bound(_GRACE), *self._when_all_ended()]
 
     def _on_hang(self, event: HangTimedOut) -> list[Action]:
         if self._state is not _State.RUNNING:
@@ -255,9 +262,19 @@ class AttemptMachine:
         return self._end_ranks(reason) if self._ranks else self._kill(reason)
 
     def _end_ranks(self, reason: str) -> list[Action]:
-        self._state = _State.STOPPING
+        self._state, self._why = _State.STOPPING, reason
         orders: list[Action] = [SendSignal(Target.RANKS, Signals.SIGTERM, reason)]
-        return [*orders, SetTimer(_GRACE, self.grace_s), *self._when_all_ended()]
+        return [*orders, *self._bound(_GRACE), *self._when_all_ended()]
+
+    def _bound(self, timer: Timer) -> list[Action]:
+        """A deadline for ranks that are to end: after the grace. Before it, people are told of those that have not."""
+        self._left_s[timer.rank, timer.restart] = self.grace_s
+        return [*self._told_after(timer.rank, timer.restart, _UNFINISHED_S), SetTimer(timer, self.grace_s)]
+
+    def _told_after(self, rank: Rank | None, restart: int | None, after_s: float) -> list[Action]:
+        self._left_s[rank, restart] -= after_s
+        told = SetTimer(Timer(TimerKind.UNFINISHED, rank, restart), after_s)
+        return [told] if self._left_s[rank, restart] > 0 else []
 
     @property
     def is_running(self) -> bool:
@@ -302,10 +319,19 @@ class AttemptMachine:
         return member if member is not None and member.alive and member.restart == event.restart else None
 
     def _tell_unfinished(self, event: TimerFired) -> list[Action]:
-        member = self._unfinished(event)
-        if member is None or member.program_failed is None:
+        why: str | RankFailed | None = self._why
+        ranks = self._living(event.restart)
+        if event.rank is not None:
+            member = self._unfinished(event)
+            ranks, why = (event.rank,), None if member is None else member.program_failed
+        if not why or not ranks or self._state is _State.KILLING:
             return []
-        return [TellFailed(member.program_failed, self.grace_s - _UNFINISHED_S)]
+        told = TellUnfinished(why, ranks, self._left_s.get((event.rank, event.restart), 0), self.stop_signal)
+        return [told, *(self._told_after(None, event.restart, _STILL_UNFINISHED_S) if event.rank is None else ())]
+
+    def _living(self, restart: int | None = None) -> tuple[Rank, ...]:
+        """The ranks that have not ended, of one start or all."""
+        return tuple(rank for rank, each in self._ranks.items() if each.alive and restart in (None, each.restart))
 
     def _kill_unfinished(self, event: TimerFired) -> list[Action]:
         if event.rank is None or self._unfinished(event) is None:
@@ -314,7 +340,7 @@ class AttemptMachine:
         return [SendSignal(Target.RANKS, Signals.SIGKILL, reason, ranks=(event.rank,))]
 
     def _kill_survivors(self, restart: int | None) -> list[Action]:
-        left = tuple(rank for rank, member in self._ranks.items() if member.alive and member.restart == restart)
+        left = self._living(restart)
         if not left:
             return []
         reason = f"still running {self.grace_s:g} s after another rank failed; the agent will restart it"

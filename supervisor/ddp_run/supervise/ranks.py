@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -159,4 +160,13 @@ def _silent(pid: int, environ: Mapping[str, str], attempt: int) -> RankStarted:
         world_size=int(environ.get("WORLD_SIZE", "0")),
         local_world_size=int(environ.get("LOCAL_WORLD_SIZE", "0")),
         folder=file_names.rank_folder(attempt, rank, restart),
+        links=_links(environ),
     )
+
+
+def _links(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """As `ddp_run.agent.logs_specs` has told this rank's bootstrap."""
+    try:
+        return tuple(map(str, json.loads(environ["DDP_RUN_BOOT"]).get("links") or ()))
+    except (KeyError, ValueError, AttributeError, TypeError):
+        return ()

@@ -1,37 +1,36 @@
 """Ranks' lines to the terminal: prefixed, collapsed, progress bars kept in place; and ddp-run's own lines.
 
-Nothing here waits for a slow terminal except `Console.finish`, and that only while it makes progress. What cannot be
-written stays in the ranks' files; `Console.wants_input` tells when to stop reading them.
+Nothing here waits for a slow reader but `show_rest` and `finish`, and these as long as they are told to. What cannot
+be written stays in the ranks' files: `outlets.taking` tells which of them to read on.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, final
 
 from ddp_run.tell.line_form import fitting, label, prefixed
-from ddp_run.tell.outlet import Outlet
+from ddp_run.tell.outlet import LeftS, Outlet, Outlets
 from ddp_run.tell.selection import Prefix, Shown, shown_by
 from ddp_run.tell.tail import Chunk
-from ddp_run.values.lines import MAX_HELD, Collapser, Group, LineBuffer, Stream, readable
+from ddp_run.values.lines import MAX_HELD, STREAMS, Collapser, Group, LineBuffer, Stream, readable
 from ddp_run.values.raw_lines import RawLines
 
 _FLOOD: Final = 64 << 10
 _FLOOD_LINES: Final = 4096
 """To compare one takes 10 to 20 µs: the loop must not be away when ranks die."""
 _MAX_WAITING_LINES: Final = 512
-_PENDING_LIMIT: Final = 1 << 20
 _SILENCE_S: Final = 2.0
 _REDRAW_S: Final = 0.1
 _STATE_S: Final = 10.0
-_ASK_S: Final = 0.1
-"""How often a wait for a slow console asks whether to give up."""
 _LEFT_S: Final = 30.0
 """A bar that has not moved for so long gives way to one that does."""
 _ERASE: Final = b"\r\x1b[K"
+
+Read = Callable[[Collection[Stream]], Iterable[Chunk]]
+"""Gives some more of these streams; nothing where they have no more."""
 
 
 @final
@@ -54,7 +53,7 @@ class Console:
     """Shows what the ranks write, and ddp-run's own lines between.
 
     Every `now` is in seconds of one clock that never goes back. After each call, wait until `deadline` (then `tick`),
-    for `writable_fds` (then `tick`), and for input while `wants_input`.
+    for the `outlets` to be writable (then `tick`), and for input of the streams that they are `taking`.
     """
 
     def __init__(
@@ -85,45 +84,18 @@ class Console:
         self._raw = RawLines() if raw else None
         self._width = width
         self._collapse = collapse and prefix is None
-        self._err = Outlet(stderr_fd, tty=stderr_tty)
-        self._out = self._err
-        if stdout_fd != stderr_fd and not _same_terminal(stdout_fd, stderr_fd):
-            self._out = Outlet(stdout_fd, tty=stdout_tty)
+        self.outlets = Outlets(stdout_fd, stderr_fd, stdout_tty=stdout_tty, stderr_tty=stderr_tty)
         self._sources: dict[tuple[int, Stream], _Source] = {}
         self._seen: set[int] = set()
         self._collapser = Collapser()
-        self._batch: list[tuple[Stream, bytes | memoryview]] = []
+        self._batch: list[tuple[Stream | None, bytes | memoryview]] = []
+        """What is to be written where; null: a line of ddp-run's own."""
         self._drawn = b""
         self._redraw_at = 0.0
         self._state_at: float | None = None
         self._state_shown = b""
 
     # ------------------------------------------------------------------------------------------ the loop
-
-    @property
-    def wants_input(self) -> bool:
-        """False while too much waits to be written: leave the rest in the files."""
-        return self._err.pending < _PENDING_LIMIT and self._out.pending < _PENDING_LIMIT
-
-    @property
-    def writable_fds(self) -> list[int]:
-        """Descriptors whose readiness for writing is waited for; `tick` writes then."""
-        return [outlet.fd for outlet in self._outlets() if outlet.pending]
-
-    @property
-    def pending(self) -> int:
-        """Bytes taken and not written yet."""
-        return sum(outlet.pending for outlet in self._outlets())
-
-    @property
-    def gone(self) -> bool:
-        """Nobody reads any of it any more."""
-        return all(outlet.gone for outlet in self._outlets())
-
-    @property
-    def error(self) -> OSError | None:
-        """For which something could not be written; that nobody reads it any more is one too."""
-        return next((outlet.error for outlet in self._outlets() if outlet.error is not None), None)
 
     @property
     def deadline(self) -> float | None:
@@ -164,8 +136,11 @@ class Console:
 
     def tick(self, now: float) -> None:
         """Show what has waited long enough, redraw the live line, write what can be written."""
+        taking = self.outlets.taking
         for source in self._sources.values():
-            if self._is_partial(source) and now >= source.fed_at + _SILENCE_S:
+            if source.stream not in taking:
+                source.fed_at = now  # the rest of its line may be in the file
+            elif self._is_partial(source) and now >= source.fed_at + _SILENCE_S:
                 self._end_line(source, now)
         self._emit_groups(self._collapser.due(now, self._shown_ranks()))
         if self._raw is not None:
@@ -176,6 +151,7 @@ class Console:
 
     def replay(self, chunks: Iterable[Chunk], now: float) -> None:
         """Show chunks of an attempt that has ended, whatever `shown` says."""
+        self.end_attempt(now)
         shown, self._shown = self._shown, shown_by("all")
         self.feed(chunks, now)
         self.end_attempt(now)
@@ -186,97 +162,84 @@ class Console:
     def say(self, text: str, now: float) -> None:
         """Write lines of ddp-run's own to stderr, after everything that came before; a newline is added."""
         self._emit_groups(self._collapser.all())
-        self._batch.append(("stderr", text.encode("utf-8", "replace") + b"\n"))
+        self._batch.append((None, text.encode("utf-8", "replace") + b"\n"))
         self._settle(now)
 
     def end_attempt(self, now: float) -> None:
         """All that the attempt's ranks wrote has been fed: show unfinished lines and take progress bars down."""
-        for source in self._sources.values():
-            self._end_line(source, now)
+        self._end_lines(STREAMS, now)
         self._sources.clear()
         self._seen.clear()
-        if self._raw is not None:
-            self._batch += self._raw.rest()
-        self._emit_groups(self._collapser.all())
         self._state_at = None
         self._settle(now)
 
     def suspend(self) -> None:
         """Take the live line down before ddp-run stops itself; the next call draws it again."""
         self._erase()
-        for outlet in self._outlets():
-            outlet.pump()
+        self.outlets.pump()
 
-    def drain(
-        self,
-        batches: Iterable[Iterable[Chunk]],
-        deadline: float,
-        *,
-        stall_s: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
-        give_up: Callable[[], bool] = lambda: False,
-    ) -> bool:
-        """Feed all `batches` (of `Tailer.drain`, when the writers are gone), waiting for room; then `end_attempt`.
+    def show_rest(self, read: Read, left_s: LeftS, streams: Collection[Stream] = STREAMS) -> bool:
+        """Show all that `read` still gives of the streams; the writers are gone. False: no time was left for it.
 
-        False: the rest was left in the files, after `stall_s` seconds without progress, at `deadline` of `clock`, or
-        when `give_up`, asked at least every tenth of a second, says so.
+        Returns when all of `streams` is written; of the others as much as they took meanwhile.
         """
-        complete = True
-        for chunks in batches:
-            self.feed(chunks, clock())
-            if give_up() or not self._flush(_PENDING_LIMIT, deadline, stall_s, clock, give_up):
-                complete = False
-                break
-        self.end_attempt(clock())
-        return complete
+        while True:
+            taking = self.outlets.taking
+            chunks = list(read(taking))
+            self.feed(chunks, time.monotonic())
+            if chunks:
+                if left_s() <= 0:
+                    return False
+                continue
+            self._end_lines(taking, time.monotonic())
+            through = (
+                not (outlet := self.outlets.of(stream)).pending and (stream in taking or outlet.gone)
+                for stream in streams
+            )
+            if all(through):
+                return True
+            if not self.outlets.wait(left_s):
+                return False
 
-    def flush(
-        self,
-        deadline: float,
-        *,
-        stall_s: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
-        give_up: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Write what waits, until `stall_s` seconds without progress or `deadline` of `clock`, or `give_up` says so."""
-        self.end_attempt(clock())
-        self._flush(0, deadline, stall_s, clock, give_up)
+    def drop(self, streams: Collection[Stream]) -> tuple[int, int]:
+        """Throw away what waits of these streams, whose ranks have ended: how many line ends, and bytes."""
+        begun = sum(len(source.lines.rest()) for source in self._sources.values() if source.stream in streams)
+        self._end_lines(streams, time.monotonic())
+        lines, size = self.outlets.drop(streams)
+        return lines, begun + size
 
-    def finish(
-        self,
-        deadline: float,
-        *,
-        stall_s: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
-        give_up: Callable[[], bool] = lambda: False,
-    ) -> int:
+    def unshown(self, chunks: Iterable[Chunk]) -> tuple[int, int]:
+        """How many lines of these would be shown, and their bytes."""
+        shown = [chunk.data for chunk in chunks if self._source(chunk).shown]
+        return sum(data.count(b"\n") for data in shown), sum(map(len, shown))
+
+    def flush(self, left_s: LeftS) -> bool:
+        """Write what waits to go where ddp-run's own lines go; False where no time was left for it."""
+        while self.outlets.err.pending:
+            if not self.outlets.wait(left_s):
+                return False
+        return True
+
+    def finish(self, left_s: LeftS) -> int:
         """As `flush`; nothing comes after. Returns the number of bytes that were given up."""
-        self.flush(deadline, stall_s=stall_s, clock=clock, give_up=give_up)
-        given_up = self.pending
-        for outlet in self._outlets():
+        self.end_attempt(time.monotonic())
+        self.flush(left_s)
+        given_up = self.outlets.pending
+        for outlet in self.outlets:
             outlet.close()
         return given_up
 
-    def _flush(
-        self, room: int, deadline: float, stall_s: float, clock: Callable[[], float], give_up: Callable[[], bool]
-    ) -> bool:
-        """Write until at most `room` bytes wait; False where that took too long."""
-        moved_at = clock()
-        while self.pending > room:
-            now = clock()
-            if sum(outlet.pump() for outlet in self._outlets()):
-                moved_at = now
-            limit = min(deadline, moved_at + stall_s)
-            if now >= limit or give_up():
-                return self.pending <= room
-            poll = select.poll()
-            for fd in self.writable_fds:
-                poll.register(fd, select.POLLOUT)
-            if self.pending > room:
-                poll.poll(min(max(0.0, limit - now), _ASK_S) * 1000)
-        return True
-
     # ------------------------------------------------------------------------------------------ lines
+
+    def _end_lines(self, streams: Collection[Stream], now: float) -> None:
+        """Nothing more comes of these streams."""
+        for source in self._sources.values():
+            if source.stream in streams:
+                self._end_line(source, now)
+        if self._raw is not None:
+            self._batch += self._raw.rest(streams)
+        self._emit_groups(self._collapser.all())
+        self._settle(now)
 
     def _source(self, chunk: Chunk) -> _Source:
         key = (chunk.rank, chunk.stream)
@@ -295,7 +258,7 @@ class Console:
 
     def _show(self, source: _Source, block: bytes, now: float, flood: bool) -> None:
         """Show whole lines of one rank; `block` ends with a newline."""
-        block = readable(block, colour=self._colour and (self._force_colour or self._outlet(source.stream).tty))
+        block = readable(block, colour=self._colour and (self._force_colour or self.outlets.of(source.stream).tty))
         if flood or not self._collapse or self._shown_ranks() < 2:
             self._emit_groups(self._collapser.all())
             for piece in prefixed(block, source.prefix, own=self._prefix is None):
@@ -316,7 +279,9 @@ class Console:
 
     def _end_line(self, source: _Source, now: float) -> None:
         rest = source.lines.rest()
-        if rest.strip(b"\r \x00"):
+        if rest[-1:] == b"\n":  # empty lines
+            self._show(source, rest, now, flood=False)
+        elif readable(rest, colour=False).strip(b" "):
             self._show(source, rest + b"\n", now, flood=False)
 
     # ------------------------------------------------------------------------------------------ progress bars
@@ -346,7 +311,7 @@ class Console:
                 self._state_shown = line
 
     def _live_outlet(self) -> Outlet | None:
-        for outlet in (self._err, self._out):
+        for outlet in self.outlets:
             if outlet.tty and not outlet.gone:
                 return outlet
         return None
@@ -370,12 +335,6 @@ class Console:
 
     # ------------------------------------------------------------------------------------------ writing
 
-    def _outlet(self, stream: Stream) -> Outlet:
-        return self._out if stream == "stdout" else self._err
-
-    def _outlets(self) -> tuple[Outlet, ...]:
-        return (self._err,) if self._out is self._err else (self._out, self._err)
-
     def _settle(self, now: float) -> None:
         """Hand the batch over, keep the live line below it, write."""
         live = self._live_outlet()
@@ -384,24 +343,16 @@ class Console:
         if self._batch or redraw:
             self._erase()
             for stream, data in self._batch:
-                self._outlet(stream).put(data)
+                self.outlets.of(stream).put(data, stays=stream is None)
             self._batch.clear()
             if live is not None and text:
                 live.put(text)
                 self._drawn = text
                 self._redraw_at = now + _REDRAW_S
-        for outlet in self._outlets():
-            outlet.pump()
+        self.outlets.pump()
 
     def _erase(self) -> None:
         live = self._live_outlet()
         if self._drawn and live is not None:
-            live.put(_ERASE)
+            live.put(_ERASE, stays=True)
         self._drawn = b""
-
-
-def _same_terminal(one: int, other: int) -> bool:
-    try:
-        return os.isatty(one) and os.isatty(other) and os.fstat(one).st_rdev == os.fstat(other).st_rdev
-    except OSError:
-        return False

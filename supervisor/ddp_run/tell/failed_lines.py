@@ -9,14 +9,13 @@ from pathlib import Path
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import file_names
 from ddp_run.record.events import Event, Rank, RankExited, RankStarted
+from ddp_run.record.run_files import open_run_file
 from ddp_run.tell.tail import Chunk
-from ddp_run.values.lines import Stream
 from ddp_run.values.redaction import redact_lines
 
 _LAST_BYTES = 64 << 10
 _LAST_LINES = 200
 _SENT_LINES = 50
-_STREAMS: dict[Stream, str] = {"stdout": file_names.STDOUT, "stderr": file_names.STDERR}
 
 
 def failed_lines(verdict: Verdict, events: Sequence[Event], folder: Path) -> Iterator[Chunk]:
@@ -26,8 +25,8 @@ def failed_lines(verdict: Verdict, events: Sequence[Event], folder: Path) -> Ite
         start = started.get(rank)
         if start is None:
             continue
-        for stream, name in _STREAMS.items():
-            data = _ending(folder / start.folder / name)
+        for stream, name in file_names.OF_A_STREAM.items():
+            data = _ending(folder, start, name)
             if data:
                 yield Chunk(rank, start.local_rank, stream, data)
 
@@ -36,7 +35,7 @@ def last_lines(verdict: Verdict, events: Sequence[Event], folder: Path) -> tuple
     """The end of the stderr of the rank that the verdict names, without secrets: for the other nodes of the job."""
     named = verdict.first_failure.rank if verdict.first_failure is not None else None
     start = next((event for event in events if isinstance(event, RankStarted) and event.rank == named), None)
-    data = _ending(folder / start.folder / file_names.STDERR) if start is not None else b""
+    data = _ending(folder, start, file_names.STDERR) if start is not None else b""
     return tuple(redact_lines(data.decode("utf-8", "replace").splitlines()[-_SENT_LINES:]))
 
 
@@ -49,10 +48,10 @@ def _failed(verdict: Verdict, events: Sequence[Event]) -> set[Rank]:
     return found | ({first.rank} if first is not None and first.rank is not None else set())
 
 
-def _ending(path: Path) -> bytes:
+def _ending(folder: Path, start: RankStarted, name: str) -> bytes:
     """The file's last whole lines; nothing where it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_run_file(folder, f"{start.folder}/{name}", start.links) as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(max(0, size - _LAST_BYTES))
             data = file.read(_LAST_BYTES)

@@ -1,14 +1,27 @@
-"""A descriptor that is written without ever waiting for who reads it."""
+"""Descriptors that are written without ever waiting for who reads them, unless that is asked for."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import select
 import stat
 from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
-from typing import final
+from typing import Final, final
+
+from ddp_run.values.lines import STREAMS, Stream
+
+LeftS = Callable[[], float]
+"""The seconds for which a reader may still be waited for; asked at least every tenth of a second."""
+_NEWLINE: Final = 0x0A
+_ENOUGH: Final = 1 << 20
+"""Bytes that may wait."""
+_WIDEST: Final = 1 << 20
+"""Bytes of a pipe: as many as the kernel allows everybody (/proc/sys/fs/pipe-max-size)."""
+_ASK_S: Final = 0.1
 
 
 @final
@@ -23,7 +36,10 @@ class Outlet:
         """The last for which something was thrown away."""
         self.pending = 0
         """Bytes that wait."""
-        self._queue: deque[memoryview] = deque()
+        self._queue: deque[tuple[memoryview, bool]] = deque()
+        """Each with whether it is to stay, whatever is thrown away."""
+        self._within_line = False
+        """The last byte that was written ends no line."""
         self._own = -1
         self._writes_at_once = False
         self._socket = False
@@ -38,10 +54,10 @@ class Outlet:
             self._own = _reopened(fd)
         self._writes_at_once = stat.S_ISREG(mode) or self._own >= 0
 
-    def put(self, data: bytes | memoryview) -> None:
-        """Queue bytes; `pump` writes them."""
+    def put(self, data: bytes | memoryview, *, stays: bool = False) -> None:
+        """Queue bytes; `pump` writes them. Without `stays`, `drop` may throw them away."""
         if not self.gone and data:
-            self._queue.append(memoryview(data))
+            self._queue.append((memoryview(data), stays))
             self.pending += len(data)
 
     def pump(self) -> int:
@@ -60,6 +76,30 @@ class Outlet:
             self._fail(error)
         return written
 
+    def drop(self) -> tuple[int, int]:
+        """Throw away what waits and need not stay, but for the rest of a line that has begun: lines, bytes."""
+        waiting, lines, size, begun = self._queue, 0, self.pending, self._within_line
+        self._queue, self.pending = deque(), 0
+        for data, stays in waiting:
+            text = bytes(data)
+            kept = len(text) if stays else (text.find(b"\n") + 1 or len(text)) if begun else 0
+            begun = begun and not text[:kept].endswith(b"\n")
+            self.put(data[:kept], stays=stays)
+            lines += text.count(b"\n", kept)
+        return lines, size - self.pending
+
+    def widen(self) -> None:
+        """Have a pipe take all that waits, where that is little: there it stays for its reader, also when we are gone.
+
+        F_SETPIPE_SZ, fcntl(2). What is no pipe stays as it is.
+        """
+        try:
+            size = fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ) + self.pending
+            if self.pending and size <= _WIDEST:
+                fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, size)
+        except OSError:
+            pass
+
     def close(self) -> None:
         """Forget what waits and give back what was opened here; `fd` stays open."""
         self._queue.clear()
@@ -71,23 +111,29 @@ class Outlet:
 
     def _write(self) -> int:
         if self._writes_at_once:
-            return os.writev(self.fd if self._own < 0 else self._own, list(islice(self._queue, 64)))
-        data = self._queue[0]
+            return os.writev(self.fd if self._own < 0 else self._own, [data for data, _ in islice(self._queue, 64)])
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
         if not poll.poll(0):
             return 0
         if self._socket:
-            return _send(self.fd, data)
+            return _send(self.fd, [data for data, _ in islice(self._queue, 64)])
+        data = self._queue[0][0]
         # A descriptor that says it is writable takes this much without blocking: pipe(7), and n_tty's 256.
         return os.write(self.fd, data[: 256 if self.tty else select.PIPE_BUF])
 
     def _advance(self, done: int) -> None:
         self.pending -= done
-        while self._queue and done >= len(self._queue[0]):
-            done -= len(self._queue.popleft())
-        if done:
-            self._queue[0] = self._queue[0][done:]
+        data, stays = self._queue[0]
+        while done > len(data):
+            done -= len(data)
+            self._queue.popleft()
+            data, stays = self._queue[0]
+        self._within_line = data[done - 1] != _NEWLINE
+        if done == len(data):
+            self._queue.popleft()
+        else:
+            self._queue[0] = (data[done:], stays)
 
     def _fail(self, error: OSError) -> None:
         self.error = error
@@ -99,6 +145,99 @@ class Outlet:
             self.close()
 
 
+@final
+class Outlets:
+    """Where ranks' two streams go, and ddp-run's own lines, which go to stderr: two outlets, or one for both.
+
+    One where both lead to one terminal, pipe or socket: only in one queue do lines stay whole and in order.
+    """
+
+    def __init__(
+        self, stdout_fd: int, stderr_fd: int, *, stdout_tty: bool | None = None, stderr_tty: bool | None = None
+    ) -> None:
+        self.err = self.out = Outlet(stderr_fd, tty=stderr_tty)
+        if stdout_fd != stderr_fd and not _same_place(stdout_fd, stderr_fd):
+            self.out = Outlet(stdout_fd, tty=stdout_tty)
+
+    def __iter__(self) -> Iterator[Outlet]:
+        yield self.err
+        if self.out is not self.err:
+            yield self.out
+
+    def of(self, stream: Stream | None) -> Outlet:
+        """The one for a stream; null: for ddp-run's own lines."""
+        return self.out if stream == "stdout" else self.err
+
+    @property
+    def taking(self) -> tuple[Stream, ...]:
+        """The streams of which more can be taken. Leave the others' rest in the files: too much of them waits."""
+        return tuple(stream for stream in STREAMS if self.of(stream).pending < _ENOUGH and not self.of(stream).gone)
+
+    @property
+    def with_own(self) -> tuple[Stream, ...]:
+        """The streams that go where ddp-run's own lines go."""
+        return tuple(stream for stream in STREAMS if self.of(stream) is self.err)
+
+    @property
+    def writable_fds(self) -> list[int]:
+        """Descriptors whose readiness for writing is to be waited for."""
+        return [outlet.fd for outlet in self if outlet.pending]
+
+    @property
+    def pending(self) -> int:
+        """Bytes taken and not written yet."""
+        return sum(outlet.pending for outlet in self)
+
+    @property
+    def gone(self) -> bool:
+        """Nobody reads any of it any more."""
+        return all(outlet.gone for outlet in self)
+
+    @property
+    def error(self) -> OSError | None:
+        """For which something could not be written; that nobody reads it any more is one too."""
+        return next((outlet.error for outlet in self if outlet.error is not None), None)
+
+    def pump(self) -> int:
+        """Write what can be written now; how many bytes that was."""
+        return sum(outlet.pump() for outlet in self)
+
+    def wait(self, left_s: LeftS) -> bool:
+        """Write what can be written now, or within a tenth of a second; false where no time is left to wait."""
+        for outlet in self:
+            outlet.widen()
+        written, left = self.pump(), left_s()
+        if left > 0 and not written:
+            poll = select.poll()
+            for fd in self.writable_fds:
+                poll.register(fd, select.POLLOUT)
+            poll.poll(min(left, _ASK_S) * 1000)
+            self.pump()
+        return left > 0
+
+    def drop(self, streams: Collection[Stream]) -> tuple[int, int]:
+        """Throw away lines of ranks that wait, ddp-run's own stay: how many lines, and bytes."""
+        lines = size = 0
+        for outlet in self:
+            if any(self.of(stream) is outlet for stream in streams):
+                dropped = outlet.drop()
+                lines, size = lines + dropped[0], size + dropped[1]
+                outlet.widen()  # for a line that has begun
+                outlet.pump()
+        return lines, size
+
+
+def _same_place(one: int, other: int) -> bool:
+    try:
+        first, second = os.fstat(one), os.fstat(other)
+        if os.isatty(one) and os.isatty(other):
+            return first.st_rdev == second.st_rdev
+    except OSError:
+        return False
+    waits = stat.S_ISFIFO(first.st_mode) or stat.S_ISSOCK(first.st_mode)
+    return waits and (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
+
+
 def _reopened(fd: int) -> int:
     """The same pipe or terminal with a status of its own, or -1: O_NONBLOCK on `fd` itself would be its owners' too."""
     try:
@@ -107,8 +246,8 @@ def _reopened(fd: int) -> int:
         return -1
 
 
-def _send(fd: int, data: memoryview) -> int:
+def _send(fd: int, data: list[memoryview]) -> int:
     import socket
 
     with socket.socket(fileno=os.dup(fd)) as stream:
-        return stream.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        return stream.sendmsg(data, [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

@@ -5,6 +5,7 @@ With `--log-format json` each message of ddp-run's own is one JSON object a line
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,21 +13,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast, final
 
-from ddp_run.record.events import Event, NativeFramesSeen, NotEnded, RankFailed, StallEnded, StallSeen, StragglerSeen
+from ddp_run.record.events import (
+    Event,
+    NativeFramesSeen,
+    NotEnded,
+    Rank,
+    RankFailed,
+    StallEnded,
+    StallSeen,
+    StragglerSeen,
+)
 from ddp_run.tell.console import Console
+from ddp_run.tell.outlet import Outlet
 from ddp_run.tell.selection import Mode, prefix_of, shown_by
-from ddp_run.tell.tail import Tailer
+from ddp_run.tell.tail import POLL_S, Chunk, Tailer
 from ddp_run.values import terminal
-from ddp_run.values.lines import neutral
+from ddp_run.values.lines import STREAMS, Stream, neutral
 from ddp_run.values.redaction import redact
+from ddp_run.values.words import named_ranks, size_in_words
 
 if TYPE_CHECKING:
     from ddp_run.judge.verdict import Verdict
 
 STDOUT, STDERR = 1, 2
-_STALL_S = 0.5
-_DRAIN_S = 60.0
-"""A console that takes nothing for so long, or a reader so slow, is given up at the end; the files hold everything."""
+AT_THE_END_S = 60.0
+"""How long the end of a job waits for whoever reads its console, all in all."""
+BETWEEN_ATTEMPTS_S = 10.0
+"""And another attempt: of it, only what ranks' lines get."""
+LEAST_S = 2.0
+"""However little time there is."""
+_LAST_WORDS_S = 1.0
+"""What is left of that when a signal to stop comes meanwhile; none after another one."""
+_COUNT_S = 1.0
+"""How long lines that are not shown are counted."""
 _TAIL_BUDGET = 1 << 20
 
 
@@ -45,6 +64,44 @@ class ConsoleSettings:
     local_ranks: Collection[int]
     prefix_template: str | None
     role: str
+
+
+@final
+class Patience:
+    """How long the readers of the console are waited for: ranks' lines get half of the time, ddp-run's own all of it.
+
+    `stopped`: whether a signal to stop has come since it was asked last. `clock` is in seconds.
+    """
+
+    def __init__(
+        self, seconds: float, stopped: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._stopped = stopped
+        self._until = clock() + seconds
+        self._ranks_until = clock() + seconds / 2
+
+    def for_ranks(self) -> float:
+        """Seconds left for what ranks wrote; at most 0: none."""
+        self._hear()
+        return self._ranks_until - self._clock()
+
+    def for_own(self) -> float:
+        """Seconds left for ddp-run's own lines."""
+        self._hear()
+        return self._until - self._clock()
+
+    def add(self, seconds: float) -> None:
+        """So long nobody waited for the console."""
+        self._until += seconds
+        self._ranks_until += seconds
+
+    def _hear(self) -> None:
+        if self._stopped():
+            now = self._clock()
+            hurried = self._ranks_until <= now
+            self._ranks_until = now
+            self._until = now if hurried else min(self._until, now + _LAST_WORDS_S)
 
 
 class Descriptors(Protocol):
@@ -82,20 +139,17 @@ class Output:
 
     def pump(self, tailer: Tailer) -> None:
         """Show what ranks have written, as far as the console takes it; the rest stays in the files."""
-        if self.console.wants_input:
-            self.console.feed(tailer.read(_TAIL_BUDGET), time.monotonic())
-        else:
-            self.console.tick(time.monotonic())
+        self.console.feed(tailer.read(_TAIL_BUDGET, self.console.outlets.taking), time.monotonic())
         self._listen(tailer)
 
     def _listen(self, tailer: Tailer) -> None:
         tail = tailer.fileno()
         if tail is not None:
-            if self.console.wants_input:
+            if self.console.outlets.taking == STREAMS:
                 self._loop.watch(tail, _wake)
             else:
                 self._loop.unwatch(tail)
-        waiting = self.console.writable_fds
+        waiting = self.console.outlets.writable_fds
         for fd in (STDOUT, STDERR):
             if fd in waiting:
                 self._loop.watch(fd, _wake, write=True)
@@ -107,21 +161,49 @@ class Output:
         waits = []
         if self.console.deadline is not None:
             waits.append(max(0.0, self.console.deadline - time.monotonic()))
-        if tailer.poll_interval is not None and self.console.wants_input:
-            waits.append(tailer.poll_interval)
+        taking = self.console.outlets.taking
+        pause_s = tailer.wait_s(taking)
+        if pause_s is not None:
+            waits.append(pause_s)
+        if taking and taking != STREAMS:  # the files tell nothing then: they would of both
+            waits.append(POLL_S)
         return min(waits, default=None)
 
-    def drain(self, tailer: Tailer, folder: Path, *, give_up: Callable[[], bool]) -> None:
-        """An attempt's ranks have ended: show what is left of their output, as long as the console takes it.
+    def show_rest(self, tailer: Tailer, folder: Path, patience: Patience, *, before_own: bool = False) -> None:
+        """An attempt's ranks have ended: show what is left of their output, as far as there is time; say what is not.
 
-        `give_up` is asked all the time: true leaves the rest in the files.
+        `before_own`: only what belongs before ddp-run's own lines; of a stdout elsewhere, what it takes meanwhile.
         """
-        deadline = time.monotonic() + _DRAIN_S
-        self.console.drain(tailer.drain(_TAIL_BUDGET), deadline, stall_s=_STALL_S, give_up=give_up)
-        left = tailer.left()
-        if left:
-            self.show(f"ddp-run: {left} bytes not displayed (console too slow); full output: {neutral(str(folder))}")
-        self._unlisten(tailer)
+        tailer.stop_at_ends()
+        streams = self.console.outlets.with_own if before_own else STREAMS
+
+        def read(wanted: Collection[Stream]) -> list[Chunk]:
+            return tailer.read(_TAIL_BUDGET, wanted)
+
+        if self.console.show_rest(read, patience.for_ranks, streams):
+            return
+        (lines, size), least = self.console.drop(streams), ""
+        until = time.monotonic() + _COUNT_S
+        while chunks := read(streams):
+            more, bytes_more = self.console.unshown(chunks)
+            lines, size = lines + more, size + bytes_more
+            if time.monotonic() >= until:
+                least = "at least "
+                break
+        if size:
+            self.say(
+                f"{least}{lines} lines of the ranks not shown ({size_in_words(size)}): they were not read in time; "
+                f"see {neutral(str(folder))}",
+                level="warning",
+            )
+
+    def end_attempt(self, tailer: Tailer) -> None:
+        """Nothing more of it is shown."""
+        self.console.end_attempt(time.monotonic())
+        for fd in (tailer.fileno(), STDOUT, STDERR):
+            if fd is not None:
+                self._loop.unwatch(fd)
+        tailer.close()
 
     def show_failed(self, verdict: Verdict, events: Sequence[Event], folder: Path) -> None:
         """`--console failed`: the last lines of the ranks that failed, now that it is known which."""
@@ -129,11 +211,6 @@ class Output:
             from ddp_run.tell.failed_lines import failed_lines
 
             self.console.replay(failed_lines(verdict, events, folder), time.monotonic())
-
-    def _unlisten(self, tailer: Tailer) -> None:
-        for fd in (tailer.fileno(), STDOUT, STDERR):
-            if fd is not None:
-                self._loop.unwatch(fd)
 
     # ------------------------------------------------------------------ own messages
 
@@ -182,37 +259,58 @@ class Output:
             case _:
                 pass
 
-    def tell_failed(self, failed: RankFailed, kill_in_s: float | None) -> None:
-        """A rank's program failed and its process is still there, to be killed then, or exited with 0 (null)."""
-        raised = failed.exception
-        why = f"exit code {failed.code}" if raised is None else f"{raised.type}: {raised.message}"
-        where = "" if raised is None else raised.where
+    def tell_failed(self, failed: RankFailed) -> None:
+        """A rank's program failed, and its process exited with 0."""
         then = "its process has exited with code 0, which counts as success, so the other ranks keep running"
-        if kill_in_s is not None:
-            then = f"its process has not exited yet and will be killed in {kill_in_s:.0f} s"
-        self.say(neutral(f"rank {failed.rank} failed with {why[:200]}{where}; {then}"), level="warning")
+        self.say(f"{_failed(failed)}; {then}", level="warning")
+
+    def tell_unfinished(
+        self, why: str | RankFailed, ranks: Collection[Rank], kill_in_s: float, stop_signal: int | None
+    ) -> None:
+        """Ranks were to end a while ago, and have not: for a reason, or a rank whose own program failed."""
+        if isinstance(why, str):
+            name = "" if stop_signal is None else signal.Signals(stop_signal).name
+            key = "Ctrl-C again" if stop_signal == signal.SIGINT else f"another {name}"
+            kills = f"; {key} kills them" if name else ""
+            self.say(neutral(f"{why}: waiting up to {kill_in_s:.0f} s for {named_ranks(ranks)} to end{kills}"))
+            return
+        left = f"its process has not exited yet and will be killed in {kill_in_s:.0f} s"
+        self.say(f"{_failed(why)}; {left}", level="warning")
 
     def show(self, text: str) -> None:
         """Text as it stands, to stderr: the verdict and the last line."""
         self.console.say(text.rstrip("\n"), time.monotonic())
 
-    def flush(self, *, give_up: Callable[[], bool]) -> None:
-        """Write what waits, as long as it moves and nobody gives up: another program writes to stderr next."""
-        self.console.flush(time.monotonic() + _DRAIN_S, stall_s=_STALL_S, give_up=give_up)
+    def flush(self, patience: Patience) -> None:
+        """Write what waits, while there is time: another program writes to stderr next."""
+        self.console.flush(patience.for_own)
 
-    def finish(self, *, give_up: Callable[[], bool]) -> int:
-        """Write what waits, as long as it moves and nobody gives up. Returns the bytes that were given up."""
-        return self.console.finish(time.monotonic() + _DRAIN_S, stall_s=_STALL_S, give_up=give_up)
+    def finish(self, patience: Patience) -> None:
+        """Write what waits, while there is time; nothing comes after."""
+        self.console.finish(patience.for_own)
 
     @property
     def json(self) -> bool:
         """Whether ddp-run's own messages are JSON."""
         return self._json
 
-    @property
-    def width(self) -> int:
-        """Columns for text of our own."""
-        return terminal.columns()
+
+def last_words(text: str) -> None:
+    """To stderr, whatever has become of it and of the console: written without waiting for long, and never an error."""
+    outlet = Outlet(STDERR)
+    outlet.put(text.encode("utf-8", "backslashreplace"))
+    outlet.widen()
+    until = time.monotonic() + LEAST_S
+    while outlet.pending and time.monotonic() < until:
+        if not outlet.pump():
+            time.sleep(0.05)
+
+
+def _failed(failed: RankFailed) -> str:
+    raised = failed.exception
+    why = f"exit code {failed.code}" if raised is None else f"{raised.type}: {raised.message}"
+    where = "" if raised is None else raised.where
+    return neutral(f"rank {failed.rank} failed with {why[:200]}{where}")
 
 
 def _wake() -> None:

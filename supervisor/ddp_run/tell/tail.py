@@ -8,15 +8,14 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, final
+from typing import Final, Self, final
 
+from ddp_run.record.run_files import open_run_file
 from ddp_run.tell.inotify import IN_MODIFY, IN_Q_OVERFLOW, Inotify
-
-if TYPE_CHECKING:
-    from ddp_run.values.lines import Stream
+from ddp_run.values.lines import STREAMS, Stream
 
 POLL_S: Final = 0.05
 _REST_S: Final = 1.0
@@ -47,15 +46,18 @@ class _Tail:
     """One file and how far it was read."""
 
     __slots__ = (
+        "end",
         "fd",
         "fresh",
         "grew_at",
         "identity",
+        "links",
         "local_rank",
         "look_at",
         "offset",
         "path",
         "rank",
+        "refused",
         "retired",
         "stream",
         "suspect",
@@ -63,15 +65,20 @@ class _Tail:
         "watch",
     )
 
-    def __init__(self, rank: int, local_rank: int, stream: Stream, path: Path) -> None:
+    def __init__(self, rank: int, local_rank: int, stream: Stream, path: Path, links: Collection[str]) -> None:
         self.rank = rank
         self.local_rank = local_rank
         self.stream: Stream = stream
         self.path = path
+        self.links = links
         self.fd = -1
         self.offset = 0
+        self.end: int | None = None
+        """Where reading ends; null: not while the file grows."""
         self.watch = -1
         self.identity = (0, 0)
+        self.refused = (0, 0)
+        """What stands at the path and cannot be read, in place of the file that is."""
         self.fresh = True
         self.suspect = False
         """Another file may stand at the path."""
@@ -82,23 +89,17 @@ class _Tail:
         self.grew_at = self.look_at = time.monotonic()
         """When it grew last, and when it is to be looked at where nothing tells about it."""
 
-    def open(self) -> bool:
-        """Open the file at the path, to go on where it was read to; False where there is none yet."""
-        try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
-            return False
-        try:
-            status = os.fstat(fd)
-        except OSError:
-            os.close(fd)
-            return False
-        self.close()
-        self.fd, self.suspect = fd, False
+    def open(self) -> None:
+        """Open the file at the path, to go on where it was read to. Raises OSError."""
+        with open_run_file(self.path.parent, self.path.name, self.links) as file:
+            status = os.fstat(file.fileno())
+            self.close()
+            self.fd, self.suspect = os.dup(file.fileno()), False
         identity = (status.st_dev, status.st_ino)
         if identity != self.identity:
             self.identity, self.offset, self.fresh = identity, 0, True
-        return True
+        if self.end is not None:
+            self.end = status.st_size
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -127,21 +128,20 @@ class _Tail:
         self.offset = start
         return os.pread(self.fd, size, start)
 
-    def left(self) -> int:
-        """Bytes not read yet."""
+    def size(self) -> int:
+        """Bytes of what is read; 0 where nothing is."""
         try:
-            size = os.stat(self.path).st_size if self.fd < 0 else os.fstat(self.fd).st_size
+            return os.fstat(self.fd).st_size
         except OSError:
             return 0
-        return max(0, size - self.offset)
 
 
 @final
 class Tailer:
-    """Reads many growing files without blocking.
+    """Reads many growing files without blocking; only regular ones, and through no link that ddp-run did not make.
 
-    A loop waits for `fileno()` (inotify, null where there is none) and calls `read` when it is ready or after
-    `poll_interval` seconds. A loop that does not want data must not wait for `fileno()` meanwhile.
+    A loop waits for `fileno()` (inotify, null where there is none) and calls `read` when it is ready or after `wait_s`
+    seconds. A loop that does not want data must not wait for `fileno()` meanwhile.
     """
 
     def __init__(self, *, polling: bool = False) -> None:
@@ -152,23 +152,27 @@ class Tailer:
         self._ready: deque[_Tail] = deque()
         self._watched: dict[int, _Tail] = {}
         self._notes: list[str] = []
+        self._at_rest = False
         self._inotify = None if polling else Inotify.open()
 
     def fileno(self) -> int | None:
         """Readable when a file has grown; null: poll."""
         return None if self._inotify is None else self._inotify.fd
 
-    @property
-    def poll_interval(self) -> float | None:
-        """Seconds after which to call `read` though nothing is ready; 0: bytes are known to be left; null: never."""
-        if self._ready:
+    def wait_s(self, streams: Collection[Stream] = STREAMS) -> float | None:
+        """Seconds after which to `read` these streams though nothing is ready; 0: bytes are left; null: never."""
+        if not streams:
+            return None
+        if any(tail.stream in streams for tail in self._ready):
             return 0.0
         due = min((tail.look_at for tail in (*self._missing, *self._polled)), default=None)
         return None if due is None else max(0.0, due - time.monotonic())
 
-    def add(self, rank: int, local_rank: int, stream: Stream, path: Path, *, start: int = 0) -> None:
-        """Follow a file, which need not exist yet; one that exists from byte `start` on."""
-        tail = _Tail(rank, local_rank, stream, path)
+    def add(
+        self, rank: int, local_rank: int, stream: Stream, path: Path, *, start: int = 0, links: Collection[str] = ()
+    ) -> None:
+        """Follow a file, which need not exist yet; one that exists from byte `start` on. `links`: `open_run_file`."""
+        tail = _Tail(rank, local_rank, stream, path, links)
         self._tails.append(tail)
         if self._follow(tail):
             tail.offset = start
@@ -181,22 +185,21 @@ class Tailer:
             tail.retired |= tail.rank == rank
         self._mark([tail for tail in self._tails if tail.retired])
 
-    def read(self, budget: int = 1 << 20) -> list[Chunk]:
-        """What the files have more, at most `budget` bytes, every file in its turn."""
-        self._hear()
-        self._look(time.monotonic())
-        return self._take(budget)
+    def read(self, budget: int = 1 << 20, streams: Collection[Stream] = STREAMS) -> list[Chunk]:
+        """What the files of these streams have more, at most `budget` bytes, every file in its turn."""
+        if streams and not self._at_rest:
+            self._hear()
+            self._look(time.monotonic())
+        return self._take(budget, streams)
 
-    def drain(self, budget: int = 1 << 20) -> Iterator[list[Chunk]]:
-        """Everything up to the present ends, in pieces of at most `budget` bytes, for when the writers are gone."""
+    def stop_at_ends(self) -> None:
+        """The writers are gone: `read` gives what the files have now, and then nothing; whoever still writes."""
+        self._hear()
         self._look(None)
         self._mark(self._tails)
-        while self._ready:
-            yield self._take(budget)
-
-    def left(self) -> int:
-        """Bytes that the files hold and nobody has read."""
-        return sum(tail.left() for tail in self._tails)
+        self._at_rest = True
+        for tail in self._tails:
+            tail.end = tail.size()
 
     def take_notes(self) -> list[str]:
         """What happened to the files that should not (truncated, replaced, unreadable), since the last call."""
@@ -221,7 +224,12 @@ class Tailer:
 
     def _follow(self, tail: _Tail) -> bool:
         old_watch = tail.watch
-        if not tail.open():
+        try:
+            tail.open()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._tell_unreadable(tail, error)
             return False
         self._watched.pop(old_watch, None)
         tail.watch = -1
@@ -263,16 +271,18 @@ class Tailer:
             elif self._follow(tail):
                 self._missing.remove(tail)
 
-    def _mark(self, tails: list[_Tail] | tuple[_Tail, ...]) -> None:
+    def _mark(self, tails: Iterable[_Tail]) -> None:
         for tail in tails:
             if tail not in self._ready and tail.fd >= 0:
                 self._ready.append(tail)
 
-    def _take(self, budget: int) -> list[Chunk]:
+    def _take(self, budget: int, streams: Collection[Stream]) -> list[Chunk]:
         chunks: list[Chunk] = []
+        unwanted = [tail for tail in self._ready if tail.stream not in streams]
+        self._ready = deque(tail for tail in self._ready if tail.stream in streams)
         while self._ready and budget > 0:
             tail = self._ready.popleft()
-            size = min(_CHUNK, budget)
+            size = min(_CHUNK, budget, _CHUNK if tail.end is None else max(0, tail.end - tail.offset))
             try:
                 data = tail.read(size)
             except OSError as error:
@@ -284,21 +294,27 @@ class Tailer:
                 tail.look_at = min(tail.look_at, tail.grew_at + POLL_S)
                 chunks.append(Chunk(tail.rank, tail.local_rank, tail.stream, data, tail.fresh))
                 tail.fresh = False
-            if len(data) == size:
+            if data and len(data) == size:
                 self._ready.append(tail)
             else:
                 self._at_end(tail)
+        self._ready += unwanted
         return chunks
 
     def _lose(self, tail: _Tail, error: OSError) -> None:
         """Open it again, at once or when it can be: a file server has come back, say, and knows its handles no more."""
-        first, tail.unreadable = not tail.unreadable, True
-        if first:
-            self._notes.append(f"cannot read {tail.path}: {error.strerror}")
+        first = self._tell_unreadable(tail, error)
         tail.close()
         self._polled = [other for other in self._polled if other is not tail]
         if not (first and self._follow(tail)) and tail not in self._missing:
             self._missing.append(tail)
+
+    def _tell_unreadable(self, tail: _Tail, error: OSError) -> bool:
+        """Whether that is new."""
+        first, tail.unreadable = not tail.unreadable, True
+        if first:
+            self._notes.append(f"cannot read {tail.path}: {error.strerror}")
+        return first
 
     def _at_end(self, tail: _Tail) -> None:
         if tail.retired:
@@ -313,6 +329,7 @@ class Tailer:
         if length < tail.offset:
             self._notes.append(f"{tail.path} was truncated; reading it from the start")
             tail.offset, tail.fresh = 0, True
+            tail.end = length if self._at_rest else None
             self._mark((tail,))
         elif tail.suspect:
             self._check_identity(tail)
@@ -333,6 +350,10 @@ class Tailer:
             if tail not in self._missing and tail not in self._polled:
                 self._polled.append(tail)
             return
-        if (status.st_dev, status.st_ino) != tail.identity:
+        there = (status.st_dev, status.st_ino)
+        if there in (tail.identity, tail.refused):
+            return
+        if self._follow(tail):
             self._notes.append(f"{tail.path} was replaced; reading the new file from the start")
-            self._follow(tail)
+        else:
+            tail.refused = there

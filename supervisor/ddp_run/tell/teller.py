@@ -16,6 +16,7 @@ from ddp_run.record.journal import clock
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.tell import verdict_file, verdict_text
 from ddp_run.tell.output import Output
+from ddp_run.values import terminal
 
 
 @final
@@ -88,13 +89,18 @@ class Teller:
             self.output.say("verdict", level="error" if failed else "info", **document)
         elif failed and self.whole is not None:
             host, folder = self.whole
-            self.output.show(verdict_text.two_lines(verdict, host=host, folder=folder, colour=self.output.colour))
+            self.output.show(
+                verdict_text.two_lines(
+                    verdict, host=host, folder=folder, colour=self.output.colour, wrap=terminal.width_of(2)
+                )
+            )
         elif failed:
             self.output.show(
                 verdict_text.verdict_block(
                     verdict,
                     colour=self.output.colour,
-                    width=self.output.width,
+                    width=terminal.columns(),
+                    wrap=terminal.width_of(2),
                     folder=self.folder.path,
                     attempts=self.attempts,
                     decision=f"not retried: {reason}",

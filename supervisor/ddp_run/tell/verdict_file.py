@@ -68,7 +68,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
     """Write the file whole or not at all. Raises OSError where the folder is full or read-only."""
     unfinished = path.with_name(path.name + ".tmp")
     try:
-        opened = open_private(unfinished, os.O_WRONLY | os.O_TRUNC)
+        opened = open_private(unfinished, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK)
         with open(opened, "w", encoding="utf-8", errors="backslashreplace") as file:
             json.dump(content, file, indent=2, ensure_ascii=False)
             file.write("\n")

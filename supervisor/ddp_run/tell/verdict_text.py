@@ -15,6 +15,7 @@ from ddp_run.evidence.model import Quote
 from ddp_run.judge.verdict import Collateral, FirstFailure, Outcome, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
 from ddp_run.tell import quoted_traceback
+from ddp_run.tell.wrapping import Row, advice, clauses, laid_out, words
 from ddp_run.values.lines import neutral
 from ddp_run.values.redaction import redact
 from ddp_run.values.words import named_ranks
@@ -73,19 +74,21 @@ def verdict_block(
     decision: str | None = None,
     colour: bool = False,
     width: int = 100,
+    wrap: int | None = None,
     read_line: SourceLine = source_line,
 ) -> str:
     """The verdict for people, without a final newline; empty where there is nothing to say.
 
     It is the last of `attempts` that were made. `decision` says in words what was decided about a retry ("not
-    retried: …"). `width` in columns only shortens quotations.
+    retried: …"). `width` in columns only shortens quotations; `wrap`: the terminal's, where longer lines are broken.
     """
     if verdict.outcome == "succeeded" and attempts == 1 and not verdict.notes:
         return ""
     paint = _painter(colour)
     lines = [_headline(verdict, attempts, paint)]
-    lines += _where(verdict, attempts, read_line, width, paint)
-    ending = [f"   {paint('arrow', '=')} note: {note}" for note in _notes(verdict, decision)]
+    lines += _where(verdict, attempts, read_line, (width, wrap), paint)
+    note = f"   {paint('arrow', '=')} note: "
+    ending = [Row(note, said, " " * 11, words) for said in _notes(verdict, decision)]
     ending += _helps(verdict.advice, paint)
     if verdict.cause is not None and verdict.outcome != "interrupted":
         ending += _helps((f"ddp-run rules {verdict.cause}   # more on this cause",), paint)
@@ -95,15 +98,14 @@ def verdict_block(
         others = sum(1 + len(other) for other in places[index + 1 :])
         room = _BLOCK - len(lines) - 1 - others - len(ending)
         lines += _quotation(quotes, _text(quotes, raised, max(room, _LEAST_QUOTE)), folder, width, paint)
-    return "\n".join([*lines, *ending])
+    return laid_out([*lines, *ending], wrap)
 
 
-def two_lines(verdict: Verdict, *, host: str, folder: str, colour: bool = False) -> str:
+def two_lines(verdict: Verdict, *, host: str, folder: str, colour: bool = False, wrap: int | None = None) -> str:
     """What happened, and where the whole block is: for all nodes but the one that prints it."""
     paint = _painter(colour)
-    return (
-        f"{_headline(verdict, 1, paint)}\n  {paint('arrow', '-->')} whole verdict on {neutral(host)}: {neutral(folder)}"
-    )
+    where = Row(f"  {paint('arrow', '-->')} ", f"whole verdict on {neutral(host)}: {neutral(folder)}", parts=clauses)
+    return laid_out([_headline(verdict, 1, paint), where], wrap)
 
 
 def verdict_line(verdict: Verdict, *, attempts: int | None, folder: Path | None) -> str:
@@ -150,12 +152,12 @@ def _painter(colour: bool) -> Callable[[str, str], str]:
     return paint
 
 
-def _headline(verdict: Verdict, attempts: int, paint: Callable[[str, str], str]) -> str:
+def _headline(verdict: Verdict, attempts: int, paint: Callable[[str, str], str]) -> Row:
     word = _WORD[verdict.outcome]
     code = f"[{verdict.code}]" if verdict.code else ""
     title = neutral(verdict.title or _plain_title(verdict, attempts))
     likely = " (likely)" if verdict.confidence == "likely" and "likely" not in title else ""
-    return f"{paint(word, word + code)}: {title}{_stopped_in(verdict)}{likely}"
+    return Row(f"{paint(word, word + code)}: ", f"{title}{_stopped_in(verdict)}{likely}", parts=words)
 
 
 def _stopped_in(verdict: Verdict) -> str:
@@ -185,9 +187,9 @@ def _where(
     verdict: Verdict,
     attempts: int,
     read_line: SourceLine,
-    width: int,
+    widths: tuple[int, int | None],
     paint: Callable[[str, str], str],
-) -> list[str]:
+) -> list[Row]:
     """Which rank, where in the user's code, and that line of code."""
     first = verdict.first_failure
     if first is None:
@@ -196,14 +198,14 @@ def _where(
     who = _who(first, verdict, attempts)
     exception = first.exception
     if exception is None or exception.file is None:
-        return [arrow + who]
+        return [Row(arrow, who, parts=clauses)]
     place = neutral(exception.file) + (f":{exception.line}" if exception.line is not None else "")
     if exception.function and exception.function != "<module>":
         place += f" in {neutral(exception.function)}"
-    lines = [f"{arrow}{place}   {who}"]
+    lines = [Row(arrow, f"{place}   {who}", parts=clauses)]
     code = None if exception.line is None else read_line(exception.file, exception.line)
     if code is not None and code.strip() and exception.line is not None:
-        lines += _excerpt(exception.line, code, width, paint)
+        lines += _excerpt(exception.line, code, widths, paint)
     return lines
 
 
@@ -238,16 +240,19 @@ _PHASE: Final = {
 }
 
 
-def _excerpt(number: int, code: str, width: int, paint: Callable[[str, str], str]) -> list[str]:
+def _excerpt(number: int, code: str, widths: tuple[int, int | None], paint: Callable[[str, str], str]) -> list[Row]:
     text = neutral(redact(code.rstrip("\r\n").expandtabs(4))).rstrip()
     indent = len(text) - len(text.lstrip())
-    text = _cut(text, max(40, min(_MAX_QUOTE, width - 8)))
     margin = " " * max(3, len(str(number)) + 1)
+    width, wrap = widths
+    limit = max(40, min(_MAX_QUOTE, width - 8))
+    if wrap is not None and len(text) > wrap - len(margin) - 2:
+        limit = max(20, wrap - len(margin) - 2 - len(_cut(text, 0)))
     bar = paint("arrow", "|")
     return [
-        f"{margin}{bar}",
-        f"{str(number).ljust(len(margin))}{bar} {text}",
-        f"{margin}{bar} {' ' * indent}{paint('error', '^')}",
+        Row(f"{margin}{bar}"),
+        Row(f"{str(number).ljust(len(margin))}{bar} ", _cut(text, limit)),
+        Row(f"{margin}{bar} {' ' * indent}{paint('error', '^')}"),
     ]
 
 
@@ -279,15 +284,18 @@ def _text(quotes: list[Quote], raised: ExceptionInfo | None, most: int) -> list[
 
 def _quotation(
     quotes: list[Quote], quoted: list[str], folder: Path, width: int, paint: Callable[[str, str], str]
-) -> list[str]:
+) -> list[Row]:
     bar = paint("arrow", "|")
     first = quotes[0]
     elsewhere = ":/" in first.source or "/" not in first.source  # on another node; the kernel's counters
     source = neutral(first.source if elsewhere else str(folder / first.source))
     address = source if first.line is None else f"{source}:{first.line}"
     limit = max(60, min(_MAX_QUOTE, 3 * width))
-    shown = [f"   {bar} {_cut(neutral(line.rstrip()), limit)}" for line in quoted]
-    return [f"  {paint('arrow', '-->')} {address}", *shown]
+    under = f"   {bar}     "
+    shown = [_cut(neutral(line.rstrip()), limit) for line in quoted]
+    # A traceback's lines of source, and the marks below them, stay together.
+    rows = [Row(f"   {bar} ", line, under, None if line.startswith("    ") else words) for line in shown]
+    return [Row(f"  {paint('arrow', '-->')} {address}"), *rows]
 
 
 def _cut(text: str, limit: int) -> str:
@@ -343,12 +351,11 @@ def _ranks(ranks: Collection[Rank | None], *, other: bool = True) -> str:
     return f"{len(ranks)} other ranks" if other else f"{len(ranks)} ranks"
 
 
-def _helps(advice: tuple[str, ...], paint: Callable[[str, str], str]) -> list[str]:
-    lines: list[str] = []
-    for text in advice:
-        for index, part in enumerate(text.splitlines()):
-            lines.append(f"{paint('help', 'help')}: {neutral(part)}" if not index else f"      {neutral(part)}")
-    return lines
+def _helps(advised: tuple[str, ...], paint: Callable[[str, str], str]) -> list[Row]:
+    heads = (f"{paint('help', 'help')}: ", "      ")
+    return [
+        advice(heads[min(index, 1)], neutral(part)) for text in advised for index, part in enumerate(text.splitlines())
+    ]
 
 
 def _value(value: object) -> str:

@@ -12,11 +12,18 @@ from itertools import islice
 from typing import Final, Literal, final
 
 Stream = Literal["stdout", "stderr"]
+STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 
 MAX_HELD: Final = 16 << 20
 """Bytes of unfinished lines that are kept waiting for their newlines, of all ranks together."""
 
 _CURSOR_UP: Final = b"\x1b[A"
+_LOWERED: Final = re.compile(rb"(?<!\n)(?<!\x1b\[A)(\n++)(\r[^\n]{0,4096}?)((?:\x1b\[A){1,128})")
+"""A bar that tqdm draws below the place of the cursor, to which it goes back."""
+_UP_AND_DOWN: Final = re.compile(rb"(?<!\x1b\[A)((?:\x1b\[A){1,128})(\n++)")
+_UNDECIDED: Final = re.compile(rb"(?:\r[^\r\x1b]*+(?:\x1b\[?)?)?")
+"""What may become such a bar."""
+_MOST_LOWERED: Final = 128
 _REDRAWN: Final = re.compile(rb"\r\x1b\[2K((?:\x1b\[1A\x1b\[2K)+)")
 _UP_A_LINE: Final = b"\x1b[1A"
 _CURSOR_SHOWN: Final = b"\x1b[?25h"
@@ -33,6 +40,10 @@ _CONTROL: Final = re.compile(
 )
 _RESET: Final = "\x1b[0m"
 _RESETS: Final = ("\x1b[m", _RESET)
+
+
+_NEWLINE: Final = 0x0A
+_EMPTY: Final = (b"\n\n", b"\n")
 
 
 @final
@@ -52,10 +63,17 @@ class LineBuffer:
         return len(self._held)
 
     def take(self, data: bytes) -> bytes:
-        """The lines that `data` completes, each with its newline; may be empty."""
+        """The lines that `data` completes, each with its newline; may be empty.
+
+        Empty lines at its end wait for what follows: it may be a bar that stands lower.
+        """
+        if self._held[:1] == b"\n":
+            data, self._held = self.rest() + data, bytearray()
         if b"\x1b" in data or (self._held and data[:1] == b"\n"):
             data = _without_stacked_bars(self._without_nested_bars(data))
         end = data.rfind(b"\n") + 1
+        if data[max(0, end - 2) : end] in _EMPTY and _UNDECIDED.fullmatch(data, end):
+            end -= self._empty_lines(data, end)
         if not end:
             self._hold(data)
             return b""
@@ -84,6 +102,15 @@ class LineBuffer:
             # Only the last state and the one before it can still be seen: older ones would pile up without end.
             self._held, self.progress = bytearray(b"\r").join(self._held.rsplit(b"\r", 2)[-2:]), True
 
+    def _empty_lines(self, data: bytes, end: int) -> int:
+        """How many empty lines end there; 0 where they are more than a bar stands lower."""
+        count = 0
+        while count < min(end, _MOST_LOWERED + 2) and data[end - count - 1] == _NEWLINE:
+            count += 1
+        if self._held or count < end:
+            count -= 1  # the end of another line
+        return count if 0 < count <= _MOST_LOWERED else 0
+
     def _without_nested_bars(self, data: bytes) -> bytes:
         """Tqdm draws an inner bar as newline, bar, cursor up: up and newline cancel out to a carriage return."""
         ups = 0
@@ -92,9 +119,20 @@ class LineBuffer:
             ups += 1
         if ups:
             data = b"\r" + data[ups:]
-        while _CURSOR_UP + b"\n" in data:
-            data = data.replace(_CURSOR_UP + b"\n", b"\r")
-        return data
+        first = bool(self._held) and data[:1] == b"\n"  # it ends what is held
+        return data[:first] + _UP_AND_DOWN.sub(_level, _LOWERED.sub(_raised, data[first:]))
+
+
+def _raised(drawn: re.Match[bytes]) -> bytes:
+    """Without the newlines that the ways up take back; the end of a line before them stays."""
+    ups, ended = len(drawn[3]) // len(_CURSOR_UP), drawn.start() > 0
+    return drawn[1][:ended] + drawn[1][ended + ups :] + drawn[2] + drawn[3]
+
+
+def _level(moves: re.Match[bytes]) -> bytes:
+    """Ups and newlines cancel out to a carriage return."""
+    ups, downs = len(moves[1]) // len(_CURSOR_UP), len(moves[2])
+    return _CURSOR_UP * (ups - downs) + b"\r" + b"\n" * (downs - ups)
 
 
 def _without_stacked_bars(data: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, final
 
 from ddp_run.values.lines import MAX_HELD, Stream
@@ -38,6 +39,6 @@ class RawLines:
         ready = [key for key, (_data, since) in self._held.items() if since + _SILENCE_S <= now]
         return [(key[1], self._held.pop(key)[0]) for key in ready]
 
-    def rest(self) -> list[tuple[Stream, bytes]]:
-        """All that is held: nothing more comes."""
-        return self.due(float("inf"))
+    def rest(self, streams: Collection[Stream]) -> list[tuple[Stream, bytes]]:
+        """All that is held of these streams: nothing more of them comes."""
+        return [(key[1], self._held.pop(key)[0]) for key in list(self._held) if key[1] in streams]

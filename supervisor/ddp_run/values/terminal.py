@@ -41,12 +41,22 @@ def columns() -> int:
     return min(120, width)
 
 
+def width_of(fd: int) -> int | None:
+    """Columns of a terminal; null where it is none, says none, or has so few that text is better left to it."""
+    try:
+        width = os.get_terminal_size(fd).columns
+    except OSError:
+        return None
+    return width if width >= _LEAST_COLUMNS else None
+
+
 def variables_for_ranks(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
     """What tells a rank's libraries that the console, for `ranks` ranks of this node, shows their lines on a terminal.
 
-    A rank's own stdout is a file. rich, and lightning's bars by it, draw live bars then only with these two (rich 15,
-    Console.is_terminal and is_interactive); what the user set about it stays. COLUMNS leaves room for the prefix. Not
-    FORCE_COLOR: Python 3.13 colours tracebacks by it, in the files too.
+    A rank's own stdout and stderr are files. rich, and lightning's bars by it, draw live bars then only with the first
+    two (rich 15, Console.is_terminal and is_interactive); what the user set about it stays. What is left beside the
+    prefix is told to rich and others by COLUMNS; to tqdm by COLUMNS and LINES, and from 4.68 on, which asks the file
+    only, by TQDM_NCOLS. Not FORCE_COLOR: Python 3.13 colours tracebacks by it, in the files too.
     """
     if not (os.isatty(1) and os.isatty(2)) or environ.get("TERM", "dumb") in ("dumb", "unknown"):
         return {}
@@ -54,11 +64,13 @@ def variables_for_ranks(environ: Mapping[str, str], ranks: int) -> dict[str, str
     asked = {} if environ.keys() & bars else bars
     prefix = "[rank0]: " if ranks == 1 else f"[rank0-{max(ranks, 2) - 1}]: "
     try:
-        room = os.get_terminal_size(2).columns - len(prefix)
+        columns, lines = os.get_terminal_size(2)
     except OSError:
-        room = 0
+        return asked
+    room = columns - len(prefix)
     if room >= _LEAST_COLUMNS and "COLUMNS" not in environ:
-        asked["COLUMNS"] = str(room)
+        sizes = {"COLUMNS": str(room), "LINES": str(lines), "TQDM_NCOLS": str(room - 1)}
+        asked |= {name: size for name, size in sizes.items() if name not in environ}
     return asked
 
 

@@ -15,7 +15,7 @@ from typing import BinaryIO, assert_never, final
 from ddp_run.commands.bundle import cleaned_copy
 from ddp_run.commands.bundle.cleaned_copy import Cleaner, Copy, Removed
 from ddp_run.commands.bundle.parts import LAST_LINES, File, LeftOut, Part, Text
-from ddp_run.commands.bundle.run_files import open_below
+from ddp_run.record.run_files import open_run_file
 
 _WITHIN_S = 40.0
 _ONE_WITHIN_S = 6.0
@@ -92,7 +92,7 @@ class Packing:
             self.contents.left_out.append(LeftOut(part.name, f"{why} left for it"))
             return
         try:
-            with open_below(part.root, part.source) as log:
+            with open_run_file(part.root, part.source) as log:
                 modified = os.fstat(log.fileno()).st_mtime
                 self._pack(part.name, self._copy(log, part.limit, now), modified)
         except OSError as error:

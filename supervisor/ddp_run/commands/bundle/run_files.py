@@ -1,18 +1,15 @@
-"""The files of a folder that anybody may have made: found and opened through no link that leads out of it."""
+"""The files of a folder that anybody may have made: found through no link that leads out of it."""
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 _DEEPEST = 6
 _MOST = 20_000
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +55,3 @@ def _unfit(mode: int) -> str | None:
     if stat.S_ISDIR(mode):
         return f"a folder more than {_DEEPEST} folders deep"
     return None if stat.S_ISREG(mode) else "not a regular file (a pipe, a socket or a device)"
-
-
-def open_below(root: Path, name: str) -> BinaryIO:
-    """Open a regular file to read, through no link, also where the folder changes meanwhile. Raises OSError."""
-    *folders, last = Path(name).parts
-    held = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for folder in folders:
-            inner = os.open(folder, _FOLDER, dir_fd=held)
-            os.close(held)
-            held = inner
-        opened = os.open(last, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=held)
-    finally:
-        os.close(held)
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
-        raise OSError(errno.EINVAL, "not a regular file", name)
-    return open(opened, "rb")

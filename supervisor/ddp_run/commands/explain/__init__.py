@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from ddp_run.values.terminal import colour, columns
+from ddp_run.values.terminal import colour, columns, width_of
 
 
 @click.command()
@@ -36,7 +36,10 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> 
         answer = explain(meant.paths, rank_from_filename=rank_from_filename)
     except NotReadable as error:
         raise click.ClickException(str(error)) from error
-    text = json_text(answer) if as_json else block_text(answer, width=columns(), colour=colour(sys.stdout))
+    if as_json:
+        text = json_text(answer)
+    else:
+        text = block_text(answer, width=columns(), colour=colour(sys.stdout), wrap=width_of(1))
     sys.stdout.write(text)
     return 0
 

@@ -65,14 +65,15 @@ def json_text(answer: Answer) -> str:
     return json.dumps(answer.document, indent=2) + "\n"
 
 
-def block_text(answer: Answer, *, width: int, colour: bool) -> str:
-    """The block and the line for scripts."""
+def block_text(answer: Answer, *, width: int, colour: bool, wrap: int | None = None) -> str:
+    """The block and the line for scripts; `wrap`: the terminal's columns, null: for none."""
     verdict, attempts, block = answer.verdict, answer.attempts or 1, ""
     if verdict.outcome != "succeeded":
         block = verdict_text.verdict_block(
             verdict,
             colour=colour,
             width=width,
+            wrap=wrap,
             folder=answer.folder or Path(),
             attempts=attempts,
             decision=answer.decision,

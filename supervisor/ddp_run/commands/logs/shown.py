@@ -9,8 +9,9 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,7 +23,6 @@ from ddp_run.tell.console import Console
 from ddp_run.tell.tail import Chunk, Tailer
 from ddp_run.values import terminal
 from ddp_run.values.lines import Stream, neutral
-from ddp_run.values.private_files import open_file
 from ddp_run.values.words import named_ranks, rank_list
 
 _STDOUT = 1
@@ -63,7 +63,7 @@ class Shown:
         """Where in the file the first line begins that is to be shown. Raises OSError."""
         if self.lines is None:
             return 0
-        with open_file(log.path) as file:
+        with log.open() as file:
             return _last_lines(file, self.lines)
 
 
@@ -90,12 +90,13 @@ def show_run(shown: Shown) -> bool:
         if len(filled) > 1:
             console.say(f"==> {neutral(str(log.path.relative_to(shown.run)))} <==", time.monotonic())
         try:
-            console.drain(_pieces(log, shown.start(log)), math.inf, stall_s=math.inf, give_up=lambda: console.gone)
+            pieces = _pieces(log, shown.start(log))
+            console.show_rest(partial(_next, pieces), _as_long_as_it_takes)
         except OSError as error:
             console.say(f"ddp-run: cannot read {neutral(str(log.path))}: {error.strerror}", time.monotonic())
-        if console.gone:
+        if console.outlets.gone:
             break
-    console.finish(math.inf, stall_s=math.inf, give_up=lambda: console.gone)
+    console.finish(_as_long_as_it_takes)
     _check(console)
     return bool(logs)
 
@@ -111,12 +112,13 @@ def follow_run(shown: Shown) -> bool:
         try:
             while following.goes_on():
                 _move(tailer, console)
-                if console.gone or not _wait(tailer, console):
+                if console.outlets.gone or not _wait(tailer, console):
                     _check(console)
                     return True
-            console.drain(tailer.drain(), math.inf, stall_s=math.inf, give_up=lambda: console.gone)
-            is_read = not console.gone
-            console.finish(math.inf, stall_s=math.inf, give_up=lambda: console.gone)
+            tailer.stop_at_ends()
+            console.show_rest(lambda _streams: tailer.read(), _as_long_as_it_takes)
+            is_read = not console.outlets.gone
+            console.finish(_as_long_as_it_takes)
         finally:
             console.suspend()
     if is_read and not following.has_verdict():
@@ -127,8 +129,8 @@ def follow_run(shown: Shown) -> bool:
 
 def _check(console: Console) -> None:
     """A full disk loses what was to be shown; that nobody reads on is no error."""
-    if console.error is not None and console.error.errno != errno.EPIPE:
-        raise console.error
+    if console.outlets.error is not None and console.outlets.error.errno != errno.EPIPE:
+        raise console.outlets.error
 
 
 @dataclass
@@ -171,7 +173,8 @@ class _Following:
             self._announce(log)
             try:
                 first = not self._is_later(log)
-                self.tailer.add(log.rank, log.rank, log.stream, log.path, start=self.shown.start(log) if first else 0)
+                start = self.shown.start(log) if first else 0
+                self.tailer.add(log.rank, log.rank, log.stream, log.path, start=start, links=log.links)
             except OSError:
                 continue
 
@@ -230,34 +233,40 @@ def _console(shown: Shown) -> Console:
 
 
 def _move(tailer: Tailer, console: Console) -> None:
-    if console.wants_input:
-        console.feed(tailer.read(), time.monotonic())
-    else:
-        console.tick(time.monotonic())
+    console.feed(tailer.read(streams=console.outlets.taking), time.monotonic())
 
 
 def _wait(tailer: Tailer, console: Console) -> bool:
     """Until there is something to do, or it is time for a look; False where nobody reads standard output any more."""
     poll = select.poll()
     poll.register(_STDOUT, 0)  # errors are told without being asked for
-    for fd in console.writable_fds:
+    for fd in console.outlets.writable_fds:
         poll.register(fd, select.POLLOUT)
     waits = [_LOOK_S]
-    if console.wants_input:
+    if console.outlets.taking:
         tail = tailer.fileno()
         if tail is not None:
             poll.register(tail, select.POLLIN)
-        if tailer.poll_interval is not None:
-            waits.append(tailer.poll_interval)
+        pause_s = tailer.wait_s()
+        if pause_s is not None:
+            waits.append(pause_s)
     if console.deadline is not None:
         waits.append(max(0.0, console.deadline - time.monotonic()))
     ready = poll.poll(min(waits) * 1000)
     return not any(fd == _STDOUT and events & (select.POLLERR | select.POLLHUP) for fd, events in ready)
 
 
+def _next(pieces: Iterator[Iterable[Chunk]], _streams: Collection[Stream]) -> Iterable[Chunk]:
+    return next(pieces, ())
+
+
+def _as_long_as_it_takes() -> float:
+    return math.inf
+
+
 def _pieces(log: RankLog, start: int) -> Iterator[Iterable[Chunk]]:
     """The file from a byte on. Raises OSError."""
-    with open_file(log.path) as file:
+    with log.open() as file:
         file.seek(start)
         while data := file.read(_PIECE):
             yield (Chunk(log.rank, log.rank, log.stream, data),)
