@@ -90,6 +90,7 @@ class Observer:
         self._still: dict[Rank, Still] = {}
         self._movement = Movement()
         self._alive: Sequence[RankStarted] = ()
+        self._left_at: dict[Rank, int] = {}
         self._sampled_at = 0
         self._sampled: ProgressSampled | None = None
         self._compare_at = 0
@@ -153,6 +154,7 @@ class Observer:
     ) -> tuple[list[Event], float]:
         """Events, and the seconds after which to look again. `left`: ranks that ended with 0."""
         self._gpus, self._alive = gpus, alive
+        self._left_at = {rank: self._left_at.get(rank, at) for rank in left}
         self._open(alive)
         if not self._watch.joined or at - self._watch.since > EARLY_S * _SECOND:
             self._movement.sample(at, alive)
@@ -174,7 +176,7 @@ class Observer:
             self._closer = _Closer(self._watch.since, early=True, step=-1)
         if self._closer is None:
             return [*events, *self._compare(at)], LOOK_S
-        more, after_s = self._look_closer(self._closer, at, alive, left)
+        more, after_s = self._look_closer(self._closer, at, alive)
         return [*events, *more], after_s
 
     def _shown(self, event: RankStarted) -> RankLook:
@@ -193,7 +195,7 @@ class Observer:
 
     def _open(self, alive: Sequence[RankStarted]) -> None:
         for event in alive:
-            if event.rank not in self._boards:
+            if event.watched and event.rank not in self._boards:
                 folder = self._run_folder / event.folder
                 for place in self._board_folders:
                     board = Board.open(place, event.restart, event.rank, event.pid, folder)
@@ -226,9 +228,7 @@ class Observer:
 
     # --------------------------------------------------------------------------------- a closer look
 
-    def _look_closer(
-        self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank]
-    ) -> tuple[list[Event], float]:
+    def _look_closer(self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted]) -> tuple[list[Event], float]:
         """Ask for stacks, read them, wait, ask again, read again, judge."""
         if closer.step in (1, 3) and not self._answered(alive):
             waited_s = (at - closer.asked_at) / _SECOND
@@ -258,14 +258,15 @@ class Observer:
                 self._ras.over()  # goes on with the question; the answer is awaited at the end
                 closer.first = self._seen(alive)
                 closer.first_at = at
-                self._paths.ask((look for _, look in closer.first.values()), self._lock_files(closer, alive))
+                looks = (look for _, look in closer.first.values())
+                self._paths.ask(looks, self._lock_files(closer, alive), {event.pid: event.rank for event in alive})
                 return [], BETWEEN_LOOKS_S
             case 3:
                 self._ask(closer, at)
                 return [], _STACKS_S
             case _:
                 self._closer = None
-                return self._judge(closer, at, alive, left), LOOK_S
+                return self._judge(closer, at, alive), LOOK_S
 
     def _lock_files(self, closer: _Closer, alive: Sequence[RankStarted]) -> dict[str, list[int]]:
         """Those that ranks wait for, by path, with who waits."""
@@ -313,9 +314,7 @@ class Observer:
             seen[event.rank] = (board.stack(), board.process()) if board is not None else (None, process(event.pid))
         return seen
 
-    def _judge(
-        self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank]
-    ) -> list[Event]:
+    def _judge(self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted]) -> list[Event]:
         self._paths.end()
         second = {rank: (stack, completed(look, self.paths)) for rank, (stack, look) in self._seen(alive).items()}
         apart_s = (at - closer.first_at) / _SECOND
@@ -328,7 +327,7 @@ class Observer:
         ras = self._ras.says(at, alive, world_size)
         stall = explain(
             looks,
-            left,
+            {rank: (at - left_at) / _SECOND for rank, left_at in self._left_at.items()},
             closer.since,
             at,
             world_size=world_size,
@@ -337,8 +336,9 @@ class Observer:
             joined=self._watch.joined,
         )
         if stall is None:
-            alone = self._said is not None and not self._said.waiting
-            return [*ras.notes, *(self._resumed(at, at, closer.since) if alone else ())]
+            if self._said is not None and not self._said.waiting:
+                self._said = None  # who stood alone works again: not a step, but nothing to end the job for
+            return list(ras.notes)
         if closer.early and not stall.certain:
             return list(ras.notes)
         self._said = stall

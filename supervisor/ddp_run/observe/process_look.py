@@ -34,8 +34,8 @@ class ProcessLook:
     the main thread alone.
     `helpers`: such threads that wait for a set time or for something from outside, or run: they may wake the main one.
     `on_lock` and `asleep` as in `CloseLook`. `wait`: the file that its main thread waits for; `place`: else where in
-    the kernel it waits in state D. `reaps`: it waits for a process that it started to end; `child`: that one, or the
-    only one.
+    the kernel it waits in state D. `driven`: one of its children runs, or would if it had a processor. `reaps`: it
+    waits for a child to end; `child`: that one, or the only one.
     """
 
     state: ProcessState
@@ -48,6 +48,7 @@ class ProcessLook:
     asleep: bool = False
     helpers: int = 0
     naps: int = 0
+    driven: bool = False
     reaps: bool = False
     child: int | None = None
 
@@ -69,10 +70,12 @@ def process(pid: int, sampler: int = 0) -> ProcessLook:
     threads = _other_threads(pid, sampler)
     naps = _switches(pid, pid)
     switches = naps + sum(_switches(pid, thread) for thread in threads)
+    driven = False
     for child in children(pid):
         state_of_child, cpu_of_child = _state_and_cpu(child)
         if state_of_child is ProcessState.GONE:
             continue
+        driven = driven or state_of_child is ProcessState.RUNNING
         cpu_s += cpu_of_child
         io_bytes += _io(child)
         switches += sum(_switches(child, thread) for thread in (child, *_other_threads(child)))
@@ -88,6 +91,7 @@ def process(pid: int, sampler: int = 0) -> ProcessLook:
         asleep=asleep,
         helpers=helpers,
         naps=naps,
+        driven=driven,
         reaps=name == "wait",
         child=_child(pid, arguments[:2] if name == "wait" else ()),
     )

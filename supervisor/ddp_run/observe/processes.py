@@ -194,7 +194,7 @@ def describe(pid: int) -> str:
         return str(pid)
     from ddp_run.values.redaction import redact_words
 
-    shown = " ".join(redact_words([word.decode(errors="replace") for word in words])).strip()
+    shown = " ".join(" ".join(redact_words([word.decode(errors="replace") for word in words])).split())
     return f"{pid} ({shown[:120]})"
 
 

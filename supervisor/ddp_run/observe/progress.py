@@ -60,7 +60,7 @@ def come_apart(entered: Mapping[Rank, Collective | None], stopped: Sequence[Rank
 
 def explain(
     looks: Sequence[CloseLook],
-    left: Sequence[Rank],
+    left: Mapping[Rank, float],
     since: MonotonicNs,
     at: MonotonicNs,
     *,
@@ -69,9 +69,9 @@ def explain(
     ras: Missing | None = None,
     joined: bool = True,
 ) -> Stall | None:
-    """What two looks say. `left`: ranks that ended with 0. Null where nobody waits and nobody is stuck. `joined`: some
-    rank has begun to join the process group.
+    """What two looks say. Null where nobody waits and nobody is stuck.
 
+    `left`: ranks that ended with 0, and how many seconds ago. `joined`: some rank has begun to join the process group.
     `world_size` above the number of ranks given here: the others are on other nodes. `ras`: whom NCCL shows to be
     missing, be it there.
     """
@@ -81,7 +81,7 @@ def explain(
     running = [each for each in looks if each not in held]
     waiting = [each for each in running if each.waits]
     others = [each for each in running if not each.waits]
-    scene = _Scene(seconds, waiting, others, held, tuple(left), world_size <= len(looks) + len(left), ras, joined)
+    scene = _Scene(seconds, waiting, others, held, left, world_size <= len(looks) + len(left), ras, joined)
     if held:
         found: Stall | None = _held(scene)
     elif others:
@@ -102,7 +102,7 @@ class _Scene:
     waiting: Sequence[CloseLook]
     others: Sequence[CloseLook]
     held: Sequence[CloseLook]
-    left: tuple[Rank, ...]
+    left: Mapping[Rank, float]
     whole: bool
     """All ranks of the job are here."""
     ras: Missing | None = None
@@ -121,6 +121,12 @@ class _Scene:
         waiting = tuple(each.rank for each in self.waiting if each.rank not in culprits)
         said = f"{said}, {self.seconds:.0f} s"
         return Stall(cause, hung, said, tuple(culprits), waiting, patient=patient, certain=certain)
+
+    @property
+    def gone(self) -> str:
+        """`rank 1 exited with code 0 (8 s ago)`."""
+        last = "the last " if len(self.left) > 1 else ""
+        return f"{named_ranks(self.left)} exited with code 0 ({last}{min(self.left.values()):.0f} s ago)"
 
     def who_waits(self, culprits: Sequence[Rank]) -> str:
         """`; ranks 0,2 wait for it in barrier`, where it is known for whom."""
@@ -164,8 +170,8 @@ def _held(scene: _Scene) -> Stall:
 
 def _left(scene: _Scene) -> Stall:
     """Whoever still runs waits, and a rank has ended."""
-    said = f"{named_ranks(scene.left)} exited with code 0{scene.who_waits(scene.left)}"
-    return scene.stall(scene.whole, said, scene.left, cause="peer-died")
+    ranks = tuple(scene.left)
+    return scene.stall(scene.whole, f"{scene.gone}{scene.who_waits(ranks)}", ranks, cause="peer-died")
 
 
 def _elsewhere(scene: _Scene) -> Stall:
@@ -181,7 +187,7 @@ def _elsewhere(scene: _Scene) -> Stall:
     # Those that are named first, alone, are whom "it" means.
     said = groups(scene.others) + scene.who_waits(culprits if len(culprits) == len(scene.others) else ())
     if scene.left:
-        said += f"; {named_ranks(scene.left)} exited with code 0"
+        said += f"; {scene.gone}"
     return scene.stall(hung, said, culprits, patient=any(each.patient for each in scene.others))
 
 
@@ -314,6 +320,6 @@ def _alone(scene: _Scene) -> Stall | None:
     if scene.joined and all(each.stack is None and each.state is not ProcessState.DISK for each in standing):
         return None
     hung = not working and scene.seconds >= _SLOW_S and all(each.stuck and each.deadlocked for each in standing)
-    left = f"; {named_ranks(scene.left)} exited with code 0" if scene.left else ""
+    left = f"; {scene.gone}" if scene.left else ""
     patient = bool(working) or any(each.patient for each in standing)
     return scene.stall(hung, groups([*standing, *working]) + left, (), patient=patient)

@@ -47,7 +47,7 @@ def numbers(looks: Sequence[CloseLook]) -> list[str]:
 def to_remove(looks: Sequence[CloseLook]) -> list[str]:
     """A command for each lock file that nobody seems to have any more."""
     paths = dict.fromkeys(path for each in looks if (path := each.left_behind) is not None)
-    return [f"if no other host builds it now, remove it: rm {shlex.quote(path)}" for path in paths]
+    return [f"if no build is running elsewhere, remove it: rm {shlex.quote(path)}" for path in paths]
 
 
 def busy(gpus: Sequence[GpuUse]) -> list[str]:

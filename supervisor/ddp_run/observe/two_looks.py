@@ -26,7 +26,9 @@ def close_look(
 ) -> CloseLook:
     """What two looks show, so many seconds apart; the second alone where the first is missing. `ranks`: by pid."""
     (stack, now), before = second, first[1] if first is not None else second[1]
-    ran = before.state is ProcessState.RUNNING and now.state is ProcessState.SLEEPING
+    ran = now.state is ProcessState.SLEEPING and (
+        before.state is ProcessState.RUNNING or (before.driven and now.driven)
+    )
     cpu_s, apart_s = now.cpu_s - before.cpu_s, max(apart_s, 0.1)
     # It may be met on its way from one sleep to the next.
     naps = (now.asleep or before.asleep) and now.naps - before.naps > 1 and cpu_s < _NAPPING * apart_s

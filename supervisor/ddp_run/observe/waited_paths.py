@@ -11,12 +11,14 @@ import os
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Self, final
 
 from ddp_run.observe import processes
 from ddp_run.observe.close_look import LockFile
 from ddp_run.observe.kernel_wait import PathArgument, holder_of, memory_of, read_path, with_path
 from ddp_run.observe.process_look import ProcessLook
+from ddp_run.record.events import Rank
 from ddp_run.values.helper_process import HelperProcess, HelperProcesses, fork
 
 _WAIT_S = 5.0
@@ -31,19 +33,23 @@ class PathProbe:
     _asked: tuple[PathArgument | str, ...]
 
     @classmethod
-    def ask(cls, looks: Iterable[ProcessLook], locks: Mapping[str, Collection[int]] | None = None) -> Self | None:
+    def ask(
+        cls,
+        looks: Iterable[ProcessLook],
+        locks: Mapping[str, Collection[int]] = MappingProxyType({}),
+        ranks: Mapping[int, Rank] = MappingProxyType({}),
+    ) -> Self | None:
         """Have the paths read that these looks lack, and lock files looked at; null where there is nothing to ask.
 
-        `locks`: which processes wait for each. Raises OSError.
+        `locks`: which processes wait for each; `ranks`: which pids are ranks. Raises OSError.
         """
-        locks = locks or {}
         arguments = [look.wait.argument for look in looks if look.wait is not None and look.wait.argument is not None]
         asked = [(each, memory) for each in arguments if (memory := memory_of(each.pid)) is not None]
         if not asked and not locks:
             return None
         memories = [memory for _, memory in asked]
         try:
-            process = fork(lambda fd: _answer(asked, locks, fd), _WAIT_S, keep=memories)
+            process = fork(lambda fd: _answer(asked, locks, ranks, fd), _WAIT_S, keep=memories)
             return cls(process, (*(each for each, _ in asked), *locks))
         finally:
             for memory in memories:
@@ -74,11 +80,13 @@ class WaitedPaths:
         self.lock_files: dict[str, LockFile] = {}
         """By their paths, as they were seen last."""
 
-    def ask(self, looks: Iterable[ProcessLook], locks: Mapping[str, Collection[int]]) -> None:
+    def ask(
+        self, looks: Iterable[ProcessLook], locks: Mapping[str, Collection[int]], ranks: Mapping[int, Rank]
+    ) -> None:
         """As `PathProbe.ask`; a question of before is over."""
         self.end()
         try:
-            self._question = PathProbe.ask(looks, locks)
+            self._question = PathProbe.ask(looks, locks, ranks)
         except OSError:
             return
         if self._question is not None:
@@ -93,7 +101,12 @@ class WaitedPaths:
             self._question = None
 
 
-def _answer(asked: Collection[tuple[PathArgument, int]], locks: Mapping[str, Collection[int]], fd: int) -> None:
+def _answer(
+    asked: Collection[tuple[PathArgument, int]],
+    locks: Mapping[str, Collection[int]],
+    ranks: Mapping[int, Rank],
+    fd: int,
+) -> None:
     for index, (argument, memory) in enumerate(asked):
         path = read_path(memory, argument.address)
         if path is not None:
@@ -104,7 +117,9 @@ def _answer(asked: Collection[tuple[PathArgument, int]], locks: Mapping[str, Col
             holder = holder_of(path, waiting)
         except OSError:
             continue
-        said = None if holder is None else f"process {processes.describe(holder)}"
+        said = None
+        if holder is not None:
+            said = f"rank {ranks[holder]}" if holder in ranks else f"process {processes.describe(holder)}"
         os.write(fd, json.dumps([index, [age_s, said]]).encode() + b"\n")
 
 
