@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import select
@@ -24,6 +25,7 @@ from tests.waiting import limit, wait_until
 
 from ddp_run.observe.boards import Board
 from ddp_run.observe.close_look import ProcessState
+from ddp_run.observe.kernel_wait import holder_of
 from ddp_run.observe.process_look import state
 from ddp_run.observe.stack_text import Doing, Stack
 from ddp_run.observe.stall_watch import RankLook
@@ -518,6 +520,52 @@ def test_no_thread_of_ours_is_there_when_the_program_forks_before_it_has_a_group
     """
     with ranks.standing(program) as (_, board):
         assert stack_of(board, insist=False) is not None
+
+
+@pytest.mark.parametrize("path", ["/no where/lock", 7])
+def test_the_lock_file_that_a_rank_waits_for(ranks: Ranks, path: str | int) -> None:
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    program = f"""
+        import importlib.util, os, sys
+        file = os.path.dirname({torch.origin!r}) + "/utils/file_baton.py"
+        spec = importlib.util.spec_from_file_location("torch.utils.file_baton", file)
+        sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        baton = module.FileBaton({path!r})
+        os.path.exists = lambda path: True
+        print("ready", flush=True)
+        baton.wait()
+    """
+    with ranks.standing(program) as (_, board):
+
+        def waits() -> Stack | None:
+            stack = stack_of(board, insist=False)
+            return stack if stack is not None and stack.doing is Doing.LOCK_FILE else None
+
+        assert wait_until(waits, "the wait").lock_file == (path if isinstance(path, str) else None)
+    assert not [message for message in ranks.messages() if message["event"] == "missed"]
+
+
+def test_a_lock_of_filelock_that_a_rank_waits_for(ranks: Ranks) -> None:
+    pytest.importorskip("filelock")
+    lock = ranks.folder / "hub.lock"
+    program = f"""
+        import filelock
+        print("ready", flush=True)
+        filelock.FileLock({str(lock)!r}).acquire()
+    """
+    with subprocess.Popen(["flock", str(lock), "cat"], stdin=subprocess.PIPE) as holder:
+        wait_until(lambda: holder_of(str(lock), ()) == holder.pid, "the lock")
+        with ranks.standing(program) as (_, board):
+
+            def waits() -> bool:
+                stack = stack_of(board, insist=False)
+                return stack is not None and (stack.doing, stack.lock_file) == (Doing.LOCK_FILE, str(lock))
+
+            wait_until(waits, "the wait")
+        assert holder.stdin is not None
+        holder.stdin.close()
 
 
 def stack_of(board: Board, *, insist: bool) -> Stack | None:

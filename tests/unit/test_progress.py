@@ -388,7 +388,7 @@ EXISTS = Frame("<frozen genericpath>", 19, "exists")
 
 def before(*looks: CloseLook, **more: object) -> tuple[str, bool, bool] | None:
     stall = judged(*looks, joined=False, **more)  # type: ignore[arg-type]
-    return stall and (stall.said, stall.hung, stall.patient)
+    return None if stall is None else (stall.said, stall.hung, stall.patient)
 
 
 def test_where_all_stand_before_they_join_each_is_described_with_what_it_waits_for() -> None:

@@ -159,7 +159,8 @@ def native_frames(text: str, thread: int) -> tuple[str, ...]:
         for frame in frames:
             line = f":{frame['line']}" if frame["line"] else ""
             found.append(f"  {frame['name']} ({frame['short_filename'] or frame['filename']}{line})")
-            if frame["module"] is None and not is_library(frame["filename"]):
+            file = frame["filename"]
+            if frame["module"] is None and (file.startswith("<") or not is_library(file)):
                 break
     except (TypeError, KeyError, StopIteration, ValueError, RecursionError) as error:
         raise ValueError("no native frames") from error
