@@ -44,7 +44,7 @@ WORKS = """
 import sys, time
 end = time.monotonic() + float(sys.argv[1])
 while time.monotonic() < end:
-    time.sleep(0.2)
+    time.sleep(0.1)
     sum(range(2_000_000))
 """
 WITHOUT_PYTHON = """

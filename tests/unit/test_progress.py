@@ -386,6 +386,10 @@ BATON = Frame(f"{TORCH}/utils/file_baton.py", 49, "wait")
 EXISTS = Frame("<frozen genericpath>", 19, "exists")
 
 
+def stands(rank: int, *frames: Frame, **more: object) -> CloseLook:
+    return look(rank, *frames, **{"idle_s": 20.0} | more)
+
+
 def before(*looks: CloseLook, **more: object) -> tuple[str, bool, bool] | None:
     stall = judged(*looks, joined=False, **more)  # type: ignore[arg-type]
     return None if stall is None else (stall.said, stall.hung, stall.patient)
@@ -393,11 +397,11 @@ def before(*looks: CloseLook, **more: object) -> tuple[str, bool, bool] | None:
 
 def test_where_all_stand_before_they_join_each_is_described_with_what_it_waits_for() -> None:
     looks = [
-        look(0, BATON, lock_file=LockFile("/cache/lock", 7500.0), naps=True),
-        look(1, naps=True),
-        look(2, asleep=True),
-        look(3, Frame(f"{LIB}/subprocess.py", 1, "wait"), child="(ninja -v)"),
-        look(4, Frame("<frozen importlib._bootstrap>", 1, "_find_and_load"), waits_on="read of /nfs/x.so"),
+        stands(0, BATON, lock_file=LockFile("/cache/lock", 7500.0), naps=True),
+        stands(1, naps=True),
+        stands(2, asleep=True),
+        stands(3, Frame(f"{LIB}/subprocess.py", 1, "wait"), child="(ninja -v)"),
+        stands(4, Frame("<frozen importlib._bootstrap>", 1, "_find_and_load"), waits_on="read of /nfs/x.so"),
     ]
     stall = judged(*looks, joined=False)
     assert stall is not None
@@ -422,32 +426,34 @@ def test_where_all_stand_before_they_join_each_is_described_with_what_it_waits_f
 def test_a_lock_file_is_to_be_removed_only_where_nobody_is_seen_to_have_it(
     lock: LockFile, said: str, removed: bool
 ) -> None:
-    stall = judged(look(0, BATON, lock_file=lock), joined=False)
+    stall = judged(stands(0, BATON, lock_file=lock), joined=False)
     assert stall is not None
     assert f"rank 0 waits for the lock file {said} at train.py" in stall.said
     assert [quote for quote in stall.quotes if "rm " in quote] == [
         "if no build is running elsewhere, remove it: rm '/a b/lock'"
     ] * removed
-    locked = look(0, Frame(f"{LIB}/site-packages/filelock/_api.py", 1, "acquire"), lock_file=lock)
+    locked = stands(0, Frame(f"{LIB}/site-packages/filelock/_api.py", 1, "acquire"), lock_file=lock)
     assert not [quote for quote in (judged(locked, joined=False) or stall).quotes if "rm " in quote]
 
 
 def test_a_rank_that_works_before_they_join_is_let_be() -> None:
-    works, stands = look(0, cpu_s=2.0), look(1, naps=True, idle_s=20.0)
+    works, waits = look(0, cpu_s=2.0), stands(1, naps=True)
     said = "rank 1 sleeps in a loop at train.py:88 in step; rank 0 is running at train.py:88 in step, 18 s"
-    assert before(works, stands) == (said, False, True)
+    assert before(works, waits) == (said, False, True)
     assert before(works, look(1, naps=True, idle_s=2.0)) is None
-    assert before(works, look(1, io_bytes=2 << 20)) is None
-    assert judged(works, stands) is None  # once they have joined, nobody is known to wait for it
+    said = "rank 1 sleeps in a loop at train.py:88 in step; rank 0 sleeps at train.py:88 in step, 18 s"
+    assert before(look(0, asleep=True, idle_s=2.0), waits) == (said, False, True)
+    assert before(works, stands(1, io_bytes=2 << 20)) is None
+    assert judged(works, waits) is None  # once they have joined, nobody is known to wait for it
 
 
 def test_a_rank_that_shows_nothing_of_itself_is_told_of_before_they_join() -> None:
-    silent = look(0, no_stack=True, unseen=True, idle_s=20.0)
+    silent = stands(0, no_stack=True, unseen=True)
     assert before(silent) == ("rank 0 is blocked, 18 s", False, False)
     assert judged(silent) is None
     said = "rank 0 is blocked; rank 1 works, 18 s"
-    assert before(silent, look(1, no_stack=True, unseen=True, cpu_s=1.0)) == (said, False, True)
-    assert before(look(0, no_stack=True, unseen=True, child="(wget x)"), left=(1,)) == (
+    assert before(silent, stands(1, no_stack=True, unseen=True, cpu_s=1.0)) == (said, False, True)
+    assert before(stands(0, no_stack=True, unseen=True, child="(wget x)"), left=(1,)) == (
         "rank 0 waits for a child process (wget x); rank 1 exited with code 0 (8 s ago), 18 s",
         False,
         False,

@@ -9,8 +9,8 @@ from typing import final
 from ddp_run.observe.process_look import used
 from ddp_run.record.events import MonotonicNs, RankStarted
 
-_BUSY = 0.1
-"""CPU seconds per second from which a process works: one that polls every millisecond takes a third of that."""
+_BUSY = 0.05
+"""CPU seconds per second from which a process works: one that polls every millisecond takes half of that."""
 _BYTES = 1 << 16
 """The same of bytes per second: more than a few lines of output, or a small file that is read again and again."""
 _APART_S = 0.9

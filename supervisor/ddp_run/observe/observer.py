@@ -369,8 +369,9 @@ class Observer:
         if before is not None and before.same(still):
             still = replace(still, since=before.since)
         self._still[look.rank] = still
-        idle_s = min((at - self._movement.last(each)) / _SECOND for each in self._alive if each.rank == look.rank)
-        look = replace(look, still_s=0.0 if look.works else (at - still.since) / _SECOND, idle_s=idle_s)
+        worked_at = next(self._movement.last(event) for event in self._alive if event.rank == look.rank)
+        look = replace(look, still_s=0.0 if look.works else (at - still.since) / _SECOND)
+        look = replace(look, idle_s=(at - worked_at) / _SECOND)
         board = self._boards.get(look.rank)
         if board is None:
             return replace(look, unseen=True)

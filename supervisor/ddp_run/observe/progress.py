@@ -13,13 +13,12 @@ from ddp_run.observe.close_look import CloseLook, Collective, GpuUse, ProcessSta
 from ddp_run.observe.ras_text import Missing
 from ddp_run.observe.stack_text import Doing
 from ddp_run.observe.stall_quotes import busy, end_of, groups, numbers, ranks_of, to_remove, what
+from ddp_run.observe.stall_watch import QUIET_S
 from ddp_run.record.events import MonotonicNs, Rank
 from ddp_run.values.words import is_or_are, named_ranks, verb_s
 
 _SLOW_S = 120.0
 """What may end by itself (saving, data, network, a sleep) may stand this long before it is called a hang."""
-_IDLE_S = 10.0
-"""For how long a rank must not have worked to be told of while others do."""
 _SECOND = 1_000_000_000
 _POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
 
@@ -313,9 +312,9 @@ def _places_apart(scene: _Scene) -> Stall:
 def _alone(scene: _Scene) -> Stall | None:
     """Nobody is known to wait for another rank: said where nobody works, or before the ranks join a process group,
     where one that has stood for long may wait for one that works."""
-    working = [each for each in scene.others if each.works]
-    standing = [each for each in scene.others if not each.works]
-    if working and (scene.joined or all(each.idle_s < _IDLE_S for each in standing)):
+    working = [each for each in scene.others if each.works or not (scene.joined or each.idle_s >= QUIET_S)]
+    standing = [each for each in scene.others if each not in working]
+    if not standing or (working and scene.joined):
         return None
     if scene.joined and all(each.stack is None and each.state is not ProcessState.DISK for each in standing):
         return None

@@ -25,6 +25,8 @@ AGAIN_S = 30.0
 """When to look again while nothing changes."""
 PATIENCE_LEFT_S = 5.0
 """The same once a rank has ended with 0: it does not come back."""
+QUIET_S = 10.0
+"""A rank that has not been seen to work for this long stands, where there is no other sign of progress."""
 EARLY_S = 3.0
 """Without progress for this long, or STEPS_OF_PATIENCE usual steps, the flight recorders are looked at."""
 _EARLY_AGAIN_S = 10.0
@@ -77,6 +79,8 @@ class Watch:
     _early_not_before: int = 0
     _alone_s: float = PATIENCE_S
     """Patience with ranks that have not joined: longer after each pause, as some programs just wait for work."""
+    _all_stood: bool = False
+    """At the last closer look."""
     joined: bool = False
     """Some rank has begun to join the process group."""
 
@@ -91,19 +95,22 @@ class Watch:
         self.joined = at_work or any(each.phase == "shutdown" for each in ranks)
         if self.joined:
             stepped = (seen_at for _steps, seen_at in self._steps.values())
-            moved = max([*(each.progress_at for each in ranks), *stepped])
+            moved = latest = max([*(each.progress_at for each in ranks), *stepped])
         else:
-            present = [each for each in ranks if not each.left]
-            moved = min((max(each.progress_at, each.worked_at) for each in present), default=at)
+            worked = [max(each.progress_at, each.worked_at) for each in ranks if not each.left]
+            moved, latest = min(worked, default=at), max(worked, default=at)
         if moved > self._seen_at:
             if self._asked_at and not self.joined:
                 self._alone_s = min(2 * self._alone_s, _AT_MOST_S)
             self._seen_at, self._asked_at = moved, 0
         if at - self._seen_at < self.patience_s * _SECOND:
             return self._early(at, ranks)
-        if self._asked_at and at - self._asked_at < AGAIN_S * _SECOND:
+        all_stand = self.joined or at - latest >= QUIET_S * _SECOND
+        if not all_stand and at - latest >= EARLY_S * _SECOND:
+            return None  # it is known soon
+        if self._asked_at and at - self._asked_at < AGAIN_S * _SECOND and all_stand == self._all_stood:
             return None
-        self._asked_at = at
+        self._asked_at, self._all_stood = at, all_stand
         return Due.CLOSER
 
     @property
