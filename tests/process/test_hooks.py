@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import select
@@ -24,6 +25,7 @@ from tests.waiting import limit, wait_until
 
 from ddp_run.observe.boards import Board
 from ddp_run.observe.close_look import ProcessState
+from ddp_run.observe.kernel_wait import holder_of
 from ddp_run.observe.process_look import state
 from ddp_run.observe.stack_text import Doing, Stack
 from ddp_run.observe.stall_watch import RankLook
@@ -492,7 +494,6 @@ def test_stacks_and_collectives_on_demand(ranks: Ranks) -> None:
 
 def test_no_thread_of_ours_is_there_when_the_program_forks_before_it_has_a_group(ranks: Ranks) -> None:
     program = f"""
-        {textwrap.indent(ALONE, " " * 8).strip()}
         import os, time, warnings
         def threads():
             return set(os.listdir("/proc/self/task"))
@@ -503,11 +504,15 @@ def test_no_thread_of_ours_is_there_when_the_program_forks_before_it_has_a_group
                 os._exit(0)
             os.waitpid(pid, 0)
             return len(before - threads())
-        while len(threads()) < 2: time.sleep(0.01)
-        with warnings.catch_warnings(record=True) as seen:  # Python 3.12 and newer warn of threads
-            warnings.simplefilter("always")
-            assert (forked(), forked()) == (1, 0)
-        assert not seen, seen[0]
+        def forked_twice():
+            while len(threads()) < 2: time.sleep(0.01)
+            with warnings.catch_warnings(record=True) as seen:  # Python 3.12 and newer warn of threads
+                warnings.simplefilter("always")
+                assert (forked(), forked()) == (1, 0)
+            assert not seen, seen[0]
+        forked_twice()
+        {textwrap.indent(ALONE, " " * 8).strip()}
+        forked_twice()
         init("gloo")
         warnings.simplefilter("ignore")
         assert forked() == 0
@@ -516,6 +521,52 @@ def test_no_thread_of_ours_is_there_when_the_program_forks_before_it_has_a_group
     """
     with ranks.standing(program) as (_, board):
         assert stack_of(board, insist=False) is not None
+
+
+@pytest.mark.parametrize("path", ["/no where/lock", 7])
+def test_the_lock_file_that_a_rank_waits_for(ranks: Ranks, path: str | int) -> None:
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    program = f"""
+        import importlib.util, os, sys
+        file = os.path.dirname({torch.origin!r}) + "/utils/file_baton.py"
+        spec = importlib.util.spec_from_file_location("torch.utils.file_baton", file)
+        sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        baton = module.FileBaton({path!r})
+        os.path.exists = lambda path: True
+        print("ready", flush=True)
+        baton.wait()
+    """
+    with ranks.standing(program) as (_, board):
+
+        def waits() -> Stack | None:
+            stack = stack_of(board, insist=False)
+            return stack if stack is not None and stack.doing is Doing.LOCK_FILE else None
+
+        assert wait_until(waits, "the wait").lock_file == (path if isinstance(path, str) else None)
+    assert not [message for message in ranks.messages() if message["event"] == "missed"]
+
+
+def test_a_lock_of_filelock_that_a_rank_waits_for(ranks: Ranks) -> None:
+    pytest.importorskip("filelock")
+    lock = ranks.folder / "hub.lock"
+    program = f"""
+        import filelock
+        print("ready", flush=True)
+        filelock.FileLock({str(lock)!r}).acquire()
+    """
+    with subprocess.Popen(["flock", str(lock), "cat"], stdin=subprocess.PIPE) as holder:
+        wait_until(lambda: lock.exists() and holder_of(str(lock), ()) == holder.pid, "the lock")
+        with ranks.standing(program) as (_, board):
+
+            def waits() -> bool:
+                stack = stack_of(board, insist=False)
+                return stack is not None and (stack.doing, stack.lock_file) == (Doing.LOCK_FILE, str(lock))
+
+            wait_until(waits, "the wait")
+        assert holder.stdin is not None
+        holder.stdin.close()
 
 
 def stack_of(board: Board, *, insist: bool) -> Stack | None:
@@ -535,6 +586,8 @@ def stack_of(board: Board, *, insist: bool) -> Stack | None:
     return stack
 
 
+FORKS = "os.fork() or os._exit(0)"
+"""From here on there is no thread of ddp-run's, until there is torch."""
 RUNS = "all(iter(lambda: True, False))"
 """Here the signal's handler would end the process soon."""
 
@@ -542,12 +595,9 @@ RUNS = "all(iter(lambda: True, False))"
 @pytest.mark.parametrize(
     ("what", "insist"),
     [
-        (f"import torch.distributed; {{}}; {RUNS}", False),
-        (
-            "import torch.distributed; {}; ctypes.PyDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)",
-            True,
-        ),
-        ("import torch.distributed; {}; re.match('(a*)*b', 'a' * 40)", True),
+        (f"{{}}; {RUNS}", False),
+        ("{}; ctypes.PyDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)", True),
+        ("{}; re.match('(a*)*b', 'a' * 40)", True),
     ],
     ids=["runs Python", "sleeps with the lock", "works with the lock"],
 )
@@ -566,26 +616,26 @@ def test_stacks_of_a_rank_that(ranks: Ranks, what: str, insist: bool) -> None:
 @pytest.mark.parametrize(
     ("first", "call", "insist"),
     [
-        ("import torch.distributed", "ctypes.PyDLL(None).sleep(60)", True),
-        ("import torch.distributed", "ctypes.PyDLL(None).poll(None, 0, -1)", True),
-        ("pass", "ctypes.CDLL(None).sleep(60)", False),
+        ("pass", "ctypes.PyDLL(None).sleep(60)", True),
+        ("pass", "ctypes.PyDLL(None).poll(None, 0, -1)", True),
+        (FORKS, "ctypes.CDLL(None).sleep(60)", False),
         (
-            "e = select.epoll()",
+            f"{FORKS}; e = select.epoll()",
             "ctypes.CDLL(None).epoll_wait(e.fileno(), ctypes.create_string_buffer(12), 1, -1)",
             False,
         ),
-        ("pass", "input()", True),
+        (FORKS, "input()", True),
     ],
     ids=[
         "sleep with the lock",
         "poll with the lock",
-        "sleep without torch",
-        "epoll without torch",
-        "read without torch",
+        "sleep without our thread",
+        "epoll without our thread",
+        "read without our thread",
     ],
 )
 def test_a_look_ends_no_call_of_c_early(ranks: Ranks, first: str, call: str, insist: bool) -> None:
-    program = f"import ctypes, select; {first}; print('ready', flush=True); {call}; print('went on', flush=True)"
+    program = f"import ctypes, os, select; {first}; print('ready', flush=True); {call}; print('went on', flush=True)"
     with ranks.standing(program) as (process, board):
         wait_until(lambda: state(process.pid) is ProcessState.SLEEPING, "the call")
         if insist:
@@ -600,7 +650,7 @@ def test_a_look_ends_no_call_of_c_early(ranks: Ranks, first: str, call: str, ins
 
 @pytest.mark.parametrize("stopped", [True, False])
 def test_no_signal_is_sent_to_a_rank_that_may_be_running_python(ranks: Ranks, stopped: bool) -> None:
-    program = f"print('ready', flush=True); {RUNS}"  # no torch, so no thread of ddp-run's
+    program = f"import os; {FORKS}; print('ready', flush=True); {RUNS}"
     with ranks.standing(program) as (process, board):
         if stopped:
             process.send_signal(signal.SIGSTOP)

@@ -68,11 +68,10 @@ def test_nodes_that_each_would_meet_on_themselves(rows: tuple[Row, ...], folder:
 @pytest.mark.parametrize(
     ("line", "variables", "named"),
     [
-        ("--no-python --hang-timeout 60 sh -c true", {}, "--hang-timeout has"),
         ("--no-python --backend gloo --ddp-debug sh", {}, "--backend, --ddp-debug have"),
         ("--no-python sh", {"TORCH_DIST_TIMEOUT": "5"}, "TORCH_DIST_TIMEOUT has"),
         ("--no-python --preflight off --fallback-backend gloo sh", {}, "--fallback-backend has"),
-        ("--no-python sh", {}, None),
+        ("--no-python --hang-timeout 60 sh -c true", {}, None),
         ("--hang-timeout 60 --backend gloo --ddp-debug train.py", {"TORCH_DIST_TIMEOUT": "5"}, None),
     ],
 )

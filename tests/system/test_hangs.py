@@ -54,11 +54,12 @@ HANGS = {
     "leave": Hang(cause="peer-died", said="rank 1 exited with code 0", has_stack=False),
     "subgroups": Hang((0, 1), said="rank 2 is ahead"),
     "save-pipe": Hang(hung=False, said="rank 1 is saving"),
-    "process": Hang(hung=False, said="rank 1 waits for another process at"),
+    "process": Hang(hung=False, said="rank 1 waits for a child process (sleep 1000) at"),
     "recv": Hang(said="rank 1 waits in recv"),
     "thread-lock": Hang(said="rank 1 waits for a lock"),
     "handle": Hang(said="ranks 0,2 wait for it in all_reduce"),
-    "poll": Hang(hung=False, said="rank 1 sleeps at"),
+    "poll": Hang(hung=False, said="rank 1 sleeps in a loop at"),
+    "leave-poll": Hang((), hung=False, said="ranks 0,2 sleep in a loop at", has_stack=False),
 }
 WITHOUT_A_RECORDER = HANGS | {
     "branch": Hang((0,), said="rank 0 waits in barrier"),
@@ -83,10 +84,10 @@ SLOW = {
     "pause": "ranks 0-2 sleep at stall.py",
     "accumulate": "",
     "late-init": "rank 1 is running at stall.py",
-    "startup": None,
-    "wait-for-file": "rank 0 sleeps at stall.py",
+    "startup": "ranks 0-2 sleep at stall.py",
+    "wait-for-file": "rank 0 sleeps ",
     "timer": "rank 0 waits for a lock or a thread at stall.py",
-    "upload": "rank 0 waits for another process at stall.py",
+    "upload": "rank 0 waits for a child process (sleep ",
 }
 """What must be said of it (`save` also makes what it saves); null: nothing, empty: anything or nothing."""
 TOLD = (

@@ -215,11 +215,11 @@ def test_who_holds_a_lock(tmp_path: Path, run_python: Callable[..., int], call: 
 def test_a_process_in_the_kernel_is_described_by_its_name(run_python: Callable[..., int], dead_mount: Mounted) -> None:
     mount = dead_mount("read")
     pid = run_python(f"import os; print(flush=True); os.read(os.open('{mount.folder}/data.bin', 0), 9)", *mount.within)
-    assert "os.read" in processes.described([pid])[0]
+    assert "os.read" in processes.described(pid)
     mount.wait_for_request()
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: process(pid).state is ProcessState.DISK, "state D")
-    assert processes.described([pid]) == [f"{pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"]
+    assert processes.described(pid) == f"{pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
 
 
 KEEPS_ITS_LOCK = """
@@ -252,7 +252,7 @@ def test_a_process_that_keeps_the_lock_of_its_memory_is_passed_over(
     pid = run_python(KEEPS_ITS_LOCK.format(mount.folder), *mount.within)
     mount.wait_for_request()
     assert process(pid).state is ProcessState.SLEEPING
-    assert processes.described([pid]) == [f"{pid} (python)"]
+    assert processes.described(pid) == f"{pid} (python)"
     assert processes.environs([pid, os.getpid()]).keys() == {os.getpid()}
     with subprocess.Popen(["sleep", "600"], env={"DDP_RUN_ID": tmp_path.name}) as carrier:
         try:

@@ -98,12 +98,12 @@ def test_a_stall_says_how_busy_the_gpus_are() -> None:
     use = (GpuUse(Rank(0), 0, 100), GpuUse(Rank(1), 3, 0), GpuUse(Rank(2), 3, 0))
     looks = [_look(0, "step"), _look(1, "step")]
     at = MonotonicNs(300 * 10**9)
-    stall = explain(looks, (), MonotonicNs(0), at, gpus=use)
+    stall = explain(looks, {}, MonotonicNs(0), at, gpus=use)
     assert stall is not None
     assert stall.quotes[-1] == "GPU 0 at 100 % (rank 0), GPU 3 at 0 % (ranks 1-2)"
-    unsure = explain(looks, (), MonotonicNs(0), at, gpus=(replace(use[0], sure=False),))
+    unsure = explain(looks, {}, MonotonicNs(0), at, gpus=(replace(use[0], sure=False),))
     assert unsure is not None
     assert unsure.quotes[-1] == "GPU 0 at 100 % (rank 0) (GPUs assumed from local ranks)"
-    silent = explain(looks, (), MonotonicNs(0), at)
+    silent = explain(looks, {}, MonotonicNs(0), at)
     assert silent is not None
     assert not any("GPU" in quote for quote in silent.quotes)

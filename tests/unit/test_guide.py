@@ -25,6 +25,7 @@ READ_BY_TORCH = {
     "PYTORCH_CUDA_ALLOC_CONF",
     "TORCH_COMPILE_DISABLE",
     "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_EXTENSIONS_DIR",
     "TORCH_NCCL_BLOCKING_WAIT",
     "TORCH_NCCL_DUMP_ON_TIMEOUT",
     "TORCH_NCCL_TRACE_BUFFER_SIZE",
@@ -161,7 +162,7 @@ def _torch_files() -> list[Path]:
     assert TORCH is not None and TORCH.origin is not None
     folder = Path(TORCH.origin).parent
     header = folder / "include" / "torch" / "csrc" / "distributed" / "c10d" / "ProcessGroupNCCL.hpp"
-    python = [folder / "_dynamo" / "config.py"]
+    python = [folder / "_dynamo" / "config.py", folder / "utils" / "cpp_extension.py"]
     return [each for each in (header, *python, *sorted((folder / "lib").glob("lib*.so"))) if each.is_file()]
 
 

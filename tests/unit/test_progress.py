@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from ddp_run.observe.close_look import INPUT, CloseLook, Collective, ProcessState
+from ddp_run.observe.close_look import INPUT, CloseLook, Collective, LockFile, ProcessState
 from ddp_run.observe.progress import Stall, come_apart, explain
 from ddp_run.observe.ras_text import Missing
 from ddp_run.observe.stack_text import Frame, Stack
@@ -51,12 +51,15 @@ def judged(
     seconds: float = 18,
     world_size: int = 0,
     ras: Missing | None = None,
+    joined: bool = True,
 ) -> Stall | None:
     """The same in whatever order the ranks come."""
-    ranks = tuple(Rank(rank) for rank in left)
+    ranks = {Rank(rank): 8.0 for rank in left}
     orders = list(permutations(looks))[:24]
     found = [
-        explain(order, ranks, MonotonicNs(0), MonotonicNs(round(seconds * S)), world_size=world_size, ras=ras)
+        explain(
+            order, ranks, MonotonicNs(0), MonotonicNs(round(seconds * S)), world_size=world_size, ras=ras, joined=joined
+        )
         for order in orders
     ]
     summaries = {each and (each.cause, each.hung, each.culprits, each.said) for each in found}
@@ -377,6 +380,105 @@ def test_of_ranks_that_wait_here_torchs_recorder_knows_more_than_nccl() -> None:
     assert told(*blind, ras=one, seconds=150) == ("hang", True, (1,))
 
 
+# ------------------------------------------------------------------------- before they join a group
+
+BATON = Frame(f"{TORCH}/utils/file_baton.py", 49, "wait")
+EXISTS = Frame("<frozen genericpath>", 19, "exists")
+
+
+def stands(rank: int, *frames: Frame, **more: object) -> CloseLook:
+    return look(rank, *frames, **{"idle_s": 20.0} | more)
+
+
+def before(*looks: CloseLook, **more: object) -> tuple[str, bool, bool] | None:
+    stall = judged(*looks, joined=False, **more)  # type: ignore[arg-type]
+    return None if stall is None else (stall.said, stall.hung, stall.patient)
+
+
+def test_where_all_stand_before_they_join_each_is_described_with_what_it_waits_for() -> None:
+    looks = [
+        stands(0, BATON, lock_file=LockFile("/cache/lock", 7500.0), naps=True),
+        stands(1, naps=True),
+        stands(2, asleep=True),
+        stands(3, Frame(f"{LIB}/subprocess.py", 1, "wait"), child="(ninja -v)"),
+        stands(4, Frame("<frozen importlib._bootstrap>", 1, "_find_and_load"), waits_on="read of /nfs/x.so"),
+    ]
+    stall = judged(*looks, joined=False)
+    assert stall is not None
+    assert stall.said == (
+        "rank 0 waits for the lock file /cache/lock (made 2h05m ago; no process here has it open) at train.py:88 in "
+        "step; rank 1 sleeps in a loop at train.py:88 in step; rank 2 sleeps at train.py:88 in step; "
+        "rank 3 waits for a child process (ninja -v) at train.py:88 in step; "
+        "rank 4 is importing a module: read of /nfs/x.so at train.py:88 in step, 18 s"
+    )
+    assert (stall.hung, stall.patient, stall.culprits, stall.waiting) == (False, False, (), ())
+    assert "if no build is running elsewhere, remove it: rm /cache/lock" in stall.quotes
+
+
+@pytest.mark.parametrize(
+    ("lock", "said", "removed"),
+    [
+        (LockFile("/a b/lock", 20.0, "rank 1"), "/a b/lock (held by rank 1)", False),
+        (LockFile("/a b/lock"), "/a b/lock", False),
+        (LockFile("/a b/lock", 20.0), "/a b/lock (made 20s ago; no process here has it open)", True),
+    ],
+)
+def test_a_lock_file_is_to_be_removed_only_where_nobody_is_seen_to_have_it(
+    lock: LockFile, said: str, removed: bool
+) -> None:
+    stall = judged(stands(0, BATON, lock_file=lock), joined=False)
+    assert stall is not None
+    assert f"rank 0 waits for the lock file {said} at train.py" in stall.said
+    assert [quote for quote in stall.quotes if "rm " in quote] == [
+        "if no build is running elsewhere, remove it: rm '/a b/lock'"
+    ] * removed
+    locked = stands(0, Frame(f"{LIB}/site-packages/filelock/_api.py", 1, "acquire"), lock_file=lock)
+    assert not [quote for quote in (judged(locked, joined=False) or stall).quotes if "rm " in quote]
+
+
+def test_a_rank_that_works_before_they_join_is_let_be() -> None:
+    works, waits = look(0, cpu_s=2.0), stands(1, naps=True)
+    said = "rank 1 sleeps in a loop at train.py:88 in step; rank 0 is running at train.py:88 in step, 18 s"
+    assert before(works, waits) == (said, False, True)
+    assert before(works, look(1, naps=True, idle_s=2.0)) is None
+    said = "rank 1 sleeps in a loop at train.py:88 in step; rank 0 sleeps at train.py:88 in step, 18 s"
+    assert before(look(0, asleep=True, idle_s=2.0), waits) == (said, False, True)
+    assert before(works, stands(1, io_bytes=2 << 20)) is None
+    assert judged(works, waits) is None  # once they have joined, nobody is known to wait for it
+
+
+def test_a_rank_that_shows_nothing_of_itself_is_told_of_before_they_join() -> None:
+    silent = stands(0, no_stack=True, unseen=True)
+    assert before(silent) == ("rank 0 is blocked, 18 s", False, False)
+    assert judged(silent) is None
+    said = "rank 0 is blocked; rank 1 works, 18 s"
+    assert before(silent, stands(1, no_stack=True, unseen=True, cpu_s=1.0)) == (said, False, True)
+    assert before(stands(0, no_stack=True, unseen=True, child="(wget x)"), left=(1,)) == (
+        "rank 0 waits for a child process (wget x); rank 1 exited with code 0 (8 s ago), 18 s",
+        False,
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "moved"),
+    [
+        ((USER,), (EXISTS, replace(USER, line=87)), False),
+        ((USER, JOIN), (replace(USER, line=87), JOIN), False),
+        ((USER, JOIN), (replace(USER, function="save"), JOIN), True),
+        ((USER, JOIN), (USER, replace(JOIN, line=1)), True),
+    ],
+)
+def test_a_loop_that_sleeps_and_looks_again_does_not_move(
+    first: tuple[Frame, ...], second: tuple[Frame, ...], moved: bool
+) -> None:
+    polls = replace(look(0), first=Stack(first), second=Stack(second))
+    assert polls.works
+    assert replace(polls, naps=True).works is moved
+    assert replace(polls, naps=True, state=ProcessState.RUNNING).works is moved
+    assert replace(polls, naps=True, cpu_s=1.0).works
+
+
 # ------------------------------------------------------------------------------------ nobody waits
 
 
@@ -485,7 +587,7 @@ def test_numbers_are_told_where_they_differ() -> None:
 
 def test_many_ranks_that_all_differ_are_cut_short() -> None:
     many = [look(rank, cpu_s=0.0, asleep=True, steps=rank) for rank in range(8)]
-    stall = explain(many, (), MonotonicNs(0), MonotonicNs(20 * S))
+    stall = explain(many, {}, MonotonicNs(0), MonotonicNs(20 * S))
     assert stall is not None
     assert "optimizer steps so far: rank 0 0, rank 1 1, rank 2 2, rank 3 3, rank 4 4, …" in stall.quotes
 

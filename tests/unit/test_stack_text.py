@@ -172,17 +172,31 @@ def test_a_dump_that_is_still_being_written_is_not_whole() -> None:
     assert is_whole(whole + whole)
 
 
+def test_the_lock_file_that_the_main_thread_waits_for_belongs_to_the_dump_after_it() -> None:
+    dump = 'Thread 0x0000000000000009 (most recent call first):\n  File "/home/user/train.py", line 3 in step\n'
+    note = "# the main thread waits for a lock file: /cache/my ext/lock\n"
+    seen = [stack.lock_file for stack in dumps(dump + note + dump + dump + note + dump, 9)]
+    assert seen == [None, "/cache/my ext/lock", None, "/cache/my ext/lock"]
+
+
 def _spied(*frames: tuple[str, str | None, int], thread: int = 7) -> str:
     listed = [
-        {"name": name, "module": module, "short_filename": (module or "train.py").rpartition("/")[2], "line": line}
+        {
+            "name": name,
+            "module": None if module is not None and module.endswith(".py") else module,
+            "filename": module or "/home/user/train.py",
+            "short_filename": (module or "train.py").rpartition("/")[2],
+            "line": line,
+        }
         for name, module, line in frames
     ]
     return json.dumps([{"os_thread_id": 6, "frames": []}, {"os_thread_id": thread, "frames": listed}])
 
 
-def test_native_frames_reach_the_first_of_python() -> None:
-    frames = (("lock_wait", "/lib/libc.so.6", 0), ("call", "/lib/x.so", 9), ("step", None, 88), ("main", None, 99))
-    seen = ("  lock_wait (libc.so.6)", "  call (x.so:9)", "  step (train.py:88)")
+def test_native_frames_reach_the_first_of_the_users() -> None:
+    python = ("wait", f"{LIB}/threading.py", 327)
+    frames = (("lock_wait", "/lib/libc.so.6", 0), ("call", "/lib/x.so", 9), python, ("step", None, 88), ("f", None, 99))
+    seen = ("  lock_wait (libc.so.6)", "  call (x.so:9)", "  wait (threading.py:327)", "  step (train.py:88)")
     assert native_frames(_spied(*frames), 7) == seen
     assert native_frames("Sampling took long\n" + _spied(*frames), 7) == seen
     deep = native_frames(_spied(*[("f", "/lib/x.so", 1)] * 50, ("step", None, 88)), 7)

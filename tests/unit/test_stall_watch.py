@@ -34,8 +34,41 @@ def test_early_looks_become_seldom_where_a_job_pauses_at_every_step() -> None:
     assert seen == [103, 113, 133, 173, 253, 413, 733, 1333, 1933, 2533]
 
 
-def test_no_look_before_anybody_joins_the_group() -> None:
-    assert fed(Watch(), range(100, 300), ranks_at(100, "before-init")) == []
+def before_init(*worked_at_s: float) -> list[RankLook]:
+    return [RankLook(Rank(rank), "before-init", worked_at=round(at * S)) for rank, at in enumerate(worked_at_s)]
+
+
+def test_before_anybody_joins_the_rank_that_has_stood_longest_counts() -> None:
+    assert fed(Watch(), range(100, 200), *before_init(100, 101)) == [115, 145, 175]
+    assert fed(Watch(), range(100, 200), *before_init(100, 120), due=Due.EARLY) == []
+    watch = Watch()
+    assert not any(watch.look(at * S, before_init(at, at - 14)) for at in range(100, 200))
+    assert (watch.joined, watch.since) == (False, 185 * S)
+    assert watch.look(200 * S, before_init(200, 185)) is Due.CLOSER
+    assert watch.look(201 * S, [*before_init(201), RankLook(Rank(1), "init", 200 * S)]) is None
+    assert watch.joined
+
+
+def test_before_anybody_joins_a_look_is_due_when_they_all_stand() -> None:
+    watch, seen = Watch(), []
+    for at in range(100, 200):
+        if watch.look(at * S, before_init(100, min(at, 130))):
+            seen.append(at)
+    assert seen == [115, 140, 170]
+    assert fed(Watch(), range(100, 130), *before_init(100, 112)) == [122]  # whether the other one stands is awaited
+
+
+def test_a_program_that_pauses_again_and_again_before_it_joins_is_looked_at_ever_more_seldom() -> None:
+    watch, seen = Watch(), []
+    for at in range(100, 1000):
+        if watch.look(at * S, before_init(at - at % 100)):
+            seen.append(at)
+    assert seen == [115, 145, 175, 230, 260, 290, 360, 390]
+
+
+def test_ranks_that_have_left_before_anybody_joined_are_not_waited_for() -> None:
+    assert fed(Watch(), range(100, 140), *before_init(100), RankLook(Rank(1), left=True)) == [115]
+    assert fed(Watch(), range(100, 140), RankLook(Rank(1), left=True)) == []
 
 
 def test_long_steps_are_learnt() -> None:

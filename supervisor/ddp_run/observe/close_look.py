@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from ddp_run.observe.stack_text import Doing, Stack
 from ddp_run.record.events import Rank
+from ddp_run.values.words import duration_in_words
 
 BETWEEN_LOOKS_S = 1.6
 """Time between the two looks at the stacks."""
@@ -69,6 +70,27 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
+class LockFile:
+    """A lock file that a rank waits for. `holder`: who has it, in words, null for none that can be seen.
+
+    `age_s`: since it was made; null where nobody could look at it, and then nothing is known of a holder.
+    """
+
+    path: str
+    age_s: float | None = None
+    holder: str | None = None
+
+    @property
+    def said(self) -> str:
+        """`/cache/ext/lock (made 2h05m ago; no process here has it open)`."""
+        if self.holder is not None:
+            return f"{self.path} (held by {self.holder})"
+        if self.age_s is None:
+            return self.path
+        return f"{self.path} (made {duration_in_words(self.age_s)} ago; no process here has it open)"
+
+
+@dataclass(frozen=True, slots=True)
 class CloseLook:
     """One rank, looked at twice. CPU in seconds and bytes of input and output between the two."""
 
@@ -91,6 +113,15 @@ class CloseLook:
     """Its main thread waits for a lock (futex) without a time-out."""
     asleep: bool = False
     """Its main thread sleeps for a set time."""
+    naps: bool = False
+    """It has slept in either look, and woke in between to sleep again."""
+    lock_file: LockFile | None = None
+    child: str | None = None
+    """The command of the process that it has started and waits for: `(ninja -v)`."""
+    unseen: bool = False
+    """It has no board: neither stacks nor phases are known of it."""
+    idle_s: float = 0.0
+    """For how long it was not seen to take CPU time or move bytes."""
     helpers: int = 0
     """Threads of the program that wait for a set time or for something from outside."""
     still_s: float = 0.0
@@ -169,14 +200,24 @@ class CloseLook:
     @property
     def says_little(self) -> bool:
         """Whether it stands, and its Python frames do not tell in what: native ones would."""
-        if self.works or self.state is not ProcessState.SLEEPING or (self.asleep and not self.silent):
+        if self.works or self.state is not ProcessState.SLEEPING:
             return False
-        return self.doing in (None, Doing.RUNNING)
+        vague = self.doing in (Doing.RUNNING, Doing.IMPORTING) and (self.silent or not self.asleep)
+        return self.stack is None or vague
+
+    @property
+    def left_behind(self) -> str | None:
+        """The path of a lock file that only its maker removes, where no process here has it open any more."""
+        lock = self.lock_file
+        made = lock is not None and lock.age_s is not None and lock.holder is None
+        waits = self.stack is not None and any("torch/utils/file_baton.py" in each.file for each in self.stack.frames)
+        return lock.path if lock is not None and made and waits else None
 
     @property
     def _computes(self) -> bool:
         # On a crowded machine a thread that wants to run gets little time: then its state tells.
-        return self.state is ProcessState.RUNNING or self.cpu_s >= _BUSY * self.apart_s
+        wants_to = self.state is ProcessState.RUNNING and not self.naps
+        return wants_to or self.cpu_s >= _BUSY * self.apart_s
 
     @property
     def _spins(self) -> bool:
@@ -185,7 +226,9 @@ class CloseLook:
 
     @property
     def _moved(self) -> bool:
-        return self.first is not None and self.second is not None and self.first.frames != self.second.frames
+        if self.first is None or self.second is None or self.first.frames == self.second.frames:
+            return False
+        return not (self.naps and self.first.in_same_loop(self.second))
 
     @property
     def place(self) -> str | None:

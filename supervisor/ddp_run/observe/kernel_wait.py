@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -106,6 +106,7 @@ _CALLS: dict[str, dict[str, tuple[int, ...]]] = {
         "change": (82, 83, 84, 87, 76),
         "changeat": (258, 263, 264, 316),
         "start": (59,),
+        "wait": (61, 247),
         "futex": (202,),
         "sleep": (35, 230),
         "clone": (56, 58, 435),
@@ -127,6 +128,7 @@ _CALLS: dict[str, dict[str, tuple[int, ...]]] = {
         "change": (45,),
         "changeat": (34, 35, 38, 276),
         "start": (221,),
+        "wait": (95, 260),
         "futex": (98,),
         "sleep": (101, 115),
         "clone": (220, 435),
@@ -271,6 +273,29 @@ def _holder(pid: int) -> int | None:
                 return int(held[words[0]]) or None
         elif len(words) > 4:
             held[words[0]] = words[4]
+    return None
+
+
+def holder_of(path: str, waiting: Collection[int]) -> int | None:
+    """A process that has locked a file, or else has it open as who has made a lock file does, and is not `waiting`.
+
+    Null where none is seen: others' processes cannot be looked into, and what runs on other hosts is not here. Asks the
+    file system: call it in a process of its own. Raises OSError.
+    """
+    seen = os.stat(path)
+    device = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}:{seen.st_ino}"
+    for words in (line.split() for line in kernel_text.lines(Path("/proc/locks"))):
+        if len(words) > 5 and words[5] == device and words[4].isdigit() and int(words[4]) not in (0, *waiting):
+            return int(words[4])
+    wanted = os.path.realpath(path)
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or int(process.name) in waiting:
+            continue
+        try:
+            if any(str(opened.readlink()) == wanted for opened in (process / "fd").iterdir()):
+                return int(process.name)
+        except OSError:  # not ours, or it ended
+            continue
     return None
 
 

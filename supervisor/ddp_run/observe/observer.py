@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import final
 
 from ddp_run.observe.boards import Board
-from ddp_run.observe.close_look import BETWEEN_LOOKS_S, CloseLook, GpuUse, ProcessState
+from ddp_run.observe.close_look import BETWEEN_LOOKS_S, CloseLook, GpuUse, LockFile, ProcessState
 from ddp_run.observe.kernel_wait import PathArgument
 from ddp_run.observe.lateness import LateWatch
+from ddp_run.observe.movement import Movement
 from ddp_run.observe.native_stack import NativeFrames
 from ddp_run.observe.nccl_ras import NcclRas
-from ddp_run.observe.process_look import ProcessLook, process, state
+from ddp_run.observe.process_look import process, state
 from ddp_run.observe.progress import Stall, come_apart, explain
-from ddp_run.observe.stack_text import Stack
-from ddp_run.observe.stall_watch import LOOK_S, Due, RankLook, Watch
+from ddp_run.observe.stall_watch import EARLY_S, LOOK_S, Due, RankLook, Watch
+from ddp_run.observe.two_looks import Seen, Still, close_look
 from ddp_run.observe.waited_paths import WaitedPaths, completed
 from ddp_run.record.events import (
     Event,
@@ -58,30 +59,8 @@ class _Closer:
     early: bool = False
     step: int = 0
     asked_at: int = 0
-    first: dict[Rank, tuple[Stack | None, ProcessLook]] = field(default_factory=dict)
+    first: dict[Rank, Seen] = field(default_factory=dict)
     first_at: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Still:
-    """How a rank stood at the end of a closer look, and since when it has stood so."""
-
-    stack: Stack | None
-    process: ProcessLook
-    at: int
-    since: int
-
-    def same(self, other: _Still) -> bool:
-        """Whether nothing has moved since; looking itself wakes a thread a few times and writes some kilobytes."""
-        one, two, seconds = self.process, other.process, (other.at - self.at) / _SECOND
-        frames = None if self.stack is None else self.stack.frames
-        return (
-            frames == (None if other.stack is None else other.stack.frames)
-            and one.state == two.state
-            and two.cpu_s - one.cpu_s < 0.02 * seconds + 0.1
-            and two.io_bytes - one.io_bytes < 1 << 18
-            and two.switches - one.switches < 0.4 * seconds + 4
-        )
 
 
 @final
@@ -106,7 +85,12 @@ class Observer:
         self._watch = Watch()
         self._closer: _Closer | None = None
         self._said: Stall | None = None
-        self._still: dict[Rank, _Still] = {}
+        self._told: set[tuple[object, ...]] = set()
+        """Of the stall that lasts."""
+        self._still: dict[Rank, Still] = {}
+        self._movement = Movement()
+        self._alive: Sequence[RankStarted] = ()
+        self._left_at: dict[Rank, int] = {}
         self._sampled_at = 0
         self._sampled: ProgressSampled | None = None
         self._compare_at = 0
@@ -144,9 +128,13 @@ class Observer:
         )
 
     def stalled_s(self, at: MonotonicNs) -> float:
-        """For how long nobody has made progress, where there was any."""
+        """For how long nobody has made progress, where there was any; or worked, where nobody is known to wait."""
         since = self._watch.since
-        return (at - since) / _SECOND if since else 0.0
+        if not since:
+            return 0.0
+        if self._said is not None and not self._said.waiting:
+            since = MonotonicNs(max([since, *map(self._movement.last, self._alive)]))
+        return (at - since) / _SECOND
 
     @property
     def stall(self) -> Stall | None:
@@ -167,18 +155,17 @@ class Observer:
         self, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank], gpus: Sequence[GpuUse] = ()
     ) -> tuple[list[Event], float]:
         """Events, and the seconds after which to look again. `left`: ranks that ended with 0."""
-        self._gpus = gpus
+        self._gpus, self._alive = gpus, alive
+        self._left_at = {rank: self._left_at.get(rank, at) for rank in left}
         self._open(alive)
+        if not self._watch.joined or at - self._watch.since > EARLY_S * _SECOND:
+            self._movement.sample(at, alive)
         events: list[Event] = []
-        looks = [board.look() for board in self._boards.values()]
         before = self._watch.since
-        due = self._watch.look(at, [*looks, *(RankLook(rank, left=True) for rank in left)])
+        due = self._watch.look(at, [*map(self._shown, alive), *(RankLook(rank, left=True) for rank in left)])
         if self._watch.since > before:
             self._still = {}
-            if self._said is not None:
-                events.append(StallEnded(at, (self._watch.since - before) / _SECOND))
-                self._said = None
-                self._native.end()
+            events += self._resumed(at, self._watch.since if self._watch.joined else at, before)
         events += self._sample(at)
         events += self._native.take(at)
         if self._closer is not None and self._closer.since != self._watch.since:
@@ -191,12 +178,26 @@ class Observer:
             self._closer = _Closer(self._watch.since, early=True, step=-1)
         if self._closer is None:
             return [*events, *self._compare(at)], LOOK_S
-        more, after_s = self._look_closer(self._closer, at, alive, left)
+        more, after_s = self._look_closer(self._closer, at, alive)
         return [*events, *more], after_s
+
+    def _shown(self, event: RankStarted) -> RankLook:
+        board = self._boards.get(event.rank)
+        look = board.look() if board is not None else RankLook(event.rank)
+        return replace(look, worked_at=self._movement.last(event))
+
+    def _resumed(self, at: MonotonicNs, moved_at: int, since: int) -> list[Event]:
+        """Somebody moves again, who stood since then."""
+        self._told.clear()
+        if self._said is None:
+            return []
+        self._said = None
+        self._native.end()
+        return [StallEnded(at, (moved_at - since) / _SECOND)]
 
     def _open(self, alive: Sequence[RankStarted]) -> None:
         for event in alive:
-            if event.rank not in self._boards:
+            if event.watched and event.rank not in self._boards:
                 folder = self._run_folder / event.folder
                 for place in self._board_folders:
                     board = Board.open(place, event.restart, event.rank, event.pid, folder)
@@ -229,9 +230,7 @@ class Observer:
 
     # --------------------------------------------------------------------------------- a closer look
 
-    def _look_closer(
-        self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank]
-    ) -> tuple[list[Event], float]:
+    def _look_closer(self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted]) -> tuple[list[Event], float]:
         """Ask for stacks, read them, wait, ask again, read again, judge."""
         if closer.step in (1, 3) and not self._answered(alive):
             waited_s = (at - closer.asked_at) / _SECOND
@@ -261,14 +260,24 @@ class Observer:
                 self._ras.over()  # goes on with the question; the answer is awaited at the end
                 closer.first = self._seen(alive)
                 closer.first_at = at
-                self._paths.ask(look for _, look in closer.first.values())
+                looks = (look for _, look in closer.first.values())
+                self._paths.ask(looks, self._lock_files(closer, alive), {event.pid: event.rank for event in alive})
                 return [], BETWEEN_LOOKS_S
             case 3:
                 self._ask(closer, at)
                 return [], _STACKS_S
             case _:
                 self._closer = None
-                return self._judge(closer, at, alive, left), LOOK_S
+                return self._judge(closer, at, alive), LOOK_S
+
+    def _lock_files(self, closer: _Closer, alive: Sequence[RankStarted]) -> dict[str, list[int]]:
+        """Those that ranks wait for, by path, with who waits."""
+        found: dict[str, list[int]] = {}
+        for event in alive:
+            stack = closer.first[event.rank][0]
+            if stack is not None and stack.lock_file is not None:
+                found.setdefault(stack.lock_file, []).append(event.pid)
+        return found
 
     def _give_up(self) -> None:
         """Nobody wants to know any more."""
@@ -300,32 +309,47 @@ class Observer:
         boards = [(self._boards.get(event.rank), event.pid) for event in alive]
         return all(board is None or board.stack() is not None or state(pid) not in _ANSWERING for board, pid in boards)
 
-    def _seen(self, alive: Sequence[RankStarted]) -> dict[Rank, tuple[Stack | None, ProcessLook]]:
+    def _seen(self, alive: Sequence[RankStarted]) -> dict[Rank, Seen]:
         seen = {}
         for event in alive:
             board = self._boards.get(event.rank)
             seen[event.rank] = (board.stack(), board.process()) if board is not None else (None, process(event.pid))
         return seen
 
-    def _judge(
-        self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank]
-    ) -> list[Event]:
+    def _judge(self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted]) -> list[Event]:
         self._paths.end()
         second = {rank: (stack, completed(look, self.paths)) for rank, (stack, look) in self._seen(alive).items()}
         apart_s = (at - closer.first_at) / _SECOND
         ranks = {event.pid: event.rank for event in alive}
-        looks = [_close_look(rank, closer.first.get(rank), seen, apart_s, ranks) for rank, seen in second.items()]
+        looks = [close_look(rank, closer.first.get(rank), seen, apart_s, ranks) for rank, seen in second.items()]
         looks = [self._with_more(look, second[look.rank], at) for look in looks]
+        for pid in (event.pid for event in alive if event.rank in {look.rank for look in looks if look.works}):
+            self._movement.moved(pid, at)
         world_size = max((event.world_size for event in alive), default=0)
         ras = self._ras.says(at, alive, world_size)
-        stall = explain(looks, left, closer.since, at, world_size=world_size, gpus=self._gpus, ras=ras.missing)
-        if stall is None or (self._said is not None and _same(stall, self._said)):
+        stall = explain(
+            looks,
+            {rank: (at - left_at) / _SECOND for rank, left_at in self._left_at.items()},
+            closer.since,
+            at,
+            world_size=world_size,
+            gpus=self._gpus,
+            ras=ras.missing,
+            joined=self._watch.joined,
+        )
+        if stall is None:
+            if self._said is not None and not self._said.waiting:
+                self._said = None  # who stood alone works again: not a step, but nothing to end the job for
             return list(ras.notes)
         if closer.early and not stall.certain:
             return list(ras.notes)
         self._said = stall
-        pids, little = {event.rank: event.pid for event in alive}, {look.rank for look in looks if look.says_little}
-        self._native.want({rank: pids[rank] for rank in stall.culprits if rank in little})
+        if stall.key in self._told:
+            return list(ras.notes)
+        self._told.add(stall.key)
+        pids, little = {event.rank: event.pid for event in alive}, [look.rank for look in looks if look.says_little]
+        wanted = little if not stall.waiting else [rank for rank in stall.culprits if rank in little]
+        self._native.want({rank: pids[rank] for rank in wanted})
         seen = StallSeen(
             at,
             stall.cause,
@@ -340,17 +364,22 @@ class Observer:
 
     # ------------------------------------------------------------------------------ more of each rank
 
-    def _with_more(self, look: CloseLook, seen: tuple[Stack | None, ProcessLook], at: MonotonicNs) -> CloseLook:
+    def _with_more(self, look: CloseLook, seen: Seen, at: MonotonicNs) -> CloseLook:
         """With what its flight recorder says, and for how long it has stood."""
-        still = _Still(seen[0], seen[1], at, at - round(look.apart_s * _SECOND))
+        still = Still(seen[0], seen[1], at, at - round(look.apart_s * _SECOND))
         before = self._still.get(look.rank)
         if before is not None and before.same(still):
             still = replace(still, since=before.since)
         self._still[look.rank] = still
+        worked_at = next(self._movement.last(event) for event in self._alive if event.rank == look.rank)
         look = replace(look, still_s=0.0 if look.works else (at - still.since) / _SECOND)
+        look = replace(look, idle_s=(at - worked_at) / _SECOND)
         board = self._boards.get(look.rank)
         if board is None:
-            return look
+            return replace(look, unseen=True)
+        if look.stack is not None and look.stack.lock_file is not None:
+            path = look.stack.lock_file
+            look = replace(look, lock_file=self._paths.lock_files.get(path, LockFile(path)))
         last, current = board.flight()
         shown = board.look()
         return replace(
@@ -361,32 +390,3 @@ class Observer:
             steps=shown.steps,
             collectives=shown.collectives,
         )
-
-
-def _close_look(
-    rank: Rank,
-    first: tuple[Stack | None, ProcessLook] | None,
-    second: tuple[Stack | None, ProcessLook],
-    apart_s: float,
-    ranks: Mapping[int, Rank],
-) -> CloseLook:
-    before = first[1] if first is not None else second[1]
-    ran = before.state is ProcessState.RUNNING and second[1].state is ProcessState.SLEEPING
-    return CloseLook(
-        rank=rank,
-        state=ProcessState.RUNNING if ran else second[1].state,
-        first=first[0] if first is not None else None,
-        second=second[0],
-        cpu_s=second[1].cpu_s - before.cpu_s,
-        io_bytes=second[1].io_bytes - before.io_bytes,
-        apart_s=max(apart_s, 0.1),
-        waits_on=second[1].waits_on(ranks),
-        on_lock=second[1].on_lock and before.on_lock,
-        asleep=second[1].asleep,
-        helpers=second[1].helpers,
-    )
-
-
-def _same(one: Stall, other: Stall) -> bool:
-    """Whether nothing worth saying has changed; how long it lasts is not."""
-    return (one.cause, one.hung, one.culprits, one.waiting) == (other.cause, other.hung, other.culprits, other.waiting)

@@ -9,7 +9,7 @@ process of its own.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -30,10 +30,12 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 class ProcessLook:
     """What /proc says of a process: its state, CPU seconds so far, bytes read and written so far, children included.
 
-    `switches`: how often its main thread, other threads that are not torch's, and children have gone to sleep.
+    `switches`: how often its main thread, other threads that are not torch's, and children have gone to sleep; `naps`:
+    the main thread alone.
     `helpers`: such threads that wait for a set time or for something from outside, or run: they may wake the main one.
     `on_lock` and `asleep` as in `CloseLook`. `wait`: the file that its main thread waits for; `place`: else where in
-    the kernel it waits in state D.
+    the kernel it waits in state D. `driven`: one of its children runs, or would if it had a processor. `reaps`: it
+    waits for a child to end; `child`: that one, or the only one.
     """
 
     state: ProcessState
@@ -45,6 +47,10 @@ class ProcessLook:
     on_lock: bool = False
     asleep: bool = False
     helpers: int = 0
+    naps: int = 0
+    driven: bool = False
+    reaps: bool = False
+    child: int | None = None
 
     def waits_on(self, ranks: Mapping[int, Rank] = MappingProxyType({})) -> str | None:
         """What it waits for, in words; `ranks`: which pids are ranks."""
@@ -63,16 +69,39 @@ def process(pid: int, sampler: int = 0) -> ProcessLook:
     asleep = name == "sleep" or (name is None and _wchan(pid) == "hrtimer_nanosleep")
     io_bytes = _io(pid)
     others = _other_threads(pid, sampler)
-    switches = sum(_switches(pid, thread) for thread in (pid, *others))
+    naps = _switches(pid, pid)
+    switches = naps + sum(_switches(pid, thread) for thread in others)
+    driven = False
     for child in below(pid) or ():
         state_of_child, cpu_of_child = _state_and_cpu(child)
         if state_of_child is ProcessState.GONE:
             continue
+        driven = driven or state_of_child is ProcessState.RUNNING
         cpu_s += cpu_of_child
         io_bytes += _io(child)
         switches += sum(_switches(child, thread) for thread in (child, *_other_threads(child)))
     helpers = sum(not is_lock(*call_of(pid, thread)) for thread in others)
-    return ProcessLook(now, cpu_s, io_bytes, switches, wait, place, is_lock(name, arguments), asleep, helpers)
+    return ProcessLook(
+        now,
+        cpu_s,
+        io_bytes,
+        switches,
+        wait,
+        place,
+        on_lock=is_lock(name, arguments),
+        asleep=asleep,
+        helpers=helpers,
+        naps=naps,
+        driven=driven,
+        reaps=name == "wait",
+        child=_child(pid, arguments[:2] if name == "wait" else ()),
+    )
+
+
+def used(pid: int) -> tuple[float, int]:
+    """CPU seconds and bytes read and written so far, children included: three reads for a process without any."""
+    pids = (pid, *(below(pid) or ()))
+    return sum(_state_and_cpu(each)[1] for each in pids), sum(_io(each) for each in pids)
 
 
 def state(pid: int) -> ProcessState:
@@ -140,6 +169,13 @@ def _of_child(pid: int) -> str:
     seen = process(latest)
     does = seen.waits_on() or ("sleeps" if seen.asleep else None)
     return f": process {latest}" + (f", {does}" if does else "")
+
+
+def _child(pid: int, named: Sequence[int]) -> int | None:
+    """The one that a call names, else the only one that has not ended."""
+    started = [each for each in children(pid) if state(each) is not ProcessState.GONE]
+    found = [each for each in started if each in named] or started
+    return found[0] if len(found) == 1 else None
 
 
 def _switches(pid: int, thread: int) -> int:

@@ -101,13 +101,18 @@ def descendants(*, but: Iterable[int] = ()) -> dict[int, int]:
     return below(os.getpid(), but) or {}
 
 
-def described(pids: Iterable[int]) -> list[str]:
+def described(pid: int) -> str:
+    """Pid and command line, as `descriptions`; the pid alone where it has ended."""
+    return descriptions([pid]).get(pid, str(pid))
+
+
+def descriptions(pids: Iterable[int]) -> dict[int, str]:
     """Pid and command line of each, without its secrets, for a note; the name alone where that cannot be read."""
     from ddp_run.values.redaction import redact_words
 
     named = {pid: [process.name.decode(errors="replace")] for pid in pids if (process := look(pid)) is not None}
     named |= command_lines(named, _READ_S)
-    return [f"{pid} ({' '.join(redact_words(words))[:120]})" for pid, words in named.items()]
+    return {pid: f"{pid} ({' '.join(' '.join(redact_words(words)).split())[:120]})" for pid, words in named.items()}
 
 
 def find_ranks(agent: int, but: Collection[int] = ()) -> list[tuple[int, dict[str, str]]]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddp_run.observe.close_look import INPUT, CloseLook, Collective, GpuUse, ProcessState
+from ddp_run.observe.close_look import CloseLook, Collective, GpuUse, ProcessState
 from ddp_run.observe.ras_text import Missing
 from ddp_run.observe.stack_text import Doing
-from ddp_run.observe.stall_quotes import busy, end_of, numbers, ranks_of
+from ddp_run.observe.stall_quotes import busy, end_of, groups, numbers, ranks_of, to_remove, what
+from ddp_run.observe.stall_watch import QUIET_S
 from ddp_run.record.events import MonotonicNs, Rank
-from ddp_run.values.words import conjugated, is_or_are, named_ranks, verb_s
+from ddp_run.values.words import is_or_are, named_ranks, verb_s
 
 _SLOW_S = 120.0
 """What may end by itself (saving, data, network, a sleep) may stand this long before it is called a hang."""
@@ -41,6 +42,11 @@ class Stall:
     patient: bool = False
     certain: bool = False
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Of all that is worth saying anew; how long it lasts is not."""
+        return self.cause, self.hung, self.culprits, self.waiting, self.patient
+
 
 def come_apart(entered: Mapping[Rank, Collective | None], stopped: Sequence[Rank]) -> bool:
     """Whether ranks that all wait in a collective wait in different ones, or some rank is stopped: worth a closer look
@@ -53,16 +59,18 @@ def come_apart(entered: Mapping[Rank, Collective | None], stopped: Sequence[Rank
 
 def explain(
     looks: Sequence[CloseLook],
-    left: Sequence[Rank],
+    left: Mapping[Rank, float],
     since: MonotonicNs,
     at: MonotonicNs,
     *,
     world_size: int = 0,
     gpus: Sequence[GpuUse] = (),
     ras: Missing | None = None,
+    joined: bool = True,
 ) -> Stall | None:
-    """What two looks say. `left`: ranks that ended with 0. Null where nobody waits and nobody is stuck.
+    """What two looks say. Null where nobody waits and nobody is stuck.
 
+    `left`: ranks that ended with 0, and how many seconds ago. `joined`: some rank has begun to join the process group.
     `world_size` above the number of ranks given here: the others are on other nodes. `ras`: whom NCCL shows to be
     missing, be it there.
     """
@@ -72,7 +80,7 @@ def explain(
     running = [each for each in looks if each not in held]
     waiting = [each for each in running if each.waits]
     others = [each for each in running if not each.waits]
-    scene = _Scene(seconds, waiting, others, held, tuple(left), world_size <= len(looks) + len(left), ras)
+    scene = _Scene(seconds, waiting, others, held, left, world_size <= len(looks) + len(left), ras, joined)
     if held:
         found: Stall | None = _held(scene)
     elif others:
@@ -93,10 +101,11 @@ class _Scene:
     waiting: Sequence[CloseLook]
     others: Sequence[CloseLook]
     held: Sequence[CloseLook]
-    left: tuple[Rank, ...]
+    left: Mapping[Rank, float]
     whole: bool
     """All ranks of the job are here."""
     ras: Missing | None = None
+    joined: bool = True
 
     def stall(
         self,
@@ -111,6 +120,12 @@ class _Scene:
         waiting = tuple(each.rank for each in self.waiting if each.rank not in culprits)
         said = f"{said}, {self.seconds:.0f} s"
         return Stall(cause, hung, said, tuple(culprits), waiting, patient=patient, certain=certain)
+
+    @property
+    def gone(self) -> str:
+        """`rank 1 exited with code 0 (8 s ago)`."""
+        last = "the last " if len(self.left) > 1 else ""
+        return f"{named_ranks(self.left)} exited with code 0 ({last}{min(self.left.values()):.0f} s ago)"
 
     def who_waits(self, culprits: Sequence[Rank]) -> str:
         """`; ranks 0,2 wait for it in barrier`, where it is known for whom."""
@@ -132,13 +147,13 @@ def _dated(stall: Stall, since: MonotonicNs, looks: Sequence[CloseLook], gpus: S
     of theirs and of their GPUs."""
     grouped: dict[str, list[CloseLook]] = {}
     for each in looks:
-        grouped.setdefault(_what(each), []).append(each)
+        grouped.setdefault(what(each), []).append(each)
     quotes = []
     for members in sorted(grouped.values(), key=lambda each: (each[0].rank not in stall.culprits, len(each))):
-        quotes.append(f"{named_ranks(ranks_of(members))}: {_what(members[0], len(members))}")
+        quotes.append(f"{named_ranks(ranks_of(members))}: {what(members[0], len(members))}")
         if members[0].rank in stall.culprits and members[0].stack is not None:
             quotes += end_of(members[0].stack)
-    return replace(stall, since=since, quotes=(*quotes, *numbers(looks), *busy(gpus)))
+    return replace(stall, since=since, quotes=(*quotes, *to_remove(looks), *numbers(looks), *busy(gpus)))
 
 
 def _held(scene: _Scene) -> Stall:
@@ -154,8 +169,8 @@ def _held(scene: _Scene) -> Stall:
 
 def _left(scene: _Scene) -> Stall:
     """Whoever still runs waits, and a rank has ended."""
-    said = f"{named_ranks(scene.left)} exited with code 0{scene.who_waits(scene.left)}"
-    return scene.stall(scene.whole, said, scene.left, cause="peer-died")
+    ranks = tuple(scene.left)
+    return scene.stall(scene.whole, f"{scene.gone}{scene.who_waits(ranks)}", ranks, cause="peer-died")
 
 
 def _elsewhere(scene: _Scene) -> Stall:
@@ -169,51 +184,10 @@ def _elsewhere(scene: _Scene) -> Stall:
     # A rank that shows nothing of itself may well wait like the rest.
     culprits = () if unseen else ranks_of(missing)
     # Those that are named first, alone, are whom "it" means.
-    said = _groups(scene.others) + scene.who_waits(culprits if len(culprits) == len(scene.others) else ())
+    said = groups(scene.others) + scene.who_waits(culprits if len(culprits) == len(scene.others) else ())
     if scene.left:
-        said += f"; {named_ranks(scene.left)} exited with code 0"
+        said += f"; {scene.gone}"
     return scene.stall(hung, said, culprits, patient=any(each.patient for each in scene.others))
-
-
-def _groups(looks: Sequence[CloseLook]) -> str:
-    """`rank 0 is saving at train.py:88 in save; ranks 1-2 stand at …`."""
-    grouped: dict[str, list[CloseLook]] = {}
-    for each in looks:
-        grouped.setdefault(_what(each), []).append(each)
-    return "; ".join(
-        f"{named_ranks(ranks_of(members))} {_what(members[0], len(members))}" for members in grouped.values()
-    )
-
-
-def _what(look: CloseLook, count: int = 1) -> str:
-    """`waits for a lock at train.py:88 in step`, of so many ranks."""
-    words = conjugated(_does(look), count)
-    return words + (f" at {look.place}" if look.place else "")
-
-
-def _does(look: CloseLook) -> str:
-    on = f": {look.waits_on}" if look.waits_on else ""
-    if look.state is ProcessState.STOPPED:
-        return "is stopped"
-    if look.state is ProcessState.TRACED:
-        return "is held by a tracer"
-    if look.state is ProcessState.DISK and not look.works:
-        return f"waits in the kernel (state D){on}"
-    doing = look.doing
-    if look.waits_on == INPUT and doing in (None, Doing.RUNNING):
-        return "waits for input"
-    if doing is None and not look.works:
-        return f"is blocked{on}" if look.waits_on else "sleeps" if look.asleep else "shows no stack"
-    if doing is None:
-        return "shows no stack"
-    if doing is Doing.COLLECTIVE and look.operation:
-        return f"waits in {look.operation}"
-    if doing is Doing.RUNNING and not look.works:
-        if look.asleep:
-            return "sleeps"
-        return f"is blocked{on}" if look.waits_on else "waits for a lock or a thread" if look.on_lock else "is blocked"
-    holds = " and holds the GIL" if doing is Doing.RUNNING and look.silent else ""
-    return doing + holds + ("" if look.works or doing in (Doing.LOCK, Doing.DEBUGGER) else on)
 
 
 def _apart(scene: _Scene) -> Stall:
@@ -272,9 +246,9 @@ def _behind(scene: _Scene) -> Stall | None:
     last = [ranks[rank] for rank in ends]
     waiting = [each for each in scene.waiting if each.rank not in ends]
     if not waiting:
-        return scene.stall(True, f"the ranks wait for each other: {_groups(scene.waiting)}", (), certain=True)
+        return scene.stall(True, f"the ranks wait for each other: {groups(scene.waiting)}", (), certain=True)
     ahead = f"{named_ranks(ranks_of(waiting))} {is_or_are(waiting)} ahead"
-    said = f"{_groups(last)}; {ahead} and wait{verb_s(waiting)}{_in(waiting)}"
+    said = f"{groups(last)}; {ahead} and wait{verb_s(waiting)}{_in(waiting)}"
     # A message of any size may be on its way between two of them; a GPU's wait looks like work.
     sends = any(each.current is None and each.operation in _POINT_TO_POINT and each.works for each in last)
     # Nor is a collective of NCCL's that all have entered, alone in front of the others, more than slow.
@@ -298,7 +272,7 @@ def _joining(scene: _Scene) -> Stall | None:
     rest = [each for each in scene.waiting if each.doing is not Doing.MEETING]
     if not meeting or not rest:
         return None
-    said = f"{_groups(rest)}; {_groups(meeting)}"
+    said = f"{groups(rest)}; {groups(meeting)}"
     few = rest if len(rest) < len(meeting) else meeting if len(meeting) < len(rest) else []
     return scene.stall(True, said, ranks_of(few))
 
@@ -329,20 +303,22 @@ def _places_apart(scene: _Scene) -> Stall:
         said = f"all ranks wait{_in(waiting)}{where} and none is missing: a slow network or device, or a long operation"
         return scene.stall(long, said, ())
     if all(each.current is not None for each in waiting):  # in different groups, in none of which anybody is missing
-        return scene.stall(scene.seconds >= _SLOW_S, _groups(waiting), ())
+        return scene.stall(scene.seconds >= _SLOW_S, groups(waiting), ())
     few, *_, many = sorted(places.values(), key=lambda members: (len(members), members[0].rank))
     clear = len(few) < len(many) and len(places) == 2 and not recorded
-    return scene.stall(True, _groups(waiting), ranks_of(few) if clear else ())
+    return scene.stall(True, groups(waiting), ranks_of(few) if clear else ())
 
 
 def _alone(scene: _Scene) -> Stall | None:
-    """Nobody waits for another rank: said only where nobody works either."""
-    if any(each.works for each in scene.others):
+    """Nobody is known to wait for another rank: said where nobody works, or before the ranks join a process group,
+    where one that has stood for long may wait for one that works."""
+    working = [each for each in scene.others if each.works or not (scene.joined or each.idle_s >= QUIET_S)]
+    standing = [each for each in scene.others if each not in working]
+    if not standing or (working and scene.joined):
         return None
-    seen = [each for each in scene.others if each.stack is not None or each.state is ProcessState.DISK]
-    if not seen:
+    if scene.joined and all(each.stack is None and each.state is not ProcessState.DISK for each in standing):
         return None
-    hung = scene.seconds >= _SLOW_S and all(each.stuck and each.deadlocked for each in scene.others)
-    left = f"; {named_ranks(scene.left)} exited with code 0" if scene.left else ""
-    patient = any(each.patient for each in scene.others)
-    return scene.stall(hung, _groups(scene.others) + left, (), patient=patient)
+    hung = not working and scene.seconds >= _SLOW_S and all(each.stuck and each.deadlocked for each in standing)
+    left = f"; {scene.gone}" if scene.left else ""
+    patient = bool(working) or any(each.patient for each in standing)
+    return scene.stall(hung, groups([*standing, *working]) + left, (), patient=patient)

@@ -16,6 +16,8 @@ from ddp_run.evidence.traceback_text import is_library
 
 _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]{1,16})(?: \[[^\]]{0,200}\])? \(most recent call first\):")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)')
+_LOCK_FILE = re.compile(r"^# the main thread waits for a lock file: (?P<path>/.*)")
+"""Written by `rank/sampling.py` before a dump."""
 _OURS = "/ddp_run/rank/"
 _MONITOR = re.compile(r"/tqdm/_monitor\.py")
 _MOST_NATIVE = 12
@@ -59,7 +61,9 @@ class Doing(StrEnum):
     FETCHING = "is fetching from the network"
     DEBUGGER = "is in a debugger"
     LOCK = "waits for a lock or a thread"
+    LOCK_FILE = "waits for a lock file"
     PROCESS = "waits for another process"
+    IMPORTING = "is importing a module"
     ENDING = "is shutting down"
     RUNNING = "is running"
 
@@ -71,6 +75,8 @@ class Stack:
     frames: tuple[Frame, ...]
     others: tuple[tuple[Frame, ...], ...] = ()
     """The other threads'."""
+    lock_file: str | None = None
+    """The path of the lock file that it waits for, where that is known."""
 
     @property
     def users(self) -> Frame | None:
@@ -81,6 +87,16 @@ class Stack:
     def in_users_code(self) -> bool:
         """Whether the innermost frame is the user's own, or one of Python's own locks called by it."""
         return bool(self.frames) and self.frames[0].own
+
+    def in_same_loop(self, other: Stack) -> bool:
+        """Whether both stand in one function of the user's, called from one place: perhaps on two lines of a loop."""
+
+        def within(stack: Stack) -> tuple[object, ...]:
+            at = next((index for index, frame in enumerate(stack.frames) if frame.own), len(stack.frames) - 1)
+            innermost = stack.frames[at]
+            return innermost.file, innermost.function, stack.frames[at + 1 :]
+
+        return bool(self.frames and other.frames) and within(self) == within(other)
 
     @property
     def helped(self) -> bool:
@@ -112,26 +128,27 @@ def dumps(text: str, main_thread: int | None) -> tuple[Stack, ...]:
     """
     found: list[Stack | None] = []
     threads: list[tuple[int, list[Frame]]] = []
+    lock_file: str | None = None
     for line in text.splitlines():
-        head = _THREAD.match(line)
-        if head:
-            ident = int(head[1], 16)
-            if any(known == ident for known, _ in threads):  # the next dump has begun
-                found.append(_main(threads, main_thread))
-                threads = []
+        head, note = _THREAD.match(line), _LOCK_FILE.match(line)
+        ident = int(head[1], 16) if head else None
+        if note or any(known == ident for known, _ in threads):  # the next dump has begun
+            found.append(_main(threads, main_thread, lock_file))
+            threads, lock_file = [], note["path"] if note else None
+        if ident is not None:
             threads.append((ident, []))
             continue
         frame = _FRAME.match(line)
         if frame and threads:
             number = None if frame["line"] == "???" else int(frame["line"])
             threads[-1][1].append(Frame(frame["file"], number, frame["function"]))
-    if threads:
-        found.append(_main(threads, main_thread))
+    found.append(_main(threads, main_thread, lock_file))
     return tuple(stack for stack in found if stack is not None)
 
 
 def native_frames(text: str, thread: int) -> tuple[str, ...]:
-    """A thread's innermost frames, native ones and the first of Python, of what `py-spy dump --native --json` writes.
+    """A thread's innermost frames, native ones and those of Python up to the user's own code, of what
+    `py-spy dump --native --json` writes.
 
     Raises ValueError where the text is none of that, or has no such thread.
     """
@@ -142,7 +159,8 @@ def native_frames(text: str, thread: int) -> tuple[str, ...]:
         for frame in frames:
             line = f":{frame['line']}" if frame["line"] else ""
             found.append(f"  {frame['name']} ({frame['short_filename'] or frame['filename']}{line})")
-            if frame["module"] is None:
+            file = frame["filename"]
+            if frame["module"] is None and (file.startswith("<") or not is_library(file)):
                 break
     except (TypeError, KeyError, StopIteration, ValueError, RecursionError) as error:
         raise ValueError("no native frames") from error
@@ -160,15 +178,17 @@ def is_whole(text: str) -> bool:
     )
 
 
-def _main(threads: Sequence[tuple[int, list[Frame]]], ident: int | None) -> Stack | None:
+def _main(threads: Sequence[tuple[int, list[Frame]]], ident: int | None, lock_file: str | None) -> Stack | None:
     """The main thread's; null where a cut dump (faulthandler lists 100 threads) does not show it."""
+    if not threads:
+        return None
     # The board's word is signed, faulthandler prints the same bits unsigned.
     wanted = threads[-1][0] if ident is None else ident & (2**64 - 1)
     frames = next((frames for known, frames in threads if known == wanted), None)
     if frames is None:
         return None
     others = tuple(tuple(frames) for known, frames in threads if known != wanted)
-    return Stack(tuple(frame for frame in frames if _OURS not in frame.file), others)
+    return Stack(tuple(frame for frame in frames if _OURS not in frame.file), others, lock_file)
 
 
 _COLLECTIVES = frozenset(
@@ -191,6 +211,7 @@ _WHERE: tuple[tuple[Doing, re.Pattern[str], re.Pattern[str] | frozenset[str] | N
     (Doing.COLLECTIVE, re.compile(r"torch/distributed/"), _COLLECTIVES),
     (Doing.COLLECTIVE, re.compile(r"torch/(?:nn/parallel/distributed|distributed/utils)\.py"), _DDP_TALKS),
     (Doing.COLLECTIVE, re.compile(r"torch/distributed/_functional_collectives\.py"), None),
+    (Doing.LOCK_FILE, re.compile(r"torch/utils/file_baton\.py|/filelock/"), None),
     (Doing.COMPILING, re.compile(r"torch/_inductor/|torch/_functorch/"), re.compile("compile|codegen")),
     (Doing.COMPILING, re.compile(r"/triton/(?:compiler|backends)/|torch/utils/cpp_extension\.py"), None),
     (Doing.SAVING, _CHECKPOINTS, re.compile(r"^_?save")),
@@ -206,6 +227,7 @@ _WHERE: tuple[tuple[Doing, re.Pattern[str], re.Pattern[str] | frozenset[str] | N
     ),
 )
 _FROM_OUTSIDE = frozenset({Doing.FETCHING, Doing.PROCESS, Doing.SAVING, Doing.LOADING, Doing.DATA, Doing.COMPILING})
+_FROM_OUTSIDE |= {Doing.LOCK_FILE}
 _BY_MEANS_OF: tuple[tuple[Doing, re.Pattern[str]], ...] = (
     (
         Doing.FETCHING,
@@ -216,8 +238,8 @@ _BY_MEANS_OF: tuple[tuple[Doing, re.Pattern[str]], ...] = (
         ),
     ),
     (Doing.PROCESS, re.compile(r"/(?:subprocess|multiprocessing/(?:popen_\w+|process|connection|pool))\.py")),
+    (Doing.IMPORTING, re.compile(r"^<frozen importlib\._bootstrap>")),
     (Doing.LOCK, re.compile(r"/(?:threading|queue|concurrent/futures/\w+|multiprocessing/(?:queues|synchronize))\.py")),
-    (Doing.LOCK, re.compile(r"/filelock/|torch/utils/file_baton\.py")),
 )
 """What a library that knows its purpose may call: taken only where no caller says more."""
 _COMPILER = re.compile(r"torch/_dynamo/convert_frame\.py")

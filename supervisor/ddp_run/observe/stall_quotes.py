@@ -1,13 +1,14 @@
-"""What the ranks of a stall do, in lines to be quoted: how far each has come, their GPUs, the end of a stack. Pure."""
+"""What the ranks of a stall do, in words and in lines to be quoted: how far each has come, the end of a stack. Pure."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 
-from ddp_run.observe.close_look import CloseLook, GpuUse
-from ddp_run.observe.stack_text import Stack
+from ddp_run.observe.close_look import INPUT, CloseLook, GpuUse, ProcessState
+from ddp_run.observe.stack_text import Doing, Stack
 from ddp_run.record.events import Rank
-from ddp_run.values.words import named_ranks
+from ddp_run.values.words import conjugated, named_ranks
 
 _STACK_LINES = 5
 _MOST_GROUPS = 5
@@ -43,6 +44,12 @@ def numbers(looks: Sequence[CloseLook]) -> list[str]:
     return lines
 
 
+def to_remove(looks: Sequence[CloseLook]) -> list[str]:
+    """A command for each lock file that nobody seems to have any more."""
+    paths = dict.fromkeys(path for each in looks if (path := each.left_behind) is not None)
+    return [f"if no build is running elsewhere, remove it: rm {shlex.quote(path)}" for path in paths]
+
+
 def busy(gpus: Sequence[GpuUse]) -> list[str]:
     """`GPU 0 at 100 % (rank 0), GPU 1 at 0 % (rank 1)`."""
     if not gpus:
@@ -67,3 +74,55 @@ def end_of(stack: Stack) -> list[str]:
 def ranks_of(looks: Sequence[CloseLook]) -> tuple[Rank, ...]:
     """Whose looks they are, in order."""
     return tuple(sorted(each.rank for each in looks))
+
+
+def groups(looks: Sequence[CloseLook]) -> str:
+    """`rank 0 is saving at train.py:88 in save; ranks 1-2 stand at …`."""
+    grouped: dict[str, list[CloseLook]] = {}
+    for each in looks:
+        grouped.setdefault(what(each), []).append(each)
+    return "; ".join(
+        f"{named_ranks(ranks_of(members))} {what(members[0], len(members))}" for members in grouped.values()
+    )
+
+
+def what(look: CloseLook, count: int = 1) -> str:
+    """`waits for a lock at train.py:88 in step`, of so many ranks."""
+    words = conjugated(_does(look), count)
+    return words + (f" at {look.place}" if look.place else "")
+
+
+def _does(look: CloseLook) -> str:
+    on = f": {look.waits_on}" if look.waits_on else ""
+    if look.state is ProcessState.STOPPED:
+        return "is stopped"
+    if look.state is ProcessState.TRACED:
+        return "is held by a tracer"
+    if look.state is ProcessState.DISK and not look.works:
+        return f"waits in the kernel (state D){on}"
+    doing = look.doing
+    if look.waits_on == INPUT and doing in (None, Doing.RUNNING):
+        return "waits for input"
+    if look.child is not None and not look.works:
+        return f"waits for a child process {look.child}"
+    if doing is Doing.LOCK_FILE and look.lock_file is not None and not look.works:
+        return f"waits for the lock file {look.lock_file.said}"
+    if doing is Doing.COLLECTIVE and look.operation:
+        return f"waits in {look.operation}"
+    if doing is None or (doing is Doing.RUNNING and not look.works):
+        return _stands(look)
+    holds = " and holds the GIL" if doing is Doing.RUNNING and look.silent else ""
+    return doing + holds + ("" if look.works or doing in (Doing.LOCK, Doing.DEBUGGER) else on)
+
+
+def _stands(look: CloseLook) -> str:
+    """Of a rank whose stack tells no more than where it is, or that shows none."""
+    if look.works:
+        return "works" if look.unseen else "shows no stack"
+    if look.naps or look.asleep:
+        return "sleeps in a loop" if look.naps else "sleeps"
+    if look.waits_on:
+        return f"is blocked: {look.waits_on}"
+    if look.on_lock:
+        return "waits for a lock or a thread"
+    return "is blocked" if look.doing is not None or look.unseen else "shows no stack"

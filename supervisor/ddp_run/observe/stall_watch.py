@@ -1,8 +1,9 @@
 """When to look closer at the ranks. Pure.
 
-A job makes progress while any rank's phase, steps or count of collectives changes. Where none does for a while, a
-closer look is due. Before that, ranks that have come apart show in their flight recorders alone: an early look at those
-disturbs nobody.
+A job makes progress while any rank's phase, steps or count of collectives changes. Before the ranks join a process
+group nothing of that changes, and what counts is that each works: takes CPU time, moves bytes. Where nothing shows
+progress for a while, a closer look is due. Before that, ranks that have come apart show in their flight recorders
+alone: an early look at those disturbs nobody.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ AGAIN_S = 30.0
 """When to look again while nothing changes."""
 PATIENCE_LEFT_S = 5.0
 """The same once a rank has ended with 0: it does not come back."""
+QUIET_S = 10.0
+"""A rank that has not been seen to work for this long stands, where there is no other sign of progress."""
 EARLY_S = 3.0
 """Without progress for this long, or STEPS_OF_PATIENCE usual steps, the flight recorders are looked at."""
 _EARLY_AGAIN_S = 10.0
 """And not again for so long, then twice as long, up to the most: a job may pause at every step."""
-_EARLY_AGAIN_AT_MOST_S = 600.0
+_AT_MOST_S = 600.0
 _SECOND = 1_000_000_000
 _KEPT = 64
 
@@ -52,6 +55,8 @@ class RankLook:
     collective_at: int = 0
     left: bool = False
     call: str = ""
+    worked_at: int = 0
+    """When it was last seen to work, or began."""
 
     @property
     def progress_at(self) -> int:
@@ -72,6 +77,12 @@ class Watch:
     _looked_early: int = 0
     _early_again_s: float = _EARLY_AGAIN_S
     _early_not_before: int = 0
+    _alone_s: float = PATIENCE_S
+    """Patience with ranks that have not joined: longer after each pause, as some programs just wait for work."""
+    _all_stood: bool = False
+    """At the last closer look."""
+    joined: bool = False
+    """Some rank has begun to join the process group."""
 
     def look(self, at: int, ranks: Sequence[RankLook]) -> Due | None:
         """Which look is due now, if any. `at` in nanoseconds of CLOCK_MONOTONIC."""
@@ -81,28 +92,37 @@ class Watch:
         self._learn(at, ranks)
         at_work = any(each.phase in ("init", "after-init", "training") for each in ranks)
         self._someone_left = at_work and any(each.left for each in ranks)
-        stepped = max((seen_at for _steps, seen_at in self._steps.values()), default=0)
-        moved = max((each.progress_at for each in ranks), default=0)
-        moved = max(moved, stepped)
+        self.joined = at_work or any(each.phase == "shutdown" for each in ranks)
+        if self.joined:
+            stepped = (seen_at for _steps, seen_at in self._steps.values())
+            moved = latest = max([*(each.progress_at for each in ranks), *stepped])
+        else:
+            worked = [max(each.progress_at, each.worked_at) for each in ranks if not each.left]
+            moved, latest = min(worked, default=at), max(worked, default=at)
         if moved > self._seen_at:
+            if self._asked_at and not self.joined:
+                self._alone_s = min(2 * self._alone_s, _AT_MOST_S)
             self._seen_at, self._asked_at = moved, 0
-        if not any(each.phase in ("init", "after-init", "training", "shutdown") for each in ranks):
-            return None
         if at - self._seen_at < self.patience_s * _SECOND:
             return self._early(at, ranks)
-        if self._asked_at and at - self._asked_at < AGAIN_S * _SECOND:
+        all_stand = self.joined or at - latest >= QUIET_S * _SECOND
+        if not all_stand and at - latest >= EARLY_S * _SECOND:
+            return None  # it is known soon
+        if self._asked_at and at - self._asked_at < AGAIN_S * _SECOND and all_stand == self._all_stood:
             return None
-        self._asked_at = at
+        self._asked_at, self._all_stood = at, all_stand
         return Due.CLOSER
 
     @property
     def since(self) -> MonotonicNs:
-        """When the last progress was."""
+        """When the last progress was; of ranks that have not joined, of the one that has stood longest."""
         return MonotonicNs(self._seen_at)
 
     @property
     def patience_s(self) -> float:
         """Seconds without progress after which a closer look is due."""
+        if not self.joined:
+            return self._alone_s
         if self._someone_left:
             return PATIENCE_LEFT_S
         return max(PATIENCE_S, STEPS_OF_PATIENCE * self.step_s)
@@ -122,7 +142,7 @@ class Watch:
             return None
         self._looked_early = self._seen_at
         self._early_not_before = at + round(self._early_again_s * _SECOND)
-        self._early_again_s = min(2 * self._early_again_s, _EARLY_AGAIN_AT_MOST_S)
+        self._early_again_s = min(2 * self._early_again_s, _AT_MOST_S)
         return Due.EARLY
 
     def _learn(self, at: int, ranks: Sequence[RankLook]) -> None:

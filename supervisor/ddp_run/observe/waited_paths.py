@@ -1,19 +1,24 @@
-"""The paths that ranks' system calls were given, from their memory.
+"""The paths that ranks' system calls were given, from their memory; and who has the lock files they wait for.
 
-Reading memory takes a lock that a rank may hold for ever (a mapped file on a dead mount), so a process of its own does
-it (`ddp_run.values.helper_process`).
+Reading memory takes a lock that a rank may hold for ever (a mapped file on a dead mount), and a lock file may be on
+such a mount, so a process of its own does both (`ddp_run.values.helper_process`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Self, final
+from types import MappingProxyType
+from typing import Any, Self, final
 
-from ddp_run.observe.kernel_wait import PathArgument, memory_of, read_path, with_path
+from ddp_run.observe.close_look import LockFile
+from ddp_run.observe.kernel_wait import PathArgument, holder_of, memory_of, read_path, with_path
 from ddp_run.observe.process_look import ProcessLook
+from ddp_run.observe.processes import described
+from ddp_run.record.events import Rank
 from ddp_run.values.helper_process import HelperProcess, HelperProcesses, fork
 
 _WAIT_S = 5.0
@@ -25,27 +30,43 @@ class PathProbe:
     """A process that reads."""
 
     process: HelperProcess
-    _asked: tuple[PathArgument, ...]
+    _asked: tuple[PathArgument | str, ...]
 
     @classmethod
-    def ask(cls, looks: Iterable[ProcessLook]) -> Self | None:
-        """Have the paths read that these looks lack; null where there are none that may be. Raises OSError."""
+    def ask(
+        cls,
+        looks: Iterable[ProcessLook],
+        locks: Mapping[str, Collection[int]] = MappingProxyType({}),
+        ranks: Mapping[int, Rank] = MappingProxyType({}),
+    ) -> Self | None:
+        """Have the paths read that these looks lack, and lock files looked at; null where there is nothing to ask.
+
+        `locks`: which processes wait for each; `ranks`: which pids are ranks. Raises OSError.
+        """
         arguments = [look.wait.argument for look in looks if look.wait is not None and look.wait.argument is not None]
         asked = [(each, memory) for each in arguments if (memory := memory_of(each.pid)) is not None]
-        if not asked:
+        if not asked and not locks:
             return None
         memories = [memory for _, memory in asked]
         try:
-            return cls(fork(lambda fd: _answer(asked, fd), _WAIT_S, keep=memories), tuple(each for each, _ in asked))
+            process = fork(lambda fd: _answer(asked, locks, ranks, fd), _WAIT_S, keep=memories)
+            return cls(process, (*(each for each, _ in asked), *locks))
         finally:
             for memory in memories:
                 os.close(memory)
 
     def answers(self) -> dict[PathArgument, str]:
-        """What has been read so far."""
+        """The paths that have been read so far."""
+        return {asked: path for asked, path in self._answered() if isinstance(asked, PathArgument)}
+
+    def lock_files(self) -> dict[str, LockFile]:
+        """What has been seen of lock files."""
+        return {asked: LockFile(asked, *seen) for asked, seen in self._answered() if isinstance(asked, str)}
+
+    def _answered(self) -> list[tuple[PathArgument | str, Any]]:
         held, _ = self.process.read()
         found = [json.loads(line) for line in held.split(b"\n")[:-1]]
-        return {self._asked[index]: path for index, path in found}
+        return [(self._asked[index], answer) for index, answer in found]
 
 
 @final
@@ -56,12 +77,16 @@ class WaitedPaths:
         self._helpers = helpers
         self._question: PathProbe | None = None
         self.known: dict[PathArgument, str] = {}
+        self.lock_files: dict[str, LockFile] = {}
+        """By their paths, as they were seen last."""
 
-    def ask(self, looks: Iterable[ProcessLook]) -> None:
-        """Have those read that these looks lack; a question of before is over."""
+    def ask(
+        self, looks: Iterable[ProcessLook], locks: Mapping[str, Collection[int]], ranks: Mapping[int, Rank]
+    ) -> None:
+        """As `PathProbe.ask`; a question of before is over."""
         self.end()
         try:
-            self._question = PathProbe.ask(looks)
+            self._question = PathProbe.ask(looks, locks, ranks)
         except OSError:
             return
         if self._question is not None:
@@ -71,15 +96,31 @@ class WaitedPaths:
         """Keep what has been answered, and wait no longer."""
         if self._question is not None:
             self.known |= self._question.answers()
+            self.lock_files |= self._question.lock_files()
             self._question.process.end()
             self._question = None
 
 
-def _answer(asked: Iterable[tuple[PathArgument, int]], fd: int) -> None:
+def _answer(
+    asked: Collection[tuple[PathArgument, int]],
+    locks: Mapping[str, Collection[int]],
+    ranks: Mapping[int, Rank],
+    fd: int,
+) -> None:
     for index, (argument, memory) in enumerate(asked):
         path = read_path(memory, argument.address)
         if path is not None:
             os.write(fd, json.dumps([index, path]).encode() + b"\n")
+    for index, (path, waiting) in enumerate(locks.items(), len(asked)):
+        try:
+            age_s = max(0.0, time.time() - os.stat(path).st_mtime)
+            holder = holder_of(path, waiting)
+        except OSError:
+            continue
+        said = None
+        if holder is not None:
+            said = f"rank {ranks[holder]}" if holder in ranks else f"process {described(holder)}"
+        os.write(fd, json.dumps([index, [age_s, said]]).encode() + b"\n")
 
 
 def completed(look: ProcessLook, paths: Mapping[PathArgument, str]) -> ProcessLook:

@@ -5,11 +5,9 @@ observed is left alone and said once (`missed`). Wrappers pass arguments, result
 are taken off a traceback that leaves the program (program.py).
 """
 
-import faulthandler
 import os
 import sys
 import time
-from _thread import allocate_lock, get_native_id, start_new_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,12 +18,6 @@ C10D = "torch.distributed.distributed_c10d"
 OPTIMIZER = "torch.optim.optimizer"
 PARALLEL = "torch.nn.parallel.distributed"
 CUDA = "torch.cuda"
-SAMPLE_S = 0.25
-"""How often the sampling thread runs: 30 µs, and so long a question waits for it."""
-_REST_NS = 50_000_000
-_LEAVE_TORCH_S = 5.0
-"""Longest that the program's end waits for the sampling thread to come back from torch; it takes microseconds."""
-_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class Hooks:
@@ -47,22 +39,10 @@ class Hooks:
         self._debug = bool(wanted.get("debug"))
         self._lines: "Any" = load("debug") if self._debug or self._backend else None
         self._load = load
-        self._c10d: "Any" = None
-        """torch.distributed, once it is sampled."""
-        self._grouped = False
-        """A process group was asked for: it has threads of its own."""
-        self._pause = allocate_lock()
-        """Released, it ends the sampling thread."""
-        self._pause.acquire()
-        self._in_torch = allocate_lock()
-        """Held while the sampling thread calls torch's C++, which releases the interpreter's lock."""
-        self._resting = False
-        """No sampling thread until there is a process group: the program has forked."""
-        self._without_flight = False
         self._stopped = False
         self._now = time.monotonic_ns
-        self._sleep = time.sleep
         self._phase_now = -1
+        self._sampling: "Any" = load("sampling").Sampling(boot.folder, layout, words, load, self.missed)
 
     def install(self) -> None:
         """Wait for the program's import of torch."""
@@ -73,7 +53,8 @@ class Hooks:
             CUDA: lambda module: self._during(module, "set_device", 1),
         }
         sys.meta_path.insert(0, self._load("after_import").AfterImport(targets, self.missed))
-        os.register_at_fork(before=self._rest, after_in_child=self._in_child)
+        os.register_at_fork(after_in_child=self._in_child)
+        self._sampling.install()
 
     def _in_child(self) -> None:
         """A forked child is another process: what it does is not the rank's progress."""
@@ -115,7 +96,7 @@ class Hooks:
             if hooks._stopped:
                 return init(*args, **kwargs)
             args, kwargs = hooks._asked_for(args, kwargs)
-            hooks._go_on()
+            hooks._sampling.group_is_there()
             hooks.phase(1)
             if hooks._debug:
                 hooks._lines.before_init(args, kwargs)
@@ -145,7 +126,7 @@ class Hooks:
 
         module.init_process_group = init_process_group  # type: ignore[attr-defined]
         module.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
-        self._start_sampling(module)
+        self._sampling.torch_is_there(module)
 
     def _asked_for(self, args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> "tuple[tuple[Any, ...], dict[str, Any]]":
         """The arguments with what the user asked ddp-run for."""
@@ -188,7 +169,7 @@ class Hooks:
         module.register_optimizer_step_post_hook(stepped)
 
     def _first_step(self) -> None:
-        self._go_on()
+        self._sampling.group_is_there()
         self.phase(3)
         if self._debug:
             self._lines.say("DEBUG", "first optimizer step done")
@@ -227,8 +208,6 @@ class Hooks:
         self._lines.call_failed(call, error)
         self._boot.described = id(error)
 
-    # ---------------------------------------------------------------------------------------- sampling
-
     def _note_backend(self, module: "Any") -> None:
         try:
             config = module.get_backend_config()
@@ -238,116 +217,3 @@ class Hooks:
             )
         except Exception as error:
             self.missed("backend", error)
-
-    def _start_sampling(self, module: "ModuleType") -> None:
-        """A thread that is no Thread object: the program's count of its threads stays as it is."""
-        if self._c10d is not None or self._stopped:
-            return
-        self._c10d = module
-        try:
-            import atexit
-
-            atexit.register(self._stop)
-            start_new_thread(self._sample, ())
-        except Exception as error:
-            self.missed("sampling thread", error)
-
-    def _stop(self) -> None:
-        """Keep the sampling thread out of C++ from here on, and see it come out.
-
-        A thread that comes back from C++ into an interpreter that is going down is ended by pthread_exit up to Python
-        3.13, which unwinds through a destructor that must not be left: "terminate called without an active exception".
-        """
-        if self._stopped:  # a forked child, which has no such thread and may have been forked while the lock was held
-            return
-        self._stopped = True
-        self._in_torch.acquire(True, _LEAVE_TORCH_S)
-
-    def _rest(self) -> None:
-        """End the sampling thread before a fork: Python 3.12 and newer warn then of any thread, 3.13 of a new one."""
-        if self._c10d is None or self._stopped or self._grouped or self._resting:
-            return
-        self._resting = True
-        self._pause.release()
-        deadline = self._now() + _REST_NS
-        while self._samples() and self._now() < deadline:
-            self._sleep(0.0005)
-
-    def _go_on(self) -> None:
-        """The program has threads that are not ours, or has done with forking, as far as can be told."""
-        self._grouped = True
-        if not self._resting:
-            return
-        self._pause.acquire(False)
-        self._resting = False
-        try:
-            if not self._samples():
-                start_new_thread(self._sample, ())
-        except Exception as error:
-            self.missed("sampling thread", error)
-
-    def _samples(self) -> bool:
-        return os.path.exists("/proc/self/task/%d" % self.words[self._layout.SAMPLER])
-
-    def _sample(self) -> None:
-        try:
-            self._look_and_answer()
-        finally:
-            self.words[self._layout.SAMPLER] = 0  # the kernel may give its number to a thread of the program
-
-    def _look_and_answer(self) -> None:
-        layout, words, module = self._layout, self.words, self._c10d
-        broken = False
-        words[layout.SAMPLER] = get_native_id()
-        while not self._stopped:
-            now = self._now()
-            words[layout.HEARTBEAT] = now
-            if words[layout.STACKS_ASKED] > words[layout.STACKS_ANSWERED]:
-                self._write_stacks(words[layout.STACKS_ASKED])
-            if not self._in_torch.acquire(False):
-                return
-            try:
-                if not broken:
-                    broken = not self._count_collectives(module, now)
-                if words[layout.ASKED] > words[layout.ANSWERED]:
-                    self._answer(words[layout.ASKED])
-            finally:
-                self._in_torch.release()
-            if self._pause.acquire(True, SAMPLE_S):
-                return
-
-    def _count_collectives(self, module: "Any", now: int) -> bool:
-        """Whether that can be done again."""
-        try:
-            if module.is_initialized():
-                count = module._get_default_group()._get_sequence_number_for_group()
-                layout, words = self._layout, self.words
-                if words[layout.COLLECTIVE] != count:
-                    words[layout.COLLECTIVE] = count
-                    words[layout.COLLECTIVE_AT] = now
-        except Exception as error:
-            self.missed("count of collectives", error)
-            return False
-        return True
-
-    def _write_stacks(self, number: int) -> None:
-        """All threads' stacks to live_stacks.txt. This thread has the interpreter's lock, so none of them changes."""
-        try:
-            file = os.open(self._boot.folder + "/live_stacks.txt", _APPEND, 0o600)
-            try:
-                faulthandler.dump_traceback(file, all_threads=True)
-            finally:
-                os.close(file)
-        except Exception as error:
-            self.missed("stacks", error)
-        self.words[self._layout.STACKS_ANSWERED] = number
-
-    def _answer(self, number: int) -> None:
-        """Leave the flight recorder's entries as `flight.json` in the rank's folder."""
-        try:
-            self._load("flight").dump(self._boot.folder)
-        except Exception as error:
-            if not self._without_flight:
-                self.missed("flight recorder", error)
-            self._without_flight = True
-        self.words[self._layout.ANSWERED] = number

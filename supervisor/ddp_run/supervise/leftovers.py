@@ -42,7 +42,7 @@ class Leftovers:
             return
         unasked = [pid for pid in left if pid not in killed]
         if unasked:
-            self.emit(Noted(now(), "left behind: " + ", ".join(processes.described(unasked))))
+            self.emit(Noted(now(), "left behind: " + ", ".join(processes.descriptions(unasked).values())))
             self._end_all(signal.SIGTERM, min(grace_s, _LEFTOVERS_S), but=killed)
         self._end_all(signal.SIGKILL, _REAP_S)
 

@@ -51,8 +51,6 @@ class RankWatch:
 
     def rank_starts(self, event: RankStarted) -> None:
         """A rank says where it stands: look from now on."""
-        if not event.watched:
-            return
         if self._observer is None:
             self._observer = self._make_observer()
             self._loop.set_timer(_FIRST_LOOK_S, self._look)
@@ -95,7 +93,7 @@ class RankWatch:
     def _observe(self) -> None:
         if self._observer is None or not self._running():
             return
-        alive = [process.event for process in self._ranks if process.alive and process.event.watched]
+        alive = [process.event for process in self._ranks if process.alive]
         left = sorted(process.event.rank for process in self._ranks.latest if process.exited_clean)
         gpu_use = self._gpu_use(alive) if self._observer.looks_closer else ()
         events, after_s = self._observer.look(now(), alive, left, gpu_use)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-_PLURAL = {"waits": "wait", "is": "are", "sleeps": "sleep", "shows": "show"}
+_PLURAL = {"waits": "wait", "is": "are", "sleeps": "sleep", "shows": "show", "works": "work"}
 
 
 def conjugated(words: str, count: int) -> str:

@@ -3,7 +3,8 @@
 ## What happened
 No rank made progress: no optimizer step, no collective, no new phase. Usually all ranks but one wait in a collective
 for the one that is elsewhere: in a different branch, on a different line, in an endless loop, stopped, or waiting for a
-lock, a file or a data loader.
+lock, a file or a data loader. Or no rank reaches `init_process_group`: a lock file that a killed build of a torch
+extension left behind, an endless download or import, a file that no rank writes.
 ## How to recognise it
 ddp-run prints `no progress: …` after 15 seconds (or three typical steps), with the rank the others wait for and where
 it is. Without ddp-run, NCCL times out after 10 minutes and Gloo after 30, on the ranks that waited. A pasted stack dump

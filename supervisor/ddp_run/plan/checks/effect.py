@@ -11,7 +11,6 @@ def _check(launch: Launch) -> Answer:
     if not options.no_python:
         return Answer()
     asked = {
-        "--hang-timeout": options.hang_timeout_s is not None,
         "--backend": options.backend is not None,
         "--fallback-backend": options.fallback_backend is not None,
         "--ddp-debug": options.ddp_debug,
