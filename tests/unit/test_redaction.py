@@ -13,7 +13,7 @@ from tests.planted_secrets import AS_WORDS, BY_FORM, IN_TEXT, KEY_LINES, PRIVATE
 from tests.waiting import limit
 
 from ddp_run.record.events import ExceptionInfo, MonotonicNs, Rank, RankFailed
-from ddp_run.values import redaction, text_outline
+from ddp_run.values import redaction
 from ddp_run.values.redaction import (
     REDACTED,
     is_secret,
@@ -295,19 +295,6 @@ _KEY_MARKS = st.sampled_from(["-----BEGIN PRIVATE KEY-----", "-----END PRIVATE K
 def test_twice_is_once(text: str) -> None:
     once = redact(text)
     assert redact(once) == once
-
-
-_OTHERS = st.sampled_from([*PLANTED, "\r", "█", "\u017f", "API Key: ", "…"])
-
-
-@given(st.lists(_PIECES | _KEY_MARKS | _OTHERS))
-def test_a_long_text_is_read_as_a_short_one(pieces: list[str]) -> None:
-    """What it may hold is asked of its outline."""
-    text = "".join(pieces)
-    expected = redact(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_outline, "_SHORT", 0)
-        assert redact(text) == expected
 
 
 @given(st.lists(_PIECES | _KEY_MARKS, max_size=40).map("".join))

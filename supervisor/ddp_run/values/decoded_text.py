@@ -6,18 +6,23 @@ import binascii
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import cached_property
 from typing import final
 
-from ddp_run.values.text_outline import one_byte_each
-
 _HTML = {"quot": '"', "apos": "'", "lt": "<", "gt": ">", "amp": "&"}
-_COLOUR = r"(?:\x1b|\\{1,8}(?:u001[bB]|x1[bB]|033|e))\[[\d;:?]{0,40}[A-Za-z]"
-"""A terminal's control sequence, also as JSON, Python and shells write it in a string."""
-_FLAT = re.compile(rf"{_COLOUR}|(?<!\\)\\{{1,8}}(?P<end>[nr]|t(?=-))|(?P<goes_on>\\\r?\n[ \t]{{0,40}})")
-_ENCODED = re.compile(
-    r"%(?:25){0,3}(?P<percent>0[aA]|[2-7][0-9a-fA-F])|\\{1,8}(?:u(?P<u>[0-9a-fA-F]{4})|x(?P<x>[2-7][0-9a-fA-F]))"
-    r"|&(?:amp;){0,3}(?:(?P<html>quot|apos|lt|gt|amp)|#x(?P<h>[2-7][0-9a-fA-F])|#(?P<decimal>\d{2,3}));"
+_CODE = r"\[[\d;:?]{0,40}[A-Za-z]"
+_FLAT = re.compile(
+    rf"\x1b{_CODE}|\\(?<!\\\\)\\{{0,7}}"
+    rf"(?:(?:u001[bB]|x1[bB]|033|e){_CODE}|(?P<end>[nrt])|(?P<goes_on>\r?\n[ \t]{{0,40}}))"
 )
+"""A terminal's control sequences, and what JSON, Python and shells write in a string for them and for ends of lines."""
+_EACH = (
+    r"%(?:25){0,3}(?P<percent>0[aA]|[2-7][0-9a-fA-F])",
+    r"\\\\{0,7}(?:u(?P<u>[0-9a-fA-F]{4})|x(?P<x>[2-7][0-9a-fA-F]))",
+    r"&(?:amp;){0,3}(?:(?P<html>quot|apos|lt|gt|amp)|#x(?P<h>[2-7][0-9a-fA-F])|#(?P<decimal>\d{2,3}));",
+)
+_ENCODED, *_ALONE = (re.compile(pattern) for pattern in ("|".join(_EACH), *_EACH))
+_NOTHING = re.compile(r"(?!)")
 _ALIKE = {
     **{0xFF01 + at: chr(0x21 + at) for at in range(94)},
     **dict.fromkeys(map(ord, "→⇒⟶⟹➜➔"), "="),
@@ -27,7 +32,7 @@ _ALIKE = {
     **dict.fromkeys(map(ord, "│┃"), "|"),
 }
 """Full-width signs, arrows, quotes, blanks and the sides of boxes, one for one."""
-_UNLIKE = re.compile(f"[{''.join(map(chr, _ALIKE))}]")
+_ASCII = bytes(range(128))
 _SHORTEST = 24
 """Characters of base64 below which none is decoded."""
 _BASE64 = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/"
@@ -38,44 +43,42 @@ _MARKED = bytes(ord("a") if byte in _BASE64 else ord(" ") for byte in range(256)
 class Decoded:
     """What a text says, and where in the text each of its characters comes from."""
 
-    def __init__(self, source: str, pattern: re.Pattern[str] | None = None) -> None:
-        self.text = source
-        self._at: list[int] = []
-        self._from: list[tuple[int, int]] = []
-        if pattern is None or pattern.search(source) is None:
-            return
-        pieces: list[str] = []
-        length = done = 0
-        for hit in pattern.finditer(source):
-            for start, end, piece in ((done, hit.start(), source[done : hit.start()]), (*hit.span(), _meant(hit))):
-                if piece:
-                    self._at.append(length)
-                    self._from.append((start, end))
-                    pieces.append(piece)
-                    length += len(piece)
-            done = hit.end()
-        self._at.append(length)
-        self._from.append((done, len(source)))
-        self.text = "".join([*pieces, source[done:]])
+    def __init__(self, source: str, pattern: re.Pattern[str]) -> None:
+        self.text = pattern.sub(_meant, source)
+        self._source, self._pattern = source, pattern
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         """Where in the source the characters from `start` to `end` are; at least one."""
-        return (self._place(start)[0], self._place(end - 1)[1]) if self._at else (start, end)
+        return self._place(start)[0], self._place(end - 1)[1]
 
     def _place(self, at: int) -> tuple[int, int]:
-        piece = bisect_right(self._at, at) - 1
-        first, last = self._from[piece]
-        after = at - self._at[piece]
-        next_piece = self._at[piece + 1] if piece + 1 < len(self._at) else len(self.text)
-        whole = next_piece - self._at[piece] != last - first
-        return (first, last) if whole else (first + after, first + after + 1)
+        starts, sources = self._pieces
+        piece = bisect_right(starts, at) - 1
+        first, last, as_it_is = sources[piece]
+        after = at - starts[piece]
+        return (first + after, first + after + 1) if as_it_is else (first, last)
+
+    @cached_property
+    def _pieces(self) -> tuple[list[int], list[tuple[int, int, bool]]]:
+        """Where in the text each piece begins; from where to where it was in the source, and whether as it is."""
+        starts: list[int] = []
+        sources: list[tuple[int, int, bool]] = []
+        at = done = 0
+        for hit in self._pattern.finditer(self._source):
+            for first, last, length in (done, hit.start(), hit.start() - done), (*hit.span(), len(_meant(hit))):
+                if length:
+                    starts.append(at)
+                    sources.append((first, last, last == hit.start()))
+                    at += length
+            done = hit.end()
+        return [*starts, at], [*sources, (done, len(self._source), True)]
 
 
 def _meant(hit: re.Match[str]) -> str:
     """One character or none; an escape that has no meaning here stands for something unknown."""
-    match hit.lastgroup, hit[hit.lastgroup] if hit.lastgroup else "":
-        case None, _:
-            return ""
+    if hit.lastgroup is None:
+        return ""
+    match hit.lastgroup, hit[hit.lastgroup]:
         case "end", sign:
             return "\t" if sign == "t" else "\n"
         case "goes_on", _:
@@ -92,33 +95,44 @@ def _meant(hit: re.Match[str]) -> str:
 def flat(text: str) -> Decoded:
     """Without colours; ends of lines as JSON and Python write them in a string are ends of lines, one that a backslash
     takes back is a blank."""
-    return Decoded(text, _FLAT if "\x1b" in text or "\\" in text else None)
+    return Decoded(text, _FLAT if "\x1b" in text or "\\" in text else _NOTHING)
+
+
+def other_signs(text: str) -> frozenset[str]:
+    """The characters that are not ASCII."""
+    rest = "" if text.isascii() else text.encode("utf-8", "ignore").translate(None, _ASCII).decode()
+    return frozenset(rest)
 
 
 def alike(text: str) -> str:
     """With Latin signs for those of the same meaning, each at its place."""
-    return text if text.isascii() or _UNLIKE.search(text) is None else text.translate(_ALIKE)
+    return text if _ALIKE.keys().isdisjoint(map(ord, other_signs(text))) else text.translate(_ALIKE)
 
 
 def encoded_lines(text: str) -> Iterator[tuple[int, Decoded]]:
     """Lines with `%22`, `\\u0022` or `&quot;` in place of characters: where each begins, and what it says."""
-    if "%" not in text and "\\" not in text and "&" not in text:
-        return
-    at = 0
-    while (hit := _ENCODED.search(text, at)) is not None:
-        start, end = text.rfind("\n", at, hit.start()) + 1 or at, text.find("\n", hit.end())
-        end = len(text) if end < 0 else end
+    lines: dict[int, int] = {}
+    for pattern in _ALONE:  # each begins with a sign, which is found ten times as fast as one of three
+        at = 0
+        while (hit := pattern.search(text, at)) is not None:
+            start, end = text.rfind("\n", at, hit.start()) + 1 or at, text.find("\n", hit.end())
+            lines[start] = at = len(text) if end < 0 else end
+    for start, end in lines.items():
         yield start, Decoded(text[start:end], _ENCODED)
-        at = end
 
 
-def base64_runs(text: str) -> Iterator[tuple[int, int]]:
+def one_byte_each(text: str) -> bytes:
+    """A byte for each character, at the same place; what is no Latin letter is not told apart."""
+    return text.encode("latin-1", "replace")
+
+
+def base64_runs(text: str, least: int = _SHORTEST) -> Iterator[tuple[int, int]]:
     """Where so many characters of base64 follow each other."""
-    if len(text) < _SHORTEST:
+    if len(text) < least:
         return
     marked = one_byte_each(text).translate(_MARKED)
     end = 0
-    while (start := marked.find(b"a" * _SHORTEST, end)) >= 0:
+    while (start := marked.find(b"a" * least, end)) >= 0:
         end = marked.find(b" ", start)
         end = len(text) if end < 0 else end
         yield start, end

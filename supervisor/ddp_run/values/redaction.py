@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any, TypeVar, cast
 
-from ddp_run.values.decoded_text import alike, base64_runs, encoded_lines, flat, out_of_base64
+from ddp_run.values.decoded_text import alike, base64_runs, encoded_lines, flat, one_byte_each, out_of_base64
 from ddp_run.values.secret_commands import PROGRAMS, passwords
-from ddp_run.values.secret_forms import REDACTED, Span, forms
-from ddp_run.values.secret_names import HINTS, Grade, grade_of, hides, is_secret
+from ddp_run.values.secret_forms import LITERALS, REDACTED, Span, forms
+from ddp_run.values.secret_names import Grade, grade_of, hides, is_secret
 from ddp_run.values.secret_urls import users
 from ddp_run.values.secret_values import SCHEME, is_option, named
-from ddp_run.values.text_outline import Outline
+from ddp_run.values.word_lists import any_of
 
 __all__ = [
     "REDACTED",
@@ -99,13 +100,11 @@ def _without_ends(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 def _within(text: str, depth: int) -> Iterator[Span]:
     """The secrets of a text, and of what is encoded in it, so many times."""
     text = alike(text)
-    outline = Outline(text)
+    held = _held(text)
     yield from users(text)
-    yield from passwords(text, outline.words(PROGRAMS))
-    yield from forms(text, outline)
-    hints = outline.words_in_any_case(HINTS)
-    if hints or not text.isascii():
-        yield from named(text, hints)
+    yield from passwords(text, held)
+    yield from forms(text, held)
+    yield from named(text)
     if not depth:
         return
     for line_start, line in encoded_lines(text):
@@ -116,6 +115,32 @@ def _within(text: str, depth: int) -> Iterator[Span]:
         inner = out_of_base64(text[start:end])
         for _start, _end, kind in _within(inner, depth - 1) if inner is not None else ():
             yield start, end, kind
+
+
+_LITERALS = (*LITERALS, *PROGRAMS)
+_DIGITS = b"0123456789"
+
+
+@cache
+def _without_digits() -> tuple[dict[bytes, list[str]], re.Pattern[bytes]]:
+    """The literals as `_held` looks for them, each at the beginning of a word."""
+    by_letters: dict[bytes, list[str]] = {}
+    for word in _LITERALS:
+        by_letters.setdefault(word.encode().translate(None, _DIGITS), []).append(word)
+    return by_letters, re.compile(rb"[^A-Za-z](?=(" + any_of(map(bytes.decode, by_letters)).encode() + rb"))")
+
+
+def _held(text: str) -> frozenset[str]:
+    """Literals that the text holds. A log has few kinds of lines: without digits, equal ones are looked at once."""
+    by_letters, pattern = _without_digits()
+    lines = one_byte_each(text).translate(None, _DIGITS)
+    if len(lines) > 4096:
+        lines = b"\n".join(set(lines.splitlines()))
+    found = tuple(set(pattern.findall(b"\n" + lines)))
+    words = (
+        (word for letters, words in by_letters.items() if letters.startswith(found) for word in words) if found else ()
+    )
+    return frozenset(word for word in words if word in text)
 
 
 # ------------------------------------------------------------------------------------ words and values

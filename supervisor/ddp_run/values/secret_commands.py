@@ -6,7 +6,7 @@ Source: the programs' manuals. What their long options say (`--password=X`), a n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ddp_run.values.secret_forms import Span
 
@@ -30,9 +30,11 @@ _OPTIONS = {
 PROGRAMS = tuple(_OPTIONS)
 
 
-def passwords(text: str, programs: Iterable[str]) -> Iterator[Span]:
-    """The passwords of these programs, of `PROGRAMS`."""
-    for program in programs:
+def passwords(text: str, held: frozenset[str]) -> Iterator[Span]:
+    """The passwords of `PROGRAMS`, where the text holds them."""
+    for program in PROGRAMS if held else ():
+        if program not in held:
+            continue
         start = text.find(program)
         while start >= 0:
             end = text.find("\n", start)

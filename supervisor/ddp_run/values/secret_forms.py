@@ -1,7 +1,7 @@
 """Secrets that show by their form what they are: tokens with their maker's prefix, keys in PEM, random base64. Pure.
 
-The prefixes are a list (secret_tokens.txt). A pattern is compiled when a text holds its literal: ordinary text costs a
-search for some hundred and fifty words in its outline.
+The prefixes are a list (secret_tokens.txt). A pattern is compiled when a text holds its literal: ordinary text costs
+one search for all literals.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from functools import cache
 from itertools import pairwise, product, takewhile
 
 from ddp_run.values.decoded_text import base64_runs
-from ddp_run.values.text_outline import Outline
 from ddp_run.values.word_lists import rows
 
 REDACTED = "[redacted]"
@@ -36,9 +35,10 @@ class _Token:
     @property
     def pattern(self) -> str:
         """Of all that may be one; how much of it there is says whether it is."""
-        before = r"(?<![\w.\-])" if self.exact else "" if self.prefix[-1] in "_-." else r"(?<![A-Za-z0-9])"
+        literal = re.escape(self.prefix)
+        before = rf"(?<![{'A-Za-z0-9_.-' if self.exact else 'A-Za-z0-9'}]{literal})"
         times, after = (f"{{{self.least}}}", r"(?![\w\-])") if self.exact else ("+", "")
-        return f"{before}{re.escape(self.prefix)}({self.characters}{times}){after}"
+        return f"{literal}{before}({self.characters}{times}){after}"
 
 
 _CHARACTERS = {
@@ -66,23 +66,25 @@ def _tokens() -> Iterator[_Token]:
 
 
 TOKENS = tuple(_tokens())
+_OF_BEARER = r"[ ]{0,4}((?=[A-Za-z._~+/=\-]{0,400}\d)[\w.~+/=\-]{8,}|[\w.~+/=\-]{24,})"
 _ALONE: tuple[tuple[str, str, str], ...] = (
     # W&B's older form is 40 hexadecimal digits, as a commit's
-    ("Weights & Biases", "wandb login", r"(?:(?<=wandb login )|(?<=wandb login --relogin ))[0-9a-f]{40}"),
-    ("Slack", "hooks.slack.com/", r"(?<=hooks\.slack\.com/)[A-Za-z]+/[A-Za-z0-9_/\-]{8,}"),
-    ("Discord", "discord", r"(?<=/api/webhooks/)\d+/[A-Za-z0-9_\-]{16,}"),
-    ("Microsoft Teams", "webhook.office.com/", r"(?<=webhook\.office\.com/)\S{16,}"),
-    ("Telegram", "api.telegram.org/", r"(?<=api\.telegram\.org/)bot\d+:[A-Za-z0-9_\-]{20,}"),
-    ("Google", "1//0", r"(?<![\w/])1//0[A-Za-z0-9_\-]{20,}"),
-    ("Azure", "sig=", r"(?<=[?&;]sig=)[^&\s\"'<>]+"),  # a shared access signature
-    ("Azure", "Q~", r"(?<![\w.~\-])[A-Za-z0-9_~.]{3}\dQ~[A-Za-z0-9_~.\-]{31,34}(?![\w.~\-])"),
-    ("JSON Web Token", "eyJ", r"(?<![A-Za-z0-9_\-])eyJ[A-Za-z0-9_\-]{8,}(?:\.[A-Za-z0-9_\-]{8,}){1,4}\.?"),
-    ("SendGrid", "SG.", r"SG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,}"),
-    ("OpenAI", "sk-", r"(?<![A-Za-z0-9])sk-(?=[A-Za-z_\-]{0,40}\d)[A-Za-z0-9_\-]{20,}"),
-    ("bearer", "earer", r"(?<=[Bb]earer )[ ]{0,4}(?:(?=[A-Za-z._~+/=\-]{0,400}\d)[A-Za-z0-9._~+/=\-]{8,}|\S{24,})"),
+    ("Weights & Biases", "wandb login", r"wandb login (?:--relogin )?([0-9a-f]{40})"),
+    ("Slack", "hooks.slack.com/", r"hooks\.slack\.com/([A-Za-z]+/[A-Za-z0-9_/\-]{8,})"),
+    ("Discord", "api/webhooks/", r"api/webhooks/(\d+/[A-Za-z0-9_\-]{16,})"),
+    ("Microsoft Teams", "webhook.office.com/", r"webhook\.office\.com/(\S{16,})"),
+    ("Telegram", "api.telegram.org/", r"api\.telegram\.org/(bot\d+:[A-Za-z0-9_\-]{20,})"),
+    ("Google", "1//0", r"(1//0(?<![\w/]1//0)[A-Za-z0-9_\-]{20,})"),
+    ("Azure", "sig=", r"sig=(?<=[?&;]sig=)([^&\s\"'<>]+)"),  # a shared access signature
+    ("JSON Web Token", "eyJ", r"(eyJ(?<![A-Za-z0-9_\-]eyJ)[A-Za-z0-9_\-]{8,}(?:\.[A-Za-z0-9_\-]{8,}){1,4}\.?)"),
+    ("SendGrid", "SG.", r"(SG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,})"),
+    ("OpenAI", "sk-", r"(sk-(?<![A-Za-z0-9]sk-)(?=[A-Za-z_\-]{0,40}\d)[A-Za-z0-9_\-]{20,})"),
+    ("bearer", "Bearer ", rf"Bearer {_OF_BEARER}"),
+    ("bearer", "bearer ", rf"bearer {_OF_BEARER}"),
 )
 """Maker, literal, and the pattern of what a prefix and a length do not tell."""
-_LITERALS = ("PRIVATE KEY", *(token.prefix for token in TOKENS), *(literal for _maker, literal, _pattern in _ALONE))
+LITERALS = ("PRIVATE KEY", *(token.prefix for token in TOKENS), *(literal for _maker, literal, _pattern in _ALONE))
+"""A text without these holds no secret of a known maker's form."""
 PRIVATE_KEY = "private key"
 _KEY_MARK = r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _WRAPPED = r"[ \t]{0,200}\|?[ \t]{0,9}\r?\n(?:\[[^\]\n]{1,40}\]:?)?[ \t]{0,200}\|?[ \t]{0,200}"
@@ -91,9 +93,8 @@ _AT_WRAPS = (" ", "\t", "|", "\r", "\n")
 compiled = cache(re.compile)
 
 
-def forms(text: str, outline: Outline) -> Iterator[Span]:
-    """Every secret of a known form. `outline`: of this text."""
-    held = frozenset(outline.words(_LITERALS))
+def forms(text: str, held: frozenset[str]) -> Iterator[Span]:
+    """Every secret of a known form. `held`: which of `LITERALS` the text holds."""
     if "PRIVATE KEY" in held:
         for start, end in _keys(text):
             yield start, end, PRIVATE_KEY
@@ -102,14 +103,13 @@ def forms(text: str, outline: Outline) -> Iterator[Span]:
             for start, end in _of_maker(text, token):
                 yield start, end, f"token: {token.maker}"
     for maker, literal, pattern in _ALONE if held else ():
-        if literal in held:
-            for hit in compiled(pattern).finditer(text):
-                if literal != "sk-" or _is_openais(hit[0]):
-                    for start, end in (hit.span(), *_rest(text, hit.end(), _CHARACTERS["dot"], None)):
-                        yield start, end, f"token: {maker}"
-    for start, end in base64_runs(text):
+        for hit in compiled(pattern).finditer(text) if literal in held else ():
+            if literal != "sk-" or _is_openais(hit[1]):
+                for start, end in (hit.span(1), *_rest(text, hit.end(), _CHARACTERS["dot"], None)):
+                    yield start, end, f"token: {maker}"
+    for start, _end in base64_runs(text, min(_KEY_LENGTHS)):
         random = compiled(r"(?<![A-Za-z0-9+/_.\-])[A-Za-z0-9+/]{40,88}={0,2}(?![A-Za-z0-9+/=_\-])").match(text, start)
-        if end - start >= min(_KEY_LENGTHS) and random is not None and _is_random(random):
+        if random is not None and _is_random(random):
             yield *random.span(), "random base64 of a key's length"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -21,3 +23,12 @@ def sections(name: str) -> dict[str, list[str]]:
         else:
             heading.append(row)
     return found
+
+
+def any_of(words: Iterable[str]) -> str:
+    """A pattern of the shortest of these words that stands at a place; by common beginnings, for speed."""
+    by_first: dict[str, list[str]] = {}
+    for word in words:
+        by_first.setdefault(word[0], []).append(word[1:])
+    choices = [re.escape(first) + ("" if "" in rest else any_of(rest)) for first, rest in sorted(by_first.items())]
+    return choices[0] if len(choices) == 1 else f"(?:{'|'.join(choices)})"
