@@ -82,7 +82,7 @@ def test_what_a_name_gives_away(kind: str, around: str) -> None:
 def test_a_word_of_a_command_line(kind: str) -> None:
     text, secret = IN_TEXT[kind]
     (_script, cleaned) = redact_words(["train.py", text])
-    assert secret not in cleaned
+    assert not any(part in cleaned for part in secret.split() if len(part) > 4), cleaned
 
 
 @pytest.mark.parametrize("kind", AS_WORDS)
@@ -120,6 +120,7 @@ def test_lines_within_a_string_of_json(depth: int) -> None:
     lines = [f"refused: {secret}" for secret in BY_FORM.values()]
     lines += [text for text, _secret in IN_TEXT.values()] + [f"\t{' '.join(words)}" for words in LONG_OPTIONS.values()]
     text = "\n".join([*lines, PRIVATE_KEY, "the end"])
+    count = len(text.splitlines())
     for _ in range(depth):
         text = json.dumps({"message": text, "n": 2})
     cleaned = redact(text)
@@ -129,7 +130,7 @@ def test_lines_within_a_string_of_json(depth: int) -> None:
     for _ in range(depth):
         cleaned = json.loads(cleaned)["message"]
     assert cleaned.splitlines()[-1] == "the end"
-    assert len(cleaned.splitlines()) == len(lines) + len(PRIVATE_KEY.splitlines()) + 1
+    assert len(cleaned.splitlines()) == count
 
 
 def test_kinds_are_told_without_their_values() -> None:

@@ -12,13 +12,14 @@ from typing import final
 _HTML = {"quot": '"', "apos": "'", "lt": "<", "gt": ">", "amp": "&"}
 _CODE = r"\[[\d;:?]{0,40}[A-Za-z]"
 _FLAT = re.compile(
-    rf"\x1b{_CODE}|\\(?<!\\\\)\\{{0,7}}"
-    rf"(?:(?:u001[bB]|x1[bB]|033|e){_CODE}|(?P<end>[nrt])|(?P<goes_on>\r?\n[ \t]{{0,40}}))"
+    rf"\x1b{_CODE}|\\(?<!\\\\)(?:(?P<taken_back>(?:\r?\n|(?:\\{{2}}|\\{{5}})n)[ \t]{{0,40}})|\\{{0,7}}"
+    rf"(?:(?:u001[bB]|x1[bB]|033|e){_CODE}|(?P<end>[nrt])|u(?P<letter>(?!00[0-7])[0-9a-fA-F]{{4}})))"
 )
-"""A terminal's control sequences, and what JSON, Python and shells write in a string for them and for ends of lines."""
+"""A terminal's control sequences; what JSON, Python and shells write in a string for them, for ends of lines and for
+letters that are not ASCII; and ends of lines that a backslash takes back."""
 _EACH = (
     r"%(?:25){0,3}(?P<percent>0[aA]|[2-7][0-9a-fA-F])",
-    r"\\\\{0,7}(?:u(?P<u>[0-9a-fA-F]{4})|x(?P<x>[2-7][0-9a-fA-F]))",
+    r"\\\\{0,7}(?:u00(?P<u>[0-7][0-9a-fA-F])|x(?P<x>[2-7][0-9a-fA-F]))",
     r"&(?:amp;){0,3}(?:(?P<html>quot|apos|lt|gt|amp)|#x(?P<h>[2-7][0-9a-fA-F])|#(?P<decimal>\d{2,3}));",
 )
 _ENCODED, *_ALONE = (re.compile(pattern) for pattern in ("|".join(_EACH), *_EACH))
@@ -81,7 +82,7 @@ def _meant(hit: re.Match[str]) -> str:
     match hit.lastgroup, hit[hit.lastgroup]:
         case "end", sign:
             return "\t" if sign == "t" else "\n"
-        case "goes_on", _:
+        case "taken_back", _:
             return " "
         case "html", name:
             return _HTML[name]

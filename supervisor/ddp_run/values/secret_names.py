@@ -16,9 +16,11 @@ class Grade(IntEnum):
     NOTHING = 0
     MAYBE = 1
     """A secret where the value looks random."""
-    LIKELY = 2
+    MIXED = 2
+    """A secret where the value has digits and looks like nothing else."""
+    LIKELY = 3
     """A secret unless the value looks like anything else."""
-    SURE = 3
+    SURE = 4
 
 
 # ------------------------------------------------------------------------------------------------ names
@@ -29,10 +31,8 @@ _SECRETS, _MAKERS, TWO_WORDS = _WORDS["secrets"], _WORDS["makers"], _WORDS["two 
 _OF_KEYS, _OF_TOKENS = _WORDS["of keys"] | _MAKERS, _WORDS["of tokens"] | _MAKERS
 PHRASES = tuple(phrase.strip() for line in _LISTS["phrases"] for phrase in line.split("|"))
 """Names of secrets with blanks, or in letters that are not Latin."""
-HINTS = tuple(
-    sorted(_WORDS["hints"] | {word for word in _SECRETS if not any(hint in word for hint in _WORDS["hints"])})
-)
-"""Each name of a secret in Latin letters holds one of these."""
+HINTS = _WORDS["hints"] | {word for word in _SECRETS if not any(hint in word for hint in _WORDS["hints"])}
+"""Each name of a secret in one word of Latin letters holds one of these."""
 
 
 def is_secret(name: str) -> bool:
@@ -100,6 +100,8 @@ def hides(grade: Grade, value: str, *, bare: bool) -> bool:
             return True
         case Grade.LIKELY:
             return not _is_plain(plain)
+        case Grade.MIXED:
+            return len(plain) >= 8 and not _is_plain(plain) and any(char.isdigit() for char in plain)
         case Grade.MAYBE:
             return is_made_up(plain)
         case _:

@@ -34,7 +34,7 @@ _PAIR = (
     r"""|\\*["']?[Vv]alue\\*["']?[ \t]{0,4}[:=][ \t]{0,4})"""
 )
 """After a name that is itself a value: `{"name": "HF_TOKEN", "value": "X"}`, `<key>password</key><string>X`."""
-_TABLE = r"[ \t]{0,40}\|[ \t]{0,4}"
+_TABLE = r"[ \t]{1,40}\|[ \t]{1,4}"
 _TUPLE = r"""(?a)\\*["'],[ ]{0,4}(?=[bB]?\\*["'])"""
 _ELEMENT = r"""(?:\s[^<>\n]{0,200})?>\s{0,200}"""
 _BLOCK = (
@@ -85,7 +85,7 @@ def _places(text: str) -> list[tuple[int, int]]:
 
 @cache
 def _hints() -> re.Pattern[bytes]:
-    return re.compile(any_of(HINTS).encode())
+    return re.compile(any_of([*HINTS, *(phrase for phrase in PHRASES if phrase.isascii())]).encode())
 
 
 def _around(text: str, start: int, end: int, least: int) -> tuple[int, int]:
@@ -107,7 +107,8 @@ def _value_at(text: str, start: int, end: int, grade: Grade) -> tuple[Grade, int
     """How certain it is, where the value begins and ends, and whether it stands without quotes."""
     opened = compiled(_OPENED).search(text, max(0, start - _LONGEST), start)
     if opened is not None and (element := compiled(_ELEMENT).match(text, end)) is not None:
-        return grade, element.end(), _closing(text, element.end(), "<", _FAR), False
+        last = _closing(text, element.end(), "</", _FAR)
+        return (grade, element.end(), last, False) if text.startswith("</", last) else None
     option, first, sign = text[start] == "-", None, ""
     weak = (_TABLE, _TUPLE) if grade is Grade.SURE else ()
     for divider in (_NEXT_WORD, _EQUALS) if option else (_EQUALS, _PAIR, *weak):
@@ -115,7 +116,7 @@ def _value_at(text: str, start: int, end: int, grade: Grade) -> tuple[Grade, int
         if found is None or (divider is _TUPLE and compiled(_IN_TUPLE).search(text, max(0, start - 9), start) is None):
             continue
         first, sign = found.end(), found[0]
-        grade = Grade.LIKELY if divider in weak else grade
+        grade = Grade.MIXED if divider in weak else grade
         break
     else:
         first = _after_blanks(text, start, end, grade)
@@ -144,7 +145,7 @@ def _end_of_bare(text: str, first: int, grade: Grade) -> int:
     bare = compiled(_BARE).match(text, first, len(text) if grade is Grade.SURE else first + _LOOKED_AT)
     if bare is not None and bare.end() == first + _LOOKED_AT and hides(grade, bare[0], bare=True):
         bare = compiled(_BARE).match(text, first)
-    last = first if bare is None else bare.end()
+    last = first if bare is None else first + len(bare[0].rstrip("\\"))  # they belong to a quote
     starts = (max(0, last - len(mark) + 1) for mark in _KEY_MARKS)  # it ends where a private key's mark begins
     return next((start for start in starts if text.startswith(_KEY_MARKS, start)), last)
 
@@ -172,7 +173,8 @@ def _after_blanks(text: str, start: int, end: int, grade: Grade) -> int | None:
 
 def _closing(text: str, start: int, quote: str, over_lines: int = 0) -> int:
     """Where the quotation ends: so many characters on at most, if lines count; else with its line."""
-    if over_lines and (end := text.find(quote * (1 if quote == "<" else 3), start, start + over_lines)) >= 0:
+    whole = quote if quote == "</" else quote * 3
+    if over_lines and (end := text.find(whole, start, start + over_lines)) >= 0:
         return end
     ends = compiled(rf"{re.escape(quote)}|\n" if quote else r"\n")
     found = ends.search(text, start)
