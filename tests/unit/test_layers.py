@@ -59,7 +59,7 @@ PURE = (
     *("values.typed_fields", "values.sealed", "supervise.nodes.messages", "supervise.nodes.failing"),
     *("supervise.nodes.reach", "values.node_fact", "values.this_system", "api.options", "api.words"),
     *("commands.completion.bash", "commands.completion.zsh", "commands.completion.fish"),
-    *("values.finding", "values.text_outline", "tell.doctor_table", "doctor.topology"),
+    *("values.finding", "tell.doctor_table", "doctor.topology"),
     *("doctor.gpu_table", "doctor.odd_pairs", "doctor.reports"),
 )
 """Folders and modules that do no I/O: functions over values."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddp_run.values.secret_forms import REDACTED
+from ddp_run.values.secret_forms import Span
 
 _USER = re.compile(
     r"""[ \t](?:-u|--user|-U|--proxy-user)[ \t=]{0,4}(?P<quote>["'])?[^\s"':]{1,200}:"""
@@ -30,24 +30,15 @@ _OPTIONS = {
 PROGRAMS = tuple(_OPTIONS)
 
 
-def without_passwords(text: str, programs: list[str], found: list[str] | None = None) -> str:
-    """The text without the passwords of these programs, of `PROGRAMS`; `found` gets `password of curl`."""
-    lines = text.split("\n")
-    for program in programs:
-        for index, line in enumerate(lines):
-            start = line.find(program)
-            if start < 0:
-                continue
-            lines[index] = line[:start] + "".join(_parts(line[start:], _OPTIONS[program]))
-            if lines[index] != line and found is not None:
-                found.append(f"password of {program.strip()}")
-    return "\n".join(lines)
-
-
-def _parts(command: str, option: re.Pattern[str]) -> Iterator[str]:
-    at = 0
-    for hit in option.finditer(command):
-        yield command[at : hit.start("secret")]
-        yield REDACTED
-        at = hit.end("secret")
-    yield command[at:]
+def passwords(text: str, held: frozenset[str]) -> Iterator[Span]:
+    """The passwords of `PROGRAMS`, where the text holds them."""
+    for program in PROGRAMS if held else ():
+        if program not in held:
+            continue
+        start = text.find(program)
+        while start >= 0:
+            end = text.find("\n", start)
+            end = len(text) if end < 0 else end
+            for hit in _OPTIONS[program].finditer(text[start:end]):
+                yield start + hit.start("secret"), start + hit.end("secret"), f"password of {program.strip()}"
+            start = text.find(program, end)

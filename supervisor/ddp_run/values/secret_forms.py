@@ -1,150 +1,150 @@
 """Secrets that show by their form what they are: tokens with their maker's prefix, keys in PEM, random base64. Pure.
 
-Sources: the makers' own documents on the form of their tokens. Each pattern is compiled when a text holds its literal:
-ordinary text costs a search for some seventy words in its outline.
+The prefixes are a list (secret_tokens.txt). A pattern is compiled when a text holds its literal: ordinary text costs
+one search for all literals.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product, takewhile
 
-from ddp_run.values.text_outline import Outline, one_byte_each
+from ddp_run.values.decoded_text import base64_runs
+from ddp_run.values.word_lists import rows
 
 REDACTED = "[redacted]"
+Span = tuple[int, int, str]
+"""Where a secret begins and ends, and its kind in words that are no secrets: `token: GitHub`, `value of --key`."""
 
 
-def _run(maker: str, prefix: str, alphabet: str, least: int) -> tuple[str, str, str]:
-    """`least` characters or more behind a literal prefix; four where the text ends there: it may have been cut."""
-    cut = rf"(?=[a-z]*[A-Z\d]){alphabet}{{4,}}(?=…|\Z)"
-    return maker, prefix, rf"{re.escape(prefix)}(?:{alphabet}{{{least},}}|{cut})"
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """Tokens of a maker: a literal, and what follows it."""
+
+    maker: str
+    prefix: str
+    characters: str
+    least: int
+    usual: int | None
+    """Of the characters behind the prefix; none where they differ."""
+    exact: bool
+
+    @property
+    def pattern(self) -> str:
+        """Of all that may be one; how much of it there is says whether it is."""
+        literal = re.escape(self.prefix)
+        before = rf"(?<![{'A-Za-z0-9_.-' if self.exact else 'A-Za-z0-9'}]{literal})"
+        times, after = (f"{{{self.least}}}", r"(?![\w\-])") if self.exact else ("+", "")
+        return f"{literal}{before}({self.characters}{times}){after}"
 
 
-_ALNUM, _WORD, _URL_SAFE = "[A-Za-z0-9]", r"[A-Za-z0-9_]", r"[A-Za-z0-9_\-]"
+_CHARACTERS = {
+    "alnum": "[A-Za-z0-9]",
+    "word": "[A-Za-z0-9_]",
+    "url": r"[A-Za-z0-9_\-]",
+    "dot": r"[A-Za-z0-9_.\-]",
+    "mail": r"[A-Za-z0-9_.=\-]",
+    "hex": "[A-Fa-f0-9]",
+    "upper": "[A-Z0-9]",
+    "keys": r"[A-Z0-9\-]",
+    "base64": "[A-Za-z0-9+/=]",
+}
 
-# Whose it is, the literal, and the pattern of the whole.
-_FORMS: tuple[tuple[str, str, str], ...] = (
-    _run("Hugging Face", "hf_", _ALNUM, 16),
-    _run("Hugging Face", "api_org_", _ALNUM, 16),
-    _run("Weights & Biases", "wandb_v1_", _WORD, 16),  # the older form is 40 hexadecimal digits, as a commit's
-    ("Weights & Biases", "wandb login", r"(?:(?<=wandb login )|(?<=wandb login --relogin ))[0-9a-f]{40}"),
-    _run("Anthropic", "sk-ant-", _URL_SAFE, 12),
-    *(_run("OpenAI", f"sk-{kind}-", _URL_SAFE, 12) for kind in ("proj", "svcacct", "admin")),
-    _run("OpenRouter", "sk-or-", _URL_SAFE, 12),
-    _run("Langfuse", "sk-lf-", _URL_SAFE, 12),
-    *(_run("GitHub", f"gh{kind}_", _ALNUM, 20) for kind in "pousr"),
-    _run("GitHub", "github_pat_", _WORD, 20),
-    *(
-        _run("GitLab", f"gl{kind}-", r"[A-Za-z0-9_.\-]", 16)
-        for kind in ("pat", "dt", "rt", "ptt", "soat", "cbt", "ft", "agent")
-    ),
-    *(_run("Slack", f"xox{kind}-", r"[A-Za-z0-9.\-]", 10) for kind in "abceoprs"),
-    _run("Slack", "xoxe.", r"[A-Za-z0-9.\-]", 10),
-    _run("Slack", "xapp-", r"[A-Za-z0-9\-]", 10),
-    ("Slack", "hooks.slack.com/", r"(?<=hooks\.slack\.com/)[A-Za-z]+/[A-Za-z0-9_/\-]{8,}"),
-    ("Discord", "discord", r"(?<=/api/webhooks/)\d+/[A-Za-z0-9_\-]{16,}"),
-    ("Microsoft Teams", "webhook.office.com/", r"(?<=webhook\.office\.com/)\S{16,}"),
-    ("Telegram", "api.telegram.org/", r"(?<=api\.telegram\.org/)bot\d+:[A-Za-z0-9_\-]{20,}"),
-    *(("AWS", kind, rf"(?<![A-Za-z0-9]){kind}[A-Z0-9]{{16,}}(?![a-z])") for kind in ("AKIA", "ASIA", "ABIA", "ACCA")),
-    _run("Google", "AIza", _URL_SAFE, 30),
-    _run("Google", "ya29.", _URL_SAFE, 16),
-    _run("Google", "GOCSPX-", _URL_SAFE, 16),
-    ("Google", "1//0", r"(?<![\w/])1//0[A-Za-z0-9_\-]{20,}"),
-    ("Azure", "sig=", r"(?<=[?&;]sig=)[^&\s\"'<>]+"),  # a shared access signature
-    _run("npm", "npm_", _ALNUM, 30),
-    _run("PyPI", "pypi-", _URL_SAFE, 30),
-    ("JSON Web Token", "eyJ", r"(?<![A-Za-z0-9_\-])eyJ[A-Za-z0-9_\-]{8,}(?:\.[A-Za-z0-9_\-]{8,}){1,4}\.?"),
-    *(_run("Stripe", f"{kind}_{mode}_", _ALNUM, 10) for kind in ("sk", "rk") for mode in ("live", "test")),
-    _run("Stripe", "whsec_", r"[A-Za-z0-9+/=]", 16),
-    ("SendGrid", "SG.", r"SG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,}"),
-    _run("Docker", "dckr_pat_", _URL_SAFE, 16),
-    _run("NVIDIA", "nvapi-", _URL_SAFE, 16),
-    ("Databricks", "dapi", r"(?<![A-Za-z0-9])dapi[0-9a-f]{32}"),
-    _run("Vault", "hvs.", _URL_SAFE, 16),
-    _run("Groq", "gsk_", _ALNUM, 20),
-    _run("xAI", "xai-", _ALNUM, 20),
-    _run("Perplexity", "pplx-", _ALNUM, 20),
-    _run("Replicate", "r8_", _ALNUM, 20),
-    _run("DigitalOcean", "dop_v1_", _ALNUM, 20),
-    _run("Shopify", "shpat_", _ALNUM, 20),
-    _run("Linear", "lin_api_", _ALNUM, 20),
-    _run("Atlassian", "ATATT", r"[A-Za-z0-9_=\-]", 20),
-    _run("Tailscale", "tskey-", _URL_SAFE, 10),
-    ("PEM in base64", "LS0tLS1CRUdJTi", r"LS0tLS1CRUdJTi[A-Za-z0-9+/]{16,}={0,2}"),  # keys in a kubeconfig
-    ("age", "AGE-SECRET-KEY-", r"AGE-SECRET-KEY-[A-Z0-9]{10,}"),
+
+def _tokens() -> Iterator[_Token]:
+    for row in rows("secret_tokens.txt"):
+        prefixes, characters, length, maker = row.split(None, 3)
+        least, more, usual = length.partition("+")
+        choices = [part.split(",") for part in re.split(r"[{}]", prefixes)]
+        for prefix in map("".join, product(*choices)):
+            exact = None if more else int(least)
+            usually = int(usual) if usual else exact
+            yield _Token(maker, prefix, _CHARACTERS[characters], int(least), usually, exact is not None)
+
+
+TOKENS = tuple(_tokens())
+_OF_BEARER = r"[ ]{0,4}((?=[A-Za-z._~+/=\-]{0,400}\d)[\w.~+/=\-]{8,}|[\w.~+/=\-]{24,})"
+_ALONE: tuple[tuple[str, str, str], ...] = (
+    # W&B's older form is 40 hexadecimal digits, as a commit's
+    ("Weights & Biases", "wandb login", r"wandb login (?:--relogin )?([0-9a-f]{40})"),
+    ("Slack", "hooks.slack.com/", r"hooks\.slack\.com/([A-Za-z]+/[A-Za-z0-9_/\-]{8,})"),
+    ("Discord", "api/webhooks/", r"api/webhooks/(\d+/[A-Za-z0-9_\-]{16,})"),
+    ("Microsoft Teams", "webhook.office.com/", r"webhook\.office\.com/(\S{16,})"),
+    ("Telegram", "api.telegram.org/", r"api\.telegram\.org/(bot\d+:[A-Za-z0-9_\-]{20,})"),
+    ("Google", "1//0", r"(1//0(?<![\w/]1//0)[A-Za-z0-9_\-]{20,})"),
+    ("Azure", "sig=", r"sig=(?<=[?&;]sig=)([^&\s\"'<>]+)"),  # a shared access signature
+    ("JSON Web Token", "eyJ", r"(eyJ(?<![A-Za-z0-9_\-]eyJ)[A-Za-z0-9_\-]{8,}(?:\.[A-Za-z0-9_\-]{8,}){1,4}\.?)"),
+    ("SendGrid", "SG.", r"(SG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,})"),
+    ("OpenAI", "sk-", r"(sk-(?<![A-Za-z0-9]sk-)(?=[A-Za-z_\-]{0,40}\d)[A-Za-z0-9_\-]{20,})"),
+    ("bearer", "Bearer ", rf"Bearer {_OF_BEARER}"),
+    ("bearer", "bearer ", rf"bearer {_OF_BEARER}"),
 )
-_LITERALS = ("PRIVATE KEY", "sk-", "earer", *(literal for _maker, literal, _pattern in _FORMS))
+"""Maker, literal, and the pattern of what a prefix and a length do not tell."""
+LITERALS = ("PRIVATE KEY", *(token.prefix for token in TOKENS), *(literal for _maker, literal, _pattern in _ALONE))
+"""A text without these holds no secret of a known maker's form."""
 PRIVATE_KEY = "private key"
 _KEY_MARK = r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-_compiled = cache(re.compile)
+_WRAPPED = r"[ \t]{0,200}\|?[ \t]{0,9}\r?\n(?:\[[^\]\n]{1,40}\]:?)?[ \t]{0,200}\|?[ \t]{0,200}"
+"""Between two parts of a word that a terminal's width or a box cut."""
+_AT_WRAPS = (" ", "\t", "|", "\r", "\n")
+compiled = cache(re.compile)
 
 
-def without_forms(text: str, outline: Outline, found: list[str] | None = None) -> str:
-    """The text with every secret of a known form replaced; the number of its lines stays. `found` gets their kinds.
-
-    `outline`: of this text.
-    """
-    held = outline.words(_LITERALS)
+def forms(text: str, held: frozenset[str]) -> Iterator[Span]:
+    """Every secret of a known form. `held`: which of `LITERALS` the text holds."""
     if "PRIVATE KEY" in held:
-        text = _told(text, _without_keys(text), PRIVATE_KEY, found)
-    for maker, literal, pattern in _FORMS if held else ():
-        if literal in held:
-            text = _told(text, _compiled(pattern).sub(REDACTED, text), f"token: {maker}", found)
-    if "sk-" in held:
-        cleaned = _compiled(r"sk-(?<![A-Za-z0-9]sk-)[A-Za-z0-9_\-]{20,}").sub(_if(_is_openais), text)
-        text = _told(text, cleaned, "token: OpenAI", found)
-    if "earer" in held:
-        pattern = r"(?<=[Bb]earer )[ ]{0,4}[A-Za-z0-9._~+/=\-]{8,}"
-        cleaned = _compiled(pattern).sub(_if(lambda found: bool(re.search(r"\d|.{24}", found[0]))), text)
-        text = _told(text, cleaned, "bearer token", found)
-    return _told(text, _without_random(text), "random base64 of a key's length", found)
+        for start, end in _keys(text):
+            yield start, end, PRIVATE_KEY
+    for token in TOKENS if held else ():
+        if token.prefix in held:
+            for start, end in _of_maker(text, token):
+                yield start, end, f"token: {token.maker}"
+    for maker, literal, pattern in _ALONE if held else ():
+        for hit in compiled(pattern).finditer(text) if literal in held else ():
+            if literal != "sk-" or _is_openais(hit[1]):
+                for start, end in (hit.span(1), *_rest(text, hit.end(), _CHARACTERS["dot"], None)):
+                    yield start, end, f"token: {maker}"
+    for start, _end in base64_runs(text, min(_KEY_LENGTHS)):
+        random = compiled(r"(?<![A-Za-z0-9+/_.\-])[A-Za-z0-9+/]{40,88}={0,2}(?![A-Za-z0-9+/=_\-])").match(text, start)
+        if random is not None and _is_random(random):
+            yield *random.span(), "random base64 of a key's length"
 
 
-def _told(before: str, after: str, kind: str, found: list[str] | None) -> str:
-    """The cleaned text; `found` gets the kind of what it lacks."""
-    if found is not None and after != before:
-        found.append(kind)
-    return after
+def _of_maker(text: str, token: _Token) -> Iterator[tuple[int, int]]:
+    """What is long enough, goes on in the next line, or is cut where the text ends."""
+    for hit in compiled(token.pattern).finditer(text):
+        missing = None if token.usual is None else token.usual - len(hit[1])
+        rest = list(_rest(text, hit.end(), token.characters, missing))
+        cut = len(hit[1]) >= 4 and (hit.end() == len(text) or text[hit.end()] == "…")
+        if len(hit[1]) >= token.least or rest or (cut and compiled(r"[a-z]*[A-Z\d]").match(hit[1]) is not None):
+            yield hit.span()
+            yield from rest
 
 
-def _if(known: Callable[[re.Match[str]], bool]) -> Callable[[re.Match[str]], str]:
-    return lambda found: REDACTED if known(found) else found[0]
+def _rest(text: str, end: int, characters: str, missing: int | None) -> Iterator[tuple[int, int]]:
+    """What the next lines begin with, where a token is the last of its line: as many characters as are missing, or
+    what looks random."""
+    while (missing is None or missing > 0) and text[end : end + 1] in _AT_WRAPS:
+        wrap = compiled(_WRAPPED).match(text, end)
+        part = compiled(characters + "{4,200}").match(text, wrap.end()) if wrap is not None else None
+        if part is None or (len(part[0]) != missing and not is_made_up(part[0])):
+            return
+        yield part.span()
+        end, missing = part.end(), None if missing is None else missing - len(part[0])
 
 
-def _is_openais(found: re.Match[str]) -> bool:
+def _is_openais(token: str) -> bool:
     """What follows `sk-` is random: not the name of a run."""
-    rest = found[0][3:]
-    mixed = re.search(r"\d", rest) and re.search(r"[a-z]", rest) and re.search(r"[A-Z]", rest)
-    return mixed is not None or _compiled(r"[0-9a-f]{32,}").fullmatch(rest) is not None
+    rest = token[3:]
+    mixed = re.search(r"[a-z]", rest) and re.search(r"[A-Z]", rest)
+    return mixed is not None or compiled(r"[0-9a-f]{32,}").fullmatch(rest) is not None
 
 
 _KEY_LENGTHS = {40: 0, 44: 1, 64: 0, 76: 0, 84: 0, 88: 2}
 """Length to signs `=` at the end: AWS's secret keys, Azure's, and the lines of a key in PEM."""
-
-
-_BASE64 = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/"
-_MARKED = bytes(ord("a") if byte in _BASE64 else ord(" ") for byte in range(256))
-_SHORTEST = b"a" * min(_KEY_LENGTHS)
-
-
-def _without_random(text: str) -> str:
-    """Without base64 of random bytes: only where as many of its characters follow each other, a pattern is tried."""
-    if len(text) < len(_SHORTEST):
-        return text
-    marked = one_byte_each(text).translate(_MARKED)
-    pattern = _compiled(r"(?<![A-Za-z0-9+/_.\-])[A-Za-z0-9+/]{40,88}={0,2}(?![A-Za-z0-9+/=_\-])")
-    done: list[str] = []
-    told = at = 0
-    while (start := marked.find(_SHORTEST, at)) >= 0:
-        end = marked.find(b" ", start)
-        at = len(text) if end < 0 else end
-        found = pattern.match(text, start)
-        if found is not None and _is_random(found):
-            done += [text[told:start], REDACTED]
-            told = found.end()
-    return "".join([*done, text[told:]]) if done else text
 
 
 def _is_random(found: re.Match[str]) -> bool:
@@ -161,10 +161,15 @@ def _is_random(found: re.Match[str]) -> bool:
     numbers = len(re.findall(r"\d+", text))
     # 6 of 1,000 random keys stay unknown, and no word of torch's sources is taken for one
     often = sum(one != two for one, two in pairwise(kinds)) >= 0.42 * len(text)
-    return often or changes(text) >= (0.2 if numbers >= 3 else 0.35) * len(text)
+    return often or _changes(text) >= (0.2 if numbers >= 3 else 0.35) * len(text)
 
 
-def changes(text: str) -> int:
+def is_made_up(value: str) -> bool:
+    """Random by its look: long, and letters and digits follow each other without order."""
+    return len(value) >= 12 and re.search(r"[\s/]", value) is None and _changes(value) >= max(5, len(value) // 4)
+
+
+def _changes(text: str) -> int:
     """How often letters, capitals and digits follow each other in a text; a capital before letters is none."""
     kinds = [kind for char in text if (kind := _kind(char)) != "-"]
     return sum(one != two and (one, two) != ("A", "a") for one, two in pairwise(kinds))
@@ -174,49 +179,41 @@ def _kind(char: str) -> str:
     return "0" if char.isdigit() else "A" if char.isupper() else "a" if char.isalpha() else "-"
 
 
-def _without_keys(text: str) -> str:
-    """Private keys in PEM, each line of theirs; also of a key that is cut at its start or at its end."""
-    done: list[str] = []
+# ---------------------------------------------------------------------------------------------- keys in PEM
+
+
+def _keys(text: str) -> Iterator[tuple[int, int]]:
+    """Private keys in PEM, each line of theirs; also of a key that is cut at its start or at its end.
+
+    Only the last word of a line is the key's: a launcher or a collector may have put others before it.
+    """
     at, inside = 0, False
-    for mark in _compiled(_KEY_MARK).finditer(text):
-        between, ends = text[at : mark.start()], mark[1] == "END"
+    for mark in (*compiled(_KEY_MARK).finditer(text), None):
+        end = len(text) if mark is None else mark.start()
+        ends = mark is not None and mark[1] == "END"
+        lines = _last_words(text, at, end)
+        beside = lines[-1:] if ends and not text[end - 1 : end].isspace() else []
         if inside and ends:
-            *lines, last = between.split("\n")  # what stands before the mark in its own line may be a launcher's
-            lines = [*map(_without_last_word, lines), last if last[-1:].isspace() else _without_last_word(last)]
-            between = "\n".join(lines)
+            lines = [*lines[:-1], *beside]
+        elif inside:
+            lines = [lines[0], *_while_base64(text, lines[1:])]
         else:
-            between = _without_key_lines(between, after_begin=inside, before_end=ends)
-        done += [between, mark[0]]
-        at, inside = mark.end(), not ends
-    done.append(_without_key_lines(text[at:], after_begin=inside, before_end=False))
-    return "".join(done)
+            lines = [*beside, *_while_base64(text, reversed(lines[:-1]))] if ends else []
+        yield from (line for line in lines if line[0] < line[1])
+        if mark is not None:
+            at, inside = mark.end(), not ends
 
 
-def _without_key_lines(text: str, *, after_begin: bool, before_end: bool) -> str:
-    """The text without the lines of a key at its start, or at its end."""
-    lines = text.split("\n")
-    if after_begin:
-        lines[0] = _without_last_word(lines[0])
-        for index in _while_base64(lines, range(1, len(lines))):
-            lines[index] = _without_last_word(lines[index])
-    if before_end:
-        lines[-1] = lines[-1] if lines[-1][-1:].isspace() else _without_last_word(lines[-1])
-        for index in _while_base64(lines, range(len(lines) - 2, -1, -1)):
-            lines[index] = _without_last_word(lines[index])
-    return "\n".join(lines)
+def _last_words(text: str, at: int, end: int) -> list[tuple[int, int]]:
+    """Of each line of a part of the text."""
+    found = []
+    for line in text[at:end].split("\n"):
+        shown = line.rstrip()
+        found.append((at + max(shown.rfind(" "), shown.rfind("\t")) + 1, at + len(shown)))
+        at += len(line) + 1
+    return found
 
 
-def _while_base64(lines: Sequence[str], indices: Iterable[int]) -> Iterator[int]:
-    word = _compiled(r"[A-Za-z0-9+/=]{16,}")
-    for index in indices:
-        words = lines[index].rsplit(None, 1)
-        if not words or word.fullmatch(words[-1]) is None:
-            return
-        yield index
-
-
-def _without_last_word(line: str) -> str:
-    """The rest of a line may be what a launcher or a collector puts before it."""
-    shown = line.rstrip()
-    start = max(shown.rfind(" "), shown.rfind("\t")) + 1
-    return line[:start] + REDACTED + line[len(shown) :] if shown else line
+def _while_base64(text: str, words: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    whole = compiled(r"[A-Za-z0-9+/=]{16,}")
+    return takewhile(lambda word: whole.fullmatch(text, *word) is not None, words)
