@@ -23,6 +23,20 @@ MonotonicNs = NewType("MonotonicNs", int)
 
 
 @frozen
+class UnusedParameters:
+    """What DDP's error has only numbers for: parameters that got no gradient. `names`: the first fifty of `count`.
+
+    `model` is the class of the model; `file` and `line` are where its `forward` is, null where it is not Python's.
+    """
+
+    names: tuple[str, ...]
+    count: int
+    model: str
+    file: str | None = None
+    line: int | None = None
+
+
+@frozen
 class ExceptionInfo:
     """A Python exception as its own rank saw it, or as its printed traceback shows it.
 
@@ -37,6 +51,7 @@ class ExceptionInfo:
     line: int | None = None
     function: str | None = None
     traceback: str = ""
+    unused: UnusedParameters | None = None
 
     @property
     def where(self) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+from ddp_run.rank import reducer
 from ddp_run.training.told import block
 
 _NAMES_SHOWN = 20
@@ -30,14 +31,10 @@ def report_unused_parameters(model: torch.nn.Module) -> tuple[str, ...]:
     import torch.distributed as dist
 
     wrapped = model if isinstance(model, torch.nn.parallel.DistributedDataParallel) else None
-    ignored = frozenset(wrapped.parameters_to_ignore) if wrapped is not None else frozenset()
-    inner = wrapped.module if wrapped is not None else model
-    trained = [
-        (name, parameter)
-        for name, parameter in inner.named_parameters()
-        # DDP writes the names of a model's own parameters with a dot before them.
-        if parameter.requires_grad and name not in ignored and f".{name}" not in ignored
-    ]
+    trained = None if wrapped is None else reducer.numbered(wrapped)
+    if trained is None:
+        inner = model if wrapped is None else wrapped.module
+        trained = [(name, each) for name, each in inner.named_parameters() if each.requires_grad]
     unused = [(index, name) for index, (name, parameter) in enumerate(trained) if parameter.grad is None]
     mixed = wrapped is not None and wrapped.find_unused_parameters and wrapped.require_backward_grad_sync
     if unused or mixed:
