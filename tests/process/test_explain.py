@@ -90,7 +90,7 @@ def test_a_log_without_a_failure(tmp_path: Path) -> None:
     [
         (("gone.log",), "gone.log cannot be read: No such file or directory"),
         (("empty",), "empty holds neither a run's events.jsonl nor logs"),
-        ((), "no run in ddp-run-logs: No such file or directory; name a run's folder or a log, or pipe a log in"),
+        ((), "no runs in ddp-run-logs; name a run's folder or a log, or pipe a log in"),
         (("run", "a.log"), "run is a run's folder: explain it without logs of another origin"),
     ],
 )
@@ -151,7 +151,7 @@ def test_the_newest_run_is_looked_for_where_a_launch_puts_it(tmp_path: Path, whe
     found = json.loads(run("explain", "--json", cwd=tmp_path, **variables).stdout)
     assert found["run_id"] == "20261121-081500-0002"
     bundled = json.loads(run("bundle", "--json", cwd=tmp_path, **variables).stdout)
-    assert bundled["path"].endswith("ddp-run-bundle-20261121-081500-0002.tar.gz")
+    assert bundled["path"].endswith("ddp-run-bundle-20261121-081500-0003.tar.gz"), "the one that failed"
 
 
 @pytest.mark.parametrize("words", [("logs",), ("logs/a", "logs/b"), ("logs/b/events.jsonl", "logs/a")], ids=str)

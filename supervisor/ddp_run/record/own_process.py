@@ -1,4 +1,4 @@
-"""Which process ddp-run is, and whether the ddp-run of a recorded run still runs.
+"""Which process ddp-run is, whether the ddp-run of a recorded run still runs, and signals to it.
 
 Source: proc(5): /proc/PID/stat, field 22; /proc/sys/kernel/random/boot_id; pid_namespaces(7).
 """
@@ -6,6 +6,10 @@ Source: proc(5): /proc/PID/stat, field 22; /proc/sys/kernel/random/boot_id; pid_
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from ddp_run.record.events import OwnProcess
@@ -29,6 +33,34 @@ def still_runs(process: OwnProcess | None) -> bool | None:
     if process is None or here is None or (process.pids, process.boot) != here:
         return None
     return _started(process.pid) == process.started
+
+
+def is_mine(process: OwnProcess | None) -> bool:
+    """Whether this user runs it; root runs only what is root's."""
+    try:
+        return process is not None and os.stat(f"/proc/{process.pid}").st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def send(process: OwnProcess, signums: Sequence[int]) -> bool:
+    """Send it these signals, in order; False where it has ended. No other process that got its number has them."""
+    with ExitStack() as stack:
+        give = partial(os.kill, process.pid)
+        try:
+            held = os.pidfd_open(process.pid)
+            stack.callback(os.close, held)
+            give = partial(signal.pidfd_send_signal, held)
+        except (OSError, AttributeError):  # without pidfds what is left is the moment between the look and the signal
+            pass
+        try:
+            if still_runs(process):
+                for signum in signums:
+                    give(signum)
+                return True
+        except ProcessLookupError:
+            pass
+    return False
 
 
 def _started(pid: int) -> int | None:

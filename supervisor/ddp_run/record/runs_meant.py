@@ -19,18 +19,24 @@ class Meant:
     note: str | None = None
 
 
-def runs_meant(paths: Sequence[str]) -> Meant:
-    """The paths with a run's folder for a file in it, and for a folder of runs the newest, with its other nodes."""
+def runs_meant(paths: Sequence[str], *, failed_first: bool = False) -> Meant:
+    """The paths with a run's folder for a file in it, and for a folder of runs the newest, with its other nodes.
+
+    `failed_first`: the newest of those that did not succeed, if there is one.
+    """
     found = tuple(_folder_of(path) for path in paths)
     if len(found) != 1 or not Path(found[0]).is_dir() or is_run(found[0]):
         return Meant(found)
     runs = _runs_in(Path(found[0]))
     if not runs:
         return Meant(found)
-    nodes = jobs(runs)[-1]
+    all_jobs = jobs(runs)
+    failed = [nodes for nodes in all_jobs if failed_first and any(run.went_wrong for run in nodes)]
+    nodes = (failed or all_jobs)[-1]
     names = " and ".join(run.folder.name for run in nodes)
-    note = None if len(runs) == len(nodes) else f"{names}: the newest of {len(runs)} runs in {found[0]}"
-    return Meant(tuple(str(run.folder) for run in nodes), note)
+    which = " that did not succeed" if failed else "; none of them failed" if failed_first else ""
+    note = f"{names}: the newest of {len(runs)} runs in {found[0]}{which}"
+    return Meant(tuple(str(run.folder) for run in nodes), None if len(all_jobs) == 1 else note)
 
 
 def is_run(path: str) -> bool:
