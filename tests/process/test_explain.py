@@ -151,6 +151,7 @@ def test_the_newest_run_is_looked_for_where_a_launch_puts_it(tmp_path: Path, whe
     found = json.loads(run("explain", "--json", cwd=tmp_path, **variables).stdout)
     assert found["run_id"] == "20261121-081500-0002"
     bundled = json.loads(run("bundle", "--json", cwd=tmp_path, **variables).stdout)
+    assert json.loads(run("explain", "--json", found["run_id"], cwd=tmp_path, **variables).stdout) == found
     assert bundled["path"].endswith("ddp-run-bundle-20261121-081500-0003.tar.gz"), "the one that failed"
 
 
@@ -195,7 +196,9 @@ def test_rules_are_found_by_words_and_read_on_a_terminal(tmp_path: Path) -> None
     text = run("rules", "cuda-oom", cwd=tmp_path).stdout
     for mark in ("](", "#", "Supersedes"):
         assert mark not in text
-    assert run("rules", "cublas_status_alloc_failed", cwd=tmp_path).stdout.startswith("GPU out of memory\n")
+    one = run("rules", "cublas_status_alloc_failed", cwd=tmp_path)
+    assert one.stdout.startswith("GPU out of memory\n")
+    assert "no cause is called 'cublas_status_alloc_failed'; found in the page of cuda-oom:" in one.stderr
 
 
 def test_from_python() -> None:

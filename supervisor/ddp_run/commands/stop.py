@@ -76,7 +76,7 @@ def _chosen(word: str | None, log_dir: Path) -> RecordedRun:
     try:
         if word is not None and (found := recorded_run(run_named(word, log_dir))) is not None:
             return found
-        runs = recorded_runs(log_dir)
+        runs = recorded_runs(log_dir) if log_dir.exists() else []
     except (NoRun, OSError) as error:
         raise click.ClickException(str(error)) from error
     running = jobs([run for run in runs if run.alive and own_process.is_mine(run.process)])

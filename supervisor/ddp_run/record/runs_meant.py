@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_run.record import file_names
 from ddp_run.record.one_job import jobs
-from ddp_run.record.recorded_runs import RecordedRun, recorded_runs
+from ddp_run.record.recorded_runs import NAME, RecordedRun, recorded_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,13 @@ class Meant:
     note: str | None = None
 
 
-def runs_meant(paths: Sequence[str], *, failed_first: bool = False) -> Meant:
+def runs_meant(paths: Sequence[str], log_dir: Callable[[], Path], *, failed_first: bool = False) -> Meant:
     """The paths with a run's folder for a file in it, and for a folder of runs the newest, with its other nodes.
 
-    `failed_first`: the newest of those that did not succeed, if there is one.
+    What is no path may be the name of a run in `log_dir`. `failed_first`: the newest of those that did not succeed, if
+    there is one.
     """
-    found = tuple(_folder_of(path) for path in paths)
+    found = tuple(_folder_of(path, log_dir) for path in paths)
     if len(found) != 1 or not Path(found[0]).is_dir() or is_run(found[0]):
         return Meant(found)
     runs = _runs_in(Path(found[0]))
@@ -50,8 +51,10 @@ def last_attempt(run: str) -> str:
     return str(max(attempts, key=lambda each: int(each.name.removeprefix("attempt_")), default=Path(run)))
 
 
-def _folder_of(path: str) -> str:
+def _folder_of(path: str, log_dir: Callable[[], Path]) -> str:
     given = Path(path)
+    if NAME.fullmatch(path) and not given.exists():
+        return str(log_dir() / path)
     return str(given.parent) if given.name in file_names.OF_A_RUN and is_run(str(given.parent)) else path
 
 

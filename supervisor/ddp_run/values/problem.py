@@ -50,11 +50,11 @@ class Refused(Exception):
     argv: tuple[str, ...] = ()
 
 
-def nearest(text: str, names: Iterable[str], count: int = 2) -> tuple[str, ...]:
-    """The names most like `text`, best first; none where nothing is alike."""
+def nearest(text: str, names: Iterable[str], count: int = 2, cutoff: float = 0.6) -> tuple[str, ...]:
+    """The names most like `text`, best first; none where nothing is alike. `cutoff`: from 0 to 1, the same."""
     import difflib
 
-    return tuple(difflib.get_close_matches(text, sorted(set(names)), n=count, cutoff=0.6))
+    return tuple(difflib.get_close_matches(text, sorted(set(names)), n=count, cutoff=cutoff))
 
 
 # -------------------------------------------------------------------------------------------- rendering

@@ -51,10 +51,10 @@ def _bytes(_context: click.Context, _option: click.Parameter, value: str) -> int
 def command(run: str | None, output: str | None, force: bool, max_size: int, as_json: bool) -> int:
     """Pack what a bug report needs into one archive, without secrets.
 
-    RUN is a run's folder, a folder of runs, or a log of any launcher; without RUN, the folder where a launch from here
-    puts its runs. Of a folder of runs, the newest that did not succeed counts, or else the newest. The archive holds
-    the verdict, the command, versions, the environment, all of the failing rank's log and the last 100 lines of the
-    others. Secrets are removed from these copies; the run's own files stay as they are.
+    RUN is a run's folder or name, a folder of runs, or a log of any launcher; without RUN, the folder where a launch
+    from here puts its runs. Of a folder of runs, the newest that did not succeed counts, or else the newest. The
+    archive holds the verdict, the command, versions, the environment, all of the failing rank's log and the last 100
+    lines of the others. Secrets are removed from these copies; the run's own files stay as they are.
     """
     from ddp_run.commands.bundle import meant
     from ddp_run.commands.explain.answer import NotReadable
@@ -68,7 +68,7 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
             run_named(None, folder)
     except NoRun as error:
         raise click.ClickException(f"{error}; name a run's folder or a log") from error
-    chosen = runs_meant((str(folder),), failed_first=True)
+    chosen = runs_meant((str(folder),), lambda: runs_folder(None, os.environ), failed_first=True)
     if chosen.note is not None:
         click.echo(f"ddp-run: {neutral_text(chosen.note)}", err=True)
     try:

@@ -20,16 +20,17 @@ from ddp_run.values.terminal import colour, columns
 def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> int:
     """Print the verdict of a finished run, or of any launcher's log.
 
-    PATH is a run's folder, the folders of a job's nodes, a folder of runs (the newest counts), log files of any
+    PATH is a run's folder or name, the folders of a job's nodes, a folder of runs (the newest counts), log files of any
     launcher, folders of log files, or - for standard input. Without PATH: standard input if it is a pipe or a file,
     else the newest run where a launch from here puts its own.
     """
     from ddp_run.commands.explain.answer import STANDARD_INPUT, NotReadable, block_text, explain, json_text
+    from ddp_run.plan.runs_folder import runs_folder
     from ddp_run.record.runs_meant import runs_meant
 
     if not paths:
         paths = (STANDARD_INPUT,) if _is_fed() else (_newest(),)
-    meant = runs_meant(paths)
+    meant = runs_meant(paths, lambda: runs_folder(None, os.environ))
     if meant.note is not None:
         click.echo(f"ddp-run: {meant.note}", err=True)
     try:
