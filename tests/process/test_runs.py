@@ -291,6 +291,7 @@ def test_stop_ends_nothing_else(tmp_path: Path, logs: Path, running: Callable[..
         "help: ddp-run stop 20261121-081500-0004   # t.py --lr 'a b'",
         "      ddp-run stop 20261121-081500-0005   # t.py --lr 'a b'",
     ]
+    assert "error: no run of yours in no is running on this host" in run(tmp_path, "stop", "--log-dir", "no").stderr
     for number, why in (
         (1, "is not running: succeeded"),
         (3, "is not running: ddp-run was killed"),
