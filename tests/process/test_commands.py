@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -89,13 +90,18 @@ def test_what_is_not_near_is_not_offered(tmp_path: Path) -> None:
 def test_a_dry_run_lists_what_was_set_in_the_order_of_the_help(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     words = ("--max-retries=1", "--master-port=29511", "--master-addr=127.0.0.1", "--nproc-per-node=2", "train.py")
-    lines = run(tmp_path, "--dry-run", *words).stdout.splitlines()[1:5]
-    assert [line.split() for line in lines] == [
+    lines = run(tmp_path, "--dry-run", *words).stdout.splitlines()
+    assert [line.split() for line in lines[1:5]] == [
         ["nproc-per-node", "2", "--nproc-per-node"],
         ["master-addr", "127.0.0.1", "--master-addr"],
         ["master-port", "29511", "--master-port"],
         ["max-retries", "1", "--max-retries"],
     ]
+    whole = json.loads(run(tmp_path, "--dry-run", "--log-format", "json", *words).stdout)["options"]
+    defaults = [name for name, each in whole.items() if each["origin"] == "default"]
+    assert whole["max_retries"] == {"value": 1, "origin": "--max-retries"}
+    assert lines[5].split()[:3] == [str(len(defaults) + 1), "others", "have"]  # here, --log-format is set too
+    assert not any(line.endswith(" default") for line in lines)
 
 
 def test_help_of_a_command(tmp_path: Path) -> None:
