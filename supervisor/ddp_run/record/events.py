@@ -484,6 +484,22 @@ class NodesCompared:
 
 
 @frozen
+class NodeRankTaken:
+    """Two nodes say that they have this rank, so the job cannot start: `host` had it first."""
+
+    at: MonotonicNs
+    node_rank: int
+    host: str
+    other: str
+
+    @property
+    def said(self) -> str:
+        """What is wrong, in a line."""
+        who = f"two launches on {self.host}" if self.host == self.other else f"{self.host} and {self.other}"
+        return f"{who} both say that they are node {self.node_rank}: give each node its own --node-rank"
+
+
+@frozen
 class NodeReported:
     """What another node said of its attempt, on node 0: its verdict (JSON), or why there is none.
 
@@ -614,6 +630,7 @@ Kept = (
     | NotEnded
     | RanksEnded
     | NodesCompared
+    | NodeRankTaken
     | NodeReported
     | VerdictAgreed
     | Noted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from pathlib import Path
 
 import click
 
@@ -25,12 +26,11 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> 
     else the newest run where a launch from here puts its own.
     """
     from ddp_run.commands.explain.answer import STANDARD_INPUT, NotReadable, block_text, explain, json_text
-    from ddp_run.plan.runs_folder import runs_folder
     from ddp_run.record.runs_meant import runs_meant
 
     if not paths:
         paths = (STANDARD_INPUT,) if _is_fed() else (_newest(),)
-    meant = runs_meant(paths, lambda: runs_folder(None, os.environ))
+    meant = runs_meant(paths, _log_dir)
     if meant.note is not None:
         click.echo(f"ddp-run: {meant.note}", err=True)
     try:
@@ -44,13 +44,18 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> 
 
 def _newest() -> str:
     """The folder of the newest run of launches from here."""
-    from ddp_run.plan.runs_folder import runs_folder
     from ddp_run.record.run_named import NoRun, run_named
 
     try:
-        return str(run_named(None, runs_folder(None, os.environ)))
+        return str(run_named(None, _log_dir()))
     except NoRun as error:
         raise click.ClickException(f"{error}; name a run's folder or a log, or pipe a log in") from error
+
+
+def _log_dir() -> Path:
+    from ddp_run.plan.runs_folder import runs_folder
+
+    return runs_folder(None, os.environ)
 
 
 def _is_fed() -> bool:

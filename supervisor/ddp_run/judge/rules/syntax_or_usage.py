@@ -103,7 +103,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """Options that torch's launcher refused."""
+    """Options that torch's launcher refused, or two nodes of one rank."""
+    taken = attempt.rank_taken
+    if taken is not None:
+        numbers = f"ddp-run --node-rank=N …   # another N on each of the {attempt.nodes} nodes, from 0"
+        return Finding(RULE, None, taken.said, (), (numbers,), retry=_SAME_RANKS)
     mpirun = in_whole_log(attempt, _MPIRUNS)
     if mpirun is not None and mpirun.quote is not None and not attempt.started:
         return Finding(RULE, None, f"mpirun did not start the job: {mpirun['what']}", (mpirun.quote,), _FOR_MPIRUN)
@@ -124,4 +128,5 @@ def _advice(hit: Hit) -> tuple[str, ...]:
     return ("ddp-run --help   # all options, including torchrun's",)
 
 
+_SAME_RANKS = Retry(helps=False, reason="the nodes will have the same ranks again")
 _FOR_MPIRUN = ("mpirun --oversubscribe …   # more processes than slots; as root, in a container: --allow-run-as-root",)
