@@ -44,10 +44,8 @@ def command(run: str | None, kill: bool, log_dir: str | None) -> int:
         raise click.ClickException(f"{name} {_why_not(chosen)}")
     if not own_process.is_mine(process):
         raise click.ClickException(f"{name} belongs to another user: kill -INT {process.pid} as that user")
-    # Two signals of one kind may become one; of two kinds the lower number comes first. CONT: Ctrl-Z may have stopped
-    # it.
-    signals = (signal.SIGINT, signal.SIGQUIT, signal.SIGCONT) if kill else (signal.SIGINT, signal.SIGCONT)
-    if own_process.send(process, signals):
+    twice = (signal.SIGINT,) if kill else ()
+    if own_process.send(process, (signal.SIGINT, signal.SIGCONT, *twice)):  # Ctrl-Z may have stopped it
         within = "killing its ranks" if kill else f"its ranks have {started.grace_s:g} s; ddp-run stop again kills them"
         click.echo(f"ddp-run: stopping {name} (pid {process.pid}): {within}", err=True)
     late_at = time.monotonic() + started.grace_s + _LATE_S

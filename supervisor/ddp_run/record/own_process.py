@@ -1,14 +1,15 @@
 """Which process ddp-run is, whether the ddp-run of a recorded run still runs, and signals to it.
 
-Source: proc(5): /proc/PID/stat, field 22; /proc/sys/kernel/random/boot_id; pid_namespaces(7).
+Source: proc(5): /proc/PID/stat, field 22, and status; /proc/sys/kernel/random/boot_id; pid_namespaces(7).
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -44,7 +45,10 @@ def is_mine(process: OwnProcess | None) -> bool:
 
 
 def send(process: OwnProcess, signums: Sequence[int]) -> bool:
-    """Send it these signals, in order; False where it has ended. No other process that got its number has them."""
+    """Send it these signals; False where it has ended. No other process that got its number has them.
+
+    One that comes twice is sent again when the first is not pending any more: the kernel makes one of two.
+    """
     with ExitStack() as stack:
         give = partial(os.kill, process.pid)
         try:
@@ -55,12 +59,25 @@ def send(process: OwnProcess, signums: Sequence[int]) -> bool:
             pass
         try:
             if still_runs(process):
-                for signum in signums:
+                for index, signum in enumerate(signums):
+                    if signum in signums[:index]:
+                        _until_taken(process.pid, signum)
                     give(signum)
                 return True
         except ProcessLookupError:
             pass
     return False
+
+
+def _until_taken(pid: int, signum: int) -> None:
+    """Wait until no such signal is pending; a process that waits in the kernel is not waited for."""
+    for _ in range(100):
+        with suppress(OSError, ValueError):
+            lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+            masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd:", "ShdPnd:"))]
+            if not any(mask >> (signum - 1) & 1 for mask in masks):
+                return
+        time.sleep(0.02)
 
 
 def _started(pid: int) -> int | None:

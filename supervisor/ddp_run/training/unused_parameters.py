@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
-from ddp_run.rank import reducer
 from ddp_run.training.told import block
 
 _NAMES_SHOWN = 20
@@ -30,10 +30,14 @@ def report_unused_parameters(model: torch.nn.Module) -> tuple[str, ...]:
     import torch
     import torch.distributed as dist
 
+    from ddp_run.rank import reducer
+
     wrapped = model if isinstance(model, torch.nn.parallel.DistributedDataParallel) else None
-    trained = None if wrapped is None else reducer.numbered(wrapped)
+    inner = model if wrapped is None else wrapped.module
+    trained = None
+    with suppress(Exception):  # a wrapper of another make, without torch's own reducer
+        trained = None if wrapped is None else reducer.numbered(wrapped)
     if trained is None:
-        inner = model if wrapped is None else wrapped.module
         trained = [(name, each) for name, each in inner.named_parameters() if each.requires_grad]
     unused = [(index, name) for index, (name, parameter) in enumerate(trained) if parameter.grad is None]
     mixed = wrapped is not None and wrapped.find_unused_parameters and wrapped.require_backward_grad_sync
