@@ -119,11 +119,15 @@ def _help(*, whole: bool) -> int:
 
 
 def _with_commands_meant(problem: Problem, words: Sequence[str]) -> Problem:
-    """Where the first word is no script that exists: it may be a command with a letter wrong."""
+    """Where the first word is no script that exists: it may be another tool's, or a command with a letter wrong."""
     if not words or problem.word != 0 or problem.code != "DDP102":
         return problem
-    meant = nearest(words[0], commands.names(), count=1)
-    return replace(problem, helps=(*problem.helps, *(f"ddp-run {name}   # the command" for name in meant)))
+    if meant := commands.meant_by(words):
+        import shlex
+
+        return replace(problem, notes=(), helps=(shlex.join(meant),))
+    near = nearest(words[0], commands.names(), count=1)
+    return replace(problem, helps=(*problem.helps, *(f"ddp-run {name}   # the command" for name in near)))
 
 
 def _ambiguous(word: str) -> Problem:

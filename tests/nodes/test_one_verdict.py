@@ -72,6 +72,15 @@ def test_the_first_failing_rank_counts_wherever_it_is(
         assert "ValueError: fault in training\n" in end  # what torch says of its own abort may follow
 
 
+def test_two_nodes_that_are_both_node_0(cluster: Cluster, start_job: StartJob) -> None:
+    """The same command line on both: the other host does not have the master's address, and asks who does."""
+    job = start_job(cluster, TRAIN, "--steps", 2, meeting=("--nnodes", 2, "--master-addr", cluster.node(0).host))
+    title = "node0 and node1 both say that they are node 0: give each node its own --node-rank"
+    for outcome in job.wait():
+        assert (outcome.code, outcome.verdict["outcome"], outcome.verdict["title"]) == (2, "refused", title)
+        assert outcome.stderr.count(title) == 1
+
+
 def test_a_node_that_would_go_on_computing_is_ended(cluster: Cluster, start_job: StartJob) -> None:
     outcomes = start_job(
         cluster, TRAIN, "--compute-node", 0, "--fail-rank", 1, "--fail-at-step", 0, "--step-s", 60, "--steps", 5

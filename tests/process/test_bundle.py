@@ -15,6 +15,7 @@ from typing import IO, cast
 
 import pytest
 from tests.planted_secrets import BY_FORM
+from tests.unit.test_recorded_runs import HERE, NOW, run_at
 from tests.waiting import limit
 
 from ddp_run.record import journal
@@ -124,6 +125,20 @@ def test_the_newest_run_here(tmp_path: Path) -> None:
     assert TOKEN in (folder / "attempt_0/rank_1/stderr.log").read_text(), "the run's own files are untouched"
 
 
+def test_of_several_runs_the_newest_that_did_not_succeed(tmp_path: Path) -> None:
+    logs = tmp_path / "ddp-run-logs"
+    for number, outcome in enumerate(("failed", "failed", "succeeded")):
+        run_at(logs, number, started_ns=NOW + number, outcome=outcome)
+    run_at(logs, 3, started_ns=NOW + 3, outcome=None, process=HERE)
+    for words in ([], [logs]):
+        told = run(tmp_path, "-o", "archive", "--force", *words)
+        assert told.stderr.startswith("ddp-run: 20261121-081500-0001: the newest of 4 runs in ")
+        assert told.stderr.rstrip().endswith("ddp-run-logs that did not succeed")
+    for number in (0, 1):
+        shutil.rmtree(logs / f"20261121-081500-000{number}")
+    assert "0003: the newest of 2 runs in ddp-run-logs; none of them failed" in run(tmp_path).stderr
+
+
 def test_a_run_whose_logs_are_elsewhere(tmp_path: Path) -> None:
     folder = a_run(tmp_path)
     shutil.rmtree(folder / "attempt_0")
@@ -152,7 +167,7 @@ def test_json_and_standard_output(tmp_path: Path) -> None:
     out = subprocess.run([DDP_RUN, "bundle", folder, "-o", "-"], capture_output=True, timeout=limit(120), check=True)
     (tmp_path / "out.tgz").write_bytes(out.stdout)
     assert set(names) | {"README.txt"} == set(unpacked(tmp_path / "out.tgz"))
-    assert b"removed secrets" in out.stderr
+    assert b"secrets removed" in out.stderr
 
 
 def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
@@ -165,7 +180,10 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
     assert unpacked(tmp_path / "mine.tgz")
     done = run(tmp_path, folder, "-o", "no/such/folder.tgz")
     assert (done.returncode, "no/such/folder.tgz cannot be written" in done.stderr) == (2, True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [folder.name, "mine.tgz"], "nothing half written stays"
+    os.mkfifo(tmp_path / "pipe")
+    assert "pipe is not a regular file" in run(tmp_path, folder, "-o", "pipe", "--force").stderr
+    left = {path.name: path.is_fifo() for path in tmp_path.iterdir()}
+    assert left == {folder.name: False, "mine.tgz": False, "pipe": True}, "nothing half written stays"
     (tmp_path / "sub").mkdir()
     assert run(tmp_path, folder, "-o", "sub").returncode == 0
     assert [path.name for path in (tmp_path / "sub").iterdir()] == [f"ddp-run-bundle-{folder.name}.tar.gz"]
@@ -173,7 +191,11 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["nothing-here"], "nothing-here"), ([], "no run in ddp-run-logs"), (["--max-size", "lots"], "'lots' is no size")],
+    [
+        (["nothing-here"], "nothing-here"),
+        ([], "no runs in ddp-run-logs"),
+        (["--max-size", "lots"], "'lots' is no size"),
+    ],
 )
 def test_what_it_cannot_read(tmp_path: Path, words: list[str], said: str) -> None:
     done = run(tmp_path, *words, TMPDIR=str(tmp_path))

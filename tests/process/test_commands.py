@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -57,16 +58,50 @@ def test_a_command_with_a_letter_wrong(tmp_path: Path) -> None:
     assert "the command" not in run(tmp_path, "--standalone", "dcotor").stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        ("list -n 3", "runs -n 3"),
+        ("ps", "runs"),
+        ("watch", "logs -f"),
+        ("tail 20261121-081500-a1b2", "logs -f 20261121-081500-a1b2"),
+        ("cancel", "stop"),
+        ("run train.py --lr 1", "train.py --lr 1"),
+    ],
+)
+def test_words_of_other_tools(tmp_path: Path, words: str, ours: str) -> None:
+    """Some are programs, too: `--no-python ps` is not what is meant."""
+    done = run(tmp_path, *words.split())
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"help: ddp-run {ours}")
+    assert "note:" not in done.stderr
+
+
+def test_what_is_not_near_is_not_offered(tmp_path: Path) -> None:
+    (tmp_path / "confid.py").touch()
+    (tmp_path / "train.py").touch()
+    assert "help:" not in run(tmp_path, "nofile.py").stderr
+    assert run(tmp_path, "trian.py", "--lr=1").stderr.endswith(
+        "help: ddp-run train.py --lr=1   # did you mean train.py?\n"
+    )
+    for words in (("--nprocs", "2"), ("--nprocs=2",)):
+        assert run(tmp_path, *words, "train.py").stderr.endswith("help: did you mean --nproc-per-node=2?\n")
+
+
 def test_a_dry_run_lists_what_was_set_in_the_order_of_the_help(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     words = ("--max-retries=1", "--master-port=29511", "--master-addr=127.0.0.1", "--nproc-per-node=2", "train.py")
-    lines = run(tmp_path, "--dry-run", *words).stdout.splitlines()[1:5]
-    assert [line.split() for line in lines] == [
+    lines = run(tmp_path, "--dry-run", *words).stdout.splitlines()
+    assert [line.split() for line in lines[1:5]] == [
         ["nproc-per-node", "2", "--nproc-per-node"],
         ["master-addr", "127.0.0.1", "--master-addr"],
         ["master-port", "29511", "--master-port"],
         ["max-retries", "1", "--max-retries"],
     ]
+    whole = json.loads(run(tmp_path, "--dry-run", "--log-format", "json", *words).stdout)["options"]
+    defaults = [name for name, each in whole.items() if each["origin"] == "default"]
+    assert whole["max_retries"] == {"value": 1, "origin": "--max-retries"}
+    assert lines[5].split()[:3] == [str(len(defaults) + 1), "others", "have"]  # here, --log-format is set too
+    assert not any(line.endswith(" default") for line in lines)
 
 
 def test_help_of_a_command(tmp_path: Path) -> None:

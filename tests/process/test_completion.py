@@ -20,6 +20,7 @@ from ddp_run.commands.completion.grammar import grammar
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.table import all_rows
 
+RUNS = ("20261122-091500-1c2d", "20261121-081500-a1b2")
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 
 needs_zsh = pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
@@ -44,15 +45,16 @@ def here(tmp_path: Path) -> Path:
     for name in ("train.py", "other.txt", "p.toml", "two words.py"):
         (tmp_path / name).touch()
     (tmp_path / "sub").mkdir()
-    (tmp_path / "ddp-run-logs" / "20261121-081500-a1b2").mkdir(parents=True)
+    for run in RUNS:
+        (tmp_path / "ddp-run-logs" / run).mkdir(parents=True)
     return tmp_path
 
 
 # ----------------------------------------------------------------------------------------------- bash
 
 
-def in_bash(scripts: Path, here: Path, *words: str) -> set[str]:
-    """What bash offers for the last of the words, parted as readline parts them."""
+def in_bash(scripts: Path, here: Path, *words: str) -> list[str]:
+    """What bash offers for the last of the words, parted as readline parts them; in this order."""
     program = f"""
         source '{scripts}/bash'
         COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
@@ -64,7 +66,7 @@ def in_bash(scripts: Path, here: Path, *words: str) -> set[str]:
         cwd=here, capture_output=True, text=True, timeout=limit(30), check=True,
     )  # fmt: skip
     assert done.stderr == ""
-    return set(done.stdout.splitlines()) - {""}
+    return [line for line in done.stdout.splitlines() if line]
 
 
 def test_bash_knows_the_function(scripts: Path, here: Path) -> None:
@@ -104,11 +106,14 @@ EVERYTHING = {"train.py", "two words.py", "sub", "ddp-run-logs", "other.txt", "p
         (["train.py", "--cons"], set()),
         (["completion", ""], {"bash", "zsh", "fish"}),
         (["logs", "--st"], {"--stdout", "--stderr"}),
-        (["logs", "2"], {"20261121-081500-a1b2"}),
+        (["logs", "2"], {*RUNS}),
+        (["stop", ""], {*RUNS, "sub", "ddp-run-logs"}),
         (["logs", "--rank", ""], set()),
         (["clean", "--older", "3d", "--k"], {"--keep"}),
         (["clean", "--log-dir", "s"], {"sub"}),
         (["explain", "o"], {"other.txt"}),
+        (["explain", "2"], {*RUNS}),
+        (["bundle", ""], {*RUNS, *EVERYTHING}),
         (["bundle", "--output", "o"], {"other.txt"}),
         (["hosts", "s"], {"sub"}),
         (["rules", "cuda-o"], {"cuda-oom"}),
@@ -118,7 +123,9 @@ EVERYTHING = {"train.py", "two words.py", "sub", "ddp-run-logs", "other.txt", "p
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_bash_offers(scripts: Path, here: Path, words: list[str], offered: set[str]) -> None:
-    assert in_bash(scripts, here, *words) == offered
+    shown = in_bash(scripts, here, *words)
+    assert set(shown) == offered
+    assert not {*RUNS} <= offered or tuple(shown[:2]) == RUNS, "the newest first"
 
 
 def test_bash_offers_every_option(scripts: Path, here: Path) -> None:
@@ -126,7 +133,7 @@ def test_bash_offers_every_option(scripts: Path, here: Path) -> None:
     for context in whole.contexts:
         words = [] if context is whole.launch else [context.name]
         flags = {flag for option in context.options for flag in option.flags}
-        assert in_bash(scripts, here, *words, "-") == flags, context.name
+        assert set(in_bash(scripts, here, *words, "-")) == flags, context.name
 
 
 # ----------------------------------------------------------------------------------------------- fish
@@ -147,7 +154,8 @@ def test_bash_offers_every_option(scripts: Path, here: Path) -> None:
         ("train.py --cons", set(), {"--console"}),
         ("completion ", {"bash", "zsh", "fish"}, {"train.py"}),
         ("logs --st", {"--stdout", "--stderr"}, {"--standalone"}),
-        ("logs ", {"20261121-081500-a1b2"}, {"train.py"}),
+        ("logs ", {*RUNS}, {"train.py"}),
+        ("explain ", {*RUNS, "train.py"}, set()),
         ("bundle --output o", {"other.txt"}, {"p.toml"}),
         ("rules cuda-o", {"cuda-oom"}, {"train.py"}),
         ("doctor --nnod", {"--nnodes"}, set()),
@@ -223,7 +231,8 @@ def test_zsh_offers(zsh: Zsh) -> None:
         ("ddp-run --nproc_per_node 2 ", ("train.py",), ("other.txt",)),
         ("ddp-run train.py ", ("other.txt", "train.py"), ("List the runs",)),
         ("ddp-run logs --std", ("--stdout", "--stderr"), ("--standalone",)),
-        ("ddp-run logs ", ("20261121-081500-a1b2",), ("train.py",)),
+        ("ddp-run logs ", RUNS, ("train.py",)),
+        ("ddp-run bundle ", (*RUNS, "other.txt"), ()),
         ("ddp-run completion ", ("bash", "zsh", "fish"), ("train.py",)),
         ("ddp-run bundle --output ", ("other.txt",), ("List the runs",)),
         ("ddp-run rules cuda-", ("cuda-oom",), ("train.py",)),

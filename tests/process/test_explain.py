@@ -90,7 +90,7 @@ def test_a_log_without_a_failure(tmp_path: Path) -> None:
     [
         (("gone.log",), "gone.log cannot be read: No such file or directory"),
         (("empty",), "empty holds neither a run's events.jsonl nor logs"),
-        ((), "no run in ddp-run-logs: No such file or directory; name a run's folder or a log, or pipe a log in"),
+        ((), "no runs in ddp-run-logs; name a run's folder or a log, or pipe a log in"),
         (("run", "a.log"), "run is a run's folder: explain it without logs of another origin"),
     ],
 )
@@ -153,7 +153,8 @@ def test_the_newest_run_is_looked_for_where_a_launch_puts_it(tmp_path: Path, whe
     found = json.loads(run("explain", "--json", cwd=tmp_path, **variables).stdout)
     assert found["run_id"] == "20261121-081500-0002"
     bundled = json.loads(run("bundle", "--json", cwd=tmp_path, **variables).stdout)
-    assert bundled["path"].endswith("ddp-run-bundle-20261121-081500-0002.tar.gz")
+    assert json.loads(run("explain", "--json", found["run_id"], cwd=tmp_path, **variables).stdout) == found
+    assert bundled["path"].endswith("ddp-run-bundle-20261121-081500-0003.tar.gz"), "the one that failed"
 
 
 @pytest.mark.parametrize("words", [("logs",), ("logs/a", "logs/b"), ("logs/b/events.jsonl", "logs/a")], ids=str)
@@ -197,7 +198,9 @@ def test_rules_are_found_by_words_and_read_on_a_terminal(tmp_path: Path) -> None
     text = run("rules", "cuda-oom", cwd=tmp_path).stdout
     for mark in ("](", "#", "Supersedes"):
         assert mark not in text
-    assert run("rules", "cublas_status_alloc_failed", cwd=tmp_path).stdout.startswith("GPU out of memory\n")
+    one = run("rules", "cublas_status_alloc_failed", cwd=tmp_path)
+    assert one.stdout.startswith("GPU out of memory\n")
+    assert "no cause is called 'cublas_status_alloc_failed'; found in the page of cuda-oom:" in one.stderr
 
 
 def test_from_python() -> None:

@@ -26,6 +26,7 @@ from ddp_run.record.events import (
     Event,
     LocalRank,
     MonotonicNs,
+    NodeRankTaken,
     NodeReported,
     NodesCompared,
     PeerFailed,
@@ -44,10 +45,24 @@ from ddp_run.supervise.nodes import member as member_module
 from ddp_run.supervise.nodes import other_node
 from ddp_run.supervise.nodes.agreement import Ears, Place, job_key
 from ddp_run.supervise.nodes.hub import Hub
+from ddp_run.supervise.nodes.join import side
 from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.member import Member
-from ddp_run.supervise.nodes.messages import Agreed, Failing, Join, Joined, Message, Ping, Pong, Report, decode, encode
+from ddp_run.supervise.nodes.messages import (
+    Agreed,
+    Failing,
+    Join,
+    Joined,
+    Message,
+    Ping,
+    Pong,
+    RankTaken,
+    Report,
+    decode,
+    encode,
+)
 from ddp_run.supervise.nodes.other_node import OtherNode
+from ddp_run.supervise.nodes.rival import Rival
 from ddp_run.values.node_fact import Fact
 
 KEY, _SECRET = job_key({"DDP_RUN_SECRET": "hush"}, "job")
@@ -173,7 +188,17 @@ class Run:
             serve=lambda s: serve_for(loop, s),
             stops=lambda: 0,
         )
-        self.side: Hub | Member = Hub(place, ears) if place.node_rank == 0 else Member(place, ears)
+        made = side(place, ears)
+        assert isinstance(made, Hub | Member | Rival)
+        self.side: Hub | Member | Rival = made
+
+    @property
+    def has_joined(self) -> bool:
+        return isinstance(self.side, Member) and self.side._heard_at is not None
+
+    @property
+    def was_told(self) -> list[str]:
+        return [event.said for _attempt, event in self.told if isinstance(event, PeerFailed)]
 
 
 def serve_for(loop: Loop, seconds: float) -> None:
@@ -282,6 +307,60 @@ def test_nodes_that_do_not_join_are_not_waited_for_for_ever(loop: Loop, place: P
     assert one.side.agree(0, stopped, Ends(), (), refused)[0].title == told.said
     hub.side.close()
     one.side.close()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_two_nodes_of_one_rank_end_a_job_that_waits_for_nodes(loop: Loop, place: Place, rank: int) -> None:
+    """A node 0 that has the master's address knows it by the port, which is taken; another one asks there."""
+    hub, one = Run(loop, place), Run(loop, replace(place, node_rank=1, host="b"))
+    serve(loop, lambda: one.has_joined)
+    taken_by = "ab"[rank]
+    second = Run(loop, replace(place, node_rank=rank, host="c", folder="/another"))
+    serve(loop, lambda: all(run.told for run in (hub, one, second)))
+    said = f"{taken_by} and c both say that they are node {rank}: give each node its own --node-rank"
+    assert [run.was_told for run in (hub, one, second)] == [[said]] * 3
+    assert isinstance(one.side, Member)
+    for run in (hub, second):
+        (clash,) = (event for event in run.events if isinstance(event, NodeRankTaken))
+        own = judge(Evidence(rank_taken=clash, nodes=3))
+        assert (own.outcome, own.exit_code, own.cause, own.title) == ("refused", 2, "syntax-or-usage", said)
+        one.side._send(Report(0, own))
+        verdict, _decision = run.side.agree(0, own, Ends(), (), again)
+        assert (verdict.title, verdict.exit_code) == (said, 2)
+        run.side.close()
+    one.side.close()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_node_too_many_ends_alone(loop: Loop, place: Place, runs: list[Run], rank: int) -> None:
+    second = Run(loop, replace(place, node_rank=rank, host="d", folder="/another"))
+    serve(loop, lambda: bool(second.told))
+    assert second.was_told[0].startswith(f"{'ab'[rank]} and d both say that they are node {rank}: ")
+    assert [run.told for run in runs] == [[], [], []]
+    second.side.close()
+
+
+def test_who_comes_in_the_place_of_a_node_that_is_gone_is_no_second_one(loop: Loop, place: Place) -> None:
+    hub, gone = Run(loop, place), Run(loop, replace(place, node_rank=1, host="b"))
+    serve(loop, lambda: gone.has_joined)
+    gone.side.close()
+    again = Run(loop, replace(place, node_rank=1, host="b", folder="/another"))
+    serve(loop, lambda: bool(hub.told))
+    assert hub.was_told[0].endswith("was lost: its ddp-run was killed or its host went down")
+    assert not any(isinstance(event, NodeRankTaken) for event in (*hub.events, *again.events))
+    hub.side.close()
+    again.side.close()
+
+
+def test_a_node_0_that_reaches_itself_from_outside_is_no_second_one(loop: Loop, place: Place) -> None:
+    hub = Run(loop, place)
+    assert isinstance(hub.side, Hub)
+    rival = Rival(place, hub.side._ears)
+    serve(loop, lambda: rival._link is not None)
+    serve(loop, lambda: rival._link is None)
+    serve_for(loop, 0.2)
+    assert (hub.told, hub.events) == ([], [])
+    hub.side.close()
 
 
 @pytest.fixture
@@ -745,6 +824,7 @@ def test_all_that_is_said_comes_back() -> None:
     for message in (
         Join(1, 3, "gpu-01.cluster", "/runs/1", 0, (Fact("torch", "2.13.0"),)),
         Joined("gpu-00.cluster"),
+        RankTaken("gpu-00.cluster"),
         Report(0, Verdict("failed", 1, title="x"), ("a",), Ends()),
         Agreed(1, Verdict("failed", 1), Decision(True, "again", free=True, backend="gloo", port=29502), "a", "/runs"),
     ):

@@ -240,9 +240,19 @@ WARNED: dict[str, tuple[list[str], dict[str, str], str]] = {
     ),
     "Windows line endings behind an argument": (["train.py", "--lr", "1\r"], {}, "Windows line endings"),
     "a master that does not resolve here": (
-        ["--nnodes=2", "--master-addr=no-such-host.invalid", "train.py"],
+        ["--nnodes=2", "--node-rank=1", "--master-addr=no-such-host.invalid", "train.py"],
         {},
         "the master, no-such-host.invalid, does not resolve here",
+    ),
+    "several nodes without a number": (
+        ["--nnodes=2", "--master-addr=127.0.0.1", "train.py"],
+        {},
+        "no --node-rank: this is node 0; each other node needs a number of its own",
+    ),
+    "several nodes without a master": (
+        ["--nnodes=2", "--node-rank=1", "train.py"],
+        {},
+        "no --master-addr: the nodes would meet at 127.0.0.1, which is each host itself",
     ),
     "a c10d endpoint that does not resolve here": (
         ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=no-such-host.invalid:1", "train.py"],

@@ -111,7 +111,7 @@ def test_a_script_called_python_runs(rows: tuple[Row, ...], folder: Path) -> Non
 def test_a_missing_script_shows_the_nearest(rows: tuple[Row, ...], folder: Path) -> None:
     problem = _only(_check(rows, folder, "--nproc-per-node 2 trian.py --lr 1"))
     assert (problem.code, problem.cause, problem.word) == ("DDP102", "script-not-found", 2)
-    assert problem.helps == ("ddp-run --nproc-per-node 2 train.py --lr 1",)
+    assert problem.helps == ("ddp-run --nproc-per-node 2 train.py --lr 1   # did you mean train.py?",)
 
 
 def test_a_script_in_a_missing_folder(rows: tuple[Row, ...], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""`ddp-run runs`, `logs` and `clean` through the real command, over folders of runs that are over."""
+"""`ddp-run runs`, `logs`, `stop` and `clean` through the real command, over folders of runs that are over."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,7 +80,7 @@ def test_no_runs_yet(tmp_path: Path, logs: Path) -> None:
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 4), "no folder can be made in /proc"
     assert run(tmp_path, "runs", "--json", TMPDIR=str(tmp_path)).stdout == "[]\n"
     done = run(tmp_path, "runs", "--log-dir", "no")
-    assert (done.returncode, done.stderr) == (2, "error[DDP101]: cannot read no: No such file or directory\n")
+    assert (done.returncode, done.stderr) == (2, "error: cannot read no: No such file or directory\n")
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can give folders away")
@@ -150,7 +152,7 @@ def test_some_logs(tmp_path: Path, logs: Path, words: list[str], lines: list[str
         (["--attempt", "4"], ": it has no attempt 4, but 0"),
         (["--rank", "99"], ": it has those of ranks 0-1"),
         (["-f", "--rank", "99"], ": it has those of ranks 0-1"),
-        (["--log-dir", "no"], "no run in no"),
+        (["--log-dir", "no"], "no runs in no"),
     ],
     ids=" ".join,
 )
@@ -223,6 +225,92 @@ def test_following_is_broken_off_with_control_c(tmp_path: Path) -> None:
     assert process.returncode == 130
 
 
+# ----------------------------------------------------------------------------------------------- stop
+
+_STANDS_FOR_DDP_RUN = """
+import signal, sys, time
+got = []
+for name in sys.argv[1:]:
+    signal.signal(getattr(signal, name), lambda number, _frame: got.append(signal.Signals(number).name))
+print("ready", flush=True)
+while len(got) < len(sys.argv[1:]):
+    time.sleep(0.01)
+print(*got)
+"""
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Makes runs of which this process is the ddp-run."""
+    started: list[subprocess.Popen[str]] = []
+
+    def make(number: int, *words: str, user: int | None = None) -> subprocess.Popen[str]:
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, user=user)
+        started.append(process)
+        began = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19])
+        assert HERE is not None
+        known = replace(HERE, pid=process.pid, started=began)
+        run_at(tmp_path / "ddp-run-logs", number, outcome=None, process=known)
+        return process
+
+    yield make
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def waits_for(*signals: str) -> tuple[str, ...]:
+    """A program that ends when it has had these signals, and prints them in order."""
+    return (sys.executable, "-c", _STANDS_FOR_DDP_RUN, *signals)
+
+
+def ready(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    """It takes signals now."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_stop_ends_the_one_that_runs(tmp_path: Path, logs: Path, running: Callable[..., subprocess.Popen[str]]) -> None:
+    waits = ready(running(4, *waits_for("SIGINT", "SIGCONT")))
+    done = run(tmp_path, "stop")
+    assert (done.returncode, waits.communicate()[0]) == (0, "SIGINT SIGCONT\n")
+    assert "stopping 20261121-081500-0004 (pid" in done.stderr
+    killed = ready(running(5, *waits_for("SIGINT", "SIGINT")))
+    assert run(tmp_path, "stop", "--kill", "20261121-081500-0005").returncode == 0
+    assert killed.communicate()[0] == "SIGINT SIGINT\n"
+
+
+def test_stop_ends_nothing_else(tmp_path: Path, logs: Path, running: Callable[..., subprocess.Popen[str]]) -> None:
+    run_at(logs, 6, outcome=None, process=ELSEWHERE)
+    first, second = running(4, "sleep", "600"), running(5, "sleep", "600")
+    several = run(tmp_path, "stop")
+    assert several.returncode == 2
+    assert several.stderr.splitlines() == [
+        "error: 2 runs are running: name one of them",
+        "help: ddp-run stop 20261121-081500-0004   # t.py --lr 'a b'",
+        "      ddp-run stop 20261121-081500-0005   # t.py --lr 'a b'",
+    ]
+    assert "error: no run of yours in no is running on this host" in run(tmp_path, "stop", "--log-dir", "no").stderr
+    for number, why in (
+        (1, "is not running: succeeded"),
+        (3, "is not running: ddp-run was killed"),
+        (6, "runs on vm, "),
+    ):
+        done = run(tmp_path, "stop", f"20261121-081500-000{number}")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert why in done.stderr
+    assert [first.poll(), second.poll()] == [None, None]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start another user's process")
+def test_stop_leaves_another_users_run(tmp_path: Path, running: Callable[..., subprocess.Popen[str]]) -> None:
+    another = running(4, "sleep", "600", user=65534)
+    assert "no run of yours in ddp-run-logs is running" in run(tmp_path, "stop").stderr
+    assert f"belongs to another user: kill -INT {another.pid}" in run(tmp_path, "stop", "20261121-081500-0004").stderr
+    assert another.poll() is None
+
+
 # ---------------------------------------------------------------------------------------------- clean
 
 
@@ -260,7 +348,7 @@ def test_clean_counts_jobs(tmp_path: Path) -> None:
     [
         ([], "say which runs: --keep N, --older AGE, or both"),
         (["--older", "soon"], "'soon' is no age"),
-        (["--keep", "-1"], "--keep: '-1' is not a whole number from 0 on"),
+        (["--keep", "-1"], "--keep: must be a whole number of at least 0"),
         (["--keep", "0"], "nobody can be asked here: add --yes"),
         (["--keep", "0", "--yes", "--log-dir", "."], ". does not look like a folder of runs"),
         (["--keep", "0", "--yes", "--log-dir", "no"], "cannot read no"),

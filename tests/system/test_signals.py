@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from ddp_run.observe.close_look import ProcessState
 from ddp_run.observe.process_look import state
 from tests.waiting import wait_until
 
-from .conftest import Launcher, disposition
+from .conftest import DDP_RUN, Launcher, disposition
 
 # Every rank notes each signal it gets in its own stdout, and ends as its argument says.
 LISTEN = """
@@ -70,13 +71,16 @@ def test_ranks_that_do_not_handle_it_die_of_it(ddp: Launcher, signum: signal.Sig
 def test_the_second_signal_kills_at_once(ddp: Launcher) -> None:
     running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 3600, ddp.script(LISTEN), "by-itself")
     running.wait_for_text("listening", 2)
-    running.signal(signal.SIGINT)
+    stop = subprocess.Popen([DDP_RUN, "stop"], cwd=running.cwd, stdout=subprocess.PIPE, text=True)
     running.wait_for_text("got SIGINT", 2)
     waiting = "ddp-run: stopping: waiting up to 3598 s for ranks 0-1 to end; Ctrl-C again kills them"
     wait_until(lambda: waiting in running.console(), "who is waited for")
     running.signal(signal.SIGINT)
-    assert running.wait().code == 130
+    outcome = running.wait()
+    assert outcome.code == 130
     running.assert_nothing_left()
+    assert stop.communicate()[0].rstrip() == outcome.stderr.splitlines()[-1]
+    assert stop.returncode == 0
 
 
 def test_ranks_that_stay_are_killed_after_the_grace(ddp: Launcher) -> None:
@@ -106,13 +110,13 @@ def test_and_by_ddp_run_itself_where_the_agent_does_not(ddp: Launcher) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGUSR1, pytest.param(signal.SIGUSR2, marks=pytest.mark.slow_system)])
 def test_notices_reach_the_ranks_and_end_nothing(ddp: Launcher, signum: signal.Signals) -> None:
-    running = ddp.start("--nproc-per-node", 2, ddp.script(LISTEN), "0")
+    running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 3600, ddp.script(LISTEN), "by-itself")
     running.wait_for_text("listening", 2)
     running.signal(signum)
     running.wait_for_text(f"got {signum.name}", 2)
     assert running.process.poll() is None
-    running.signal(signal.SIGTERM)
-    assert running.wait().code == 143
+    assert subprocess.call([DDP_RUN, "stop", "--kill"], cwd=running.cwd) == 0
+    assert running.wait().code == 130
 
 
 def test_a_notice_is_kept_from_ranks_that_it_would_kill(ddp: Launcher) -> None:

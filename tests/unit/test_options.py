@@ -297,8 +297,8 @@ def test_all_problems_are_told_at_once(parsed: Parse) -> None:
 
 
 def test_the_nearest_names_are_offered(parsed: Parse) -> None:
-    assert _only(parsed, "--nproc-per-nod3=2 x.py").helps == ("did you mean --nproc-per-node?",)
-    assert "did you mean --max-retries or --max-restarts?" in _only(parsed, "--max-retriess=2 x.py").helps
+    assert _only(parsed, "--nproc-per-nod3=2 x.py").helps == ("did you mean --nproc-per-node=2?",)
+    assert "did you mean --max-retries=2 or --max-restarts=2?" in _only(parsed, "--max-retriess=2 x.py").helps
     assert _only(parsed, "--nccl-debug wran x.py").helps == ("--nccl-debug=warn",)
 
 

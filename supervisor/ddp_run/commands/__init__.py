@@ -21,12 +21,29 @@ from ddp_run.values.terminal import colour, columns
 if TYPE_CHECKING:
     import click
 
+_MEANT = {
+    "runs": "list ls ps status jobs history",
+    "logs -f": "watch tail follow attach monitor top stats",
+    "explain": "show inspect describe diagnose why report",
+    "stop": "cancel abort terminate",
+    "stop --kill": "kill",
+    "clean": "rm prune delete remove",
+    "doctor": "check preflight env",
+    "": "run launch start",
+}
+"""Words of other tools, by the command that does the same; a launch has none."""
 _NO_READER = 128 + signal.SIGPIPE
 
 
 def names() -> tuple[str, ...]:
     """The words that choose a command."""
     return tuple(found.name for found in pkgutil.iter_modules(__path__))
+
+
+def meant_by(words: Sequence[str]) -> tuple[str, ...]:
+    """The command line here of one that begins with another tool's word, as words; empty where that is none."""
+    found = next((ours for ours, theirs in _MEANT.items() if words[0] in theirs.split()), None)
+    return () if found is None or not (found or words[1:]) else ("ddp-run", *found.split(), *words[1:])
 
 
 def all_commands() -> dict[str, click.Command]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddp_run.values.lines import neutral_text
 from ddp_run.values.terminal import columns
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ def command(words: tuple[str, ...], as_json: bool) -> int:
     found = catalogue_text.search(causes, words)
     if not found:
         raise click.UsageError(_no_cause(words, [name for each in causes for name in _names(each.rule)]))
+    if len(found) == 1 and not as_json:
+        text = neutral_text(" ".join(words))
+        click.echo(f"ddp-run: no cause is called {text!r}; found in the page of {found[0].rule.name}:", err=True)
     if as_json:
         click.echo(json.dumps([catalogue_text.as_json(each) for each in found], indent=2))
     elif len(found) == 1:

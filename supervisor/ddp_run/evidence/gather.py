@@ -31,6 +31,7 @@ from ddp_run.record.events import (
     KernelLogged,
     MonotonicNs,
     NativeFramesSeen,
+    NodeRankTaken,
     NodesCompared,
     NotEnded,
     ProgressSampled,
@@ -124,6 +125,7 @@ def gather(
         survivors=tuple(_death(files, part, start, ends, share) for start in alive if not ends.died(start)),
         hung_s=hung.after_s if hung is not None else None,
         hung_at=hung.at if hung is not None else None,
+        rank_taken=None if started else next((e for e in part.events if isinstance(e, NodeRankTaken)), None),
         unlike=next((e for e in part.events if isinstance(e, NodesCompared)), None),
     )
 

@@ -12,7 +12,16 @@ from dataclasses import field, replace
 from re import Match, Pattern
 from typing import Literal, TypeVar, cast
 
-from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, NodesCompared, NotEnded, Rank, StallSeen
+from ddp_run.record.events import (
+    ExceptionInfo,
+    LocalRank,
+    MonotonicNs,
+    NodeRankTaken,
+    NodesCompared,
+    NotEnded,
+    Rank,
+    StallSeen,
+)
 from ddp_run.record.resources import GpuLook, MemoryTrend, Space
 from ddp_run.values.frozen import frozen
 from ddp_run.values.redaction import redact_value
@@ -249,6 +258,8 @@ class Evidence:
     """The ranks of all nodes have ended well, as the nodes told each other."""
     folder: str | None = None
     host: str | None = None
+    rank_taken: NodeRankTaken | None = None
+    """Another node had this node's rank, so that the job was not started."""
     unlike: NodesCompared | None = None
     """How the nodes of the job differ, where that was compared here."""
     logs_only: bool = False

@@ -18,13 +18,13 @@ from ddp_run.judge.first_end import first_end, how_close
 from ddp_run.judge.first_failure import follower, of_clean_exit, of_death
 from ddp_run.judge.hung import hung
 from ddp_run.judge.verdict import SUREST_FIRST, Area, Finding, FirstFailure, Retry, Verdict
-from ddp_run.record.events import NodesCompared, Rank
+from ddp_run.record.events import Rank
 from ddp_run.values.exit_status import in_words, shell_code
 
 LOST = 75
 """Exit code where no rank failed by itself (EX_TEMPFAIL): worth a requeue."""
 USAGE = 2
-UNFIT = 78
+CANNOT_WORK, UNFIT = 2, 78
 """sysexits.h EX_CONFIG: the nodes are not fit for the job."""
 _Asked = TypeVar("_Asked")
 _WITH_AGENT_NS = 1_000_000_000
@@ -83,8 +83,11 @@ class _Judgement:
             failed = [self._judge_death(death) for death in attempt.deaths if death.code == 0]
             self.notes += [f"{each.finding.cause}; its process then exited with code 0" for each in failed]
             return Verdict("succeeded", 0, confidence="certain")
+        if attempt.rank_taken is not None:
+            return self._refused("syntax-or-usage", CANNOT_WORK)
         if attempt.unlike is not None and attempt.unlike.refused:
-            return self._refused(attempt.unlike)
+            self.notes += [f"nodes differ in {said}" for said in attempt.unlike.breaking[1:]]
+            return self._refused("unlike-nodes", UNFIT)
         judged = [self._judge_death(death) for death in _by_order(attempt.deaths)]
         own = [item for item in judged if item.reason is None]
         first = self._first(own) if own else None
@@ -124,11 +127,10 @@ class _Judgement:
             return False
         return attempt.stop_signal is None or attempt.stop_at is None or all(at <= attempt.stop_at for at in ends)
 
-    def _refused(self, unlike: NodesCompared) -> Verdict:
-        """The job was ended before its start: how its ranks ended says nothing."""
-        self.notes += [f"nodes differ in {said}" for said in unlike.breaking[1:]]
-        verdict = Verdict("refused", UNFIT, confidence="certain", phase="launch")
-        asked = [cause for cause in self.causes if cause.rule.name == "unlike-nodes"]
+    def _refused(self, name: str, code: int) -> Verdict:
+        """The job was ended before its start, for the cause of this name: how its ranks ended says nothing."""
+        verdict = Verdict("refused", code, confidence="certain", phase="launch")
+        asked = [cause for cause in self.causes if cause.rule.name == name]
         finding = self._best(self._ask(lambda cause: cause.match_launch, lambda ask: ask(self.attempt), asked))
         return verdict if finding is None else verdict.with_finding(finding)
 

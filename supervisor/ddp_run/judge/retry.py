@@ -48,6 +48,8 @@ def decide(
     `port` is the master port that the attempt was given, `ports_lost` how often it was taken; `earlier` are the
     attempts' verdicts before this one; `fallback` is the backend to try where the program's fails to initialise.
     """
+    if verdict.outcome == "refused" and verdict.retry is not None:
+        return Decision(False, verdict.retry.reason)
     if verdict.outcome not in ("failed", "hung"):
         outcome = verdict.outcome or "unknown outcome"
         return Decision(False, _END_REASONS.get(outcome, outcome))
@@ -114,7 +116,7 @@ def _port_stolen(verdict: Verdict, port: int | None) -> bool:
 
 UNDECIDED = "ddp-run was killed before deciding"
 """What a verdict says of a retry until that is decided."""
-_END_REASONS = {"succeeded": "the job succeeded", "interrupted": "ddp-run was stopped", "refused": "the nodes differ"}
+_END_REASONS = {"succeeded": "the job succeeded", "interrupted": "ddp-run was stopped"}
 
 
 def _with_catalogue(reason: str, verdict: Verdict) -> str:

@@ -93,16 +93,23 @@ def write(path: Path, plan: LaunchPlan, argv: Sequence[str], run_id: str, node: 
 
 
 def as_text(plan: LaunchPlan, argv: Sequence[str], node: NodeFacts | None) -> str:
-    """What `--dry-run` prints: values that somebody set, then defaults, environment, node, and the agent's command."""
+    """What `--dry-run` prints: values that somebody set, environment, node, and the agent's command.
+
+    With `--log-format json` it is the object of plan.json, which has the defaults too.
+    """
     data = as_data(plan, argv, None, node)
+    if plan.options.log_format == "json":
+        return json.dumps(data, indent=2) + "\n"
     lines = ["options"]
     chosen = {name: each for name, each in data["options"].items() if each["origin"] != "default"}
-    defaults = {name: each for name, each in data["options"].items() if each["origin"] == "default"}
-    for name, each in (chosen | defaults).items():
+    others = len(data["options"]) - len(chosen)
+    chosen.pop("dry_run", None)
+    for name, each in chosen.items():
         value = f"{each['value']} -> {each['resolved']}" if "resolved" in each else each["value"]
         lines.append(
             f"  {name.replace('_', '-'):<26} {'-' if value in (None, '', []) else value!s:<28} {each['origin']}"
         )
+    lines.append(f"  {others} others have their defaults: add --log-format json to see them")
     lines.append("environment added for the agent and the ranks")
     for name, each in data["environment"].items():
         lines.append(f"  {name:<38} {each['value']:<16} {each['origin']}")

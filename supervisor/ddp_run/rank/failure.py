@@ -19,16 +19,28 @@ _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 
 
-def record(boot: "Any", at: int, code: int, error: BaseException, trace: "TracebackType | None") -> None:
+def record(
+    boot: "Any",
+    at: int,
+    code: int,
+    error: BaseException,
+    trace: "TracebackType | None",
+    load: "Callable[[str], Any]",
+) -> None:
     """Send "failed" to ddp-run and leave torch's error file.
 
     `at`: nanoseconds of CLOCK_MONOTONIC; `code`: what the interpreter is going to exit with; `trace`: the traceback
-    without our frames.
+    without our frames; `load` gives a module of this folder.
     """
     _undisturbed(_import_from_standard_library)
     import json
 
     shown = _undisturbed(describe, error, trace)
+    if "torch.nn.parallel.distributed" in sys.modules:
+        try:
+            shown["unused"] = load("reducer").unused(error, is_users)
+        except Exception:  # the message has the numbers
+            pass
     for exception in (shown, dict(shown, traceback=shown["traceback"][-4096:])):
         message = _undisturbed(json.dumps, boot.message("failed", at, code=code, exception=exception)).encode()
         if len(message) <= MOST_DATAGRAM:
@@ -144,12 +156,11 @@ def write_error_file(shown: "dict[str, Any]") -> None:
         return
     import json
 
-    message = {
-        "message": {
-            "message": "%s: %s" % (shown["type"].rpartition(".")[2], shown["message"]),
-            "extraInfo": {"py_callstack": shown["traceback"], "timestamp": str(int(time.time()))},
-        }
-    }
+    extra = {"py_callstack": shown["traceback"], "timestamp": str(int(time.time()))}
+    if shown.get("unused"):
+        extra["unused"] = shown["unused"]
+    said = "%s: %s" % (shown["type"].rpartition(".")[2], shown["message"])
+    message = {"message": {"message": said, "extraInfo": extra}}
     try:
         with open(path + ".part", "w") as file:
             json.dump(message, file)

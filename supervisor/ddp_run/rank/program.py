@@ -248,7 +248,7 @@ class Program:
             return
         self._told = True
         try:
-            self._load("failure").record(self._boot, at, code, error, self.strip(error.__traceback__))
+            self._load("failure").record(self._boot, at, code, error, self.strip(error.__traceback__), self._load)
         except Exception:
             pass
         try:

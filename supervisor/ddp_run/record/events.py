@@ -24,6 +24,20 @@ MonotonicNs = NewType("MonotonicNs", int)
 
 
 @frozen
+class UnusedParameters:
+    """What DDP's error has only numbers for: parameters that got no gradient. `names`: the first fifty of `count`.
+
+    `model` is the class of the model; `file` and `line` are where its `forward` is, null where it is not Python's.
+    """
+
+    names: tuple[str, ...]
+    count: int
+    model: str
+    file: str | None = None
+    line: int | None = None
+
+
+@frozen
 class ExceptionInfo:
     """A Python exception as its own rank saw it, or as its printed traceback shows it.
 
@@ -40,6 +54,7 @@ class ExceptionInfo:
     line: int | None = None
     function: str | None = None
     traceback: str = ""
+    unused: UnusedParameters | None = None
 
     def __post_init__(self) -> None:
         for name in ("type", "file", "function"):
@@ -480,6 +495,22 @@ class NodesCompared:
 
 
 @frozen
+class NodeRankTaken:
+    """Two nodes say that they have this rank, so the job cannot start: `host` had it first."""
+
+    at: MonotonicNs
+    node_rank: int
+    host: str
+    other: str
+
+    @property
+    def said(self) -> str:
+        """What is wrong, in a line."""
+        who = f"two launches on {self.host}" if self.host == self.other else f"{self.host} and {self.other}"
+        return f"{who} both say that they are node {self.node_rank}: give each node its own --node-rank"
+
+
+@frozen
 class NodeReported:
     """What another node said of its attempt, on node 0: its verdict (JSON), or why there is none.
 
@@ -610,6 +641,7 @@ Kept = (
     | NotEnded
     | RanksEnded
     | NodesCompared
+    | NodeRankTaken
     | NodeReported
     | VerdictAgreed
     | Noted

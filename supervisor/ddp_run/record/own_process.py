@@ -1,4 +1,4 @@
-"""Which process ddp-run is, and whether the ddp-run of a recorded run still runs.
+"""Which process ddp-run is, whether the ddp-run of a recorded run still runs, and signals to it.
 
 Source: proc(5): /proc/sys/kernel/random/boot_id; pid_namespaces(7).
 """
@@ -6,10 +6,12 @@ Source: proc(5): /proc/sys/kernel/random/boot_id; pid_namespaces(7).
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from ddp_run.record.events import OwnProcess
-from ddp_run.values.process_table import began
+from ddp_run.values.process_table import began, in_masks, send_one
 
 
 def this_process() -> OwnProcess | None:
@@ -26,6 +28,47 @@ def still_runs(process: OwnProcess | None) -> bool | None:
     if process is None or here is None or (process.pids, process.boot) != here:
         return None
     return began(process.pid) == process.started
+
+
+def is_mine(process: OwnProcess | None) -> bool:
+    """Whether this user runs it; root runs only what is root's."""
+    try:
+        return process is not None and os.stat(f"/proc/{process.pid}").st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def send(process: OwnProcess, signums: Sequence[int]) -> bool:
+    """Send it these signals; False where it has ended. No other process that got its number has them.
+
+    One that comes twice is sent again when the first is not pending any more: the kernel makes one of two.
+    """
+    try:
+        held = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    except OSError:  # without pidfds what is left is the moment between the look and the signal
+        held = None
+    try:
+        if not still_runs(process):
+            return False
+        for index, signum in enumerate(signums):
+            if signum in signums[:index]:
+                _until_taken(process.pid, signum)
+            if not send_one(process.pid, signum, held):
+                return False
+        return True
+    finally:
+        if held is not None:
+            os.close(held)
+
+
+def _until_taken(pid: int, signum: int) -> None:
+    """Wait until no such signal is pending; a process that waits in the kernel is not waited for."""
+    for _ in range(100):
+        if not in_masks(pid, (b"SigPnd:", b"ShdPnd:"), [signum]):
+            return
+        time.sleep(0.02)
 
 
 def _here() -> tuple[int, str] | None:

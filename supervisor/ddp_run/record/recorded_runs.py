@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from ddp_run.record import file_names, journal, own_process
-from ddp_run.record.events import Event, RankStarted, RunEnded, RunStarted
+from ddp_run.record.events import Event, OwnProcess, RankStarted, RunEnded, RunStarted
 from ddp_run.record.run_files import open_run_file
 from ddp_run.values import typed_fields
 
@@ -57,6 +57,18 @@ class RecordedRun:
     def started_ns(self) -> int:
         """When it started; where the journal does not tell, when it was last written to."""
         return self.started.wall_ns if self.started is not None else self.written_ns
+
+    @property
+    def process(self) -> OwnProcess | None:
+        """The ddp-run of it."""
+        return None if self.started is None else self.started.process
+
+    @property
+    def went_wrong(self) -> bool:
+        """Whether it has ended, and otherwise than well: by a signal too, or without a verdict."""
+        if self.outcome is not None:
+            return self.outcome != "succeeded"
+        return self.alive is False if self.exit_code is None else self.exit_code != 0
 
     @property
     def is_ours(self) -> bool:

@@ -35,7 +35,8 @@ def _newest(log_dir: Path) -> Path:
     try:
         runs = recorded_runs(log_dir)
     except OSError as error:
-        raise NoRun(f"no run in {log_dir}: {error.strerror}") from error
+        why = "" if isinstance(error, FileNotFoundError) else f": {error.strerror}"
+        raise NoRun(f"no runs in {log_dir}{why}") from error
     if not runs:
-        raise NoRun(f"no run in {log_dir}")
+        raise NoRun(f"no runs in {log_dir}")
     return runs[-1].folder

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_run.record import file_names
 from ddp_run.record.one_job import jobs
-from ddp_run.record.recorded_runs import RecordedRun, recorded_runs
+from ddp_run.record.recorded_runs import NAME, RecordedRun, recorded_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +19,25 @@ class Meant:
     note: str | None = None
 
 
-def runs_meant(paths: Sequence[str]) -> Meant:
-    """The paths with a run's folder for a file in it, and for a folder of runs the newest, with its other nodes."""
-    found = tuple(_folder_of(path) for path in paths)
+def runs_meant(paths: Sequence[str], log_dir: Callable[[], Path], *, failed_first: bool = False) -> Meant:
+    """The paths with a run's folder for a file in it, and for a folder of runs the newest, with its other nodes.
+
+    What is no path may be the name of a run in `log_dir`. `failed_first`: the newest of those that did not succeed, if
+    there is one.
+    """
+    found = tuple(_folder_of(path, log_dir) for path in paths)
     if len(found) != 1 or not Path(found[0]).is_dir() or is_run(found[0]):
         return Meant(found)
     runs = _runs_in(Path(found[0]))
     if not runs:
         return Meant(found)
-    nodes = jobs(runs)[-1]
+    all_jobs = jobs(runs)
+    failed = [nodes for nodes in all_jobs if failed_first and any(run.went_wrong for run in nodes)]
+    nodes = (failed or all_jobs)[-1]
     names = " and ".join(run.folder.name for run in nodes)
-    note = None if len(runs) == len(nodes) else f"{names}: the newest of {len(runs)} runs in {found[0]}"
-    return Meant(tuple(str(run.folder) for run in nodes), note)
+    which = " that did not succeed" if failed else "; none of them failed" if failed_first else ""
+    note = f"{names}: the newest of {len(runs)} runs in {found[0]}{which}"
+    return Meant(tuple(str(run.folder) for run in nodes), None if len(all_jobs) == 1 else note)
 
 
 def is_run(path: str) -> bool:
@@ -44,8 +51,10 @@ def last_attempt(run: str) -> str:
     return str(max(attempts, key=lambda each: int(each.name.removeprefix("attempt_")), default=Path(run)))
 
 
-def _folder_of(path: str) -> str:
+def _folder_of(path: str, log_dir: Callable[[], Path]) -> str:
     given = Path(path)
+    if NAME.fullmatch(path) and not given.exists():
+        return str(log_dir() / path)
     return str(given.parent) if given.name in file_names.OF_A_RUN and is_run(str(given.parent)) else path
 
 

@@ -250,16 +250,18 @@ def _unknown_problems(argv: Sequence[str], unknown: Sequence[str], rows: Sequenc
     foreign = next(((text, word) for text, word in places if foreign_option(text)), None)
     if foreign is not None:
         return (_foreign_problem(*foreign, argv, rows),)
-    names = {row.name.lstrip("-"): row.name for row in rows}
+    names = {row.name.lstrip("-"): row.name for row in rows} | _SAID_OFTEN
     problems: list[Problem] = []
     for text, word in places:
         name = text.partition("=")[0]
-        close = [names[each] for each in nearest(name.lstrip("-").replace("_", "-"), names)]
+        close = dict.fromkeys(names[each] for each in nearest(name.lstrip("-").replace("_", "-"), names))
         title = f"{UNKNOWN_OPTION} {name}"
         moved = move_behind_script(argv, [each for each, _ in places], rows)
         if close:
             notes = ("the script's own options go after it",) if moved else ()
-            helps: tuple[str, ...] = (f"did you mean {' or '.join(close)}?",)
+            value = text.partition("=")[2] or "".join(argv[word + 1 : word + 2])
+            number = f"={value}" if value.isdigit() else ""
+            helps: tuple[str, ...] = (f"did you mean {' or '.join(each + number for each in close)}?",)
             problems.append(Problem("DDP101", title, word, _UNKNOWN, notes=notes, helps=helps))
             continue
         if moved is None or any(problem.label == _SCRIPTS for problem in problems):
@@ -273,6 +275,8 @@ def _unknown_problems(argv: Sequence[str], unknown: Sequence[str], rows: Sequenc
     return tuple(problems)
 
 
+_SAID_OFTEN = dict.fromkeys(("nprocs", "num-procs", "procs-per-node"), "--nproc-per-node")
+"""Names that no launcher has, and people type."""
 UNKNOWN_OPTION = "unknown option"
 _UNKNOWN = "not an option of ddp-run or of this torch's torchrun"
 _SCRIPTS = "not an option of ddp-run or of this torch's torchrun; is it the script's?"

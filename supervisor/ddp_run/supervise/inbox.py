@@ -14,7 +14,7 @@ import socket
 import stat
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, final
@@ -297,15 +297,9 @@ def _phase(name: str) -> str:
 def _exception(given: object) -> ExceptionInfo | None:
     if given is None:
         return None
-    fields = _Fields(given)
-    file, function, traceback = (
-        fields.text(name) if fields.optional(name) is not None else None for name in ("file", "function", "traceback")
-    )
-    return ExceptionInfo(
-        type=fields.text("type"),
-        message=fields.text("message"),
-        file=None if file is None or "\0" in file else file,
-        line=fields.number("line") if fields.optional("line") is not None else None,
-        function=function,
-        traceback=traceback or "",
-    )
+    from ddp_run.values import typed_fields
+
+    found = typed_fields.read(ExceptionInfo, given)
+    if (found.line or 0) < 0:
+        raise ValueError("line")
+    return replace(found, file=None) if "\0" in (found.file or "") else found

@@ -32,8 +32,8 @@ def problem(error: click.ClickException, words: Sequence[str]) -> Problem:
             return Problem(_CODE, title, _first_of(extra, words), "not expected here", helps=_usage(error))
         case click.UsageError():
             return Problem(_CODE, error.format_message(), helps=_help_of(words))
-        case _:
-            return Problem(_CODE, error.format_message())
+        case _:  # nothing is wrong with the words: no such run, a file that cannot be read
+            return Problem("", error.format_message())
 
 
 def _help_of(words: Sequence[str]) -> tuple[str, ...]:
@@ -71,7 +71,9 @@ def _bad_value(error: click.BadParameter, parameter: click.Parameter, words: Seq
     name = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
     word, value = _value_of(parameter, words)
     reason = error.message
-    if isinstance(parameter.type, click.IntRange | click.Choice):  # their own words quote Python
+    if isinstance(parameter.type, click.IntRange):  # their own words quote Python
+        reason = f"must be {_allowed(parameter.type)}"
+    elif isinstance(parameter.type, click.Choice):
         reason = f"{value!r} is not {_allowed(parameter.type)}"
     return Problem(_CODE, f"{name}: {reason}", word, "this value", helps=_help_of(words))
 
@@ -83,7 +85,7 @@ def _allowed(of: click.ParamType[Any]) -> str:
         case click.IntRange(min=int() as least, max=int() as most):
             return f"a whole number from {least} to {most}"
         case click.IntRange(min=int() as least):
-            return f"a whole number from {least} on"
+            return f"a whole number of at least {least}"
         case _:
             return "a value"
 

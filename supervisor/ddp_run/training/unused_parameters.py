@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,15 +30,15 @@ def report_unused_parameters(model: torch.nn.Module) -> tuple[str, ...]:
     import torch
     import torch.distributed as dist
 
+    from ddp_run.rank import reducer
+
     wrapped = model if isinstance(model, torch.nn.parallel.DistributedDataParallel) else None
-    ignored = frozenset(wrapped.parameters_to_ignore) if wrapped is not None else frozenset()
-    inner = wrapped.module if wrapped is not None else model
-    trained = [
-        (name, parameter)
-        for name, parameter in inner.named_parameters()
-        # DDP writes the names of a model's own parameters with a dot before them.
-        if parameter.requires_grad and name not in ignored and f".{name}" not in ignored
-    ]
+    inner = model if wrapped is None else wrapped.module
+    trained = None
+    with suppress(Exception):  # a wrapper of another make, without torch's own reducer
+        trained = None if wrapped is None else reducer.numbered(wrapped)
+    if trained is None:
+        trained = [(name, each) for name, each in inner.named_parameters() if each.requires_grad]
     unused = [(index, name) for index, (name, parameter) in enumerate(trained) if parameter.grad is None]
     mixed = wrapped is not None and wrapped.find_unused_parameters and wrapped.require_backward_grad_sync
     if unused or mixed:

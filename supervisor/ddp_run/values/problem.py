@@ -22,7 +22,7 @@ CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, where it came from and what is allowed.
+    """What is wrong, where it came from and what is allowed. `code` is empty where it is none of the launch.
 
     `word` is the index into the command line's words (0 is the first after `ddp-run`), null where the value came
     from elsewhere; then `origin` says from where ("environment variable PET_NNODES", "preset.toml:3").
@@ -50,11 +50,11 @@ class Refused(Exception):
     argv: tuple[str, ...] = ()
 
 
-def nearest(text: str, names: Iterable[str], count: int = 2) -> tuple[str, ...]:
-    """The names most like `text`, best first; none where nothing is alike."""
+def nearest(text: str, names: Iterable[str], count: int = 2, cutoff: float = 0.6) -> tuple[str, ...]:
+    """The names most like `text`, best first; none where nothing is alike. `cutoff`: from 0 to 1, the same."""
     import difflib
 
-    return tuple(difflib.get_close_matches(text, sorted(set(names)), n=count, cutoff=0.6))
+    return tuple(difflib.get_close_matches(text, sorted(set(names)), n=count, cutoff=cutoff))
 
 
 # -------------------------------------------------------------------------------------------- rendering
@@ -88,7 +88,8 @@ def _no_paint(text: str, colour: str) -> str:  # noqa: ARG001 - the signature of
 
 
 def _block(problem: Problem, argv: Sequence[str], program: str, width: int, paint: Painter) -> list[str]:
-    lines = [f"{paint(f'error[{problem.code}]', _RED)}: {paint(printable(problem.title), _BOLD)}"]
+    error = f"error[{problem.code}]" if problem.code else "error"
+    lines = [f"{paint(error, _RED)}: {paint(printable(problem.title), _BOLD)}"]
     bar = paint("   |", _BLUE)
     if problem.word is not None:
         line, marks = _excerpt(problem.word, argv, program, width - 5)

@@ -51,10 +51,10 @@ def _bytes(_context: click.Context, _option: click.Parameter, value: str) -> int
 def command(run: str | None, output: str | None, force: bool, max_size: int, as_json: bool) -> int:
     """Pack what a bug report needs into one archive, without secrets.
 
-    RUN is a run's folder, a folder of runs (the newest counts), or a log of any launcher. Without RUN, the newest run
-    where a launch from here puts its own. The archive holds the verdict, the command, versions, the environment, all of
-    the failing rank's log and the last 100 lines of the others. Secrets are removed from these copies; the run's own
-    files stay as they are.
+    RUN is a run's folder or name, a folder of runs, or a log of any launcher; without RUN, the folder where a launch
+    from here puts its runs. Of a folder of runs, the newest that did not succeed counts, or else the newest. The
+    archive holds the verdict, the command, versions, the environment, all of the failing rank's log and the last 100
+    lines of the others. Secrets are removed from these copies; the run's own files stay as they are.
     """
     from ddp_run.commands.bundle import meant
     from ddp_run.commands.explain.answer import NotReadable
@@ -62,12 +62,13 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
     from ddp_run.record.run_named import NoRun, run_named
     from ddp_run.record.runs_meant import runs_meant
 
-    if run is None:
-        try:
-            run = str(run_named(None, runs_folder(None, os.environ)))
-        except NoRun as error:
-            raise click.ClickException(f"{error}; name a run's folder or a log") from error
-    chosen = runs_meant((run,))
+    folder = runs_folder(None, os.environ) if run is None else Path(run)
+    try:
+        if run is None:
+            run_named(None, folder)
+    except NoRun as error:
+        raise click.ClickException(f"{error}; name a run's folder or a log") from error
+    chosen = runs_meant((str(folder),), lambda: runs_folder(None, os.environ), failed_first=True)
     if chosen.note is not None:
         click.echo(f"ddp-run: {neutral_text(chosen.note)}", err=True)
     try:
@@ -159,6 +160,8 @@ def _opened(path: str, *, force: bool) -> Iterator[tuple[BinaryIO, Path | None]]
     target = Path(path)
     if os.path.lexists(target) and not force:
         raise click.ClickException(f"{path} exists: --force replaces it, --output names another one")
+    if target.exists() and not target.is_file():
+        raise click.ClickException(f"{path} is not a regular file: --output - writes to standard output")
     half = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
     opened = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -191,7 +194,7 @@ def _in_words(made: _Made) -> Iterator[str]:
         yield neutral_text(f"{made.path}: {size_in_words(made.size)}, {len(made.contents.files) + 1} files")
     yield from map(neutral_text, made.state)
     removed = ", ".join(f"{kind} ({count})" for kind, count in made.contents.removed.items())
-    yield neutral_text(f"removed secrets, with the number of lines: {removed or 'none was found'}")
+    yield neutral_text(f"secrets removed: {removed + ' (number of lines)' if removed else 'none found'}")
     if made.contents.left_out:
         yield f"left out: {len(made.contents.left_out)} files or parts; README.txt says why"
     yield LOOK

@@ -10,7 +10,7 @@ import click
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="SHELL")
 def command(shell: str) -> int:
-    """Print the completion of ddp-run's words for a shell.
+    """Print a shell completion script.
 
     \b
     bash, in ~/.bashrc:                  eval "$(ddp-run completion bash)"

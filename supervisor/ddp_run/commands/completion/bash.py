@@ -11,18 +11,20 @@ _HEAD = """\
 """
 _BODY = r"""
 _ddp_run_offer() {
-    local folder
+    local folder files=f
     case "$kind" in
         words) COMPREPLY=($(compgen -W "$list" -- "$cur")) ;;
         preset) _ddp_run_files '!*.toml' ;;
         python) _ddp_run_files '!*.py' ;;
         folder) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
-        run)
+        run | log)
+            [[ $kind == run ]] && files=d
             compopt -o filenames 2>/dev/null
+            compopt -o nosort 2>/dev/null
             folder=${PET_LOG_DIR:-ddp-run-logs}
             mapfile -t COMPREPLY < <(
-                compgen -d -- "$cur"
-                [[ -d $folder ]] && cd -- "$folder" && compgen -d -- "$cur"
+                ([[ -d $folder ]] && cd -- "$folder" && compgen -d -- "$cur" | sort -r)
+                compgen -$files -- "$cur" | sort
             ) ;;
         file) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
     esac

@@ -43,8 +43,8 @@ end
 function __ddp_run_names
     set -l folder ddp-run-logs
     set -q PET_LOG_DIR; and set folder $PET_LOG_DIR
-    test -d $folder; and path basename $folder/*/
-    __fish_complete_directories
+    test -d $folder; and path basename $folder/*/ | sort -r
+    $argv
 end
 
 complete -c ddp-run -e
@@ -88,6 +88,8 @@ def _takes(takes: Takes) -> str:
         case "folder":
             return "-x -a '(__fish_complete_directories)'"
         case "run":
-            return "-x -a '(__ddp_run_names)'"
+            return "-x -k -a '(__ddp_run_names __fish_complete_directories)'"
+        case "log":
+            return "-x -k -a '(__ddp_run_names __fish_complete_path)'"
         case "file":
             return "-F"

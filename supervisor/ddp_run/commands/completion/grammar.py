@@ -11,14 +11,15 @@ from ddp_run.settings.table import Row
 if TYPE_CHECKING:
     import click
 
-Kind = Literal["nothing", "words", "preset", "folder", "file", "run", "text"]
+Kind = Literal["nothing", "words", "preset", "folder", "file", "run", "log", "text"]
+"""`run`: a run, the newest first, or a folder; `log`: a run, or any file."""
 LAUNCH = "launch"
 """The context of words that belong to no command."""
 
 _LAUNCH_KINDS: Mapping[str, Kind] = {"config": "preset", "log_dir": "folder"}
 _USUAL = {"nproc_per_node": ("auto", "cpu", "gpu", "xpu"), "rdzv_backend": ("c10d", "static")}
 """Not all that is allowed."""
-_ARGUMENTS: Mapping[str, Kind] = {"bundle": "run", "logs": "run", "explain": "file", "hosts": "folder"}
+_ARGUMENTS: Mapping[str, Kind] = {"bundle": "log", "explain": "log", "logs": "run", "stop": "run", "hosts": "folder"}
 _METAVARS: Mapping[str, Kind] = {"DIR": "folder", "FILE": "file", "PATH": "file"}
 _WITH_A_LAUNCH = frozenset({"doctor"})
 """Commands that take a launch's options too."""

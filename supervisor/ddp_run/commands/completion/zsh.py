@@ -24,10 +24,10 @@ _ddp_run_offer() {
         preset) _files -g '*.toml' ;;
         python) _files -g '*.py' ;;
         folder) _files -/ ;;
-        run)
+        run | log)
             local folder=${PET_LOG_DIR:-ddp-run-logs}
-            compadd -- $folder/*(N-/:t)
-            _files -/ ;;
+            compadd -V runs -- $folder/*(N-/On:t)
+            if [[ $kind == run ]]; then _files -/; else _files; fi ;;
         file) _files ;;
         text) _message 'value' ;;
         *) return 1 ;;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from pathlib import Path
 
 import click
 
@@ -20,7 +21,7 @@ from ddp_run.values.terminal import colour, columns, width_of
 def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> int:
     """Print the verdict of a finished run, or of any launcher's log.
 
-    PATH is a run's folder, the folders of a job's nodes, a folder of runs (the newest counts), log files of any
+    PATH is a run's folder or name, the folders of a job's nodes, a folder of runs (the newest counts), log files of any
     launcher, folders of log files, or - for standard input. Without PATH: standard input if it is a pipe or a file,
     else the newest run where a launch from here puts its own.
     """
@@ -29,7 +30,7 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> 
 
     if not paths:
         paths = (STANDARD_INPUT,) if _is_fed() else (_newest(),)
-    meant = runs_meant(paths)
+    meant = runs_meant(paths, _log_dir)
     if meant.note is not None:
         click.echo(f"ddp-run: {meant.note}", err=True)
     try:
@@ -46,13 +47,18 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> 
 
 def _newest() -> str:
     """The folder of the newest run of launches from here."""
-    from ddp_run.plan.runs_folder import runs_folder
     from ddp_run.record.run_named import NoRun, run_named
 
     try:
-        return str(run_named(None, runs_folder(None, os.environ)))
+        return str(run_named(None, _log_dir()))
     except NoRun as error:
         raise click.ClickException(f"{error}; name a run's folder or a log, or pipe a log in") from error
+
+
+def _log_dir() -> Path:
+    from ddp_run.plan.runs_folder import runs_folder
+
+    return runs_folder(None, os.environ)
 
 
 def _is_fed() -> bool:

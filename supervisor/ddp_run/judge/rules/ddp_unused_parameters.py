@@ -5,8 +5,9 @@ Some parameters did not contribute to the loss of an iteration and got no gradie
 reduction before the next forward pass.
 ## How to recognise it
 `Expected to have finished reduction in the prior iteration before starting a new one.` With
-`TORCH_DISTRIBUTED_DEBUG=INFO` it names the parameters; otherwise it prints their indices in `list(model.parameters())`.
-Only ranks that skipped part of the model print this; the others lose their connection.
+`TORCH_DISTRIBUTED_DEBUG=INFO` it names the parameters; otherwise it prints their indices in `list(model.parameters())`,
+and ddp-run takes the names from the model in the exception's frames. Only ranks that skipped part of the model print
+this; the others lose their connection.
 ## What to do
 Use all parameters in the loss, or freeze the unused ones (`requires_grad_(False)`). If a branch is skipped on purpose:
 `DistributedDataParallel(model, find_unused_parameters=True)`; it costs an extra traversal of the graph. With
@@ -17,12 +18,15 @@ Use all parameters in the loss, or freeze the unused ones (`requires_grad_(False
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
+from shlex import quote
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, ended_by
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
-from ddp_run.record.events import Rank
+from ddp_run.record.events import Rank, UnusedParameters
+from ddp_run.values.words import named_ranks
 
 RULE = Rule(
     code="DDP506",
@@ -51,31 +55,55 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     said = hit.exception.message if hit.exception is not None else hit.text
     told = _NAMES.search(said) or _INDICES.search(said)
     rank = Rank(int(told["rank"])) if told is not None else death.rank
+    seen = None if death.exception is None else death.exception.unused
     who = death.who if rank is None else f"rank {rank}"
     culprit = rank if rank != death.rank else None
     if _STATIC in said:
         cause = f"{who} used a different set of parameters than before, but DDP has static_graph=True"
         advice = ("grep -rn 'static_graph' --include='*.py' .   # drop it, or use the same parameters each iteration",)
         return replace(hit.finding(RULE, death, cause, advice), culprit=culprit)
-    return replace(hit.finding(RULE, death, f"{who} {_unused(said)}", _advice(said)), culprit=culprit)
+    cause = f"{who} {_unused(said, seen)}{_others(death, attempt)}"
+    return replace(hit.finding(RULE, death, cause, _advice(said, seen)), culprit=culprit)
 
 
-def _unused(said: str) -> str:
+def _unused(said: str, seen: UnusedParameters | None) -> str:
     names, numbers = _NAMES.search(said), _INDICES.search(said)
+    if seen is not None:
+        return f"left {_count(seen.count)} without a gradient: {_listed(seen.names, seen.count)} of {seen.model}"
     if names is not None:
         each = [name.strip() for name in names["names"].split(",")]
-        more = f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else ""
-        return f"left {len(each)} parameters without a gradient: {', '.join(each[:_SHOWN])}{more}"
+        return f"left {_count(len(each))} without a gradient: {_listed(each, len(each))}"
     if numbers is not None:
         each = numbers["numbers"].split()
-        more = f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else ""
-        return f"left {len(each)} parameters without a gradient (indices {', '.join(each[:_SHOWN])}{more})"
+        return f"left {_count(len(each))} without a gradient (indices {_listed(each, len(each))})"
     return "left parameters without a gradient; DDP waits for them"
 
 
-def _advice(said: str) -> tuple[str, ...]:
+def _others(death: Death, attempt: Evidence) -> str:
+    """What further ranks left, where their exceptions show it."""
+    left: dict[str, list[Rank]] = {}
+    for each in attempt.deaths:
+        unused = each.exception.unused if each.exception is not None else None
+        if unused is not None and each.rank not in (death.rank, None):
+            left.setdefault(_listed(unused.names, unused.count), []).append(each.rank)
+    return "".join(f"; {named_ranks(ranks)}: {names}" for names, ranks in list(left.items())[:_SHOWN])
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters} parameter{'' if parameters == 1 else 's'}"
+
+
+def _listed(each: Sequence[str], count: int) -> str:
+    return ", ".join(each[:_SHOWN]) + (f" and {count - _SHOWN} more" if count > _SHOWN else "")
+
+
+def _advice(said: str, seen: UnusedParameters | None) -> tuple[str, ...]:
     already = "Since `find_unused_parameters=True` is enabled" in said
-    names = () if _NAMES.search(said) else ("export TORCH_DISTRIBUTED_DEBUG=INFO   # prints their names",)
+    names = () if seen or _NAMES.search(said) else ("export TORCH_DISTRIBUTED_DEBUG=INFO   # prints their names",)
+    if seen is not None and seen.file is not None:
+        names = (
+            f"sed -n '{seen.line},+30p' {quote(seen.file)}   # {seen.model}.forward: which of them reach the loss?",
+        )
     if already:
         return (
             *names,

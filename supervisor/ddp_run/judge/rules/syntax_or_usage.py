@@ -1,17 +1,17 @@
 """Syntax error, or invalid launcher options.
 
 ## What happened
-Python or the shell could not read the script, or the launcher or scheduler rejected its options. Training never
-started.
+Python or the shell could not read the script, or the launcher or scheduler rejected its options, or two nodes were
+given the same node rank. Training never started.
 ## How to recognise it
 `SyntaxError`, `IndentationError` or `TabError`; a `usage:` text and `error:` of torchrun with exit code 2; `can't open
 file '…/python'`, if the command line has the word `python` before the script. Of a shell script: `syntax error near
 unexpected token`, `unbound variable`, `$'\\r': command not found` (line ends of Windows); of a scheduler: options that
 it rejects (`sbatch: error: Batch job submission failed: Invalid …`). mpirun: `There are not enough slots available`,
-`has detected an attempt to run as root`.
+`has detected an attempt to run as root`. With several nodes: `gpu-01 and gpu-02 both say that they are node 0`.
 ## What to do
 Fix the line named in the error. `ddp-run` and `torchrun` take the script itself: `ddp-run --nproc-per-node 2 train.py`,
-without `python`.
+without `python`. Each node needs its own `--node-rank`, from 0; without one, a node is node 0.
 """
 
 from __future__ import annotations
@@ -103,7 +103,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """Options that torch's launcher refused."""
+    """Options that torch's launcher refused, or two nodes of one rank."""
+    taken = attempt.rank_taken
+    if taken is not None:
+        numbers = f"ddp-run --node-rank=1 …   # each of the {attempt.nodes} nodes has its own number, from 0"
+        return Finding(RULE, None, taken.said, (), (numbers,), retry=_SAME_RANKS)
     mpirun = in_whole_log(attempt, _MPIRUNS)
     if mpirun is not None and mpirun.quote is not None and not attempt.started:
         return Finding(RULE, None, f"mpirun did not start the job: {mpirun['what']}", (mpirun.quote,), _FOR_MPIRUN)
@@ -124,4 +128,5 @@ def _advice(hit: Hit) -> tuple[str, ...]:
     return ("ddp-run --help   # all options, including torchrun's",)
 
 
+_SAME_RANKS = Retry(helps=False, reason="the nodes will have the same ranks again")
 _FOR_MPIRUN = ("mpirun --oversubscribe …   # more processes than slots; as root, in a container: --allow-run-as-root",)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from ddp_run.plan.check import Answer, Check, Cost, Launch, origin
 from ddp_run.settings.options import Options, Source
@@ -12,11 +13,27 @@ _ONE_NODE_S = 5.0
 _SEVERAL_NODES_S = 120.0
 """How long DNS may take to be ready: pods and instances of one job start minutes apart."""
 _NO_ENDPOINT = "no --rdzv-endpoint: each host meets the nodes on itself only; other hosts need HOST:PORT of one of them"
+_AGENT = "torch.distributed.run"
 _DRY_RUN_S = 1.0
 """A plan is shown at once: on a login node the job's names may mean nothing."""
 
 
 def _check(launch: Launch) -> Answer:
+    answer = _master(launch)
+    return replace(answer, warnings=(*_unsaid(launch.options), *answer.warnings))
+
+
+def _unsaid(options: Options) -> Iterator[str]:
+    """What each of several nodes must be told, in a plan that is only shown: node 0 may rightly leave it out."""
+    if not options.dry_run or options.max_nodes == 1 or not options.is_static or options.rdzv_endpoint:
+        return
+    if "node_rank" not in options.given:
+        yield "no --node-rank: this is node 0; each other node needs a number of its own"
+    if "master_addr" not in options.given:
+        yield f"no --master-addr: the nodes would meet at {options.master_addr}, which is each host itself"
+
+
+def _master(launch: Launch) -> Answer:
     options = launch.options
     if options.max_nodes > 1 and options.rdzv_backend == "c10d" and not (options.rdzv_endpoint or options.standalone):
         return Answer(warnings=(_NO_ENDPOINT,))
@@ -49,7 +66,8 @@ def _check(launch: Launch) -> Answer:
         return Answer(options=options, problems=(_port_taken(options, port),))
     # Not refused: behind address translation a host's public address is none of its interfaces'.
     stranger = options.node_rank == 0 and not local
-    warnings = (f"the master, {host}, is not an address of this machine, which is node 0",) if stranger else ()
+    why = "" if "node_rank" in options.given else " as no --node-rank is given"
+    warnings = (f"the master, {host}, is not an address of this machine, which is node 0{why}",) if stranger else ()
     master = None if options.rdzv_endpoint or "master_addr" not in options.given else found.ip
     return Answer(options=options, warnings=warnings, master=master, interface=interface)
 
@@ -114,6 +132,9 @@ def _port_taken(options: Options, port: int) -> Problem:
     elif holder is not None:
         notes = ("another user's process listens there",)
     helps = [f"--master-port={net.free_port()}" if not options.rdzv_endpoint else "use another port in --rdzv-endpoint"]
+    if options.max_nodes > 1 and holder is not None and _AGENT in (holder.command or ""):
+        each = f"each of the {options.max_nodes} nodes has its own number"
+        helps.insert(0, f"--node-rank=1   # if that is node 0 of this job: {each}")
     if options.max_nodes == 1:
         helps.append("omit --master-port: one node gets a free port automatically")
     title = f"port {port} is already taken on this host"

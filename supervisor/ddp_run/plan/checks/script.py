@@ -25,6 +25,8 @@ from ddp_run.settings.other_launchers import (
 from ddp_run.settings.shell_slips import slip_in
 from ddp_run.values.problem import Problem, nearest
 
+_NEAR = 0.8
+"""How like a file's name must be to be meant: two short names are alike by their `.py` alone."""
 _SHELLS = re.compile(rb"#!\s{0,9}[^\s#]{0,200}/(?:env\s{1,9})?(?:ba|z|k|da|a)?sh\b")
 
 
@@ -130,7 +132,10 @@ def _script_missing(options: Options, environ: Mapping[str, str], cwd: Path) -> 
         return Problem("DDP102", title, word, "no such file", notes=(f"it has {slip.says}",), helps=(cure,))
     notes: tuple[str, ...] = ()
     before = options.argv[:word]
-    helps = tuple(_command(before, name, *options.script_args) for name in _similar_files(script, path))
+    helps = tuple(
+        _command(before, name, *options.script_args) + f"   # did you mean {name}?"
+        for name in _similar_files(script, path)
+    )
     if not path.parent.is_dir():
         notes = (f"folder {path.parent} does not exist",)
     elif not helps and "/" not in script and _which(script, environ):
@@ -165,7 +170,7 @@ def _similar_files(script: str, path: Path) -> list[str]:
         return []
     exact = [name for name in names if name == f"{path.name}.py"]
     folder = script[: len(script) - len(path.name)] if script.endswith(path.name) else ""
-    return [folder + name for name in exact or nearest(path.name, names)]
+    return [folder + name for name in exact or nearest(path.name, names, cutoff=_NEAR)]
 
 
 def _not_runnable(options: Options, title: str, label: str) -> Problem:

@@ -10,7 +10,8 @@ from typing import Protocol
 from ddp_run.judge.of_nodes import Ends
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record.events import Event, EventSink
+from ddp_run.record.events import Event, EventSink, NodeRankTaken, PeerFailed
+from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
 from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.node_fact import Fact
@@ -109,6 +110,13 @@ class Agreement(Protocol):
 
     def close(self) -> None:
         """This node leaves."""
+
+
+def end_for_rank(ears: Ears, place: Place, attempt: int, taken_by: str) -> None:
+    """End this node's part of a job in which another host has its node rank."""
+    clash = NodeRankTaken(now(), place.node_rank, taken_by, place.host)
+    ears.emit(clash)
+    ears.end_ranks(attempt, PeerFailed(now(), place.node_rank, taken_by, clash.said))
 
 
 def wait(ears: Ears, *, for_whom: Callable[[], str], ended: Callable[[], bool], at_most_s: float) -> None:

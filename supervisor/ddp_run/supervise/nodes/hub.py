@@ -12,7 +12,7 @@ from ddp_run.judge import known_differences
 from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, alone, of_nodes, reported
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record.events import Event, PeerFailed, RanksEnded, RankStarted
+from ddp_run.record.events import Event, NodeRankTaken, PeerFailed, RanksEnded, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.absent_nodes import AbsentNodes
 from ddp_run.supervise.nodes.agreement import (
@@ -31,14 +31,29 @@ from ddp_run.supervise.nodes.ending import Ending
 from ddp_run.supervise.nodes.failing import line_of, paused_by
 from ddp_run.supervise.nodes.host_clocks import HostClocks, say_what_happened
 from ddp_run.supervise.nodes.link import Link
-from ddp_run.supervise.nodes.messages import Agreed, EndedWell, Failing, Join, Joined, Message, Paused, Pong, Report
+from ddp_run.supervise.nodes.messages import (
+    Agreed,
+    EndedWell,
+    Failing,
+    Join,
+    Joined,
+    Message,
+    Paused,
+    Pong,
+    RankTaken,
+    Report,
+)
 from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.supervise.nodes.reception import Reception
+from ddp_run.supervise.nodes.rival import Rival
 from ddp_run.supervise.nodes.standstill import Standstill
 from ddp_run.tell.node_files import keep_report
+from ddp_run.values.addresses import is_local
 from ddp_run.values.words import named_nodes, node_name
 
 _LAST_WORD_S = 2.0
+_ALIVE_S = 2.5 * BEAT_S
+"""Who has answered within this time is there."""
 _MOST_FOLLOWERS = 64
 
 
@@ -62,6 +77,7 @@ class Hub:
         self._comparison = Comparison(place, ears, self._nodes)
         self._standstill, self._clocks = Standstill(), HostClocks()
         self._reception = Reception(place, ears.loop, self._on_message, self._on_end)
+        self._rival = None if is_local(place.address) else Rival(place, ears)
         self._beat()
 
     # ------------------------------------------------------------------------------- the run's side
@@ -69,6 +85,8 @@ class Hub:
     def hear(self, event: Event) -> None:
         """A sink: the first event that means a failure here ends the ranks everywhere."""
         self._started = self._started or isinstance(event, RankStarted)
+        if self._rival is not None:
+            self._rival.hear(event)
         paused = paused_by(event)
         if paused is not None:
             self._pause(paused)
@@ -154,6 +172,8 @@ class Hub:
 
     def close(self) -> None:
         """Node 0 leaves."""
+        if self._rival is not None:
+            self._rival.close()
         self._absent.close()
         self._ears.loop.cancel_timer(self._beat)
         self._reception.close()
@@ -188,12 +208,21 @@ class Hub:
     def _on_join(self, link: Link, join: Join) -> None:
         self._reception.let_in(link)
         place = self._place
-        if join.nodes != place.nodes or not 0 < join.node_rank < place.nodes:
+        if join.nodes != place.nodes or not 0 <= join.node_rank < place.nodes:
             link.close()
+            return
+        if join.node_rank == place.node_rank:
+            if (join.host, join.folder) != (place.host, place.folder):
+                self._on_second(link, join, place.host)
+            else:  # this node itself, by way of an address that it has outside
+                link.send(Joined(place.host))
             return
         node = self._nodes.setdefault(join.node_rank, OtherNode(join, link))
         if (node.join.host, node.join.folder) != (join.host, join.folder):  # another ddp-run says that it is this node
-            link.close()
+            if node.link.is_open and time.monotonic() - node.link.heard_at < _ALIVE_S:
+                self._on_second(link, join, node.join.host)
+            else:  # it may come in the place of one that is gone
+                link.close()
             return
         if node.link is not link:
             self._by_link.pop(node.link, None)
@@ -207,6 +236,16 @@ class Hub:
         if self._ending.first is None and not self._absent.ranks:
             self._comparison.all_are_here()
             self._compare_when_known()
+
+    def _on_second(self, link: Link, join: Join, taken_by: str) -> None:
+        """The newcomer cannot stay; and where nodes are missing, it is one of them: this job cannot start."""
+        link.send(RankTaken(taken_by))
+        if self._started or self._ending.first is not None or not self._absent.ranks:
+            return
+        place, clash = self._place, NodeRankTaken(now(), join.node_rank, taken_by, join.host)
+        self._ears.emit(clash)
+        self._ending.on_failure(place.node_rank, place.host, clash.said)
+        self._ears.end_ranks(self._ending.attempt, PeerFailed(now(), place.node_rank, place.host, clash.said))
 
     def _compare_when_known(self) -> None:
         """End the job where the nodes differ so that it is not to run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Mapping
 
@@ -15,6 +16,7 @@ from ddp_run.settings.options import Options
 from ddp_run.supervise.nodes.agreement import Agreement, Ears, Place, job_key
 from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.member import Member
+from ddp_run.supervise.nodes.rival import Rival
 from ddp_run.values.node_fact import Fact
 
 _RESOLVE_S = 5.0
@@ -45,13 +47,26 @@ def join(plan: LaunchPlan, environ: Mapping[str, str], folder: RunFolder, ears: 
             strict=options.preflight == "strict",
             host_names=scheduler.host_names(options, environ),
         )
-        agreement: Agreement = Hub(place, ears) if place.node_rank == 0 else Member(place, ears)
+        agreement = side(place, ears)
     except (OSError, net.Unresolvable) as error:
         ears.emit(Noted(now(), f"each node judges for itself: {error}"))
         return None
     if not is_secret:
         ears.emit(Noted(now(), "messages between nodes are not authenticated: DDP_RUN_SECRET is not set"))
     return agreement
+
+
+def side(place: Place, ears: Ears) -> Agreement:
+    """This node's, by its rank. Raises OSError where node 0 cannot listen, unless another one may do so there."""
+    if place.node_rank > 0:
+        return Member(place, ears)
+    try:
+        return Hub(place, ears)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        ears.emit(Noted(now(), f"each node judges for itself: {error}"))
+        return Rival(place, ears)
 
 
 def _facts(options: Options, environ: Mapping[str, str], address: str, ears: Ears) -> tuple[Fact, ...]:

@@ -24,6 +24,7 @@ from ddp_run.supervise.nodes.agreement import (
     Decide,
     Ears,
     Place,
+    end_for_rank,
     first_words_until,
     wait,
 )
@@ -42,6 +43,7 @@ from ddp_run.supervise.nodes.messages import (
     Paused,
     Ping,
     Pong,
+    RankTaken,
     Report,
 )
 from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, of_errno, silence
@@ -125,7 +127,9 @@ class Member:
             self._ears.emit(agreed(now(), word.verdict, word.host, word.folder))
             return word.verdict, word.decision
         if self._lost is None:
-            return alone(verdict), Decision(False, "no word of node 0, and one node cannot make another attempt")
+            refused = verdict.retry.reason if verdict.outcome == "refused" and verdict.retry is not None else None
+            reason = refused or "no word of node 0, and one node cannot make another attempt"
+            return alone(verdict), Decision(False, reason)
         place = self._place
         own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
         gone = NodeReport(0, self._host_of_0, "", None, self._lost)
@@ -280,6 +284,10 @@ class Member:
         match message:
             case Joined(host):
                 self._host_of_0 = host
+            case RankTaken(host):
+                self._ended, self._heard_at = True, None  # no word comes from there
+                end_for_rank(self._ears, self._place, self._attempt, host)
+                self.close()
             case Ping(number):
                 link.send(Pong(number, time.monotonic_ns(), time.time_ns()))
             case End(attempt, node_rank, host, said) if attempt == self._attempt:

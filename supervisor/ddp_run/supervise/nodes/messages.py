@@ -39,6 +39,13 @@ class Joined:
 
 
 @frozen
+class RankTaken:
+    """Node 0's other answer to `Join`: this host has that node rank. An older ddp-run only hangs up."""
+
+    host: str
+
+
+@frozen
 class Ping:
     """From node 0, every few seconds: a sign of life, and a question for the time."""
 
@@ -109,7 +116,7 @@ class Agreed:
 
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 
-Message = Join | Joined | Ping | Pong | Failing | EndedWell | End | Paused | Report | Agreed
+Message = Join | Joined | RankTaken | Ping | Pong | Failing | EndedWell | End | Paused | Report | Agreed
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
@@ -128,7 +135,7 @@ def decode(given: Mapping[str, Any]) -> Message | None:
     match message:
         case Join(host=host, folder=folder) if not _HOST.fullmatch(host) or "\0" in folder:
             raise ValueError("no name of a host")
-        case Joined(host=host) if not _HOST.fullmatch(host):
+        case Joined(host=host) | RankTaken(host=host) if not _HOST.fullmatch(host):
             return None
         case Join(facts=facts):
             node_fact.check(facts)

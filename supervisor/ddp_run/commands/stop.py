@@ -1,0 +1,93 @@
+"""`ddp-run stop`: a running job is ended from another terminal."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ddp_run.record.recorded_runs import RecordedRun
+
+_LOOK_S = 0.1
+_LATE_S = 10.0
+
+
+@click.command()
+@click.argument("run", required=False, metavar="[RUN]")
+@click.option("--kill", is_flag=True, help="Kill the ranks at once, as a second Ctrl-C would.")
+@click.option(
+    "--log-dir", metavar="DIR", help="The folder of the runs (default: where a launch from here puts its own)."
+)
+def command(run: str | None, kill: bool, log_dir: str | None) -> int:
+    """Stop a running job, as Ctrl-C in its terminal would.
+
+    RUN is a run's folder, or its name in the folder of runs; without RUN, the one that is running. The ranks get SIGINT
+    and --shutdown-timeout seconds (30) to end; stopping the run again kills them. The command waits for the run's end
+    and prints its last line. Stopping one node's run stops the job on all nodes. Exit code 0: the run has ended.
+    """
+    from ddp_run.commands.explain.answer import NotReadable, explain
+    from ddp_run.plan.runs_folder import runs_folder
+    from ddp_run.record import own_process
+    from ddp_run.tell.verdict_text import verdict_line
+    from ddp_run.values.lines import neutral
+
+    chosen = _chosen(run, runs_folder(log_dir, os.environ))
+    started, process, name = chosen.started, chosen.process, neutral(chosen.folder.name)
+    if started is None or process is None or not chosen.alive:
+        raise click.ClickException(f"{name} {_why_not(chosen)}")
+    if not own_process.is_mine(process):
+        raise click.ClickException(f"{name} belongs to another user: kill -INT {process.pid} as that user")
+    twice = (signal.SIGINT,) if kill else ()
+    if own_process.send(process, (signal.SIGINT, signal.SIGCONT, *twice)):  # Ctrl-Z may have stopped it
+        within = "killing its ranks" if kill else f"its ranks have {started.grace_s:g} s; ddp-run stop again kills them"
+        click.echo(f"ddp-run: stopping {name} (pid {process.pid}): {within}", err=True)
+    late_at = time.monotonic() + started.grace_s + _LATE_S
+    while own_process.still_runs(process):
+        time.sleep(_LOOK_S)
+        if time.monotonic() > late_at:
+            late_at = float("inf")
+            click.echo(f"ddp-run: still running (a command of --on-end?). Try: ddp-run stop --kill {name}", err=True)
+    try:
+        answer = explain((str(chosen.folder),), rank_from_filename=False)
+    except NotReadable:
+        click.echo("ddp-run: it has ended, before its first attempt", err=True)
+    else:
+        sys.stdout.write(verdict_line(answer.verdict, attempts=answer.attempts, folder=answer.folder) + "\n")
+    return 0
+
+
+def _chosen(word: str | None, log_dir: Path) -> RecordedRun:
+    """The run that is meant; without a word the only job of this user's that runs. Raises ClickException."""
+    from ddp_run.record import own_process
+    from ddp_run.record.one_job import jobs
+    from ddp_run.record.recorded_runs import recorded_run, recorded_runs
+    from ddp_run.record.run_named import NoRun, run_named
+    from ddp_run.values.problem import Problem, Refused
+
+    try:
+        if word is not None and (found := recorded_run(run_named(word, log_dir))) is not None:
+            return found
+        runs = recorded_runs(log_dir) if log_dir.exists() else []
+    except (NoRun, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    running = jobs([run for run in runs if run.alive and own_process.is_mine(run.process)])
+    if not running:
+        raise click.ClickException(f"no run of yours in {log_dir} is running on this host")
+    if len(running) > 1:
+        these = tuple(f"ddp-run stop {run.folder.name}   # {shlex.join(run.script)[:80]}" for run, *_nodes in running)
+        raise Refused((Problem("", f"{len(running)} runs are running: name one of them", helps=these),))
+    return running[0][0]
+
+
+def _why_not(run: RecordedRun) -> str:
+    if run.alive is None and run.outcome is None and run.exit_code is None:
+        host = run.started.host if run.started is not None else "another host"
+        return f"runs on {host}, if it runs: this host cannot tell, or stop it (run ddp-run stop there)"
+    return f"is not running: {run.outcome or 'ddp-run was killed'}"
