@@ -279,6 +279,7 @@ def _encoded() -> dict[str, tuple[str, str]]:
         "token over two indented lines": over_lines("  token_of_bot {}\n  {}\n", halves),
         "token over two lines of a box": over_lines("│ got {} │\n│ {}  │", halves),
         "token over two lines of a rank": over_lines("[rank1]: got {}\n[rank1]: {}", halves),
+        "token over two lines of a rank, indented": over_lines("  [rank1]: got {}\n  [rank1]: {}", halves),
         "token cut early": over_lines("got {}\n{}", (token[:9], token[9:])),
         "token cut late": over_lines("got {}\n{}", (token[:-6], token[-6:])),
         "web token over two lines": over_lines("refused: {}\n{}", web),

@@ -46,7 +46,7 @@ def test_the_word(words: str, title: str, word: int, capsys: pytest.CaptureFixtu
     [
         ("runs --jsn", "did you mean --json?"),
         ("doctor --quik", "did you mean --quick?"),
-        ("doctor --nodes=2", "did you mean --nnodes?"),
+        ("doctor --nodes=2", "did you mean --nnodes=2?"),
         ("doctor --foo", "ddp-run doctor --help"),
         ("runs --foo", "ddp-run runs --help"),
         ("logs a b", "ddp-run logs [OPTIONS] [RUN]"),

@@ -87,7 +87,7 @@ LITERALS = ("PRIVATE KEY", *(token.prefix for token in TOKENS), *(literal for _m
 """A text without these holds no secret of a known maker's form."""
 PRIVATE_KEY = "private key"
 _KEY_MARK = r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-_WRAPPED = r"[ \t]{0,200}\|?[ \t]{0,9}\r?\n(?:\[[^\]\n]{1,40}\]:?)?[ \t]{0,200}\|?[ \t]{0,200}"
+_WRAPPED = r"[ \t]{0,200}\|?[ \t]{0,9}\r?\n(?:[ \t]{0,40}\[[^\]\n]{1,40}\]:?)?[ \t]{0,200}\|?[ \t]{0,200}"
 """Between two parts of a word that a terminal's width or a box cut."""
 _AT_WRAPS = (" ", "\t", "|", "\r", "\n")
 compiled = cache(re.compile)
