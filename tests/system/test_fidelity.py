@@ -182,6 +182,7 @@ def test_a_failure_reads_as_under_torchrun_and_reaches_the_agent(tmp_path: Path)
         "line": 10,
         "function": "<module>",
         "traceback": "",
+        "unused": None,
     }
     # torchrun shows the traceback only of programs with @record.
     assert "To enable traceback see" in theirs.agent_log

@@ -252,7 +252,7 @@ def test_a_process_that_keeps_the_lock_of_its_memory_is_passed_over(
     pid = run_python(KEEPS_ITS_LOCK.format(mount.folder), *mount.within)
     mount.wait_for_request()
     assert process(pid).state is ProcessState.SLEEPING
-    assert processes.described(pid) == f"{pid} (python)"
+    assert processes.described(pid) == f"{pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
     assert processes.environs([pid, os.getpid()]).keys() == {os.getpid()}
     with subprocess.Popen(["sleep", "600"], env={"DDP_RUN_ID": tmp_path.name}) as carrier:
         try:

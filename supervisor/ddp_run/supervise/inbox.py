@@ -302,4 +302,5 @@ def _exception(given: object) -> ExceptionInfo | None:
     found = typed_fields.read(ExceptionInfo, given)
     if (found.line or 0) < 0:
         raise ValueError("line")
-    return replace(found, file=None) if "\0" in (found.file or "") else found
+    named = given.get("file") if isinstance(given, Mapping) else None
+    return replace(found, file=None) if "\0" in (named or "") else found  # without the NUL it would be another file

@@ -1,4 +1,4 @@
-"""Values whose names say that they are secrets: `name=value`, `"name": "value"`, `<name>X</name>`, `--api-key X`. Pure.
+"""Values whose names say that they are secrets: `name=value`, `"name": "value"`, `<name>X</name>`, options. Pure.
 
 What stands between a name and its value: any sign of assignment, the words of a list, a pair of `name` and `value` as
 Kubernetes and Hadoop write it, a border of a table. A weak one hides only what is no plain word.
