@@ -38,7 +38,7 @@ def started(pid: int, at: int = 100) -> RankStarted:
     ],
 )
 def test_what_counts_as_work(program: str, works: bool) -> None:
-    """A second of the movement's own clock, which here is over when the process has shown what it does."""
+    """Two seconds of the movement's own clock, which here are over when the process has shown what it does."""
     movement = Movement()
     words = [sys.executable, "-uc", f"import os, sys, time; print(file=sys.stderr, flush=True)\n{program}"]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
@@ -55,8 +55,8 @@ def test_what_counts_as_work(program: str, works: bool) -> None:
         wait_until(shown if works else lambda: process(child.pid).naps > 9, "what it does")
         movement.sample(MonotonicNs(200 * S + S // 2), [rank])  # too soon to tell
         assert movement.last(rank) == 100 * S
-        movement.sample(MonotonicNs(201 * S), [rank])
-        assert movement.last(rank) == (201 if works else 100) * S
+        movement.sample(MonotonicNs(202 * S), [rank])
+        assert movement.last(rank) == (202 if works else 100) * S
         for pid in Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split():
             subprocess.run(["kill", pid], check=True)
         child.kill()

@@ -1,4 +1,4 @@
-"""When each rank was last seen to work: by its CPU time and bytes once a second, by its stack in closer looks."""
+"""When each rank was last seen to work: by its CPU time and bytes every two seconds, by its stack in closer looks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BUSY = 0.05
 """CPU seconds per second from which a process works: one that polls every millisecond takes half of that."""
 _BYTES = 1 << 16
 """The same of bytes per second: more than a few lines of output, or a small file that is read again and again."""
-_APART_S = 0.9
+_APART_S = 1.9
 _SECOND = 1_000_000_000
 
 

@@ -99,8 +99,8 @@ def process(pid: int, sampler: int = 0) -> ProcessLook:
 
 
 def used(pid: int) -> tuple[float, int]:
-    """CPU seconds and bytes read and written so far, children included: three reads for a process without any."""
-    pids = (pid, *(below(pid) or ()))
+    """CPU seconds and bytes read and written so far, children included."""
+    pids = (pid, *((below(pid) or ()) if children(pid) else ()))  # mostly there are none, which takes one read to see
     return sum(_state_and_cpu(each)[1] for each in pids), sum(_io(each) for each in pids)
 
 

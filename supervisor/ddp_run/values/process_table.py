@@ -17,12 +17,11 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from ddp_run.values.helper_process import fork, reap
 
-_CHILDREN = Path("/proc/thread-self/children")
+_CHILDREN = "/proc/thread-self/children"
 """Kernels that keep no such lists (CONFIG_PROC_CHILDREN) are asked for every process's parent."""
 _SILENT_S = 0.3
 
@@ -115,7 +114,7 @@ def below(root: int, but: Iterable[int] = ()) -> dict[int, int] | None:
 
 
 def _children_of() -> Callable[[int], list[int]]:
-    if _CHILDREN.exists():
+    if os.path.exists(_CHILDREN):
         return lambda pid: [
             int(n) for thread in threads(pid) for n in _read(f"/proc/{pid}/task/{thread}/children").split()
         ]
@@ -138,7 +137,7 @@ def _read(path: str) -> bytes:
 def _numbers(folder: str) -> list[int]:
     """Those that an entry of the folder has for a name; none where it cannot be read."""
     try:
-        return [int(entry.name) for entry in Path(folder).iterdir() if entry.name.isdigit()]
+        return [int(name) for name in os.listdir(folder) if name.isdigit()]
     except OSError:
         return []
 
