@@ -114,7 +114,7 @@ def below(root: int, but: Iterable[int] = ()) -> dict[int, int] | None:
 
 
 def _children_of() -> Callable[[int], list[int]]:
-    if os.path.exists(_CHILDREN):
+    if os.access(_CHILDREN, os.F_OK):
         return lambda pid: [
             int(n) for thread in threads(pid) for n in _read(f"/proc/{pid}/task/{thread}/children").split()
         ]
@@ -137,7 +137,8 @@ def _read(path: str) -> bytes:
 def _numbers(folder: str) -> list[int]:
     """Those that an entry of the folder has for a name; none where it cannot be read."""
     try:
-        return [int(name) for name in os.listdir(folder) if name.isdigit()]
+        with os.scandir(folder) as entries:
+            return [int(entry.name) for entry in entries if entry.name.isdigit()]
     except OSError:
         return []
 
