@@ -55,9 +55,9 @@ def test_a_training_from_a_thread_with_other_streams(ddp: Launcher) -> None:
 
 
 @pytest.mark.slow_system
-def test_the_example_of_the_readme_runs(ddp: Launcher) -> None:
-    readme = Path(__file__).resolve().parents[2] / "README.md"
-    examples = re.findall(r"^```python\n(.*?)^```$", readme.read_text(), re.MULTILINE | re.DOTALL)
+def test_the_example_of_the_reference_runs(ddp: Launcher) -> None:
+    reference = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
+    examples = re.findall(r"^```python\n(.*?)^```$", reference.read_text(), re.MULTILINE | re.DOTALL)
     (example,) = (each for each in examples if "ddp_run.launch" in each)
     ddp.script("import sys\nassert sys.argv[1:] == ['--epochs', '3']\n", "train.py")
     ended = subprocess.run(

@@ -22,7 +22,7 @@ from tests.waiting import limit
 from .conftest import DEADLINE_S, Launcher
 
 TORCHRUN = Path(sys.executable).with_name("torchrun")
-README = Path(__file__).parents[2] / "README.md"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 MINIMAL = Path(__file__).parents[2] / "scripts" / "test_ddp_minimal.py"
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
@@ -201,8 +201,8 @@ def test_different_step_counts_end_a_run_before_a_rank_waits(ddp: Launcher) -> N
     assert raised["message"].startswith("the ranks do different numbers of steps (epoch 0): 10 on rank 0, 9 on rank 1")
 
 
-def test_the_example_of_the_readme_runs(runner: Runner) -> None:
-    examples = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+def test_the_example_of_the_reference_runs(runner: Runner) -> None:
+    examples = re.findall(r"^```python\n(.*?)^```$", REFERENCE.read_text(), re.MULTILINE | re.DOTALL)
     (example,) = (each for each in examples if "ddp_run.training" in each)
     ended = runner([sys.executable, runner.program(example)], **ALONE, WORLD_SIZE="1")
     assert ended.code == 0, ended.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -27,9 +28,11 @@ from ddp_run.values import problem
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
 DOCUMENTS = (
     *("README.md", "CHANGELOG.md", "docs/architecture.md", "docs/modules.md", "docs/decisions.md"),
     "docs/doctor.md",
+    "docs/reference.md",
 )
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 
@@ -39,7 +42,7 @@ COMMANDS_OPTIONS = {"--help"} | {
 
 
 def _blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -56,16 +59,16 @@ def test_generated_parts_are_up_to_date() -> None:
 
 def test_generated_parts_are_checked(tmp_path: Path) -> None:
     """The check itself notices a changed line."""
-    for name in ("README.md", "CHANGELOG.md", "docs", "scripts", "supervisor", "tests"):
+    for name in ("CHANGELOG.md", "supervisor", "tests"):
         (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "scripts").unlink()
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "gen_docs").write_text((ROOT / "scripts" / "gen_docs").read_text())
-    (tmp_path / "README.md").unlink()
-    (tmp_path / "README.md").write_text(README.replace("| `--max-retries N` |", "| `--max-retries M` |"))
+    changed = REFERENCE.replace("| `--max-retries N` |", "| `--max-retries M` |")
+    (tmp_path / "docs" / "reference.md").write_text(changed)
     script = str(tmp_path / "scripts" / "gen_docs")
     done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "README.md is out of date: run scripts/gen_docs\n")
+    assert (done.returncode, done.stderr) == (1, "docs/reference.md is out of date: run scripts/gen_docs\n")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -104,7 +107,7 @@ def test_every_code_is_in_the_change_log() -> None:
 
 
 def test_exit_codes_are_those_of_the_code() -> None:
-    table = README.partition("### Exit codes\n")[2].partition("###")[0]
+    table = REFERENCE.partition("## Exit codes\n")[2].partition("##")[0]
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
     assert listed == {0, 1, diagnose.USAGE, diagnose.LOST, hung.CODE, job._INTERNAL_ERROR, diagnose.UNFIT}
 
@@ -112,8 +115,20 @@ def test_exit_codes_are_those_of_the_code() -> None:
 def test_links_lead_somewhere() -> None:
     for document in DOCUMENTS:
         text = (ROOT / document).read_text(encoding="utf-8")
-        for target in re.findall(r"\]\(([^)#]+)\)", text):
-            assert ((ROOT / document).parent / target).exists(), f"{document}: {target}"
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", text):
+            path = (ROOT / document).parent / target if target else ROOT / document
+            assert path.exists(), f"{document}: {target}"
+            assert not anchor or anchor in _anchors(path), f"{document}: {target}#{anchor}"
+
+
+def _anchors(path: Path) -> set[str]:
+    """Of a document's headings, as GitHub makes them: small letters, blanks as dashes, no other signs."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_is_read_in_a_minute() -> None:
+    assert len(README.splitlines()) <= 220
 
 
 # --------------------------------------------------------------------------------- verdict and last line
@@ -158,8 +173,8 @@ def test_the_example_of_verdict_json_has_its_keys() -> None:
 
 
 def test_the_example_of_the_last_line_has_its_keys() -> None:
-    examples = re.findall(r"^ddp-run: verdict (.*)$", README, re.MULTILINE)
-    assert examples
+    examples = re.findall(r"^ddp-run: verdict (.*)$", README + REFERENCE, re.MULTILINE)
+    assert len(examples) > 1
     line = verdict_text.verdict_line(_full_verdict(), attempts=1, folder=Path("/folder"))
     keys = re.findall(r"(\w+)=", line)
     assert all(re.findall(r"(\w+)=", example) == keys for example in examples)
@@ -180,7 +195,7 @@ def test_the_folder_of_a_run_is_as_listed(tmp_path: Path) -> None:
         timeout=limit(120),
     )
     assert done.returncode == 1, done.stderr
-    listing = README.partition("### The files of a run\n")[2].split("```")[1]
+    listing = REFERENCE.partition("## The files of a run\n")[2].split("```")[1]
     logs = tmp_path / "ddp-run-logs"
     assert (logs / "latest").is_symlink()
     folder = (logs / "latest").resolve()
