@@ -31,7 +31,7 @@ from ddp_run.observe.process_look import state
 from ddp_run.observe.stack_text import Doing, Stack
 from ddp_run.observe.stall_watch import RankLook
 from ddp_run.plan.launch_plan import RANK_PROGRAM
-from ddp_run.rank import board as layout
+from ddp_run.rank.board import Page
 from ddp_run.record.events import Rank
 
 ENVIRONMENT = {
@@ -91,10 +91,10 @@ class Ranks:
 
     def thread_is_locked_out(self, pid: int) -> bool:
         """Whether ddp-run's thread asks for the interpreter's lock in vain, every 5 ms: its holder is in C."""
-        thread, beat, before = self.word(layout.SAMPLER), self.word(layout.HEARTBEAT), threads(pid)
+        thread, beat, before = self.word(Page.SAMPLER), self.word(Page.HEARTBEAT), threads(pid)
         time.sleep(0.2)
         asked = threads(pid)[thread].switches - before[thread].switches
-        return asked > 10 and self.word(layout.HEARTBEAT) == beat
+        return asked > 10 and self.word(Page.HEARTBEAT) == beat
 
     @contextmanager
     def standing(self, program: str) -> Iterator[tuple[subprocess.Popen[str], Board]]:
@@ -491,7 +491,7 @@ def test_stacks_and_collectives_on_demand(ranks: Ranks) -> None:
         wait_until(stuck, "the rank to be stuck")
         assert stuck(), "the second answer is not the first one again"
         board.ask_for_flight()
-        wait_until(lambda: ranks.word(layout.ANSWERED) >= 1, "the flight recorder")
+        wait_until(lambda: ranks.word(Page.ANSWERED) >= 1, "the flight recorder")
         flight = board.flight()
         if flight[0]:  # torch 2.4 has no such recorder for gloo
             (last,) = flight[0].values()
@@ -580,7 +580,7 @@ def test_a_lock_of_filelock_that_a_rank_waits_for(ranks: Ranks) -> None:
 def test_the_board_names_the_thread_before_the_program_begins(ranks: Ranks) -> None:
     program = f"""
         words = memoryview(open({str(ranks.boards / "board_0_3")!r}, "rb").read()).cast("q")
-        with open("/proc/self/task/%d/comm" % words[{layout.SAMPLER}]) as file:
+        with open("/proc/self/task/%d/comm" % words[{Page.SAMPLER}]) as file:
             file.read()
     """
     ended = ranks.rank(program)
@@ -699,8 +699,8 @@ def test_a_torch_without_a_recorder_is_noted_once(ranks: Ranks) -> None:
     with ranks.standing(program) as (_, board):
         for asked in (1, 2):
             board.ask_for_flight()
-            wait_until(lambda: ranks.word(layout.ANSWERED) >= asked, f"answer {asked}")  # noqa: B023
-            assert ranks.word(layout.ANSWERED) == asked
+            wait_until(lambda: ranks.word(Page.ANSWERED) >= asked, f"answer {asked}")  # noqa: B023
+            assert ranks.word(Page.ANSWERED) == asked
             assert board.flight() == ({}, None)
         missed = [message["text"] for message in ranks.messages() if message["event"] == "missed"]
         assert [text.partition(":")[0] for text in missed] == ["flight recorder"]

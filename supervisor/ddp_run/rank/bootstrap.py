@@ -1,6 +1,6 @@
-"""Set-up of a rank before its program starts. Each step is skipped if it fails: never an error in the job.
+"""Set-up of a rank before its program starts. A step that fails is skipped: it is never an error in the job.
 
-Modes, first argument of `__main__.py`:
+Modes, the first argument of `__main__.py`:
   script PATH ARGS…    as `python -u PATH ARGS…`
   module NAME ARGS…    as `python -u -m NAME ARGS…`
   run-path PATH ARGS…  as torchrun's --run-path, which runs this in a multiprocessing child by runpy.run_path
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Callable
 
+    from ddp_run.rank.board import Page
+
 VARIABLE = "DDP_RUN_BOOT"
 SEND_TIMEOUT_S = 0.5
-"""A Unix datagram queue holds few messages (net.unix.max_dgram_qlen: 10); a reader that is alive empties it soon."""
+"""A Unix datagram queue holds few messages (net.unix.max_dgram_qlen: 10). A reader that is alive empties it soon."""
 HIGH_DESCRIPTOR = 1000
 STACKS_SIGNAL = 5
-"""Above SIGRTMIN; the first few are the C library's and, by habit, the container runtimes'."""
+"""Above SIGRTMIN. The first few belong to the C library and, by habit, to container runtimes."""
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 _folder = ""
@@ -40,13 +42,14 @@ class Boot:
         self.socket: "str" = wanted.get("socket") or ""
         self.folder: "str" = wanted.get("folder") or ""
         self.relative: "str" = wanted.get("relative") or ""
+        """`folder` within the run's, which names the attempt, the start of the ranks in it, and the rank."""
         self.links: "list[str]" = wanted.get("links") or []
         self.nccl_debug_file: "str | None" = wanted.get("nccl_debug_file")
         self.restore: "dict[str, str | None]" = wanted.get("restore") or {}
         self.agent: "int | None" = wanted.get("agent")
         self.watch: "dict[str, Any] | None" = wanted.get("watch")
         self.described = 0
-        """The id of the exception that `[DDP-ERROR]` lines have told of."""
+        """The id of the exception that `[DDP-ERROR]` lines have described."""
         self.rank = int(environ.get("RANK", "-1"))
         self.local_rank = int(wanted.get("local_rank", environ.get("LOCAL_RANK", "-1")))
         self.restart = int(wanted.get("restart", environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
@@ -54,32 +57,18 @@ class Boot:
         self.local_world_size = int(environ.get("LOCAL_WORLD_SIZE", "0"))
 
     def message(self, event: str, at: int, **more: "Any") -> "dict[str, Any]":
-        """Something to say. `folder` has who says it: the attempt, the start of the ranks in it, the rank."""
+        """A message to ddp-run: what happened, when, and to whom."""
         return dict({"event": event, "at": at, "folder": self.relative}, **more)
 
-    def started(self) -> "dict[str, Any]":
-        """The hello message."""
-        return self.message(
-            "started",
-            time.monotonic_ns(),
-            local_rank=self.local_rank,
-            world_size=self.world_size,
-            local_world_size=self.local_world_size,
-            watched=1 if self.watch is not None else 0,
-            links=self.links,
-        )
-
-    def say_exit(self, at: int, code: int) -> None:
-        """How a program ends that leaves no exception: its exit code, 0 included."""
-        ended = self.message("failed", at, code=code, exception=None) if code else self.message("finished", at)
-        self.try_to_send(_encode(ended))
-
-    def say_replaced(self, at: int) -> None:
-        """This process runs another program from here on."""
-        self.try_to_send(_encode(self.message("phase", at, phase="replaced")))
+    def say(self, event: str, at: int, **more: "Any") -> None:
+        """Send such a message; it is dropped if nobody takes it."""
+        try:
+            self.send(_encode(self.message(event, at, **more)))
+        except Exception:
+            pass
 
     def send(self, message: bytes) -> None:
-        """One datagram to ddp-run, waiting at most SEND_TIMEOUT_S for room. Raises OSError."""
+        """Send one datagram to ddp-run, waiting at most SEND_TIMEOUT_S for room. Raises OSError."""
         if not self.socket:
             return
         from _socket import AF_UNIX, SO_SNDBUF, SOCK_DGRAM, SOL_SOCKET, socket
@@ -92,13 +81,6 @@ class Boot:
             channel.send(message)
         finally:
             channel.close()
-
-    def try_to_send(self, message: bytes) -> None:
-        """As `send`; a message that nobody takes is dropped."""
-        try:
-            self.send(message)
-        except OSError:
-            pass
 
 
 def main(names: "dict[str, Any]", first_names: "list[str]", main_file: str) -> None:
@@ -119,7 +101,7 @@ def main(names: "dict[str, Any]", first_names: "list[str]", main_file: str) -> N
 
 
 def leave_no_path(main_file: str) -> None:
-    """Take back what starting this file did to the module search path."""
+    """Undo what starting this file did to the module search path."""
     folder = main_file[: -len("/__main__.py")]
     if sys.path and sys.path[0] == folder:
         del sys.path[0]
@@ -128,7 +110,7 @@ def leave_no_path(main_file: str) -> None:
 
 
 def load(name: str) -> "ModuleType":
-    """A module of this folder, from its .pyc where there is one, without a trace in `sys.modules`."""
+    """A module of this folder, from its .pyc if it has one, without a trace in `sys.modules`."""
     full = "ddp_run.rank." + name
     module = type(sys)(full)
     code = SourceFileLoader(full, _folder + name + ".py").get_code(full)
@@ -136,8 +118,11 @@ def load(name: str) -> "ModuleType":
     return module
 
 
+# ------------------------------------------------------------------------------------------------ JSON
+
+
 def read_boot() -> "Boot | None":
-    """DDP_RUN_BOOT, taken out of the environment; null where it is absent or broken."""
+    """DDP_RUN_BOOT, taken out of the environment; None if it is absent or broken."""
     text = os.environ.pop(VARIABLE, None)
     if not text:
         return None
@@ -148,7 +133,7 @@ def read_boot() -> "Boot | None":
 
 
 class _Strict:
-    """What the C scanner asks for; `json` itself would cost 12 ms for its regular expressions."""
+    """What the C scanner asks for. `json` itself would cost 12 ms for its regular expressions."""
 
     strict = True
     memo: "dict[str, str]" = {}  # noqa: RUF012
@@ -171,7 +156,7 @@ def _parse(text: str) -> "dict[str, Any]":
 
 
 def _encode(message: "dict[str, Any]") -> bytes:
-    """JSON of a flat message with ints, strings, lists of strings, and nulls."""
+    """JSON of a flat message with ints, strings, lists of strings, and None."""
     from _json import encode_basestring_ascii as quote
 
     parts = []
@@ -184,18 +169,17 @@ def _encode(message: "dict[str, Any]") -> bytes:
     return ("{" + ",".join(parts) + "}").encode()
 
 
+# ----------------------------------------------------------------------------------------------- steps
+
+
 def set_up(boot: Boot, mode: str) -> None:
-    """All steps, in the order of their worth should the process be ended in between."""
+    """All steps, the most valuable first, in case the process is ended in between."""
+    steps: "list[Callable[[Boot], None]]" = [die_with_agent, put_back, say_hello]
     if mode == "exec":  # what another program does is not seen
         boot.watch = None
-    for step in (die_with_agent, put_back, say_hello):
-        try:
-            step(boot)
-        except Exception:
-            pass
-    if mode == "exec":
-        return
-    for step in (write_stacks, watch):
+    else:
+        steps += [write_stacks, watch]
+    for step in steps:
         try:
             step(boot)
         except Exception:
@@ -203,18 +187,18 @@ def set_up(boot: Boot, mode: str) -> None:
 
 
 def die_with_agent(boot: Boot) -> None:
-    """SIGKILL for this process when its parent ends, and for its forked children when it ends itself.
+    """SIGKILL for this process when its parent ends, and for its forked children when it ends.
 
-    Two pitfalls of PR_SET_PDEATHSIG. It fires when the parent's *thread* ends: a child forked by a short-lived thread
-    would die with that thread, so only children of the main thread ask for it. And it is inherited by hook here, not
-    by the kernel: a daemon that a forked child forks again has lost its parent on purpose, so only direct children of
-    the rank ask for it; ddp-run, as subreaper, finds the others.
+    PR_SET_PDEATHSIG has two pitfalls. It fires when the parent's *thread* ends: a child forked by a short-lived thread
+    would die with that thread, so only children of the main thread ask for it. And here it is inherited by a hook, not
+    by the kernel: a daemon that a forked child forks has lost its parent on purpose, so only direct children of the
+    rank ask for it. ddp-run, as subreaper, finds the others.
     """
     prctl = _prctl()
     parent = os.getppid()
     prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     agent_is_gone = boot.agent is not None and parent != boot.agent and not os.path.exists("/proc/%d" % boot.agent)
-    if agent_is_gone or os.getppid() != parent:  # it had ended before the request: no signal would come
+    if agent_is_gone or os.getppid() != parent:  # it ended before the request: no signal would come
         os.kill(boot.pid, _SIGKILL)
     _follow_forks(prctl, boot.pid)
 
@@ -226,8 +210,8 @@ def _follow_forks(prctl: "Callable[[int, int], object]", rank: int) -> None:
     this_is_the_rank = True
 
     def in_child() -> None:
-        # Runs between fork and the child's first line: nothing may be imported or opened here. The thread keeps its
-        # identity over fork.
+        # Runs between the fork and the child's first line: import and open nothing here. The thread keeps its identity
+        # over a fork.
         nonlocal this_is_the_rank
         if not this_is_the_rank:
             return
@@ -241,7 +225,7 @@ def _follow_forks(prctl: "Callable[[int, int], object]", rank: int) -> None:
 
 
 def _prctl() -> "Callable[[int, int], object]":
-    """prctl(2) of this process' C library. `ctypes` would cost 4 ms; what it stands on costs half of one."""
+    """prctl(2) of this process's C library. `ctypes` would cost 4 ms; the module below it costs half of one."""
     try:
         import _ctypes
 
@@ -256,7 +240,7 @@ def _prctl() -> "Callable[[int, int], object]":
 
 
 def put_back(boot: Boot) -> None:
-    """Variables that ddp-run had to change for the agent; and the file for NCCL's messages, unless the user chose."""
+    """Restore variables that ddp-run changed for the agent; name NCCL's debug file, unless the user has."""
     for name, value in boot.restore.items():
         if value is None:
             os.environ.pop(name, None)
@@ -268,15 +252,23 @@ def put_back(boot: Boot) -> None:
 
 def say_hello(boot: Boot) -> None:
     """Tell ddp-run that this rank runs."""
-    boot.send(_encode(boot.started()))
+    boot.say(
+        "started",
+        time.monotonic_ns(),
+        local_rank=boot.local_rank,
+        world_size=boot.world_size,
+        local_world_size=boot.local_world_size,
+        watched=1 if boot.watch is not None else 0,
+        links=boot.links,
+    )
 
 
 def write_stacks(boot: Boot) -> None:
-    """On a fatal signal, stacks of all threads to stacks.txt; then the signal does what it does.
+    """On a fatal signal, write the stacks of all threads to stacks.txt; then the signal does what it does.
 
     A program that calls faulthandler.enable() itself (torch's @record does) gets its way, and so does the variable
-    PYTHONFAULTHANDLER. The descriptor is a high one: a program that closes all it does not know starts at 3, and its
-    own files keep their numbers.
+    PYTHONFAULTHANDLER. The descriptor is a high one: a program that closes all unknown ones starts at 3, and its own
+    files keep their numbers.
     """
     import faulthandler
 
@@ -286,7 +278,7 @@ def write_stacks(boot: Boot) -> None:
 
 
 def _open_high(path: str, wanted: int) -> int:
-    """A descriptor to append to the file, with this number where that may be had."""
+    """A descriptor to append to the file, with this number if possible."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         high = os.dup2(descriptor, wanted, False)
@@ -297,34 +289,34 @@ def _open_high(path: str, wanted: int) -> int:
 
 
 def watch(boot: Boot) -> None:
-    """The board, the stacks on demand, and what is hooked into torch, as far as ddp-run wants them."""
+    """Make the board, have stacks written on demand, and hook into torch: whatever of this ddp-run wants."""
     if boot.watch is None or not boot.socket or not boot.folder:
         return
-    if boot.watch.get("backend"):  # for programs that ask for it themselves, as ddp_run.training does
+    if boot.watch.get("backend"):  # for programs that read the variable themselves, as ddp_run.training does
         os.environ.setdefault("DDP_BACKEND", boot.watch["backend"])
-    layout = load("board")
+    board = load("board")
     failure = None
     try:
-        words = layout.open_board(os.path.dirname(boot.socket), boot.restart, boot.rank)
-    except Exception as error:  # then it says its phases, which take no room
-        words, failure = layout.unseen_board(), error
+        page = board.open_page(os.path.dirname(boot.socket), boot.restart, boot.rank)
+    except Exception as error:  # the rank still sends its phases, which take no room
+        page, failure = board.unseen_page(), error
     try:
-        _stacks_on_demand(boot, layout, words)
+        _stacks_on_demand(boot, page)
     except Exception:
         pass
-    hooks = load("hooks").Hooks(boot, layout, words, boot.watch, load, _encode)
+    hooks = load("hooks").Hooks(boot, board, page, boot.watch, load)
     if failure is not None:
         hooks.missed("board", failure)
     hooks.install()
 
 
-def _stacks_on_demand(boot: Boot, layout: "Any", words: "Any") -> None:
-    """Stacks of all threads to live_stacks.txt at the signal that ddp-run finds in the board.
+def _stacks_on_demand(boot: Boot, page: "Page") -> None:
+    """Write the stacks of all threads to live_stacks.txt at the signal that the board names.
 
-    The last resort, for a rank whose sampling thread cannot run: the handler is C and works while the interpreter's
-    lock is held, but it may end a rank that runs Python (`ddp_run/observe/at_rest.py`). A real-time signal, which
-    nothing else sends; one that comes before it is handled would end the process, so ddp-run waits for the word. An
-    interpreter that goes down takes the handler off and puts back what was there before: that must not be the default,
+    The last resort, for a rank whose sampling thread cannot run. The handler is C and works while the interpreter's
+    lock is held, but it may end a rank that runs Python (`at_rest` in ddp_run/observe/boards.py). It is a real-time
+    signal that nothing else sends. Before it has a handler it would end the process, so ddp-run waits for the board's
+    word. An ending interpreter removes the handler and restores what was there before: that must not be the default,
     which ends the process.
     """
     import faulthandler
@@ -334,4 +326,4 @@ def _stacks_on_demand(boot: Boot, layout: "Any", words: "Any") -> None:
     signal(number, SIG_IGN)
     file = _open_high(boot.folder + "/live_stacks.txt", HIGH_DESCRIPTOR + 1)
     faulthandler.register(number, file=file, all_threads=True, chain=False)
-    words[layout.STACKS_READY] = number
+    page.words[page.STACKS_READY] = number

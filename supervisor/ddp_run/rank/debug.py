@@ -8,16 +8,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-NAMED = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "OMP_NUM_THREADS",
-)
+NAMED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+NAMED += ("OMP_NUM_THREADS",)
 PREFIXES = ("NCCL_", "CUDA_", "TORCH_", "TORCHELASTIC_", "GLOO_", "UCX_", "HIP_", "ROCR_", "HSA_", "PYTORCH_")
 _SECRET = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY", "CREDENTIAL")
 
@@ -32,7 +24,7 @@ def say(kind: str, text: str) -> None:
 
 
 def before_init(args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> None:
-    """What init_process_group is about to be called with, and in which surroundings."""
+    """Describe the environment and the arguments of init_process_group before it is called."""
     try:
         for name in NAMED:
             say("DEBUG", "%s=%s" % (name, os.environ.get(name, "(not set)")))
@@ -42,60 +34,50 @@ def before_init(args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> None:
         if count:
             say("DEBUG", "%d GPUs, NCCL %s" % (count, _nccl(torch)))
         else:
-            say("DEBUG", "no GPU to be used")
+            say("DEBUG", "no usable GPU")
         if torch.cuda.is_initialized():
             say("DEBUG", "current device %d" % torch.cuda.current_device())
         given = [repr(arg) for arg in args] + ["%s=%r" % pair for pair in sorted(kwargs.items())]
         say("DEBUG", "before init_process_group(%s)" % ", ".join(given))
     except Exception as error:
-        say("WARNING", "cannot describe the surroundings: %s" % error)
+        say("WARNING", "cannot describe the environment: %s" % error)
 
 
 def after_init(module: "ModuleType") -> None:
-    """What came of it."""
+    """Describe the process group that init_process_group has made."""
     try:
         dist: "Any" = module
-        say(
-            "INFO",
-            "after init_process_group: backend %s, rank %d of %d"
-            % (dist.get_backend(), dist.get_rank(), dist.get_world_size()),
-        )
+        made = (dist.get_backend(), dist.get_rank(), dist.get_world_size())
+        say("INFO", "after init_process_group: backend %s, rank %d of %d" % made)
     except Exception as error:
         say("WARNING", "cannot describe the process group: %s" % error)
 
 
 def call_failed(call: str, error: BaseException) -> None:
-    """The traceback, which the program may never show, and all variables that NCCL, CUDA and torch read."""
-    try:
-        from traceback import format_exception
-
-        _say_what_failed(call, error)
-        trace = error.__traceback__ and error.__traceback__.tb_next
-        for line in "".join(format_exception(type(error), error, trace)).splitlines():
-            if line.strip():
-                say("ERROR", line)
-        _say_variables()
-    except Exception as failure:
-        say("WARNING", "cannot describe the failure: %s" % failure)
+    """Show the error, its traceback, which the program may never show, and the variables."""
+    _failed(call, error, with_traceback=True)
 
 
 def program_failed(error: BaseException) -> None:
-    """The variables; Python itself prints the traceback."""
+    """Show the error and the variables; Python itself prints the traceback."""
+    _failed("the program", error, with_traceback=False)
+
+
+def _failed(what: str, error: BaseException, with_traceback: bool) -> None:
+    """`what` failed; with all variables that NCCL, CUDA and torch read."""
     try:
-        _say_what_failed("the program", error)
-        _say_variables()
+        from traceback import format_exception
+
+        say("ERROR", "%s failed: %s: %s" % (what, type(error).__name__, error))
+        trace = error.__traceback__ and error.__traceback__.tb_next
+        for line in "".join(format_exception(type(error), error, trace)).splitlines() if with_traceback else ():
+            if line.strip():
+                say("ERROR", line)
+        for name, value in sorted(os.environ.items()):
+            if name.startswith(PREFIXES) or name in NAMED:
+                say("ERROR", "%s=%s" % (name, "(removed)" if any(word in name for word in _SECRET) else value))
     except Exception as failure:
         say("WARNING", "cannot describe the failure: %s" % failure)
-
-
-def _say_what_failed(what: str, error: BaseException) -> None:
-    say("ERROR", "%s failed: %s: %s" % (what, type(error).__name__, error))
-
-
-def _say_variables() -> None:
-    for name, value in sorted(os.environ.items()):
-        if name.startswith(PREFIXES) or name in NAMED:
-            say("ERROR", "%s=%s" % (name, "(removed)" if any(word in name for word in _SECRET) else value))
 
 
 def _nccl(torch: "Any") -> str:

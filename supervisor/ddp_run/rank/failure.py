@@ -1,4 +1,4 @@
-"""Tells ddp-run and torch how the program failed. Loaded only then, so it may import what it needs."""
+"""Reports to ddp-run and torch how the program failed. Loaded only then, so it may import what it needs."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MOST_MESSAGE = 8 * 1024
 MOST_TRACEBACK = 64 * 1024
 MOST_DATAGRAM = 190 * 1024
-"""The reader takes 256 KiB; a socket's buffer holds 208 KiB by Linux' default. JSON makes six bytes of one at worst."""
+"""The reader takes 256 KiB; a socket's buffer holds 208 KiB by default. In JSON one byte takes six at worst."""
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 
@@ -29,8 +29,8 @@ def record(
 ) -> None:
     """Send "failed" to ddp-run and leave torch's error file.
 
-    `at`: nanoseconds of CLOCK_MONOTONIC; `code`: what the interpreter is going to exit with; `trace`: the traceback
-    without our frames; `load` gives a module of this folder.
+    `at`: nanoseconds of CLOCK_MONOTONIC; `code`: what the interpreter will exit with; `trace`: the traceback without
+    our frames; `load` gives a module of this folder.
     """
     _undisturbed(_import_from_standard_library)
     import json
@@ -44,16 +44,19 @@ def record(
     for exception in (shown, dict(shown, traceback=shown["traceback"][-4096:])):
         message = _undisturbed(json.dumps, boot.message("failed", at, code=code, exception=exception)).encode()
         if len(message) <= MOST_DATAGRAM:
-            boot.try_to_send(message)
+            try:
+                boot.send(message)
+            except OSError:
+                pass
             break
     write_error_file(shown)
 
 
 def _undisturbed(work: "Callable[..., T]", *given: object) -> "T":
-    """Once more if it raises: a signal handler of the program's own may have raised in it.
+    """Try again if it raises: a signal handler of the program may have raised in it.
 
-    Torch's for SIGCHLD does, when a DataLoader's worker has died; a rank that lost its connection to that worker is
-    often here by then, for the kernel closes a dead process's sockets before it tells the parent.
+    Torch's for SIGCHLD does when a DataLoader's worker has died. A rank that lost its connection to that worker is
+    often here by then: the kernel closes a dead process's sockets before it signals the parent.
     """
     try:
         return work(*given)
@@ -62,7 +65,7 @@ def _undisturbed(work: "Callable[..., T]", *given: object) -> "T":
 
 
 def _import_from_standard_library() -> None:
-    """Load what is needed below, and not a `json.py` or `traceback.py` of the program's own folder."""
+    """Load what is needed below, not a `json.py` or `traceback.py` from the program's folder."""
     paths = sys.path[:]
     sys.path[:] = [path for path in paths if _in_standard_library(path + os.sep)]
     try:
@@ -109,7 +112,7 @@ def _printed(error: BaseException, trace: "TracebackType | None") -> str:
 
 
 def _place(error: BaseException, trace: "TracebackType | None") -> "tuple[str | None, int | None, str | None]":
-    """File, line and function of the innermost frame that is the user's own, else of the innermost."""
+    """File, line and function of the user's innermost frame, else of the innermost of all."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno, None
     frames = list(_frames(trace))
@@ -127,7 +130,7 @@ def _frames(trace: "TracebackType | None") -> "Iterator[tuple[str, int, str]]":
 
 
 def is_users(file: str) -> bool:
-    """Whether the file is neither Python's own nor an installed package's nor made up."""
+    """Whether the file is the user's: not Python's own, an installed package's, ddp-run's, or made up."""
     ours_or_none = file.startswith("<") or "/ddp_run/training/" in file
     return not (ours_or_none or _in_standard_library(file) or any(part in file for part in _PACKAGES))
 
@@ -137,7 +140,7 @@ def _in_standard_library(file: str) -> bool:
 
 
 def _cut(text: str, most: int) -> str:
-    """At most `most` bytes of UTF-8: the first quarter and the end, where the cause stands."""
+    """At most `most` bytes of UTF-8: the first quarter, and the end, where the cause is."""
     data = text.encode("utf-8", "backslashreplace")
     if len(data) > most:
         mark = b"\n[...]\n"
@@ -147,9 +150,9 @@ def _cut(text: str, most: int) -> str:
 
 
 def write_error_file(shown: "dict[str, Any]") -> None:
-    """What torch's ErrorHandler.record_exception writes (torch 2.13), unless the program did: the agent shows it.
+    """Write what torch's ErrorHandler.record_exception writes (torch 2.13), unless the program did: the agent shows it.
 
-    It appears whole or not at all: the agent itself fails on half a file, and its SIGTERM may come at any time.
+    The file appears whole or not at all: the agent fails on half a file, and its SIGTERM may come at any time.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or os.path.exists(path):

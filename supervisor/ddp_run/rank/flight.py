@@ -1,9 +1,9 @@
-"""Writes what torch's flight recorders hold: which collectives this rank entered, in which order. Loaded only then.
+"""Writes what torch's flight recorders hold: which collectives this rank entered, in which order.
 
-There are several. NCCL's has bindings of its own (`_dump_nccl_trace`, with JSON since torch 2.5; off by default in the
-older releases); another one records gloo (torch 2.8 and newer). Since torch 2.15 `nccl` is another implementation,
-with a recorder of its own beside gloo's, that each backend has (FlightRecorderHook.hpp: it asks nothing of CUDA).
-Reading takes well under a millisecond and does not wait for the collective that the main thread may be stuck in.
+NCCL's recorder has its own bindings (`_dump_nccl_trace`, with JSON since torch 2.5; off by default before). Another one
+records gloo (torch 2.8 and newer). Since torch 2.15 `nccl` is a new implementation, and each backend has a recorder
+beside gloo's (FlightRecorderHook.hpp: it asks nothing of CUDA). Reading takes well under a millisecond and does not
+wait for the collective that the main thread may be stuck in.
 """
 
 import json
@@ -41,9 +41,10 @@ _RELAXED = 2
 
 
 def dump(folder: str) -> None:
-    """Leave the last entries of this process as `flight.json` in the rank's folder, whole or not at all.
+    """Write the last entries of this process to `flight.json` in the rank's folder, whole or not at all.
 
-    Raises where this torch has no recorder, or one could not be read; then the file has what the other one holds.
+    Raises LookupError if this torch has no recorder. If one recorder cannot be read, writes what the others hold and
+    raises that error.
     """
     c10d: "Any" = sys.modules["torch._C._distributed_c10d"]
     recorders, failed = [], None
@@ -85,7 +86,7 @@ def _of_nccl(c10d: "Any") -> "dict[str, Any] | None":
 
 
 def _of_hooked(backend: "str | None", c10d: "Any") -> "dict[str, Any] | None":
-    """`backend`: which one's recorder; None for the one that torch had first, which records gloo."""
+    """`backend`: whose recorder; None for the first one that torch had, which records gloo."""
     as_json: "Any" = getattr(c10d, "_dump_fr_trace_json", None)
     if as_json is None:
         return None
@@ -101,9 +102,9 @@ def _of_hooked(backend: "str | None", c10d: "Any") -> "dict[str, Any] | None":
 
 
 def _with_frames(kept: "dict[str, Any]", pickled: "Any") -> "dict[str, Any]":
-    """With the stacks of those that are not finished, which only the pickled form has."""
+    """Add the stacks of unfinished entries, which only the pickled form has."""
     unfinished = _unfinished(kept["entries"])
-    # With stacks of C++ in them it would look up symbols, for minutes.
+    # C++ stacks would make it look up symbols, for minutes.
     if unfinished and not any(os.environ.get(name, "0") not in ("", "0") for name in _CPP_STACKS):
         active = _unpickled(pickled(includeCollectives=True, includeStackTraces=True, onlyActive=True))
         frames = {entry.get("record_id"): entry.get("frames") for entry in active.get("entries") or ()}
@@ -120,7 +121,7 @@ def _unpickled(data: bytes) -> "dict[str, Any]":
 
 
 def _kept(library: str, recorded: "dict[str, Any]") -> "dict[str, Any]":
-    """The last entries, and of those before them what NCCL has not finished: the first of it is what all waits for."""
+    """The last entries, and NCCL's unfinished ones before them: all the rest waits for the first of those."""
     entries = recorded.get("entries") or []
     late = entries[-MOST_ENTRIES:]
     kept = _unfinished(entries[: len(entries) - len(late)], late) + late
@@ -133,9 +134,9 @@ def _kept(library: str, recorded: "dict[str, Any]") -> "dict[str, Any]":
 
 
 def _unfinished(entries: "list[Any]", later: "list[Any]" = []) -> "list[Any]":  # noqa: B006  # never changed
-    """NCCL's entries that nothing has followed, in their group, that is complete: it does them in their order.
+    """NCCL's entries with no completed entry after them in their group, the first few of each group.
 
-    Parts of a coalesced collective are never marked as complete. At most the first few of each group.
+    NCCL does the collectives of a group in order. Parts of a coalesced collective are never marked as complete.
     """
     groups: "dict[str, list[Any]]" = {}
     for index, entry in enumerate(entries + later):
@@ -155,10 +156,10 @@ def _is_of_nccl(entry: "dict[str, Any]") -> bool:
 
 
 def _enter_cuda() -> None:
-    """Prepare this thread for questions to CUDA, where the program uses it: reading asks for the state of events.
+    """Prepare this thread to call CUDA, if the program uses it: reading asks for the state of events.
 
-    The device has to be one that is in use here: a thread's first is device 0, and asking would set that up, with half
-    a gigabyte of its memory. And another thread may be capturing a graph, which a question from here would spoil.
+    The device must be one in use here. A thread starts with device 0, and asking would set that up with half a gigabyte
+    of its memory. And another thread may be capturing a graph, which a call from here would spoil.
     """
     torch: "Any" = sys.modules["torch"]
     if not torch.cuda.is_initialized():

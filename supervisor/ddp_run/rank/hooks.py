@@ -1,8 +1,8 @@
-"""Looks at torch from inside the rank: phases, optimizer steps, collectives; and what was asked for at the start.
+"""Looks at torch from inside the rank: phases, optimizer steps, collectives; and does what `--ddp-*` options ask for.
 
-Nothing is imported for this: when the program imports torch, a few of its functions get a wrapper. What cannot be
-observed is left alone and said once (`missed`). Wrappers pass arguments, results and exceptions through; their frames
-are taken off a traceback that leaves the program (program.py).
+Nothing is imported for this: once the program imports torch, a few of torch's functions get a wrapper. What cannot be
+observed is left alone and reported once (`missed`). Wrappers pass arguments, results and exceptions through; their
+frames are taken off a traceback that leaves the program (program.py).
 """
 
 import os
@@ -14,54 +14,48 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Callable
 
-C10D = "torch.distributed.distributed_c10d"
-OPTIMIZER = "torch.optim.optimizer"
-PARALLEL = "torch.nn.parallel.distributed"
-CUDA = "torch.cuda"
+    from ddp_run.rank.board import Page
+
+_LOOKS = 16
+"""Steps of a class at which the stack is looked at: a class that steps alone and within another does both by then."""
 
 
 class Hooks:
-    """What is hooked into one rank. `boot`, `load` and `encode` are bootstrap.py's, `layout` is board.py.
+    """What is hooked into one rank. `board` is board.py, `load` gives a module of this folder.
 
     `wanted`: `backend` (process-group backend to use in place of the program's), `timeout_s` (for groups that the
     program makes without one), `debug` (write `[DDP-DEBUG]` lines).
     """
 
-    def __init__(
-        self, boot: "Any", layout: "Any", words: "Any", wanted: "dict[str, Any]", load: "Any", encode: "Any"
-    ) -> None:
+    def __init__(self, boot: "Any", board: "Any", page: "Page", wanted: "dict[str, Any]", load: "Any") -> None:
         self._boot = boot
-        self._encode = encode
-        self._layout = layout
-        self.words = words
+        self._board = board
+        self._page = page
         self._backend: "str | None" = wanted.get("backend")
         self._timeout_s: "float | None" = wanted.get("timeout_s")
         self._debug = bool(wanted.get("debug"))
         self._lines: "Any" = load("debug") if self._debug or self._backend else None
-        self._load = load
         self._stopped = False
         self._now = time.monotonic_ns
         self._phase_now = -1
-        self._sampling: "Any" = load("sampling").Sampling(boot.folder, layout, words, load, self.missed)
+        self._sampling: "Any" = load("sampling").Sampling(boot.folder, page, load, self.missed)
 
     def install(self) -> None:
         """Wait for the program's import of torch."""
         targets: "dict[str, Callable[[ModuleType], None]]" = {
-            C10D: self._on_c10d,
-            OPTIMIZER: self._on_optimizer,
-            PARALLEL: lambda module: self._during(module.DistributedDataParallel, "__init__", 2),
-            CUDA: lambda module: self._during(module, "set_device", 1),
+            "torch.distributed.distributed_c10d": self._on_c10d,
+            "torch.optim.optimizer": self._on_optimizer,
+            "torch.nn.parallel.distributed": lambda module: self._during(module.DistributedDataParallel, "__init__", 2),
+            "torch.cuda": lambda module: self._during(module, "set_device", 1),
         }
-        sys.meta_path.insert(0, self._load("after_import").AfterImport(targets, self.missed))
+        sys.meta_path.insert(0, AfterImport(targets, self.missed))
         os.register_at_fork(after_in_child=self._in_child)
         self._sampling.install()
 
     def _in_child(self) -> None:
         """A forked child is another process: what it does is not the rank's progress."""
-        self.words = memoryview(bytearray(self._layout.SIZE)).cast("q")
+        self._page.hide()
         self._stopped = True
-
-    # ------------------------------------------------------------------------------------------ phases
 
     def phase(self, number: int) -> None:
         """The rank is now in `PHASES[number]`."""
@@ -69,21 +63,15 @@ class Hooks:
             return
         self._phase_now = number
         at = self._now()
-        self.words[self._layout.PHASE_AT] = at
-        self.words[self._layout.PHASE] = number
-        self._send("phase", at, phase=self._layout.PHASES[number])
-
-    def _send(self, event: str, at: int, **more: str) -> None:
-        try:
-            self._boot.try_to_send(self._encode(self._boot.message(event, at, **more)))
-        except Exception:
-            pass
+        self._page.words[self._page.PHASE_AT] = at
+        self._page.words[self._page.PHASE] = number
+        self._boot.say("phase", at, phase=self._board.PHASES[number])
 
     def missed(self, name: str, error: BaseException) -> None:
-        """Say that something cannot be observed."""
-        self._send("missed", self._now(), text="%s: %s: %s" % (name, type(error).__name__, error))
+        """Report that something cannot be observed."""
+        self._boot.say("missed", self._now(), text="%s: %s: %s" % (name, type(error).__name__, error))
 
-    # ------------------------------------------------------------------------------------------- torch
+    # -------------------------------------------------------------------------------- process groups
 
     def _on_c10d(self, module: "ModuleType") -> None:
         from functools import wraps
@@ -115,7 +103,7 @@ class Hooks:
         @wraps(destroy)
         def destroy_process_group(*args: "Any", **kwargs: "Any") -> "Any":
             whole = not args and kwargs.get("group") is None
-            # On the way of an exception out of the program it failed where that was raised, not here.
+            # While an exception leaves the program, it failed where that was raised, not here.
             error = sys.exc_info()[1]
             well = error is None or (isinstance(error, SystemExit) and not error.code)
             if whole and not hooks._stopped and well:
@@ -129,13 +117,13 @@ class Hooks:
         self._sampling.torch_is_there(module)
 
     def _asked_for(self, args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> "tuple[tuple[Any, ...], dict[str, Any]]":
-        """The arguments with what the user asked ddp-run for."""
+        """The arguments, changed as the user asked ddp-run to."""
         try:
             if self._backend:
                 asked = args[0] if args else kwargs.get("backend")
                 if asked != self._backend:
-                    told = "backend %s in place of %s, as ddp-run was told" % (self._backend, asked)
-                    self._lines.say("WARNING", told)
+                    said = "backend %s in place of %s, as ddp-run was told" % (self._backend, asked)
+                    self._lines.say("WARNING", said)
                     if args:
                         args = (self._backend, *args[1:])
                     else:
@@ -150,10 +138,22 @@ class Hooks:
             self.missed("init_process_group", error)
         return args, kwargs
 
+    def _note_backend(self, module: "Any") -> None:
+        try:
+            config = module.get_backend_config()
+            # A group made without a backend's name lists both, even if there is no NCCL.
+            uses = "nccl" in config and ("gloo" not in config or module.is_nccl_available())
+            self._page.words[self._page.NCCL] = int(uses)
+        except Exception as error:
+            self.missed("backend", error)
+
+    # --------------------------------------------------------------------------------------- optimizers
+
     def _on_optimizer(self, module: "ModuleType") -> None:
-        """Count the steps of all optimizers; one that steps another one within its own step counts once."""
-        hooks, steps, outermost = self, self._layout.STEPS, self._load("outermost").Outermost()
+        """Count the steps of all optimizers. One that steps another within its own step counts once."""
+        page, steps, outermost = self._page, self._page.STEPS, Outermost()
         known = outermost.known
+        first_step = self._first_step
         made = 0
 
         def stepped(optimizer: "Any", _args: "Any", _kwargs: "Any") -> None:
@@ -162,9 +162,9 @@ class Hooks:
                 if not outermost.look(type(optimizer)):
                     return
                 if not made:
-                    hooks._first_step()
+                    first_step()
             made += 1
-            hooks.words[steps] = made
+            page.words[steps] = made
 
         module.register_optimizer_step_post_hook(stepped)
 
@@ -174,22 +174,24 @@ class Hooks:
         if self._debug:
             self._lines.say("DEBUG", "first optimizer step done")
 
+    # ------------------------------------------------------------------------------------- other calls
+
     def _during(self, holder: "Any", name: str, number: int) -> None:
-        """The board shows `CALLS[number]` while the function runs; asked for, `[DDP-DEBUG]` lines before and after."""
+        """Show `CALLS[number]` on the board while the function runs; with `debug`, write a line before and after."""
         from functools import wraps
 
         inner = getattr(holder, name)
-        hooks, call, shown = self, self._layout.CALL, self._layout.CALLS[number]
+        hooks, page, call, shown = self, self._page, self._page.CALL, self._board.CALLS[number]
 
         @wraps(inner)
         def watched(*args: "Any", **kwargs: "Any") -> "Any":
-            outer, hooks.words[call] = hooks.words[call], number
+            outer, page.words[call] = page.words[call], number
             try:
                 if not hooks._debug:
                     return inner(*args, **kwargs)
                 return hooks._announced(shown, inner, args, kwargs)
             finally:
-                hooks.words[call] = outer
+                page.words[call] = outer
 
         setattr(holder, name, watched)
 
@@ -208,12 +210,94 @@ class Hooks:
         self._lines.call_failed(call, error)
         self._boot.described = id(error)
 
-    def _note_backend(self, module: "Any") -> None:
+
+class AfterImport:
+    """A finder that lets the others find a module, and looks at it once it is imported.
+
+    It leaves sys.meta_path when all modules that it waits for have come.
+    """
+
+    def __init__(
+        self, targets: "dict[str, Callable[[ModuleType], None]]", missed: "Callable[[str, BaseException], None]"
+    ) -> None:
+        self._targets = targets
+        self.missed = missed
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        """The spec that the other finders give, with its loader prepared; None for modules that nobody waits for."""
+        if name not in self._targets:
+            return None
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None else None
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    self._prepare(name, spec.loader)
+                return spec
+        return None
+
+    def _prepare(self, name: str, loader: "Any") -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: "ModuleType") -> None:
+            try:
+                del loader.exec_module
+            except AttributeError:
+                pass
+            execute(module)
+            look = self._targets.pop(name, None)
+            if not self._targets:
+                try:
+                    sys.meta_path.remove(self)
+                except ValueError:
+                    pass
+            if look is not None:
+                try:
+                    look(module)
+                except Exception as error:
+                    self.missed(name, error)
+
         try:
-            config = module.get_backend_config()
-            # Without a name both are in it, also where there is no NCCL.
-            self.words[self._layout.NCCL] = int(
-                "nccl" in config and ("gloo" not in config or module.is_nccl_available())
-            )
-        except Exception as error:
-            self.missed("backend", error)
+            loader.exec_module = exec_module
+        except AttributeError:
+            self._targets.pop(name, None)
+
+
+class Outermost:
+    """Tells a program's own optimizer steps from those that another optimizer makes within its step.
+
+    ZeroRedundancyOptimizer does so, for example. Looking at the stack takes 2 to 4 µs, longer the deeper it is. So it
+    is done only for the first steps of a class, again for all classes when a new one comes, and always once a step was
+    seen within another. What stays: if an optimizer of a known class is later put into another one, its steps within
+    the first step of that one are counted too.
+    """
+
+    def __init__(self) -> None:
+        self.known: "list[type]" = []
+        """Classes that need no look any more. A list, because a class need not be hashable."""
+        self._looks: "dict[int, int]" = {}
+        self._nested = False
+
+    def look(self, kind: type) -> bool:
+        """Whether the step whose hook calls this is not within another one. `kind`: its optimizer's class."""
+        if _within_another_step():
+            self._nested = True
+            self.known.clear()
+            return False
+        if id(kind) not in self._looks:
+            self.known.clear()
+            self._looks = dict.fromkeys([*self._looks, id(kind)], 0)
+        self._looks[id(kind)] += 1
+        if self._looks[id(kind)] == _LOOKS and not self._nested:
+            self.known.append(kind)
+        return True
+
+
+def _within_another_step() -> bool:
+    """Whether torch's wrapper of a step, which called the hook, runs inside another such wrapper."""
+    frame = sys._getframe(3)
+    code = frame.f_code
+    above = frame.f_back
+    while above is not None and above.f_code is not code:
+        above = above.f_back
+    return above is not None

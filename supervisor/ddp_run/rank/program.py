@@ -1,7 +1,7 @@
 """Runs the user's program as the real `__main__`, and looks at how it ends.
 
-The program's exception passes through to the interpreter, which prints it, ends threads, runs atexit handlers and
-exits as ever; on the way it is recorded. All that is changed is the traceback: frames of this folder are taken off.
+The program's exception is recorded on its way to the interpreter, which prints it, ends threads, runs atexit handlers
+and exits as usual. Only the traceback changes: frames of this folder are taken off.
 """
 
 import os
@@ -20,7 +20,7 @@ _INTERRUPTED = -2
 
 
 class Unstartable(Exception):
-    """Plain Python would not get as far as the program's first line either. `code`: what it exits with."""
+    """Plain Python would not reach the program's first line either. `code`: what it exits with."""
 
     def __init__(self, code: int, cause: BaseException) -> None:
         Exception.__init__(self, str(cause))
@@ -29,9 +29,9 @@ class Unstartable(Exception):
 
 
 class Program:
-    """The user's program. `boot` is null when ddp-run did not say what it wants: then nothing is recorded.
+    """The user's program. `boot` is None if ddp-run did not say what it wants: then nothing is recorded.
 
-    `load` gives a module of this folder; the rest as in `bootstrap.main`.
+    `load` gives a module of this folder; the others are those of `bootstrap.main`.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class Program:
         self._own_files = {main_file, *(folder + name for name in ("bootstrap.py", "program.py", "hooks.py"))}
         self._load = load
         self._told = False
-        """How it ends was sent."""
+        """Its failure was sent."""
         self._replaced = False
-        """That another program takes its place was sent."""
+        """Its replacement by another program was sent."""
 
     def run(self, mode: str, words: "list[str]") -> None:
         """Run the program; `mode` and `words` as in bootstrap.py."""
@@ -74,10 +74,8 @@ class Program:
         interpreter = [sys.executable, "-u"]
         original = getattr(sys, "orig_argv", None)
         if original is not None:
-            ours = len(original) - len(words) - 2
-            interpreter = original[:ours]
-        users = (["-m"] if mode == "module" else []) + words
-        self._plain = interpreter + users
+            interpreter = original[: len(original) - len(words) - 2]
+        self._plain = interpreter + (["-m"] if mode == "module" else []) + words
         if original is not None:
             sys.orig_argv[:] = self._plain
 
@@ -93,7 +91,7 @@ class Program:
 
     def _script(self, words: "list[str]") -> None:
         path = words[0]
-        # Since 3.9 Python makes the script's path absolute, by prefixing alone; 3.8 leaves it as given.
+        # Since 3.9 Python makes the script's path absolute by a prefix; 3.8 leaves it as given.
         name = path if path.startswith("/") or sys.version_info < (3, 9) else os.getcwd() + "/" + path
         sys.argv[:] = words
         self._clear_main()
@@ -126,7 +124,7 @@ class Program:
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, os.getcwd())
         self._clear_main()
-        for name in ("__file__", "__cached__"):  # Python 3.15 sets the second no more
+        for name in ("__file__", "__cached__"):  # Python 3.15 no longer sets the second
             self._names.pop(name, None)
         self._run_module(words[0], True)
 
@@ -139,7 +137,7 @@ class Program:
             self._keep_file()
 
     def _keep_file(self) -> None:
-        """Python deletes `__file__` of a script that has ended, but not that of a module; so for us it will."""
+        """Put `__file__` back at exit: Python deletes it after a script, not after a module."""
         import atexit
 
         kept = [(name, self._names[name]) for name in ("__file__", "__cached__") if name in self._names]
@@ -153,14 +151,10 @@ class Program:
             self._stamp(0)
         except Unstartable as reason:
             self._record(reason.cause, reason.code)
-            # Plain Python says best why; nothing of the program has run yet.
+            # Plain Python explains it best, and nothing of the program has run yet.
             os.execv(sys.executable, self._plain)  # noqa: S606
         except SystemExit as asked:
-            code = _exit_status(asked.code)
-            if code:
-                self._record(asked, code)
-            else:
-                self._stamp(0)
+            self._exits(asked)
             raise
         except BaseException as error:
             self._record(error, _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
@@ -176,15 +170,18 @@ class Program:
             runpy.run_path(words[0], run_name="__main__")
             self._stamp(0)
         except SystemExit as asked:
-            code = _exit_status(asked.code)
-            if code:
-                self._record(asked, code)
-            else:
-                self._stamp(0)
+            self._exits(asked)
             raise
         except Exception as error:
             self._record(error, 1)
             raise
+
+    def _exits(self, asked: SystemExit) -> None:
+        code = _exit_status(asked.code)
+        if code:
+            self._record(asked, code)
+        else:
+            self._stamp(0)
 
     def _exec(self, words: "list[str]") -> None:
         _default_signals()
@@ -199,9 +196,9 @@ class Program:
             sys.exit(code)
 
     def _stamp_ends(self) -> None:
-        """Say that `os._exit` was called: the kernel reports an end when the memory is taken down, 8 to 16 ms later.
+        """Report calls of `os._exit`, and of `exec`, after which nothing is seen of the process any more.
 
-        And that the process is about to run another program: nothing is seen of what that does.
+        The kernel reports the end of a process when its memory is taken down, 8 to 16 ms later.
         """
         if self._boot is None:
             return
@@ -210,7 +207,7 @@ class Program:
             self._say_before(name, self._stamp_replaced)
 
     def _say_before(self, name: str, say: "Callable[..., None]") -> None:
-        """Have `say` called with its arguments before a function of `os` is; what is wrong with them, that one says."""
+        """Have `say` called before a function of `os`, with its arguments; wrong ones are left to the function."""
         import posix
 
         call = getattr(os, name)
@@ -225,20 +222,23 @@ class Program:
         before.__module__, before.__name__, before.__qualname__ = call.__module__, call.__name__, call.__qualname__
         before.__doc__ = call.__doc__
         setattr(os, name, before)
-        setattr(posix, name, before)  # by its module it is pickled
+        setattr(posix, name, before)  # it is pickled by its module
 
     def _stamp_replaced(self, *_words: "Any", **_named: "Any") -> None:
         if self._boot is not None and not self._replaced and os.getpid() == self._boot.pid:
             self._replaced = True  # execvp tries one folder after another
-            self._boot.say_replaced(time.monotonic_ns())
+            self._boot.say("phase", time.monotonic_ns(), phase="replaced")
 
     def _stamp(self, status: int) -> None:
-        """Say with which code the program ends, unless more is known; a forked child's end is not the rank's."""
+        """Send the program's exit code, unless more was sent. A forked child's end is not the rank's."""
         try:
             at, code = time.monotonic_ns(), status & 0xFF
             if self._boot is not None and not self._told and os.getpid() == self._boot.pid:
-                self._told = bool(code)  # what runs at exit may end it otherwise than with 0
-                self._boot.say_exit(at, code)
+                self._told = bool(code)  # an exit handler may still turn a 0 into another code
+                if code:
+                    self._boot.say("failed", at, code=code, exception=None)
+                else:
+                    self._boot.say("finished", at)
         except Exception:
             pass
 
@@ -262,26 +262,24 @@ class Program:
         while trace is not None and self._is_own(trace):
             trace = trace.tb_next
         kept: "list[TracebackType]" = []
-        within = False
-        each = trace
+        each, within = trace, False
         while each is not None:
-            if self._is_own(each):
-                within = True
-            else:
+            within = within or self._is_own(each)
+            if not self._is_own(each):
                 kept.append(each)
             each = each.tb_next
-        if within:
-            shorter: "TracebackType | None" = None
-            for each in reversed(kept):
-                shorter = type(each)(shorter, each.tb_frame, each.tb_lasti, each.tb_lineno)
-            return shorter
-        return trace
+        if not within:
+            return trace
+        shorter: "TracebackType | None" = None
+        for each in reversed(kept):
+            shorter = type(each)(shorter, each.tb_frame, each.tb_lasti, each.tb_lineno)
+        return shorter
 
     def _is_own(self, trace: "TracebackType") -> bool:
         return trace.tb_frame.f_code.co_filename in self._own_files
 
     def _hide_own_frames(self) -> None:
-        """Let whichever hook is in place now see the traceback as plain Python would show it."""
+        """Give the current excepthook the traceback that plain Python would give it."""
         hook = getattr(sys, "excepthook", None)
         if hook is None:
             return
@@ -300,7 +298,7 @@ class Program:
         sys.excepthook = show
 
     def _hook_failed(self, broken: BaseException, error: BaseException) -> None:
-        # In the words of CPython's PyErr_PrintEx, which would show our frame.
+        # As CPython's PyErr_PrintEx does, which would show our frame.
         sys.stderr.write("Error in sys.excepthook:\n")
         broken.__traceback__ = self.strip(broken.__traceback__)
         sys.__excepthook__(type(broken), broken, broken.__traceback__)
@@ -322,7 +320,7 @@ def _has_importer(path: str) -> bool:
 
 
 def _exit_status(code: "object") -> int:
-    """What a process exits with that raised SystemExit(code): CPython's handle_system_exit and exit(3)."""
+    """The exit code after SystemExit(code). Source: CPython's handle_system_exit, exit(3)."""
     if code is None:
         return 0
     if not isinstance(code, int):
@@ -331,7 +329,7 @@ def _exit_status(code: "object") -> int:
 
 
 def _default_signals() -> None:
-    """Python ignores these two, and exec would hand that on; a program started by torchrun has the defaults."""
+    """Python ignores these two and exec passes that on; a program that torchrun starts has the defaults."""
     import _signal  # type: ignore[import-not-found]  # `signal` costs 5 ms
 
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):

@@ -1,7 +1,7 @@
 """Names the parameters that DistributedDataParallel's errors number. Runs no code of the model's class.
 
-Which ones have a number, and in which order: DistributedDataParallel._build_params_for_reducer (torch 2.4 to 2.13). A
-parameter that was frozen afterwards still has one, so the names count only if they are as many, and as large, as the
+Numbers and their order come from DistributedDataParallel._build_params_for_reducer (torch 2.4 to 2.13). A parameter
+frozen afterwards keeps its number. So names are given only if the parameters are as many and as large as the
 reducer's logger recorded when the reducer was made.
 """
 
@@ -20,9 +20,9 @@ _MOST_NAMES, _MOST_NAME = 50, 200  # a datagram holds them all
 
 
 def unused(error: "BaseException | None", is_users: "Callable[[str], bool]") -> "dict[str, Any] | None":
-    """The fields of `ddp_run.record.events.UnusedParameters`; null if neither the exception nor its causes tell any.
+    """The fields of `ddp_run.record.events.UnusedParameters`; None if neither the exception nor its causes name any.
 
-    `is_users` says whether a file is the user's own. Whatever is raised here means null, too.
+    `is_users` says whether a file is the user's. Take whatever is raised here as None, too.
     """
     for _ in range(_MOST_LINKS):
         if error is None:
@@ -54,7 +54,7 @@ def _named(error: BaseException, said: str, is_users: "Callable[[str], bool]") -
 
 
 def _raising(error: BaseException) -> "Any":
-    """The DistributedDataParallel whose method raised; null where the innermost frame is not torch's."""
+    """The DistributedDataParallel whose method raised; None if the innermost frame isn't torch's."""
     trace, frame = error.__traceback__, None
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
@@ -66,7 +66,7 @@ def _raising(error: BaseException) -> "Any":
 
 
 def numbered(wrapped: "Any") -> "list[tuple[str, Any]] | None":
-    """A DistributedDataParallel's parameters, by name, at their numbers; null where these are not certain."""
+    """A DistributedDataParallel's parameters with their names, in the order of their numbers; None if unsure."""
     torch = sys.modules["torch"]
     own = _attributes(wrapped)
     made = own["logger"]._get_ddp_logging_data().ints_map
@@ -83,7 +83,7 @@ def numbered(wrapped: "Any") -> "list[tuple[str, Any]] | None":
 
 
 def _parameters(model: "Any", ignored: "Collection[str]") -> "list[tuple[str, Any]]":
-    """Each once, under its first name: a module's own, then those of its modules, as they were registered."""
+    """Each once, under its first name: a module's own, then its submodules', in the order of registration."""
     found: "list[tuple[str, Any]]" = []
     met: "set[int]" = set()
     waiting = [("", model)]
@@ -104,12 +104,12 @@ def _parameters(model: "Any", ignored: "Collection[str]") -> "list[tuple[str, An
 
 
 def _attributes(module: "Any") -> "dict[str, Any]":
-    """Past `__getattr__` and properties, which are the program's code."""
+    """The instance's own, without `__getattr__` and properties, which are the program's code."""
     return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
 
 
 def _forward(kind: type) -> "Any":
-    """The code of the class' `forward`, below decorators; null where it has none in Python."""
+    """The code of the class's `forward`, below decorators; None if it has none in Python."""
     forward: "FunctionType | None" = next((vars(it)["forward"] for it in kind.__mro__ if "forward" in vars(it)), None)
     while "__wrapped__" in getattr(forward, "__dict__", {}):
         forward = forward.__dict__["__wrapped__"]

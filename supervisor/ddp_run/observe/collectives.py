@@ -1,0 +1,184 @@
+"""The collectives that ranks entered, from torch's flight recorder (`rank/flight.py`); and the rank that is late. Pure.
+
+Ranks of one job make equally many steps however slow one of them is, so steps don't show a straggler. The times at
+which each rank entered a collective do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from ddp_run.observe.stack_text import Frame
+from ddp_run.record.events import Rank
+
+Entered = Mapping[tuple[str, int], int]
+"""When a rank entered a collective, in nanoseconds of the host's clock, by process group and number."""
+
+_ALIKE = frozenset({"all_reduce", "allreduce", "broadcast", "reduce"})
+"""Operations whose tensors have the same shape and type on all ranks; others may differ (scatter, all_to_all)."""
+_AT_LEAST = 20
+"""How many collectives it takes to compare ranks."""
+_WAITS_AT_LEAST = 8
+"""In how many of them a rank must have been waited for: one per step, if the others follow at once."""
+_MOSTLY = 0.8
+_WORTH = 0.2
+"""Waits shorter than this share of a step aren't worth a word."""
+_WORTH_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective that a rank entered. `group`: `nccl:0`, library and name of the process group."""
+
+    group: str
+    number: int
+    operation: str
+    sizes: tuple[tuple[int, ...], ...] = ()
+    types: tuple[str, ...] = ()
+    pending: bool = False
+    """It has not ended."""
+    place: str | None = None
+    """Where the user's code entered it, if that was recorded."""
+
+    @property
+    def nccl(self) -> bool:
+        """Whether NCCL does it: ranks enter without waiting, and NCCL keeps the order."""
+        return self.operation.partition(":")[0].startswith("nccl")
+
+    @property
+    def name(self) -> str:
+        """`all_reduce`."""
+        return self.operation.rpartition(":")[2]
+
+    @property
+    def said(self) -> str:
+        """`all_reduce of [4, 8]`."""
+        shown = ", ".join(str(list(size)) for size in self.sizes[:2])
+        return f"{self.name}{f' of {shown}' if shown else ''}"
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What must be the same on all ranks."""
+        return (self.name, self.sizes, self.types) if self.name in _ALIKE else (self.name,)
+
+
+def last_collectives(recorded: Mapping[str, Any]) -> tuple[dict[str, Collective], Collective | None]:
+    """The last collective in each process group, and the one that this rank waits for.
+
+    It waits for the last of all, if that has not ended. NCCL's collectives are entered without waiting and done in
+    order, so of those it waits for the first that has not ended. Gloo's `state` stays `scheduled` (torch 2.13); its
+    collectives have ended once they are `retired`. Raises AttributeError, TypeError, KeyError or ValueError if
+    `recorded` is not in that form.
+    """
+    last: dict[str, Collective] = {}
+    latest: Collective | None = None
+    waiting: dict[str, Collective] = {}
+    """The first of NCCL's that has not ended, by group."""
+    for _, collective in _collectives(recorded):
+        group, latest = collective.group, collective
+        if group not in last or last[group].number <= collective.number:
+            last[group] = collective
+        if not collective.pending:
+            waiting.pop(group, None)
+        elif collective.nccl:
+            waiting.setdefault(group, collective)
+    if waiting:
+        return last, next(iter(waiting.values()))
+    return last, latest if latest is not None and latest.pending else None
+
+
+def times_entered(recorded: Mapping[str, Any]) -> Entered:
+    """When this rank entered each collective that its recorder still holds. Raises as `last_collectives`."""
+    return {(each.group, each.number): created for created, each in _collectives(recorded) if created}
+
+
+def _collectives(recorded: Mapping[str, Any]) -> list[tuple[int, Collective]]:
+    """Those of all recorders with the time of each, in order. Older forms lack the time; then their order counts."""
+    entries = [entry for each in recorded.get("recorders") or () for entry in each["entries"]]
+    timed = sorted(((entry.get("time_created_ns") or 0, entry) for entry in entries), key=lambda each: each[0])
+    return [(created, collective) for created, entry in timed if (collective := _collective(entry)) is not None]
+
+
+def _collective(entry: Mapping[str, Any]) -> Collective | None:
+    number = entry.get("collective_seq_id")
+    if not isinstance(number, int) or entry.get("is_p2p"):
+        return None
+    operation = str(entry.get("profiling_name") or "")
+    names = entry.get("process_group") or ("", "")
+    frames = (Frame(str(each["filename"]), each["line"], str(each["name"])) for each in entry.get("frames") or ())
+    return Collective(
+        # Each library of a group counts its own collectives.
+        f"{operation.partition(':')[0]}:{names[0] if isinstance(names, list) else names}",
+        number,
+        operation,
+        tuple(tuple(int(n) for n in size) for size in entry.get("input_sizes") or ()),
+        tuple(str(kind) for kind in entry.get("input_dtypes") or ()),
+        pending=entry.get("retired") is False and entry.get("state") != "completed",
+        place=next((frame.place for frame in frames if frame.own), None),
+    )
+
+
+# --------------------------------------------------------------------------------------------- who is late
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The rank that came last to `times` of the `compared` collectives in which a rank was waited for.
+
+    `waited_s`: how long the others typically waited for it.
+    """
+
+    rank: Rank
+    times: int
+    compared: int
+    waited_s: float
+
+    def matters(self, step_s: float) -> bool:
+        """Whether it costs the job time. `step_s`: the usual time of a step, 0 if unknown."""
+        mostly = self.compared >= _WAITS_AT_LEAST and self.times >= _MOSTLY * self.compared
+        return mostly and step_s > 0 and self.waited_s >= max(_WORTH_S, _WORTH * step_s)
+
+
+@dataclass
+class LateWatch:
+    """Compares again and again, and names a rank once: when it was late twice in a row."""
+
+    _late: Rank | None = None
+    _told: Rank | None = None
+
+    def compare(self, entered: Mapping[Rank, Entered], step_s: float) -> Late | None:
+        """The rank to name now, usually None."""
+        late = latest(entered)
+        if late is None or not late.matters(step_s):
+            self._late = None
+            return None
+        again, self._late = late.rank == self._late, late.rank
+        if not again or late.rank == self._told:
+            return None
+        self._told = late.rank
+        return late
+
+
+def latest(entered: Mapping[Rank, Entered]) -> Late | None:
+    """The rank that is last most often when one is waited for; None if none is, or too little can be compared.
+
+    Collectives that all ranks enter together say nothing: who is last there is chance.
+    """
+    common = set.intersection(*(set(each) for each in entered.values())) if len(entered) > 1 else set()
+    if len(common) < _AT_LEAST:
+        return None
+    waited: dict[Rank, list[float]] = {}
+    for collective in common:
+        times = {rank: each[collective] for rank, each in entered.items()}
+        last = max(times, key=lambda rank: (times[rank], rank))
+        others = median(time for rank, time in times.items() if rank != last)
+        waited_s = (times[last] - others) / 1e9
+        if waited_s >= _WORTH_S:
+            waited.setdefault(last, []).append(waited_s)
+    if not waited:
+        return None
+    rank = max(waited, key=lambda each: (len(waited[each]), -each))
+    return Late(rank, len(waited[rank]), sum(map(len, waited.values())), median(waited[rank]))
