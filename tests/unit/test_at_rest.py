@@ -6,9 +6,8 @@ import os
 import threading
 
 import pytest
-from tests.waiting import wait_until
-
 from ddp_run.observe.at_rest import ThreadLook, at_rest, threads
+from tests.waiting import wait_until
 
 MAIN, SAMPLER, WORKER = 10, 11, 12
 

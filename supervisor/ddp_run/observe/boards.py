@@ -19,9 +19,9 @@ from ddp_run.observe.stall_watch import RankLook
 from ddp_run.rank.board import CALLS, PHASES, Page
 from ddp_run.record import file_names
 from ddp_run.record.events import Rank
-from ddp_run.record.run_files import open_run_file
+from ddp_run.record.run_folder import open_run_file
 from ddp_run.values import kernel_text
-from ddp_run.values.torch_threads import WITHOUT_PYTHON
+from ddp_run.values.kernel_text import WITHOUT_PYTHON
 
 _MOST_STACKS = 1 << 20
 _MOST_KEPT = 4 << 20
