@@ -67,7 +67,7 @@ JOURNAL: tuple[Event, ...] = (
     events.StallSeen(at(), "hang", True, "rank 1 waits", (R1,), (R0,), MonotonicNs(5), ("a frame",)),
     events.NativeFramesSeen(at(), R1, ("f in libc.so",)),
     events.StallEnded(at(), 3.0),
-    events.TimerFired(at(), events.TimerKind.TEARDOWN, R1, 0),
+    events.TimerFired(events.TimerKind.TEARDOWN, R1, 0, at=at()),
     events.RankFailed(at(), R1, 0, 1, RAISED),
     events.SpaceCounted(at(), "/dev/shm", 5, 10, 5, 10),
     events.KernelLogged(at(), ("python[102]: segfault at 0",), 0, True),

@@ -41,7 +41,7 @@ SHARED = {"training": {"rank.reducer"}}  # what one of these imports from anothe
 BESIDE_TORCH = ("agent", "doctor_ranks", "training", "selftest_ranks")
 
 PURE = (
-    *("settings", "judge", "evidence.pasted", "plan.launch_plan", "supervise.machine", "supervise.backoff"),
+    *("settings", "judge", "evidence.pasted", "plan.launch_plan", "supervise.machine"),
     *("record.events", "record.event_fields", "record.kept_events", "record.attempt_events", "record.resources"),
     *("evidence.model", "evidence.rank_ends", "evidence.resource_evidence", "evidence.traceback_text"),
     *("evidence.childfailed", "evidence.crash_text"),
@@ -74,7 +74,7 @@ IMPURE_CALLS = frozenset({"open", "print", "input", "exec"})
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "click": ("commands", "tell.wrong_words"),
     "structlog": ("tell.output",),
-    "tenacity": ("supervise.backoff", "plan.net"),
+    "tenacity": ("supervise.job", "plan.net"),
     "psutil": ("plan.net",),
     "torch": (
         "agent.logs_specs",

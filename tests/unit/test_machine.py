@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import asdict
 
 import pytest
 
@@ -34,7 +35,6 @@ from ddp_run.supervise.actions import (
     FinishAttempt,
     SendSignal,
     SetTimer,
-    SuspendSelf,
     TellFailed,
     TellRanksEnded,
     TellUnfinished,
@@ -69,8 +69,7 @@ def timer(name: str) -> Timer:
 
 
 def fired(name: str) -> TimerFired:
-    each = timer(name)
-    return TimerFired(AT, each.kind, each.rank, each.restart)
+    return TimerFired(**asdict(timer(name)), at=AT)
 
 
 def running(restarts: int = 0, needed: AgentNeeded = AgentNeeded.FOR_ITS_RANKS) -> AttemptMachine:
@@ -449,8 +448,9 @@ def test_a_node_that_fails_itself_is_not_asked_to_end() -> None:
     assert feed(run, peer_failed()) == []
 
 
-def test_ctrl_z_stops_the_job_in_every_state() -> None:
+def test_ctrl_z_changes_nothing_in_any_state() -> None:
+    """`Run` stops the job whatever its state (tests/process/test_run.py)."""
     for arrive in STATES.values():
         run = AttemptMachine(GRACE)
         arrive(run)
-        assert run.on(received(signal.SIGTSTP)) == [SuspendSelf()]
+        assert run.on(received(signal.SIGTSTP)) == []

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tenacity import RetryCallState, Retrying, retry_if_result
 
 from ddp_run.evidence.model import Phase
 from ddp_run.judge.retry import Decision, decide
 from ddp_run.judge.verdict import Outcome, Retry, Verdict
-from ddp_run.supervise.backoff import attempts
+from ddp_run.supervise.job import back_off
 
 
 def verdict(outcome: Outcome = "failed", cause: str | None = "peer-died", helps: bool = True) -> Verdict:
@@ -66,6 +68,13 @@ def test_a_stolen_port_costs_no_retry_but_not_for_ever() -> None:
     assert not decided(verdict(cause="port-in-use", helps=False), asked=0, left=0).retry
 
 
+def attempts(
+    again: Callable[[int], bool], sleep: Callable[[float], None], announce: Callable[[RetryCallState], None]
+) -> Retrying:
+    """As `ddp_run.supervise.job` has them made."""
+    return Retrying(retry=retry_if_result(again), wait=back_off(), sleep=sleep, before_sleep=announce)
+
+
 def test_waits_grow_and_the_last_outcome_comes_back() -> None:
     waits: list[float] = []
     calls: list[int] = []
@@ -75,9 +84,11 @@ def test_waits_grow_and_the_last_outcome_comes_back() -> None:
         calls.append(len(calls))
         return calls[-1]
 
-    retrying = attempts(
-        lambda outcome: outcome < 4, waits.append, lambda outcome, delay_s: announced.append((outcome, delay_s))
-    )
+    def announce(state: RetryCallState) -> None:
+        assert state.next_action is not None
+        announced.append((calls[-1], state.next_action.sleep))
+
+    retrying = attempts(lambda outcome: outcome < 4, waits.append, announce)
     assert retrying(attempt) == 4
     assert calls == [0, 1, 2, 3, 4]
     for wait, base in zip(waits, (1, 2, 4, 8), strict=True):
@@ -87,7 +98,7 @@ def test_waits_grow_and_the_last_outcome_comes_back() -> None:
 
 def test_no_wait_after_success() -> None:
     waits: list[float] = []
-    assert attempts(lambda outcome: outcome < 1, waits.append, lambda *_: None)(iter([0, 1, 2]).__next__) == 1
+    assert attempts(lambda outcome: outcome < 1, waits.append, lambda _: None)(iter([0, 1, 2]).__next__) == 1
     assert len(waits) == 1
 
 

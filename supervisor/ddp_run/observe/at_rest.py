@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from ddp_run.values import kernel_text
+from ddp_run.values import process_table
 from ddp_run.values.torch_threads import WITHOUT_PYTHON
 
 _TRIES = 20
@@ -30,13 +29,13 @@ def threads(pid: int) -> dict[int, ThreadLook]:
     """The threads of a process that may run Python, by their ids; none where it is gone."""
     found = {}
     try:
-        for entry in Path(f"/proc/{pid}/task").iterdir():
-            fields = dict(line.split(":\t", 1) for line in kernel_text.lines(entry / "status") if ":\t" in line)
+        for thread in process_table.threads(pid):
+            fields = process_table.status(thread)
             if not WITHOUT_PYTHON.match(fields["Name"]):
                 state = fields["State"][0]
                 switches = int(fields["voluntary_ctxt_switches"]) + int(fields["nonvoluntary_ctxt_switches"])
-                found[int(entry.name)] = ThreadLook(state in "SDI", state in "Tt", switches)
-    except (OSError, KeyError, ValueError, IndexError):
+                found[thread] = ThreadLook(state in "SDI", state in "Tt", switches)
+    except (KeyError, ValueError, IndexError):
         return {}
     return found
 

@@ -18,12 +18,12 @@ from ddp_run.observe.at_rest import ThreadLook, at_rest, threads
 from ddp_run.observe.close_look import Collective
 from ddp_run.observe.lateness import Entered
 from ddp_run.observe.process_look import ProcessLook, goes_on, process
-from ddp_run.observe.processes import catches, send_to_thread
 from ddp_run.observe.stack_text import Frame, Stack, dumps, is_whole
 from ddp_run.observe.stall_watch import RankLook
 from ddp_run.record import file_names
 from ddp_run.record.events import Rank
 from ddp_run.record.run_files import open_run_file
+from ddp_run.values.process_table import in_masks, send_to_thread
 
 SIZE = 4096
 VERSION = 1
@@ -120,7 +120,7 @@ class Board:
         asked, number = self._asked, self._word("STACKS_READY")
         if asked is None or self._word("HEARTBEAT") != asked.beat or self.stack() is not None:
             return False
-        if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not catches(self.pid, number):
+        if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not in_masks(self.pid, ("SigCgt",), [number]):
             return False
         now, thread = threads(self.pid), self._word("SAMPLER")
         if not at_rest(asked.threads, now, thread):

@@ -9,6 +9,7 @@ Exit codes follow Python's convention: `code >= 0` is an exit code, `code < 0` t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import field
 from enum import StrEnum
 from typing import NewType
 
@@ -233,7 +234,7 @@ class TimerKind(StrEnum):
 
 @frozen
 class Timer:
-    """One deadline: of the whole attempt, of one rank, or of all ranks of one start (`restart`)."""
+    """One deadline: of the whole attempt, of one rank, or of all ranks of one restart."""
 
     kind: TimerKind
     rank: Rank | None = None
@@ -241,13 +242,10 @@ class Timer:
 
 
 @frozen
-class TimerFired:
-    """A deadline that was asked for with `SetTimer` has passed."""
+class TimerFired(Timer):
+    """The deadline of this timer, set with `SetTimer`, has passed."""
 
-    at: MonotonicNs
-    kind: TimerKind
-    rank: Rank | None
-    restart: int | None
+    at: MonotonicNs = field(kw_only=True)
 
 
 @frozen

@@ -66,7 +66,7 @@ def send(process: OwnProcess, signums: Sequence[int]) -> bool:
 def _until_taken(pid: int, signum: int) -> None:
     """Wait until no such signal is pending; a process that waits in the kernel is not waited for."""
     for _ in range(100):
-        if not in_masks(pid, (b"SigPnd:", b"ShdPnd:"), [signum]):
+        if not in_masks(pid, ("SigPnd", "ShdPnd"), [signum]):
             return
         time.sleep(0.02)
 

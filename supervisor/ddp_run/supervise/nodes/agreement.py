@@ -74,7 +74,7 @@ class Ears:
     end_ranks: Callable[[int, Event], None]
     """Of an attempt, or let its agent go where all ranks have ended; the next one is not begun where it has not been
     yet."""
-    serve: Callable[[float], None]
+    serve: Callable[[float], object]
     """Have the loop served for at most so many seconds."""
     stops: Callable[[], int]
     """How often ddp-run was told to stop."""
