@@ -9,7 +9,6 @@ Exit codes follow Python's convention: `code >= 0` is an exit code, `code < 0` t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
 from enum import StrEnum
 from typing import NewType
 
@@ -237,15 +236,15 @@ class Timer:
     """One deadline: of the whole attempt, of one rank, or of all ranks of one restart."""
 
     kind: TimerKind
-    rank: Rank | None = None
-    restart: int | None = None
+    rank: Rank | None
+    restart: int | None
 
 
 @frozen
 class TimerFired(Timer):
     """The deadline of this timer, set with `SetTimer`, has passed."""
 
-    at: MonotonicNs = field(kw_only=True)
+    at: MonotonicNs
 
 
 @frozen

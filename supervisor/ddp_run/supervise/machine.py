@@ -57,7 +57,7 @@ _STILL_UNFINISHED_S = 10.0
 _GRACE_OF_HUNG_S = 5.0
 """A rank that hangs usually can't hear SIGTERM either."""
 
-_GRACE, _AGENT, _GIVE_UP = Timer(TimerKind.GRACE), Timer(TimerKind.AGENT), Timer(TimerKind.GIVE_UP)
+_GRACE, _AGENT, _GIVE_UP = (Timer(kind, None, None) for kind in (TimerKind.GRACE, TimerKind.AGENT, TimerKind.GIVE_UP))
 _END_AGENT = SendSignal(
     Target.AGENT, Signals.SIGKILL, "all ranks have exited; the teardown of the agent itself is slow"
 )
@@ -150,8 +150,13 @@ class AttemptMachine:
                 return _nothing(event)
 
     @property
+    def is_running(self) -> bool:
+        """Whether nothing has failed and nobody has stopped the job."""
+        return self._state is _State.RUNNING
+
+    @property
     def _anyone_alive(self) -> bool:
-        return bool(self._living())
+        return any(member.alive for member in self._ranks.values())
 
     def _on_rank_failed(self, event: RankFailed) -> list[Action]:
         # A rank can hang in its own teardown (atexit, NCCL's drain). Then the agent never sees it die.
@@ -176,7 +181,7 @@ class AttemptMachine:
         if self._state is _State.RUNNING and member.failed:
             self._why = f"rank {event.rank} ended with {in_words(event.code)}"
             if self.restarts is None or event.restart < self.restarts:
-                return self._bound(Timer(TimerKind.SURVIVORS, restart=event.restart))
+                return self._bound(Timer(TimerKind.SURVIVORS, None, event.restart))
             self._state = _State.FAILING
             return [*self._bound(_GRACE), *self._when_all_ended()]
         return self._when_all_ended()
@@ -220,8 +225,9 @@ class AttemptMachine:
         return complete and all(member.known for member in ranks)
 
     def _on_signal(self, signum: int) -> list[Action]:
+        # The agent's handler hands the signal to each rank once; no rank may get it twice.
+        target = Target.AGENT if signum in self.agent_signals else Target.RANKS
         if signum in NOTICE_SIGNALS:
-            target = Target.AGENT if signum in self.agent_signals else Target.RANKS
             return [SendSignal(target, signum, "forwarded", only_if_handled=True)]
         if signum not in STOP_SIGNALS or self._state is _State.DONE:
             return []
@@ -232,19 +238,12 @@ class AttemptMachine:
         if self._state is not _State.RUNNING:
             why = "second stop signal" if not first else "stop signal while the job was shutting down"
             return self._kill(why)
-        self._state, self._why = _State.STOPPING, "stopping"
-        # The agent's handler hands the signal to each rank once; no rank may get it twice.
-        if signum in self.agent_signals:
-            orders: list[Action] = [SendSignal(Target.AGENT, signum, "forwarded")]
-        else:
-            orders = [SendSignal(Target.RANKS, signum, "forwarded")]
-        return [*orders, *self._bound(_GRACE), *self._when_all_ended()]
+        return self._stop("stopping", SendSignal(target, signum, "forwarded"))
 
     def _on_hang(self, event: HangTimedOut) -> list[Action]:
         if self._state is not _State.RUNNING:
             return []
         self.grace_s = min(self.grace_s, _GRACE_OF_HUNG_S)
-        # Ranks before the agent: it would wait for ranks that can't hear it.
         return self._end_ranks(f"no progress for {event.after_s:.0f} s (--hang-timeout)")
 
     def _on_peer_failed(self, event: PeerFailed) -> list[Action]:
@@ -256,9 +255,12 @@ class AttemptMachine:
         return self._end_ranks(reason) if self._ranks else self._kill(reason)
 
     def _end_ranks(self, reason: str) -> list[Action]:
-        self._state, self._why = _State.STOPPING, reason
-        orders: list[Action] = [SendSignal(Target.RANKS, Signals.SIGTERM, reason)]
-        return [*orders, *self._bound(_GRACE), *self._when_all_ended()]
+        # Not through the agent: it would wait for ranks that can't hear it.
+        return self._stop(reason, SendSignal(Target.RANKS, Signals.SIGTERM, reason))
+
+    def _stop(self, why: str, order: SendSignal) -> list[Action]:
+        self._state, self._why = _State.STOPPING, why
+        return [order, *self._bound(_GRACE), *self._when_all_ended()]
 
     def _bound(self, timer: Timer) -> list[Action]:
         """Give ranks the grace period to end; before it's over, lines name those that haven't."""
@@ -269,11 +271,6 @@ class AttemptMachine:
         self._left_s[rank, restart] -= after_s
         told = SetTimer(Timer(TimerKind.UNFINISHED, rank, restart), after_s)
         return [told] if self._left_s[rank, restart] > 0 else []
-
-    @property
-    def is_running(self) -> bool:
-        """Whether nothing has failed and nobody has stopped the job."""
-        return self._state is _State.RUNNING
 
     def _on_timer(self, event: TimerFired) -> list[Action]:
         if self._state is _State.DONE:
@@ -295,9 +292,11 @@ class AttemptMachine:
             case TimerKind.UNFINISHED:
                 return self._tell_unfinished(event)
             case TimerKind.TEARDOWN:
-                return self._kill_unfinished(event)
+                return self._kill_ranks(event, "its program failed {} s ago but the process has not exited")
             case TimerKind.SURVIVORS:
-                return self._kill_survivors(event.restart)
+                return self._kill_ranks(
+                    event, "still running {} s after another rank failed; the agent will restart it"
+                )
             case _:
                 assert_never(event.kind)
 
@@ -307,38 +306,25 @@ class AttemptMachine:
         self._state = _State.KILLING
         return [SendSignal(Target.JOB, Signals.SIGKILL, reason), SetTimer(_GIVE_UP, _GIVE_UP_S)]
 
-    def _unfinished(self, event: TimerFired) -> _Member | None:
-        """The rank whose deadline this was, if it's still there."""
-        member = None if event.rank is None else self._ranks.get(event.rank)
-        return member if member is not None and member.alive and member.restart == event.restart else None
+    def _due(self, timer: Timer) -> tuple[Rank, ...]:
+        """The ranks whose deadline this is and that haven't ended."""
+        alive = ((rank, each.restart) for rank, each in self._ranks.items() if each.alive)
+        return tuple(rank for rank, at in alive if timer.rank in (None, rank) and timer.restart in (None, at))
 
     def _tell_unfinished(self, event: TimerFired) -> list[Action]:
-        why: str | RankFailed | None = self._why
-        ranks = self._living(event.restart)
-        if event.rank is not None:
-            member = self._unfinished(event)
-            ranks, why = (event.rank,), None if member is None else member.program_failed
-        if not why or not ranks or self._state is _State.KILLING:
+        ranks = self._due(event)
+        if not ranks or self._state is _State.KILLING:
+            return []
+        why = self._why if event.rank is None else self._ranks[event.rank].program_failed
+        if not why:
             return []
         told = TellUnfinished(why, ranks, self._left_s.get((event.rank, event.restart), 0), self.stop_signal)
         return [told, *(self._told_after(None, event.restart, _STILL_UNFINISHED_S) if event.rank is None else ())]
 
-    def _living(self, restart: int | None = None) -> tuple[Rank, ...]:
-        """Ranks that haven't ended, of one restart or of all."""
-        return tuple(rank for rank, each in self._ranks.items() if each.alive and restart in (None, each.restart))
-
-    def _kill_unfinished(self, event: TimerFired) -> list[Action]:
-        if event.rank is None or self._unfinished(event) is None:
-            return []
-        reason = f"its program failed {self.grace_s:g} s ago but the process has not exited"
-        return [SendSignal(Target.RANKS, Signals.SIGKILL, reason, ranks=(event.rank,))]
-
-    def _kill_survivors(self, restart: int | None) -> list[Action]:
-        left = self._living(restart)
-        if not left:
-            return []
-        reason = f"still running {self.grace_s:g} s after another rank failed; the agent will restart it"
-        return [SendSignal(Target.RANKS, Signals.SIGKILL, reason, ranks=left)]
+    def _kill_ranks(self, event: TimerFired, reason: str) -> list[Action]:
+        ranks = self._due(event)
+        said = reason.format(f"{self.grace_s:g}")
+        return [SendSignal(Target.RANKS, Signals.SIGKILL, said, ranks=ranks)] if ranks else []
 
     def _finish(self) -> list[Action]:
         if self._state is _State.DONE:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import assert_never, final
+from typing import final
 
 from ddp_run.record import file_names
 from ddp_run.record.events import Event, LocalRank, Noted, Rank, RankStarted, SignalSent, Target
@@ -255,34 +255,26 @@ class JobSignals:
 
     def send(self, order: SendSignal) -> Iterator[Event]:
         """Send a signal. Yields what to record: whom it reached, and who didn't get it."""
-        whom = self._whom(order)
-        deaf: list[int] = []
-        if order.only_if_handled:
-            name = signal.Signals(order.signum).name
-            deaf = [pid for pid in whom if not in_masks(pid, ("SigCgt", "SigIgn"), [order.signum])]
-            if not whom:
-                yield Noted(now(), f"{name} not forwarded: no rank is running")
-            if deaf:
-                yield Noted(now(), f"{name} not forwarded to {deaf}: no handler, it would kill them")
-        reached = tuple(pid for pid, tell in whom.items() if pid not in deaf and tell(order.signum))
+        if order.target in (Target.JOB, Target.LEFTOVERS):
+            reached = send(self._job(), order.signum)
+        else:
+            whom, deaf = self._whom(order), list[int]()
+            if order.only_if_handled:
+                name = signal.Signals(order.signum).name
+                deaf = [pid for pid in whom if not in_masks(pid, ("SigCgt", "SigIgn"), [order.signum])]
+                if not whom:
+                    yield Noted(now(), f"{name} not forwarded: no rank is running")
+                if deaf:
+                    yield Noted(now(), f"{name} not forwarded to {deaf}: no handler, it would kill them")
+            reached = tuple(pid for pid, fd in whom.items() if pid not in deaf and send_one(pid, order.signum, fd))
         if order.signum == signal.SIGKILL:
             self.killed.update(reached)
             self.agent_killed |= self._agent.pid in reached
         yield SignalSent(now(), order.target, order.signum, reached, order.reason)
 
-    def _whom(self, order: SendSignal) -> Mapping[int, Callable[[int], object]]:
-        """For each pid a function that signals it and returns whether that reached it."""
-        match order.target:
-            case Target.AGENT:
-                agent = self._agent.pid  # our child, which nobody else reaps: the pid is still its own
-                return {} if agent is None else {agent: partial(send_one, agent)}
-            case Target.RANKS:
-                return {
-                    each.event.pid: partial(send_one, each.event.pid, pidfd=each.pidfd)
-                    for each in self._ranks
-                    if each.alive and (not order.ranks or each.event.rank in order.ranks)
-                }
-            case Target.JOB | Target.LEFTOVERS:
-                return {pid: partial(send, {pid: began}) for pid, began in self._job().items()}
-            case _:
-                assert_never(order.target)
+    def _whom(self, order: SendSignal) -> dict[int, int | None]:
+        """Pids, each with its pidfd. The agent needs none: it is our child, and keeps its pid until we reap it."""
+        if order.target is Target.AGENT:
+            return {} if self._agent.pid is None else {self._agent.pid: None}
+        asked = (each for each in self._ranks if each.alive and (not order.ranks or each.event.rank in order.ranks))
+        return {each.event.pid: each.pidfd for each in asked}
