@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ddp_run.values import process_table
-from ddp_run.values.torch_threads import WITHOUT_PYTHON
+from ddp_run.values.kernel_text import WITHOUT_PYTHON
 
 _TRIES = 20
 

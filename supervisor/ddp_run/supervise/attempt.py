@@ -51,7 +51,7 @@ from ddp_run.supervise.run import Run
 from ddp_run.tell.tail import Tailer
 from ddp_run.values.process_table import is_alive, living
 from ddp_run.values.redaction import redact_words
-from ddp_run.values.stop_signals import STOP_SIGNALS
+from ddp_run.values.signals import STOP_SIGNALS
 
 _LOOK_FOR_RANKS_S = 2.0
 """How often to look for ranks among the agent's children, for those that can't say hello."""

@@ -34,7 +34,7 @@ from ddp_run.record.events import (
     RankStarted,
 )
 from ddp_run.record.journal import now
-from ddp_run.values import kernel_text, own_folders, typed_fields
+from ddp_run.values import kernel_text, private_files, typed_fields
 
 _MOST = 256 * 1024
 """Bytes of the largest message; the rank cuts longer ones before it sends them."""
@@ -94,7 +94,7 @@ class Inbox:
         try:
             boards.mkdir(mode=0o700)
             self.board_folders = (boards, self.folder)
-            self._held = os.open(boards, own_folders.OPEN)
+            self._held = os.open(boards, private_files.OPEN_FOLDER)
             fcntl.flock(self._held, fcntl.LOCK_SH)
         except OSError:
             pass
@@ -143,7 +143,7 @@ def _private_folder() -> Path:
     """Make a folder for this user alone with a path short enough. Raises OSError if there's no place for one."""
     failure = OSError("no folder for a socket")
     for place in _places():
-        folder = Path(place) / own_folders.fresh_name()
+        folder = Path(place) / private_files.fresh_name()
         if len(os.fsencode(folder / _NAME)) > _LONGEST_PATH:
             continue
         try:
@@ -170,12 +170,12 @@ def clear_stale() -> None:
     process holds, and sockets that were made on this host (others may share the file system) and have no process.
     A run whose boards are removed before it holds them uses its other folder.
     """
-    own_folders.clear(_SHARED_MEMORY, _is_dead_boards)
+    private_files.clear_own(_SHARED_MEMORY, _is_dead_boards)
     host = _this_host()
     if host is None:
         return
     for place in dict.fromkeys(_places()):
-        own_folders.clear(Path(place), lambda folder, handle, names: _is_dead_socket(folder, handle, names, host))
+        private_files.clear_own(Path(place), lambda folder, handle, names: _is_dead_socket(folder, handle, names, host))
 
 
 def _is_dead_boards(_folder: Path, handle: int, names: list[str]) -> bool:

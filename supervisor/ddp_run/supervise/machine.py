@@ -41,8 +41,7 @@ from ddp_run.supervise.actions import (
     TellRanksEnded,
     TellUnfinished,
 )
-from ddp_run.values.exit_status import in_words
-from ddp_run.values.stop_signals import NOTICE_SIGNALS, STOP_SIGNALS
+from ddp_run.values.signals import NOTICE_SIGNALS, STOP_SIGNALS, in_words
 
 # After the grace period everything left gets SIGKILL. The kernel and the verdict share what remains of "grace + 1 s"; a
 # process that even SIGKILL doesn't end (state D) isn't waited for.

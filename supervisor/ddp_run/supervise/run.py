@@ -21,7 +21,7 @@ from ddp_run.tell.output import LEAST_S, ConsoleSettings, Output, Patience
 from ddp_run.tell.selection import Mode
 from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.process_table import below, living, send
-from ddp_run.values.stop_signals import NOTICE_SIGNALS, STOP_SIGNALS
+from ddp_run.values.signals import NOTICE_SIGNALS, STOP_SIGNALS
 
 if TYPE_CHECKING:
     from ddp_run.supervise.nodes.job_side import JobSide
