@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.plan.check import Answer, Launch, all_checks
+from ddp_run.plan.preflight import Answer, Launch, all_checks
 from ddp_run.plan.checks.devices import visible_gpus
 from ddp_run.plan.installed_torch import find_torch_run, torch_rows
 from ddp_run.plan.net import free_port

@@ -45,7 +45,7 @@ def command(
     nodes are one run: they stay, or go, together. Runs that may still be running stay, and so does whatever is not a
     run's folder under the name that ddp-run gave it: rename a folder to keep it.
     """
-    from ddp_run.plan.runs_folder import runs_folder
+    from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record import one_job, removal
     from ddp_run.record.recorded_runs import recorded_runs, size_of
     from ddp_run.values.lines import neutral

@@ -25,7 +25,7 @@ def command(log_dir: str | None, as_json: bool, count: int | None) -> int:
     number/nodes:host; a terminal shows it only where they differ. In a pipe, all columns are printed uncut, and - where
     there is no value.
     """
-    from ddp_run.plan.runs_folder import runs_folder
+    from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record import journal
     from ddp_run.record.recorded_runs import closed_runs, recorded_runs, size_of
     from ddp_run.tell import runs_table

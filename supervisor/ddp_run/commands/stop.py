@@ -33,7 +33,7 @@ def command(run: str | None, kill: bool, log_dir: str | None) -> int:
     and prints its last line. Stopping one node's run stops the job on all nodes. Exit code 0: the run has ended.
     """
     from ddp_run.commands.explain.answer import NotReadable, explain
-    from ddp_run.plan.runs_folder import runs_folder
+    from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record import own_process
     from ddp_run.tell.verdict_text import verdict_line
     from ddp_run.values.lines import neutral

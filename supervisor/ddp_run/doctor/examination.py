@@ -18,7 +18,7 @@ from ddp_run.doctor.surroundings import Surroundings
 from ddp_run.plan.checks.devices import visible_gpus
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.plan.launch_plan import log_dir
-from ddp_run.plan.project_files import project_files
+from ddp_run.plan.read_options import project_files
 from ddp_run.settings.grammar import UNKNOWN_OPTION, HelpWanted
 from ddp_run.settings.options import Options
 from ddp_run.settings.parse import parse

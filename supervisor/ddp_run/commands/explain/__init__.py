@@ -56,7 +56,7 @@ def _newest() -> str:
 
 
 def _log_dir() -> Path:
-    from ddp_run.plan.runs_folder import runs_folder
+    from ddp_run.plan.checks.log_folder import runs_folder
 
     return runs_folder(None, os.environ)
 

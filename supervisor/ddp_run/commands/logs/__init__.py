@@ -54,7 +54,7 @@ def command(
     killed cannot be seen from here: --follow says when nothing is written any more, and goes on.
     """
     from ddp_run.commands.logs.shown import Shown, follow_run, show_run, why_none
-    from ddp_run.plan.runs_folder import runs_folder
+    from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record.run_named import NoRun, run_named
 
     if agent and (ranks is not None or stream is not None):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_run.plan.check import Answer, Check, Launch
+from ddp_run.plan.preflight import Answer, Check, Launch
 from ddp_run.values.problem import Problem
 
 _LIBRARIES = {"NCCL_SOCKET_IFNAME": "nccl", "GLOO_SOCKET_IFNAME": "gloo"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ddp_run.plan.check import Answer, Check, Cost, Launch, origin
+from ddp_run.plan.preflight import Answer, Check, Cost, Launch, origin
 from ddp_run.settings.options import Options, Source
 from ddp_run.values.problem import Problem
 

@@ -11,7 +11,7 @@ from ddp_run.plan.launch_plan import LaunchPlan
 from ddp_run.record.events import Noted
 from ddp_run.record.journal import now
 from ddp_run.record.run_folder import RunFolder
-from ddp_run.settings import scheduler
+from ddp_run.settings import schedulers
 from ddp_run.settings.options import Options
 from ddp_run.supervise.nodes.agreement import Agreement, Ears, Place, job_key
 from ddp_run.supervise.nodes.hub import Hub
@@ -45,7 +45,7 @@ def join(plan: LaunchPlan, environ: Mapping[str, str], folder: RunFolder, ears: 
             join_s=options.rendezvous_s,
             facts=_facts(options, environ, address, ears),
             strict=options.preflight == "strict",
-            host_names=scheduler.host_names(options, environ),
+            host_names=schedulers.host_names(options, environ),
         )
         agreement = side(place, ears)
     except (OSError, net.Unresolvable) as error:
