@@ -64,7 +64,9 @@ def torch_rows() -> tuple[Row, ...]:
     path = find_torch_run()
     if path is None:
         helps = (f"{sys.executable} -m pip install torch",)
-        raise Refused((Problem("DDP601", "torch is not installed for this Python", origin=sys.executable, helps=helps),))
+        raise Refused(
+            (Problem("DDP601", "torch is not installed for this Python", origin=sys.executable, helps=helps),)
+        )
     try:
         return read_torch_table(path.read_text(encoding="utf-8"))
     except (TableUnreadable, OSError, ValueError):

@@ -242,7 +242,8 @@ def _unknown_problems(argv: Sequence[str], unknown: Sequence[str], rows: Sequenc
     problems: list[Problem] = []
     for text, word in places:
         name, _, value = text.partition("=")
-        title, label, helps = f"{UNKNOWN_OPTION} {name}", _UNKNOWN, ()
+        title, label = f"{UNKNOWN_OPTION} {name}", _UNKNOWN
+        helps: tuple[str, ...] = ()
         close = dict.fromkeys(names[each] for each in nearest(name.lstrip("-").replace("_", "-"), names))
         if close:
             value = value or "".join(argv[word + 1 : word + 2])

@@ -24,7 +24,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """What a preset says, by destination: text as on the command line (True for an option without a value), and line."""
+    """What a preset says, by destination: text as on the command line (True for a flag), and line."""
 
     path: str = ""
     values: Mapping[str, tuple[str | bool, int]] = field(default_factory=dict)
@@ -138,9 +138,7 @@ _LAUNCHERS = ("TORCHELASTIC_", "TORCH_ELASTIC_", "GROUP_", "ROLE_")
 _RANKS = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
 
 
-def _variables(
-    path: str, text: str, start: int, table: object, problems: list[Problem]
-) -> tuple[Variable, ...]:
+def _variables(path: str, text: str, start: int, table: object, problems: list[Problem]) -> tuple[Variable, ...]:
     header = _line_of("env", text, start)
     if not isinstance(table, dict):
         title, helps = "env is not a table of variables", ('[env]\n      NAME = "value"',)

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ddp_run.plan.preflight import Answer, Check, Launch
+from ddp_run.settings.checks import slip_in
 from ddp_run.settings.options import Options
 from ddp_run.settings.other_launchers import (
     OTHERS,
@@ -22,7 +23,6 @@ from ddp_run.settings.other_launchers import (
     translate_launcher,
     without_python,
 )
-from ddp_run.settings.checks import slip_in
 from ddp_run.values.problem import Problem, nearest
 
 _NEAR = 0.8
