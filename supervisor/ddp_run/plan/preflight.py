@@ -1,4 +1,4 @@
-"""Checks before the start. Each file in `checks/` has one, as `CHECK`, and is found by being there. None needs torch."""
+"""Checks before the start. Each file in `checks/` is one, as `CHECK`, and is found by being there. None needs torch."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ddp_run.plan.preflight import Answer, Check, Launch, origin
+from ddp_run.plan.preflight import Answer, Check, Launch
 from ddp_run.settings.options import Options, Source
 from ddp_run.values.problem import Problem
 
@@ -117,7 +117,7 @@ def _names_this_host(name: str, is_local: Callable[[str], bool]) -> bool:
 
 def _about_host(options: Options, title: str, helps: tuple[str, ...]) -> Problem:
     setting = options.settings["rdzv_endpoint" if options.rdzv_endpoint else "master_addr"]
-    return Problem("DDP203", title, setting.word, "the master", origin(setting), helps=helps)
+    return Problem("DDP203", title, setting.word, "the master", setting.place, helps=helps)
 
 
 def _port_taken(options: Options, port: int) -> Problem:
@@ -138,7 +138,7 @@ def _port_taken(options: Options, port: int) -> Problem:
     if options.max_nodes == 1:
         helps.append("omit --master-port: one node gets a free port automatically")
     title = f"port {port} is already taken on this host"
-    return Problem("DDP201", title, setting.word, "taken", origin(setting), notes, tuple(helps))
+    return Problem("DDP201", title, setting.word, "taken", setting.place, notes, tuple(helps))
 
 
 CHECK = Check("the master", _check, waits=True)
