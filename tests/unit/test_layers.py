@@ -57,7 +57,7 @@ PURE = (
         "values.raw_lines",
         "values.stop_signals",
     ),
-    *("values.typed_fields", "values.sealed", "supervise.nodes.messages", "supervise.nodes.failing"),
+    *("values.typed_fields", "values.sealed", "supervise.nodes.messages"),
     *("supervise.nodes.reach", "values.node_fact", "values.this_system", "api.options", "api.words"),
     *("commands.completion.bash", "commands.completion.zsh", "commands.completion.fish"),
     *("values.finding", "tell.doctor_table", "doctor.topology"),
