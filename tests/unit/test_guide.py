@@ -1,4 +1,4 @@
-"""What the guide and `running.md` say must exist: pages, sections, options, variables, scripts; no cause is left out."""
+"""What the guide and `running.md` say must exist: pages, sections, options, variables, scripts, causes."""
 
 from __future__ import annotations
 
