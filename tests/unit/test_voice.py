@@ -49,8 +49,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
     kinds = {tokenize.STRING, tokenize.COMMENT}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in kinds:
-            for number, line in enumerate(token.string.splitlines(), token.start[0]):
-                yield number, line
+            yield from enumerate(token.string.splitlines(), token.start[0])
 
 
 def found_in(path: Path) -> Iterator[str]:
