@@ -22,8 +22,8 @@ from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.nodes.messages import Message, decode, encode
 from ddp_run.supervise.nodes.reach import Reach, of_errno
 from ddp_run.values.addresses import is_local
-from ddp_run.values.frozen import frozen
 from ddp_run.values.sealed import LONGEST_LINE, Seal, session_key
+from ddp_run.values.typed_fields import frozen
 
 _BACKLOG = 1024
 _FLUSH_S = 0.05

@@ -27,10 +27,9 @@ from ddp_run.record.events import (
     Target,
 )
 from ddp_run.values import node_fact, typed_fields
-from ddp_run.values.exit_status import in_words
-from ddp_run.values.frozen import frozen
 from ddp_run.values.node_fact import Fact
-from ddp_run.values.stop_signals import STOP_SIGNALS
+from ddp_run.values.signals import STOP_SIGNALS, in_words
+from ddp_run.values.typed_fields import frozen
 
 BEAT_S = 1.0
 """Between two pings of node 0; every node answers each."""
