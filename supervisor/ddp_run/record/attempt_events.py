@@ -17,7 +17,7 @@ from ddp_run.record.events import (
     RunStarted,
     SignalReceived,
 )
-from ddp_run.values.stop_signals import STOP_SIGNALS
+from ddp_run.values.signals import STOP_SIGNALS
 
 
 @dataclass(frozen=True, slots=True)

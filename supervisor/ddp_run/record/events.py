@@ -12,8 +12,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NewType
 
-from ddp_run.values.frozen import frozen
 from ddp_run.values.lines import neutral
+from ddp_run.values.typed_fields import frozen
 
 Rank = NewType("Rank", int)
 """Global rank: unique in the whole job."""

@@ -12,7 +12,7 @@ from typing import BinaryIO, final
 
 from ddp_run.record import file_names, journal
 from ddp_run.record.events import RankStarted
-from ddp_run.record.run_files import open_run_file
+from ddp_run.record.run_folder import open_run_file
 from ddp_run.values.lines import Stream
 
 AGENT = -1

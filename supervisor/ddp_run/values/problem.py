@@ -142,3 +142,10 @@ def printable(text: str) -> str:
         char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode("ascii")
         for char in text
     )
+
+
+def why_not_here(platform: str) -> str | None:
+    """A line for people where the kernel lacks what ddp-run starts and watches jobs with: pidfd, subreapers, /proc."""
+    if platform.startswith("linux"):
+        return None
+    return f"ddp-run: jobs are started on Linux only, and this is {platform}: use torchrun here\n"
