@@ -225,9 +225,9 @@ class Recorded:
 
 
 def load(path: Path) -> Recorded:
-    """Read a journal, whoever wrote it. A last line without its end (the writer was killed) is no damage.
+    """Read a journal, which isn't trusted. An unfinished last line (the writer was killed) doesn't count as damage.
 
-    Raises OSError, also where it is no file, or has lines without an end.
+    Raises OSError, also if it is not a file or has endless lines.
     """
     found = KeptEvents()
     damaged: list[int] = []
@@ -246,7 +246,7 @@ def read(path: Path, kind: type[Event] | None = None) -> Iterator[Event]:
 
 
 def _lines(path: Path, word: bytes = b"") -> Iterator[tuple[int, Event | None]]:
-    """The number of each line, from 1, with its event; null where it is damaged. Unknown kinds are passed over, and
+    """The number of each line, from 1, with its event; None if it is damaged. Unknown kinds are passed over, and
     lines that do not begin with that word."""
     with open_run_file(path.parent, path.name) as file:
         for number in itertools.count(1):

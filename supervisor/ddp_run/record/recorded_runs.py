@@ -34,7 +34,7 @@ class RecordedRun:
     """Absolute."""
     started: RunStarted | None
     alive: bool | None
-    """Whether its ddp-run still runs; null where that cannot be known from here."""
+    """Whether its ddp-run still runs; None if that can't be known from here."""
     outcome: str | None
     """As in verdict.json; null while it has none."""
     exit_code: int | None
@@ -49,7 +49,7 @@ class RecordedRun:
     ended_ns: int | None
     """When its last event happened."""
     meets: tuple[str | None, ...] | None = None
-    """Where its nodes were told to meet, as far as plan.json tells: master, endpoint and name of the rendezvous."""
+    """Where its nodes were told to meet, from plan.json: master, endpoint and name of the rendezvous."""
 
     @property
     def started_ns(self) -> int:
@@ -132,7 +132,7 @@ def closed_runs(log_dir: Path) -> int:
 
 
 def recorded_run(folder: Path) -> RecordedRun | None:
-    """The run whose folder this is; null where it is none."""
+    """The run whose folder this is; None if it isn't a run's."""
     try:
         with open_run_file(folder, file_names.EVENTS) as file:
             written_ns = os.fstat(file.fileno()).st_mtime_ns
@@ -215,7 +215,7 @@ def _attempts(folder: Path) -> int | None:
 
 
 def _read(kind: type[_T], folder: Path, name: str) -> _T | None:
-    """An object of JSON, of which more than 1 MiB is not read; null where there is none, or none of this type."""
+    """A JSON object, read up to 1 MiB; None if there is none, or it isn't of this type."""
     try:
         with open_run_file(folder, name) as file:
             return typed_fields.read(kind, json.loads(file.read(_FILE_BYTES)))
@@ -243,7 +243,7 @@ _Nodes = list[_Node]
 def by_job(runs: Sequence[RecordedRun]) -> list[list[RecordedRun]]:
     """The runs by job, the newest job last, and within a job by their start; `runs` are by their start, too.
 
-    A run of one node, or one of which the start is not known, is a job of its own.
+    A run of one node, or one whose start isn't known, is a separate job.
     """
     nodes: list[_Nodes] = []
     found: list[tuple[int, list[RecordedRun]]] = []

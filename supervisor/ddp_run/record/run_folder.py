@@ -32,7 +32,7 @@ class RunFolder:
     def create(cls, log_dir: Path, now: datetime, *, trusted: bool = True) -> Self:
         """Make a new folder, readable by its owner alone, and point `latest` at it.
 
-        `now` gives the local time in its name. Without `trusted`, `log_dir` may not be somebody else's in a place like
+        `now` gives the local time in its name. Without `trusted`, `log_dir` may not be another user's in a place like
         /tmp. Raises OSError that carries the path.
         """
         log_dir = log_dir.parent.resolve() / log_dir.name
@@ -114,7 +114,7 @@ def open_run_file(folder: Path, name: str, links: Collection[str] = ()) -> Binar
         mode = os.stat(last, dir_fd=held, follow_symlinks=False).st_mode
         if stat.S_ISLNK(mode) and (target := os.readlink(last, dir_fd=held)) in links:
             return open_file(Path(target))
-        if not stat.S_ISREG(mode):  # not opened: whoever writes to a pipe, say, would notice
+        if not stat.S_ISREG(mode):  # not opened: the writer of a pipe, say, would notice
             raise OSError(errno.EINVAL, "not a regular file", str(folder / name))
         opened = os.open(last, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=held)
     finally:

@@ -21,8 +21,7 @@ class Meant:
 def runs_meant(paths: Sequence[str], log_dir: Callable[[], Path], *, failed_first: bool = False) -> Meant:
     """The paths with a run's folder for a file in it, and for a folder of runs the newest, with its other nodes.
 
-    What is no path may be the name of a run in `log_dir`. `failed_first`: the newest of those that did not succeed, if
-    there is one.
+    Anything but a path may be the name of a run in `log_dir`. `failed_first`: prefer the newest that did not succeed.
     """
     found = tuple(_folder_of(path, log_dir) for path in paths)
     if len(found) != 1 or not Path(found[0]).is_dir() or is_run(found[0]):

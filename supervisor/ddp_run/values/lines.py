@@ -133,7 +133,7 @@ def _level(moves: re.Match[bytes]) -> bytes:
 
 
 def _without_stacked_bars(data: bytes) -> bytes:
-    """Rich draws bars below each other anew by going up line by line (rich/live_render.py, position_cursor): one state.
+    """Rich redraws bars below each other by going up line by line (rich/live_render.py, position_cursor): one state.
 
     What it prints meanwhile stands above them.
     """
@@ -254,7 +254,7 @@ class Collapser:
 
     @property
     def deadline(self) -> float | None:
-        """When the oldest group has waited long enough, on the clock of `add`; null while none waits."""
+        """When the oldest group has waited long enough, on the clock of `add`; None while none waits."""
         return self._groups[0].at + self.window_s if self._groups else None
 
     def add(self, rank: int, stream: Stream, text: bytes, now: float) -> None:
@@ -328,18 +328,18 @@ class Collapser:
 
 
 _SILENCE_S: Final = 0.2
-"""What has no line end is shown after so many seconds: a prompt."""
+"""A line without an end (a prompt) is shown after this many seconds."""
 
 
 @final
 class RawLines:
-    """Holds what of each rank's stream is no whole line yet. Times are seconds of one clock."""
+    """Holds the unfinished line of each rank's stream. Times are seconds of one clock."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[int, Stream], tuple[bytes, float]] = {}
 
     def take(self, rank: int, stream: Stream, data: bytes, now: float) -> bytes:
-        """What of the stream can be shown, with `data` behind what was held."""
+        """The part of the stream that can be shown, once `data` follows the held bytes."""
         held, _since = self._held.pop((rank, stream), (b"", now))
         data = held + data
         whole = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
@@ -351,7 +351,7 @@ class RawLines:
 
     @property
     def deadline(self) -> float | None:
-        """When `due` has something; null: never."""
+        """When `due` has something; None if nothing is held."""
         return min((since + _SILENCE_S for _data, since in self._held.values()), default=None)
 
     def due(self, now: float) -> list[tuple[Stream, bytes]]:
@@ -360,5 +360,5 @@ class RawLines:
         return [(key[1], self._held.pop(key)[0]) for key in ready]
 
     def rest(self, streams: Collection[Stream]) -> list[tuple[Stream, bytes]]:
-        """All that is held of these streams: nothing more of them comes."""
+        """Everything held of these streams, which have ended."""
         return [(key[1], self._held.pop(key)[0]) for key in list(self._held) if key[1] in streams]

@@ -34,7 +34,7 @@ def make_folders(folder: Path, mode: int = 0o775) -> None:
     for each in reversed(missing):
         try:
             each.mkdir(mode if each == folder else 0o775)
-        except FileExistsError:  # somebody was faster
+        except FileExistsError:  # another process was faster
             pass
 
 
@@ -48,7 +48,7 @@ def is_shared(folder: Path) -> bool:
 
 
 def is_planted(folder: Path) -> bool:
-    """Whether somebody else has this folder, or may write to it, in a place like /tmp; then he can put links into it.
+    """Whether another user owns this folder or may write to it, in a place like /tmp, and so can put links into it.
 
     Elsewhere who may write there is trusted: colleagues share folders.
     """
@@ -74,7 +74,7 @@ def open_folder(folder: Path, *, trusted: bool) -> int:
 def fallback(temporary: Path) -> Path:
     """The folder for logs where the working directory takes none; it is not made here.
 
-    Of a random name where the usual one is somebody else's: one that was made before, else a new one.
+    If the usual one belongs to another user, it has a random name: one made before, else a new one.
     """
     usual = temporary / f"ddp-run-logs-{os.getuid()}"
     for path in (usual, *sorted(temporary.glob(f"{usual.name}-*"))):

@@ -40,7 +40,7 @@ class _Token:
     characters: str
     least: int
     usual: int | None
-    """Of the characters behind the prefix; none where they differ."""
+    """Of the characters behind the prefix; empty if they differ."""
     exact: bool
 
     @property
@@ -255,7 +255,7 @@ def users(text: str) -> Iterator[Span]:
 
 
 def _user(url: str, scheme: str, start: int, last_sign: int) -> int | None:
-    """Where the `user:password` that begins there ends; null where there is none to hide."""
+    """Where the `user:password` that begins there ends; None if there is nothing to hide."""
     path = re.compile(r"[/?#]").search(url, start)
     within = path.start() if path is not None else len(url)
     colon, sign = url.find(":", start, within), url.find("@", start, within)

@@ -100,7 +100,7 @@ _OBJECTS = ("self.", "args.", "cfg.", "config.", "conf.", "opt.", "opts.", "sett
 
 
 def hides(grade: Grade, value: str, *, bare: bool) -> bool:
-    """Whether a value is to be hidden, given what its name says. `bare`: without quotes, so that it may be code."""
+    """Whether a value must be hidden, given what its name says. `bare`: without quotes, so that it may be code."""
     plain = value.strip()
     if plain.lower() in _NO_VALUES or plain.rstrip("]") == REDACTED[:-1] or plain.startswith("$"):
         return False

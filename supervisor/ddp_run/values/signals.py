@@ -15,7 +15,7 @@ NOTICE_SIGNALS = frozenset({Signals.SIGUSR1, Signals.SIGUSR2})
 
 
 def signal_name(code: int | None) -> str | None:
-    """The name of the signal that ended a process ("SIGKILL"), null where none did."""
+    """The name of the signal that ended a process ("SIGKILL"); None if none did."""
     if code is None or code >= 0:
         return None
     try:
