@@ -208,7 +208,7 @@ class Output:
     def show_failed(self, verdict: Verdict, events: Sequence[Event], folder: Path) -> None:
         """`--console failed`: the last lines of the ranks that failed, now that it is known which."""
         if self._failed_only and verdict.outcome != "succeeded":
-            from ddp_run.tell.failed_lines import failed_lines
+            from ddp_run.tell.selection import failed_lines
 
             self.console.replay(failed_lines(verdict, events, folder), time.monotonic())
 

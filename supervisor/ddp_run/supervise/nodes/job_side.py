@@ -15,7 +15,7 @@ from ddp_run.record.journal import Journal, now
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.supervise.nodes.agreement import Agreement, Decide, Ears
 from ddp_run.supervise.nodes.join import join
-from ddp_run.tell.failed_lines import last_lines
+from ddp_run.tell.selection import last_lines
 
 
 @final
