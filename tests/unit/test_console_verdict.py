@@ -10,7 +10,9 @@ import pytest
 from ddp_run.evidence.model import Quote
 from ddp_run.judge.verdict import Collateral, FirstFailure, Verdict
 from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
-from ddp_run.tell.verdict_text import retry_line, source_line, verdict_block, verdict_line
+from ddp_run.tell.quotation import source_line
+from ddp_run.tell.verdict_file import verdict_line
+from ddp_run.tell.verdict_text import retry_line, verdict_block
 
 FOLDER = Path("/data/ddp-run-logs/20261121-081500-a1b2")
 LOG = "attempt_1/rank_3/stderr.log"

@@ -35,7 +35,7 @@ def command(run: str | None, kill: bool, log_dir: str | None) -> int:
     from ddp_run.commands.explain.answer import NotReadable, explain
     from ddp_run.plan.runs_folder import runs_folder
     from ddp_run.record import own_process
-    from ddp_run.tell.verdict_text import verdict_line
+    from ddp_run.tell.verdict_file import verdict_line
     from ddp_run.values.lines import neutral
 
     chosen = _chosen(run, runs_folder(log_dir, os.environ))

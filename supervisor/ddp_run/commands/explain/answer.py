@@ -78,7 +78,7 @@ def block_text(answer: Answer, *, width: int, colour: bool, wrap: int | None = N
             attempts=attempts,
             decision=answer.decision,
         )
-    line = verdict_text.verdict_line(verdict, attempts=answer.attempts, folder=answer.folder)
+    line = verdict_file.verdict_line(verdict, attempts=answer.attempts, folder=answer.folder)
     return "\n".join(filter(None, (block, line))) + "\n"
 
 
