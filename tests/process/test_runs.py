@@ -295,7 +295,7 @@ def test_stop_ends_nothing_else(tmp_path: Path, logs: Path, running: Callable[..
     for number, why in (
         (1, "is not running: succeeded"),
         (3, "is not running: ddp-run was killed"),
-        (6, "runs on vm, "),
+        (6, "belongs to vm: this host cannot tell"),
     ):
         done = run(tmp_path, "stop", f"20261121-081500-000{number}")
         assert (done.returncode, done.stdout) == (2, "")
@@ -347,7 +347,7 @@ def test_clean_counts_jobs(tmp_path: Path) -> None:
     ("words", "says"),
     [
         ([], "say which runs: --keep N, --older AGE, or both"),
-        (["--older", "soon"], "'soon' is no age"),
+        (["--older", "soon"], "'soon' is not a duration (examples: 90m, 12h, 14d)"),
         (["--keep", "-1"], "--keep: must be a whole number of at least 0"),
         (["--keep", "0"], "nobody can be asked here: add --yes"),
         (["--keep", "0", "--yes", "--log-dir", "."], ". does not look like a folder of runs"),
