@@ -23,14 +23,15 @@ from ddp_run.values.words import named_ranks
 SourceLine = Callable[[str, int], str | None]
 """The text of (file, line number from 1), or None."""
 
-_WORD: Final[dict[Outcome | None, str]] = {
-    None: "note",
-    "succeeded": "ok",
-    "failed": "error",
-    "hung": "error",
-    "interrupted": "interrupted",
-    "refused": "error",
+_SAID: Final[dict[Outcome | None, tuple[str, str]]] = {
+    None: ("note", "no failure found in this log"),
+    "succeeded": ("ok", "all ranks exited with code 0"),
+    "failed": ("error", "the job failed with exit code {}"),
+    "hung": ("error", "the job hung"),
+    "interrupted": ("interrupted", "the job was stopped from outside"),
+    "refused": ("error", "nothing was started"),
 }
+"""A block's first word, and what it says if the verdict has no title."""
 _PHASE: Final = {
     "launch": "while starting",
     "before-init": "before init_process_group",
@@ -128,28 +129,15 @@ class _Block:
 
     def headline(self) -> _Row:
         verdict = self.verdict
-        word = _WORD[verdict.outcome]
+        word, plain = _SAID[verdict.outcome]
         code = f"[{verdict.code}]" if verdict.code else ""
-        title = neutral(verdict.title or self._plain_title())
+        if verdict.outcome == "succeeded" and self.attempts > 1:
+            plain += f", in attempt {self.attempts}"
+        title = neutral(verdict.title or plain.format(verdict.exit_code))
         if verdict.outcome == "interrupted" and verdict.phase is not None:
             title += f" {_PHASE[verdict.phase]}" + (f", after step {verdict.step}" if verdict.step is not None else "")
         likely = " (likely)" if verdict.confidence == "likely" and "likely" not in title else ""
         return _Row(f"{self._paint(word, word + code)}: ", title + likely, parts=_words)
-
-    def _plain_title(self) -> str:
-        match self.verdict.outcome:
-            case "succeeded":
-                return "all ranks exited with code 0" + (f", in attempt {self.attempts}" if self.attempts > 1 else "")
-            case "failed":
-                return f"the job failed with exit code {self.verdict.exit_code}"
-            case "hung":
-                return "the job hung"
-            case "interrupted":
-                return "the job was stopped from outside"
-            case "refused":
-                return "nothing was started"
-            case None:
-                return "no failure found in this log"
 
     def _where(self, read_line: SourceLine) -> Iterator[_Row]:
         """Which rank, where in the user's code, and that line of code."""
@@ -172,22 +160,16 @@ class _Block:
         verdict = self.verdict
         node = "a rank" if first.node_rank is None else f"node {first.node_rank}"
         who = node if first.rank is None else f"rank {first.rank}"
-        parts = [who + (f" on {neutral(first.host)}" if first.host else "")]
-        if first.pid is not None:
-            parts.append(f"pid {first.pid}")
-        if first.signal:
-            parts.append(f"killed by {first.signal}")
-        elif first.exit_code is not None:
-            parts.append(f"exit code {first.exit_code}")
-        if self.attempts > 1:
-            parts.append(f"attempt {self.attempts}")
-        if verdict.step is not None:
-            parts.append(f"after step {verdict.step}")
-        if verdict.phase is not None:
-            parts.append(_PHASE[verdict.phase])
-        if verdict.call is not None:
-            parts.append(f"in {verdict.call}")
-        return ", ".join(parts)
+        parts = (
+            who + (f" on {neutral(first.host)}" if first.host else ""),
+            _if(first.pid, "pid {}"),
+            f"killed by {first.signal}" if first.signal else _if(first.exit_code, "exit code {}"),
+            f"attempt {self.attempts}" if self.attempts > 1 else "",
+            _if(verdict.step, "after step {}"),
+            "" if verdict.phase is None else _PHASE[verdict.phase],
+            _if(verdict.call, "in {}"),
+        )
+        return ", ".join(filter(None, parts))
 
     def _excerpt(self, number: int, code: str) -> list[_Row]:
         text = neutral(redact(code.rstrip("\r\n").expandtabs(4))).rstrip()
@@ -231,6 +213,11 @@ class _Block:
 
     def _paint(self, kind: str, text: str) -> str:
         return f"\x1b[{_COLOUR[kind]}m{text}\x1b[0m" if self.colour else text
+
+
+def _if(value: object, text: str) -> str:
+    """The text with the value, or nothing without one."""
+    return "" if value is None else text.format(value)
 
 
 def _notes(verdict: Verdict, decision: str | None) -> list[str]:

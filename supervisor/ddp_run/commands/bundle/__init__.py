@@ -55,7 +55,6 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
     lines of the others. Secrets are removed from these copies; the run's own files stay as they are.
     """
     from ddp_run.commands.bundle.asked import asked
-    from ddp_run.commands.explain.answer import NotReadable
     from ddp_run.plan.runs_folder import runs_folder
     from ddp_run.record.run_named import NoRun, run_named
     from ddp_run.record.runs_meant import runs_meant
@@ -69,10 +68,7 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
     chosen = runs_meant((str(folder),), lambda: runs_folder(None, os.environ), failed_first=True)
     if chosen.note is not None:
         click.echo(f"ddp-run: {neutral_text(chosen.note)}", err=True)
-    try:
-        wanted = asked(chosen.paths, max_size)
-    except NotReadable as error:
-        raise click.ClickException(str(error)) from error
+    wanted = asked(chosen.paths, max_size)
     of = wanted.runs[0].folder.name if wanted.runs else wanted.logs[0].name
     name = "ddp-run-bundle-" + re.sub(r"[^\w.\-]", "_", of, flags=re.ASCII)[:100]
     path = output or f"{name}.tar.gz"

@@ -29,7 +29,7 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool, exi
     The exit code is 0 if there is an answer, whatever it says, and 2 if nothing can be read. With --exit-code it is
     that of the run: 0 if it succeeded or the log shows no failure, 1 for a failure whose code is unknown.
     """
-    from ddp_run.commands.explain.answer import STANDARD_INPUT, NotReadable, block_text, explain, json_text
+    from ddp_run.commands.explain.answer import STANDARD_INPUT, block_text, explain, json_text
     from ddp_run.record.runs_meant import runs_meant
 
     if not paths:
@@ -37,10 +37,7 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool, exi
     meant = runs_meant(paths, _log_dir)
     if meant.note is not None:
         click.echo(f"ddp-run: {meant.note}", err=True)
-    try:
-        answer = explain(meant.paths, rank_from_filename=rank_from_filename)
-    except NotReadable as error:
-        raise click.ClickException(str(error)) from error
+    answer = explain(meant.paths, rank_from_filename=rank_from_filename)
     if as_json:
         text = json_text(answer)
     else:

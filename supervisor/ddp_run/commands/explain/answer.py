@@ -9,6 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import click
+
 from ddp_run.evidence import scan
 from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.judge import judging, retry
@@ -43,7 +45,7 @@ class Answer:
     document: dict[str, object]
 
 
-class NotReadable(Exception):
+class NotReadable(click.ClickException):
     """There is nothing to explain; the message says why."""
 
 
