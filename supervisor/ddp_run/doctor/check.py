@@ -10,7 +10,7 @@ from enum import IntEnum, StrEnum
 from ddp_run.doctor import checks
 from ddp_run.doctor.surroundings import Surroundings
 from ddp_run.values.finding import Finding, skipped
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 
 class Level(IntEnum):

@@ -24,8 +24,8 @@ from ddp_run.settings.options import Options
 from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row
 from ddp_run.values.finding import Finding, Grade, skipped
-from ddp_run.values.frozen import frozen
 from ddp_run.values.problem import Problem, Refused
+from ddp_run.values.typed_fields import frozen
 
 _RANKS_WITHOUT_GPUS = 2
 

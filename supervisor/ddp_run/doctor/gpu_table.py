@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ddp_run.doctor.surroundings import NoAnswer
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 _FIELDS = (
     *("index", "uuid", "name", "memory.total", "memory.used", "temperature.gpu", "compute_mode", "mig.mode.current"),

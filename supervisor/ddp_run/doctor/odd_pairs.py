@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 _SLOW = 0.5
 """Of the others' bandwidth."""

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 _SLOW = ("PHB", "NODE", "SYS", "SOC")
 """Through the CPU. SOC is what old drivers call SYS."""

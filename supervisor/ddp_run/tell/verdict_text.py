@@ -15,9 +15,9 @@ from ddp_run.evidence.model import Quote
 from ddp_run.judge.verdict import Collateral, FirstFailure, Outcome, Verdict
 from ddp_run.record.events import Rank
 from ddp_run.tell.quotation import by_place, cut, quoted, source_line
-from ddp_run.values.frozen import frozen
 from ddp_run.values.lines import neutral
 from ddp_run.values.redaction import redact
+from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import named_ranks
 
 SourceLine = Callable[[str, int], str | None]

@@ -17,7 +17,7 @@ from ddp_run.commands.bundle import cleaned_copy
 from ddp_run.commands.bundle.asked import Asked, File, LeftOut, Part, Text
 from ddp_run.commands.bundle.cleaned_copy import Cleaner, Copy, Removed
 from ddp_run.commands.bundle.parts import is_of_failing_rank
-from ddp_run.record.run_files import open_run_file
+from ddp_run.record.run_folder import open_run_file
 from ddp_run.values.lines import neutral_text
 from ddp_run.values.words import size_in_words
 

@@ -10,7 +10,7 @@ from ddp_run.doctor.surroundings import Surroundings
 from ddp_run.plan import named_interfaces, net
 from ddp_run.plan.named_interfaces import Found
 from ddp_run.values.finding import Finding, failed, warned
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 _NET = Path("/sys/class/net")
 _OF_ONE_HOST = ("lo", "docker", "virbr", "cni", "podman")
