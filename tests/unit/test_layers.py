@@ -46,7 +46,7 @@ PURE = (
     *("evidence.model", "evidence.rank_ends", "evidence.resource_evidence", "evidence.traceback_text"),
     *("evidence.childfailed", "evidence.crash_text"),
     *("observe.stack_text", "observe.close_look", "observe.stall_watch", "observe.lateness", "observe.progress"),
-    *("observe.ras_text", "observe.stall_quotes", "tell.verdict_text", "tell.catalogue_text", "tell.quoted_traceback"),
+    *("observe.ras_text", "observe.stall_quotes", "tell.verdict_text", "tell.catalogue_text", "tell.quotation"),
     *("tell.node_table", "tell.runs_table"),
     *("values.signals", "values.problem", "values.secret_forms", "values.secret_names", "values.redaction"),
     "values.lines",

@@ -346,7 +346,7 @@ class _Job:
         clear_stale()
         for name in _NEEDED_WHEN_RANKS_START_OR_DIE:
             import_module(name)
-        from ddp_run.tell.restarts import Restarts
+        from ddp_run.tell.teller import Restarts
 
         self._sinks = (*self._sinks, Restarts(self.folder.path, self.journal.events, self.output).tell)
 

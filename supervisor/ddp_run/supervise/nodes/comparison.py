@@ -15,7 +15,7 @@ from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import Ears, Place
 from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.tell import node_table
-from ddp_run.tell.node_files import keep_facts
+from ddp_run.tell.verdict_file import keep_facts
 
 _CLOCKS_S = 2.0
 """When all nodes are here: how long they have for the answers that tell their clocks."""

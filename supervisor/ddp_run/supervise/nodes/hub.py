@@ -23,7 +23,7 @@ from ddp_run.supervise.nodes.messages import EndedWell, Failing, Join, Message, 
 from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.supervise.nodes.reach import if_this_host
 from ddp_run.supervise.nodes.rival import Rival
-from ddp_run.tell.node_files import keep_report
+from ddp_run.tell.verdict_file import keep_report
 from ddp_run.values.addresses import is_local
 from ddp_run.values.words import named_nodes, node_name
 

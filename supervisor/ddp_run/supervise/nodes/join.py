@@ -22,7 +22,7 @@ from ddp_run.supervise.nodes.agreement import Decide, Ears, Place
 from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.member import Member
 from ddp_run.supervise.nodes.rival import Rival
-from ddp_run.tell.failed_lines import last_lines
+from ddp_run.tell.selection import last_lines
 from ddp_run.values.node_fact import Fact
 
 _RESOLVE_S = 5.0

@@ -1,43 +1,73 @@
-"""What `ddp-run selftest` tries: two small jobs through `ddp_run.launch`, in a folder of their own."""
+"""`ddp-run selftest`: whether this installation starts jobs, and names the rank that fails."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING
 
-from ddp_run import __version__
-from ddp_run.api.launching import launch
-from ddp_run.api.result import LaunchRefused, Result
-from ddp_run.values.process_table import carriers
+import click
 
-_PROGRAM = Path(__file__).parents[2] / "selftest_ranks.py"
+if TYPE_CHECKING:
+    from ddp_run.api.result import Result
+
+_PROGRAM = Path(__file__).parents[1] / "selftest_ranks.py"
 _FAILING_RANK, _EXIT_CODE = 1, 7
 _HUNG_S = 20
 _OF_OTHER_JOBS = ("PET_", "DDP_", "MASTER_", "SLURM_", "NNODES", "NODE_RANK", "NPROC_PER_NODE", "MAX_RETRIES")
 _ENDED_WITHIN_S = 5.0
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """One thing that was tried. `said`: what was seen, for people."""
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def command(as_json: bool) -> int:
+    """Run two small jobs to test this installation.
 
-    ok: bool
-    said: str
-    seconds: float
+    Two ranks meet over gloo, without a GPU; then one of two ranks fails and must be named. The exit code is 0 if
+    everything worked, else 1.
+    """
+    import shutil
+    import tempfile
+
+    from ddp_run.api.result import LaunchRefused
+
+    folder = Path(tempfile.mkdtemp(prefix="ddp-run-selftest-"))
+    versions, checks = _versions(), []
+    if not as_json:
+        click.echo(", ".join(f"{name} {version}" for name, version in versions.items()))
+    for check in (_meet, _name_who_fails, _leave_nothing):
+        began = time.monotonic()
+        try:
+            ok, said = check(folder)
+        except LaunchRefused as refused:
+            ok, said = False, f"nothing was started: {str(refused).splitlines()[0]}"
+        seconds = round(time.monotonic() - began, 1)
+        checks.append({"ok": ok, "said": said, "seconds": seconds})
+        if not as_json:
+            click.echo(f"{'ok    ' if ok else 'FAILED'} {said} ({seconds:.1f} s)")
+    ok = all(check["ok"] for check in checks)
+    if ok:
+        shutil.rmtree(folder, ignore_errors=True)
+    if as_json:
+        kept = None if ok else str(folder)
+        click.echo(json.dumps({"ok": ok, **versions, "checks": checks, "folder": kept}, indent=2))
+    elif not ok:
+        click.echo(f"files of these jobs: {folder}")
+    return 0 if ok else 1
 
 
-def versions() -> dict[str, str]:
-    """Of what is tested. torch is not imported for it: that takes a second."""
+def _versions() -> dict[str, str]:
+    """What is tested. torch is not imported for its version: that takes a second."""
+    from importlib import metadata
+
+    from ddp_run import __version__
+
     try:
         torch = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -45,19 +75,7 @@ def versions() -> dict[str, str]:
     return {"ddp-run": __version__, "torch": torch, "python": f"{platform.python_version()} ({sys.executable})"}
 
 
-def checks(folder: Path) -> Iterator[Checked]:
-    """Try one after the other; `folder` gets the jobs' files."""
-    for check in (_meet, _name_who_fails, _leave_nothing):
-        yield _timed(check, folder)
-
-
-def _timed(check: Callable[[Path], tuple[bool, str]], folder: Path) -> Checked:
-    began = time.monotonic()
-    try:
-        ok, said = check(folder)
-    except LaunchRefused as refused:
-        ok, said = False, f"nothing was started: {str(refused).splitlines()[0]}"
-    return Checked(ok, said, round(time.monotonic() - began, 1))
+# ------------------------- the checks; `folder` gets the jobs' files. They return whether it is ok, and what was seen
 
 
 def _meet(folder: Path) -> tuple[bool, str]:
@@ -72,10 +90,12 @@ def _name_who_fails(folder: Path) -> tuple[bool, str]:
     first = result.verdict.first_failure if result.verdict is not None else None
     if result.exit_code == _EXIT_CODE and first is not None and first.rank == _FAILING_RANK:
         return True, f"rank {_FAILING_RANK} exited with code {_EXIT_CODE}, and was named with that code"
-    return False, f"rank {_FAILING_RANK} was to exit with code {_EXIT_CODE} and to be named: {_seen(result)}"
+    return False, f"rank {_FAILING_RANK} should exit with code {_EXIT_CODE} and be named: {_seen(result)}"
 
 
 def _leave_nothing(folder: Path) -> tuple[bool, str]:
+    from ddp_run.values.process_table import carriers
+
     marks = {f"DDP_RUN_ID={path.parent.name}".encode() for path in folder.glob("2*/events.jsonl")}
     deadline = time.monotonic() + _ENDED_WITHIN_S
     while (left := [*carriers(marks)]) and time.monotonic() < deadline:
@@ -86,6 +106,8 @@ def _leave_nothing(folder: Path) -> tuple[bool, str]:
 
 
 def _run(folder: Path, *args: int) -> Result:
+    from ddp_run.api.launching import launch
+
     environ = {name: value for name, value in os.environ.items() if not name.startswith(_OF_OTHER_JOBS)}
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         return launch(
