@@ -192,11 +192,16 @@ def test_bandwidth_is_judged_against_the_link_only() -> None:
 
 
 def test_wrong_collectives_name_ranks() -> None:
+    def judged(*told: dict[str, Any]) -> Finding:
+        reports = Reports(by_rank={0: [{"report": "collectives", "ranks": told}]})
+        (found,) = asked(ranks.collectives, around(reports=reports))
+        return found
+
     right = {"wrong": [], "barrier_s": 0.001}
-    found = ranks.results([right, {"wrong": ["all_reduce"], "barrier_s": 0.002}])
+    found = judged(right, {"wrong": ["all_reduce"], "barrier_s": 0.002})
     assert (found.grade, found.value) == (Grade.FAIL, "wrong: all_reduce")
     assert "rank 1" in found.against
-    assert ranks.results([right, right]).grade is Grade.PASS
+    assert judged(right, right).grade is Grade.PASS
 
 
 def sample(text: str) -> dict[str, Any]:
@@ -301,10 +306,16 @@ def test_reports_of_ranks() -> None:
 
 
 def test_a_failed_launch_is_its_verdict() -> None:
+    def judged(launched: Launched, lines: str = "") -> Finding:
+        reports = Reports(launched, {0: read_lines(lines, 0)})
+        (found,) = asked(ranks.launch, around(reports=reports))
+        return found
+
     verdict = {"title": "rank 1 ran out", "code": "DDP402", "advice": ["do"], "evidence": [{"text": "OutOfMemory"}]}
-    found = ranks.launched(Reports(Launched(1, 3.0, verdict, "/logs/1"), {0: read_lines(LINES, 0)}))
+    found = judged(Launched(1, 3.0, verdict, "/logs/1"), LINES)
     assert (found.grade, found.value, found.against) == (Grade.FAIL, "[DDP402] rank 1 ran out", "during: import torch")
     assert found.advice == ("do", "ddp-run explain /logs/1")
     assert found.detail == ("OutOfMemory",)
-    refused = ranks.launched(Reports(Launched(2, 0.1, None, "", refused="error[DDP201]: port 1 is taken"), {}))
-    assert refused.value == "[DDP201] port 1 is taken"
+    assert judged(Launched(2, 0.1, None, "", refused="error[DDP201]: port 1 is taken")).value == (
+        "[DDP201] port 1 is taken"
+    )

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from ddp_run.values.problem import Problem
 
 _UNFIT = 78
 """sysexits.h EX_CONFIG, the code of a launch with --preflight strict too."""
@@ -45,15 +40,12 @@ def command(quick: bool, full: bool, data_paths: tuple[str, ...], as_json: bool,
     from ddp_run.doctor.check import Level
     from ddp_run.doctor.examination import Terminated, examine, prepared
     from ddp_run.tell.doctor_page import Page
-    from ddp_run.values.problem import Refused
 
     if quick and full:
         raise click.UsageError("--quick and --full exclude each other")
     level = Level.QUICK if quick else Level.FULL if full else Level.DEFAULT
-    try:
-        around = prepared(words, level, data_paths)
-    except Refused as refused:
-        raise Refused(tuple(map(_with_own_options, refused.problems)), refused.argv) from None
+    own_options = [flag for each in command.params for flag in each.opts if flag.startswith("--")]
+    around = prepared(words, level, data_paths, own_options)
     page = Page(as_json=as_json, node=around.one_of_several)
     around.say, around.doing = page.say, page.doing
     try:
@@ -71,16 +63,3 @@ def command(quick: bool, full: bool, data_paths: tuple[str, ...], as_json: bool,
         "folder": around.reports.launched.folder or None,
     }
     return 0 if page.end(about) else _UNFIT
-
-
-def _with_own_options(problem: Problem) -> Problem:
-    """Suggest the doctor's own options too: an option that a launch doesn't know may be one of them, misspelled."""
-    from ddp_run.settings.grammar import UNKNOWN_OPTION
-    from ddp_run.values.problem import nearest
-
-    if problem.helps or not problem.title.startswith(UNKNOWN_OPTION):
-        return problem
-    name = problem.title.removeprefix(UNKNOWN_OPTION).strip()
-    close = nearest(name, [flag for each in command.params for flag in each.opts if flag.startswith("--")], count=1)
-    helps = [f"did you mean {each}?" for each in close] or ["ddp-run doctor --help", "ddp-run --help   # a launch's"]
-    return replace(problem, helps=tuple(helps))

@@ -16,6 +16,7 @@ from ddp_run.doctor import checks
 from ddp_run.doctor.reports import Reports
 from ddp_run.plan import net
 from ddp_run.settings.options import Options
+from ddp_run.values import kernel_text
 from ddp_run.values.addresses import Resolved
 from ddp_run.values.finding import Finding, skipped
 from ddp_run.values.frozen import frozen
@@ -157,6 +158,14 @@ def _nvidia_smi(words: Sequence[str]) -> str | NoAnswer:
         said = (done.stdout.strip() or done.stderr.strip() or f"exit code {done.returncode}").splitlines()
         return NoAnswer(said[0])
     return done.stdout
+
+
+def kernel_value(path: Path) -> str:
+    """Return the value in a file of /proc or /sys; empty if it can't be read."""
+    try:
+        return kernel_text.read(path).strip()
+    except OSError:
+        return ""
 
 
 # ------------------------------------------------------------------------------------------------- checks

@@ -21,7 +21,7 @@ from ddp_run.settings.options import Options
 from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row
 from ddp_run.values.finding import Finding, Grade, skipped
-from ddp_run.values.problem import Problem, Refused
+from ddp_run.values.problem import Problem, Refused, nearest
 
 _RANKS_WITHOUT_GPUS = 2
 
@@ -29,15 +29,20 @@ _RANKS_WITHOUT_GPUS = 2
 # ----------------------------------------------------------------------------------- the launch's options
 
 
-def prepared(words: tuple[str, ...], level: Level, data_paths: Sequence[str]) -> Surroundings:
-    """Return what checks look at, for a launch with these options. Raises Refused."""
+def prepared(
+    words: tuple[str, ...], level: Level, data_paths: Sequence[str], own_options: Sequence[str]
+) -> Surroundings:
+    """Return what checks look at, for a launch with these options. Raises Refused.
+
+    `own_options`: the doctor's. An option that a launch doesn't know may be one of them, misspelled.
+    """
     environ = dict(os.environ)
     try:
         rows = torch_rows()
     except Refused:  # the check `torch_build` reports it; only torch's own options could tell what the words mean
-        options = _options((), environ, ())
+        options = _options((), environ, (), own_options)
     else:
-        options = _options(words, environ, rows)
+        options = _options(words, environ, rows, own_options)
     environ.update((each.name, each.value) for each in options.rank_variables)
     if "nproc_per_node" in options.given:
         ranks = _ranks_of(options, visible_gpus(environ))
@@ -64,16 +69,22 @@ def _ranks_of(options: Options, gpus: int | None) -> int:
     return gpus or _RANKS_WITHOUT_GPUS
 
 
-def _options(words: tuple[str, ...], environ: Mapping[str, str], rows: Sequence[Row]) -> Options:
+def _options(
+    words: tuple[str, ...], environ: Mapping[str, str], rows: Sequence[Row], own_options: Sequence[str]
+) -> Options:
     try:
         options = parse(
-            (*words, str(RANK_PROGRAM)), environ, torch_rows=rows, read_file=_read_file, projects=project_files
+            (*words, str(RANK_PROGRAM)),
+            environ,
+            torch_rows=rows,
+            read_file=lambda path: Path(path).read_text(encoding="utf-8"),
+            projects=project_files,
         )
     except HelpWanted:
         helps = ("ddp-run doctor --help   # put it before the launch's options",)
         raise Refused((Problem("DDP101", "only a launch's options go here", helps=helps),), words) from None
     except Refused as refused:
-        raise Refused(tuple(_without_script(each, len(words)) for each in refused.problems), words) from None
+        raise Refused(tuple(_reworded(each, len(words), own_options) for each in refused.problems), words) from None
     if options.module or options.no_python or options.run_path or options.dry_run:
         title = "the doctor runs its own program: leave out --module, --no-python, --run-path and --dry-run"
         raise Refused((Problem("DDP101", title),), words)
@@ -84,19 +95,19 @@ def _options(words: tuple[str, ...], environ: Mapping[str, str], rows: Sequence[
     return options
 
 
-def _without_script(problem: Problem, words: int) -> Problem:
-    """Reword a problem: the doctor's program, which stands behind the words, must not show in it."""
+def _reworded(problem: Problem, words: int, own_options: Sequence[str]) -> Problem:
+    """Suggest the doctor's own options, and hide its program, which stands behind the words."""
     if problem.word == words:  # the last option took the program for its value
         name = problem.title.partition(" ")[0]
         return Problem(problem.code, f"{name} needs a value", words - 1, "expected a value after it")
     helps = tuple(text for text in problem.helps if str(RANK_PROGRAM) not in text)
-    if problem.title.startswith(UNKNOWN_OPTION):
-        return replace(problem, label="not an option of the doctor or of a launch", notes=(), helps=helps)
-    return replace(problem, helps=helps)
-
-
-def _read_file(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")
+    if not problem.title.startswith(UNKNOWN_OPTION):
+        return replace(problem, helps=helps)
+    if not helps:
+        close = nearest(problem.title.removeprefix(UNKNOWN_OPTION).strip(), own_options, count=1)
+        helps = tuple(f"did you mean {each}?" for each in close)
+    helps = helps or ("ddp-run doctor --help", "ddp-run --help   # a launch's")
+    return replace(problem, label="not an option of the doctor or of a launch", notes=(), helps=helps)
 
 
 # ------------------------------------------------------------------------------------------ the checks

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +55,21 @@ def run_ranks(around: Surroundings, bad: Sequence[str]) -> Reports:
         (folder / "order.json").write_text(json.dumps(_order(around, bad)), encoding="utf-8")
         options = ["--log-format=json", "--console=none", "--retry=never", f"--log-dir={logs}"]
         words = [*options, *around.words, *_without_hooks(around.options), str(RANK_PROGRAM)]
-        launched = _launch(words, around, folder)
-        run = Path(launched.folder or logs / file_names.LATEST)
-        keep = launched.exit_code != 0 and not has_place and run.exists()
-        shown = str(run) if keep or (has_place and run.exists()) else ""
-        return Reports(replace(launched, folder=shown, compared=_compared(run / file_names.EVENTS)), _reported(folder))
+        began = time.monotonic()
+        listener = _Listener(around, folder)
+        code = _launch(words, listener)
+        run = Path((listener.verdict or {}).get("folder") or logs / file_names.LATEST)
+        keep = code != 0 and not has_place and run.exists()
+        launched = Launched(
+            exit_code=code,
+            seconds=time.monotonic() - began,
+            verdict=listener.verdict,
+            folder=str(run) if keep or (has_place and run.exists()) else "",
+            said=tuple(listener.warnings),
+            compared=_compared(run / file_names.EVENTS),
+            refused="\n".join(listener.plain),
+        )
+        return Reports(launched, _reported(folder))
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -92,10 +101,10 @@ def _order(around: Surroundings, bad: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _launch(words: Sequence[str], around: Surroundings, folder: Path) -> Launched:
-    environ = {name: value for name, value in around.environ.items() if name not in _UNSET}
-    environ[_FOLDER] = str(folder)
-    began = time.monotonic()
+def _launch(words: Sequence[str], listener: _Listener) -> int:
+    """Launch, listen until the end, and return the exit code."""
+    environ = {name: value for name, value in listener.around.environ.items() if name not in _UNSET}
+    environ[_FOLDER] = str(listener.folder)
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "ddp_run", *words],
         env=environ,
@@ -105,29 +114,16 @@ def _launch(words: Sequence[str], around: Surroundings, folder: Path) -> Launche
         start_new_session=True,
         preexec_fn=die_with_parent(),  # noqa: PLW1509 - this process has one thread
     )
-    listener = _Listener(around, folder)
+    code = None
     try:
-        listener.listen(process)
-        code = process.wait()
-    except _Silent:
-        _end(process)
-        code = _HUNG
-    except BaseException:
-        _end(process)
-        raise
-    verdict = listener.verdict or {}
-    return Launched(
-        code if code >= 0 else 128 - code,
-        time.monotonic() - began,
-        listener.verdict,
-        str(verdict.get("folder") or ""),
-        tuple(listener.warnings),
-        refused="\n".join(listener.plain),
-    )
-
-
-class _Silent(Exception):
-    """The ranks have stopped reporting steps."""
+        if listener.listen(process):
+            code = process.wait()
+    finally:
+        if code is None:  # hung, or interrupted
+            _end(process)
+    if code is None:
+        return _HUNG
+    return code if code >= 0 else 128 - code
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -150,11 +146,11 @@ class _Listener:
         self.warnings: list[str] = []
         self.plain: list[str] = []
         """Lines that aren't log messages: a refusal, an internal error."""
-        self._around, self._folder = around, folder
+        self.around, self.folder = around, folder
         self._reports, self._reported_at = 0, time.monotonic()
 
-    def listen(self, process: subprocess.Popen[bytes]) -> None:
-        """Listen until the launch closes its stderr. Raises _Silent."""
+    def listen(self, process: subprocess.Popen[bytes]) -> bool:
+        """Listen until the launch closes its stderr. Returns False if the ranks have stopped reporting steps."""
         assert process.stderr is not None
         fd = process.stderr.fileno()
         os.set_blocking(fd, False)
@@ -163,14 +159,15 @@ class _Listener:
             selector.register(fd, selectors.EVENT_READ)
             while True:
                 if not selector.select(_POLL_S):
-                    self._follow_ranks()
+                    if not self._ranks_go_on():
+                        return False
                     continue
                 got = os.read(fd, 65536)
                 *lines, held = (held + got).split(b"\n")
                 for line in lines:
                     self._hear(line.decode(errors="replace"))
                 if not got:
-                    return
+                    return True
 
     def _hear(self, line: str) -> None:
         try:
@@ -186,17 +183,16 @@ class _Listener:
         if message.get("level") == "warning":
             self.warnings.append(text)
         if not text.startswith(_COMPARED):
-            self._around.say(text)
+            self.around.say(text)
 
-    def _follow_ranks(self) -> None:
-        by_rank = _reported(self._folder)
+    def _ranks_go_on(self) -> bool:
+        by_rank = _reported(self.folder)
         reports = sum(map(len, by_rank.values()))
         if reports != self._reports or not reports:
             self._reports, self._reported_at = reports, time.monotonic()
-        elif time.monotonic() - self._reported_at > _MOST_SILENT_S:
-            raise _Silent
         if step := Reports(by_rank=by_rank).one("doing"):
-            self._around.doing(f"ranks: {step['what']}")
+            self.around.doing(f"ranks: {step['what']}")
+        return time.monotonic() - self._reported_at <= _MOST_SILENT_S
 
 
 def _reported(folder: Path) -> dict[int, list[Mapping[str, Any]]]:

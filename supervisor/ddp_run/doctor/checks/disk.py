@@ -56,7 +56,9 @@ def disk_space(around: Surroundings) -> Iterator[Finding]:
     for place, probe in zip(places, probes, strict=True):
         found, has_answered = answer(probe)
         if not has_answered:
-            yield no_answer(place)
+            helps = f"timeout 5 stat -f {place.path}; mount | grep -E 'nfs|lustre|fuse'"
+            against = f"{place.path}: its file system didn't answer in 1 s"
+            yield failed(f"disk for {place.name}", "no answer", against, helps)
         elif (why := _why_unusable(place, temporary)) or found is None:
             yield unusable(place, why or "cannot be asked")
         elif (found.total, found.total_inodes) not in shown:
@@ -100,12 +102,6 @@ def _why_unusable(place: Place, temporary: str | None) -> str:
     is_asked_first = place.name == _TEMPORARY and here == Path(os.environ.get("TMPDIR") or "/").resolve()
     is_skipped = is_asked_first and temporary is not None and here != Path(temporary).resolve()
     return "files cannot be created there" if is_skipped else ""
-
-
-def no_answer(place: Place) -> Finding:
-    """Report a file system that doesn't answer: its server may be gone."""
-    helps = f"timeout 5 stat -f {place.path}; mount | grep -E 'nfs|lustre|fuse'"
-    return failed(f"disk for {place.name}", "no answer", f"{place.path}: its file system didn't answer in 1 s", helps)
 
 
 def unusable(place: Place, why: str) -> Finding:

@@ -87,9 +87,6 @@ def one_gpu(gpu: Gpu) -> Finding:
     return Finding(name, value, against="split by MIG" if gpu.mig == "Enabled" else "")
 
 
-# -------------------------------------------------------------------------------------------------- errors
-
-
 @check(Group.GPUS, "memory errors of the GPUs")
 def gpu_errors(around: Surroundings) -> Iterator[Finding]:
     """Uncorrected ECC errors, rows and pages that wait for replacement; fails if a row could not be replaced."""
@@ -152,8 +149,6 @@ def xids(lines: Sequence[str]) -> Iterator[Finding]:
         grade = failed if number == _GONE else warned
         yield grade(f"Xid at {pci}", value, "since the host started", *helps, detail=of_it[-1:])
 
-
-# ------------------------------------------------------------------------------- processes and throttling
 
 _MUCH = 1 << 30
 """Bytes; the driver and a desktop hold some hundred MiB."""

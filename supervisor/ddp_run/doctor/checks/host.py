@@ -13,13 +13,12 @@ from datetime import datetime
 from pathlib import Path
 
 from ddp_run import __version__
-from ddp_run.doctor.check import Group, NoAnswer, Surroundings, check
+from ddp_run.doctor.check import Group, NoAnswer, Surroundings, check, kernel_value
 from ddp_run.judge import bad_hosts
 from ddp_run.judge.bad_hosts import HostRecord
 from ddp_run.observe.memory import own_cgroup
 from ddp_run.plan import node_facts
 from ddp_run.record import host_failures
-from ddp_run.values import kernel_text
 from ddp_run.values.finding import Finding, failed, skipped, warned
 from ddp_run.values.node_fact import Known
 
@@ -41,8 +40,6 @@ def kernel(release: str) -> Finding:
         return warned("kernel", release, "older than 5.3: ddp-run cannot read some exit codes of ranks")
     return Finding("kernel", release)
 
-
-# --------------------------------------------------------------------------------------------------- torch
 
 _LEAST_DRIVER = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 """The oldest Linux driver for each major CUDA version (NVIDIA, CUDA Compatibility, minor version compatibility)."""
@@ -103,8 +100,6 @@ def driver(cuda: str, version: str | None, newest: re.Match[str] | None) -> Find
     return Finding("NVIDIA driver", shown, against=f"torch needs CUDA {cuda}")
 
 
-# --------------------------------------------------------------------------------------------------- clock
-
 _TIMEX_BYTES = 256
 """More than struct timex takes on any architecture."""
 _MAXERROR = 3
@@ -132,9 +127,6 @@ def clock_state(state: int, most_error_us: int) -> Finding:
     return Finding("clock", f"synchronized, off by at most {most_error_us / 1000:.0f} ms")
 
 
-# ---------------------------------------------------------------------------------------------------- CPUs
-
-
 @check(Group.HOST, "CPUs")
 def cpus(around: Surroundings) -> Iterator[Finding]:
     """CPUs (affinity, control group) against ranks, `OMP_NUM_THREADS` and DataLoader workers; warns if too few."""
@@ -149,16 +141,9 @@ def _quota() -> float | None:
     cgroup = own_cgroup()
     v2 = cgroup.folders if cgroup is not None and cgroup.version == 2 else ()
     v1 = Path("/sys/fs/cgroup/cpu")
-    limits = [_text(folder / "cpu.max") for folder in v2]
-    limits.append(f"{_text(v1 / 'cpu.cfs_quota_us')} {_text(v1 / 'cpu.cfs_period_us')}")
+    limits = [kernel_value(folder / "cpu.max") for folder in v2]
+    limits.append(f"{kernel_value(v1 / 'cpu.cfs_quota_us')} {kernel_value(v1 / 'cpu.cfs_period_us')}")
     return min(filter(None, map(cpu_limit, limits)), default=None)
-
-
-def _text(path: Path) -> str:
-    try:
-        return kernel_text.read(path).strip()
-    except OSError:
-        return ""
 
 
 def cpu_limit(text: str) -> float | None:
@@ -205,8 +190,6 @@ def omp_threads(cpus: float, ranks: int, omp: str | None) -> Finding:
         return warned(name, omp, f"{ranks} ranks with {first} threads each are more than {cpus:g} CPUs", helps)
     return Finding(name, omp)
 
-
-# -------------------------------------------------------------------------------------------- earlier runs
 
 _EARLIER = "earlier runs here"
 _DAYS = 30

@@ -44,8 +44,6 @@ def memory_left(what: str, free: int, total: int, ranks: int) -> Finding:
     return Finding(what, value)
 
 
-# -------------------------------------------------------------------------------------------------- limits
-
 _FILES_WANTED, _FILES_NEEDED = 4096, 128
 _TASKS_WANTED, _TASKS_NEEDED = 256, 32
 """Threads and processes of one rank: torch's, those of libraries, DataLoader workers; then the very least."""
@@ -127,8 +125,6 @@ def _pids() -> tuple[int, int] | None:
             continue
     return min(found, key=lambda pair: pair[0] - pair[1], default=None)
 
-
-# ------------------------------------------------------------------------------------------- shared memory
 
 _SHM_WANTED = 1 << 30
 _SHM_HELPS = (

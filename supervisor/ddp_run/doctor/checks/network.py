@@ -11,18 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from ddp_run.doctor.check import Group, Surroundings, check
+from ddp_run.doctor.check import Group, Surroundings, check, kernel_value
 from ddp_run.plan import named_interfaces, net
-from ddp_run.values import kernel_text
 from ddp_run.values.addresses import Resolved, is_local
 from ddp_run.values.finding import Finding, failed, skipped, warned
 from ddp_run.values.frozen import frozen
 
 _LIMIT_S = 1.0
 _OWN_NAME_S = 2.0
-
-
-# --------------------------------------------------------------------------------------------------- names
 
 
 @check(Group.NETWORK, "host names")
@@ -61,8 +57,6 @@ def master_address(name: str, ip: str, *, node_rank: int, local: bool) -> Findin
         return warned(name, ip, "this machine is node 0 but doesn't have this address", helps)
     return Finding(name, ip, against="this machine" if local else "")
 
-
-# ---------------------------------------------------------------------------------------------- interfaces
 
 _OF_ONE_HOST = ("lo", "docker", "virbr", "cni", "podman")
 _LEAST_MBIT = 1000
@@ -105,7 +99,7 @@ def towards_master(around: Surroundings) -> Interface | None:
     route = net.route_to(master.ip) if master is not None else None
     if route is None:
         return None
-    speed = _text(Path("/sys/class/net") / route.interface / "speed")  # -1 if unknown
+    speed = kernel_value(Path("/sys/class/net") / route.interface / "speed")  # -1 if unknown
     known = int(speed) if speed.isdigit() else 0
     return Interface(route.interface, route.ip, known or None, net.mtu_of(route.interface))
 
@@ -146,9 +140,6 @@ def loopback(_around: Surroundings) -> Iterator[Finding]:
         yield failed("loopback", error.strerror or str(error), "the ranks of a host meet at 127.0.0.1", helps)
     else:
         yield Finding("loopback", "connects")
-
-
-# --------------------------------------------------------------------------------------------------- ports
 
 
 @check(Group.NETWORK, "node 0's ports")
@@ -210,9 +201,6 @@ def port_answer(ip: str, port: int, code: int) -> Finding:
     return warned(name, value, against, helps)
 
 
-# ---------------------------------------------------------------------------------------------------- RDMA
-
-
 @check(Group.NETWORK, "InfiniBand and RoCE")
 def rdma(_around: Surroundings) -> Iterator[Finding]:
     """State and rate of InfiniBand and RoCE ports, which NCCL prefers to TCP; warns if one is not active."""
@@ -220,7 +208,7 @@ def rdma(_around: Surroundings) -> Iterator[Finding]:
     if not found:
         yield skipped("InfiniBand, RoCE", "none on this host")
     for port in found:
-        yield rdma_port(port.parents[1].name, port.name, _text(port / "state"), _text(port / "rate"))
+        yield rdma_port(port.parents[1].name, port.name, kernel_value(port / "state"), kernel_value(port / "rate"))
 
 
 def rdma_port(device: str, port: str, state: str, rate: str) -> Finding:
@@ -230,10 +218,3 @@ def rdma_port(device: str, port: str, state: str, rate: str) -> Finding:
         return Finding(name, f"{state or 'state unknown'}, {rate or 'rate unknown'}")
     helps = f"ibstat {device}   # if nothing should be connected there: export NCCL_IB_HCA=^{device}"
     return warned(name, state, "NCCL can't use a port that isn't active", helps)
-
-
-def _text(path: Path) -> str:
-    try:
-        return kernel_text.read(path).strip()
-    except OSError:
-        return ""

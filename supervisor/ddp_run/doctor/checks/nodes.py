@@ -68,8 +68,6 @@ def _hosts(nodes: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     return {int(node["node"]): str(node["host"]) for node in nodes}
 
 
-# --------------------------------------------------------------------------------------------------- pairs
-
 _SLOW = 0.5
 """A share of the others' bandwidth."""
 _LATE = 2.0

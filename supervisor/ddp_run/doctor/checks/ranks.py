@@ -8,7 +8,6 @@ from typing import Any
 
 from ddp_run.doctor.check import Group, Surroundings, check
 from ddp_run.doctor.checks.network import towards_master
-from ddp_run.doctor.reports import Reports
 from ddp_run.values.finding import Finding, Grade, failed, skipped, warned
 from ddp_run.values.words import named_ranks, size_in_words
 
@@ -16,14 +15,10 @@ from ddp_run.values.words import named_ranks, size_in_words
 @check(Group.RANKS, "the launch", of_ranks=True)
 def launch(around: Surroundings) -> Iterator[Finding]:
     """Whether the ranks start, meet and end, in a launch by ddp-run; fails with its verdict."""
-    yield launched(around.reports)
-
-
-def launched(reports: Reports) -> Finding:
-    """Report how the launch ended, by ddp-run's verdict."""
-    end, step = reports.launched, reports.last_step()
+    end, step = around.reports.launched, around.reports.last_step()
     if end.exit_code == 0:
-        return Finding("launch", f"all ranks ended normally after {end.seconds:.1f} s")
+        yield Finding("launch", f"all ranks ended normally after {end.seconds:.1f} s")
+        return
     verdict = end.verdict or {}
     title = (
         verdict.get("title")
@@ -38,10 +33,8 @@ def launched(reports: Reports) -> Finding:
         advice.append(f"ddp-run explain {end.folder}")
     quotes = (str(quote["text"]) for quote in (verdict.get("evidence") or ())[:3])
     detail = (*end.refused.splitlines()[1:], *end.said, *quotes)
-    return failed("launch", f"{code}{title}", during, *advice, detail=detail)
+    yield failed("launch", f"{code}{title}", during, *advice, detail=detail)
 
-
-# ------------------------------------------------------------------------------------------- process group
 
 _SLOW_IMPORT_S = 20.0
 _SLOW_GROUP_S = 15.0
@@ -96,8 +89,6 @@ def group_made(group: Mapping[str, Any]) -> Finding:
     return Finding("process group", value)
 
 
-# --------------------------------------------------------------------------------------------- collectives
-
 _WRONG_DATA = (
     "NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1, NCCL_IB_DISABLE=1: the one that helps names the broken path",
     "virtual machines: disable ACS and the IOMMU for the GPUs (NCCL's troubleshooting, PCI Access Control Services)",
@@ -108,21 +99,16 @@ _WRONG_DATA = (
 def collectives(around: Surroundings) -> Iterator[Finding]:
     """`barrier`, `all_reduce` and `broadcast` with known results; fails if one is wrong on any rank."""
     found = around.reports.one("collectives")
-    yield results(found["ranks"]) if found is not None else skipped("collectives", around.reports.why_not())
-
-
-def results(ranks: Sequence[Mapping[str, Any]]) -> Finding:
-    """Judge the results of the collectives. `ranks`: which came out wrong, by rank."""
-    wrong = {rank: told["wrong"] for rank, told in enumerate(ranks) if told["wrong"]}
-    if wrong:
+    if found is None:
+        yield skipped("collectives", around.reports.why_not())
+    elif wrong := {rank: told["wrong"] for rank, told in enumerate(found["ranks"]) if told["wrong"]}:
         names = ", ".join(dict.fromkeys(name for names in wrong.values() for name in names))
         against = f"the results are known, so data is damaged on its way to {named_ranks(wrong)}"
-        return failed("collectives", f"wrong: {names}", against, *_WRONG_DATA)
-    slowest = max(told["barrier_s"] for told in ranks)
-    return Finding("collectives", f"barrier ({1000 * slowest:.1f} ms), all_reduce and broadcast are right")
+        yield failed("collectives", f"wrong: {names}", against, *_WRONG_DATA)
+    else:
+        slowest_s = max(told["barrier_s"] for told in found["ranks"])
+        yield Finding("collectives", f"barrier ({1000 * slowest_s:.1f} ms), all_reduce and broadcast are right")
 
-
-# ----------------------------------------------------------------------------------------------- bandwidth
 
 _BANDWIDTH = "all_reduce bandwidth"
 _LEAST_SHARE = 0.25
