@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import combinations
 
 from ddp_run.doctor.check import Group, Level, NoAnswer, Surroundings, check
 from ddp_run.values.finding import Finding, skipped, warned
@@ -16,7 +17,7 @@ from ddp_run.values.frozen import frozen
 
 _THROUGH_CPU = ("PHB", "NODE", "SYS", "SOC")
 """Slow. Old drivers call SYS SOC."""
-_GOOD = ("PIX", "PXB", "PSB", "PIX/PXB")
+_NEAR = ("PIX", "PXB", "PSB")
 _LINK = re.compile(r"NV\d{1,3}|PIX|PXB|PSB|PHB|NODE|SYS|SOC|X")
 _GPU = re.compile(r"GPU\d{1,3}")
 _DEVICE = re.compile(
@@ -38,12 +39,7 @@ class Topology:
 
     def pairs(self) -> dict[tuple[str, str], str]:
         """Return the link of each pair of GPUs, once."""
-        order = {gpu: place for place, gpu in enumerate(self.gpus)}
-        return {
-            (one, other): link
-            for (one, other), link in self.links.items()
-            if one in order and other in order and order[one] < order[other]
-        }
+        return {pair: self.links[pair] for pair in combinations(self.gpus, 2) if pair in self.links}
 
     def nearest_adapters(self) -> dict[str, str]:
         """Return, by GPU, the link to its nearest network adapter."""
@@ -54,7 +50,7 @@ class Topology:
 
 
 def _distance(link: str) -> int:
-    return 0 if link.startswith("NV") else 1 if link in _GOOD else 2
+    return 0 if link.startswith("NV") else 1 if link in _NEAR else 2
 
 
 def read(text: str) -> Topology | None:

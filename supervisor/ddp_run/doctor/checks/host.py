@@ -8,7 +8,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -57,11 +57,7 @@ def torch_build(around: Surroundings) -> Iterator[Finding]:
     yield Finding("torch", facts[Known.TORCH])
     if "+rocm" in facts[Known.TORCH] or "+xpu" in facts[Known.TORCH]:
         yield skipped("torch's CUDA", "this torch is not built for NVIDIA GPUs; the doctor checks no others")
-    else:
-        yield from _cuda(around, facts)
-
-
-def _cuda(around: Surroundings, facts: Mapping[str, str]) -> Iterator[Finding]:
+        return
     cuda = facts.get(Known.CUDA, "none")
     yield cuda_build(cuda, has_driver=around.has_driver)
     if cuda == "none":

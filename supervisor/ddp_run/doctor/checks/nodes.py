@@ -38,12 +38,11 @@ def node_differences(around: Surroundings) -> Iterator[Finding]:
 def differences(compared: NodesCompared) -> Iterator[Finding]:
     """Yield a finding for each fact in which nodes differ. Node 0 compares them as they join."""
     helps = "make the nodes alike"
-    for line in compared.breaking:
+    for line in (*compared.breaking, *compared.differing):
         name, _, value = line.partition(": ")
-        yield failed(name, value, "not the same on all nodes: such jobs often fail", helps)
-    for line in compared.differing:
-        name, _, value = line.partition(": ")
-        yield warned(name, value, "not the same on all nodes", helps)
+        breaks = line in compared.breaking
+        against = f"not the same on all nodes{': such jobs often fail' if breaks else ''}"
+        yield (failed if breaks else warned)(name, value, against, helps)
     if not (compared.breaking or compared.differing):
         yield Finding(_COMPARED, f"alike in {len(compared.alike)} facts")
 
