@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
 DOCUMENTS = (
-    *("README.md", "CHANGELOG.md", "docs/architecture.md", "docs/modules.md", "docs/decisions.md"),
+    *("README.md", "CHANGELOG.md", "docs/architecture.md", "docs/events.md", "docs/decisions.md"),
     "docs/doctor.md",
     "docs/reference.md",
 )
