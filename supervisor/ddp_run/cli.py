@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ddp_run import __version__, commands
-from ddp_run.values.problem import Problem, Refused, nearest, render
+from ddp_run.values.problem import Problem, Refused, nearest, render, why_not_here
 from ddp_run.values.terminal import colour, columns, open_what_is_closed
-from ddp_run.values.this_system import why_not_here
 
 if TYPE_CHECKING:
     from signal import Signals
@@ -203,7 +202,7 @@ def _outlive_notices() -> Sequence[Signals]:
     """
     import signal
 
-    from ddp_run.values.stop_signals import NOTICE_SIGNALS
+    from ddp_run.values.signals import NOTICE_SIGNALS
 
     came: list[Signals] = []
     for signum in NOTICE_SIGNALS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_run.record.events import Event, MemorySampled, MonotonicNs, Noted, ProgressSampled, Rank
-from ddp_run.record.kept_events import RECENT, KeptEvents
+from ddp_run.record.journal import RECENT, KeptEvents
 
 
 def memory(at: int, own: int) -> MemorySampled:

@@ -16,10 +16,10 @@ import pytest
 
 from ddp_run.commands.logs import shown, silence
 from ddp_run.commands.logs.silence import Silence
-from ddp_run.record import journal, one_job, own_process, rank_logs, removal
+from ddp_run.record import journal, own_process, rank_logs, removal
 from ddp_run.record.events import Event, LocalRank, MonotonicNs, OwnProcess, Rank, RankStarted, RunEnded, RunStarted
-from ddp_run.record.recorded_runs import RecordedRun, recorded_run, recorded_runs, size_of
-from ddp_run.record.run_named import NoRun, run_named
+from ddp_run.record.recorded_runs import RecordedRun, by_job, recorded_run, recorded_runs, size_of
+from ddp_run.record.runs_meant import NoRun, run_named
 from ddp_run.tell import runs_table
 from ddp_run.values.words import duration_in_words
 
@@ -226,9 +226,7 @@ def test_durations(seconds: float, words: str) -> None:
 def chosen(log_dir: Path, keep: int | None = None, older_ns: int | None = None, only_succeeded: bool = False) -> str:
     """The last digits of what would be removed."""
     runs = recorded_runs(log_dir)
-    found = removal.removable(
-        one_job.jobs(runs), keep=keep, older_ns=older_ns, only_succeeded=only_succeeded, now_ns=NOW
-    )
+    found = removal.removable(by_job(runs), keep=keep, older_ns=older_ns, only_succeeded=only_succeeded, now_ns=NOW)
     return "".join(run.folder.name[-1] for nodes in found for run in nodes)
 
 
@@ -290,7 +288,7 @@ def test_which_runs_are_one_job(tmp_path: Path, nodes: list[str], jobs: str) -> 
         options = {"master_addr": {"value": master[0]}} if master else {}
         plan = {"script": "t.py", "script_args": [], "options": options}
         (folder / "plan.json").write_text(json.dumps(plan))
-    found = one_job.jobs(recorded_runs(tmp_path))
+    found = by_job(recorded_runs(tmp_path))
     assert " ".join("".join(run.folder.name[-1] for run in job) for job in found) == jobs
 
 

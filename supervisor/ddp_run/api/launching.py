@@ -11,7 +11,7 @@ from ddp_run.api import child
 from ddp_run.api.options import LaunchOptions
 from ddp_run.api.result import LaunchRefused, Result, read_result
 from ddp_run.api.words import words
-from ddp_run.values.this_system import why_not_here
+from ddp_run.values.problem import why_not_here
 
 
 def launch(

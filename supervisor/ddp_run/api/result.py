@@ -9,7 +9,7 @@ from typing import final
 
 from ddp_run.judge.verdict import Outcome, Verdict
 from ddp_run.record import file_names
-from ddp_run.record.run_files import open_run_file
+from ddp_run.record.run_folder import open_run_file
 from ddp_run.values import typed_fields
 
 

@@ -46,8 +46,8 @@ def command(
     run's folder under the name that ddp-run gave it: rename a folder to keep it.
     """
     from ddp_run.plan.runs_folder import runs_folder
-    from ddp_run.record import one_job, removal
-    from ddp_run.record.recorded_runs import recorded_runs, size_of
+    from ddp_run.record import removal
+    from ddp_run.record.recorded_runs import by_job, recorded_runs, size_of
     from ddp_run.values.lines import neutral
     from ddp_run.values.words import size_in_words
 
@@ -61,7 +61,7 @@ def command(
     except OSError as error:
         raise click.ClickException(f"cannot read {folder}: {error.strerror}") from error
     now_ns = time.time_ns()
-    jobs = one_job.jobs(runs)
+    jobs = by_job(runs)
     old = removal.removable(jobs, keep=keep, older_ns=older, only_succeeded=only_succeeded, now_ns=now_ns)
     chosen = [run for nodes in old for run in nodes]
     sizes = {run.folder: size_of(run.folder) for run in chosen}

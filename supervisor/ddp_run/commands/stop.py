@@ -66,9 +66,8 @@ def command(run: str | None, kill: bool, log_dir: str | None) -> int:
 def _chosen(word: str | None, log_dir: Path) -> RecordedRun:
     """The run that is meant; without a word the only job of this user's that runs. Raises ClickException."""
     from ddp_run.record import own_process
-    from ddp_run.record.one_job import jobs
-    from ddp_run.record.recorded_runs import recorded_run, recorded_runs
-    from ddp_run.record.run_named import NoRun, run_named
+    from ddp_run.record.recorded_runs import by_job, recorded_run, recorded_runs
+    from ddp_run.record.runs_meant import NoRun, run_named
     from ddp_run.values.problem import Problem, Refused
 
     try:
@@ -77,7 +76,7 @@ def _chosen(word: str | None, log_dir: Path) -> RecordedRun:
         runs = recorded_runs(log_dir) if log_dir.exists() else []
     except (NoRun, OSError) as error:
         raise click.ClickException(str(error)) from error
-    running = jobs([run for run in runs if run.alive and own_process.is_mine(run.process)])
+    running = by_job([run for run in runs if run.alive and own_process.is_mine(run.process)])
     if not running:
         raise click.ClickException(f"no run of yours in {log_dir} is running on this host")
     if len(running) > 1:

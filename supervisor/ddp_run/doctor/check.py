@@ -19,7 +19,7 @@ from ddp_run.settings.options import Options
 from ddp_run.values import kernel_text
 from ddp_run.values.addresses import Resolved
 from ddp_run.values.finding import Finding, skipped
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 _NVIDIA_SMI_S = 20.0
 """Without nvidia-persistenced, nvidia-smi first wakes every GPU, which takes seconds for each."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from ddp_run.doctor.check import NoAnswer
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 _FIELDS = (
     *("index", "uuid", "name", "memory.total", "memory.used", "temperature.gpu", "compute_mode", "mig.mode.current"),

@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import Any
 
 from ddp_run.record.events import NodesCompared
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 
 @frozen

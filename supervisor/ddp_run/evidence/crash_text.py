@@ -12,7 +12,7 @@ import re
 from ddp_run.evidence.model import Death, LogText, Quote
 from ddp_run.evidence.traceback_text import is_library
 from ddp_run.record.events import ExceptionInfo
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 _FATAL_WORDS = "Fatal Python error: "
 _FATAL = re.compile(r"Fatal Python error: (?P<what>[^\n]{0,400})")

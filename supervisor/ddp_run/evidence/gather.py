@@ -43,8 +43,8 @@ from ddp_run.record.events import (
     StallEnded,
     StallSeen,
 )
-from ddp_run.record.run_files import open_run_file
-from ddp_run.values.stop_signals import STOP_SIGNALS
+from ddp_run.record.run_folder import open_run_file
+from ddp_run.values.signals import STOP_SIGNALS
 
 _AGENT_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d{1,2})\b")
 _NOISE = re.compile(r"^\s*$|^\[?(?:rank\d+\]:)?\[?[WE]\d* |resource_tracker|Warning|^\s+warnings\.warn")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO, final
 
 from ddp_run.evidence.model import LogText
-from ddp_run.record.run_files import open_run_file
+from ddp_run.record.run_folder import open_run_file
 
 TAIL_BYTES = 4 << 20
 """Ranks die near the end of what they wrote."""

@@ -23,8 +23,8 @@ from ddp_run.record.events import (
     StallSeen,
 )
 from ddp_run.record.resources import GpuLook, MemoryTrend, Space
-from ddp_run.values.frozen import frozen
 from ddp_run.values.redaction import redact_value
+from ddp_run.values.typed_fields import frozen
 
 Found = TypeVar("Found")
 UNORDERED = 2**63

@@ -31,7 +31,7 @@ from ddp_run.evidence.word_search import (
     merged,
     search,
 )
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import size_in_words
 
 HEAD_LINES = 200

@@ -19,7 +19,7 @@ from ddp_run.judge.first_failure import follower, of_clean_exit, of_death
 from ddp_run.judge.hung import hung
 from ddp_run.judge.verdict import SUREST_FIRST, Area, Finding, FirstFailure, Retry, Verdict
 from ddp_run.record.events import Rank
-from ddp_run.values.exit_status import in_words, shell_code
+from ddp_run.values.signals import in_words, shell_code
 
 LOST = 75
 """Exit code where no rank failed by itself (EX_TEMPFAIL): worth a requeue."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ddp_run.evidence.model import Death
 from ddp_run.judge.verdict import Confidence, Finding, Retry
 from ddp_run.record.events import Rank
-from ddp_run.values.exit_status import in_words
+from ddp_run.values.signals import in_words
 
 
 def finished_first(rank: Rank | None, lost: Finding, waiting: Sequence[Death]) -> Finding:

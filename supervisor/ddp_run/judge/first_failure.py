@@ -6,7 +6,7 @@ from ddp_run.evidence.crash_text import crash_of
 from ddp_run.evidence.model import UNORDERED, CleanExit, Death
 from ddp_run.judge.verdict import Collateral, FirstFailure
 from ddp_run.record.events import MonotonicNs
-from ddp_run.values.exit_status import signal_name
+from ddp_run.values.signals import signal_name
 
 
 def of_death(death: Death) -> FirstFailure:

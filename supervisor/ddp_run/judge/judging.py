@@ -19,7 +19,7 @@ from ddp_run.judge.retry import ended
 from ddp_run.judge.verdict import FirstFailure, Retry, Verdict
 from ddp_run.record.attempt_events import ended_before_retry, last_restart, of_attempt
 from ddp_run.record.events import Event, PeerFailed, RankExited, RankFailed, RunStarted
-from ddp_run.values.exit_status import in_words, shell_code, signal_name
+from ddp_run.values.signals import in_words, shell_code, signal_name
 from ddp_run.values.words import node_name
 
 LIMIT_S = 10.0

@@ -11,7 +11,7 @@ import re
 
 from ddp_run.evidence.model import Death, LogText, Quote
 from ddp_run.judge.signs import Hit, Sign, ended_by
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 ERRORS = (
     Sign("NCCL error in: "),

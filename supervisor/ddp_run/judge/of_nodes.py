@@ -19,7 +19,7 @@ from ddp_run.judge.verdict import Collateral, Finding, FirstFailure, Verdict
 from ddp_run.record.attempt_events import of_attempt
 from ddp_run.record.events import Event, MonotonicNs, NodeReported, Rank, RankExited, RankFinished, VerdictAgreed
 from ddp_run.values import typed_fields
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import node_name
 
 _NODE_FAILED = "node-failed"

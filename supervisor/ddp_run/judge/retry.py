@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import PeerFailed, SignalReceived
-from ddp_run.values.exit_status import in_words
+from ddp_run.values.signals import in_words
 
 _SAME_ENDS = 3
 """Attempts that end alike without getting further before the next one is not made."""

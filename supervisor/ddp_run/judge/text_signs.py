@@ -20,7 +20,7 @@ from ddp_run.judge import oom_text
 from ddp_run.judge.catalogue import GENERAL, catalogue, not_superseded, rule_named, sign_words
 from ddp_run.judge.verdict import SUREST_FIRST, Finding
 from ddp_run.record.events import ExceptionInfo, Rank
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 MOST_LINES = 4000
 """Lines at a log's end that are looked at: this is for what people paste."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddp_run.record.events import MonotonicNs, NodesCompared
-from ddp_run.values.frozen import frozen
 from ddp_run.values.node_fact import Fact, Known
 from ddp_run.values.redaction import redact_value
+from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import named_nodes, node_name, size_in_words
 
 _MUST_AGREE = frozenset(

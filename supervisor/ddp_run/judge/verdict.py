@@ -11,8 +11,8 @@ from typing import Literal
 
 from ddp_run.evidence.model import Phase, Quote
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
-from ddp_run.values.frozen import frozen
 from ddp_run.values.redaction import redact_lines, redact_value
+from ddp_run.values.typed_fields import frozen
 
 Outcome = Literal["succeeded", "failed", "hung", "interrupted", "refused"]
 Confidence = Literal["certain", "likely", "unknown"]

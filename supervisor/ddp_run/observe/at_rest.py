@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_run.values import kernel_text
-from ddp_run.values.torch_threads import WITHOUT_PYTHON
+from ddp_run.values.kernel_text import WITHOUT_PYTHON
 
 _TRIES = 20
 

@@ -23,7 +23,7 @@ from ddp_run.observe.stack_text import Frame, Stack, dumps, is_whole
 from ddp_run.observe.stall_watch import RankLook
 from ddp_run.record import file_names
 from ddp_run.record.events import Rank
-from ddp_run.record.run_files import open_run_file
+from ddp_run.record.run_folder import open_run_file
 
 SIZE = 4096
 VERSION = 1

@@ -18,8 +18,8 @@ from ddp_run.observe.close_look import ProcessState
 from ddp_run.observe.kernel_wait import KernelWait, call_of, file_wait, is_lock, link
 from ddp_run.record.events import Rank
 from ddp_run.values import kernel_text
+from ddp_run.values.kernel_text import NOT_OF_THE_PROGRAM
 from ddp_run.values.process_table import acting, below, children, look, threads
-from ddp_run.values.torch_threads import NOT_OF_THE_PROGRAM
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"

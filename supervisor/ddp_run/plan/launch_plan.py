@@ -9,7 +9,7 @@ from pathlib import Path
 from signal import Signals
 
 from ddp_run.settings.options import Options, Source
-from ddp_run.values.stop_signals import STOP_SIGNALS
+from ddp_run.values.signals import STOP_SIGNALS
 
 RANK_PROGRAM = Path(__file__).parents[1] / "rank" / "__main__.py"
 """What the agent starts instead of the user's script; it runs that script."""

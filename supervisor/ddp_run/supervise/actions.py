@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_run.record.events import Rank, RankFailed, Target, Timer
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 
 @frozen

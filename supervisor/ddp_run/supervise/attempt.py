@@ -56,7 +56,7 @@ from ddp_run.supervise.ranks import RankProcess, Ranks
 from ddp_run.tell.output import Output
 from ddp_run.tell.tail import Tailer
 from ddp_run.values.helper_process import HelperProcesses
-from ddp_run.values.stop_signals import STOP_SIGNALS
+from ddp_run.values.signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from ddp_run.observe.close_look import GpuUse

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import final
 
-from ddp_run.values import own_folders
+from ddp_run.values import private_files
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _BOARD = re.compile(r"board_\d{1,9}_\d{1,9}")
@@ -27,7 +27,7 @@ class BoardFolder:
         try:
             (_SHARED_MEMORY / name).mkdir(mode=0o700)
             self.path = _SHARED_MEMORY / name
-            self._handle = os.open(self.path, own_folders.OPEN)
+            self._handle = os.open(self.path, private_files.OPEN_FOLDER)
             fcntl.flock(self._handle, fcntl.LOCK_SH)
         except OSError:
             pass
@@ -44,7 +44,7 @@ def clear_stale() -> None:
 
     A run whose folder is removed before it could take hold of it goes on with the other folder for boards.
     """
-    own_folders.clear(_SHARED_MEMORY, _is_dead)
+    private_files.clear_own(_SHARED_MEMORY, _is_dead)
 
 
 def _is_dead(_folder: Path, handle: int, names: list[str]) -> bool:

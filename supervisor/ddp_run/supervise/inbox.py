@@ -33,7 +33,7 @@ from ddp_run.record.events import (
 from ddp_run.record.journal import now
 from ddp_run.supervise import board_folder
 from ddp_run.supervise.board_folder import BoardFolder
-from ddp_run.values import kernel_text, own_folders
+from ddp_run.values import kernel_text, private_files
 
 _MOST = 256 * 1024
 """Bytes of the largest message; longer ones are cut by the rank before it sends."""
@@ -79,7 +79,7 @@ def _private_folder() -> Path:
     """A new folder for this user alone, with a path short enough. Raises OSError where there is no place for one."""
     failure = OSError("no folder for a socket")
     for place in _places():
-        folder = Path(place) / own_folders.fresh_name()
+        folder = Path(place) / private_files.fresh_name()
         if len(os.fsencode(folder / _NAME)) > _LONGEST_PATH:
             continue
         try:
@@ -110,7 +110,7 @@ def clear_stale() -> None:
     if host is None:
         return
     for place in dict.fromkeys(_places()):
-        own_folders.clear(Path(place), lambda folder, handle, names: _is_dead(folder, handle, names, host))
+        private_files.clear_own(Path(place), lambda folder, handle, names: _is_dead(folder, handle, names, host))
 
 
 def _is_dead(folder: Path, handle: int, names: list[str], host: str) -> bool:

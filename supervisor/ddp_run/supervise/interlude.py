@@ -10,7 +10,7 @@ from typing import assert_never, final
 from ddp_run.record.events import EventSink, SignalReceived, SignalSent, Target
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Call, Caught, Loop, reap
-from ddp_run.values.stop_signals import STOP_SIGNALS
+from ddp_run.values.signals import STOP_SIGNALS
 
 
 @final

@@ -52,7 +52,7 @@ from ddp_run.tell.tail import Tailer
 from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.process_table import living
 from ddp_run.values.redaction import redact_words
-from ddp_run.values.stop_signals import STOP_SIGNALS
+from ddp_run.values.signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -42,8 +42,7 @@ from ddp_run.supervise.actions import (
     TellRanksEnded,
     TellUnfinished,
 )
-from ddp_run.values.exit_status import in_words
-from ddp_run.values.stop_signals import NOTICE_SIGNALS, STOP_SIGNALS
+from ddp_run.values.signals import NOTICE_SIGNALS, STOP_SIGNALS, in_words
 
 HANDLED_SIGNALS = STOP_SIGNALS | NOTICE_SIGNALS | {Signals.SIGTSTP, Signals.SIGCHLD}
 

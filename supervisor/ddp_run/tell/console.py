@@ -15,8 +15,7 @@ from ddp_run.tell.line_form import fitting, label, prefixed
 from ddp_run.tell.outlet import LeftS, Outlet, Outlets
 from ddp_run.tell.selection import Prefix, Shown, shown_by
 from ddp_run.tell.tail import Chunk
-from ddp_run.values.lines import MAX_HELD, STREAMS, Collapser, Group, LineBuffer, Stream, readable
-from ddp_run.values.raw_lines import RawLines
+from ddp_run.values.lines import MAX_HELD, STREAMS, Collapser, Group, LineBuffer, RawLines, Stream, readable
 
 _FLOOD: Final = 64 << 10
 _FLOOD_LINES: Final = 4096

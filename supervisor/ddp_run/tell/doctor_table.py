@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddp_run.values.finding import Finding, Grade
-from ddp_run.values.frozen import frozen
 from ddp_run.values.lines import neutral_text
+from ddp_run.values.typed_fields import frozen
 
 _COLOURS = {"pass": "\033[32m", "warn": "\033[33;1m", "fail": "\033[31;1m", "skipped": "\033[2m"}
 _PLAIN = "\033[0m"

@@ -9,7 +9,7 @@ from pathlib import Path
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import file_names
 from ddp_run.record.events import Event, Rank, RankExited, RankStarted
-from ddp_run.record.run_files import open_run_file
+from ddp_run.record.run_folder import open_run_file
 from ddp_run.tell.tail import Chunk
 from ddp_run.values.redaction import redact_lines
 

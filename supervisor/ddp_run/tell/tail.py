@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, final
 
-from ddp_run.record.run_files import open_run_file
+from ddp_run.record.run_folder import open_run_file
 from ddp_run.tell.inotify import IN_MODIFY, IN_Q_OVERFLOW, Inotify
 from ddp_run.values.lines import STREAMS, Stream
 

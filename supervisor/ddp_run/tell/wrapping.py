@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 _COMMENT: Final = "   # "
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")

@@ -59,8 +59,7 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
     from ddp_run.commands.bundle import meant
     from ddp_run.commands.explain.answer import NotReadable
     from ddp_run.plan.runs_folder import runs_folder
-    from ddp_run.record.run_named import NoRun, run_named
-    from ddp_run.record.runs_meant import runs_meant
+    from ddp_run.record.runs_meant import NoRun, run_named, runs_meant
 
     folder = runs_folder(None, os.environ) if run is None else Path(run)
     try:

@@ -15,7 +15,7 @@ from typing import BinaryIO, assert_never, final
 from ddp_run.commands.bundle import cleaned_copy
 from ddp_run.commands.bundle.cleaned_copy import Cleaner, Copy, Removed
 from ddp_run.commands.bundle.parts import LAST_LINES, File, LeftOut, Part, Text
-from ddp_run.record.run_files import open_run_file
+from ddp_run.record.run_folder import open_run_file
 
 _WITHIN_S = 40.0
 _ONE_WITHIN_S = 6.0

@@ -47,7 +47,7 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> 
 
 def _newest() -> str:
     """The folder of the newest run of launches from here."""
-    from ddp_run.record.run_named import NoRun, run_named
+    from ddp_run.record.runs_meant import NoRun, run_named
 
     try:
         return str(run_named(None, _log_dir()))

@@ -55,7 +55,7 @@ def command(
     """
     from ddp_run.commands.logs.shown import Shown, follow_run, show_run, why_none
     from ddp_run.plan.runs_folder import runs_folder
-    from ddp_run.record.run_named import NoRun, run_named
+    from ddp_run.record.runs_meant import NoRun, run_named
 
     if agent and (ranks is not None or stream is not None):
         raise click.UsageError("--agent is in place of the ranks: leave out --rank, --stdout and --stderr")

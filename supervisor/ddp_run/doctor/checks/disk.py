@@ -13,8 +13,8 @@ from ddp_run.observe.space import StatvfsProbe
 from ddp_run.record.events import MonotonicNs, SpaceCounted
 from ddp_run.values import private_files
 from ddp_run.values.finding import Finding, failed, warned
-from ddp_run.values.frozen import frozen
 from ddp_run.values.helper_process import reap
+from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import size_in_words
 
 _WANTED, _NEEDED = 1 << 30, 16 << 20

@@ -13,7 +13,7 @@ from itertools import combinations
 
 from ddp_run.doctor.check import Group, Level, NoAnswer, Surroundings, check
 from ddp_run.values.finding import Finding, skipped, warned
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 _THROUGH_CPU = ("PHB", "NODE", "SYS", "SOC")
 """Slow. Old drivers call SYS SOC."""

@@ -15,7 +15,7 @@ from ddp_run.doctor.check import Group, Surroundings, check, kernel_value
 from ddp_run.plan import named_interfaces, net
 from ddp_run.values.addresses import Resolved, is_local
 from ddp_run.values.finding import Finding, failed, skipped, warned
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 _LIMIT_S = 1.0
 _OWN_NAME_S = 2.0

@@ -24,7 +24,7 @@ from ddp_run.judge import platform_text
 from ddp_run.judge.platform_text import told_lately
 from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, quotes
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
-from ddp_run.values.exit_status import in_words
+from ddp_run.values.signals import in_words
 
 RULE = Rule(
     code="DDP901",

@@ -19,7 +19,7 @@ from ddp_run.evidence.pasted.raised import AGENT_FRAME
 from ddp_run.evidence.traceback_text import chain, is_library, line_of, tells_of_a_program
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
-from ddp_run.values.exit_status import signal_name
+from ddp_run.values.signals import signal_name
 
 RULE = Rule(
     code="DDP600",

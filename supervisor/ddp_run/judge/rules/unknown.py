@@ -20,7 +20,7 @@ from ddp_run.evidence.crash_text import crash_of
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.judge.advice import by_core, by_phase
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
-from ddp_run.values.exit_status import in_words
+from ddp_run.values.signals import in_words
 
 RULE = Rule(
     code="DDP000",

@@ -14,8 +14,7 @@ from ddp_run.record.events import (
     SignalSent,
     Target,
 )
-from ddp_run.values.exit_status import in_words
-from ddp_run.values.stop_signals import STOP_SIGNALS
+from ddp_run.values.signals import STOP_SIGNALS, in_words
 
 
 def paused_by(event: Event) -> bool | None:

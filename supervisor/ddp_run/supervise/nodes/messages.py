@@ -14,8 +14,8 @@ from ddp_run.judge.of_nodes import Ends
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.values import node_fact, typed_fields
-from ddp_run.values.frozen import frozen
 from ddp_run.values.node_fact import Fact
+from ddp_run.values.typed_fields import frozen
 
 
 @frozen
