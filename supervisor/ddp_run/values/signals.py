@@ -1,12 +1,21 @@
-"""Exit codes in words and as a shell sees them; negative is minus a signal's number, as Python has it."""
+"""The signals that end a job, and exit codes in words. Pure.
+
+A negative code is the negated number of a signal, as in Python.
+"""
 
 from __future__ import annotations
 
 import signal
+from signal import Signals
+
+STOP_SIGNALS = frozenset({Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGQUIT})
+"""Signals that end a job: torchrun forwards these four to the ranks (its `--signals-to-handle` default)."""
+NOTICE_SIGNALS = frozenset({Signals.SIGUSR1, Signals.SIGUSR2})
+"""Signals that only tell the ranks something (SLURM sends them ahead of a time limit)."""
 
 
 def signal_name(code: int | None) -> str | None:
-    """The name of the signal that ended a process ("SIGKILL"), null where none did."""
+    """The name of the signal that ended a process ("SIGKILL"); None if none did."""
     if code is None or code >= 0:
         return None
     try:
