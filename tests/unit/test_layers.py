@@ -53,8 +53,8 @@ PURE = (
     *("values.typed_fields", "values.sealed", "supervise.nodes.messages"),
     *("supervise.nodes.reach", "values.node_fact", "api.options", "api.words"),
     *("commands.completion.bash", "commands.completion.zsh", "commands.completion.fish"),
-    *("values.finding", "tell.doctor_table", "doctor.topology"),
-    *("doctor.gpu_table", "doctor.odd_pairs", "doctor.reports"),
+    *("values.finding", "tell.doctor_table", "doctor.checks.gpu_links"),
+    *("doctor.gpu_table", "doctor.checks.nodes", "doctor.checks.ranks", "doctor.reports"),
 )
 """Folders and modules that do no I/O: functions over values."""
 READS_FILES = ("judge.judging", "judge.replay")

@@ -8,8 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddp_run.doctor.check import Check, Group
-from ddp_run.doctor.surroundings import Surroundings
+from ddp_run.doctor.check import Group, Surroundings, check
 from ddp_run.observe.space import StatvfsProbe
 from ddp_run.record.events import MonotonicNs, SpaceCounted
 from ddp_run.values import private_files
@@ -19,14 +18,14 @@ from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import size_in_words
 
 _WANTED, _NEEDED = 1 << 30, 16 << 20
+_INODES_WANTED, _INODES_NEEDED = 10_000, 100
 _TEMPORARY = "temporary files"
 _OTHER_TMPDIR = "export TMPDIR=DIR"
-_INODES_WANTED, _INODES_NEEDED = 10_000, 100
 
 
 @frozen
 class Place:
-    """A folder that jobs write to. `instead`: what happens where it takes nothing; empty: jobs cannot work then."""
+    """A folder that jobs write to. `instead`: what happens if it's unusable; if empty, jobs cannot work then."""
 
     name: str
     path: Path
@@ -34,61 +33,59 @@ class Place:
     helps: str
 
 
-def _look(around: Surroundings) -> Iterator[Finding]:
+@check(Group.DISK, "disk space")
+def disk_space(around: Surroundings) -> Iterator[Finding]:
+    """Space and inodes for logs, temporary files and the home folder; warns below 1 GiB or 10,000 inodes, and of an
+    unusable folder that jobs can do without; fails if almost nothing is left, `--log-dir` is not writable, or the file
+    system doesn't answer."""
     try:
         Path.cwd()
     except FileNotFoundError:
-        yield failed("working directory", "gone", "it was removed, or made anew", 'cd "$PWD"')
+        yield failed("working directory", "gone", "it was removed or recreated", 'cd "$PWD"')
         return
-    temporary = _temporary()
+    try:
+        temporary = tempfile.gettempdir()  # skips a folder that is missing or full
+    except FileNotFoundError:
+        temporary = None
     places = list(_places(around, temporary))
     probes = [StatvfsProbe.ask([str(place.path)]) for place in places]
     if temporary is None:
-        yield failed(f"disk for {_TEMPORARY}", "nowhere", "TMPDIR, /tmp and /var/tmp take no file", _OTHER_TMPDIR)
+        against = "TMPDIR, /tmp and /var/tmp are all unusable"
+        yield failed(f"disk for {_TEMPORARY}", "nowhere", against, _OTHER_TMPDIR)
     shown: set[tuple[int, int]] = set()
     for place, probe in zip(places, probes, strict=True):
         found, has_answered = answer(probe)
         if not has_answered:
-            yield no_answer(place)
+            helps = f"timeout 5 stat -f {place.path}; mount | grep -E 'nfs|lustre|fuse'"
+            against = f"{place.path}: its file system didn't answer in 1 s"
+            yield failed(f"disk for {place.name}", "no answer", against, helps)
         elif (why := _why_unusable(place, temporary)) or found is None:
             yield unusable(place, why or "cannot be asked")
         elif (found.total, found.total_inodes) not in shown:
-            yield judged(place, found)
+            yield room(place, found)
             shown.add((found.total, found.total_inodes))
-
-
-def _temporary() -> str | None:
-    """What Python takes: a folder that is missing or full is passed over. Null where none is left."""
-    try:
-        return tempfile.gettempdir()
-    except FileNotFoundError:
-        return None
 
 
 def _places(around: Surroundings, temporary: str | None) -> Iterator[Place]:
     is_chosen = around.options.log_dir is not None or temporary is None
     other = "" if is_chosen else f"a launch writes to {private_files.fallback(Path(str(temporary)))}"
-    yield Place("logs", _existing(around.log_dir), other, "--log-dir DIR")
+    path = around.log_dir.absolute()
+    existing = next(each for each in (path, *path.parents) if each.exists())
+    yield Place("logs", existing, other, "--log-dir DIR")
     if (folder := around.environ.get("TMPDIR") or temporary) is not None:
-        other = f"Python takes {temporary}" if temporary else ""
+        other = f"Python uses {temporary}" if temporary else ""
         yield Place(_TEMPORARY, Path(folder), other, _OTHER_TMPDIR)
     if home := around.environ.get("HOME"):
         caches = "torch, triton and Hugging Face keep their caches there"
         yield Place("home", Path(home), caches, "export HOME=DIR, or XDG_CACHE_HOME, TRITON_CACHE_DIR and HF_HOME")
 
 
-def _existing(path: Path) -> Path:
-    """The folder, or where it would be made."""
-    path = path.absolute()
-    return next(each for each in (path, *path.parents) if each.exists())
-
-
 def answer(probe: StatvfsProbe) -> tuple[SpaceCounted | None, bool]:
-    """What was counted, and whether there was an answer at all."""
+    """Return what was counted, and whether the file system answered at all."""
     try:
         while True:
             found, over = probe.answers(MonotonicNs(time.monotonic_ns()))
-            if found or over or probe.process.late:  # of several, one may have used up the others' time
+            if found or over or probe.process.late:  # another probe may have used up this one's time
                 return (found[0] if found else None), over or bool(found)
             probe.process.wait()
     finally:
@@ -103,44 +100,29 @@ def _why_unusable(place: Place, temporary: str | None) -> str:
         return "not writable"
     here = place.path.resolve()
     is_asked_first = place.name == _TEMPORARY and here == Path(os.environ.get("TMPDIR") or "/").resolve()
-    return "takes no file" if is_asked_first and temporary is not None and here != Path(temporary).resolve() else ""
-
-
-def no_answer(place: Place) -> Finding:
-    """Its server may be gone."""
-    helps = f"timeout 5 stat -f {place.path}; mount | grep -E 'nfs|lustre|fuse'"
-    return failed(f"disk for {place.name}", "no answer", f"{place.path}: its file system did not answer in 1 s", helps)
+    is_skipped = is_asked_first and temporary is not None and here != Path(temporary).resolve()
+    return "files cannot be created there" if is_skipped else ""
 
 
 def unusable(place: Place, why: str) -> Finding:
-    """It is missing, or nothing can be written there."""
+    """Report a folder that is missing, or that nothing can be written to."""
     if not place.instead:
         return failed(f"disk for {place.name}", why, str(place.path), place.helps)
     return warned(f"disk for {place.name}", why, f"{place.path}; {place.instead}", place.helps)
 
 
-def judged(place: Place, found: SpaceCounted) -> Finding:
-    """The room on its file system."""
+def room(place: Place, found: SpaceCounted) -> Finding:
+    """Judge the space and inodes left on a folder's file system."""
     what, path = f"disk for {place.name}", place.path
     if not found.total:
-        return Finding(what, "size not told", against=str(path))
+        return Finding(what, "size unknown", against=str(path))
     value = f"{size_in_words(found.free)} free of {size_in_words(found.total)}"
     if found.free < _WANTED:
-        why = f"{path}: checkpoints and logs need {size_in_words(_WANTED)} at least"
+        why = f"{path}: checkpoints and logs need at least {size_in_words(_WANTED)}"
         helps = f"df -h {path}; du -xh --max-depth=2 {path} | sort -h | tail"
         return (failed if found.free < _NEEDED else warned)(what, value, why, helps)
     if found.total_inodes and found.free_inodes < _INODES_WANTED:
-        why = f"{path}: {_INODES_WANTED} inodes at least: no file can be made without one, however much space is free"
+        why = f"{path}: at least {_INODES_WANTED} inodes are needed: each file takes one, however much space is free"
         few = f"{found.free_inodes} of {found.total_inodes} inodes free"
         return (failed if found.free_inodes < _INODES_NEEDED else warned)(what, few, why, f"df -i {path}")
     return Finding(what, value, against=str(path))
-
-
-CHECK = Check(
-    "disk_space",
-    Group.DISK,
-    "Space and inodes for logs, temporary files and the home folder; warns below 1 GiB or 10,000 inodes, and of a"
-    " folder that takes nothing if jobs can do without; fails if almost nothing is left, `--log-dir` is not writable,"
-    " or the file system gives no answer.",
-    _look,
-)
