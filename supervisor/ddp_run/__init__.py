@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 def explain(text: str) -> Verdict:
     """The verdict for a log of any launcher, as text.
 
-    `outcome` is null where nothing in it shows a failure. Nothing in the text is run or believed.
+    `outcome` is null if nothing in it shows a failure. Nothing in the text is run or believed.
     """
     from ddp_run.judge.pasted_logs import explain_text
 

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ddp_run.judge.retry import Decision
     from ddp_run.judge.verdict import Verdict
     from ddp_run.supervise.end_hooks import EndHooks
-    from ddp_run.supervise.nodes.job_side import JobSide
+    from ddp_run.supervise.nodes.join import JobSide
     from ddp_run.tell.teller import Teller
 
 _NEEDED_WHEN_RANKS_START_OR_DIE = (
@@ -346,7 +346,7 @@ class _Job:
         clear_stale()
         for name in _NEEDED_WHEN_RANKS_START_OR_DIE:
             import_module(name)
-        from ddp_run.tell.restarts import Restarts
+        from ddp_run.tell.teller import Restarts
 
         self._sinks = (*self._sinks, Restarts(self.folder.path, self.journal.events, self.output).tell)
 
@@ -355,7 +355,7 @@ class _Job:
         if self.plan.options.max_nodes == 1:
             return
         from ddp_run.supervise.nodes.agreement import Ears
-        from ddp_run.supervise.nodes.job_side import JobSide
+        from ddp_run.supervise.nodes.join import JobSide
 
         ears = Ears(
             loop=self.loop,
