@@ -151,7 +151,7 @@ def launch(words: tuple[str, ...], *, begun: Callable[[Path], None] | None = Non
     early = _outlive_notices()
     from ddp_run.plan import preflight
     from ddp_run.plan.installed_torch import torch_rows
-    from ddp_run.plan.project_files import project_files
+    from ddp_run.plan.read_options import project_files
     from ddp_run.settings.grammar import HelpWanted
     from ddp_run.settings.parse import parse
 

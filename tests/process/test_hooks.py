@@ -23,6 +23,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from tests.waiting import limit, wait_until
 
+from ddp_run.observe.at_rest import threads
 from ddp_run.observe.boards import Board
 from ddp_run.observe.close_look import ProcessState
 from ddp_run.observe.kernel_wait import holder_of
@@ -87,6 +88,13 @@ class Ranks:
 
     def word(self, number: int) -> int:
         return int(memoryview((self.boards / "board_0_3").read_bytes()).cast("q")[number])
+
+    def thread_is_locked_out(self, pid: int) -> bool:
+        """Whether ddp-run's thread asks for the interpreter's lock in vain, every 5 ms: its holder is in C."""
+        thread, beat, before = self.word(layout.SAMPLER), self.word(layout.HEARTBEAT), threads(pid)
+        time.sleep(0.2)
+        asked = threads(pid)[thread].switches - before[thread].switches
+        return asked > 10 and self.word(layout.HEARTBEAT) == beat
 
     @contextmanager
     def standing(self, program: str) -> Iterator[tuple[subprocess.Popen[str], Board]]:
@@ -569,6 +577,16 @@ def test_a_lock_of_filelock_that_a_rank_waits_for(ranks: Ranks) -> None:
         holder.stdin.close()
 
 
+def test_the_board_names_the_thread_before_the_program_begins(ranks: Ranks) -> None:
+    program = f"""
+        words = memoryview(open({str(ranks.boards / "board_0_3")!r}, "rb").read()).cast("q")
+        with open("/proc/self/task/%d/comm" % words[{layout.SAMPLER}]) as file:
+            file.read()
+    """
+    ended = ranks.rank(program)
+    assert (ended.code, ended.stderr) == (0, "")
+
+
 def stack_of(board: Board, *, insist: bool) -> Stack | None:
     """What a rank writes when it is asked; `insist`: whether the signal is to be sent for that."""
     board.ask_for_stacks()
@@ -593,7 +611,7 @@ RUNS = "all(iter(lambda: True, False))"
 
 
 @pytest.mark.parametrize(
-    ("what", "insist"),
+    ("what", "locked"),
     [
         (f"{{}}; {RUNS}", False),
         ("{}; ctypes.PyDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)", True),
@@ -601,12 +619,13 @@ RUNS = "all(iter(lambda: True, False))"
     ],
     ids=["runs Python", "sleeps with the lock", "works with the lock"],
 )
-def test_stacks_of_a_rank_that(ranks: Ranks, what: str, insist: bool) -> None:
+def test_stacks_of_a_rank_that(ranks: Ranks, what: str, locked: bool) -> None:
     program = "import ctypes, os, re, time; " + what.format("print('ready', flush=True)")
     with ranks.standing(program) as (process, board):
-        time.sleep(0.5)
+        if locked:
+            wait_until(lambda: ranks.thread_is_locked_out(process.pid), "the call")
         for _ in range(2):
-            stack = stack_of(board, insist=insist)
+            stack = stack_of(board, insist=locked)
             assert stack is not None
             assert stack.users is not None
             assert stack.users.file.endswith("prog.py")
@@ -637,6 +656,8 @@ def test_stacks_of_a_rank_that(ranks: Ranks, what: str, insist: bool) -> None:
 def test_a_look_ends_no_call_of_c_early(ranks: Ranks, first: str, call: str, insist: bool) -> None:
     program = f"import ctypes, os, select; {first}; print('ready', flush=True); {call}; print('went on', flush=True)"
     with ranks.standing(program) as (process, board):
+        if first == "pass":
+            wait_until(lambda: ranks.thread_is_locked_out(process.pid), "the call")
         wait_until(lambda: state(process.pid) is ProcessState.SLEEPING, "the call")
         if insist:
             assert stack_of(board, insist=True) is not None

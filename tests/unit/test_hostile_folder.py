@@ -22,7 +22,7 @@ from ddp_run.commands.explain import answer as explain
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import events, journal
 from ddp_run.record.events import Event, ExceptionInfo, MonotonicNs, Rank
-from ddp_run.tell.verdict_text import source_line
+from ddp_run.tell.quotation import source_line
 
 AT = iter(range(1_000, 1_000_000, 1_000))
 

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 SAMPLE_S = 0.25
 """How often the sampling thread runs: 30 µs, and so long a question waits for it."""
-_GOING_NS = 50_000_000
+_BEGIN_S = 1.0
+"""How long the main thread waits for the sampling thread to begin. It takes 0.1 ms, on a crowded machine far more."""
+_END_NS = 1_000_000_000
+"""How long a fork, or the program's end, waits for it to be gone, which takes as long."""
 _LEAVE_TORCH_S = 5.0
 """Longest that the program's end waits for the sampling thread to come back from torch; it takes microseconds."""
 _LOCK_FILES = (
@@ -44,9 +47,8 @@ class Sampling:
         """torch.distributed, once it is there."""
         self._grouped = False
         """A process group was asked for: it has threads of its own."""
-        self._pause = allocate_lock()
-        """Released, it ends the sampling thread."""
-        self._pause.acquire()
+        self._lifetime = allocate_lock()
+        """Held while the latest sampling thread should run: each has its own."""
         self._in_torch = allocate_lock()
         """Held while the sampling thread calls torch's C++, which releases the interpreter's lock."""
         self._resting = True
@@ -79,13 +81,17 @@ class Sampling:
         """Have the thread run, after a rest too."""
         if self._stopped or not self._resting:
             return
-        self._pause.acquire(False)
         self._resting = False
+        self._lifetime, begun = allocate_lock(), allocate_lock()
+        self._lifetime.acquire()
+        begun.acquire()
         try:
-            if not self._runs():
-                start_new_thread(self._sample, ())
+            start_new_thread(self._sample, (self._lifetime, begun))
         except Exception as error:
             self._missed("sampling thread", error)
+        else:
+            # The board names the thread before the program may go into C with the interpreter's lock for good.
+            begun.acquire(True, _BEGIN_S)
 
     def _in_child(self) -> None:
         self._stopped = True  # no thread of the parent's is there, and what it held stays held
@@ -110,26 +116,26 @@ class Sampling:
             self._end()
 
     def _end(self) -> None:
-        self._pause.release()
-        deadline = self._now() + _GOING_NS
-        while self._runs() and self._now() < deadline:
+        thread = self._words[self._layout.SAMPLER]
+        self._lifetime.release()
+        deadline = self._now() + _END_NS
+        while thread and os.path.exists("/proc/self/task/%d" % thread) and self._now() < deadline:
             self._sleep(0.0005)
 
-    def _runs(self) -> bool:
-        thread = self._words[self._layout.SAMPLER]
-        return thread != 0 and os.path.exists("/proc/self/task/%d" % thread)
-
-    def _sample(self) -> None:
+    def _sample(self, lifetime: "Any", begun: "Any") -> None:
+        thread = get_native_id()
+        self._words[self._layout.SAMPLER] = thread
+        begun.release()
         try:
-            self._look_and_answer()
+            self._look_and_answer(lifetime)
         finally:
-            self._words[self._layout.SAMPLER] = 0  # the kernel may give its number to a thread of the program
+            if self._words[self._layout.SAMPLER] == thread:
+                self._words[self._layout.SAMPLER] = 0  # the kernel may give its number to a thread of the program
 
-    def _look_and_answer(self) -> None:
+    def _look_and_answer(self, lifetime: "Any") -> None:
         layout, words = self._layout, self._words
         broken = False
-        words[layout.SAMPLER] = get_native_id()
-        while not self._stopped:
+        while not self._stopped and lifetime.locked():
             now = self._now()
             words[layout.HEARTBEAT] = now
             if words[layout.STACKS_ASKED] > words[layout.STACKS_ANSWERED]:
@@ -144,7 +150,7 @@ class Sampling:
                         self._answer(words[layout.ASKED])
                 finally:
                     self._in_torch.release()
-            if self._pause.acquire(True, SAMPLE_S):
+            if lifetime.acquire(True, SAMPLE_S):
                 return
 
     def _count_collectives(self, module: "Any", now: int) -> bool:

@@ -259,7 +259,7 @@ class _Job:
         if run.plan.options.max_nodes == 1:
             return
         from ddp_run.supervise.nodes.agreement import Ears
-        from ddp_run.supervise.nodes.job_side import JobSide
+        from ddp_run.supervise.nodes.join import JobSide
 
         ears = Ears(
             loop=run.loop,
@@ -293,7 +293,7 @@ class _Job:
         clear_stale()
         for name in _NEEDED_WHEN_RANKS_START_OR_DIE:
             import_module(name)
-        from ddp_run.tell.restarts import Restarts
+        from ddp_run.tell.teller import Restarts
 
         run.sinks.append(Restarts(run.folder.path, run.journal.events, run.output).tell)
 

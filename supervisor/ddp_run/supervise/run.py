@@ -24,7 +24,7 @@ from ddp_run.values.process_table import below, living, send
 from ddp_run.values.signals import NOTICE_SIGNALS, STOP_SIGNALS
 
 if TYPE_CHECKING:
-    from ddp_run.supervise.nodes.job_side import JobSide
+    from ddp_run.supervise.nodes.join import JobSide
     from ddp_run.tell.tail import Tailer
 
 HANDLED_SIGNALS = STOP_SIGNALS | NOTICE_SIGNALS | {signal.SIGTSTP, signal.SIGCHLD}
