@@ -19,17 +19,17 @@ __version__ = "0.1.0"
 def explain(text: str) -> Verdict:
     """The verdict for a log of any launcher, as text.
 
-    `outcome` is null where nothing in it shows a failure. Nothing in the text is run or believed.
+    `outcome` is None if nothing in it shows a failure. Nothing in the text is executed.
     """
     from ddp_run.judge.pasted_logs import explain_text
 
     return explain_text(text)
 
 
-if not TYPE_CHECKING:  # type checkers would take any name for one of these
+if not TYPE_CHECKING:  # type checkers would accept any name
 
     def __getattr__(name: str) -> object:
-        """What takes a while to load, at its first use: the command itself has no use for it."""
+        """Load at first use: the command itself doesn't need these."""
         if name == "launch":
             from ddp_run.api.launching import launch
 

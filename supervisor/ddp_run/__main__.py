@@ -1,4 +1,4 @@
-"""`python -m ddp_run`: the command, for where its own script is not on the path."""
+"""`python -m ddp_run`: the command, if its script isn't on the path."""
 
 from ddp_run.cli import main
 

@@ -1,8 +1,8 @@
-"""`ddp-run` below a Python program that called `ddp_run.launch`: `python -m ddp_run.called FD PID WORDS…`.
+"""`ddp-run` as a child of a Python program that called `ddp_run.launch`: `python -m ddp_run.called FD PID WORDS…`.
 
-What the program is to know goes to the descriptor FD, one JSON object a line: `folder` when the run has one, `refused`
-with the text for people where nothing was started, `exit_code` at the end. PID is the program: when it is gone, or the
-thread of it that called, the job is told to stop.
+It reports to the program through descriptor FD, one JSON object per line: `folder` once the run has one, `refused` with
+the message if nothing was started, and `exit_code` at the end. PID is the program: when it ends, or the thread of it
+that called, the job is stopped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> NoReturn:
     """Run the launch that the words describe, and exit with its code."""
     channel, caller, words = int(sys.argv[1]), int(sys.argv[2]), tuple(sys.argv[3:])
     os.set_inheritable(channel, False)
-    # The thread that called may have blocked signals for itself; the mask came along.
+    # The calling thread may have blocked signals for itself, and its mask is inherited.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     stop_with_parent(caller)
     code = _launch(words, channel)
@@ -49,7 +49,7 @@ def _launch(words: tuple[str, ...], channel: int) -> int:
 def _tell(channel: int, **said: object) -> None:
     try:
         os.write(channel, json.dumps(said).encode() + b"\n")
-    except OSError:  # the program is gone: it has no use for it
+    except OSError:  # the program is gone
         pass
 
 

@@ -1,7 +1,7 @@
-"""Entry point: the first word chooses a command, any other word belongs to a launch.
+"""Entry point: if the first word is a command, run it; otherwise all words are a launch's.
 
-The launch's words go through torchrun's grammar (`ddp_run.settings.grammar`) and not through click, which would take
-`--nproc_per_node=2` for the script; and click's import is kept off the road to the agent's start.
+A launch's words go through torchrun's grammar (`ddp_run.settings.grammar`), not click: click would take
+`--nproc_per_node=2` for the script, and importing it would delay the agent's start.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 def main() -> NoReturn:
-    """Entry point of `ddp-run`: exits with the code that the README promises."""
+    """Entry point of `ddp-run`: exits with one of the documented codes."""
     open_what_is_closed()
     code = 2
     try:
         code = run(sys.argv[1:])
     except Refused as refused:
-        with suppress(OSError):  # nobody reads it: the exit code says it too
+        with suppress(OSError):  # nobody reads it, but the exit code says it too
             _tell_refused(refused)
     except OSError as error:
         with suppress(OSError):
@@ -44,13 +44,12 @@ def _why(error: OSError) -> str:
     try:
         Path.cwd()
     except FileNotFoundError:
-        return 'the working directory was removed, or made anew: cd "$PWD"'
+        return 'the working directory was removed or recreated: cd "$PWD"'
     return str(error)
 
 
 def finish(code: int) -> NoReturn:
-    """Exit with the code."""
-    # Nothing is left to do: skip the teardown of modules, which costs as much as a verdict.
+    """Exit with this code, without tearing down modules, which costs as much as a verdict."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -60,12 +59,13 @@ def finish(code: int) -> NoReturn:
 
 
 def run(words: Sequence[str]) -> int:
-    """Do what the words say; returns the exit code. Raises Refused, and OSError where no folder can be made."""
-    if list(words) in (["--version"], ["-V"]) or (list(words) == ["version"] and not _is_program("version")):
+    """Do what the words say. Returns the exit code. Raises Refused, and OSError if no folder can be made."""
+    alone = words[0] if len(words) == 1 else None
+    if alone in ("--version", "-V") or (alone == "version" and not _is_program("version")):
         sys.stdout.write(f"ddp-run {__version__}\n")
         return 0
-    if list(words) in (["-h"], ["--help"]) or (list(words) == ["help"] and not _is_program("help")):
-        return _help(whole=words[0] == "--help")
+    if alone in ("-h", "--help") or (alone == "help" and not _is_program("help")):
+        return _help(whole=alone == "--help")
     if len(words) == 2 and words[0] == "help" and words[1] in commands.names() and not _is_program("help"):
         words = [words[1], "--help"]
     if not words or words[0] not in commands.names():
@@ -89,14 +89,14 @@ def _tell_refused(refused: Refused) -> None:
 
 
 def _wants_json(words: Sequence[str]) -> bool:
-    """Whether messages are to be JSON, as far as the words tell of a launch that could not be read."""
+    """Whether messages should be JSON, guessed from the words of a launch that couldn't be parsed."""
     ours = list(takewhile(lambda word: not word.endswith((".py", ".sh")), words))
     given = " ".join(ours).replace("=", " ").replace("log_format", "log-format")
     return "--log-format json" in given or os.environ.get("DDP_RUN_LOG_FORMAT") == "json"
 
 
 def _is_program(word: str) -> bool:
-    """Whether Python could run it: a file, or a folder with a `__main__`."""
+    """Whether Python could run it: a file or a folder with a `__main__`."""
     path = Path(word)
     return path.is_file() or any((path / name).is_file() for name in ("__main__.py", "__main__.pyc"))
 
@@ -118,7 +118,7 @@ def _help(*, whole: bool) -> int:
 
 
 def _with_commands_meant(problem: Problem, words: Sequence[str]) -> Problem:
-    """Where the first word is no script that exists: it may be another tool's, or a command with a letter wrong."""
+    """If the first word isn't a script, suggest commands: it may be another tool's word or a misspelled command."""
     if not words or problem.word != 0 or problem.code != "DDP102":
         return problem
     if meant := commands.meant_by(words):
@@ -134,15 +134,15 @@ def _ambiguous(word: str) -> Problem:
         "DDP101",
         f"`{word}` is a command of ddp-run and a program in this folder",
         word=0,
-        label="which one is meant?",
+        label="which one do you mean?",
         helps=(f"ddp-run ./{word}   (the script)", f"run `ddp-run {word}` in another folder   (the command)"),
     )
 
 
 def launch(words: tuple[str, ...], *, begun: Callable[[Path], None] | None = None) -> int:
-    """Start a training; returns ddp-run's exit code. Raises Refused, and OSError where no folder can be made.
+    """Run a training. Returns ddp-run's exit code. Raises Refused, and OSError if no folder can be made.
 
-    `begun` gets the run's folder as soon as there is one.
+    `begun` gets the run's folder as soon as it exists.
     """
     if reason := why_not_here(sys.platform):
         sys.stderr.write(reason)
@@ -151,7 +151,7 @@ def launch(words: tuple[str, ...], *, begun: Callable[[Path], None] | None = Non
     early = _outlive_notices()
     from ddp_run.plan import preflight
     from ddp_run.plan.installed_torch import torch_rows
-    from ddp_run.plan.project_files import project_files
+    from ddp_run.plan.read_options import project_files
     from ddp_run.settings.grammar import HelpWanted
     from ddp_run.settings.parse import parse
 
@@ -183,9 +183,10 @@ def launch(words: tuple[str, ...], *, begun: Callable[[Path], None] | None = Non
 
 
 def _take_stop_signals() -> None:
-    """INT, TERM and QUIT end a job also where whoever started it ignores them, as torchrun has it.
+    """Let INT, TERM and QUIT end a job even if they were ignored at the start, like torchrun.
 
-    A shell script ignores INT and QUIT in what it starts with `&`. An ignored HUP stays so, which is what nohup is for.
+    A shell script ignores INT and QUIT for programs that it starts with `&`. An ignored HUP stays ignored, as nohup
+    wants it.
     """
     import signal
 
@@ -195,10 +196,10 @@ def _take_stop_signals() -> None:
 
 
 def _outlive_notices() -> Sequence[Signals]:
-    """USR1 and USR2 are for the ranks: while there are none (a name is waited for) they end nothing.
+    """Survive USR1 and USR2, which are for the ranks, while there are none yet (waiting for a name, say).
 
-    Returns those that have come, which grows. A handler of our own is not inherited by what we start, so the ranks'
-    default stays, and so does "ignored" where that came from outside.
+    Returns a list that grows with those that come. Handlers aren't inherited, so the ranks keep their default, or
+    "ignored" if that came from outside.
     """
     import signal
 

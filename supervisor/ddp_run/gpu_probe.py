@@ -1,8 +1,8 @@
-"""Asks NVML for memory and use of the GPUs. Runs alone: `python -P gpu_probe.py`; a byte in, a line of JSON out.
+"""Asks NVML for the GPUs' memory and use. Runs alone: `python -P gpu_probe.py`; a byte in, a line of JSON out.
 
-NVML's calls can take seconds, and with a broken GPU or driver they never return: then this process is killed and
-ddp-run goes on. A line is an answer, `{"at": …, "whole": …, "devices": […], "processes": […]}`, or a note, `{"note":
-…, "last": …}`; after the last one it ends. What it cannot see it leaves out, and says so once.
+NVML's calls can take seconds, and with a broken GPU or driver they never return. ddp-run then kills this process and
+goes on. A line is an answer, `{"at": …, "whole": …, "devices": […], "processes": […]}`, or a note, `{"note": …,
+"last": …}`; it ends after the last note. GPUs that it can't see are left out, with one note.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Probe:
-    """The GPUs that NVML shows. A GPU that gives an error is left alone from then on."""
+    """The GPUs that NVML shows, without those that gave an error."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -29,7 +29,7 @@ class Probe:
                 self._leave(index, str(error))
 
     def look(self) -> dict[str, Any]:
-        """All that can be seen now. `whole`: no GPU of this machine is missing."""
+        """What can be seen now. `whole`: whether that is every GPU of this host."""
         devices: list[list[Any]] = []
         processes: list[list[Any]] = []
         at = time.monotonic_ns()
@@ -52,7 +52,7 @@ class Probe:
     def _is_split(self, handle: Any) -> bool:
         try:
             return bool(self._nvml.nvmlDeviceGetMigMode(handle)[0])
-        except self._nvml.NVMLError:  # this kind of GPU, or this driver, has no MIG
+        except self._nvml.NVMLError:  # this GPU or driver doesn't know MIG
             return False
 
     def _busy(self, handle: Any) -> int | None:
@@ -62,10 +62,10 @@ class Probe:
             return None
 
     def _holders(self, handle: Any) -> dict[int, int | None]:
-        """Bytes by pid; a process that computes and draws is in both lists, with the same bytes."""
+        """Bytes by pid. A process that both computes and draws is in both lists with the same bytes."""
         found: dict[int, int | None] = {}
         for kind in ("Compute", "Graphics"):
-            for version in ("", "_v2"):  # a driver older than the binding lacks the newest
+            for version in ("", "_v2"):  # a driver older than the binding lacks the newest function
                 try:
                     listed = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses{version}")(handle)
                 except (AttributeError, self._nvml.NVMLError_FunctionNotFound):
@@ -79,12 +79,12 @@ class Probe:
 
 
 def write(line: dict[str, Any]) -> None:
-    """One line to ddp-run, whole."""
+    """Write one whole line to ddp-run."""
     os.write(1, json.dumps(line).encode() + b"\n")
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer until ddp-run stops asking."""
     try:
         import pynvml
     except ImportError:

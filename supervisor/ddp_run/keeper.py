@@ -1,14 +1,13 @@
-"""Ends a job's processes when ddp-run itself cannot. Runs alone: `python -I -S keeper.py RUN_ID PIDS FOLDER…`.
+"""Ends a job's processes when ddp-run itself can't. Runs alone: `python -I -S keeper.py RUN_ID PIDS FOLDER…`.
 
-Its standard input is a pipe whose other end only ddp-run holds. `q` on it means a regular end. End of file without
-that means that ddp-run died, with -9 or by the out-of-memory killer, or that something is left of a job that is over:
-then every process that was below ddp-run when this process looked last gets SIGKILL, and then every one that carries
-this run's id in its environment. (The agent, the ranks and their forked workers have PDEATHSIG besides; programs that
-they started have not.) PIDS, joined by commas, are of processes that were below ddp-run before the job was: they are
-let be. The folders, of ddp-run's socket and of the ranks' boards, are removed then.
+Only ddp-run holds the other end of this process's standard input. `q` on it is a regular end. End of file without `q`
+means that ddp-run was killed, or that something is left of a job that is over. Then SIGKILL goes to every process that
+was below ddp-run at the last look, and after that to every process with this run's id in its environment. (The agent,
+the ranks and their forked workers also have PDEATHSIG; programs that they started don't.) PIDS, joined by commas, were
+below ddp-run before the job and are left alone. The folders (ddp-run's socket, the ranks' boards) are then removed.
 
-`s` on the pipe means that ddp-run was told to stop. Where it does not come to that, because it waits in the kernel (its
-log folder's server does not answer, say: state D), the job is told here, by SIGTERM and after the grace by SIGKILL.
+`s` means that ddp-run was told to stop. If it can't, because it waits in the kernel (state D: its log folder's server
+doesn't answer, say), the keeper stops the job: SIGTERM, and SIGKILL after the grace period.
 """
 
 import os
@@ -19,29 +18,29 @@ import time
 from itertools import chain
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))  # behind Python's own folders: with -I there are no others
+sys.path.append(str(Path(__file__).parents[1]))  # after Python's own folders, which are all that -I leaves
 from ddp_run.values.process_table import began, below, carriers, children, in_masks, living, look, send
 
 _ROUNDS = 50
 _ROUND_S = 0.1
 _LOOK_S = 0.5
-"""Between two looks at ddp-run's own children: daemons are among them."""
+"""Between two looks at ddp-run's own children, which include daemons."""
 _ALL_LOOKS = 10
-"""How many of these come between two looks at all below it: 100 processes take 3 ms."""
+"""Every tenth of these looks is at everything below ddp-run: 100 processes take 3 ms."""
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
 _STUCK_S, _GRACE_S = 6, 30
-"""How long ddp-run waits in the kernel until it is taken for stuck, and how long the job then has."""
+"""How long ddp-run must wait in the kernel to count as stuck, and how long the job then has."""
 
 
 def cannot_stop(pid: int, told: bool) -> bool:
-    """Whether a process that was told to stop waits in the kernel: by its own word, or with the signal pending."""
+    """Whether a process was told to stop (it said so, or the signal is pending) and waits in the kernel."""
     found = look(pid)
     waits = found is not None and found.state == b"D"
-    return waits and (told or in_masks(pid, (b"SigPnd:", b"ShdPnd:"), _STOPS))
+    return waits and (told or in_masks(pid, ("SigPnd", "ShdPnd"), _STOPS))
 
 
 def last_look(supervisor: int, mark: bytes, but: frozenset[int]) -> dict[int, int] | None:
-    """Wait for ddp-run's end: who was below it when it died, and since when; null where it ended regularly."""
+    """Wait for ddp-run's end. Returns who was below it and when each began; None after a regular end."""
     told, stuck_s, turn, known = False, 0.0, 0, dict[int, int]()
     while True:
         if select.select([0], [], [], _LOOK_S)[0]:
@@ -65,7 +64,7 @@ def last_look(supervisor: int, mark: bytes, but: frozenset[int]) -> dict[int, in
 
 
 def end(known: dict[int, int], mark: bytes) -> None:
-    """SIGKILL to those known and to carriers. They may fork meanwhile: this looks until there are none, 5 s at most."""
+    """SIGKILL those known and all carriers. They may fork meanwhile, so repeat until none is left, 5 s at most."""
     for _ in range(_ROUNDS):
         known = living(known)
         if not tell(known, mark, signal.SIGKILL):
@@ -74,9 +73,9 @@ def end(known: dict[int, int], mark: bytes) -> None:
 
 
 def tell(known: dict[int, int], mark: bytes, signum: int) -> bool:
-    """Signal those known, then those who carry the mark: who that is has to be read of them. Whether there was anybody.
+    """Signal those known first, then the carriers of the mark, which takes reading. Returns whether there was anybody.
 
-    What is below them becomes known before they go: it is nobody's afterwards.
+    Adds their descendants to `known` before they die: afterwards nothing shows whose they were.
     """
     marked = ({pid: at} for pid in carriers([mark]) if pid not in known and (at := began(pid)) is not None)
     for found in chain([{**known}], marked):

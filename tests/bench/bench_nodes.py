@@ -102,7 +102,7 @@ def measure(nodes: int) -> str:
         idle = (time.process_time() - cpu) / IDLE_S
         cpu, failed_at = time.process_time(), time.monotonic()
         ours.send("fail")
-        serve_until(loop, lambda: hub._ending.first is not None)
+        serve_until(loop, lambda: hub._first is not None)
         hub.agree(0, failed(0), Ends(), (), lambda _verdict: Decision(False, "no retry"))
         serve_until(loop, ours.poll)
         told_s = ours.recv() - failed_at

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_run.observe.boards import last_collectives
+from ddp_run.observe.collectives import last_collectives
 from ddp_run.plan.net import free_port
 from tests.system.conftest import Launcher, Outcome
 

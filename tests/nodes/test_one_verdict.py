@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -105,6 +106,26 @@ def test_a_node_that_is_told_to_stop_stops_all(cluster: Cluster, start_job: Star
     job.mark()
     os.kill(job[node].process.pid, signal.SIGTERM)
     verdict = alike(job.wait())
+    assert (verdict["outcome"], verdict["exit_code"]) == ("interrupted", 143)
+    assert f"on node {node} (node{node})" in str(verdict["title"])
+
+
+@SLOW
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_stop_that_reaches_the_rank_after_its_peer_is_gone_is_still_a_stop(
+    cluster: Cluster, start_job: StartJob, node: int
+) -> None:
+    """The agent of the node that is told to stop is slow to hand the signal on, as on a busy host."""
+    job = start_job(cluster, TRAIN, "--step-s", 0.2, "--steps", 500)
+    wait_until_training(job)
+    (agent,) = job[node].events("AgentStarted")
+    os.kill(agent["pid"], signal.SIGSTOP)
+    os.kill(job[node].process.pid, signal.SIGTERM)
+    (ended,) = job[node].wait_for("RankExited")
+    with suppress(ProcessLookupError):  # with its rank it had nothing left to do
+        os.kill(agent["pid"], signal.SIGCONT)
+    verdict = alike(job.wait())
+    assert ended["code"] == 1
     assert (verdict["outcome"], verdict["exit_code"]) == ("interrupted", 143)
     assert f"on node {node} (node{node})" in str(verdict["title"])
 

@@ -194,7 +194,7 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
     [
         (["nothing-here"], "nothing-here"),
         ([], "no runs in ddp-run-logs"),
-        (["--max-size", "lots"], "'lots' is no size"),
+        (["--max-size", "lots"], "'lots' is not a size"),
     ],
 )
 def test_what_it_cannot_read(tmp_path: Path, words: list[str], said: str) -> None:

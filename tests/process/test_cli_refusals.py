@@ -92,7 +92,7 @@ def refused(tmp_path: Path) -> Refuser:
     [
         ("--nproc-per-node 0 train.py", "0", "--nproc-per-node: at least 1 rank"),
         ("--nproc-per-node -1 train.py", "-1", "--nproc-per-node: at least 1 rank"),
-        ("--nproc_per_node=two train.py", "--nproc_per_node=two", "'two' is neither a number nor one of auto, cpu"),
+        ("--nproc_per_node=two train.py", "--nproc_per_node=two", "'two' is not a number or one of auto, cpu"),
         ("--nproc-per-node 2.5 train.py", "2.5", "'2.5' is neither a number"),
         ("--nproc-per-node '' train.py", "''", "the value is empty"),
         ("--redirects '' train.py", "''", "the value is empty"),

@@ -13,18 +13,17 @@ import pytest
 from tests.headless import HEADLESS
 from tests.waiting import limit, wait_until
 
-from ddp_run.observe import processes
 from ddp_run.values import process_table
 
 TREE = """
 import os, resource, signal, subprocess, sys, time
 from pathlib import Path
-from ddp_run.observe import processes
-from ddp_run.supervise import children
+from ddp_run.supervise import children, ranks
+from ddp_run.values import process_table
 from ddp_run.values.helper_process import HelperProcesses
 
 def alive():
-    return [pid for pid in pids if processes.is_alive(pid)]
+    return [pid for pid in pids if process_table.is_alive(pid)]
 
 daemon = "import os, time; os.fork() and os._exit(0); os.setsid(); print(os.getpid(), flush=True); time.sleep(300)"
 brought_along = children.BroughtAlong()
@@ -78,10 +77,10 @@ def test_without_proc_the_last_resort_says_that_it_does_not_know() -> None:
     program = """
         subprocess.run(["mount", "-t", "tmpfs", "none", "/proc"], check=True)
         nothing_left = children.kill_everything_below(brought_along)
-        print(nothing_left, processes.descendants(), processes.find_ranks(one.pid), alive() == pids)
+        print(nothing_left, process_table.below(os.getpid()), ranks.find_ranks(one.pid), alive() == pids)
         for pid in pids: os.kill(pid, signal.SIGKILL)
     """
-    assert run(program, "unshare", "--mount") == "False {} [] True\n"
+    assert run(program, "unshare", "--mount") == "False None [] True\n"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
@@ -91,12 +90,12 @@ def test_an_exit_code_that_may_not_be_read_is_not_taken_for_0() -> None:
         for pid in pids: os.kill(pid, signal.SIGKILL)
         def ended(code):
             pid = os.fork() or os._exit(code)
-            while processes.is_alive(pid): time.sleep(0.01)
+            while process_table.is_alive(pid): time.sleep(0.01)
             return pid, os.pidfd_open(pid)
         failed, well = ended(3), ended(0)
-        print(processes.read_exit_status(*failed), processes.read_exit_status(*well))
+        print(ranks.read_exit_status(*failed), ranks.read_exit_status(*well))
         os.setresuid(65534, 65534, 65534)
-        print(processes.read_exit_status(*failed), processes.read_exit_status(*well), processes.is_alive(failed[0]))
+        print(ranks.read_exit_status(*failed), ranks.read_exit_status(*well), process_table.is_alive(failed[0]))
     """
     assert run(program) == "768 0\nNone None False\n"
 
@@ -125,7 +124,7 @@ def test_the_keeper_ends_what_is_left(tmp_path: Path, how: str) -> None:
             first = keeper.pid
             keeper.dismiss()
             print(subprocess.Popen(["sleep", "300"], stdout=quiet, stderr=quiet).pid, flush=True)
-            while processes.is_alive(first): time.sleep(0.01)
+            while process_table.is_alive(first): time.sleep(0.01)
         """,
         "replaced": """
             first = keeper.pid
@@ -138,20 +137,20 @@ def test_the_keeper_ends_what_is_left(tmp_path: Path, how: str) -> None:
     folder.mkdir()
     told = KEEPER.format(run=tmp_path.name, folder=folder) + textwrap.dedent(program)
     carrier, *later = map(int, run(told).split())
-    wait_until(lambda: not processes.is_alive(carrier), "the carrier's end")
+    wait_until(lambda: not process_table.is_alive(carrier), "the carrier's end")
     wait_until(lambda: not folder.exists(), "the folder's end")
     for pid in later:  # started when the job was over
-        assert processes.is_alive(pid)
+        assert process_table.is_alive(pid)
         os.kill(pid, signal.SIGKILL)
 
 
 def test_the_keeper_is_dismissed_where_nothing_is_left(tmp_path: Path) -> None:
     program = """
         carrier.kill()
-        while processes.is_alive(carrier.pid): time.sleep(0.01)
+        while process_table.is_alive(carrier.pid): time.sleep(0.01)
         pid = keeper.pid
         keeper.dismiss()
-        assert not processes.is_alive(pid)
+        assert not process_table.is_alive(pid)
     """
     run(KEEPER.format(run=tmp_path.name, folder=tmp_path) + textwrap.dedent(program))
     assert tmp_path.exists()
@@ -160,7 +159,6 @@ def test_the_keeper_is_dismissed_where_nothing_is_left(tmp_path: Path) -> None:
 HIDDEN = """
 import os, subprocess, sys, time
 from pathlib import Path
-from ddp_run.observe import processes
 from ddp_run.supervise import children
 from ddp_run.observe.process_look import process
 from ddp_run.values.helper_process import HelperProcesses
@@ -190,7 +188,7 @@ def test_the_keeper_finds_what_hides_from_it(tmp_path: Path) -> None:
     pids = [int(word) for word in done.stdout.split()]
     assert len(pids) == 4
     try:
-        wait_until(lambda: not any(map(processes.is_alive, pids)), "their end", 20)
+        wait_until(lambda: not any(map(process_table.is_alive, pids)), "their end", 20)
     finally:
-        for pid in filter(processes.is_alive, pids):
+        for pid in filter(process_table.is_alive, pids):
             os.kill(pid, signal.SIGKILL)

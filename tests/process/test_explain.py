@@ -85,13 +85,29 @@ def test_a_log_without_a_failure(tmp_path: Path) -> None:
     assert json.loads(run("explain", "--json", "-", cwd=tmp_path, text="").stdout)["outcome"] is None
 
 
+def test_the_exit_code_is_that_of_what_is_explained_only_if_asked_for(tmp_path: Path) -> None:
+    _a_run(tmp_path / "run", 0, 1, failed=True, code=7)
+    steps = "step 1 loss 0.5\nstep 2 loss 0.4\n"
+    for words, text, code in (
+        (("run",), None, 7),
+        (("run", "--json"), None, 7),
+        (("-",), TRACEBACK, 1),
+        (("-",), steps, 0),
+        (("gone.log",), None, 2),
+    ):
+        plain = run("explain", *words, cwd=tmp_path, text=text)
+        done = run("explain", "--exit-code", *words, cwd=tmp_path, text=text)
+        assert (plain.returncode, done.returncode) == (2 if code == 2 else 0, code), words
+        assert done.stdout == plain.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("gone.log",), "gone.log cannot be read: No such file or directory"),
         (("empty",), "empty holds neither a run's events.jsonl nor logs"),
         ((), "no runs in ddp-run-logs; name a run's folder or a log, or pipe a log in"),
-        (("run", "a.log"), "run is a run's folder: explain it without logs of another origin"),
+        (("run", "a.log"), "run is a run's folder: explain it without other logs"),
     ],
 )
 def test_what_cannot_be_read(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
@@ -104,7 +120,7 @@ def test_what_cannot_be_read(tmp_path: Path, words: tuple[str, ...], message: st
     assert "Traceback" not in done.stderr
 
 
-def _a_run(folder: Path, rank: int, minute: int, *, failed: bool, nodes: int = 1) -> None:
+def _a_run(folder: Path, rank: int, minute: int, *, failed: bool, nodes: int = 1, code: int = 1) -> None:
     """A run of one rank, as ddp-run leaves it; of two nodes the one that is called as its rank."""
     files = folder / "attempt_0" / f"rank_{rank}"
     files.mkdir(parents=True)
@@ -117,7 +133,7 @@ def _a_run(folder: Path, rank: int, minute: int, *, failed: bool, nodes: int = 1
         RunStarted(at, start, folder.name, f"h{rank}", rank, nodes, ("ddp-run", "t.py"), 0, "never", 30, 0, "0.1"),
         AttemptStarted(at, 0, ("python",), None),
         RankStarted(at, Rank(rank), LocalRank(0), 0, 1, nodes, 1, f"attempt_0/rank_{rank}"),
-        RankExited(MonotonicNs(2 * 10**9), Rank(rank), 0, 1),
+        RankExited(MonotonicNs(2 * 10**9), Rank(rank), 0, code),
     ]
     (folder / "events.jsonl").write_text(
         "".join(journal.encode(each, "2026-11-22T00:00:00Z") + "\n" for each in events)
@@ -200,7 +216,10 @@ def test_rules_are_found_by_words_and_read_on_a_terminal(tmp_path: Path) -> None
         assert mark not in text
     one = run("rules", "cublas_status_alloc_failed", cwd=tmp_path)
     assert one.stdout.startswith("GPU out of memory\n")
-    assert "no cause is called 'cublas_status_alloc_failed'; found in the page of cuda-oom:" in one.stderr
+    found = "a search of pages found 'CUBLAS_STATUS_ALLOC_FAILED' in cuda-oom:"
+    assert one.stderr == f"ddp-run: no cause is named 'cublas_status_alloc_failed'; {found}\n"
+    several = run("rules", "oom", cwd=tmp_path).stderr
+    assert several == "ddp-run: no cause is named 'oom'; a search of names and titles found 2 causes:\n"
 
 
 def test_from_python() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run.observe.boards import last_collectives
+from ddp_run.observe.collectives import last_collectives
 from ddp_run.rank import flight
 
 REAL = """

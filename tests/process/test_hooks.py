@@ -21,10 +21,9 @@ from typing import Any
 
 import pytest
 from _pytest.mark import ParameterSet
-from ddp_run.observe.at_rest import threads
 from tests.waiting import limit, wait_until
 
-from ddp_run.observe.boards import Board
+from ddp_run.observe.boards import Board, threads
 from ddp_run.observe.close_look import ProcessState
 from ddp_run.observe.kernel_wait import holder_of
 from ddp_run.observe.process_look import state

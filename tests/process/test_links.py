@@ -41,12 +41,11 @@ from ddp_run.record.events import (
 )
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Call, Loop
-from ddp_run.supervise.nodes import member as member_module
-from ddp_run.supervise.nodes import other_node
-from ddp_run.supervise.nodes.agreement import Ears, Place, job_key
+from ddp_run.supervise.nodes import agreement, messages, other_node
+from ddp_run.supervise.nodes.agreement import Ears, Place
 from ddp_run.supervise.nodes.hub import Hub
-from ddp_run.supervise.nodes.join import side
-from ddp_run.supervise.nodes.link import Link
+from ddp_run.supervise.nodes.join import job_key, side
+from ddp_run.supervise.nodes.link import Ended, Link, Opened
 from ddp_run.supervise.nodes.member import Member
 from ddp_run.supervise.nodes.messages import (
     Agreed,
@@ -65,7 +64,7 @@ from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.supervise.nodes.rival import Rival
 from ddp_run.values.node_fact import Fact
 
-KEY, _SECRET = job_key({"DDP_RUN_SECRET": "hush"}, "job")
+KEY = job_key({"DDP_RUN_SECRET": "hush"}, "job")
 
 
 @pytest.fixture
@@ -90,15 +89,16 @@ class End:
         self.opened = 0
         self.heard: list[Message] = []
         self.ended: list[str] = []
-        self.link = Link(
-            loop,
-            connected,
-            key,
-            is_server=is_server,
-            on_open=lambda _link: setattr(self, "opened", self.opened + 1),
-            on_message=lambda _link, message: self.heard.append(message),
-            on_end=lambda _link, why: self.ended.append(why),
-        )
+        self.link = Link(loop, connected, key, self._hear, is_server=is_server)
+
+    def _hear(self, _link: Link, message: Message | Opened | Ended) -> None:
+        match message:
+            case Opened():
+                self.opened += 1
+            case Ended(why):
+                self.ended.append(why)
+            case _:
+                self.heard.append(message)
 
 
 def connected() -> tuple[socket.socket, socket.socket]:
@@ -251,7 +251,7 @@ def test_what_keeps_a_node_from_node_0_is_said_within_5_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if control is not None or master is not None:  # one is enough to be waited for
-        monkeypatch.setattr(member_module, "WAITING_S", 1.5)
+        monkeypatch.setattr(agreement, "WAITING_S", 1.5)
     open_ports = [listener() if listener is not None else None for listener in (control, master)]
     ports = [port_of(listener) if listener is not None else free_port() for listener in open_ports]
     began = time.monotonic()
@@ -270,7 +270,7 @@ def test_what_keeps_a_node_from_node_0_is_said_within_5_s(
 
 
 def test_another_secret_is_said(loop: Loop, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_module, "WAITING_S", 1.5)
+    monkeypatch.setattr(agreement, "WAITING_S", 1.5)
     hub, one = Run(loop, place), Run(loop, replace(place, node_rank=1, job_key=b"another"))
     serve(loop, lambda: bool(one.said))
     assert "it closed the connection: --nnodes, the master port or DDP_RUN_SECRET differs there" in one.said[0]
@@ -462,9 +462,9 @@ def test_agents_that_restart_ranks_fail_only_as_agents(loop: Loop, place: Place)
         run = Run(own, replace(place, agent_restarts=True))
         run.side.hear(failed(0))
         assert isinstance(run.side, Hub)
-        assert run.side._ending.first is None
+        assert run.side._first is None
         run.side.hear(SignalReceived(MonotonicNs(1), 15))
-        assert run.side._ending.first == 0
+        assert run.side._first == 0
         run.side.close()
 
 
@@ -587,7 +587,7 @@ def test_node_0_waits_for_the_first_word_of_a_node_whose_ranks_it_has_met(loop: 
     def join() -> None:
         late.append(Run(loop, replace(place, nodes=2, node_rank=1, host="b")))
         assert isinstance(late[0].side, Member)
-        late[0].side._report = Report(0, BAD)
+        late[0].side._said.append(Report(0, BAD))
 
     loop.set_timer(0.5, join)
     hub.side.agree(0, Verdict("failed", 1, title="other"), Ends(), (), again)
@@ -623,7 +623,7 @@ def test_a_node_that_ends_without_a_word_is_lost(loop: Loop, runs: list[Run]) ->
 def test_a_node_that_is_paused_is_not_lost(
     loop: Loop, runs: list[Run], node: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (other_node, member_module):
+    for module in (other_node, messages):
         monkeypatch.setattr(module, "LOST_S", 8.0)
     stopped = SignalSent(MonotonicNs(1), Target.JOB, signal.SIGSTOP, (), "ddp-run was stopped")
     runs[node].side.hear(stopped)
@@ -672,7 +672,7 @@ def test_node_0_is_lost(loop: Loop, runs: list[Run]) -> None:
 def test_node_0_is_called_by_its_address_until_it_says_its_name(
     loop: Loop, place: Place, said: tuple[Message, ...], host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(member_module, "DEAD_S", 0.2)
+    monkeypatch.setattr(messages, "DEAD_S", 0.2)
     with socket.create_server((place.address, place.port)) as listener:
         one = Run(loop, replace(place, node_rank=1, host="b"))
         connected, _address = listener.accept()

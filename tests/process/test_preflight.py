@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.plan.check import Answer, Launch, all_checks
 from ddp_run.plan.checks.devices import visible_gpus
 from ddp_run.plan.installed_torch import find_torch_run, torch_rows
 from ddp_run.plan.net import free_port
-from ddp_run.plan.preflight import Checked, check
+from ddp_run.plan.preflight import Answer, Launch, all_checks, check
 from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row
 from ddp_run.values.problem import Problem, Refused, render
@@ -34,12 +33,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _check(rows: tuple[Row, ...], folder: Path, line: str, **variables: str) -> Checked:
+def _check(rows: tuple[Row, ...], folder: Path, line: str, **variables: str) -> Answer:
     environ = {"PATH": os.environ["PATH"], **variables}
     return check(parse(shlex.split(line), environ, torch_rows=rows), environ, folder)
 
 
-def _only(checked: Checked) -> Problem:
+def _only(checked: Answer) -> Problem:
     assert len(checked.problems) == 1, checked.problems
     return checked.problems[0]
 

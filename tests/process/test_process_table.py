@@ -13,9 +13,9 @@ import pytest
 from tests.headless import HEADLESS
 from tests.waiting import wait_until
 
-from ddp_run.observe import processes
 from ddp_run.observe.close_look import ProcessState
 from ddp_run.observe.process_look import process
+from ddp_run.supervise.ranks import read_exit_status
 from ddp_run.values import process_table
 
 
@@ -33,11 +33,11 @@ def headless() -> Iterator[tuple[int, int]]:
 
 def test_a_process_without_its_main_thread_has_not_ended(headless: tuple[int, int]) -> None:
     pid, child = headless
-    assert processes.is_alive(pid)
-    assert processes.read_exit_status(pid, None) is None, "it may yet exit with any code"
+    assert process_table.is_alive(pid)
+    assert read_exit_status(pid, None) is None, "it may yet exit with any code"
     assert process_table.children(pid) == [child]
-    assert {pid, child} <= processes.descendants().keys()
-    assert processes.environs([pid]) == {pid: {"A": "1"}}
+    assert {pid, child} <= (process_table.below(os.getpid()) or {}).keys()
+    assert process_table.environs([pid]) == {pid: {"A": "1"}}
     wait_until(lambda: process(pid).asleep, "a sleep of its other thread")
     assert process(pid).state is ProcessState.SLEEPING
 

@@ -148,7 +148,7 @@ def test_some_logs(tmp_path: Path, logs: Path, words: list[str], lines: list[str
         (["no-such-run"], "no-such-run is neither a run's folder nor the name of one in ddp-run-logs"),
         (["--rank", "7-5"], "'7-5' is neither a rank nor a range of ranks"),
         (["--rank", "x"], "'x' is neither a rank nor a range of ranks"),
-        (["--rank", "0", "--agent"], "--agent is in place of the ranks"),
+        (["--rank", "0", "--agent"], "--agent replaces the ranks"),
         (["--attempt", "4"], ": it has no attempt 4, but 0"),
         (["--rank", "99"], ": it has those of ranks 0-1"),
         (["-f", "--rank", "99"], ": it has those of ranks 0-1"),
@@ -209,7 +209,7 @@ def test_following_says_that_a_run_elsewhere_is_silent_and_goes_on(tmp_path: Pat
     (folder / "verdict.json").write_text("{}")
     assert process.wait(limit(60)) == 0
     (line,) = told.read_text().splitlines()
-    assert line.startswith("ddp-run: nothing has been written for 2h00m; the run belongs to host node-b, and whether")
+    assert line.startswith("ddp-run: nothing has been written for 2h00m; the run belongs to host node-b, and this host")
 
 
 def test_following_is_broken_off_with_control_c(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_stop_ends_nothing_else(tmp_path: Path, logs: Path, running: Callable[..
     for number, why in (
         (1, "is not running: succeeded"),
         (3, "is not running: ddp-run was killed"),
-        (6, "runs on vm, "),
+        (6, "belongs to vm: this host cannot tell"),
     ):
         done = run(tmp_path, "stop", f"20261121-081500-000{number}")
         assert (done.returncode, done.stdout) == (2, "")
@@ -347,7 +347,7 @@ def test_clean_counts_jobs(tmp_path: Path) -> None:
     ("words", "says"),
     [
         ([], "say which runs: --keep N, --older AGE, or both"),
-        (["--older", "soon"], "'soon' is no age"),
+        (["--older", "soon"], "'soon' is not a duration (examples: 90m, 12h, 14d)"),
         (["--keep", "-1"], "--keep: must be a whole number of at least 0"),
         (["--keep", "0"], "nobody can be asked here: add --yes"),
         (["--keep", "0", "--yes", "--log-dir", "."], ". does not look like a folder of runs"),

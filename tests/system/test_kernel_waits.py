@@ -20,14 +20,14 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.observe import processes
 from ddp_run.observe.close_look import ProcessState
 from ddp_run.observe.kernel_wait import KNOWS_CALLS
 from ddp_run.observe.native_stack import TOOL, NativeStackProbe
-from ddp_run.observe.process_look import ProcessLook, process
+from ddp_run.observe.process_look import ProcessLook, described, process
 from ddp_run.observe.stack_text import native_frames
 from ddp_run.observe.waited_paths import PathProbe, completed
 from ddp_run.record.events import Rank
+from ddp_run.values.process_table import environs, is_alive
 from tests.waiting import limit, wait_until
 
 from .conftest import Launcher, assert_replay_agrees
@@ -215,11 +215,11 @@ def test_who_holds_a_lock(tmp_path: Path, run_python: Callable[..., int], call: 
 def test_a_process_in_the_kernel_is_described_by_its_name(run_python: Callable[..., int], dead_mount: Mounted) -> None:
     mount = dead_mount("read")
     pid = run_python(f"import os; print(flush=True); os.read(os.open('{mount.folder}/data.bin', 0), 9)", *mount.within)
-    assert "os.read" in processes.described(pid)
+    assert "os.read" in described(pid)
     mount.wait_for_request()
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: process(pid).state is ProcessState.DISK, "state D")
-    assert processes.described(pid) == f"{pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
+    assert described(pid) == f"{pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
 
 
 KEEPS_ITS_LOCK = """
@@ -252,8 +252,8 @@ def test_a_process_that_keeps_the_lock_of_its_memory_is_passed_over(
     pid = run_python(KEEPS_ITS_LOCK.format(mount.folder), *mount.within)
     mount.wait_for_request()
     assert process(pid).state is ProcessState.SLEEPING
-    assert processes.described(pid) == f"{pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
-    assert processes.environs([pid, os.getpid()]).keys() == {os.getpid()}
+    assert described(pid) == f"{pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
+    assert environs([pid, os.getpid()]).keys() == {os.getpid()}
     with subprocess.Popen(["sleep", "600"], env={"DDP_RUN_ID": tmp_path.name}) as carrier:
         try:
             assert (
@@ -447,6 +447,6 @@ def test_a_job_ends_where_ddp_run_itself_waits_for_its_log_folder(
     frozen.freeze()
     wait_until(lambda: process(running.process.pid).state is ProcessState.DISK, "a write that waits")
     running.signal(signum)
-    wait_until(lambda: not any(map(processes.is_alive, pids)), "the end of the ranks", 90)
+    wait_until(lambda: not any(map(is_alive, pids)), "the end of the ranks", 90)
     frozen.freeze(on=False)
     assert running.process.wait(limit(60)) == (143 if signum == signal.SIGTERM else -9)

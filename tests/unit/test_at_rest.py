@@ -6,8 +6,9 @@ import os
 import threading
 
 import pytest
-from ddp_run.observe.at_rest import ThreadLook, at_rest, threads
 from tests.waiting import wait_until
+
+from ddp_run.observe.boards import ThreadLook, at_rest, threads
 
 MAIN, SAMPLER, WORKER = 10, 11, 12
 

@@ -17,7 +17,7 @@ from ddp_run.judge.verdict import FirstFailure, Verdict
 from ddp_run.record import host_failures
 from ddp_run.record.events import Rank
 from ddp_run.record.host_failures import HostFailure
-from ddp_run.supervise import host_record
+from ddp_run.supervise.run_end import keep_against_host
 
 ME = os.geteuid()
 NOW_S = 1_700_000_000.0
@@ -128,7 +128,7 @@ def _as_user(uid: int, act: Callable[[], object]) -> None:
 @pytest.mark.timeout(limit(30))
 def test_a_folder_that_cannot_be_written_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    host_record.keep(verdict("gpu-hardware"), "run1", {"DDP_RUN_HOSTS_DIR": str(tmp_path / "file" / "x")})
-    host_record.keep(verdict("gpu-hardware"), "run1", {})
-    host_record.keep(verdict("gpu-hardware"), "run1", {"DDP_RUN_HOSTS_DIR": str(tmp_path / "hosts")})
+    keep_against_host(verdict("gpu-hardware"), "run1", {"DDP_RUN_HOSTS_DIR": str(tmp_path / "file" / "x")})
+    keep_against_host(verdict("gpu-hardware"), "run1", {})
+    keep_against_host(verdict("gpu-hardware"), "run1", {"DDP_RUN_HOSTS_DIR": str(tmp_path / "hosts")})
     assert [each.host for each in host_failures.read(tmp_path / "hosts")] == ["node3"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import signal
 import subprocess
@@ -12,46 +11,37 @@ from pathlib import Path
 
 import pytest
 
-import ddp_run
-from ddp_run.observe import boards
-from ddp_run.observe.boards import Board, last_collectives, times_entered
+from ddp_run.observe.boards import Board
+from ddp_run.observe.collectives import last_collectives, times_entered
 from ddp_run.observe.observer import Observer
-from ddp_run.rank import board as layout
+from ddp_run.rank.board import PHASES, Page, open_page
 from ddp_run.record.events import LocalRank, MonotonicNs, Rank, RankStarted
 from ddp_run.values.helper_process import HelperProcesses
 
-SOURCE = Path(ddp_run.__file__).parent / "rank" / "board.py"
+WORDS = {name: value for name, value in vars(Page).items() if name.isupper() and name not in ("SIZE", "VERSION")}
 
 
-def _constants() -> dict[str, object]:
-    found = {}
-    for node in ast.parse(SOURCE.read_text()).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            try:
-                found[node.targets[0].id] = ast.literal_eval(node.value)
-            except ValueError:
-                continue
-    return found
+def test_each_word_of_the_layout_has_its_own_place() -> None:
+    assert sorted(WORDS.values()) == list(range(len(WORDS)))
+    assert len(WORDS) <= Page.SIZE // 8
 
 
-def test_the_layout_is_that_of_the_ranks() -> None:
-    theirs = _constants()
-    assert (theirs.pop("SIZE"), theirs.pop("VERSION"), theirs.pop("PHASES")) == (
-        boards.SIZE,
-        boards.VERSION,
-        boards.PHASES,
-    )
-    assert theirs.pop("CALLS") == boards.CALLS
-    theirs.pop("TYPE_CHECKING")
-    theirs.pop("HIGHEST_LOW")
-    theirs.pop("SHARED_MEMORY")
-    assert theirs == {name: index for index, name in enumerate(boards.WORDS)}
+def test_a_board_is_read_as_a_rank_writes_it(tmp_path: Path) -> None:
+    page = open_page(str(tmp_path), 0, 3)
+    page.words[page.PHASE], page.words[page.STEPS] = PHASES.index("training"), 7
+    board = Board.open(tmp_path, 0, Rank(3), os.getpid(), tmp_path)
+    assert board is not None
+    assert (board.look().phase, board.look().steps) == ("training", 7)
+    page.hide()
+    page.words[page.STEPS] = 9
+    assert board.look().steps == 7
+    board.close()
 
 
 def _board(folder: Path, pid: int, **words: int) -> Board | None:
-    values = [0] * (boards.SIZE // 8)
-    for name, value in {"VERSION_WORD": boards.VERSION, "PID": pid, **words}.items():
-        values[boards.WORDS.index(name)] = value
+    values = [0] * (Page.SIZE // 8)
+    for name, value in {"VERSION_WORD": Page.VERSION, "PID": pid, **words}.items():
+        values[WORDS[name]] = value
     (folder / "board_0_3").write_bytes(b"".join(value.to_bytes(8, sys.byteorder, signed=True) for value in values))
     return Board.open(folder, 0, Rank(3), os.getpid(), folder)
 
@@ -95,7 +85,7 @@ def test_a_board_is_in_shared_memory_if_its_folder_there_is_private(tmp_path: Pa
         os.chmod(shared, mode)
         folder = tmp_path / Path(shared).name
         folder.mkdir()
-        layout.open_board(str(folder), 0, 3).release()
+        open_page(str(folder), 0, 3).hide()
         assert (Path(shared, "board_0_3").exists(), (folder / "board_0_3").exists()) == (used, not used)
         board = Board.open(Path(shared) if used else folder, 0, Rank(3), os.getpid(), folder)
         assert board is not None

@@ -5,6 +5,7 @@ import pty
 import re
 import select
 import socket
+import termios
 import time
 import tty
 from collections.abc import Collection, Iterator
@@ -609,7 +610,7 @@ def terminal() -> Iterator[tuple[Terminal, int]]:
 
 def test_bar_stays_below_other_output_and_becomes_a_line(terminal: tuple[Terminal, int]) -> None:
     screen, fd = terminal
-    console = Console(fd, fd, ranks=1, width=80)
+    console = Console(fd, fd, ranks=1)
     console.feed([out(0, "\r 10%", "stderr")], 0)
     assert screen.look() == ["[rank0]: 10%"]
     console.feed([out(0, "epoch 1\n")], 1)
@@ -625,7 +626,7 @@ def test_bar_stays_below_other_output_and_becomes_a_line(terminal: tuple[Termina
 
 def test_bar_is_redrawn_at_a_rate_that_a_terminal_bears(terminal: tuple[Terminal, int]) -> None:
     screen, fd = terminal
-    console = Console(fd, fd, ranks=2, width=80)
+    console = Console(fd, fd, ranks=2)
     for step in range(1000):
         console.feed([out(rank, f"\r{step}/1000", "stderr") for rank in (1, 0)], 5 + step / 1000)
     assert console.deadline == pytest.approx(6, abs=0.11)
@@ -636,7 +637,8 @@ def test_bar_is_redrawn_at_a_rate_that_a_terminal_bears(terminal: tuple[Terminal
 
 def test_bar_is_cut_to_the_width_so_that_it_can_be_erased(terminal: tuple[Terminal, int]) -> None:
     screen, fd = terminal
-    console = Console(fd, fd, ranks=1, width=20)
+    termios.tcsetwinsize(fd, (24, 20))
+    console = Console(fd, fd, ranks=1)
     console.feed([out(0, "\r" + "\u65e5" * 50, "stderr")], 0)
     assert screen.look() == ["[rank0]: " + "\u65e5" * 5]
 

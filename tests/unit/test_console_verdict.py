@@ -10,7 +10,9 @@ import pytest
 from ddp_run.evidence.model import Quote
 from ddp_run.judge.verdict import Collateral, FirstFailure, Verdict
 from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
-from ddp_run.tell.verdict_text import retry_line, source_line, verdict_block, verdict_line
+from ddp_run.tell.quotation import source_line
+from ddp_run.tell.verdict_file import verdict_line
+from ddp_run.tell.verdict_text import retry_line, verdict_block
 
 FOLDER = Path("/data/ddp-run-logs/20261121-081500-a1b2")
 LOG = "attempt_1/rank_3/stderr.log"
@@ -77,7 +79,7 @@ FAILED_TEXT = golden(
        |     raise ValueError(sample)
        | ValueError: bad sample
        = note: ranks 0-2 exited with code 1 after rank 3 (lost its peer, rank 3); they are not the cause
-       = note: not retried: a retry runs the same code on the same data
+       = note: not retried: same code, same data
     help: look at the sample that rank 3 had
           or skip it
     help: ddp-run explain
@@ -87,12 +89,12 @@ FAILED_TEXT = golden(
 
 
 def test_failure() -> None:
-    decision = "not retried: a retry runs the same code on the same data"
+    decision = "not retried: same code, same data"
     assert block(FAILED, decision=decision) == FAILED_TEXT
 
 
 def test_colour_changes_no_text() -> None:
-    decision = "not retried: a retry runs the same code on the same data"
+    decision = "not retried: same code, same data"
     coloured = block(FAILED, decision=decision, colour=True)
     assert coloured != FAILED_TEXT
     assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == FAILED_TEXT
@@ -127,7 +129,7 @@ WRAPPED = golden(
        |     which is a long list of tensors
        = note: ranks 0-2 exited with code 1 after rank 3 (lost its peer,
                rank 3); they are not the cause
-       = note: not retried: a retry runs the same code on the same data
+       = note: not retried: same code, same data
     help: look at the sample that rank 3 had:
           its tensors are of another shape, which nobody has said before
     help: find /data/train -name '*.pt, *.bin' -newer /data/train/index.json -size +1G
@@ -139,7 +141,7 @@ WRAPPED = golden(
 
 
 def test_on_a_terminal_lines_are_broken_between_words_and_what_is_pasted_is_not() -> None:
-    decision = "not retried: a retry runs the same code on the same data"
+    decision = "not retried: same code, same data"
     assert block(LONG, decision=decision, wrap=68) == WRAPPED
     coloured = block(LONG, decision=decision, wrap=68, colour=True)
     assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == WRAPPED

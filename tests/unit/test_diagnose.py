@@ -265,6 +265,14 @@ def test_stopped_ranks_with_one_code_of_their_own() -> None:
     assert judge(run(*ends, clean_exits=(leaver(3, 60),), stop_signal=15, stop_at=40)).exit_code == 143
 
 
+def test_a_stopped_rank_that_lost_its_peer_before_the_signal_reached_it_has_no_code_of_its_own() -> None:
+    """Another rank, on another node perhaps, was quicker to end."""
+    lost = replace(lost_peer(0, 50), signals_sent=(15,))
+    verdict = judge(run(lost, stop_signal=15, stop_at=40))
+    assert lost.code == 1
+    assert (verdict.outcome, verdict.exit_code) == ("interrupted", 143)
+
+
 def test_stopped_ranks_that_end_with_0() -> None:
     evidence = run(clean_exits=(leaver(0, 50), leaver(1, 60)), stop_signal=15, stop_at=40)
     assert (judge(evidence).outcome, judge(evidence).exit_code) == ("interrupted", 143)

@@ -12,31 +12,11 @@ from typing import Any
 import pytest
 
 from ddp_run.doctor import checks
-from ddp_run.doctor.check import Check, Group, Level, all_checks, asked
-from ddp_run.doctor.checks import (
-    all_reduce_bandwidth,
-    clock,
-    collectives,
-    cpus,
-    data_on_ranks,
-    data_paths,
-    disk_space,
-    host_history,
-    host_memory,
-    interfaces,
-    launch,
-    limits,
-    master_name,
-    node_differences,
-    ports,
-    process_group,
-    rdma,
-    shared_memory,
-    system,
-)
-from ddp_run.doctor.checks.interfaces import Interface
+from ddp_run.doctor.check import Group, Level, Surroundings, all_checks, asked, check
+from ddp_run.doctor.checks import data, disk, host, memory, network, ranks
+from ddp_run.doctor.checks import nodes as of_nodes
+from ddp_run.doctor.checks.network import Interface
 from ddp_run.doctor.reports import Launched, Reports, read_lines
-from ddp_run.doctor.surroundings import Surroundings
 from ddp_run.judge import bad_hosts
 from ddp_run.observe.space import WAIT_S, StatvfsProbe
 from ddp_run.plan import named_interfaces, net
@@ -57,84 +37,91 @@ def around(**further: Any) -> Surroundings:
     return Surroundings(options=options, environ={}, ranks=2, log_dir=Path("logs"), **further)
 
 
-def test_every_file_is_a_check() -> None:
+def test_every_file_has_checks() -> None:
     found = all_checks()
-    assert sorted(check.name for check in found) == sorted(each.name for each in pkgutil.iter_modules(checks.__path__))
-    assert all(check.about.endswith(".") and "|" not in check.about for check in found)
-    assert not [check.name for check in found if check.of_ranks and check.level is Level.QUICK]
+    files = {each.look.__module__.rpartition(".")[2] for each in found}
+    assert files == {each.name for each in pkgutil.iter_modules(checks.__path__)}
+    assert len({each.name for each in found}) == len(found)
+    assert all(each.about.endswith(".") and "|" not in each.about for each in found)
+    assert not [each.name for each in found if each.of_ranks and each.level is Level.QUICK]
 
 
 def test_checks_of_ranks_come_last() -> None:
-    order = [check.of_ranks for check in all_checks()]
+    order = [each.of_ranks for each in all_checks()]
     assert order == sorted(order)
 
 
 def test_a_check_that_fails_itself_says_nothing_about_the_host() -> None:
-    def look(_around: Surroundings) -> list[Finding]:
+    @check(Group.HOST, "something")
+    def broken(_around: Surroundings) -> list[Finding]:
         raise ValueError("odd text")
 
-    (found,) = asked(Check("broken", Group.HOST, "", look), around())
-    assert (found.grade, found.against) == (Grade.SKIPPED, "the check itself failed: ValueError: odd text")
+    (found,) = asked(broken, around())
+    assert (found.looked_at, found.grade, found.against) == (
+        "broken",
+        Grade.SKIPPED,
+        "the check itself failed: ValueError: odd text",
+    )
 
 
 @pytest.mark.parametrize(
     ("found", "grade"),
     [
-        (system.kernel("6.8.0-45-generic"), Grade.PASS),
-        (system.kernel("4.18.0-553.el8_10.x86_64"), Grade.WARN),
-        (clock.judged(0, 12_000), Grade.PASS),
-        (clock.judged(5, 16_000_000), Grade.WARN),
-        (clock.judged(-1, 0), Grade.SKIPPED),
-        (cpus.counted(64, 64, None, 8), Grade.PASS),
-        (cpus.counted(64, 4, None, 8), Grade.WARN),
-        (cpus.counted(64, 64, 8.0, 4), Grade.WARN),  # programs see 64 and start as many workers
-        (cpus.threads(64, 8, None), Grade.PASS),
-        (cpus.threads(64, 8, "8"), Grade.PASS),
-        (cpus.threads(64, 8, "16"), Grade.WARN),
-        (cpus.threads(2, 4, "1"), Grade.PASS),
-        (cpus.threads(64, 8, "8,2"), Grade.PASS),
-        (cpus.threads(64, 8, "16,2"), Grade.WARN),
-        (cpus.threads(64, 8, ""), Grade.WARN),
-        (cpus.threads(64, 8, "auto"), Grade.WARN),
-        (host_memory.judged("memory", 100 * GIB, 128 * GIB, 8), Grade.PASS),
-        (host_memory.judged("memory", 10 * GIB, 128 * GIB, 8), Grade.WARN),
-        (host_memory.judged("memory", GIB, 128 * GIB, 8), Grade.FAIL),
-        (shared_memory.judged(8 * GIB, 8 * GIB, True), Grade.PASS),
-        (shared_memory.judged(64 << 20, 64 << 20, True), Grade.WARN),
-        (shared_memory.judged(GIB // 10, 8 * GIB, True), Grade.WARN),
-        (shared_memory.judged(8 * GIB, 8 * GIB, False), Grade.FAIL),
-        (limits.open_files(1024, 524288), Grade.WARN),
-        (limits.open_files(64, 64), Grade.FAIL),
-        (limits.open_files(65536, 65536), Grade.PASS),
-        (limits.open_files(NEVER, NEVER), Grade.PASS),
-        (limits.tasks("p", NEVER, 0, 8, ""), Grade.PASS),
-        (limits.tasks("p", 1024, 100, 8, ""), Grade.WARN),
-        (limits.tasks("p", 256, 100, 8, ""), Grade.FAIL),
-        (limits.address_space(32 * GIB), Grade.WARN),
-        (limits.address_space(NEVER), Grade.PASS),
-        (limits.locked_memory(65536, has_rdma=True), Grade.WARN),
-        (limits.locked_memory(65536, has_rdma=False), Grade.PASS),
-        (limits.locked_memory(NEVER, has_rdma=True), Grade.PASS),
-        (master_name.judged("m", "10.0.0.1", node_rank=0, local=True), Grade.PASS),
-        (master_name.judged("m", "10.0.0.1", node_rank=0, local=False), Grade.WARN),
-        (master_name.judged("m", "10.0.0.1", node_rank=1, local=False), Grade.PASS),
-        (interfaces.judged(Interface("eth0", "10.0.0.2", 100_000, 9000)), Grade.PASS),
-        (interfaces.judged(Interface("eth0", "10.0.0.2", None, 1500)), Grade.PASS),
-        (interfaces.judged(Interface("eth0", "10.0.0.2", 100, 1500)), Grade.WARN),
-        (interfaces.judged(Interface("docker0", "172.17.0.1", None, 1500)), Grade.WARN),
-        (interfaces.judged(Interface("eth0", "10.0.0.2", 10_000, 576)), Grade.WARN),
-        (ports.free(29500, True, None), Grade.PASS),
-        (ports.free(29500, False, Holder(7, "python")), Grade.FAIL),
-        (ports.answered("10.0.0.1", 29500, 0), Grade.PASS),
-        (ports.answered("10.0.0.1", 29500, errno.ECONNREFUSED), Grade.PASS),
-        (ports.answered("10.0.0.1", 29500, errno.ETIMEDOUT), Grade.WARN),
-        (ports.answered("10.0.0.1", 29500, errno.EHOSTUNREACH), Grade.WARN),
-        (rdma.judged("mlx5_0", "1", "4: ACTIVE", "400 Gb/sec (4X NDR)"), Grade.PASS),
-        (rdma.judged("mlx5_1", "1", "1: DOWN", "10 Gb/sec (4X SDR)"), Grade.WARN),
-        (data_paths.judged(DATA, ""), Grade.PASS),
-        (data_paths.judged(DATA, "empty"), Grade.WARN),
-        (data_paths.judged(DATA, "Permission denied"), Grade.FAIL),
-        (data_paths.judged(DATA, None), Grade.FAIL),
+        (host.kernel("6.8.0-45-generic"), Grade.PASS),
+        (host.kernel("4.18.0-553.el8_10.x86_64"), Grade.WARN),
+        (host.clock_state(0, 12_000), Grade.PASS),
+        (host.clock_state(5, 16_000_000), Grade.WARN),
+        (host.clock_state(-1, 0), Grade.SKIPPED),
+        (host.cpu_count(64, 64, None, 8), Grade.PASS),
+        (host.cpu_count(64, 4, None, 8), Grade.WARN),
+        (host.cpu_count(64, 64, 8.0, 4), Grade.WARN),  # programs see 64 and start as many workers
+        (host.omp_threads(64, 8, None), Grade.PASS),
+        (host.omp_threads(64, 8, "8"), Grade.PASS),
+        (host.omp_threads(64, 8, "16"), Grade.WARN),
+        (host.omp_threads(2, 4, "1"), Grade.PASS),
+        (host.omp_threads(64, 8, "8,2"), Grade.PASS),
+        (host.omp_threads(64, 8, "16,2"), Grade.WARN),
+        (host.omp_threads(64, 8, ""), Grade.WARN),
+        (host.omp_threads(64, 8, "auto"), Grade.WARN),
+        (memory.memory_left("memory", 100 * GIB, 128 * GIB, 8), Grade.PASS),
+        (memory.memory_left("memory", 10 * GIB, 128 * GIB, 8), Grade.WARN),
+        (memory.memory_left("memory", GIB, 128 * GIB, 8), Grade.FAIL),
+        (memory.shm_size(8 * GIB, 8 * GIB, True), Grade.PASS),
+        (memory.shm_size(64 << 20, 64 << 20, True), Grade.WARN),
+        (memory.shm_size(GIB // 10, 8 * GIB, True), Grade.WARN),
+        (memory.shm_size(8 * GIB, 8 * GIB, False), Grade.FAIL),
+        (memory.open_files(1024, 524288), Grade.WARN),
+        (memory.open_files(64, 64), Grade.FAIL),
+        (memory.open_files(65536, 65536), Grade.PASS),
+        (memory.open_files(NEVER, NEVER), Grade.PASS),
+        (memory.tasks("p", NEVER, 0, 8, ""), Grade.PASS),
+        (memory.tasks("p", 1024, 100, 8, ""), Grade.WARN),
+        (memory.tasks("p", 256, 100, 8, ""), Grade.FAIL),
+        (memory.address_space(32 * GIB), Grade.WARN),
+        (memory.address_space(NEVER), Grade.PASS),
+        (memory.locked_memory(65536, has_rdma=True), Grade.WARN),
+        (memory.locked_memory(65536, has_rdma=False), Grade.PASS),
+        (memory.locked_memory(NEVER, has_rdma=True), Grade.PASS),
+        (network.master_address("m", "10.0.0.1", node_rank=0, local=True), Grade.PASS),
+        (network.master_address("m", "10.0.0.1", node_rank=0, local=False), Grade.WARN),
+        (network.master_address("m", "10.0.0.1", node_rank=1, local=False), Grade.PASS),
+        (network.interface_found(Interface("eth0", "10.0.0.2", 100_000, 9000)), Grade.PASS),
+        (network.interface_found(Interface("eth0", "10.0.0.2", None, 1500)), Grade.PASS),
+        (network.interface_found(Interface("eth0", "10.0.0.2", 100, 1500)), Grade.WARN),
+        (network.interface_found(Interface("docker0", "172.17.0.1", None, 1500)), Grade.WARN),
+        (network.interface_found(Interface("eth0", "10.0.0.2", 10_000, 576)), Grade.WARN),
+        (network.own_port(29500, True, None), Grade.PASS),
+        (network.own_port(29500, False, Holder(7, "python")), Grade.FAIL),
+        (network.port_answer("10.0.0.1", 29500, 0), Grade.PASS),
+        (network.port_answer("10.0.0.1", 29500, errno.ECONNREFUSED), Grade.PASS),
+        (network.port_answer("10.0.0.1", 29500, errno.ETIMEDOUT), Grade.WARN),
+        (network.port_answer("10.0.0.1", 29500, errno.EHOSTUNREACH), Grade.WARN),
+        (network.rdma_port("mlx5_0", "1", "4: ACTIVE", "400 Gb/sec (4X NDR)"), Grade.PASS),
+        (network.rdma_port("mlx5_1", "1", "1: DOWN", "10 Gb/sec (4X SDR)"), Grade.WARN),
+        (data.opened(DATA, ""), Grade.PASS),
+        (data.opened(DATA, "empty"), Grade.WARN),
+        (data.opened(DATA, "Permission denied"), Grade.FAIL),
+        (data.opened(DATA, None), Grade.FAIL),
     ],
 )
 def test_grades(found: Finding, grade: Grade) -> None:
@@ -145,11 +132,11 @@ def test_grades(found: Finding, grade: Grade) -> None:
 
 
 def test_limits_of_a_control_group() -> None:
-    assert [cpus.of_cpu_max(text) for text in ("200000 100000", "max 100000", "-1 100000", "", "5")] == [2.0] + 4 * [
+    assert [host.cpu_limit(text) for text in ("200000 100000", "max 100000", "-1 100000", "", "5")] == [2.0] + 4 * [
         None
     ]
-    assert cpus.workers(2, 2) == 0
-    assert cpus.workers(64, 8) == 7
+    assert host.workers(2, 2) == 0
+    assert host.workers(64, 8) == 7
 
 
 def space(free: int, inodes: int) -> SpaceCounted:
@@ -169,21 +156,21 @@ def space(free: int, inodes: int) -> SpaceCounted:
     ],
 )
 def test_disk(counted: SpaceCounted, grade: Grade) -> None:
-    assert disk_space.judged(disk_space.Place("logs", DATA, "", ""), counted).grade is grade
+    assert disk.room(disk.Place("logs", DATA, "", ""), counted).grade is grade
 
 
 def test_who_has_answered_while_another_was_waited_for_has_answered() -> None:
     probe = StatvfsProbe.ask(["/"])
     time.sleep(WAIT_S)
-    found, has_answered = disk_space.answer(probe)
+    found, has_answered = disk.answer(probe)
     assert (found is not None, has_answered) == (True, True)
-    missing = disk_space.answer(StatvfsProbe.ask(["/no/such/folder"]))
+    missing = disk.answer(StatvfsProbe.ask(["/no/such/folder"]))
     assert missing == (None, True)
 
 
 @pytest.mark.parametrize(("instead", "grade"), [("", Grade.FAIL), ("a launch writes to /tmp", Grade.WARN)])
 def test_a_folder_that_takes_nothing(instead: str, grade: Grade) -> None:
-    found = disk_space.unusable(disk_space.Place("logs", DATA, instead, "--log-dir DIR"), "not writable")
+    found = disk.unusable(disk.Place("logs", DATA, instead, "--log-dir DIR"), "not writable")
     assert (found.value, found.grade) == ("not writable", grade)
 
 
@@ -196,20 +183,25 @@ def rows(*bus: float) -> list[dict[str, Any]]:
 
 
 def test_bandwidth_is_judged_against_the_link_only() -> None:
-    assert all_reduce_bandwidth.judged(rows(0.01, 0.5), "gloo", None).grade is Grade.PASS
-    slow = all_reduce_bandwidth.judged(rows(0.01, 0.5), "gloo", 100_000)
+    assert ranks.bandwidth(rows(0.01, 0.5), "gloo", None).grade is Grade.PASS
+    slow = ranks.bandwidth(rows(0.01, 0.5), "gloo", 100_000)
     assert (slow.grade, slow.against) == (Grade.WARN, "the link's 12.50 GB/s")
     assert slow.value == "0.50 GB/s bus bandwidth at 4 KiB (gloo)"
-    assert all_reduce_bandwidth.judged(rows(0.01, 9.0), "nccl", 100_000).grade is Grade.PASS
+    assert ranks.bandwidth(rows(0.01, 9.0), "nccl", 100_000).grade is Grade.PASS
     assert [row["busbw"] for row in slow.data] == [0.01, 0.5]
 
 
 def test_wrong_collectives_name_ranks() -> None:
+    def judged(*told: dict[str, Any]) -> Finding:
+        reports = Reports(by_rank={0: [{"report": "collectives", "ranks": told}]})
+        (found,) = asked(ranks.collectives, around(reports=reports))
+        return found
+
     right = {"wrong": [], "barrier_s": 0.001}
-    found = collectives.judged([right, {"wrong": ["all_reduce"], "barrier_s": 0.002}])
+    found = judged(right, {"wrong": ["all_reduce"], "barrier_s": 0.002})
     assert (found.grade, found.value) == (Grade.FAIL, "wrong: all_reduce")
     assert "rank 1" in found.against
-    assert collectives.judged([right, right]).grade is Grade.PASS
+    assert judged(right, right).grade is Grade.PASS
 
 
 def sample(text: str) -> dict[str, Any]:
@@ -217,15 +209,15 @@ def sample(text: str) -> dict[str, Any]:
 
 
 def test_ranks_that_read_something_else_are_named() -> None:
-    assert data_on_ranks.judged("/data", [sample("a"), sample("a")]).grade is Grade.PASS
-    odd = data_on_ranks.judged("/data", [sample("a"), sample("a"), sample("b"), sample("a")])
+    assert data.compared("/data", [sample("a"), sample("a")]).grade is Grade.PASS
+    odd = data.compared("/data", [sample("a"), sample("a"), sample("b"), sample("a")])
     assert (odd.grade, odd.value) == (Grade.WARN, "rank 2 reads something else than the others")
-    missing = data_on_ranks.judged("/data", [sample("a"), {"error": "No such file or directory: /data"}])
+    missing = data.compared("/data", [sample("a"), {"error": "No such file or directory: /data"}])
     assert (missing.grade, missing.value) == (Grade.FAIL, "rank 1 cannot read it")
 
 
 def test_two_halves_that_differ_have_no_odd_one() -> None:
-    found = data_on_ranks.judged("/data", [sample("a"), sample("b")])
+    found = data.compared("/data", [sample("a"), sample("b")])
     assert (found.grade, found.value) == (Grade.WARN, "differs: a on rank 0, b on rank 1")
 
 
@@ -237,20 +229,20 @@ def test_nodes_that_differ() -> None:
     compared = NodesCompared(
         MonotonicNs(0), ("torch: 2.13.0 on node 0, 2.12.1 on node 1",), ("MTU: a",), ("x: y",), False
     )
-    found = list(node_differences.of_launch(compared))
+    found = list(of_nodes.differences(compared))
     assert [(each.looked_at, each.grade) for each in found] == [("torch", Grade.FAIL), ("MTU", Grade.WARN)]
     assert found[0].value == "2.13.0 on node 0, 2.12.1 on node 1"
-    (alike,) = node_differences.of_launch(NodesCompared(MonotonicNs(0), (), (), ("x: y", "z: z"), False))
+    (alike,) = of_nodes.differences(NodesCompared(MonotonicNs(0), (), (), ("x: y", "z: z"), False))
     assert (alike.grade, alike.value) == (Grade.PASS, "alike in 2 facts")
 
 
 def test_other_nodes_tell_of_what_breaks_jobs_only() -> None:
     """As node 0 does, so that all end with the same code."""
     nodes = [node(0, torch="2.13.0", OMP_NUM_THREADS="1"), node(1, torch="2.12.1", OMP_NUM_THREADS="2")]
-    (found,) = node_differences.breaking(nodes)
+    (found,) = of_nodes.breaking(nodes)
     assert (found.looked_at, found.grade) == ("torch", Grade.FAIL)
     assert found.value == "2.13.0 on node 0 (n0), 2.12.1 on node 1 (n1)"
-    assert list(node_differences.breaking([node(0, torch="2.13.0"), node(1, torch="2.13.0")])) == []
+    assert list(of_nodes.breaking([node(0, torch="2.13.0"), node(1, torch="2.13.0")])) == []
 
 
 def test_interfaces_that_variables_name() -> None:
@@ -261,7 +253,7 @@ def test_interfaces_that_variables_name() -> None:
 
     def grade(variable: str, value: str, several: bool = True, used: bool = True) -> Grade:
         wrong = named_interfaces.judged(variable, value, here, None)
-        return interfaces.named(variable, value, wrong, several=several, used=used).grade
+        return network.named_interface(variable, value, wrong, several=several, used=used).grade
 
     assert grade("GLOO_SOCKET_IFNAME", "eth0") is Grade.PASS
     assert grade("GLOO_SOCKET_IFNAME", "eth1") is Grade.FAIL
@@ -275,32 +267,28 @@ def test_a_host_that_made_runs_fail() -> None:
         HostFailure("gpu-07", 1e9 + number, "gpu-hardware", "certain", f"run{number}", "Xid 79") for number in (0, 1)
     ]
     records = bad_hosts.records(failures, 0.0)
-    found = host_history.judged(records, "gpu-07")
+    found = host.history(records, "gpu-07")
     assert found.grade is Grade.WARN
     assert found.value.startswith("2 failed because of this host, last on 2001-09-0")
     assert found.advice == ("ddp-run hosts", "sbatch --exclude=gpu-07 …")
-    assert host_history.judged(records, "gpu-08").grade is Grade.PASS
+    assert host.history(records, "gpu-08").grade is Grade.PASS
 
 
 def test_what_failed_on_another_node() -> None:
     nodes = [node(0, ("disk for logs: not writable",)), node(1)]
-    assert list(node_differences.others(nodes, own_rank=0)) == []
-    (found,) = node_differences.others(nodes, own_rank=2)
+    assert list(of_nodes.others(nodes, own_rank=0)) == []
+    (found,) = of_nodes.others(nodes, own_rank=2)
     assert (found.looked_at, found.value, found.grade) == ("node 0 (n0)", "disk for logs: not writable", Grade.FAIL)
 
 
 def test_devices_of_ranks() -> None:
     cpu, gpu = {"rank": 0, "name": "cpu", "gpus": 0}, {"rank": 0, "name": "H100", "gpus": 8, "nccl": "2.27.3"}
-    assert list(process_group.computed(cpu, has_driver=False, ranks=2)) == []
-    assert [each.grade for each in process_group.computed(cpu, has_driver=True, ranks=2)] == [Grade.FAIL]
+    assert list(ranks.device(cpu, has_driver=False, ranks=2)) == []
+    assert [each.grade for each in ranks.device(cpu, has_driver=True, ranks=2)] == [Grade.FAIL]
     shared = {**cpu, "gpus": 1}
-    assert [each.grade for each in process_group.computed(shared, has_driver=True, ranks=2)] == [Grade.WARN]
-    assert [each.grade for each in process_group.computed({**gpu, "right": True}, has_driver=True, ranks=8)] == [
-        Grade.PASS
-    ]
-    assert [each.grade for each in process_group.computed({**gpu, "right": False}, has_driver=True, ranks=8)] == [
-        Grade.FAIL
-    ]
+    assert [each.grade for each in ranks.device(shared, has_driver=True, ranks=2)] == [Grade.WARN]
+    assert [each.grade for each in ranks.device({**gpu, "right": True}, has_driver=True, ranks=8)] == [Grade.PASS]
+    assert [each.grade for each in ranks.device({**gpu, "right": False}, has_driver=True, ranks=8)] == [Grade.FAIL]
 
 
 LINES = '{"report": "doing", "what": "import torch"}\n{"report": "torch", "seconds": 1.5, "version": "2.13.0"}\n'
@@ -318,10 +306,16 @@ def test_reports_of_ranks() -> None:
 
 
 def test_a_failed_launch_is_its_verdict() -> None:
+    def judged(launched: Launched, lines: str = "") -> Finding:
+        reports = Reports(launched, {0: read_lines(lines, 0)})
+        (found,) = asked(ranks.launch, around(reports=reports))
+        return found
+
     verdict = {"title": "rank 1 ran out", "code": "DDP402", "advice": ["do"], "evidence": [{"text": "OutOfMemory"}]}
-    found = launch.judged(Reports(Launched(1, 3.0, verdict, "/logs/1"), {0: read_lines(LINES, 0)}))
+    found = judged(Launched(1, 3.0, verdict, "/logs/1"), LINES)
     assert (found.grade, found.value, found.against) == (Grade.FAIL, "[DDP402] rank 1 ran out", "during: import torch")
     assert found.advice == ("do", "ddp-run explain /logs/1")
     assert found.detail == ("OutOfMemory",)
-    refused = launch.judged(Reports(Launched(2, 0.1, None, "", refused="error[DDP201]: port 1 is taken"), {}))
-    assert refused.value == "[DDP201] port 1 is taken"
+    assert judged(Launched(2, 0.1, None, "", refused="error[DDP201]: port 1 is taken")).value == (
+        "[DDP201] port 1 is taken"
+    )

@@ -7,19 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ddp_run.doctor import gpu_table, topology
-from ddp_run.doctor.check import Group, all_checks, asked
-from ddp_run.doctor.checks import (
-    gpu_errors,
-    gpu_kernel_log,
-    gpu_processes,
-    gpu_throttling,
-    gpu_topology,
-    gpus,
-    torch_build,
-)
+from ddp_run.doctor import gpu_table
+from ddp_run.doctor.check import Group, NoAnswer, Surroundings, all_checks, asked
+from ddp_run.doctor.checks import gpu_links, gpus, host
 from ddp_run.doctor.gpu_table import Gpu, Holder
-from ddp_run.doctor.surroundings import NoAnswer, Surroundings
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.parse import parse
 from ddp_run.values.finding import Finding, Grade
@@ -74,13 +65,13 @@ ONE = "\tGPU0\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \tNODE\t
 
 
 def links(text: str) -> dict[str, Finding]:
-    found = topology.read(text)
+    found = gpu_links.read(text)
     assert found is not None
-    return {finding.looked_at: finding for finding in gpu_topology.judged(found)}
+    return {finding.looked_at: finding for finding in gpu_links.judged(found)}
 
 
 def test_nvlinks_of_a_switch_are_good() -> None:
-    found = topology.read(NVSWITCH)
+    found = gpu_links.read(NVSWITCH)
     assert found is not None
     assert (found.gpus, found.adapters) == (("GPU0", "GPU1", "GPU2", "GPU3"), ("NIC0", "NIC1"))
     assert found.nearest_adapters() == {"GPU0": "PIX", "GPU1": "PXB", "GPU2": "PIX", "GPU3": "PXB"}
@@ -113,7 +104,7 @@ def test_one_gpu_has_no_pairs() -> None:
 
 @pytest.mark.parametrize("text", ["", "No devices were found\n", LEGEND, "GPU0 GPU1\n"])
 def test_what_is_no_table(text: str) -> None:
-    assert topology.read(text) is None
+    assert gpu_links.read(text) is None
 
 
 # --------------------------------------------------------------------------------------- a host with GPUs
@@ -212,10 +203,13 @@ def test_a_healthy_gpu() -> None:
     (gpu,) = gpu_table.read(answering(H100))
     assert (gpu.index, gpu.name, gpu.total, gpu.used) == ("0", "H100 80GB HBM3", 81559 << 20, 4 << 20)
     assert (gpu.throttled, gpu.uncorrected, gpu.temperature, gpu.lost) == (1, 0, 33, "")
-    assert (gpus.judged(gpu).grade, gpus.judged(gpu).value) == (Grade.PASS, "H100 80GB HBM3, 4.0 MiB of 79.6 GiB used")
-    assert gpu_errors.judged(gpu) is None
-    assert gpu_throttling.judged(gpu) is None
-    assert gpu_processes.judged(gpu, {}) is None
+    assert (gpus.one_gpu(gpu).grade, gpus.one_gpu(gpu).value) == (
+        Grade.PASS,
+        "H100 80GB HBM3, 4.0 MiB of 79.6 GiB used",
+    )
+    assert gpus.memory_errors(gpu) is None
+    assert gpus.throttled(gpu) is None
+    assert gpus.processes(gpu, {}) is None
 
 
 @pytest.mark.parametrize(("told", "is_so"), [("0", False), ("No", False), ("[N/A]", False), ("1", True), ("Yes", True)])
@@ -249,7 +243,7 @@ def test_another_failure_of_nvidia_smi_is_told() -> None:
 
 def test_a_lost_gpu() -> None:
     (gpu,) = gpu_table.read(answering(H100 | dict.fromkeys(("memory.total", "memory.used"), "[GPU is lost]")))
-    assert (gpus.judged(gpu).grade, gpus.judged(gpu).value) == (Grade.FAIL, "GPU is lost")
+    assert (gpus.one_gpu(gpu).grade, gpus.one_gpu(gpu).value) == (Grade.FAIL, "GPU is lost")
 
 
 def test_lines_between_the_rows_are_no_gpus() -> None:
@@ -260,7 +254,7 @@ def test_lines_between_the_rows_are_no_gpus() -> None:
     assert gpu_table.read(answering("No devices were found")) == []
     lost = "Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error"
     (gpu,) = gpu_table.read(answering(lost))
-    assert (gpu.index, gpus.judged(gpu).grade) == ("0000:3B:00.0", Grade.FAIL)
+    assert (gpu.index, gpus.one_gpu(gpu).grade) == ("0000:3B:00.0", Grade.FAIL)
 
 
 def made(**values: object) -> Gpu:
@@ -276,14 +270,14 @@ def made(**values: object) -> Gpu:
     ],
 )
 def test_memory_errors(gpu: Gpu, grade: Grade) -> None:
-    found = gpu_errors.judged(gpu)
+    found = gpus.memory_errors(gpu)
     assert found is not None
     assert found.grade is grade
 
 
 @pytest.mark.parametrize(("bits", "words"), [(0x48, "hardware slowdown, hardware thermal slowdown"), (0x5, None)])
 def test_throttling(bits: int, words: str | None) -> None:
-    found = gpu_throttling.judged(made(throttled=bits, temperature=88))
+    found = gpus.throttled(made(throttled=bits, temperature=88))
     assert (found.value if found else None) == (f"{words}, 88 °C" if words else None)
 
 
@@ -295,10 +289,10 @@ def test_processes_on_a_gpu() -> None:
         )
     )
     assert holders["GPU-4"] == [Holder(1, "[Not Found]", None)]
-    found = gpu_processes.judged(made(used=39000 << 20), holders)
+    found = gpus.processes(made(used=39000 << 20), holders)
     assert found is not None
     assert found.value == "pid 4242 python (38.1 GiB)"
-    hidden = gpu_processes.judged(made(used=39000 << 20), {})
+    hidden = gpus.processes(made(used=39000 << 20), {})
     assert hidden is not None
     assert "another container" in hidden.against
 
@@ -308,16 +302,16 @@ def test_processes_on_a_gpu() -> None:
     [(2, None, 2, Grade.PASS), (4, None, 2, Grade.WARN), (1, "", 0, Grade.WARN), (1, "1", 1, Grade.PASS)],
 )
 def test_gpus_for_ranks(ranks: int, chosen: str | None, visible: int, grade: Grade) -> None:
-    assert gpus.counted([made(), made(index="4")], visible, ranks, chosen).grade is grade
+    assert gpus.gpu_count([made(), made(index="4")], visible, ranks, chosen).grade is grade
 
 
 def test_gpus_of_two_kinds() -> None:
-    assert "several kinds" in gpus.counted([made(), made(name="L4")], 2, 2, None).against
+    assert "several kinds" in gpus.gpu_count([made(), made(name="L4")], 2, 2, None).against
 
 
 def test_how_a_gpu_is_set_up() -> None:
-    assert gpus.judged(made(mode="Prohibited")).grade is Grade.FAIL
-    assert "PCIe x8" in gpus.judged(made(width_now=8, width_most=16)).against
+    assert gpus.one_gpu(made(mode="Prohibited")).grade is Grade.FAIL
+    assert "PCIe x8" in gpus.one_gpu(made(width_now=8, width_most=16)).against
 
 
 def test_xid_errors_of_the_hardware() -> None:
@@ -327,13 +321,13 @@ def test_xid_errors_of_the_hardware() -> None:
         "[  102.1] NVRM: Xid (PCI:0000:3b:00): 63, Row Remapper: New row marked for remapping",
         "[  103.1] NVRM: Xid (PCI:0000:86:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
     ]
-    found = list(gpu_kernel_log.judged(lines))
+    found = list(gpus.xids(lines))
     assert [(each.looked_at, each.grade) for each in found] == [
         ("Xid at 0000:3b:00", Grade.WARN),
         ("Xid at 0000:86:00", Grade.FAIL),
     ]
     assert found[0].value == "63: a page or row of its memory was retired, 2 times"
-    assert [each.grade for each in gpu_kernel_log.judged(lines[:1])] == [Grade.PASS]
+    assert [each.grade for each in gpus.xids(lines[:1])] == [Grade.PASS]
 
 
 BANNER = "| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: 12.4     |"
@@ -352,11 +346,11 @@ NEW_BANNER = "| NVIDIA-SMI 595.10  Driver Version: 595.10   CUDA UMD Version: 13
     ],
 )
 def test_driver_and_cuda(cuda: str, version: str | None, banner: str, grade: Grade) -> None:
-    newest = torch_build._DRIVERS_CUDA.search(banner)
-    assert torch_build.driver(cuda, version, newest).grade is grade
+    newest = host._DRIVERS_CUDA.search(banner)
+    assert host.driver(cuda, version, newest).grade is grade
 
 
 def test_builds_of_torch() -> None:
-    assert torch_build.build("none", has_driver=True).grade is Grade.FAIL
-    assert torch_build.build("none", has_driver=False).grade is Grade.PASS
-    assert torch_build.build("12.8", has_driver=False).grade is Grade.WARN
+    assert host.cuda_build("none", has_driver=True).grade is Grade.FAIL
+    assert host.cuda_build("none", has_driver=False).grade is Grade.PASS
+    assert host.cuda_build("12.8", has_driver=False).grade is Grade.WARN

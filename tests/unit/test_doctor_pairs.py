@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_run.doctor import odd_pairs
-from ddp_run.doctor.checks import node_pairs
-from ddp_run.doctor.odd_pairs import Pair
+from ddp_run.doctor.checks import nodes as of_nodes
+from ddp_run.doctor.checks.nodes import Pair
 from ddp_run.doctor_ranks.schedule import PAIR_SIZES, further_rounds, rounds, suspicious
 from ddp_run.values.finding import Grade
 
@@ -41,23 +40,23 @@ def measured(
 @pytest.mark.parametrize("nodes", [3, 4, 5, 8, 33])
 def test_a_slow_node_is_named(nodes: int) -> None:
     for node in range(nodes):
-        assert [odd.nodes for odd in odd_pairs.find(measured(nodes, slow=(node,)))] == [(node,)]
-        assert [odd.nodes for odd in odd_pairs.find(measured(nodes, late=(node,)))] == [(node,)]
+        assert [odd.nodes for odd in of_nodes.find(measured(nodes, slow=(node,)))] == [(node,)]
+        assert [odd.nodes for odd in of_nodes.find(measured(nodes, late=(node,)))] == [(node,)]
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 5, 8])
 def test_a_slow_link_is_named(nodes: int) -> None:
     for link in combinations(range(nodes), 2):
-        assert [odd.nodes for odd in odd_pairs.find(measured(nodes, link=link))] == [link]
+        assert [odd.nodes for odd in of_nodes.find(measured(nodes, link=link))] == [link]
 
 
 def test_what_was_busy_for_a_moment_is_not_slow() -> None:
     busy = [Pair(0, 1, 9e-3, 1e9), Pair(0, 2, 50e-6, 1e9), Pair(1, 2, 50e-6, 1e9)]
     again = [Pair(0, 1, 50e-6, 1e8), Pair(0, 2, 50e-6, 1e9), Pair(1, 2, 9e-3, 1e9)]
-    assert odd_pairs.find(busy) != []
-    together = odd_pairs.best([*busy, *again])
+    assert of_nodes.find(busy) != []
+    together = of_nodes.best([*busy, *again])
     assert together[0] == Pair(0, 1, 50e-6, 1e9)
-    assert odd_pairs.find(together) == []
+    assert of_nodes.find(together) == []
 
 
 def as_told(pairs: list[Pair]) -> list[dict[str, Any]]:
@@ -76,24 +75,24 @@ def test_what_looks_slow_is_measured_again() -> None:
 
 
 def test_two_slow_nodes_of_many() -> None:
-    assert [odd.nodes for odd in odd_pairs.find(measured(8, slow=(2, 5)))] == [(2,), (5,)]
+    assert [odd.nodes for odd in of_nodes.find(measured(8, slow=(2, 5)))] == [(2,), (5,)]
 
 
 def test_a_slow_node_and_a_slow_link() -> None:
-    assert [odd.nodes for odd in odd_pairs.find(measured(8, slow=(2,), link=(4, 6)))] == [(2,), (4, 6)]
+    assert [odd.nodes for odd in of_nodes.find(measured(8, slow=(2,), link=(4, 6)))] == [(2,), (4, 6)]
 
 
 def test_two_racks_have_no_odd_one() -> None:
     racks = [
         Pair(one, other, 50e-6, 1e9 if one // 2 == other // 2 else 2e8) for one, other in combinations(range(4), 2)
     ]
-    assert odd_pairs.find(racks) == []
+    assert of_nodes.find(racks) == []
 
 
 def test_two_nodes_and_even_ones_are_not_judged() -> None:
-    assert odd_pairs.find(measured(2, slow=(0,))) == []
+    assert of_nodes.find(measured(2, slow=(0,))) == []
     for nodes in (3, 4, 16):
-        assert odd_pairs.find(measured(nodes)) == []
+        assert of_nodes.find(measured(nodes)) == []
 
 
 @given(st.integers(3, 8), st.data())
@@ -102,11 +101,11 @@ def test_noise_below_the_limit_names_nobody(nodes: int, data: st.DataObject) -> 
         Pair(one, other, data.draw(st.floats(10e-6, 100e-6)), data.draw(st.floats(0.7e9, 1.3e9)))
         for one, other in combinations(range(nodes), 2)
     ]
-    assert odd_pairs.find(pairs) == []
+    assert of_nodes.find(pairs) == []
 
 
 def test_findings() -> None:
-    found = list(node_pairs.judged(measured(4, slow=(2,)), {2: "gpu-07"}, {2: "eth1"}))
+    found = list(of_nodes.pairs_judged(measured(4, slow=(2,)), {2: "gpu-07"}, {2: "eth1"}))
     assert [each.grade for each in found] == [Grade.PASS, Grade.WARN]
     assert len(found[0].data) == 6
     assert (found[1].looked_at, found[1].value) == ("node 2", "102 MB/s, others 1015 MB/s")
@@ -115,7 +114,7 @@ def test_findings() -> None:
 
 
 def test_a_link_is_looked_at_from_both_ends() -> None:
-    found = list(node_pairs.judged(measured(4, link=(1, 2)), {1: "gpu-06", 2: "gpu-07"}, {1: "eth1", 2: "eth2"}))
+    found = list(of_nodes.pairs_judged(measured(4, link=(1, 2)), {1: "gpu-06", 2: "gpu-07"}, {1: "eth1", 2: "eth2"}))
     assert (found[1].looked_at, found[1].grade) == ("link of nodes 1 and 2", Grade.WARN)
     assert found[1].advice[0].startswith("ping -c 50 -i 0.2 gpu-07; tracepath -n gpu-07   # ")
     assert found[1].advice[0].endswith("on node 1 (gpu-06); and back, on node 2 (gpu-07)")
@@ -125,7 +124,7 @@ def test_a_link_is_looked_at_from_both_ends() -> None:
     ("rate", "words"), [(1.5744e9, "1574 MB/s"), (24e6, "24 MB/s"), (2.44e6, "2.4 MB/s"), (62_400.0, "62 kB/s")]
 )
 def test_a_rate_is_one_also_where_it_is_low(rate: float, words: str) -> None:
-    assert odd_pairs.rate_in_words(rate) == words
+    assert of_nodes.rate_in_words(rate) == words
 
 
 @pytest.mark.parametrize(

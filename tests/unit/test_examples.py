@@ -215,6 +215,6 @@ def test_shell_scripts_are_found() -> None:
     assert {path.name for path in SHELL_SCRIPTS} >= {"publish", "test", "try", "slurm-array.sbatch", "two-machines.sh"}
 
 
-def test_the_guide_names_each() -> None:
-    guide = (SCRIPTS.parent / "docs" / "guide.md").read_text()
-    assert {path.name for path in EXAMPLES.iterdir()} <= {*re.findall(r"scripts/examples/([\w.-]+)", guide)}
+def test_the_documents_name_each() -> None:
+    documents = "".join(path.read_text() for path in (SCRIPTS.parent / "docs").glob("*.md"))
+    assert {path.name for path in EXAMPLES.iterdir()} <= {*re.findall(r"scripts/examples/([\w.-]+)", documents)}

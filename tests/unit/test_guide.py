@@ -1,4 +1,4 @@
-"""What the guide says must exist: pages, sections, options, variables, scripts; and no cause is left out."""
+"""What the guide and `running.md` say must exist: pages, sections, options, variables, scripts, causes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from ddp_run.settings.table import Row, all_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+RUNNING = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
+BOTH = GUIDE + RUNNING
 TORCH = importlib.util.find_spec("torch")
 
 READ_BY_TORCH = {
@@ -54,9 +56,6 @@ READ_BY_OTHERS = {
     "LOCAL_RANK",
     # ddp-run itself
     "JOB_COMPLETION_INDEX",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "NODE_RANK",
     "PET_NNODES",
     "PET_NODE_RANK",
     "SLURM_JOB_ID",
@@ -75,7 +74,7 @@ OF_OTHER_PROGRAMS = {
 
 
 def _blocks(language: str) -> list[str]:
-    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", GUIDE, re.MULTILINE | re.DOTALL)
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", BOTH, re.MULTILINE | re.DOTALL)
     return [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
 
 
@@ -87,7 +86,7 @@ def rows() -> tuple[Row, ...]:
 def test_options_exist(rows: tuple[Row, ...]) -> None:
     """Of those that stand in the text: `--name` at the beginning of a code span, or behind `ddp-run`."""
     known = {flag for row in all_rows(rows) for flag in row.flags} | OF_OTHER_PROGRAMS
-    text = re.sub(r"^ *```.*?^ *```$", "", GUIDE, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^ *```.*?^ *```$", "", BOTH, flags=re.MULTILINE | re.DOTALL)
     named = {flag for span in re.findall(r"`(?:ddp-run )?(--[^`]+)`", text) for flag in re.findall(r"--[\w-]+", span)}
     assert {"--hang-timeout", "--preflight", "--fallback-backend"} <= named
     assert named <= known
@@ -107,20 +106,21 @@ def test_python_blocks_parse() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", GUIDE)
+    targets = re.findall(r"\]\(([^)#]+)", BOTH)
     assert targets
     for target in targets:
         assert (ROOT / "docs" / target).is_file(), target
 
 
-def test_sections_that_are_linked_exist() -> None:
+@pytest.mark.parametrize("text", [GUIDE, RUNNING], ids=["guide", "running"])
+def test_sections_that_are_linked_exist(text: str) -> None:
     titles = re.findall(
-        r"^#+ (.*)$", re.sub(r"^ *```.*?^ *```$", "", GUIDE, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+        r"^#+ (.*)$", re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
     )
     # As GitHub makes them: lower case, blanks to dashes, all other signs dropped.
     anchors = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
     assert len(set(anchors)) == len(anchors)
-    wanted = re.findall(r"\]\(#([^)]+)\)", GUIDE)
+    wanted = re.findall(r"\]\(#([^)]+)\)", text)
     assert wanted
     assert set(wanted) <= set(anchors)
 
@@ -133,17 +133,19 @@ def test_every_cause_is_linked() -> None:
 
 
 def test_every_symptom_names_its_causes() -> None:
-    symptoms = GUIDE.partition("## It does not start")[2].partition("## Checklists")[0].split("\n### ")[1:]
+    symptoms = GUIDE.partition("## It does not start")[2].partition("## Advice that")[0].split("\n### ")[1:]
     assert len(symptoms) > 25
     assert [text.partition("\n")[0] for text in symptoms if "\nCauses: [" not in text] == []
 
 
-def test_the_readme_links_the_guide() -> None:
-    assert "](docs/guide.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_readme_links_both() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "](docs/guide.md)" in readme
+    assert "](docs/running.md)" in readme
 
 
 def test_scripts_exist() -> None:
-    named = set(re.findall(r"\bscripts/\w+\.py\b", GUIDE))
+    named = set(re.findall(r"\bscripts/\w+\.py\b", BOTH))
     assert named
     for name in named:
         assert (ROOT / name).is_file(), name
@@ -153,7 +155,7 @@ def test_scripts_exist() -> None:
 
 
 def test_variables_are_known() -> None:
-    spans = " ".join([*re.findall(r"`([^`\n]+)`", GUIDE), *_blocks("sh"), *_blocks("python")])
+    spans = " ".join([*re.findall(r"`([^`\n]+)`", BOTH), *_blocks("sh"), *_blocks("python")])
     named = set(re.findall(r"(?<![\w.])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", spans))
     assert named == READ_BY_TORCH | READ_BY_OTHERS | READ_BY_NOBODY | READ_BY_DDP_RUN | NO_VARIABLES
 

@@ -22,7 +22,7 @@ from ddp_run.commands.explain import answer as explain
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import events, journal
 from ddp_run.record.events import Event, ExceptionInfo, MonotonicNs, Rank
-from ddp_run.tell.verdict_text import source_line
+from ddp_run.tell.quotation import source_line
 
 AT = iter(range(1_000, 1_000_000, 1_000))
 
@@ -67,7 +67,7 @@ JOURNAL: tuple[Event, ...] = (
     events.StallSeen(at(), "hang", True, "rank 1 waits", (R1,), (R0,), MonotonicNs(5), ("a frame",)),
     events.NativeFramesSeen(at(), R1, ("f in libc.so",)),
     events.StallEnded(at(), 3.0),
-    events.TimerFired(at(), events.TimerKind.TEARDOWN, R1, 0),
+    events.TimerFired(events.TimerKind.TEARDOWN, R1, 0, at()),
     events.RankFailed(at(), R1, 0, 1, RAISED),
     events.SpaceCounted(at(), "/dev/shm", 5, 10, 5, 10),
     events.KernelLogged(at(), ("python[102]: segfault at 0",), 0, True),
@@ -150,9 +150,9 @@ def test_the_journal_has_every_event() -> None:
 def test_a_field_is_of_its_type_or_no_event_is_read(kind: type[Event]) -> None:
     """Whoever reads events need not check them again."""
     event = JOURNAL[FIRST[kind]]
-    for name in (each.name for each in fields(event)):
+    for name, declared in ((each.name, each.type) for each in fields(event)):
         types = {type(getattr(each, name)) for each in JOURNAL if type(each) is kind}
-        optional = "None" in str(kind.__annotations__[name])
+        optional = "None" in str(declared)
         for value in WRONG:
             try:
                 read = journal.decode(json.dumps(encoded(event) | {name: value}))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_run.observe.lateness import Late, LateWatch, latest
-
+from ddp_run.observe.collectives import Late, LateWatch, latest
 from ddp_run.record.events import Rank
 
 MS = 1_000_000

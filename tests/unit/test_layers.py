@@ -41,27 +41,20 @@ SHARED = {"training": {"rank.reducer"}}  # what one of these imports from anothe
 BESIDE_TORCH = ("agent", "doctor_ranks", "training", "selftest_ranks")
 
 PURE = (
-    *("settings", "judge", "evidence.pasted", "plan.launch_plan", "supervise.machine", "supervise.backoff"),
-    *("record.events", "record.event_fields", "record.kept_events", "record.attempt_events", "record.resources"),
+    *("settings", "judge", "evidence.pasted", "plan.launch_plan", "supervise.machine"),
+    *("record.events", "record.attempt_events", "record.resources"),
     *("evidence.model", "evidence.rank_ends", "evidence.resource_evidence", "evidence.traceback_text"),
     *("evidence.childfailed", "evidence.crash_text"),
     *("observe.stack_text", "observe.close_look", "observe.stall_watch", "observe.lateness", "observe.progress"),
-    *("observe.ras_text", "observe.stall_quotes", "tell.verdict_text", "tell.catalogue_text", "tell.quoted_traceback"),
+    *("observe.ras_text", "observe.stall_quotes", "tell.verdict_text", "tell.catalogue_text", "tell.quotation"),
     *("tell.node_table", "tell.runs_table"),
-    *("values.frozen", "values.exit_status", "values.problem", "values.secret_forms", "values.secret_names"),
-    *(
-        "values.secret_urls",
-        "values.secret_commands",
-        "values.redaction",
-        "values.lines",
-        "values.raw_lines",
-        "values.stop_signals",
-    ),
-    *("values.typed_fields", "values.sealed", "supervise.nodes.messages", "supervise.nodes.failing"),
-    *("supervise.nodes.reach", "values.node_fact", "values.this_system", "api.options", "api.words"),
+    *("values.signals", "values.problem", "values.secret_forms", "values.secret_names", "values.redaction"),
+    "values.lines",
+    *("values.typed_fields", "values.sealed", "supervise.nodes.messages"),
+    *("supervise.nodes.reach", "values.node_fact", "api.options", "api.words"),
     *("commands.completion.bash", "commands.completion.zsh", "commands.completion.fish"),
-    *("values.finding", "tell.doctor_table", "doctor.topology"),
-    *("doctor.gpu_table", "doctor.odd_pairs", "doctor.reports"),
+    *("values.finding", "tell.doctor_table", "doctor.checks.gpu_links"),
+    *("doctor.gpu_table", "doctor.checks.nodes", "doctor.checks.ranks", "doctor.reports"),
 )
 """Folders and modules that do no I/O: functions over values."""
 READS_FILES = ("judge.judging", "judge.replay")
@@ -74,7 +67,7 @@ IMPURE_CALLS = frozenset({"open", "print", "input", "exec"})
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "click": ("commands", "tell.wrong_words"),
     "structlog": ("tell.output",),
-    "tenacity": ("supervise.backoff", "plan.net"),
+    "tenacity": ("supervise.job", "plan.net"),
     "psutil": ("plan.net",),
     "torch": (
         "agent.logs_specs",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import asdict
 
 import pytest
 
@@ -34,7 +35,6 @@ from ddp_run.supervise.actions import (
     FinishAttempt,
     SendSignal,
     SetTimer,
-    SuspendSelf,
     TellFailed,
     TellRanksEnded,
     TellUnfinished,
@@ -69,8 +69,7 @@ def timer(name: str) -> Timer:
 
 
 def fired(name: str) -> TimerFired:
-    each = timer(name)
-    return TimerFired(AT, each.kind, each.rank, each.restart)
+    return TimerFired(**asdict(timer(name)), at=AT)
 
 
 def running(restarts: int = 0, needed: AgentNeeded = AgentNeeded.FOR_ITS_RANKS) -> AttemptMachine:
@@ -266,7 +265,7 @@ def test_while_the_agent_may_restart_only_survivors_are_bounded() -> None:
     assert (told.why, told.ranks) == ("rank 1 ended with exit code 1", (Rank(0),))
     [order] = feed(run, fired("survivors 0"))
     assert isinstance(order, SendSignal)
-    assert order.ranks == (Rank(0),)
+    assert (order.target, order.signum, order.ranks) == (Target.RANKS, signal.SIGKILL, (Rank(0),))
     feed(run, started(0, restart=1), started(1, restart=1))
     assert feed(run, exited(1, 1)) == [], "a death of the last restart is news of the past"
     assert SetTimer(timer("grace"), GRACE) in feed(run, exited(1, 1, restart=1))
@@ -449,8 +448,45 @@ def test_a_node_that_fails_itself_is_not_asked_to_end() -> None:
     assert feed(run, peer_failed()) == []
 
 
-def test_ctrl_z_stops_the_job_in_every_state() -> None:
+def restarted_once() -> AttemptMachine:
+    return running(restarts=1)
+
+
+@pytest.mark.parametrize(
+    ("run", "events", "reason"),
+    [
+        (running, [received(signal.SIGTERM)], "forwarded"),
+        (running, [received(signal.SIGTERM), received(signal.SIGTERM)], "second stop signal"),
+        (running, [exited(0, 1), received(signal.SIGTERM)], "stop signal while the job was shutting down"),
+        (running, [peer_failed()], "node 1: rank 3 raised ValueError"),
+        (running, [exited(1, 3), fired("grace")], "still running 7 s after the stop request"),
+        (running, [exited(1, 3), exited(0, 3), fired("agent")], "no rank is running, but the agent has not exited"),
+        (running, [failed(1), fired("teardown 1 0")], "its program failed 7 s ago but the process has not exited"),
+        (
+            restarted_once,
+            [exited(1, 3), fired("survivors 0")],
+            "still running 7 s after another rank failed; the agent will restart it",
+        ),
+    ],
+)
+def test_every_signal_says_why(run: Callable[[], AttemptMachine], events: list[Event], reason: str) -> None:
+    sent = [action for action in feed(run(), *events) if isinstance(action, SendSignal)]
+    assert sent[-1].reason == reason
+
+
+def test_a_signal_that_the_agent_does_not_take_and_a_node_without_ranks_say_why_too() -> None:
+    run = AttemptMachine(GRACE, agent_signals=frozenset({signal.SIGTERM}))
+    feed(run, AgentStarted(AT, 99), started(0))
+    assert feed(run, received(signal.SIGINT))[0] == SendSignal(Target.RANKS, signal.SIGINT, "forwarded")
+    run = AttemptMachine(GRACE)
+    assert feed(run, AgentStarted(AT, 99), peer_failed())[0] == SendSignal(
+        Target.JOB, signal.SIGKILL, "node 1: rank 3 raised ValueError"
+    )
+
+
+def test_ctrl_z_changes_nothing_in_any_state() -> None:
+    """`Run` stops the job whatever its state (tests/process/test_run.py)."""
     for arrive in STATES.values():
         run = AttemptMachine(GRACE)
         arrive(run)
-        assert run.on(received(signal.SIGTSTP)) == [SuspendSelf()]
+        assert run.on(received(signal.SIGTSTP)) == []

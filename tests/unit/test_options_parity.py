@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,10 +16,10 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run.settings.grammar import HelpWanted
+from ddp_run.settings.grammar import HelpWanted, Words
 from ddp_run.settings.options import Setting, Source
-from ddp_run.settings.parse import settle
-from ddp_run.settings.table import OWN_ROWS, Row, read_torch_table
+from ddp_run.settings.parse import Reading
+from ddp_run.settings.table import OWN_ROWS, Row, all_rows, read_torch_table
 from ddp_run.values.problem import Refused
 
 _REAL_PARSER = """
@@ -196,9 +197,21 @@ def _ask_torch(lines: list[Line]) -> list[tuple[str, dict[str, Any] | None]]:
     return [(kind, values) for kind, values in json.loads(done.stdout)]
 
 
+def _settle(
+    argv: Sequence[str], environ: Mapping[str, str], rows: tuple[Row, ...]
+) -> tuple[Words, Mapping[str, Setting]]:
+    """Read what torchrun itself reads, words and `PET_` variables, and nothing else. Raises as `parse` does."""
+    reading = Reading(all_rows(rows), argv, environ)
+    reading.command_line()
+    reading.pet_variables()
+    if reading.problems:
+        raise Refused(tuple(reading.problems), tuple(argv))
+    return reading.words, reading.with_defaults()
+
+
 def _ask_ours(line: Line, rows: tuple[Row, ...]) -> tuple[str, dict[str, Any] | None]:
     try:
-        words, settings = settle(line.argv, line.variables, torch_rows=rows)
+        words, settings = _settle(line.argv, line.variables, rows)
     except HelpWanted:
         return "help", None
     except Refused:
@@ -250,7 +263,7 @@ def test_words_are_found_where_they_stand() -> None:
     found = 0
     for line in _generated(rows, 900):
         try:
-            words, settings = settle(line.argv, {}, torch_rows=rows)
+            words, settings = _settle(line.argv, {}, rows)
         except (HelpWanted, Refused):
             continue
         assert line.argv[words.script_word or 0] == words.script
@@ -276,7 +289,7 @@ def test_own_options_leave_torch_its_abbreviations(row: Row) -> None:
         matching = [flag for flag in flags if flag.startswith(prefix)]
         if len(matching) == 1:
             theirs = next(each for each in rows if matching[0] in each.flags)
-            words, _ = settle([prefix, "1", "x.py"] if theirs.takes_value else [prefix, "x.py"], {}, torch_rows=rows)
+            words, _ = _settle([prefix, "1", "x.py"] if theirs.takes_value else [prefix, "x.py"], {}, rows)
             assert words.last(theirs.dest) is not None, prefix
 
 

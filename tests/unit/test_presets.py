@@ -12,7 +12,7 @@ import pytest
 from ddp_run.plan import plan_file
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.plan.launch_plan import LaunchPlan, agent_environment, make_plan
-from ddp_run.plan.project_files import project_files
+from ddp_run.plan.read_options import project_files
 from ddp_run.settings.options import Options
 from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from tests.waiting import wait_until
 
-from ddp_run.observe import at_rest, processes
+from ddp_run.observe import boards
 from ddp_run.observe.close_look import ProcessState
 from ddp_run.observe.kernel_wait import KNOWS_CALLS
 from ddp_run.observe.process_look import ProcessLook, process
+from ddp_run.values.process_table import in_masks
 
 
 @contextmanager
@@ -128,7 +129,7 @@ while True: time.sleep(0.01)
 def test_names_cut_within_a_character_are_names() -> None:
     """The kernel cuts names after 15 bytes (prctl(2), PR_SET_NAME), and setproctitle's users write what they like."""
     with _started(_NAMED) as pid:
-        assert processes.outlives(pid, signal.SIGUSR1)
-        assert not processes.outlives(pid, signal.SIGUSR2)
-        assert len(at_rest.threads(pid)) == 2
+        assert in_masks(pid, ("SigCgt", "SigIgn"), [signal.SIGUSR1])
+        assert not in_masks(pid, ("SigCgt", "SigIgn"), [signal.SIGUSR2])
+        assert len(boards.threads(pid)) == 2
         _seen(pid, lambda look: look.switches > 0)

@@ -7,7 +7,8 @@ from itertools import permutations
 
 import pytest
 
-from ddp_run.observe.close_look import INPUT, CloseLook, Collective, LockFile, ProcessState
+from ddp_run.observe.close_look import INPUT, CloseLook, GpuUse, LockFile, ProcessState
+from ddp_run.observe.collectives import Collective
 from ddp_run.observe.progress import Stall, come_apart, explain
 from ddp_run.observe.ras_text import Missing
 from ddp_run.observe.stack_text import Frame, Stack
@@ -222,11 +223,159 @@ def test_a_rank_that_left_is_not_blamed_while_another_one_works() -> None:
     assert (cause, hung, culprits) == ("hang", False, (0,))
 
 
+STOPPED: dict[str, object] = {"no_stack": True, "state": ProcessState.STOPPED}
+TRACED: dict[str, object] = {"no_stack": True, "state": ProcessState.TRACED}
+
+
+@pytest.mark.parametrize(
+    ("held", "said", "hung", "patient"),
+    [
+        ([STOPPED], "rank 1 is stopped (SIGSTOP); ranks 0,2 wait for it in backward, 18 s", True, False),
+        ([STOPPED, TRACED], "ranks 1,3 are stopped (SIGSTOP); ranks 0,2 wait for them in backward, 18 s", True, False),
+        (
+            [TRACED],
+            "rank 1 is held by a tracer (a debugger, strace); ranks 0,2 wait for it in backward, 18 s",
+            False,
+            True,
+        ),
+    ],
+)
+def test_what_holds_a_rank_is_said(held: list[dict[str, object]], said: str, hung: bool, patient: bool) -> None:
+    stall = judged(*(look(2 * number + 1, **more) for number, more in enumerate(held)), *WAIT)
+    assert stall is not None
+    assert (stall.said, stall.hung, stall.patient) == (said, hung, patient)
+
+
+def test_a_rank_that_is_held_while_another_one_works_is_not_certain_to_be_the_end() -> None:
+    sleeps = look(0, asleep=True)
+    stall = judged(look(1, **STOPPED), sleeps, look(2, ENGINE, **entered(16)))
+    assert stall is not None
+    assert (stall.hung, stall.certain) == (True, False)
+    assert stall.said == "rank 1 is stopped (SIGSTOP); rank 2 waits for it in backward, 18 s"
+
+
+def test_a_job_that_is_held_as_a_whole_says_how() -> None:
+    for more, how in ((STOPPED, "stopped (SIGSTOP)"), (TRACED, "held by a tracer (a debugger, strace)")):
+        stall = judged(*(look(rank, **more) for rank in range(2)))
+        assert stall is not None
+        assert (stall.said, stall.patient) == (f"all ranks are {how}, 18 s", True)
+
+
+def test_ranks_that_left_are_said_with_who_waits_for_them() -> None:
+    for left, said in (
+        ((1,), "rank 1 exited with code 0 (8 s ago); ranks 0,2 wait for it in backward, 18 s"),
+        ((1, 3), "ranks 1,3 exited with code 0 (the last 8 s ago); ranks 0,2 wait for them in backward, 18 s"),
+    ):
+        stall = judged(*WAIT, left=left)
+        assert stall is not None
+        assert (stall.said, stall.culprits) == (said, left)
+    stall = judged(look(1, QUEUE, on_lock=True), *WAIT, left=(3,))
+    assert stall is not None
+    assert stall.said == (
+        "rank 1 waits for a lock or a thread at train.py:88 in step; ranks 0,2 wait for it in backward; "
+        "rank 3 exited with code 0 (8 s ago), 18 s"
+    )
+
+
+def test_whom_all_ranks_wait_for_counts_those_that_left() -> None:
+    assert told(*WAIT, left=(1,), world_size=3) == ("peer-died", True, (1,))
+    assert told(*WAIT, left=(1,), world_size=4) == ("peer-died", False, (1,))
+
+
+def test_seconds_count_from_the_last_progress_and_gpus_are_quoted() -> None:
+    looks = [look(1, QUEUE, on_lock=True), *WAIT]
+    stall = explain(looks, {}, MonotonicNs(5 * S), MonotonicNs(23 * S), gpus=[GpuUse(Rank(1), 0, 100)])
+    assert stall is not None
+    assert stall.said.endswith(", 18 s")
+    assert stall.since == MonotonicNs(5 * S)
+    assert stall.quotes[-1] == "GPU 0 at 100 % (rank 1)"
+
+
+def test_two_minutes_are_long_enough() -> None:
+    slow = [look(rank, ALL_REDUCE, **entered(16)) for rank in range(2)]
+    apart = [look(rank, ALL_REDUCE, **entered(4, group=str(rank))) for rank in range(2)]
+    far = [look(0, ALL_REDUCE), look(1, ALL_REDUCE)]
+    ras = Missing((Rank(1),), "rank 1 launched less")
+    for looks, more in ((slow, None), (apart, None), (far, ras), ([look(1, SAVE, still_s=60.0), *WAIT], None)):
+        assert told(*looks, seconds=120, ras=more)[1]
+        assert not told(*looks, seconds=119.9, ras=more)[1]
+
+
 def test_a_dead_rank_counts_for_nothing() -> None:
     assert judged(look(1, no_stack=True, state=ProcessState.GONE)) is None
 
 
 # --------------------------------------------------------------------------------------- all wait
+
+
+def said(*looks: CloseLook, **more: object) -> str:
+    stall = judged(*looks, **more)  # type: ignore[arg-type]
+    assert stall is not None
+    return stall.said
+
+
+AT = "at train.py:88 in step"
+
+
+def test_what_is_said_where_all_wait() -> None:
+    inner = Collective("1", 3, "gloo:barrier", pending=True)
+    behind = look(1, BARRIER, last={"0": completed(15), "1": inner}, current=inner)
+    ahead = [look(rank, ENGINE, **entered(16)) for rank in (0, 2)]
+    assert said(*ahead, behind) == f"rank 1 waits in barrier {AT}; ranks 0,2 are ahead and wait in backward, 18 s"
+    assert said(*circle()) == f"the ranks wait for each other: ranks 0-1 wait in all_reduce {AT}, 18 s"
+    assert said(look(0, JOIN), look(1, BARRIER), look(2, JOIN)) == (
+        f"rank 1 waits in barrier {AT}; ranks 0,2 wait for other ranks to join a process group {AT}, 18 s"
+    )
+    none_missing = "and none is missing: a slow network or device, or a long operation, 18 s"
+    together = [look(rank, ALL_REDUCE, **entered(16)) for rank in range(2)]
+    assert said(*together) == f"all ranks wait in all_reduce {AT} {none_missing}"
+    elsewhere = replace(together[1], first=Stack((ALL_REDUCE, replace(USER, line=9))))
+    elsewhere = replace(elsewhere, second=elsewhere.first)
+    assert said(together[0], elsewhere) == f"all ranks wait in all_reduce {none_missing}"
+    groups = [look(rank, ALL_REDUCE, **entered(4, group=str(rank))) for rank in range(2)]
+    barrier = look(2, BARRIER, **entered(7, "barrier", group="2"))
+    assert said(*groups, barrier) == f"ranks 0-1 wait in all_reduce {AT}; rank 2 waits in barrier {AT}, 18 s"
+    assert said(look(0, BARRIER), look(1, ALL_REDUCE), look(2, ALL_REDUCE)) == (
+        f"rank 0 waits in barrier {AT}; ranks 1-2 wait in all_reduce {AT}, 18 s"
+    )
+    assert said(look(0, BARRIER), look(1, ALL_REDUCE), world_size=4) == (
+        "ranks 0-1 (all ranks of this node) wait in all_reduce and barrier for other nodes, 18 s"
+    )
+
+
+def test_of_ranks_that_join_and_ranks_that_do_not_the_fewer_are_named() -> None:
+    assert told(look(0, JOIN), look(1, BARRIER), look(2, BARRIER)) == ("hang", True, (0,))
+    assert told(look(0, JOIN), look(1, BARRIER)) == ("hang", True, ())
+
+
+def test_ranks_with_records_are_not_told_apart_by_number_alone() -> None:
+    recorded = {"last": {"0": completed(3)}}
+    assert told(look(0, BARRIER, **recorded), look(1, ALL_REDUCE), look(2, ALL_REDUCE)) == ("hang", True, ())
+
+
+def test_how_each_of_different_collectives_is_said() -> None:
+    sizes = [look(rank, ALL_REDUCE, **entered(7, "all_reduce", size)) for rank, size in enumerate((4, 9, 4))]
+    assert said(*sizes) == (
+        f"rank 1 entered all_reduce of [9] {AT}, ranks 0,2 entered all_reduce of [4] {AT}, "
+        "as collective 7 of the process group, 18 s"
+    )
+    # A barrier of gloo's is recorded as an all_reduce; a coalesced operation under what it stands for.
+    barrier = look(0, BARRIER, **entered(7, "all_reduce", 1))
+    assert said(barrier, *sizes[1:2]).startswith(f"rank 0 entered barrier {AT}, rank 1 entered all_reduce of [9] {AT}")
+    coalesced = look(0, Frame(BARRIER.file, 1, "_coalescing_manager"), **entered(7, "all_reduce", 1))
+    assert said(coalesced, sizes[1]).startswith(f"rank 0 entered all_reduce of [1] {AT}, ")
+
+
+def test_an_earlier_group_without_a_mismatch_hides_no_later_one() -> None:
+    calm = [look(rank, ALL_REDUCE, **entered(3, group="0")) for rank in (0, 1)]
+    odd = [look(rank, ALL_REDUCE, **entered(7, size=size, group="1")) for rank, size in ((2, 4), (3, 9), (4, 4))]
+    assert told(*calm, *odd) == ("collective-mismatch", True, (3,))
+
+
+def test_who_waits_for_what_nccl_sees_is_not_who_is_missing() -> None:
+    blind = [look(rank, BARRIER) for rank in (0, 1)]
+    ras = Missing((Rank(1),), "rank 1 launched 11 where others launched 12")
+    assert said(*blind, ras=ras) == "rank 1 launched 11 where others launched 12; rank 0 waits for it in barrier, 18 s"
 
 
 def test_the_odd_one_of_three_in_another_collective() -> None:
@@ -491,6 +640,13 @@ def test_ranks_that_all_sleep_are_described_and_nobody_is_blamed() -> None:
     assert stall is not None
     assert (stall.hung, stall.culprits) == (False, ())
     assert stall.said == "ranks 0-2 sleep at train.py:88 in step, 18 s"
+
+
+def test_ranks_that_stand_for_two_minutes_hang_only_if_all_are_deadlocked() -> None:
+    locked = [look(rank, QUEUE, on_lock=True, still_s=60.0) for rank in range(2)]
+    assert told(*locked, seconds=120) == ("hang", True, ())
+    assert told(*locked, seconds=119) == ("hang", False, ())
+    assert told(locked[0], look(1, SAVE, still_s=60.0), seconds=120) == ("hang", False, ())
 
 
 # ----------------------------------------------------------------------- before patience has ended

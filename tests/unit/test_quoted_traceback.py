@@ -8,7 +8,7 @@ from tests.unit.test_console_verdict import FAILED, FIRST, LOG, block
 
 from ddp_run.evidence.model import Quote
 from ddp_run.record.events import ExceptionInfo
-from ddp_run.tell.quoted_traceback import short
+from ddp_run.tell.quotation import short
 
 
 def frame(file: str, line: int, source: str) -> list[str]:

@@ -8,7 +8,7 @@ import sys
 
 from tests.waiting import wait_until
 
-from ddp_run.observe.processes import find_ranks
+from ddp_run.supervise.ranks import find_ranks
 
 RANK = {"RANK": "3", "TORCHELASTIC_RESTART_COUNT": "0"}
 
@@ -30,7 +30,7 @@ def test_only_children_of_the_agent_are_ranks() -> None:
 
 def test_the_kernel_is_asked_for_the_children_alone() -> None:
     """Not /proc for each process of the host: it is done every two seconds while nodes are waited for."""
-    look = "from ddp_run.observe.processes import find_ranks; find_ranks(os.getpid())"
+    look = "from ddp_run.supervise.ranks import find_ranks; find_ranks(os.getpid())"
     program = f"import os, sys; {look}; print('psutil' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

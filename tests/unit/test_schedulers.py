@@ -9,8 +9,7 @@ import pytest
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.options import Options, Source
 from ddp_run.settings.parse import parse
-from ddp_run.settings.scheduler import host_names, likely_mistakes
-from ddp_run.settings.schedulers import slurm
+from ddp_run.settings.schedulers import host_names, likely_mistakes, slurm
 
 # As `srun --nodes=3 --ntasks-per-node=1` sets them on its second node.
 SLURM = {

@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Set
 from pathlib import Path
 
 import pytest
+from tests.begun_run import begun_run
 from tests.waiting import wait_until
 
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.advice import by_core
-from ddp_run.observe import core_dump, kernel_log, processes
+from ddp_run.observe import core_dump, kernel_log
 from ddp_run.observe.kernel_log import KernelLog, text_of
 from ddp_run.observe.space import StatvfsProbe
 from ddp_run.record import journal
@@ -30,10 +32,11 @@ from ddp_run.record.events import (
     SpaceCounted,
 )
 from ddp_run.record.resources import MemoryTrend, MemoryUse, Space
-from ddp_run.supervise.leftovers import Leftovers
+from ddp_run.supervise.attempt_watch import AttemptWatch
+from ddp_run.supervise.children import end_leftovers
 from ddp_run.supervise.loop import Loop, reap
-from ddp_run.supervise.surroundings import Surroundings
-from ddp_run.values.helper_process import HelperProcesses
+from ddp_run.supervise.ranks import Ranks
+from ddp_run.values.process_table import below
 from ddp_run.values.words import size_in_words
 
 AT = MonotonicNs(7)
@@ -171,7 +174,7 @@ def test_what_does_not_end_is_looked_for_less_and_less_often() -> None:
     ):
         assert deaf.stdout is not None
         deaf.stdout.readline()
-        others = {pid for pid in processes.descendants() if pid != deaf.pid}
+        others = {pid for pid in below(os.getpid()) or {} if pid != deaf.pid}
         events: list[Event] = []
 
         def serve(at_most_s: float) -> bool:
@@ -179,7 +182,10 @@ def test_what_does_not_end_is_looked_for_less_and_less_often() -> None:
             loop.wait(at_most_s)
             return False
 
-        Leftovers(events.append, serve, lambda: others).end(1.0, set())
+        def left(but: Set[int] = frozenset()) -> dict[int, int]:
+            return below(os.getpid(), others | but) or {}
+
+        end_leftovers(left, serve, events.append, grace_s=1.0, killed=set())
     assert deaf.returncode == -signal.SIGKILL
     assert len(looks) < 15
 
@@ -195,20 +201,21 @@ def test_whoever_reaped_it_is_believed(tmp_path: Path, monkeypatch: pytest.Monke
     assert killed == []
 
 
-def test_what_asks_nvml_is_ddp_runs_own_until_it_is_reaped() -> None:
+def test_what_asks_nvml_is_ddp_runs_own_until_it_is_reaped(tmp_path: Path) -> None:
     """A driver that hangs keeps it from ending; taken for a leftover of the job, it cost 5.5 s and was called one."""
-    helpers, said = HelperProcesses(), list[Event]()
-    environ = {"CUDA_VISIBLE_DEVICES": "0"}
-    with Loop([]) as loop:
-        around = Surroundings(loop, said.append, environ=environ, places=(), started=dict, living=dict, helpers=helpers)
-        around.ranks_start()
-        (pid,) = helpers.pids
-        around._stop_looking_at_gpus("no answer")
-        assert helpers.pids == {pid}
+    said = list[Event]()
+    with Loop([]) as loop, begun_run(tmp_path, loop) as run:
+        ranks = Ranks(0, loop, lambda: None, lambda _: None)
+        watch = AttemptWatch(run, said.append, ranks, tmp_path, {"CUDA_VISIBLE_DEVICES": "0"}, lambda: True)
+        watch.rank_starts(start(os.getpid()))
+        (pid,) = run.helpers.pids
+        watch._stop_looking_at_gpus("no answer")
+        assert run.helpers.pids == {pid}
         wait_until(lambda: pid in dict(reap()), "its end")
-        assert helpers.reaped(pid)
-        assert not helpers.pids
-        around.close()
+        assert run.helpers.reaped(pid)
+        assert not run.helpers.pids
+        watch.rest()
+        watch.close()
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
-"""Where the agent puts each rank's files: ddp-run's folder, from the rank's first byte on. Runs inside the agent.
+"""Makes the agent put each rank's files into the run's folder, from the rank's first byte on. Runs in the agent.
 
-torchrun's own extension point: the entry point `ddp-run` of the group `torchrun.logs_specs`, chosen by
-`--logs-specs=ddp-run`. Two variables carry ddp-run's wishes: DDP_RUN_AGENT to here, DDP_RUN_BOOT from here to each
-rank's bootstrap (`ddp_run/rank/`). Written for torch 2.4 to 2.15.
+This is torchrun's own extension point: the entry point `ddp-run` in the group `torchrun.logs_specs`, chosen by
+`--logs-specs=ddp-run`. Two variables carry ddp-run's settings: DDP_RUN_AGENT to this class, DDP_RUN_BOOT from here to
+each rank's bootstrap (`ddp_run/rank/`). Written for torch 2.4 to 2.15.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import os
 import sys
@@ -22,17 +23,17 @@ VARIABLE = "DDP_RUN_AGENT"
 BOOT_VARIABLE = "DDP_RUN_BOOT"
 _GROUP = "torchrun.logs_specs"
 _CONSOLE = ""
-"""The agent's word for a stream that is not redirected."""
+"""How the agent marks a stream that isn't redirected."""
 
 
 @final
 class RankFolders(LogsSpecs):
-    """Redirects every rank's stdout and stderr to its own folder and tells its bootstrap where that is.
+    """Redirects every rank's stdout and stderr to its own folder, and tells its bootstrap where that is.
 
-    DDP_RUN_AGENT (JSON): `run_folder`, `attempt`, `socket` (of ddp-run's inbox), `nccl_debug` (a file per rank for
-    NCCL's messages?), `restore` (variables the ranks get back; null: unset), `watch` (what is hooked
-    into torch there: `backend`, `timeout_s`, `debug`; null: nothing), `logs_specs` (entry point of the user's
-    own class, which then decides about its files). Without the variable, files go to `log_dir`.
+    DDP_RUN_AGENT (JSON): `run_folder`, `attempt`, `socket` (of ddp-run's inbox), `nccl_debug` (whether NCCL's messages
+    get a file per rank), `restore` (variables that the ranks get back; null: unset), `watch` (settings of the hooks in
+    torch: `backend`, `timeout_s`, `debug`; null: no hooks), `logs_specs` (entry point of the user's own class, which
+    then chooses files). Without the variable, files go to `log_dir`.
     """
 
     def __init__(
@@ -44,6 +45,8 @@ class RankFolders(LogsSpecs):
         **newer: Any,
     ) -> None:
         super().__init__(log_dir, redirects, tee, local_ranks_filter, **newer)
+        # The agent has loaded all of torch by now, and keeps it. Looking through it once more at exit takes 0.2 s.
+        gc.freeze()
         wishes: dict[str, Any] = json.loads(os.environ.pop(VARIABLE, "{}"))
         folder = wishes.get("run_folder") or log_dir or tempfile.mkdtemp(prefix="ddp-run-")
         self._run_folder = Path(folder).absolute()
@@ -62,14 +65,14 @@ class RankFolders(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str:
-        """The folder of the run, as the agent's events name it."""
+        """The run's folder, for the agent's events."""
         return str(self._run_folder) if self._users is None else self._users.root_log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Make the folders for one start of the ranks; `envs` (by local rank) get what the ranks need to know.
+        """Make the folders for one start of the ranks, and add what they need to know to `envs` (by local rank).
 
-        The agent calls this once per start. Starts are counted here: a rendezvous that changes members starts the
-        ranks again without raising TORCHELASTIC_RESTART_COUNT, and must not write over the first start's files.
+        The agent calls this once per start. Starts are counted here: a rendezvous whose members change starts the ranks
+        again without raising TORCHELASTIC_RESTART_COUNT, and must not overwrite the first start's files.
         """
         restart, self._starts = self._starts, self._starts + 1
         parent = self._attempt if restart == 0 else f"{self._attempt}/restart_{restart}"
@@ -88,7 +91,7 @@ class RankFolders(LogsSpecs):
         return files
 
     def _place(self, files: LogsDest, local_rank: int, folder: Path) -> list[str]:
-        """Give one rank its files, or links to those that the user's own class chose: where these lead."""
+        """Give one rank its files, or links to those that the user's class chose. Returns where the links lead."""
         links = []
         for chosen, name in (
             (files.stdouts, "stdout.log"),
@@ -104,7 +107,7 @@ class RankFolders(LogsSpecs):
         return links
 
     def _boot(self, local_rank: int, restart: int, folder: Path, relative: str) -> dict[str, Any]:
-        nccl_file = str(folder / "nccl.log").replace("%", "%%")  # NCCL replaces %h and %p in this name
+        nccl_file = str(folder / "nccl.log").replace("%", "%%")  # NCCL expands %h and %p in this name
         return {
             "socket": self._socket,
             "folder": str(folder),
@@ -118,7 +121,7 @@ class RankFolders(LogsSpecs):
         }
 
     def _tee_for_copies(self, files: LogsDest, ranks: int) -> None:
-        # The agent copies filtered lines only of streams that it tees. ddp-run shows the console itself.
+        # The agent copies filtered lines only from streams that it tees. ddp-run itself writes to the console.
         for local_rank, streams in to_map(self._tee, ranks).items():
             if self._local_ranks_filter and local_rank not in self._local_ranks_filter:
                 continue
@@ -129,7 +132,7 @@ class RankFolders(LogsSpecs):
 
 
 def _load(name: str) -> type[LogsSpecs]:
-    """The class behind the user's `--logs-specs NAME`; the agent's own error where there is none."""
+    """The class behind the user's `--logs-specs NAME`. Raises ValueError with the agent's own text if there's none."""
     found = entry_points(group=_GROUP, name=name)
     if not found:
         raise ValueError(f"Could not find entrypoint under '{_GROUP}[{name}]' key")
@@ -142,7 +145,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _empty(folder: Path) -> LogsDest:
-    """Nothing redirected yet. Older releases of torch have no filtered files."""
+    """A LogsDest without redirects. Older releases of torch have no filtered files."""
     known = {field.name for field in dataclasses.fields(LogsDest)}
     filtered = {name: str(folder / f"{name}.log") for name in ("filtered_stdout", "filtered_stderr")}
     fields: dict[str, Any] = {name: path for name, path in filtered.items() if name in known}
@@ -150,6 +153,6 @@ def _empty(folder: Path) -> LogsDest:
 
 
 def _copies_asked_for() -> bool:
-    """Whether the agent's command line asks for --duplicate-stdout-filters or its sibling."""
+    """Whether --duplicate-stdout-filters or --duplicate-stderr-filters was given."""
     words = any(word.startswith("--duplicate") for word in sys.argv)
     return words or any(name.startswith("PET_DUPLICATE") for name in os.environ)

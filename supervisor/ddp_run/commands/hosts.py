@@ -24,10 +24,10 @@ _DAY_S = 86400.0
 @click.option("--days", type=click.IntRange(1, 3650), default=30, show_default=True, help="How far to look back.")
 @click.option("--json", "as_json", is_flag=True, help="Print the hosts as JSON.")
 def command(folder: str | None, days: int, as_json: bool) -> int:
-    """List hosts on which runs failed for a cause that speaks against the host.
+    """List hosts suspected of making runs fail.
 
-    FOLDER is where ddp-run keeps that: without it, $DDP_RUN_HOSTS_DIR or $XDG_STATE_HOME/ddp-run/hosts. A host is
-    proposed for `sbatch --exclude` after a hardware error, or after two failed runs.
+    FOLDER is where ddp-run records them. It defaults to $DDP_RUN_HOSTS_DIR or $XDG_STATE_HOME/ddp-run/hosts. After a
+    hardware error, or two failed runs, a host is proposed for `sbatch --exclude`.
     """
     from ddp_run.judge import bad_hosts
     from ddp_run.record import host_failures
@@ -36,16 +36,16 @@ def command(folder: str | None, days: int, as_json: bool) -> int:
     if where is None:
         raise click.ClickException("neither DDP_RUN_HOSTS_DIR nor HOME is set: name a folder")
     if folder and not where.is_dir():
-        raise click.ClickException(f"{folder} is no folder")
+        raise click.ClickException(f"{folder} is not a folder")
     found = bad_hosts.records(host_failures.read(where), time.time() - days * _DAY_S)
     if where.is_dir() and not os.access(where, os.W_OK):
-        click.echo(f"ddp-run: nothing is kept of your runs: {neutral_text(str(where))} is not writable", err=True)
+        click.echo(f"ddp-run: your failed runs are not recorded: {neutral_text(str(where))} is not writable", err=True)
     exclude = ",".join(record.host for record in found if record.exclude)
     if as_json:
         hosts = list(map(_as_json, found))
         click.echo(json.dumps({"folder": str(where), "days": days, "hosts": hosts, "exclude": exclude}, indent=2))
         return 0
-    click.echo("\n".join(map(_line, found)) or f"no host is known to have made a run fail in {days} days ({where})")
+    click.echo("\n".join(map(_line, found)) or f"no host-related failures in {days} days ({where})")
     if exclude:
         click.echo(f"sbatch --exclude={exclude} …")
     return 0

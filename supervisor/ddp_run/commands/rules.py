@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +13,7 @@ from ddp_run.values.lines import neutral_text
 from ddp_run.values.terminal import columns
 
 if TYPE_CHECKING:
+    from ddp_run.judge.catalogue import Cause
     from ddp_run.judge.verdict import Rule
 
 
@@ -20,30 +23,25 @@ if TYPE_CHECKING:
 def command(words: tuple[str, ...], as_json: bool) -> int:
     """Print causes of failures: all, one, or those that match a word.
 
-    Without WORD, all causes. With a name or a code, everything about that cause. With other words, the causes whose
-    names, titles or pages contain them.
+    Without WORD, all causes. With a name or a code, everything about that cause. Other words are searched for in names
+    and titles, then in pages.
     """
     from ddp_run.judge import catalogue
     from ddp_run.tell import catalogue_text
 
     causes = catalogue.catalogue()
-    one = next((each for each in causes if words[:1] and words[0].lower() in _names(each.rule)), None)
-    if one is not None and len(words) == 1:
-        text = json.dumps(catalogue_text.as_json(one), indent=2) + "\n" if as_json else ""
-        click.echo(text or catalogue_text.plain_page(one, columns()), nl=False)
-        return 0
-    found = catalogue_text.search(causes, words)
+    named = [each for each in causes if len(words) == 1 and words[0].lower() in _names(each.rule)]
+    found, where = (named, "name") if named else catalogue_text.search(causes, words)
     if not found:
-        raise click.UsageError(_no_cause(words, [name for each in causes for name in _names(each.rule)]))
-    if len(found) == 1 and not as_json:
-        text = neutral_text(" ".join(words))
-        click.echo(f"ddp-run: no cause is called {text!r}; found in the page of {found[0].rule.name}:", err=True)
+        raise click.ClickException(_no_cause(words, [name for each in causes for name in _names(each.rule)]))
     if as_json:
-        click.echo(json.dumps([catalogue_text.as_json(each) for each in found], indent=2))
-    elif len(found) == 1:
-        click.echo(catalogue_text.plain_page(found[0], columns()), nl=False)
-    else:
-        click.echo(catalogue_text.listing(found), nl=False)
+        objects = [catalogue_text.as_json(each) for each in found]
+        click.echo(json.dumps(objects[0] if named else objects, indent=2))
+        return 0
+    if words and not named:
+        click.echo(neutral_text(_searched(words, found, where)), err=True)
+    one = len(found) == 1
+    click.echo(catalogue_text.plain_page(found[0], columns()) if one else catalogue_text.listing(found), nl=False)
     return 0
 
 
@@ -51,9 +49,19 @@ def _names(rule: Rule) -> tuple[str, str]:
     return rule.name, rule.code.lower()
 
 
-def _no_cause(words: tuple[str, ...], names: list[str]) -> str:
+def _searched(words: Sequence[str], found: Sequence[Cause], where: str) -> str:
+    """`ddp-run: no cause is named 'nosuch'; a search of pages found 'NoSuchKey' in file-not-found:`."""
+    hit = f"{len(found)} causes"
+    if len(found) == 1:
+        rule, text = found[0].rule, f"{found[0].rule.name} {found[0].rule.title} {found[0].text}"
+        hits = (re.search(rf"[\w./-]*{re.escape(word)}[\w./-]*", text, re.IGNORECASE) for word in words)
+        hit = f"{' '.join(each[0].strip('.') for each in hits if each)!r} in {rule.name}"
+    return f"ddp-run: no cause is named {' '.join(words)!r}; a search of {where} found {hit}:"
+
+
+def _no_cause(words: Sequence[str], names: list[str]) -> str:
     from difflib import get_close_matches
 
     text = " ".join(words)
     near = get_close_matches(text.lower(), names, n=1)
-    return f"no cause {text!r}" + (f"; did you mean {near[0]!r}?" if near else "; ddp-run rules lists all")
+    return f"no cause matches {text!r}" + (f"; did you mean {near[0]!r}?" if near else "; ddp-run rules lists all")

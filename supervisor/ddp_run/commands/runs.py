@@ -1,4 +1,4 @@
-"""`ddp-run runs`: the runs in a folder of runs."""
+"""`ddp-run runs`: list the runs in a folder of runs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ import click
     "--log-dir", metavar="DIR", help="The folder of the runs (default: where a launch from here puts its own)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON.")
-@click.option("-n", "count", type=click.IntRange(min=1), metavar="N", help="The N newest runs only.")
+@click.option("-n", "count", type=click.IntRange(min=1), metavar="N", help="Only the N newest runs.")
 def command(log_dir: str | None, as_json: bool, count: int | None) -> int:
     """List the runs, the newest last.
 
-    OUTCOME is that of the verdict, or running; killed: ddp-run ended without a verdict; unknown: there is none, and
-    from here cannot be seen whether it runs (another host, a container). NODE is the host, of several nodes
-    number/nodes:host; a terminal shows it only where they differ. In a pipe, all columns are printed uncut, and - where
-    there is no value.
+    OUTCOME is the verdict's, or running; killed: ddp-run ended without a verdict; unknown: there is none, and this host
+    cannot tell whether it is still running (another host, a container). NODE is the host, with several nodes
+    number/nodes:host; a terminal shows it only if hosts differ. A pipe gets all columns uncut, and - for no value.
     """
-    from ddp_run.plan.runs_folder import runs_folder
+    from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record import journal
     from ddp_run.record.recorded_runs import closed_runs, recorded_runs, size_of
     from ddp_run.tell import runs_table
@@ -44,14 +43,13 @@ def command(log_dir: str | None, as_json: bool, count: int | None) -> int:
     elif not closed:
         click.echo(f"ddp-run: no runs in {folder}", err=True)
     if closed:
-        click.echo(
-            f"ddp-run: {closed} {'run' if closed == 1 else 'runs'} of other users in {folder} cannot be read", err=True
-        )
+        runs_of = "run" if closed == 1 else "runs"
+        click.echo(f"ddp-run: {closed} {runs_of} of other users in {folder} cannot be read", err=True)
     return 0
 
 
 def _width() -> int | None:
-    """Columns of the terminal that the table goes to; null where it goes elsewhere."""
+    """Columns of the terminal that the table goes to; None if it goes elsewhere."""
     try:
         return os.get_terminal_size(1).columns or 80
     except OSError:
@@ -59,7 +57,7 @@ def _width() -> int | None:
 
 
 def _local(wall_ns: int) -> str:
-    """Nanoseconds since the epoch as the local date and time; a date that none can be is shown as `-`."""
+    """The local date and time of nanoseconds since the epoch; `-` for an impossible date."""
     try:
         return datetime.fromtimestamp(wall_ns / 1e9).isoformat(timespec="seconds")
     except (OverflowError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""`ddp-run stop`: a running job is ended from another terminal."""
+"""`ddp-run stop`: end a running job from another terminal."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def command(run: str | None, kill: bool, log_dir: str | None) -> int:
     and prints its last line. Stopping one node's run stops the job on all nodes. Exit code 0: the run has ended.
     """
     from ddp_run.commands.explain.answer import NotReadable, explain
-    from ddp_run.plan.runs_folder import runs_folder
+    from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record import own_process
-    from ddp_run.tell.verdict_text import verdict_line
+    from ddp_run.tell.verdict_file import verdict_line
     from ddp_run.values.lines import neutral
 
     chosen = _chosen(run, runs_folder(log_dir, os.environ))
@@ -64,7 +64,7 @@ def command(run: str | None, kill: bool, log_dir: str | None) -> int:
 
 
 def _chosen(word: str | None, log_dir: Path) -> RecordedRun:
-    """The run that is meant; without a word the only job of this user's that runs. Raises ClickException."""
+    """The named run; without a word, this user's only running job. Raises ClickException."""
     from ddp_run.record import own_process
     from ddp_run.record.recorded_runs import by_job, recorded_run, recorded_runs
     from ddp_run.record.runs_meant import NoRun, run_named
@@ -88,5 +88,5 @@ def _chosen(word: str | None, log_dir: Path) -> RecordedRun:
 def _why_not(run: RecordedRun) -> str:
     if run.alive is None and run.outcome is None and run.exit_code is None:
         host = run.started.host if run.started is not None else "another host"
-        return f"runs on {host}, if it runs: this host cannot tell, or stop it (run ddp-run stop there)"
+        return f"belongs to {host}: this host cannot tell whether it is still running (run ddp-run stop there)"
     return f"is not running: {run.outcome or 'ddp-run was killed'}"

@@ -1,6 +1,6 @@
-"""What nvidia-smi says of each GPU, as CSV; asked again without fields that this driver does not know.
+"""GPUs and their processes as nvidia-smi lists them in CSV, without fields that this driver doesn't know.
 
-Fields as `nvidia-smi --help-query-gpu` and `--help-query-remapped-rows` list them.
+Fields: `nvidia-smi --help-query-gpu`, `--help-query-remapped-rows`, `--help-query-compute-apps`. Pure.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
-from ddp_run.doctor.surroundings import NoAnswer
+from ddp_run.doctor.check import NoAnswer
 from ddp_run.values.typed_fields import frozen
 
 _FIELDS = (
@@ -30,8 +29,7 @@ Ask = Callable[..., str]
 
 @frozen
 class Gpu:
-    """Sizes in bytes, temperature in °C; null where the driver does not tell. `lost`: its words for a GPU that does not
-    answer; empty else."""
+    """Sizes in bytes, temperature in °C; None if the driver doesn't tell. `lost`: its words for a GPU that's gone."""
 
     index: str
     uuid: str
@@ -44,21 +42,17 @@ class Gpu:
     throttled: int | None = None
     """NVML's bits."""
     uncorrected: int | None = None
+    """Memory errors; None if it doesn't count them."""
     pending: bool = False
     remap_failed: bool = False
     width_now: int | None = None
     width_most: int | None = None
     lost: str = ""
 
-    @property
-    def knows_ecc(self) -> bool:
-        """Whether it counts memory errors."""
-        return self.uncorrected is not None
-
 
 @frozen
 class Holder:
-    """A process on a GPU; `used` in bytes, null where the driver does not tell."""
+    """A process on a GPU; `used` in bytes, None if the driver doesn't tell."""
 
     pid: int
     name: str
@@ -66,29 +60,41 @@ class Holder:
 
 
 def read(ask: Ask) -> list[Gpu]:
-    """All GPUs, by nvidia-smi's numbers. Raises NoAnswer."""
-    gpus = [_gpu(row) for row in _rows_of(*_table("gpu", _FIELDS, ask)) if _is_gpu(row)]
+    """Return all GPUs, in nvidia-smi's order. Raises NoAnswer."""
+    rows = _table(*_query("gpu", _FIELDS, ask))
     try:
-        rows = _rows_of(*_table("remapped-rows", _REMAPPED_FIELDS, ask))
-    except NoAnswer:  # GPUs before Ampere retire pages instead, and drivers of that time do not know the query
-        rows = []
-    remapped = {row.get("gpu_uuid"): row for row in rows}
-    return [_with_remapped(gpu, remapped.get(gpu.uuid, {})) for gpu in gpus]
+        remapped = {row.get("gpu_uuid"): row for row in _table(*_query("remapped-rows", _REMAPPED_FIELDS, ask))}
+    except NoAnswer:  # GPUs before Ampere retire pages instead, and drivers of that time don't know the query
+        remapped = {}
+    return [_gpu(row | remapped.get(row.get("uuid"), {})) for row in rows if _is_gpu(row.get("index", ""))]
 
 
 def remarks(ask: Ask) -> list[str]:
-    """What nvidia-smi writes between its rows, as `WARNING: infoROM is corrupted at gpu 0000:3B:00.0`. Raises
-    NoAnswer."""
-    _names, text = _table("gpu", _FIELDS, ask)
-    return [line.strip() for line in text.splitlines() if line.startswith("WARNING")]
+    """Return what nvidia-smi writes between its rows: `WARNING: infoROM is corrupted at gpu 0000:3B:00.0`.
+
+    Raises NoAnswer.
+    """
+    return [line.strip() for line in _query("gpu", _FIELDS, ask)[1].splitlines() if line.startswith("WARNING")]
 
 
-def _table(what: str, names: Sequence[str], ask: Ask) -> tuple[list[str], str]:
-    """`--query-WHAT`: the columns that this driver knows, by the names given here, and its answer. Raises NoAnswer."""
+def read_holders(ask: Ask) -> dict[str, list[Holder]]:
+    """Return the processes that compute, by UUID of the GPU. Raises NoAnswer."""
+    text = ask("--query-compute-apps=gpu_uuid,pid,process_name,used_memory", "--format=csv,noheader,nounits")
+    found: dict[str, list[Holder]] = {}
+    for row in _rows(text):
+        if len(row) >= 4 and row[1].isdigit():
+            used = _number(row[-1])
+            name = row[2].rpartition("/")[2]
+            found.setdefault(row[0], []).append(Holder(int(row[1]), name, used * _MIB if used is not None else None))
+    return found
+
+
+def _query(what: str, names: Sequence[str], ask: Ask) -> tuple[list[str], str]:
+    """Ask `--query-WHAT` for the columns that this driver knows. Returns their names and its answer."""
     asked = {name: name for name in names}
     while True:
         try:
-            text = ask(f"--query-{what}={','.join(asked.values())}", "--format=csv,noheader,nounits")
+            return list(asked), ask(f"--query-{what}={','.join(asked.values())}", "--format=csv,noheader,nounits")
         except NoAnswer as error:
             unknown = _UNKNOWN_FIELD.search(str(error))
             name = next((name for name, known in asked.items() if unknown is not None and known == unknown[1]), None)
@@ -97,16 +103,14 @@ def _table(what: str, names: Sequence[str], ask: Ask) -> tuple[list[str], str]:
             older = _OLDER_NAMES.get(asked.pop(name))
             if older is not None:
                 asked[name] = older
-            continue
-        return list(asked), text
 
 
-def _rows_of(names: Sequence[str], text: str) -> list[dict[str, str]]:
+def _table(names: Sequence[str], text: str) -> list[dict[str, str]]:
     return [dict(zip(names, row, strict=False)) for row in _rows(text)]
 
 
-def _is_gpu(row: Mapping[str, str]) -> bool:
-    index = row.get("index", "")
+def _is_gpu(index: str) -> bool:
+    """Whether a row is a GPU, not a remark; one that's gone has the driver's words for an index."""
     return index.isdecimal() or _LOST.search(index) is not None
 
 
@@ -116,8 +120,7 @@ def _rows(text: str) -> list[list[str]]:
 
 def _gpu(row: Mapping[str, str]) -> Gpu:
     lost = next((cell.strip("[]") for cell in row.values() if _LOST.search(cell)), "")
-    index = row.get("index", "?")
-    address = _ADDRESS.search(lost)
+    index, address = row.get("index", "?"), _ADDRESS.search(lost)
     return Gpu(
         index=index if index.isdecimal() else address[0] if address is not None else "?",
         uuid=row.get("uuid", ""),
@@ -129,41 +132,22 @@ def _gpu(row: Mapping[str, str]) -> Gpu:
         mig=row.get("mig.mode.current", ""),
         throttled=_number(row.get("clocks_event_reasons.active")),
         uncorrected=_number(row.get("ecc.errors.uncorrected.volatile.total")),
-        pending=_is_said(row.get("retired_pages.pending")),
+        pending=_is_yes(row.get("retired_pages.pending")) or _is_yes(row.get("remapped_rows.pending")),
+        remap_failed=_is_yes(row.get("remapped_rows.failure")),
         width_now=_number(row.get("pcie.link.width.current")),
         width_most=_number(row.get("pcie.link.width.max")),
         lost=lost,
     )
 
 
-def _with_remapped(gpu: Gpu, row: Mapping[str, str]) -> Gpu:
-    return replace(
-        gpu,
-        pending=gpu.pending or _is_said(row.get("remapped_rows.pending")),
-        remap_failed=_is_said(row.get("remapped_rows.failure")),
-    )
-
-
-def _is_said(cell: str | None) -> bool:
-    """`Yes`, or how many."""
+def _is_yes(cell: str | None) -> bool:
+    """Whether it's `Yes`, or a count above 0."""
     return cell == "Yes" or bool(_number(cell))
 
 
 def _number(cell: str | None) -> int | None:
-    """Null for `[N/A]`, `[Not Supported]` and the like."""
+    """Read a number; None for `[N/A]`, `[Not Supported]` and the like."""
     try:
         return int(cell or "", 0)
     except ValueError:
         return None
-
-
-def read_holders(ask: Ask) -> dict[str, list[Holder]]:
-    """Processes that compute, by the GPU's UUID. Raises NoAnswer."""
-    text = ask("--query-compute-apps=gpu_uuid,pid,process_name,used_memory", "--format=csv,noheader,nounits")
-    found: dict[str, list[Holder]] = {}
-    for row in _rows(text):
-        if len(row) >= 4 and row[1].isdigit():
-            used = _number(row[-1])
-            name = row[2].rpartition("/")[2]
-            found.setdefault(row[0], []).append(Holder(int(row[1]), name, used * _MIB if used is not None else None))
-    return found

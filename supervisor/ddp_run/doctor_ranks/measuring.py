@@ -1,4 +1,4 @@
-"""How fast ranks talk: all_reduce by size, and pairs of nodes. Every rank calls these at the same time."""
+"""Measures how fast ranks talk: all_reduce by size, and pairs of nodes. All ranks call these at the same time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ddp_run.doctor_ranks import schedule
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 20
 _BUDGET_S = 0.4
-"""For the rounds of one size."""
+"""For all rounds of one size."""
 _PING_ROUNDS = 30
 
 
 def all_reduce(size: int, device: torch.device, *, full: bool) -> dict[str, Any]:
-    """Median seconds of an all_reduce of `size` bytes, over rounds after a warm-up; the slowest rank's count.
+    """Measure an all_reduce of `size` bytes: median seconds of the slowest rank, over rounds after a warm-up.
 
-    `wrong`: whether this rank's result was not the sum. Bus bandwidth as nccl-tests defines it (doc/PERFORMANCE.md):
+    `wrong`: whether this rank got a wrong sum. Bus bandwidth in GB/s as nccl-tests defines it (doc/PERFORMANCE.md):
     bytes / seconds * 2 (n - 1) / n.
     """
     world = dist.get_world_size()
@@ -50,7 +50,7 @@ def _timed(data: torch.Tensor) -> float:
 
 
 def _agreed_rounds(warm_up_s: float, device: torch.device, *, budget_s: float) -> int:
-    """As many as fit, by the slowest rank: all must make the same number of calls."""
+    """Return how many rounds fit for the slowest rank: all ranks must make the same number of calls."""
     slowest = torch.tensor([warm_up_s], dtype=torch.float32, device=device)
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return max(_LEAST_ROUNDS, min(_MOST_ROUNDS, int(budget_s / max(slowest.item(), 1e-6))))
@@ -62,19 +62,19 @@ def _wait(device: torch.device) -> None:
 
 
 def pair(peer: int, device: torch.device, *, first: bool) -> dict[str, float]:
-    """To and fro with one other rank: seconds one way of 8 bytes, and bytes per second of 4 MiB, of the best round.
+    """Measure the way to another rank and back: seconds one way for 8 bytes, and bytes per second for 4 MiB.
 
-    Not of the median: other work on a host makes single rounds slow, a bad wire makes all of them slow. Of less where
-    that would take long: all others wait meanwhile.
+    The best round counts, not the median: other work on a host makes single rounds slow, a bad wire all of them. If
+    4 MiB take too long, it sends less: all other ranks wait meanwhile.
     """
     small = torch.zeros(2, dtype=torch.float32, device=device)
-    _to_and_fro(small, peer, first=first)  # the connection is made at the first use
+    _to_and_fro(small, peer, first=first)  # the first use makes the connection
     latency = min(_to_and_fro(small, peer, first=first) for _ in range(_PING_ROUNDS)) / 2
     return {"latency_s": latency, "bytes_per_s": _bandwidth(peer, device, schedule.PAIR_SIZES, first=first)}
 
 
 def _bandwidth(peer: int, device: torch.device, sizes: Sequence[int], *, first: bool) -> float:
-    """Bytes per second one way, with the largest of these sizes that does not take too long."""
+    """Return bytes per second one way, for the largest of these sizes that doesn't take too long."""
     data, told = torch.zeros(sizes[0] // 4, device=device), torch.zeros(1, device=device)
     took = _to_and_fro(data, peer, first=first)
     if first:
@@ -83,7 +83,7 @@ def _bandwidth(peer: int, device: torch.device, sizes: Sequence[int], *, first: 
     further = int(told.item())
     if further < 0:
         return _bandwidth(peer, device, sizes[1:], first=first)
-    # the first round, which grows the connection's windows, counts only where it is the only one
+    # the first round grows the connection's windows: it counts only if it's the only one
     times = [_to_and_fro(data, peer, first=first) for _ in range(further)] or [took]
     return sizes[0] / (min(times) / 2)
 

@@ -1,4 +1,4 @@
-"""What a rank sees of a data path: a hash of names, sizes and sampled blocks of a bounded number of files."""
+"""What a rank reads at a data path: a hash of names, sizes and sampled blocks of a limited number of files."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ _BLOCK = 64 << 10
 
 
 def sampled(path: str, *, full: bool) -> dict[str, Any]:
-    """`hash`, `files` and `bytes` of the sample, or `error`. Equal content gives an equal hash on every host."""
+    """Return `hash`, `files` and `bytes` of the sample, or `error`. Equal content has an equal hash on every host."""
     try:
         files = _files(path, _MOST_FILES * (16 if full else 1))
         digest = hashlib.sha256()
         total = 0
         for name in files:
-            size = os.stat(os.path.join(path, name) if name else path).st_size
+            file = os.path.join(path, name) if name else path
+            size = os.stat(file).st_size
             digest.update(f"{name}\0{size}\0".encode(errors="surrogateescape"))
-            for block in _blocks(os.path.join(path, name) if name else path, size):
+            for block in _blocks(file, size):
                 digest.update(block)
                 total += len(block)
     except OSError as error:
@@ -29,7 +30,7 @@ def sampled(path: str, *, full: bool) -> dict[str, Any]:
 
 
 def _files(path: str, most: int) -> list[str]:
-    """The first files below a folder, by their names; the file itself where it is one."""
+    """Return the first files below a folder, by name; an empty name if the path is a file."""
     if not os.path.isdir(path):
         return [""]
     found: list[str] = []
@@ -50,7 +51,7 @@ def _raise(error: OSError) -> None:
 
 
 def _blocks(path: str, size: int) -> list[bytes]:
-    """The first, a middle and the last block of a file; all of one that has no more than that."""
+    """Return the first, a middle and the last block of a file; all of a file that has no more."""
     with open(path, "rb") as file:
         if size <= 3 * _BLOCK:
             return [file.read(3 * _BLOCK)]

@@ -1,4 +1,4 @@
-"""Which pairs of nodes are measured when, and how: each node with each other once, then what looks slow again. Pure."""
+"""Which pairs of nodes to measure when: each pair once, then the slow ones again; and for how many rounds. Pure."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _MUCH = 1.5
-"""Times slower or later than a quarter of all pairs."""
+"""Times slower than the pair that only a quarter of all pairs beat."""
 _LATE_AT_LEAST_S = 50e-6
 _MOST = 32
 PAIR_SIZES = (16 << 10, 256 << 10, 4 << 20)
-"""Bytes that the two of a pair send each other; the largest counts that does not take too long."""
+"""Bytes that the nodes of a pair send each other; the largest that doesn't take too long counts."""
 _ROUNDS = 9
 _LONG_S, _TOO_LONG_S = 0.5, 4.0
-"""Of one round to and fro: more rounds are not worth it; a size that would take so long is not tried."""
+"""For one round there and back: after the first, more rounds aren't worth it; above the second, a size isn't tried."""
 
 
 def rounds(nodes: int) -> list[list[tuple[int, int]]]:
-    """Pairs that can be measured at the same time, round by round; the lower node of a pair first.
+    """Return the pairs to measure at the same time, round by round; the lower node of a pair comes first.
 
-    The circle method: node 0 stays, the others move on by one place each round. With an odd number one pauses.
+    The circle method: node 0 stays, the others move by one place each round. With an odd number, one node pauses.
     """
     places: list[int | None] = [*range(nodes)] + [None] * (nodes % 2)
     found = []
@@ -35,9 +35,9 @@ def rounds(nodes: int) -> list[list[tuple[int, int]]]:
 
 
 def suspicious(found: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """The pairs to be measured again, of `{"nodes": [0, 1], "latency_s": …, "bytes_per_s": …}`; none of two nodes.
+    """Return the pairs to measure again, of `{"nodes": [0, 1], "latency_s": …, "bytes_per_s": …}`; none of two nodes.
 
-    Where they are many, first those whose nodes have few of them: a node all of whose pairs are slow is no accident.
+    Of too many, the pairs whose nodes have few slow ones come first: it's no accident if all pairs of a node are slow.
     """
     if len(found) < 3:
         return []
@@ -52,7 +52,7 @@ def suspicious(found: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
 
 
 def further_rounds(sizes: Sequence[int], took_s: float) -> int:
-    """Of the first of these sizes, where one round took so long; -1: the next one is to be tried."""
+    """Return how many more rounds the first of these sizes is worth after one that took this long; -1: try the next."""
     if len(sizes) > 1 and took_s * sizes[1] / sizes[0] < _TOO_LONG_S:
         return -1
     return 0 if took_s > _LONG_S else _ROUNDS - 1

@@ -152,14 +152,15 @@ class _Judgement:
         by = in_words(-stop)
         gone = tuple(follower(item.death, f"the job was stopped by {by}") for item in judged)
         retry = Retry(helps=False, reason=f"the job was stopped by {by}")
-        code = self._interrupted_code(stop)
+        code = self._interrupted_code(stop, judged)
         verdict = Verdict("interrupted", code, confidence="certain", collateral=gone, retry=retry)
         verdict = replace(verdict, phase=self.attempt.phase, step=self.attempt.step)
         finding = self._best(self._ask(lambda cause: cause.match_stop, lambda ask: ask(self.attempt)))
         return verdict if finding is None else verdict.with_finding(replace(finding, retry=retry))
 
-    def _interrupted_code(self, stop: int) -> int:
-        codes = {death.code for death in self.attempt.deaths}
+    def _interrupted_code(self, stop: int, judged: Sequence[_Judged]) -> int:
+        """The code that all ranks chose, if they chose one; a rank that lost its peer to the stop chose none."""
+        codes = {None if item.finding.rule.consequence else item.death.code for item in judged}
         everyone = not self.attempt.clean_exits and len(self.attempt.deaths) >= self.attempt.started
         common = codes.pop() if len(codes) == 1 and everyone else None
         return common & 0xFF if common is not None and common > 0 else 128 + stop

@@ -1,4 +1,4 @@
-"""Whether there is another attempt. Pure; how long it is waited for: `ddp_run.supervise.backoff`."""
+"""Whether there is another attempt. Pure; how long to wait: `ddp_run.supervise.job`."""
 
 from __future__ import annotations
 

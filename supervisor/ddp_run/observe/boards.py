@@ -13,15 +13,15 @@ from typing import Any, Self, final
 
 from ddp_run.observe.collectives import Collective, Entered, last_collectives, times_entered
 from ddp_run.observe.process_look import ProcessLook, goes_on, process
-from ddp_run.observe.processes import catches, send_to_thread
 from ddp_run.observe.stack_text import Stack, dumps, is_whole
 from ddp_run.observe.stall_watch import RankLook
 from ddp_run.rank.board import CALLS, PHASES, Page
 from ddp_run.record import file_names
 from ddp_run.record.events import Rank
 from ddp_run.record.run_folder import open_run_file
-from ddp_run.values import kernel_text
+from ddp_run.values import process_table
 from ddp_run.values.kernel_text import WITHOUT_PYTHON
+from ddp_run.values.process_table import in_masks, send_to_thread
 
 _MOST_STACKS = 1 << 20
 _MOST_KEPT = 4 << 20
@@ -130,7 +130,7 @@ class Board:
         if self._words[Page.HEARTBEAT] != beat or self.stack() is not None:
             return False
         number, thread = self._words[Page.STACKS_READY], self._words[Page.SAMPLER]
-        if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not catches(self.pid, number):
+        if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not in_masks(self.pid, ("SigCgt",), [number]):
             return False
         now = threads(self.pid)
         if not at_rest(before, now, thread):
@@ -191,13 +191,13 @@ def threads(pid: int) -> dict[int, ThreadLook]:
     """The threads of a process that may run Python, by id; none if the process is gone."""
     found = {}
     try:
-        for entry in Path(f"/proc/{pid}/task").iterdir():
-            fields = dict(line.split(":\t", 1) for line in kernel_text.lines(entry / "status") if ":\t" in line)
+        for thread in process_table.threads(pid):
+            fields = process_table.status(thread)
             if not WITHOUT_PYTHON.match(fields["Name"]):
                 state = fields["State"][0]
                 switches = int(fields["voluntary_ctxt_switches"]) + int(fields["nonvoluntary_ctxt_switches"])
-                found[int(entry.name)] = ThreadLook(state in "SDI", state in "Tt", switches)
-    except (OSError, KeyError, ValueError, IndexError):
+                found[thread] = ThreadLook(state in "SDI", state in "Tt", switches)
+    except (KeyError, ValueError, IndexError):
         return {}
     return found
 

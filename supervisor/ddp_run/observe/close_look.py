@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ddp_run.observe.collectives import Collective
 from ddp_run.observe.stack_text import Doing, Stack
 from ddp_run.record.events import Rank
 from ddp_run.values.words import duration_in_words
@@ -18,8 +19,6 @@ INPUT = "input"
 """What it waits for in the kernel, where that is a line from its standard input or a terminal."""
 _BUSY = 0.2
 """CPU seconds per second from which a process counts as working."""
-_ALIKE = frozenset({"all_reduce", "allreduce", "broadcast", "reduce"})
-"""Operations whose tensors have the same shape and type on all ranks; others may differ (scatter, all_to_all)."""
 
 
 class ProcessState(StrEnum):
@@ -31,42 +30,6 @@ class ProcessState(StrEnum):
     STOPPED = "T"
     TRACED = "t"
     GONE = "X"
-
-
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """A collective that a rank entered, from torch's flight recorder. `group`: `nccl:0`, library and group's name."""
-
-    group: str
-    number: int
-    operation: str
-    sizes: tuple[tuple[int, ...], ...] = ()
-    types: tuple[str, ...] = ()
-    pending: bool = False
-    """It has not ended."""
-    place: str | None = None
-    """Where in the user's code it was entered, where that was recorded."""
-
-    @property
-    def nccl(self) -> bool:
-        """Whether NCCL does it: entered without waiting, done in order."""
-        return self.operation.partition(":")[0].startswith("nccl")
-
-    @property
-    def name(self) -> str:
-        """`all_reduce`."""
-        return self.operation.rpartition(":")[2]
-
-    @property
-    def said(self) -> str:
-        """`all_reduce of [4, 8]`."""
-        shown = ", ".join(str(list(size)) for size in self.sizes[:2])
-        return f"{self.name}{f' of {shown}' if shown else ''}"
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """What must be the same on all ranks."""
-        return (self.name, self.sizes, self.types) if self.name in _ALIKE else (self.name,)
 
 
 @dataclass(frozen=True, slots=True)

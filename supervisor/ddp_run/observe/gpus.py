@@ -15,10 +15,9 @@ from typing import Any, Self, final
 
 from ddp_run.observe.close_look import GpuUse
 from ddp_run.observe.process_look import in_first_pid_namespace
-from ddp_run.observe.processes import environs
 from ddp_run.record.events import GpuSampled, LocalRank, MonotonicNs, Noted, Rank
 from ddp_run.values.helper_process import HelperProcess, spawn
-from ddp_run.values.process_table import look
+from ddp_run.values.process_table import environs, look
 
 FIRST_LOOK_S = 1.0
 LOOK_S = 10.0

@@ -13,8 +13,8 @@ from typing import final
 
 from ddp_run.observe.boards import Board
 from ddp_run.observe.close_look import BETWEEN_LOOKS_S, CloseLook, GpuUse, LockFile, ProcessState
+from ddp_run.observe.collectives import LateWatch
 from ddp_run.observe.kernel_wait import PathArgument
-from ddp_run.observe.lateness import LateWatch
 from ddp_run.observe.movement import Movement
 from ddp_run.observe.native_stack import NativeFrames
 from ddp_run.observe.nccl_ras import NcclRas

@@ -1,15 +1,14 @@
-"""What /proc says of a process: whether it works, and what its main thread waits for in the kernel.
+"""What /proc says about a process: whether it works, and what its main thread waits for in the kernel.
 
-Nothing is asked here that can wait for a file system or for the process itself: links and tables of /proc are read,
-never a path they name, and no file of /proc that needs the lock of the process' memory (cmdline, environ, maps). What
-does, the path that a system call was given, is left to `read_path`, which `ddp_run.observe.waited_paths` calls in a
-process of its own.
+Nothing here can wait for a file system or for the process itself. It reads links and tables of /proc, never a path they
+name, and no file that needs the lock of the process's memory (cmdline, environ, maps). `read_path` does need that lock,
+for the path that a system call was given; `ddp_run.observe.waited_paths` calls it in a separate process.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +18,7 @@ from ddp_run.observe.kernel_wait import KernelWait, call_of, file_wait, is_lock,
 from ddp_run.record.events import Rank
 from ddp_run.values import kernel_text
 from ddp_run.values.kernel_text import NOT_OF_THE_PROGRAM
-from ddp_run.values.process_table import acting, below, children, look, threads
+from ddp_run.values.process_table import acting, below, children, command_lines, look, status, threads
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
@@ -28,37 +27,38 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 
 @dataclass(frozen=True, slots=True)
 class ProcessLook:
-    """What /proc says of a process: its state, CPU seconds so far, bytes read and written so far, children included.
-
-    `switches`: how often its main thread, other threads that are not torch's, and children have gone to sleep; `naps`:
-    the main thread alone.
-    `helpers`: such threads that wait for a set time or for something from outside, or run: they may wake the main one.
-    `on_lock` and `asleep` as in `CloseLook`. `wait`: the file that its main thread waits for; `place`: else where in
-    the kernel it waits in state D. `driven`: one of its children runs, or would if it had a processor. `reaps`: it
-    waits for a child to end; `child`: that one, or the only one.
-    """
+    """A process at one moment. CPU seconds and bytes read and written are totals so far, children included."""
 
     state: ProcessState
     cpu_s: float = 0.0
     io_bytes: int = 0
     switches: int = 0
+    """How often its main thread, its other threads (without torch's) and its children have gone to sleep."""
     wait: KernelWait | None = None
+    """The file that its main thread waits for."""
     place: str | None = None
+    """Where else in the kernel it waits in state D."""
     on_lock: bool = False
+    """As in `CloseLook`, like `asleep`."""
     asleep: bool = False
     helpers: int = 0
+    """Threads of the program that run, wait for a set time, or wait for input: they may wake the main thread."""
     naps: int = 0
+    """How often its main thread has gone to sleep."""
     driven: bool = False
+    """One of its children runs, or is ready to run."""
     reaps: bool = False
+    """It waits for a child to end."""
     child: int | None = None
+    """That child, or the only one."""
 
     def waits_on(self, ranks: Mapping[int, Rank] = MappingProxyType({})) -> str | None:
-        """What it waits for, in words; `ranks`: which pids are ranks."""
+        """What it waits for, in words. `ranks`: the ranks' pids."""
         return self.wait.said(ranks) if self.wait is not None else self.place
 
 
 def process(pid: int, sampler: int = 0) -> ProcessLook:
-    """A process now. `sampler`: the thread in it that is ddp-run's own."""
+    """Look at a process now. `sampler`: the id of ddp-run's own thread in it."""
     pid = acting(pid)
     now, cpu_s = _state_and_cpu(pid)
     if now is ProcessState.GONE:
@@ -69,8 +69,8 @@ def process(pid: int, sampler: int = 0) -> ProcessLook:
     asleep = name == "sleep" or (name is None and _wchan(pid) == "hrtimer_nanosleep")
     io_bytes = _io(pid)
     others = _other_threads(pid, sampler)
-    naps = _switches(pid, pid)
-    switches = naps + sum(_switches(pid, thread) for thread in others)
+    naps = _switches(pid)
+    switches = naps + sum(map(_switches, others))
     driven = False
     for child in below(pid) or ():
         state_of_child, cpu_of_child = _state_and_cpu(child)
@@ -79,8 +79,7 @@ def process(pid: int, sampler: int = 0) -> ProcessLook:
         driven = driven or state_of_child is ProcessState.RUNNING
         cpu_s += cpu_of_child
         io_bytes += _io(child)
-        switches += sum(_switches(child, thread) for thread in (child, *_other_threads(child)))
-    helpers = sum(not is_lock(*call_of(pid, thread)) for thread in others)
+        switches += sum(map(_switches, (child, *_other_threads(child))))
     return ProcessLook(
         now,
         cpu_s,
@@ -90,7 +89,7 @@ def process(pid: int, sampler: int = 0) -> ProcessLook:
         place,
         on_lock=is_lock(name, arguments),
         asleep=asleep,
-        helpers=helpers,
+        helpers=sum(not is_lock(*call_of(pid, thread)) for thread in others),
         naps=naps,
         driven=driven,
         reaps=name == "wait",
@@ -99,28 +98,51 @@ def process(pid: int, sampler: int = 0) -> ProcessLook:
 
 
 def used(pid: int) -> tuple[float, int]:
-    """CPU seconds and bytes read and written so far, children included."""
-    pids = (pid, *((below(pid) or ()) if children(pid) else ()))  # mostly there are none, which takes one read to see
+    """CPU seconds, and bytes read and written so far, children included."""
+    pids = (pid, *((below(pid) or ()) if children(pid) else ()))  # mostly it has none, which one read shows
     return sum(_state_and_cpu(each)[1] for each in pids), sum(_io(each) for each in pids)
 
 
 def state(pid: int) -> ProcessState:
-    """What its main thread does now, in the kernel's words."""
+    """The state of its main thread, as the kernel names it."""
     return _state_and_cpu(acting(pid))[0]
 
 
 def goes_on(pid: int) -> bool:
-    """Whether the system call that its main thread is in goes on by itself after a signal's handler (signal(7)).
+    """Whether its main thread's system call continues after a signal handler with SA_RESTART, like faulthandler's.
 
-    With SA_RESTART, as faulthandler asks for it: not a sleep, nor what has a time-out.
+    Sleeps and calls with a timeout don't (signal(7)).
     """
     name, arguments = call_of(pid, pid)
     return name in ("read", "write", "lock") or is_lock(name, arguments)
 
 
 def in_first_pid_namespace() -> bool:
-    """Whether pids here are the host's: those in the kernel's log, and those that a driver gives."""
+    """Whether pids here are the host's: those in the kernel's log, and those that a driver shows."""
     return link(os.getpid(), "ns/pid") == _FIRST_PID_NAMESPACE
+
+
+def last_thread(pid: int) -> ProcessLook | None:
+    """Why a process that should have ended is still there: a thread that waits in the kernel, else the main thread.
+
+    Returns None if it has ended.
+    """
+    looks = [seen for thread in threads(pid) if (seen := process(thread)).state is not ProcessState.GONE]
+    return next((seen for seen in looks if seen.state is ProcessState.DISK), looks[0] if looks else None)
+
+
+def described(pid: int) -> str:
+    """Pid and command line, as `descriptions` gives them; the pid alone if it has ended."""
+    return descriptions([pid]).get(pid, str(pid))
+
+
+def descriptions(pids: Iterable[int]) -> dict[int, str]:
+    """Pid and command line of each without secrets, for messages; the name alone if the command line can't be read."""
+    from ddp_run.values.redaction import redact_words
+
+    named = {pid: [found.name.decode(errors="replace")] for pid in pids if (found := look(pid)) is not None}
+    named |= command_lines(named)
+    return {pid: f"{pid} ({' '.join(' '.join(redact_words(words)).split())[:120]})" for pid, words in named.items()}
 
 
 def _state_and_cpu(pid: int) -> tuple[ProcessState, float]:
@@ -132,7 +154,7 @@ def _state_and_cpu(pid: int) -> tuple[ProcessState, float]:
 
 
 def _other_threads(pid: int, sampler: int = 0) -> list[int]:
-    """Its threads but the main one, ddp-run's own and torch's."""
+    """Its threads without the main one, ddp-run's own and torch's."""
     found = []
     for thread in threads(pid):
         if thread in (pid, sampler):
@@ -146,15 +168,8 @@ def _other_threads(pid: int, sampler: int = 0) -> list[int]:
     return found
 
 
-def last_thread(pid: int) -> ProcessLook | None:
-    """Of what a process that should have ended is still there for: its main thread, else one of the others that waits
-    in the kernel. Null where it has ended."""
-    looks = [seen for thread in threads(pid) if (seen := process(thread)).state is not ProcessState.GONE]
-    return next((seen for seen in looks if seen.state is ProcessState.DISK), looks[0] if looks else None)
-
-
 def _place(pid: int, name: str | None) -> str | None:
-    """Where in the kernel it waits, where no file is known."""
+    """Where in the kernel it waits, if no file is known."""
     if name == "clone":
         return "the start of a program (vfork)" + _of_child(pid)
     where = _wchan(pid)
@@ -162,7 +177,7 @@ def _place(pid: int, name: str | None) -> str | None:
 
 
 def _of_child(pid: int) -> str:
-    """Who has been started last and has not begun."""
+    """The child that was started last and hasn't begun to run its program."""
     latest = max(children(pid), default=None)
     if latest is None:
         return ""
@@ -172,18 +187,15 @@ def _of_child(pid: int) -> str:
 
 
 def _child(pid: int, named: Sequence[int]) -> int | None:
-    """The one that a call names, else the only one that has not ended."""
+    """The child that a call names, else the only one that hasn't ended."""
     started = [each for each in children(pid) if state(each) is not ProcessState.GONE]
     found = [each for each in started if each in named] or started
     return found[0] if len(found) == 1 else None
 
 
-def _switches(pid: int, thread: int) -> int:
-    try:
-        lines = kernel_text.lines(Path(f"/proc/{pid}/task/{thread}/status"))
-        return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
-    except (OSError, ValueError, IndexError, StopIteration):
-        return 0
+def _switches(thread: int) -> int:
+    """How often a thread has gone to sleep."""
+    return int(status(thread).get("voluntary_ctxt_switches", 0))
 
 
 def _io(pid: int) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddp_run.observe.close_look import CloseLook, Collective, GpuUse, ProcessState
+from ddp_run.observe.close_look import CloseLook, GpuUse, ProcessState
+from ddp_run.observe.collectives import Collective
 from ddp_run.observe.ras_text import Missing
 from ddp_run.observe.stack_text import Doing
 from ddp_run.observe.stall_quotes import busy, end_of, groups, numbers, ranks_of, to_remove, what

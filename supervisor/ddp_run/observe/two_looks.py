@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ddp_run.observe.close_look import CloseLook, ProcessState
-from ddp_run.observe.process_look import ProcessLook
-from ddp_run.observe.processes import described
+from ddp_run.observe.process_look import ProcessLook, described
 from ddp_run.observe.stack_text import Doing, Stack
 from ddp_run.record.events import Rank
 

@@ -16,8 +16,7 @@ from typing import Any, Self, final
 
 from ddp_run.observe.close_look import LockFile
 from ddp_run.observe.kernel_wait import PathArgument, holder_of, memory_of, read_path, with_path
-from ddp_run.observe.process_look import ProcessLook
-from ddp_run.observe.processes import described
+from ddp_run.observe.process_look import ProcessLook, described
 from ddp_run.record.events import Rank
 from ddp_run.values.helper_process import HelperProcess, HelperProcesses, fork
 

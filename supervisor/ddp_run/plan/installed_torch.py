@@ -1,8 +1,9 @@
-"""The installed torch, without importing it: where its launcher lies, and the options that it has."""
+"""The installed torch, without importing it: where it is, its version, and its launcher's options."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,13 +31,13 @@ print(json.dumps([row(action) for action in get_args_parser()._actions if action
 """
 
 
-def find_torch_run(search_path: Sequence[str]) -> Path | None:
-    """torch/distributed/run.py of the torch that `python -m` would take; torch itself is not imported."""
-    for entry in search_path:
+def find_torch_run(search_path: Sequence[str] | None = None) -> Path | None:
+    """torch/distributed/run.py of the torch that `python -m` would use (default path: sys.path); None without torch."""
+    for entry in search_path or [entry for entry in sys.path if entry]:
         if (Path(entry) / "torch" / "__init__.py").is_file():
             path = Path(entry) / "torch" / "distributed" / "run.py"
             return path if path.is_file() else None
-    # An editable build is not on the path but has a finder of its own.
+    # An editable build is not on the path, but has its own finder.
     from importlib.util import find_spec
 
     spec = find_spec("torch")
@@ -47,13 +48,25 @@ def find_torch_run(search_path: Sequence[str]) -> Path | None:
     return None
 
 
+def torch_versions(torch_run: Path) -> tuple[str | None, str | None]:
+    """Versions of torch and of its CUDA ("none" in a build without); None if unknown. Raises `OSError`.
+
+    From torch/version.py, which torch's build writes: `__version__ = '2.13.0+cu128'`, `cuda: Optional[str] = '12.8'`.
+    """
+    text = torch_run.parents[1].joinpath("version.py").read_text(encoding="utf-8")
+    version = re.search(r"^__version__\b[^=\n]*= *['\"]([^'\"\n]+)", text, re.MULTILINE)
+    cuda = re.search(r"^cuda\b[^=\n]*= *(?:['\"]([^'\"\n]+)|None)", text, re.MULTILINE)
+    return (version[1] if version else None), (cuda[1] or "none" if cuda else None)
+
+
 def torch_rows() -> tuple[Row, ...]:
-    """The installed torch's options. Raises `Refused` where torch is missing or its parser cannot be read."""
-    path = find_torch_run([entry for entry in sys.path if entry])
+    """The installed torch's options. Raises `Refused` if torch is missing or its parser cannot be read."""
+    path = find_torch_run()
     if path is None:
         helps = (f"{sys.executable} -m pip install torch",)
-        title = "torch is not installed for this Python"
-        raise Refused((Problem("DDP601", title, origin=sys.executable, helps=helps),))
+        raise Refused(
+            (Problem("DDP601", "torch is not installed for this Python", origin=sys.executable, helps=helps),)
+        )
     try:
         return read_torch_table(path.read_text(encoding="utf-8"))
     except (TableUnreadable, OSError, ValueError):
@@ -61,7 +74,7 @@ def torch_rows() -> tuple[Row, ...]:
 
 
 def ask_torch_parser(python: str) -> tuple[Row, ...]:
-    """The rows as torch's parser itself tells them, in a process that imports torch (seconds). Raises `Refused`."""
+    """Ask torch's parser itself for its options, in a process that imports torch (seconds). Raises `Refused`."""
     import json
     import subprocess
 

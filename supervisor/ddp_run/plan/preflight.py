@@ -1,28 +1,62 @@
-"""What can be known to go wrong before anything is started: asks each check of `checks/`; none of them needs torch."""
+"""Checks before the start. Each file in `checks/` is one, as `CHECK`, and is found by being there. None needs torch."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_run.plan.check import Answer, Check, Cost, Launch, all_checks
+from ddp_run.plan import checks as folder_of_checks
 from ddp_run.settings.options import Options
 from ddp_run.values.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """The answer. `options` is what to launch: variables that this machine contradicts are dropped, with a note."""
+class Launch:
+    """What to check. `say` takes a line for the user while a check waits."""
 
     options: Options
+    environ: Mapping[str, str]
+    cwd: Path
+    say: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a check, or all of them, found: a problem refuses the launch, a warning does not."""
+
+    options: Options
+    """What to launch: without variables that this machine contradicts."""
     problems: tuple[Problem, ...] = ()
+    suspicions: tuple[Problem, ...] = ()
+    """Problems with `--preflight strict`; else a warning each, by title and label."""
     warnings: tuple[str, ...] = ()
     master: str | None = None
-    """IP address of the static rendezvous' host; null where none was given or torch is to take its default."""
+    """IP address of the static rendezvous' host; None if none was given or torch uses its default."""
     interface: str | None = None
-    """That leads there, with several nodes; null where that is unknown, or this host's loopback."""
+    """The interface that leads there, with several nodes; None if unknown, or this host's loopback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check. `name` completes "check of …"."""
+
+    name: str
+    run: Callable[[Launch], Answer]
+    waits: bool = False
+    """Whether it may wait for others, up to two minutes: it runs last, and only if there is no problem yet."""
+    needed: bool = False
+    """Whether it also runs with `--preflight off`: nothing can start with such a problem, or an option does nothing."""
+
+
+def all_checks() -> list[Check]:
+    """The checks, in the order in which they run."""
+    names = [found.name for found in pkgutil.iter_modules(folder_of_checks.__path__)]
+    found: list[Check] = [importlib.import_module(f"{folder_of_checks.__name__}.{name}").CHECK for name in names]
+    return sorted(found, key=lambda check: check.waits)
 
 
 def check(
@@ -32,35 +66,32 @@ def check(
     *,
     say: Callable[[str], None] | None = None,
     checks: Iterable[Check] | None = None,
-) -> Checked:
-    """Look at this machine. `say` gets a line while a name is waited for (default: stderr).
-
-    What waits is asked only where nothing is wrong otherwise: that is told at once.
-    """
-    checked = Checked(options)
-    launch = Launch(options, environ, cwd, say or _say)
+) -> Answer:
+    """Look at this machine. `say` gets a line while a check waits for a name (default: stderr)."""
+    found = Answer(options)
     for each in all_checks() if checks is None else checks:
-        if (options.preflight == "off" and not each.needed) or (each.cost is Cost.WAITS and checked.problems):
+        if (options.preflight == "off" and not each.needed) or (each.waits and found.problems):
             continue
-        answer = _asked(each, replace(launch, options=checked.options))
+        answer = _run(each, Launch(found.options, environ, cwd, say or _say))
         strict = options.preflight == "strict"
         suspicions = [f"{problem.title}: {problem.label}" for problem in answer.suspicions if not strict]
-        checked = Checked(
-            answer.options or checked.options,
-            (*checked.problems, *answer.problems, *(answer.suspicions if strict else ())),
-            (*checked.warnings, *answer.warnings, *suspicions),
-            answer.master or checked.master,
-            answer.interface or checked.interface,
+        found = Answer(
+            answer.options,
+            (*found.problems, *answer.problems, *(answer.suspicions if strict else ())),
+            (),
+            (*found.warnings, *answer.warnings, *suspicions),
+            answer.master or found.master,
+            answer.interface or found.interface,
         )
-    return checked
+    return found
 
 
-def _asked(check: Check, launch: Launch) -> Answer:
-    """A check that itself fails is a warning: it must not keep a job from starting."""
+def _run(check: Check, launch: Launch) -> Answer:
+    """Run a check. If it fails itself, that is a warning: it must not keep a job from starting."""
     try:
         return check.run(launch)
     except Exception as error:
-        return Answer(warnings=(f"check of {check.name} skipped: {type(error).__name__}: {error}",))
+        return Answer(launch.options, warnings=(f"check of {check.name} skipped: {type(error).__name__}: {error}",))
 
 
 def _say(line: str) -> None:

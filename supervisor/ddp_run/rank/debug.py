@@ -8,8 +8,16 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-NAMED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-NAMED += ("OMP_NUM_THREADS",)
+NAMED = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "OMP_NUM_THREADS",
+)
 PREFIXES = ("NCCL_", "CUDA_", "TORCH_", "TORCHELASTIC_", "GLOO_", "UCX_", "HIP_", "ROCR_", "HSA_", "PYTORCH_")
 _SECRET = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY", "CREDENTIAL")
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ddp_run.rank.board import Page
 
 SAMPLE_S = 0.25
-"""How often the thread runs, for 30 µs: the longest that a question waits for it."""
+"""How often the sampling thread runs: 30 µs, and so long a question waits for it."""
 _BEGIN_S = 1.0
-"""How long the main thread waits for the thread to begin: 0.1 ms, on a crowded machine far more."""
+"""How long the main thread waits for the sampling thread to begin. It takes 0.1 ms, on a crowded machine far more."""
 _END_NS = 1_000_000_000
-"""How long a fork, or the program's end, waits for the thread to be gone: as long."""
+"""How long a fork, or the program's end, waits for it to be gone, which takes as long."""
 _LEAVE_TORCH_S = 5.0
 """How long the program's end waits for the thread to return from torch; it takes microseconds."""
 _LOCK_FILES = (
@@ -47,9 +47,9 @@ class Sampling:
         self._c10d: "Any" = None
         """torch.distributed, once it is there."""
         self._grouped = False
-        """A process group was asked for, and that has threads of its own."""
+        """A process group was asked for: it has threads of its own."""
         self._lifetime = allocate_lock()
-        """Held as long as the latest thread should run: each has its own."""
+        """Held while the latest sampling thread should run: each has its own."""
         self._in_torch = allocate_lock()
         """Held while the thread calls torch's C++, which releases the interpreter's lock."""
         self._resting = True

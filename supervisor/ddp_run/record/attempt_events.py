@@ -17,7 +17,7 @@ from ddp_run.record.events import (
     RunStarted,
     SignalReceived,
 )
-from ddp_run.values.stop_signals import STOP_SIGNALS
+from ddp_run.values.signals import STOP_SIGNALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def attempts_made(events: Sequence[Event]) -> list[int]:
 
 
 def ended_before_retry(events: Sequence[Event]) -> SignalReceived | PeerFailed | None:
-    """What ended the run in place of another attempt: a signal to stop, or another node; null where nothing did."""
+    """What ended the run in place of another attempt: a signal to stop, or another node; None if nothing did."""
     begun = _last(events, lambda event: isinstance(event, AttemptStarted))
     decided = _last(events, _decides_retry)
     if not 0 <= begun < decided:

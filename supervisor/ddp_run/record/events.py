@@ -1,4 +1,4 @@
-"""Facts of a run (`Event`, past tense), as its journal holds them and as an attempt's machine is told of them.
+"""Facts of a run (`Event`, past tense), as its journal holds them and as an attempt's machine receives them.
 
 Each carries `at`, nanoseconds of CLOCK_MONOTONIC at which the thing *happened*. That clock is shared by all
 processes of a host, so a stamp taken inside a rank and one taken here compare directly.
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NewType
 
-from ddp_run.values.frozen import frozen
 from ddp_run.values.lines import neutral
+from ddp_run.values.typed_fields import frozen
 
 Rank = NewType("Rank", int)
 """Global rank: unique in the whole job."""
@@ -27,7 +27,7 @@ MonotonicNs = NewType("MonotonicNs", int)
 class UnusedParameters:
     """What DDP's error has only numbers for: parameters that got no gradient. `names`: the first fifty of `count`.
 
-    `model` is the class of the model; `file` and `line` are where its `forward` is, null where it is not Python's.
+    `model` is the class of the model; `file` and `line` are where its `forward` is, null if that isn't Python.
     """
 
     names: tuple[str, ...]
@@ -42,7 +42,7 @@ class ExceptionInfo:
     """A Python exception as its own rank saw it, or as its printed traceback shows it.
 
     `file` and `line` are the innermost frame that is the user's own (not in site-packages or the standard
-    library), or the innermost frame where there is none; null where nothing shows them. `function` is the name of that
+    library), or the innermost frame if there is none; null if nothing shows them. `function` is the name of that
     frame's function. `traceback` is the printed form without frames of ddp-run.
 
     A program chooses the names, and a class may be called anything: they are made one line without control characters.
@@ -105,7 +105,7 @@ class RunStarted:
 
 @frozen
 class AttemptStarted:
-    """An agent is about to be started. `port` is the master port that ddp-run chose, null where torch chooses."""
+    """An agent is about to be started. `port` is the master port that ddp-run chose, null if torch chooses."""
 
     at: MonotonicNs
     attempt: int
@@ -159,7 +159,7 @@ class RankFailed:
 class RankExited:
     """The kernel reported the rank's death. `code` is null when nobody could read it before the agent reaped it.
 
-    `dumped`: the kernel made a core dump of it (bit 0x80 of the wait status); null where the status was not read.
+    `dumped`: the kernel made a core dump of it (bit 0x80 of the wait status); null if the status was not read.
     """
 
     at: MonotonicNs
@@ -186,7 +186,7 @@ class AgentExited:
 
 @frozen
 class SignalReceived:
-    """Somebody sent ddp-run a signal."""
+    """ddp-run received a signal."""
 
     at: MonotonicNs
     signum: int
@@ -218,7 +218,7 @@ class TimerKind(StrEnum):
     """What a deadline is for."""
 
     GRACE = "grace"
-    """Whoever was asked to end has ended by then."""
+    """Every process that was asked to end must have ended by then."""
     AGENT = "agent"
     """The agent has ended by then, its ranks being gone."""
     GIVE_UP = "give-up"
@@ -233,21 +233,18 @@ class TimerKind(StrEnum):
 
 @frozen
 class Timer:
-    """One deadline: of the whole attempt, of one rank, or of all ranks of one start (`restart`)."""
+    """One deadline: of the whole attempt, of one rank, or of all ranks of one restart."""
 
-    kind: TimerKind
-    rank: Rank | None = None
-    restart: int | None = None
-
-
-@frozen
-class TimerFired:
-    """A deadline that was asked for with `SetTimer` has passed."""
-
-    at: MonotonicNs
     kind: TimerKind
     rank: Rank | None
     restart: int | None
+
+
+@frozen
+class TimerFired(Timer):
+    """The deadline of this timer, set with `SetTimer`, has passed."""
+
+    at: MonotonicNs
 
 
 @frozen
@@ -287,7 +284,7 @@ class GpuSampled:
     them, `busy` per cent of the time in which a kernel ran; null: cannot be read.
 
     Process `pids[i]` holds `held[i]` bytes of GPU `on[i]`; `members[i]` is the rank that it is, or descends from, null
-    for a process that is no rank's. Where `own_pids` is false these pids are those of another pid namespace, or there
+    for a process that isn't a rank's. Where `own_pids` is false these pids are those of another pid namespace, or there
     are none: whose they are is not known. `visible[i]` are the GPUs of rank `ranks[i]` in the order in which torch
     counts them, as its environment had them when it started; null: not known.
     """
@@ -313,7 +310,7 @@ class GpuSampled:
 class SpaceCounted:
     """Free space of the file system that `path` is on, in bytes and inodes as an ordinary user may take them.
 
-    A file system without a number of inodes of its own (btrfs) has 0 of 0.
+    A file system without a fixed number of inodes (btrfs) has 0 of 0.
     """
 
     at: MonotonicNs
@@ -326,7 +323,7 @@ class SpaceCounted:
 
 @frozen
 class KernelLogged:
-    """Lines that the kernel logged while the attempt ran, as far as they can concern a death.
+    """Lines that the kernel logged while the attempt ran and that may explain a death.
 
     `left_out`: how many such lines were not kept. `own_pids`: the pids in them are those that this process sees (both
     are in the first pid namespace).
@@ -406,7 +403,7 @@ class StragglerSeen:
 @frozen
 class StallSeen:
     """No rank has made progress since `since`, and this is what a closer look showed. `hung`: nothing that ends by
-    itself, as far as can be told. `culprits`: whom the others, `waiting`, wait for; empty where that is not known.
+    itself, it seems. `culprits`: whom the others, `waiting`, wait for; empty where that is not known.
     `cause` is a name of the catalogue, `quotes` what the ranks do, in groups."""
 
     at: MonotonicNs
@@ -420,7 +417,7 @@ class StallSeen:
 
     @property
     def told(self) -> str:
-        """As people are told: what only takes long is no hang."""
+        """In words for people: a slow step isn't called a hang."""
         return f"{'no progress' if self.hung else 'waiting'}: {self.said}"
 
 
@@ -548,7 +545,7 @@ class VerdictAgreed:
 class NotEnded:
     """A process of the job that SIGKILL has not ended yet when the attempt is over: it waits in the kernel.
 
-    `rank` and `restart` are null where it is no rank. `state` as in /proc/PID/stat, `waits_on` what it waits for, where
+    `rank` and `restart` are null if it isn't a rank. `state` as in /proc/PID/stat, `waits_on` what it waits for, where
     that can be read; `release`: a command that ends such waits, for mounts that have one.
     """
 
@@ -653,4 +650,4 @@ Kept = (
 Event = Decisive | Kept
 
 EventSink = Callable[[Event], None]
-"""Who is told of each event: the journal first, then the console; a page or a metric would be another one."""
+"""Receives each event: the journal first, then the console."""

@@ -35,12 +35,12 @@ class HostFailure:
 
 
 def folder(environ: Mapping[str, str]) -> Path | None:
-    """Where they are kept; null where neither the variable nor a home tells."""
+    """Where they are kept; None if neither the variable nor a home says."""
     if given := environ.get(VARIABLE):
         return Path(given)
     state = environ.get("XDG_STATE_HOME", "")
     home = environ.get("HOME", "")
-    if not state.startswith("/") and not home.startswith("/"):  # the specification: others are to be ignored
+    if not state.startswith("/") and not home.startswith("/"):  # the specification: ignore relative paths
         return None
     return (Path(state) if state.startswith("/") else Path(home) / ".local" / "state") / "ddp-run" / "hosts"
 
@@ -73,7 +73,7 @@ def _share(opened: int, where: Path) -> None:
 
 
 def read(where: Path) -> Iterator[HostFailure]:
-    """All of them, by host; whoever wrote there: what is no such line is left out."""
+    """All of them, by host. The file isn't trusted: malformed lines are left out."""
     try:
         names = sorted(name for name in os.listdir(where) if name.endswith(_SUFFIX))  # noqa: PTH208
     except OSError:

@@ -7,14 +7,16 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any, final, get_args, overload
 
-from ddp_run.record.events import Event, MonotonicNs, RunStarted
-from ddp_run.record.kept_events import KeptEvents
-from ddp_run.record.run_files import open_run_file
+from ddp_run.record import events
+from ddp_run.record.events import Event, GpuSampled, MemorySampled, MonotonicNs, ProgressSampled, Rank, RunStarted
+from ddp_run.record.run_folder import open_run_file
+from ddp_run.values import typed_fields
 from ddp_run.values.private_files import open_private
 from ddp_run.values.redaction import redact_value
 
@@ -41,6 +43,71 @@ def clock(recorded: Iterable[Event]) -> Callable[[MonotonicNs], str]:
             offset = event.wall_ns - event.at
             return lambda at: iso(at + offset)
     raise ValueError("a journal without RunStarted has no dates")
+
+
+_SAMPLES = (MemorySampled, GpuSampled, ProgressSampled)
+RECENT = 2048
+"""Samples of each kind that are kept, the latest ones; up to twice as many are held."""
+
+
+@final
+class KeptEvents(Sequence[Event]):
+    """A sequence to append to. Of samples the latest are kept, and those that showed a rank's most memory so far."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self._events: list[Event] = []
+        self._for_good: list[bool] = []
+        self._samples: dict[type[Event], int] = {}
+        self._peaks: dict[Rank, int] = {}
+        for event in events:
+            self.append(event)
+
+    def append(self, event: Event) -> None:
+        """Take one more; now and then old samples go."""
+        self._events.append(event)
+        self._for_good.append(not isinstance(event, _SAMPLES) or self._is_peak(event))
+        kind = type(event)
+        if self._for_good[-1]:
+            return
+        self._samples[kind] = self._samples.get(kind, 0) + 1
+        if self._samples[kind] >= 2 * RECENT:
+            self._thin(kind)
+
+    def _is_peak(self, event: Event) -> bool:
+        """Whether a rank has more memory than ever: trends tell of the first look and of the peak."""
+        if not isinstance(event, MemorySampled):
+            return False
+        found = False
+        for rank, own, children in zip(event.ranks, event.own, event.children, strict=True):
+            if own + children > self._peaks.get(rank, -1):
+                self._peaks[rank] = own + children
+                found = True
+        return found
+
+    def _thin(self, kind: type[Event]) -> None:
+        left = RECENT
+        drop: set[int] = set()
+        for index in range(len(self._events) - 1, -1, -1):
+            if type(self._events[index]) is kind and not self._for_good[index]:
+                left -= 1
+                if left < 0:
+                    drop.add(index)
+        self._events = [event for index, event in enumerate(self._events) if index not in drop]
+        self._for_good = [kept for index, kept in enumerate(self._for_good) if index not in drop]
+        self._samples[kind] = RECENT
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | list[Event]:
+        return self._events[index]
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._events)
 
 
 class Journal:
@@ -79,12 +146,64 @@ def decode(line: str) -> Event | None:
 
     Raises ValueError where the line is not one of a journal (a line cut by a full disk, say).
     """
-    from ddp_run.record.event_fields import event_of
-
     try:
         return event_of(json.loads(line))
     except (RecursionError, OverflowError) as error:
         raise ValueError("not an event") from error
+
+
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(events.Event)}
+
+_PARALLEL: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "MemorySampled": (("ranks", "own", "children"),),
+    "GpuSampled": (
+        ("gpus", "uuids", "used", "free", "total", "busy"),
+        ("pids", "on", "held", "names", "members"),
+        ("ranks", "visible"),
+    ),
+    "NodeReported": (("finished", "finished_at"),),
+    "ProgressSampled": (("ranks", "phases", "steps", "collectives"), ("ranks", "calls")),
+}
+"""Fields with an entry for each other's; one that is empty by default may be so."""
+_LEAST: Mapping[str, int] = {
+    "rank": 0,
+    "local_rank": 0,
+    "attempt": 0,
+    "restart": 0,
+    "pid": 1,
+    "code": -127,
+    "signum": 1,
+}
+
+
+def event_of(recorded: object) -> Event | None:
+    """The event; null for a kind that this version does not know. Fields of a newer version are passed over.
+
+    Raises ValueError where a field is missing, of another type, out of any range, or fits no other field.
+    """
+    if not isinstance(recorded, dict):
+        raise ValueError("not an event")
+    kind = _KINDS.get(typed_fields.text(recorded.get("event")))
+    if kind is None:
+        return None
+    event: Event = typed_fields.read(kind, recorded)
+    for name, least in _LEAST.items():
+        value = getattr(event, name, None)
+        if isinstance(value, int) and value < least:
+            raise ValueError(f"{name} is {value}")
+    for group in _PARALLEL.get(kind.__name__, ()):
+        counts = {len(getattr(event, name)) for name in group if name != "calls" or getattr(event, name)}
+        if len(counts) > 1:
+            raise ValueError(f"{', '.join(group)} are not of one length")
+    if isinstance(event, events.RankStarted):
+        _check_folder(event.folder)
+    return event
+
+
+def _check_folder(folder: str) -> None:
+    path = PurePosixPath(folder)
+    if path.is_absolute() or ".." in path.parts or "\0" in folder or len(folder) > 1024:
+        raise ValueError("the rank's folder is not within the run's")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +225,9 @@ class Recorded:
 
 
 def load(path: Path) -> Recorded:
-    """Read a journal, whoever wrote it. A last line without its end (the writer was killed) is no damage.
+    """Read a journal, which isn't trusted. An unfinished last line (the writer was killed) doesn't count as damage.
 
-    Raises OSError, also where it is no file, or has lines without an end.
+    Raises OSError, also if it is not a file or has endless lines.
     """
     found = KeptEvents()
     damaged: list[int] = []
@@ -127,7 +246,7 @@ def read(path: Path, kind: type[Event] | None = None) -> Iterator[Event]:
 
 
 def _lines(path: Path, word: bytes = b"") -> Iterator[tuple[int, Event | None]]:
-    """The number of each line, from 1, with its event; null where it is damaged. Unknown kinds are passed over, and
+    """The number of each line, from 1, with its event; None if it is damaged. Unknown kinds are passed over, and
     lines that do not begin with that word."""
     with open_run_file(path.parent, path.name) as file:
         for number in itertools.count(1):

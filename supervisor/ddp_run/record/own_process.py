@@ -15,7 +15,7 @@ from ddp_run.values.process_table import began, in_masks, send_one
 
 
 def this_process() -> OwnProcess | None:
-    """Null where /proc does not show it."""
+    """None if /proc doesn't show it."""
     pid = os.getpid()
     started = began(pid)
     here = _here()
@@ -23,7 +23,7 @@ def this_process() -> OwnProcess | None:
 
 
 def still_runs(process: OwnProcess | None) -> bool | None:
-    """Null where that cannot be known from here: another host or container, or a journal of an older version."""
+    """None if that can't be known from here: another host or container, or a journal of an older version."""
     here = _here()
     if process is None or here is None or (process.pids, process.boot) != here:
         return None
@@ -66,7 +66,7 @@ def send(process: OwnProcess, signums: Sequence[int]) -> bool:
 def _until_taken(pid: int, signum: int) -> None:
     """Wait until no such signal is pending; a process that waits in the kernel is not waited for."""
     for _ in range(100):
-        if not in_masks(pid, (b"SigPnd:", b"ShdPnd:"), [signum]):
+        if not in_masks(pid, ("SigPnd", "ShdPnd"), [signum]):
             return
         time.sleep(0.02)
 

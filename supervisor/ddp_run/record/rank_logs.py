@@ -12,7 +12,7 @@ from typing import BinaryIO, final
 
 from ddp_run.record import file_names, journal
 from ddp_run.record.events import RankStarted
-from ddp_run.record.run_files import open_run_file
+from ddp_run.record.run_folder import open_run_file
 from ddp_run.values.lines import Stream
 
 AGENT = -1
@@ -46,7 +46,7 @@ def attempts(run: Path) -> list[int]:
 
 def rank_logs(run: Path, attempt: int) -> list[RankLog]:
     """By restart and rank, stdout before stderr. Links count that ddp-run made, for a user's own --logs-specs;
-    others, folders that lead elsewhere and what is no file do not."""
+    other links, folders that lead elsewhere, and anything but a file do not."""
     folder = run / file_names.attempt_folder(attempt)
     if folder.is_symlink():
         return []
@@ -61,7 +61,7 @@ def rank_logs(run: Path, attempt: int) -> list[RankLog]:
 
 
 def agent_logs(run: Path, attempt: int) -> list[RankLog]:
-    """What torch.distributed.run itself wrote; none where there is no file."""
+    """What torch.distributed.run itself wrote; empty if there is no file."""
     folder = run / file_names.attempt_folder(attempt)
     path = folder / file_names.AGENT_LOG
     found = not folder.is_symlink() and _is_file(path)

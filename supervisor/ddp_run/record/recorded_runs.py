@@ -1,7 +1,4 @@
-"""The runs in a folder of runs, each in a few words: read from three files of each, a bounded part of them.
-
-A run's folder may come from anybody, and belong to a job that writes it now.
-"""
+"""The runs in a folder of runs, each in a few words, and which of them are one job."""
 
 from __future__ import annotations
 
@@ -9,13 +6,14 @@ import json
 import os
 import re
 import stat
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from ddp_run.record import file_names, journal, own_process
 from ddp_run.record.events import Event, OwnProcess, RankStarted, RunEnded, RunStarted
-from ddp_run.record.run_files import open_run_file
+from ddp_run.record.run_folder import open_run_file
 from ddp_run.values import typed_fields
 
 NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
@@ -36,7 +34,7 @@ class RecordedRun:
     """Absolute."""
     started: RunStarted | None
     alive: bool | None
-    """Whether its ddp-run still runs; null where that cannot be known from here."""
+    """Whether its ddp-run still runs; None if that can't be known from here."""
     outcome: str | None
     """As in verdict.json; null while it has none."""
     exit_code: int | None
@@ -51,7 +49,7 @@ class RecordedRun:
     ended_ns: int | None
     """When its last event happened."""
     meets: tuple[str | None, ...] | None = None
-    """Where its nodes were told to meet, as far as plan.json tells: master, endpoint and name of the rendezvous."""
+    """Where its nodes were told to meet, from plan.json: master, endpoint and name of the rendezvous."""
 
     @property
     def started_ns(self) -> int:
@@ -134,7 +132,7 @@ def closed_runs(log_dir: Path) -> int:
 
 
 def recorded_run(folder: Path) -> RecordedRun | None:
-    """The run whose folder this is; null where it is none."""
+    """The run whose folder this is; None if it isn't a run's."""
     try:
         with open_run_file(folder, file_names.EVENTS) as file:
             written_ns = os.fstat(file.fileno()).st_mtime_ns
@@ -217,9 +215,89 @@ def _attempts(folder: Path) -> int | None:
 
 
 def _read(kind: type[_T], folder: Path, name: str) -> _T | None:
-    """An object of JSON, of which more than 1 MiB is not read; null where there is none, or none of this type."""
+    """A JSON object, read up to 1 MiB; None if there is none, or it isn't of this type."""
     try:
         with open_run_file(folder, name) as file:
             return typed_fields.read(kind, json.loads(file.read(_FILE_BYTES)))
     except (OSError, ValueError, RecursionError):
         return None
+
+
+_ONE_JOB_NS = 900 * 10**9
+"""The nodes of one job start within a quarter of an hour: torch's static rendezvous waits that long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """One run, by its place among all."""
+
+    place: int
+    run: RecordedRun
+    start: RunStarted
+
+
+_Nodes = list[_Node]
+"""Of one job, or of what is known of it so far."""
+
+
+def by_job(runs: Sequence[RecordedRun]) -> list[list[RecordedRun]]:
+    """The runs by job, the newest job last, and within a job by their start; `runs` are by their start, too.
+
+    A run of one node, or one whose start isn't known, is a separate job.
+    """
+    nodes: list[_Nodes] = []
+    found: list[tuple[int, list[RecordedRun]]] = []
+    for place, run in enumerate(runs):
+        if run.started is not None and run.started.nodes > 1:
+            nodes.append([_Node(place, run, run.started)])
+        else:
+            found.append((place, [run]))
+    for may_join in (_meet_there, _have_other_numbers, _have_no_numbers):
+        nodes = _joined(nodes, may_join)
+    found += [(_newest(job), [node.run for node in sorted(job, key=lambda node: node.place)]) for job in nodes]
+    return [job for _place, job in sorted(found, key=lambda each: each[0])]
+
+
+def _joined(found: Sequence[_Nodes], may_join: Callable[[_Nodes, _Nodes], bool]) -> list[_Nodes]:
+    """Each of them with the first newer one that it may be of one job with."""
+    joined: list[_Nodes] = []
+    waiting: list[_Nodes] = []
+    for nodes in sorted(found, key=_newest, reverse=True):
+        waiting = [job for job in waiting if _start_ns(job) - _start_ns(nodes) <= _ONE_JOB_NS]
+        job = next((job for job in waiting if _fit(job, nodes) and may_join(job, nodes)), None)
+        if job is not None:
+            job.extend(nodes)
+            continue
+        joined.append(nodes)
+        waiting.append(nodes)
+    return joined
+
+
+def _fit(job: _Nodes, nodes: _Nodes) -> bool:
+    size = job[0].start.nodes
+    return nodes[0].start.nodes == size and len(job) + len(nodes) <= size
+
+
+def _meet_there(job: _Nodes, nodes: _Nodes) -> bool:
+    """They were told the same place, which others at the same time were not."""
+    return job[0].run.meets == nodes[0].run.meets is not None and _have_other_numbers(job, nodes)
+
+
+def _have_other_numbers(job: _Nodes, nodes: _Nodes) -> bool:
+    return {node.start.node_rank for node in job}.isdisjoint(node.start.node_rank for node in nodes)
+
+
+def _have_no_numbers(job: _Nodes, nodes: _Nodes) -> bool:
+    """All have number 0, which is said where none was given, on different hosts."""
+    if any(node.start.node_rank for node in (*job, *nodes)):
+        return False
+    return {node.start.host for node in job}.isdisjoint(node.start.host for node in nodes)
+
+
+def _newest(nodes: _Nodes) -> int:
+    return max(node.place for node in nodes)
+
+
+def _start_ns(nodes: _Nodes) -> int:
+    """When the last of them started; nanoseconds since the epoch."""
+    return max(node.start.wall_ns for node in nodes)

@@ -6,7 +6,7 @@ Values only: `ddp_run.evidence.gather` makes them of a run's events, rules cite 
 from __future__ import annotations
 
 from ddp_run.record.events import MonotonicNs, Rank
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import size_in_words
 
 

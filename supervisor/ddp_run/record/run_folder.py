@@ -1,14 +1,18 @@
-"""The run's folder: where it is, what is in it, and the link to the latest."""
+"""The run's folder: making it, the link to the latest, and opening its files."""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, BinaryIO, Self, final
 
 from ddp_run.record import file_names
 from ddp_run.values import private_files
+from ddp_run.values.private_files import open_file
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -28,7 +32,7 @@ class RunFolder:
     def create(cls, log_dir: Path, now: datetime, *, trusted: bool = True) -> Self:
         """Make a new folder, readable by its owner alone, and point `latest` at it.
 
-        `now` gives the local time in its name. Without `trusted`, `log_dir` may not be somebody else's in a place like
+        `now` gives the local time in its name. Without `trusted`, `log_dir` may not be another user's in a place like
         /tmp. Raises OSError that carries the path.
         """
         log_dir = log_dir.parent.resolve() / log_dir.name
@@ -89,3 +93,33 @@ def _point_latest(log_dir: Path, name: str, held: int) -> str | None:
     except OSError as error:
         return f"the link {log_dir / file_names.LATEST} was not set: {error.strerror}"
     return None
+
+
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_run_file(folder: Path, name: str, links: Collection[str] = ()) -> BinaryIO:
+    """Open a regular file below `folder` to read, through no link, also where the folder changes meanwhile.
+
+    Never waits, as the opening of a pipe does. `links`: where a file may be a link to, because ddp-run made it
+    (`RankStarted.links`). Raises OSError.
+    """
+    *folders, last = Path(name).parts
+    held = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for each in folders:
+            inner = os.open(each, _FOLDER, dir_fd=held)
+            os.close(held)
+            held = inner
+        mode = os.stat(last, dir_fd=held, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode) and (target := os.readlink(last, dir_fd=held)) in links:
+            return open_file(Path(target))
+        if not stat.S_ISREG(mode):  # not opened: the writer of a pipe, say, would notice
+            raise OSError(errno.EINVAL, "not a regular file", str(folder / name))
+        opened = os.open(last, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=held)
+    finally:
+        os.close(held)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "not a regular file", str(folder / name))
+    return open(opened, "rb")

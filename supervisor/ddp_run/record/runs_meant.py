@@ -1,4 +1,4 @@
-"""Which runs the words of a command mean: a run's folder, a file in it, the runs of all nodes, the newest."""
+"""Which runs the words of a command mean."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_run.record import file_names
-from ddp_run.record.one_job import jobs
-from ddp_run.record.recorded_runs import NAME, RecordedRun, recorded_runs
+from ddp_run.record.recorded_runs import NAME, RecordedRun, by_job, recorded_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +21,7 @@ class Meant:
 def runs_meant(paths: Sequence[str], log_dir: Callable[[], Path], *, failed_first: bool = False) -> Meant:
     """The paths with a run's folder for a file in it, and for a folder of runs the newest, with its other nodes.
 
-    What is no path may be the name of a run in `log_dir`. `failed_first`: the newest of those that did not succeed, if
-    there is one.
+    Anything but a path may be the name of a run in `log_dir`. `failed_first`: prefer the newest that did not succeed.
     """
     found = tuple(_folder_of(path, log_dir) for path in paths)
     if len(found) != 1 or not Path(found[0]).is_dir() or is_run(found[0]):
@@ -31,7 +29,7 @@ def runs_meant(paths: Sequence[str], log_dir: Callable[[], Path], *, failed_firs
     runs = _runs_in(Path(found[0]))
     if not runs:
         return Meant(found)
-    all_jobs = jobs(runs)
+    all_jobs = by_job(runs)
     failed = [nodes for nodes in all_jobs if failed_first and any(run.went_wrong for run in nodes)]
     nodes = (failed or all_jobs)[-1]
     names = " and ".join(run.folder.name for run in nodes)
@@ -63,3 +61,36 @@ def _runs_in(folder: Path) -> list[RecordedRun]:
         return recorded_runs(folder)
     except OSError:
         return []
+
+
+class NoRun(Exception):
+    """There is none; the message says where it was looked for."""
+
+
+def run_named(word: str | None, log_dir: Path) -> Path:
+    """The absolute folder of a run: a path of one, or of a folder of runs (the newest), or a name in `log_dir`.
+
+    Without a word, the newest in `log_dir`. Raises NoRun.
+    """
+    if word is None:
+        return _newest(log_dir)
+    for path in (Path(word), log_dir / word):
+        if is_run(str(path)):
+            return path.resolve()
+    if Path(word).is_dir():
+        return _newest(Path(word))
+    raise NoRun(f"{word} is neither a run's folder nor the name of one in {log_dir}")
+
+
+def _newest(log_dir: Path) -> Path:
+    latest = log_dir / file_names.LATEST
+    if is_run(str(latest)):
+        return latest.resolve()
+    try:
+        runs = recorded_runs(log_dir)
+    except OSError as error:
+        why = "" if isinstance(error, FileNotFoundError) else f": {error.strerror}"
+        raise NoRun(f"no runs in {log_dir}{why}") from error
+    if not runs:
+        raise NoRun(f"no runs in {log_dir}")
+    return runs[-1].folder

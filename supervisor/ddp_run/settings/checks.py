@@ -1,4 +1,4 @@
-"""Whether the values of a launch's options can be meant: each for itself, then together. Pure."""
+"""Whether the values of a launch's options make sense: each alone, then together. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 
 from ddp_run.settings import values
 from ddp_run.settings.options import Options, Setting, Source
-from ddp_run.settings.shell_slips import slip_in
 from ddp_run.settings.table import Row
 from ddp_run.values.problem import Problem, nearest
 
@@ -29,18 +28,20 @@ _CHECKS: Mapping[str, Callable[..., object]] = {
     "hang_timeout": values.read_deadline,
 }
 
-_HELPS: Mapping[str, tuple[str, ...]] = {
-    "nnodes": ("--nnodes=2 for two nodes, --nnodes=1:4 for an elastic job",),
-    "nproc_per_node": ("--nproc-per-node=2 for two ranks on this node, --nproc-per-node=gpu for one per GPU",),
-    "rdzv_conf": ("--rdzv-conf=timeout=900,join_timeout=600",),
-    "redirects": ("--redirects=3 for both streams of all ranks, --redirects=0:1,1:3 by local rank",),
-    "tee": ("--tee=3 for both streams of all ranks, --tee=0:1,1:3 by local rank",),
-    "local_ranks_filter": ("--local-ranks-filter=0,1",),
+_HELPS = {
+    "nnodes": "--nnodes=2 for two nodes, --nnodes=1:4 for an elastic job",
+    "nproc_per_node": "--nproc-per-node=2 for two ranks on this node, --nproc-per-node=gpu for one per GPU",
+    "rdzv_conf": "--rdzv-conf=timeout=900,join_timeout=600",
+    "redirects": "--redirects=3 for both streams of all ranks, --redirects=0:1,1:3 by local rank",
+    "tee": "--tee=3 for both streams of all ranks, --tee=0:1,1:3 by local rank",
+    "local_ranks_filter": "--local-ranks-filter=0,1",
 }
+
+# ------------------------------------------------------------------------------------------- one value
 
 
 def check_one(dest: str, value: object) -> None:
-    """Raises `ValueError` for a value that torchrun would reject later."""
+    """Raise `ValueError` for a value that torchrun would reject later."""
     check = _CHECKS.get(dest)
     nothing_given = value is None or (dest == "rdzv_endpoint" and value == "")
     if check is not None and not nothing_given:
@@ -48,11 +49,11 @@ def check_one(dest: str, value: object) -> None:
 
 
 def check_values(options: Options) -> list[Problem]:
-    """Problems of the values, each for itself."""
+    """Problems of the values, each by itself."""
     problems = []
     for row in options.rows:
         setting = options.settings[row.dest]
-        if setting.source is Source.DEFAULT or (row.dest in _RENDEZVOUS and not _counts(options, row.dest)):
+        if setting.source is Source.DEFAULT or not _counts(options, row.dest):
             continue
         try:
             check_one(row.dest, setting.value)
@@ -61,25 +62,103 @@ def check_values(options: Options) -> list[Problem]:
     return problems
 
 
-_RENDEZVOUS = ("master_addr", "master_port", "rdzv_endpoint")
-
-
 def _counts(options: Options, dest: str) -> bool:
-    """Whether torchrun would look at this part of the rendezvous; what it ignores may be anything."""
-    if options.standalone:
-        return False
-    if dest == "rdzv_endpoint":
-        return options.rdzv_backend in ("static", "c10d")
-    if dest == "master_addr":
-        try:
-            return options.is_static and not options.rdzv_endpoint
-        except ValueError:  # --nnodes is wrong, which is told of
+    """Whether torchrun would look at a value; parts of a rendezvous that it ignores may be anything."""
+    match dest:
+        case "master_addr" | "master_port" | "rdzv_endpoint" if options.standalone:
             return False
-    return options.rdzv_backend == "static" and not options.rdzv_endpoint
+        case "rdzv_endpoint":
+            return options.rdzv_backend in ("static", "c10d")
+        case "master_port":
+            return options.rdzv_backend == "static" and not options.rdzv_endpoint
+        case "master_addr":
+            try:
+                return options.is_static and not options.rdzv_endpoint
+            except ValueError:  # --nnodes is wrong, and reported
+                return False
+        case _:
+            return True
+
+
+def bad_value(row: Row, setting: Setting, reason: str) -> Problem:
+    """The problem of an option whose value cannot be used."""
+    shown = row.name if setting.source is Source.OPTION else setting.origin.rpartition("/")[2]
+    help = _HELPS.get(row.dest)
+    helps: tuple[str, ...] = (help,) if help else ()
+    notes: tuple[str, ...] = ()
+    text = setting.text or ""
+    slip = slip_in(text)
+    if row.choices and text:
+        helps = tuple(f"{row.name}={name}" for name in nearest(text, row.choices, 1))
+    elif setting.text is not None and not text.strip():
+        reason = "the value is empty"
+        notes = ("is a variable unset? scheduler variables (SLURM_NNODES, …) are set only inside a job",)
+    elif slip is not None:
+        notes, helps = (f"{text!r} has {slip[0]}",), (slip[1],)
+    elif row.dest in ("master_addr", "rdzv_endpoint"):
+        helps = (_address_help(row, text),)
+    if setting.source is Source.CONFIG:
+        shown = row.key
+    elif setting.word is None and text.startswith("tcp://"):
+        notes = ("this is probably Kubernetes' variable for a service called master, not meant for this job",)
+    label = "" if setting.word is None else "this value"
+    return Problem("DDP101", f"{shown}: {reason}", setting.word, label, setting.place, notes, helps)
+
+
+def _address_help(row: Row, text: str) -> str:
+    """The option with the host, and the port, found in a URL or the like."""
+    found = re.fullmatch(r"\s*(?:\w+://)?(?P<host>\[[^\]]*\]|[^/:\s\[\]]*)(?::(?P<port>\d*))?(?:/.*)?\s*", text)
+    host, port = (found["host"], found["port"]) if found else ("", None)
+    try:
+        values.read_host(host)
+    except ValueError:
+        host = "10.0.0.1"
+    if row.dest == "rdzv_endpoint":
+        return f"{row.name}={host}:{port or 29500}"
+    return f"{row.name}={host}" + (f" --master-port={port}" if port else "")
+
+
+# ------------------------------------------------------ what a shell, an editor or a web page has changed
+
+_DASHES = {"\N{EN DASH}": "an en dash", "\N{EM DASH}": "an em dash", "\N{MINUS SIGN}": "a minus sign"}
+_DASHES |= dict.fromkeys("\N{HYPHEN}\N{NON-BREAKING HYPHEN}", "a typographic hyphen")
+_QUOTES = str.maketrans("", "", "\u201c\u201d\u201e\u2018\u2019\u201a\u00ab\u00bb")
+_INVISIBLE = {
+    "\u00a0": "a no-break space",
+    "\u200b": "a zero-width space",
+    "\ufeff": "a byte order mark",
+    "\u2028": "a line separator",
+}
+
+
+def slip_in(word: str) -> tuple[str, str] | None:
+    """What is odd about a word, to follow "has", and what to do; None if nothing is."""
+    if "\r" in word:
+        return "a carriage return: the file has Windows line endings", r"sed -i 's/\r$//' job.sh   # your file"
+    if word[:1] in (" ", "\t", "\n"):
+        odd = "a leading blank: something follows the backslash at the end of the previous line"
+        return odd, "end that line with the backslash, with no blank after it"
+    if word[:1] in _DASHES:
+        bare = word.lstrip("-" + "".join(_DASHES))
+        dashes = "-" if len(bare.partition("=")[0]) == 1 else "--"
+        return f"{_DASHES[word[0]]} (U+{ord(word[0]):04X}) at the start", f"type {dashes}{bare}"
+    plain = word.translate(_QUOTES)
+    if plain != word:
+        return "typographic quotes", f"type {plain}, or put plain quotes around it"
+    for char, name in _INVISIBLE.items():
+        if char in word:
+            return f"{name} (U+{ord(char):04X})", "retype the line by hand"
+    if word.startswith("~") or "$" in word:
+        odd = "a ~ or $ that the shell did not expand: it is in single quotes, or ~ does not start the word"
+        return odd, 'use double quotes for variables: "${NAME}/train.py"; leave ~ unquoted'
+    return None
+
+
+# ---------------------------------------------------------------------------------------- values together
 
 
 def check_together(options: Options) -> list[Problem]:
-    """Problems of values that are each right; to be asked where `check_values` found none."""
+    """Problems of values that are each right; for options in which `check_values` found none."""
     checks = (
         _module_or_program,
         _standalone_nodes,
@@ -88,96 +167,50 @@ def check_together(options: Options) -> list[Problem]:
         _retries_of_changing_nodes,
         _start_method,
     )
-    return [problem for check in checks for problem in check(options)]
+    return [problem for check in checks if (problem := check(options)) is not None]
 
 
-def _module_or_program(options: Options) -> list[Problem]:
+def _module_or_program(options: Options) -> Problem | None:
     # --run-path takes precedence over both.
     if not (options.module and options.no_python) or options.run_path:
-        return []
+        return None
     helps = ("-m is for Python modules, --no-python for other programs: use only one of them",)
-    return [_about(options, "module", "-m and --no-python cannot be used together", helps=helps)]
+    return options.problem("module", "-m and --no-python cannot be used together", helps=helps)
 
 
-def _standalone_nodes(options: Options) -> list[Problem]:
+def _standalone_nodes(options: Options) -> Problem | None:
     if not options.standalone or options.min_nodes == 1:
-        return []
+        return None
     title = f"--standalone is for one node, but {options.min_nodes} nodes were requested"
-    return [_about(options, "nnodes", title, helps=("remove --standalone and add --master-addr",))]
+    return options.problem("nnodes", title, helps=("remove --standalone and add --master-addr",))
 
 
-def _node_rank(options: Options) -> list[Problem]:
+def _node_rank(options: Options) -> Problem | None:
     if not options.is_static or 0 <= options.node_rank < options.max_nodes:
-        return []
+        return None
     title = f"node rank {options.node_rank} is out of range for {options.max_nodes} nodes: 0 to {options.max_nodes - 1}"
-    return [_about(options, "node_rank", title)]
+    return options.problem("node_rank", title)
 
 
-def _endpoint_port(options: Options) -> list[Problem]:
+def _endpoint_port(options: Options) -> Problem | None:
     if not options.is_static or not options.rdzv_endpoint or (options.master or ("", None))[1] is not None:
-        return []
+        return None
     helps = (f"--rdzv-endpoint={options.rdzv_endpoint}:29500",)
-    return [_about(options, "rdzv_endpoint", "a static rendezvous needs a port in its endpoint", helps=helps)]
+    return options.problem("rdzv_endpoint", "a static rendezvous needs a port in its endpoint", helps=helps)
 
 
-def _retries_of_changing_nodes(options: Options) -> list[Problem]:
+def _retries_of_changing_nodes(options: Options) -> Problem | None:
     if options.max_retries == 0 or options.max_nodes == 1 or options.retry == "never" or options.has_fixed_nodes:
-        return []
-    notes = ("nodes agree on a retry and its port only where each knows its number: --nnodes N --node-rank K",)
-    title = "--max-retries needs a fixed number of nodes and a static rendezvous"
+        return None
+    notes = ("nodes can agree on a retry and its port only if each knows its number: --nnodes N --node-rank K",)
     helps = ("--max-retries=0 --max-restarts=N: torch's own restarts, on the same port",)
-    return [_about(options, "max_retries", title, notes=notes, helps=helps)]
+    title = "--max-retries needs a fixed number of nodes and a static rendezvous"
+    return options.problem("max_retries", title, notes=notes, helps=helps)
 
 
-def _start_method(options: Options) -> list[Problem]:
+def _start_method(options: Options) -> Problem | None:
     setting = options.settings.get("start_method")
     if not options.run_path or setting is None or setting.value in ("spawn", "fork", "forkserver"):
-        return []
-    return [
-        _about(options, "start_method", f"unknown start method {setting.value}: expected spawn, fork or forkserver")
-    ]
-
-
-def bad_value(row: Row, setting: Setting, reason: str) -> Problem:
-    """The problem of an option whose value cannot be used."""
-    shown = row.name if setting.source is Source.OPTION else setting.origin.rpartition("/")[2]
-    helps: tuple[str, ...] = _HELPS.get(row.dest, ())
-    text = setting.text or ""
-    slip = slip_in(text)
-    notes: tuple[str, ...] = ()
-    if row.choices and text:
-        helps = tuple(f"{row.name}={name}" for name in nearest(text, row.choices, 1))
-    elif setting.text is not None and not text.strip():
-        reason = "the value is empty"
-        notes = ("is a variable unset? scheduler variables (SLURM_NNODES, …) are set only inside a job",)
-    elif slip is not None:
-        notes, helps = (f"{text!r} has {slip.says}",), (slip.help,)
-    elif row.dest in ("master_addr", "rdzv_endpoint"):
-        helps = _address_helps(row, text)
-    label = "" if setting.word is None else "this value"
-    if setting.source is Source.CONFIG:
-        shown = row.key
-    elif setting.word is None and text.startswith("tcp://"):
-        notes = ("this is probably Kubernetes' variable for a service called master, not meant for this job",)
-    return Problem("DDP101", f"{shown}: {reason}", setting.word, label, setting.place, notes, helps)
-
-
-def _address_helps(row: Row, text: str) -> tuple[str, ...]:
-    """The option with the host, and the port, that a URL or the like holds."""
-    found = re.fullmatch(r"\s*(?:\w+://)?(?P<host>\[[^\]]*\]|[^/:\s\[\]]*)(?::(?P<port>\d*))?(?:/.*)?\s*", text)
-    host = found["host"] if found and found["host"] else "10.0.0.1"
-    port = found["port"] if found else None
-    try:
-        values.read_host(host)
-    except ValueError:
-        host = "10.0.0.1"
-    if row.dest == "rdzv_endpoint":
-        return (f"{row.name}={host}:{port or 29500}",)
-    return (f"{row.name}={host}" + (f" --master-port={port}" if port else ""),)
-
-
-def _about(
-    options: Options, dest: str, title: str, *, notes: tuple[str, ...] = (), helps: tuple[str, ...] = ()
-) -> Problem:
-    setting = options.settings[dest]
-    return Problem("DDP101", title, setting.word, "", setting.place, notes, helps)
+        return None
+    title = f"unknown start method {setting.value}: expected spawn, fork or forkserver"
+    return options.problem("start_method", title)

@@ -1,7 +1,7 @@
-"""The grammar of the command line: argparse's own, over the installed torch's table of options. Pure.
+"""The grammar of the command line: argparse's, over the installed torch's table of options. Pure.
 
-argparse itself reads the words, so abbreviations, clusters, `--`, the rest of the line and the habits of each Python
-version are those of torchrun's parser. It converts, prints and exits nothing here.
+argparse itself reads the words, so abbreviations, clusters, `--`, the rest of the line and each Python version's
+habits are those of torchrun's parser. Here it converts, prints and exits nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddp_run.values.problem import Problem, nearest
 
 
 class HelpWanted(Exception):
-    """`-h` or `--help` stands before the script. `whole`: the long one, which lists every option."""
+    """`-h` or `--help` stands before the script. `whole`: the long help, which lists every option."""
 
     def __init__(self, whole: bool = True) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What the words of a command line mean. Options keep their order; of two alike the last counts."""
+    """What the words of a command line mean. Options keep their order; the last of the same name counts."""
 
     given: tuple[Given, ...]
-    script: str | None
-    script_word: int | None
-    script_args: tuple[str, ...]
+    script: str | None = None
+    script_word: int | None = None
+    script_args: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     def last(self, dest: str) -> Given | None:
@@ -51,36 +51,22 @@ class Words:
 def read_words(argv: Sequence[str], rows: Sequence[Row]) -> Words:
     """Split a command line into options, script and the script's arguments.
 
-    Grammatical mistakes come back as `problems`; values are not looked at. Raises `HelpWanted`.
+    Grammatical mistakes are in `problems`; values are not looked at. Raises `HelpWanted`.
     """
     parser = _Parser(rows)
     try:
         space, unknown = parser.parse_known_args(list(argv))
-    except _Stopped as stopped:
-        return _broken_off(stopped, argv, parser)
-    except argparse.ArgumentError as error:
-        flags = tuple((error.argument_name or "").split("/"))
-        return _broken_off(parser.explain(str(error), flags), argv, parser)
+    except (_Stopped, argparse.ArgumentError) as error:
+        if not isinstance(error, _Stopped):
+            error = parser.explain(str(error), tuple((error.argument_name or "").split("/")))
+        given, cursor = _locate(argv, parser.taken)
+        return Words(given, problems=(_grammar_problem(error, argv, cursor),))
     given, _ = _locate(argv, parser.taken)
-    rest = tuple(getattr(space, "training_script_args", None) or ())
     script = getattr(space, "training_script", None)
-    return Words(
-        given,
-        script,
-        None if script is None else _script_word(argv, script, len(rest)),
-        rest,
-        _unknown_problems(argv, unknown, rows),
-    )
-
-
-def _broken_off(stopped: _Stopped, argv: Sequence[str], parser: _Parser) -> Words:
-    given, cursor = _locate(argv, parser.taken)
-    return Words(given, None, None, (), (_grammar_problem(stopped, argv, cursor),))
-
-
-def _script_word(argv: Sequence[str], script: str, rest: int) -> int:
-    last = len(argv) - rest - 1
-    return max(index for index in range(last + 1) if argv[index] == script)
+    rest = tuple(getattr(space, "training_script_args", None) or ())
+    last = len(argv) - len(rest) - 1
+    word = None if script is None else max(index for index in range(last + 1) if argv[index] == script)
+    return Words(given, script, word, rest, _unknown_problems(argv, unknown, rows))
 
 
 # --------------------------------------------------------------------------------------- argparse, tamed
@@ -115,7 +101,7 @@ class _Help(argparse.Action):
 
 
 class _Ambiguous(argparse.Action):
-    """Stands for an abbreviation of several of ddp-run's options; a mistake only if it is not the script's."""
+    """Stands for an abbreviation of several of ddp-run's options; only a mistake if it is not the script's."""
 
     def __call__(self, *args: Any, **_words: Any) -> NoReturn:
         raise _Stopped("ambiguous", tuple(self.option_strings), args[-1])
@@ -132,7 +118,7 @@ class _Parser(argparse.ArgumentParser):
             action = self.add_argument(*row.flags, action=_Take, dest=row.dest, nargs=nargs, row=row)
             if row.owner is Owner.TORCH:
                 self._torch.add(action)
-        # Not required: a missing script is told together with everything else.
+        # Not required: a missing script is reported together with everything else.
         self.add_argument("training_script").required = False
         self.add_argument("training_script_args", nargs=argparse.REMAINDER).required = False
 
@@ -140,14 +126,14 @@ class _Parser(argparse.ArgumentParser):
         raise self.explain(message)
 
     def explain(self, message: str, flags: tuple[str, ...] = ()) -> _Stopped:
-        """What argparse's message is about; `flags` names the option where argparse does."""
+        """What argparse's message is about; `flags`: the option, if argparse names it."""
         for word, candidates in self._ambiguous:
             if f": {word} could" in message:
                 return _Stopped("ambiguous", candidates, word)
         return _Stopped("other", flags, None, message)
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
-        """Candidates for an abbreviation: torch's options win, ours count where torch has none."""
+        """Candidates for an abbreviation: torch's options win, ours count if torch has none."""
         found: list[Any] = super()._get_option_tuples(option_string)
         torch = [each for each in found if each[0] in self._torch]
         if torch or not found:
@@ -158,8 +144,7 @@ class _Parser(argparse.ArgumentParser):
         if len(distinct) == 1:
             return distinct
         flags = [action.option_strings[0] for action, *_ in reversed(distinct)]
-        stand_in = _Ambiguous(flags, "ambiguous", nargs="?")
-        return [(stand_in, option_string, *found[0][2:])]
+        return [(_Ambiguous(flags, "ambiguous", nargs="?"), option_string, *found[0][2:])]
 
     def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
         try:
@@ -180,17 +165,18 @@ def _locate(argv: Sequence[str], taken: Sequence[tuple[Row, str, str | None]]) -
             cursor = _next_word(argv, cursor, flag)
         separate = text is not None and _stands_alone(argv[cursor], flag, cluster)
         given.append(Given(row, text, cursor + separate))
-        cluster = "" if text is not None else _rest_of_cluster(argv[cursor], cluster)
+        if text is not None or argv[cursor].startswith("--"):
+            cluster = ""
+        else:  # what is left of `-mr3` after its first letter
+            cluster = cluster[1:] if cluster else argv[cursor][2:]
         if not cluster:
             cursor += 1 + separate
     return tuple(given), cursor
 
 
 def _next_word(argv: Sequence[str], start: int, *flags: str) -> int:
-    for index in range(start, len(argv)):
-        if any(_means(argv[index], flag) for flag in flags):
-            return index
-    return min(start, len(argv) - 1)
+    found = (index for index in range(start, len(argv)) if any(_means(argv[index], flag) for flag in flags))
+    return next(found, min(start, len(argv) - 1))
 
 
 def _means(word: str, flag: str) -> bool:
@@ -200,7 +186,7 @@ def _means(word: str, flag: str) -> bool:
 
 
 def _stands_alone(word: str, flag: str, cluster: str) -> bool:
-    """Whether the word is the option alone, so that its value is the next word."""
+    """Whether the word is only the option, so that its value is the next word."""
     if cluster:
         return len(cluster) == 1
     if word.startswith("--"):
@@ -208,14 +194,7 @@ def _stands_alone(word: str, flag: str, cluster: str) -> bool:
     return word == flag or not word.startswith(flag)
 
 
-def _rest_of_cluster(word: str, cluster: str) -> str:
-    """What is left of `-mr3` after its first letter."""
-    if word.startswith("--"):
-        return ""
-    return cluster[1:] if cluster else word[2:]
-
-
-# --------------------------------------------------------------------------------------------- telling
+# ------------------------------------------------------------------------------------ explaining mistakes
 
 
 def _grammar_problem(stopped: _Stopped, argv: Sequence[str], cursor: int) -> Problem:
@@ -224,7 +203,7 @@ def _grammar_problem(stopped: _Stopped, argv: Sequence[str], cursor: int) -> Pro
         word = argv.index(stopped.word) if stopped.word in argv else word
         value = "".join(argv[word].partition("=")[1:])
         names = tuple(dict.fromkeys(flag.replace("_", "-") + value for flag in stopped.flags))
-        # Before Python 3.14 two spellings of one option are as ambiguous to argparse as two options.
+        # Before Python 3.14, two spellings of one option are as ambiguous to argparse as two options.
         label = f"fits {' and '.join(stopped.flags)}"
         return Problem("DDP101", f"ambiguous abbreviation {argv[word]}", word, label, helps=(" or ".join(names),))
     if stopped.kind == "valueless":
@@ -240,6 +219,13 @@ def _grammar_problem(stopped: _Stopped, argv: Sequence[str], cursor: int) -> Pro
     return Problem("DDP101", stopped.text, word)
 
 
+UNKNOWN_OPTION = "unknown option"
+_UNKNOWN = "not an option of ddp-run or of the installed torchrun"
+_SCRIPTS = f"{_UNKNOWN}; is it the script's?"
+_SAID_OFTEN = dict.fromkeys(("nprocs", "num-procs", "procs-per-node"), "--nproc-per-node")
+"""Names that no launcher has, but people type."""
+
+
 def _unknown_problems(argv: Sequence[str], unknown: Sequence[str], rows: Sequence[Row]) -> tuple[Problem, ...]:
     places: list[tuple[str, int]] = []
     start = 0
@@ -247,39 +233,30 @@ def _unknown_problems(argv: Sequence[str], unknown: Sequence[str], rows: Sequenc
         word = argv.index(text, start) if text in argv[start:] else start
         start = word + 1
         places.append((text, word))
-    foreign = next(((text, word) for text, word in places if foreign_option(text)), None)
-    if foreign is not None:
-        return (_foreign_problem(*foreign, argv, rows),)
-    names = {row.name.lstrip("-"): row.name for row in rows} | _SAID_OFTEN
+    for text, word in places:
+        if foreign_option(text):
+            return (_foreign_problem(text, word, argv, rows),)
+    names = {row.key: row.name for row in rows} | _SAID_OFTEN
+    moved = move_behind_script(argv, unknown, rows)
+    notes = ("the script's own options go after it",) if moved else ()
     problems: list[Problem] = []
     for text, word in places:
-        name = text.partition("=")[0]
+        name, _, value = text.partition("=")
+        title, label = f"{UNKNOWN_OPTION} {name}", _UNKNOWN
+        helps: tuple[str, ...] = ()
         close = dict.fromkeys(names[each] for each in nearest(name.lstrip("-").replace("_", "-"), names))
-        title = f"{UNKNOWN_OPTION} {name}"
-        moved = move_behind_script(argv, [each for each, _ in places], rows)
         if close:
-            notes = ("the script's own options go after it",) if moved else ()
-            value = text.partition("=")[2] or "".join(argv[word + 1 : word + 2])
+            value = value or "".join(argv[word + 1 : word + 2])
             number = f"={value}" if value.isdigit() else ""
-            helps: tuple[str, ...] = (f"did you mean {' or '.join(each + number for each in close)}?",)
-            problems.append(Problem("DDP101", title, word, _UNKNOWN, notes=notes, helps=helps))
-            continue
-        if moved is None or any(problem.label == _SCRIPTS for problem in problems):
-            helps = ("ddp-run --help   # all options",) if moved is None else ()
-            problems.append(Problem("DDP101", title, word, _UNKNOWN, helps=helps))
-        else:
-            notes = ("the script's own options go after it",)
-            problems.append(Problem("DDP101", title, word, _SCRIPTS, notes=notes, helps=(moved,)))
-    if len(problems) > 1 and problems[0].label == _SCRIPTS and all(not each.helps for each in problems[1:]):
+            helps = (f"did you mean {' or '.join(each + number for each in close)}?",)
+        elif moved is None:
+            helps = ("ddp-run --help   # all options",)
+        elif not any(problem.label == _SCRIPTS for problem in problems):
+            label, helps = _SCRIPTS, (moved,)
+        problems.append(Problem("DDP101", title, word, label, notes=notes if helps else (), helps=helps))
+    if problems and problems[0].label == _SCRIPTS and all(not each.helps for each in problems[1:]):
         return tuple(problems[:1])
     return tuple(problems)
-
-
-_SAID_OFTEN = dict.fromkeys(("nprocs", "num-procs", "procs-per-node"), "--nproc-per-node")
-"""Names that no launcher has, and people type."""
-UNKNOWN_OPTION = "unknown option"
-_UNKNOWN = "not an option of ddp-run or of this torch's torchrun"
-_SCRIPTS = "not an option of ddp-run or of this torch's torchrun; is it the script's?"
 
 
 def _foreign_problem(text: str, word: int, argv: Sequence[str], rows: Sequence[Row]) -> Problem:

@@ -1,4 +1,4 @@
-"""The texts of `-h` (short, with examples) and `--help` (every option), and the README's table of options. Pure."""
+"""The texts of `-h` (short, with examples) and `--help` (every option), and the table of options for the docs. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _HEAD = """\
 Usage: ddp-run [OPTIONS] SCRIPT [ARGS...]
        ddp-run COMMAND ...
 
-Type ddp-run where you type torchrun: the same options, the same script. When the job
-fails, it says which rank failed first, why and where, and exits with that rank's code.
+Use ddp-run in place of torchrun: same options, same script. When a job fails, it
+names the rank that failed first, why and where, and exits with that rank's code.
 
 Examples:
   ddp-run --nproc-per-node 4 train.py --lr 1e-3     four ranks on this machine
@@ -29,17 +29,17 @@ _OWN_MEANING = {
     "log_dir": "Folder for all runs, one subfolder per run (default: ddp-run-logs).",
     "redirects": "Streams to hide from the console: 1 stdout, 2 stderr, 3 both, 0:1,1:2 by local rank. "
     "The files always have everything.",
-    "tee": "Streams to show on the console even if --redirects hides them; same values as --redirects.",
+    "tee": "Streams to print even if --redirects hides them; same values as --redirects.",
 }
-"""What ddp-run makes of options of torchrun's that are about files and console."""
+"""What ddp-run makes of torchrun's options about files and console."""
+_INDENT = 28
 
 
 def short_help(rows: Sequence[Row], commands: Sequence[tuple[str, str]], width: int) -> str:
     """What `-h` prints, `width` columns wide. `commands`: how each is typed, and what it does."""
     by_dest = {row.dest: row for row in rows}
     common = _entries((by_dest[dest] for dest in _COMMON if dest in by_dest), width)
-    ending = "  --help                    All options, including torchrun's.\n"
-    return f"{_head(commands)}\nCommon options:\n{common}\n{ending}"
+    return f"{_head(commands)}\nCommon options:\n{common}\n  {'--help':26}All options, including torchrun's.\n"
 
 
 def whole_help(rows: Sequence[Row], commands: Sequence[tuple[str, str]], width: int) -> str:
@@ -60,15 +60,15 @@ def _entries(rows: Iterable[Row], width: int) -> str:
 
 
 def _help_entry(row: Row, width: int) -> str:
-    indent = 28
     flags = ", ".join([flag for flag in row.flags if not flag.startswith("--")] + [row.name])
     head = f"  {flags} {_placeholder(row)}".rstrip()
+    default = "" if row.default in (None, "", False, []) else f"default {row.default}"
+    origin = "; ".join(text for text in (", ".join(row.variables), default) if text)
     meaning = " ".join(_OWN_MEANING.get(row.dest, row.help).split())
-    text = f"{meaning} [{_variables(row, ', ')}{_shown_default(row)}]".replace(" []", "")
-    body = textwrap.wrap(text, max(20, width - indent), break_on_hyphens=False) or [""]
-    if len(head) >= indent - 1:
-        return "\n".join([head, *(" " * indent + line for line in body)])
-    return "\n".join([head.ljust(indent) + body[0], *(" " * indent + line for line in body[1:])])
+    text = f"{meaning} [{origin}]" if origin else meaning
+    body = textwrap.wrap(text, max(20, width - _INDENT), break_on_hyphens=False) or [""]
+    first = [head] if len(head) >= _INDENT - 1 else [head.ljust(_INDENT) + body.pop(0)]
+    return "\n".join([*first, *(" " * _INDENT + line for line in body)])
 
 
 def _placeholder(row: Row) -> str:
@@ -79,22 +79,12 @@ def _placeholder(row: Row) -> str:
     return row.metavar or {"int": "N", "float": "NUMBER"}.get(row.type, "TEXT")
 
 
-def _variables(row: Row, between: str) -> str:
-    return between.join(name for name in (row.pet, row.variable) if name)
-
-
-def _shown_default(row: Row) -> str:
-    if row.default in (None, "", False, []):
-        return ""
-    return f"{'; ' if _variables(row, '') else ''}default {row.default}"
-
-
 def options_table_markdown(rows: Sequence[Row]) -> str:
-    """A Markdown table of the rows, as the README has it."""
+    """A Markdown table of the rows, for the docs."""
     lines = ["| option | variable | default | meaning |", "| --- | --- | --- | --- |"]
     for row in rows:
         option = f"`{row.name} {_placeholder(row)}`".replace(" `", "`").replace("|", "\\|")
-        variables = ", ".join(f"`{name}`" for name in (row.pet, row.variable) if name)
+        variables = ", ".join(f"`{name}`" for name in row.variables)
         default = "" if row.default in (None, "", []) else "off" if row.default is False else str(row.default)
         meaning = " ".join(row.help.split()).replace("|", "\\|")
         lines.append(f"| {option} | {variables} | {default} | {meaning} |")

@@ -1,31 +1,30 @@
 """From argv, environment and preset to the options of a launch. Pure.
 
-Where a value comes from, first that has one: option, `PET_X`, plain variable, preset, scheduler, default
-(`ddp_run.settings.sources`). All mistakes are told at once, as `Refused`.
+A value comes from the first of these that has one: option, `PET_X`, variable, preset, scheduler, default. A new source
+is a method of `Reading` and a line in `parse`; a scheduler or a cloud is a file in `schedulers/`. All mistakes are
+reported at once, as `Refused`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from ddp_run.settings import rank_variables, values
-from ddp_run.settings.checks import check_one, check_together, check_values
+from ddp_run.settings import values
+from ddp_run.settings.checks import bad_value, check_one, check_together, check_values
 from ddp_run.settings.grammar import Given, Words, read_words
 from ddp_run.settings.options import Options, Setting, Source
 from ddp_run.settings.preset import ConfigFile, read_config, read_project
-from ddp_run.settings.sources import SOURCES, TORCHRUNS, Inputs, Reading
-from ddp_run.settings.table import Row, all_rows
+from ddp_run.settings.schedulers import JobNodes, job_nodes
+from ddp_run.settings.table import Owner, Row, all_rows
 from ddp_run.values.problem import Problem, Refused
 
 _DEFAULT_GRACE_S = 30.0
 _GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-_RETRIES_VARIABLE = "MAX_RETRIES"
 _PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
-NO_CONFIG = "none"
-"""`--config none`: no preset, and nothing of a pyproject.toml."""
 
 Projects = Callable[[], Iterable[tuple[str, str]]]
-"""Path and text of each pyproject.toml that may hold options, the nearest first."""
+"""Returns path and text of each pyproject.toml that may hold options, the nearest first."""
 
 
 def parse(
@@ -36,34 +35,38 @@ def parse(
     read_file: Callable[[str], str] | None = None,
     projects: Projects = tuple,
 ) -> Options:
-    """Read a launch. `read_file` gives the text of a preset or raises `OSError` or `ValueError`.
+    """Read a launch. `read_file` returns the text of a preset, or raises `OSError` or `ValueError`.
 
-    `projects` is asked where no preset was named: the first with `[tool.ddp-run]` is the preset.
+    `projects` is asked if no preset was named: the first with `[tool.ddp-run]` is the preset.
 
-    Raises `Refused` with every problem found, and `HelpWanted` where `-h` stands before the script.
+    Raises `Refused` with every problem found, and `HelpWanted` if `-h` stands before the script.
     """
-    rows = all_rows(torch_rows)
-    environ, foreign = _without_foreign_retries(environ)
-    words, config, reading = _read(argv, environ, rows, SOURCES, read_file, projects)
+    reading = Reading(all_rows(torch_rows), argv, environ)
+    words, problems = reading.words, reading.problems
+    reading.command_line()
+    reading.pet_variables()
+    reading.own_variables()
+    config = _load_config(reading, read_file, projects)
+    reading.preset(config)
+    reading.plain_variables()
+    reading.the_scheduler()
     swallowed = next((each for each in words.given if _took_the_script(each, argv, words)), None)
     if swallowed is not None:
         raise Refused((_script_as_value(swallowed),), tuple(argv))
-    settings, problems = reading.settings, reading.problems
-    grace_s, found = _grace(settings, environ)
-    problems += found
+    settings = reading.with_defaults()
     given = settings.get("log_line_prefix_template", Setting(None))
     template = environ.get(_PREFIX_VARIABLE) if given.source is Source.DEFAULT else given.value
     options = Options(
         tuple(argv),
-        rows,
+        reading.rows,
         words.script or "",
         words.script_word or 0,
         words.script_args,
         settings,
-        grace_s,
+        _grace_s(settings, environ, problems),
         None if template is None else str(template),
-        (*foreign, *reading.notes),
-        rank_variables.unset(config.variables, environ),
+        tuple(reading.notes),
+        tuple(each for each in config.variables if each.name not in environ),
     )
     problems += check_values(options)
     if not problems:
@@ -74,51 +77,199 @@ def parse(
     return options
 
 
-def settle(
-    argv: Sequence[str], environ: Mapping[str, str], *, torch_rows: Sequence[Row]
-) -> tuple[Words, Mapping[str, Setting]]:
-    """What torchrun's own parser would say: words and values of options and `PET_` variables, nothing beyond.
+@dataclass(slots=True)
+class Reading:
+    """The words and variables of a launch, and what the sources asked so far have given."""
 
-    Raises `Refused` where it exits with an error, and `HelpWanted`.
-    """
-    words, _config, reading = _read(argv, environ, all_rows(torch_rows), TORCHRUNS)
-    if reading.problems:
-        raise Refused(tuple(reading.problems), tuple(argv))
-    return words, reading.settings
+    rows: tuple[Row, ...]
+    argv: Sequence[str]
+    environ: Mapping[str, str]
+    words: Words = field(init=False)
+    settings: dict[str, Setting] = field(default_factory=dict)
+    """By destination (`nproc_per_node`)."""
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.words = read_words(self.argv, self.rows)
+        self.problems += self.words.problems
+        if self.words.script is None and not self.problems:
+            self.problems.append(_no_script(len(self.argv)))
+
+    def command_line(self) -> None:
+        """Read options. Like argparse, convert every occurrence, even if a later one overrides it."""
+        for given in reversed(self.words.given):
+            raw = Setting(True, Source.OPTION, given.row.name, given.text, given.word)
+            setting = self._checked(given.row, raw)
+            self.settings.setdefault(given.row.dest, setting)
+
+    def pet_variables(self) -> None:
+        """Read torchrun's variables. torchrun refuses a malformed switch even if the option was given."""
+        for row in self.rows:
+            if row.pet is None or row.pet not in self.environ:
+                continue
+            raw = Setting(True, Source.PET, row.pet, self.environ[row.pet])
+            if row.takes_value or self._may_give(row, Source.PET):
+                self._give(row, raw)
+            else:
+                self._checked(row, raw)
+
+    def own_variables(self) -> None:
+        """Read the variables of ddp-run's options."""
+        for row, raw in self._variables(Owner.DDP_RUN):
+            reason = _why_not(row, raw)
+            if reason is not None and row.dest == "max_retries":  # many programs read a variable called MAX_RETRIES
+                self.notes.append(f"ignoring {raw.origin}={raw.text}: {reason}")
+            else:
+                self._give(row, raw)
+
+    def preset(self, config: ConfigFile) -> None:
+        """Read the TOML file of `--config`, or a project's."""
+        self.problems += config.problems
+        for row in self.rows:
+            if row.dest in config.values:
+                value, line = config.values[row.dest]
+                text = None if isinstance(value, bool) else value
+                self._give(row, Setting(value, Source.CONFIG, f"{config.path}:{line}", text))
+
+    def plain_variables(self) -> None:
+        """Read NNODES and the like, if nothing stronger was given and they are about this job's rendezvous.
+
+        They win over a preset, but are asked after it: all that it says shows whether they are about this job. Such
+        names are exported for other purposes too. A rendezvous that was chosen otherwise ignores them. One node needs
+        no port, so a broken MASTER_PORT refuses nothing there (Kubernetes gives every pod MASTER_PORT=tcp://… if a
+        service is called "master"). NNODES without a master makes no job of several nodes: each node would wait for
+        the others at its own address.
+        """
+        own_rendezvous = self._has_own_rendezvous()
+        for row, raw in self._variables(Owner.TORCH):
+            if not self._may_give(row, Source.VARIABLE):
+                continue
+            alone = self._one_node()
+            if row.dest != "nproc_per_node" and (own_rendezvous or (alone and row.dest == "node_rank")):
+                continue
+            if row.dest == "nnodes" and not (self.environ.get("MASTER_ADDR") or "master_addr" in self.settings):
+                if raw.text not in ("1", "1:1"):
+                    self.notes.append(f"ignoring NNODES={raw.text}: no master address was given (--master-addr)")
+                continue
+            reason = _why_not(row, raw)
+            if reason is None:
+                if row.dest == "nnodes" and values.read_nnodes(raw.text or "")[1] > 1:
+                    self.notes.append(f"{raw.text} nodes, from the variable NNODES")
+                self._give(row, raw)
+            elif alone and row.dest in ("master_addr", "master_port"):
+                self.notes.append(f"ignoring {raw.origin}={raw.text}: {reason}")
+            else:
+                self.problems.append(bad_value(row, raw, reason))
+
+    def the_scheduler(self) -> None:
+        """Read the nodes that a scheduler gave the job, for whatever was not given, if nothing contradicts them."""
+        given = self.settings
+        if self._has_own_rendezvous() or given.keys() & {"nnodes", "node_rank"} == {"node_rank"}:
+            return
+        found = job_nodes(self.environ)
+        if found is None or not _may_be(given.get("nnodes"), found):
+            return
+        fills = {row.dest: row for row in self.rows if row.dest in found.settings and row.dest not in given}
+        for dest, row in fills.items():
+            text, origin = found.settings[dest]
+            self._give(row, Setting(True, Source.SCHEDULER, origin, text))
+        if "nnodes" in fills:
+            self.notes.append(f"{found.nodes} nodes, from {found.job}; --standalone makes each node a separate job")
+
+    def with_defaults(self) -> dict[str, Setting]:
+        """The settings of all rows."""
+        return {row.dest: self.settings.get(row.dest, Setting(row.default)) for row in self.rows}
+
+    def _variables(self, owner: Owner) -> list[tuple[Row, Setting]]:
+        """Rows of an owner whose variable is set and not empty, with its value."""
+        return [
+            (row, Setting(True, Source.VARIABLE, row.variable, self.environ[row.variable]))
+            for row in self.rows
+            if row.owner is owner and row.variable and self.environ.get(row.variable)
+        ]
+
+    def _give(self, row: Row, raw: Setting) -> None:
+        """Take a value as it was written, unless a source of higher precedence has given one."""
+        if self._may_give(row, raw.source):
+            self.settings[row.dest] = self._checked(row, raw)
+
+    def _may_give(self, row: Row, source: Source) -> bool:
+        known = self.settings.get(row.dest)
+        return known is None or _PRECEDENCE[source] < _PRECEDENCE[known.source]
+
+    def _checked(self, row: Row, raw: Setting) -> Setting:
+        """The value of a text; if it has none, the default, and a problem."""
+        try:
+            return _converted(row, raw)
+        except ValueError as error:
+            self.problems.append(bad_value(row, raw, str(error)))
+            return replace(raw, value=row.default)
+
+    def _has_own_rendezvous(self) -> bool:
+        standalone, endpoint, backend = (
+            self.settings[dest].value if dest in self.settings else None
+            for dest in ("standalone", "rdzv_endpoint", "rdzv_backend")
+        )
+        return bool(standalone or endpoint or backend not in (None, "static"))
+
+    def _one_node(self) -> bool:
+        if "nnodes" not in self.settings:
+            return True
+        try:
+            return values.read_nnodes(str(self.settings["nnodes"].value))[1] == 1
+        except ValueError:
+            return False
 
 
-def _read(
-    argv: Sequence[str],
-    environ: Mapping[str, str],
-    rows: Sequence[Row],
-    sources: Sequence[Callable[[Inputs, Reading], None]],
-    read_file: Callable[[str], str] | None = None,
-    projects: Projects = tuple,
-) -> tuple[Words, ConfigFile, Reading]:
-    words = read_words(argv, rows)
-    reading = Reading(problems=list(words.problems))
-    if words.script is None and not words.problems:
-        reading.problems.append(_no_script(len(argv)))
-    config = _load_config(words, environ, rows, read_file, projects)
-    inputs = Inputs(rows, words, environ, config)
-    for source in sources:
-        source(inputs, reading)
-    for row in rows:
-        reading.settings.setdefault(row.dest, Setting(row.default))
-    return words, config, reading
+_PRECEDENCE = {source: index for index, source in enumerate(Source)}
+
+
+def _converted(row: Row, raw: Setting) -> Setting:
+    """The value of a text. Raises `ValueError` with the reason."""
+    text = raw.text or ""
+    if not row.takes_value:
+        match raw.source:
+            case Source.VARIABLE:
+                return replace(raw, value=not values.says_no(text))
+            case Source.PET:
+                return replace(raw, value=values.read_switch(text))
+            case _:
+                return raw
+    # The agent's parser does not check choices in a PET_ variable either.
+    value = values.convert(text, row.type)
+    if row.choices and raw.source is not Source.PET and str(value) not in row.choices:
+        raise ValueError(f"invalid choice {text!r} (choose from {', '.join(row.choices)})")
+    return replace(raw, value=value)
+
+
+def _why_not(row: Row, raw: Setting) -> str | None:
+    """Why a text cannot be the option's value; None if it can."""
+    try:
+        check_one(row.dest, _converted(row, raw).value)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _may_be(nnodes: Setting | None, found: JobNodes) -> bool:
+    """Whether the requested nodes, if any, can be those that the scheduler gave."""
+    if nnodes is None:
+        return found.nodes is not None
+    try:
+        fewest, most = values.read_nnodes(str(nnodes.value))
+    except ValueError:
+        return False
+    if found.nodes is not None:
+        return fewest == most == found.nodes
+    return fewest == most > max(1, int(found.settings["node_rank"][0]))
 
 
 def _took_the_script(given: Given, argv: Sequence[str], words: Words) -> bool:
-    """Whether the option's value is a script: what stood between them, a variable, was empty."""
+    """Whether the option's value is a script: a variable between them was empty."""
     if given.text is None or argv[given.word] != given.text or not given.text.endswith((".py", ".sh")):
         return False
-    if words.script is None:
-        return True
-    try:
-        check_one(given.row.dest, values.convert(given.text, given.row.type))
-    except ValueError:
-        return True
-    return False
+    return words.script is None or _why_not(given.row, Setting(True, Source.OPTION, text=given.text)) is not None
 
 
 def _script_as_value(given: Given) -> Problem:
@@ -128,52 +279,30 @@ def _script_as_value(given: Given) -> Problem:
     return Problem("DDP101", title, given.word, "the script", notes=notes, helps=helps)
 
 
-def _without_foreign_retries(environ: Mapping[str, str]) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """Without a MAX_RETRIES that is no number of retries: many programs read a variable of that name."""
-    text = environ.get(_RETRIES_VARIABLE, "")
-    try:
-        values.read_count(int(values.convert(text or "0", "int")))
-    except ValueError as error:
-        left = {name: value for name, value in environ.items() if name != _RETRIES_VARIABLE}
-        return left, (f"ignoring {_RETRIES_VARIABLE}={text}: {error}",)
-    return environ, ()
+def _no_script(words: int) -> Problem:
+    helps = ("ddp-run --nproc-per-node=2 train.py", "ddp-run --help")
+    return Problem("DDP101", "the script is missing", words, "expected the training script here", helps=helps)
 
 
 def _without_retries_of_changing_nodes(options: Options) -> Options:
-    """Retries need nodes that can agree; who exported the variable may not have meant this job."""
-    setting = options.settings["max_retries"]
-    if setting.source is not Source.VARIABLE or options.max_nodes == 1 or options.retry == "never":
+    """Drop an exported MAX_RETRIES where nodes cannot agree on retries: it may not be meant for this job."""
+    is_exported = options.settings["max_retries"].source is Source.VARIABLE
+    if not is_exported or options.max_nodes == 1 or options.retry == "never" or options.has_fixed_nodes:
         return options
-    if options.has_fixed_nodes or not options.max_retries:
+    if not options.max_retries:
         return options
     return options.without(["max_retries"], "retries need a fixed number of nodes and a static rendezvous")
 
 
-def _no_script(words: int) -> Problem:
-    return Problem(
-        "DDP101",
-        "the script is missing",
-        words,
-        "expected the training script here",
-        helps=("ddp-run --nproc-per-node=2 train.py", "ddp-run --help"),
-    )
-
-
-def _load_config(
-    words: Words,
-    environ: Mapping[str, str],
-    rows: Sequence[Row],
-    read_file: Callable[[str], str] | None,
-    projects: Projects,
-) -> ConfigFile:
-    given = words.last("config")
-    path = given.text if given else environ.get("DDP_RUN_CONFIG")
-    keys = [row for row in rows if not row.prints_and_exits]
+def _load_config(reading: Reading, read_file: Callable[[str], str] | None, projects: Projects) -> ConfigFile:
+    given = reading.words.last("config")
+    path = given.text if given else reading.environ.get("DDP_RUN_CONFIG")
+    keys = [row for row in reading.rows if not row.prints_and_exits]
     if path is None:
         found = (read_project(*project, keys) for project in projects())
-        return next((each for each in found if each is not None), ConfigFile("", {}))
-    if path in ("", NO_CONFIG) or read_file is None:
-        return ConfigFile("", {})
+        return next((each for each in found if each is not None), ConfigFile())
+    if path in ("", "none") or read_file is None:
+        return ConfigFile()
     try:
         return read_config(path, read_file(path), keys)
     except OSError as error:
@@ -182,18 +311,17 @@ def _load_config(
         reason = "it is not UTF-8 text"
     word = given.word if given else None
     origin = None if given else "environment variable DDP_RUN_CONFIG"
-    return ConfigFile(path, {}, (Problem("DDP101", f"cannot read {path}: {reason}", word, "the preset", origin),))
+    return ConfigFile(problems=(Problem("DDP101", f"cannot read {path}: {reason}", word, "the preset", origin),))
 
 
-def _grace(settings: Mapping[str, Setting], environ: Mapping[str, str]) -> tuple[float, list[Problem]]:
-    timeout = settings.get("shutdown_timeout")
-    if timeout is not None and isinstance(timeout.value, int):
-        return float(timeout.value), []
+def _grace_s(settings: Mapping[str, Setting], environ: Mapping[str, str], problems: list[Problem]) -> float:
+    timeout = settings["shutdown_timeout"].value
+    if isinstance(timeout, int):
+        return float(timeout)
     text = environ.get(_GRACE_VARIABLE, "")
-    if not text:
-        return _DEFAULT_GRACE_S, []
     try:
-        return float(values.read_count(int(text))), []
+        return float(values.read_count(int(text))) if text else _DEFAULT_GRACE_S
     except ValueError:
-        title = f"{_GRACE_VARIABLE}={text} is not an integer number of seconds"
-        return _DEFAULT_GRACE_S, [Problem("DDP101", title, origin=f"environment variable {_GRACE_VARIABLE}")]
+        title = f"{_GRACE_VARIABLE}={text} is not a whole number of seconds"
+        problems.append(Problem("DDP101", title, origin=f"environment variable {_GRACE_VARIABLE}"))
+        return _DEFAULT_GRACE_S

@@ -1,4 +1,4 @@
-"""Orders that an attempt's machine gives (`Action`, imperative); `ddp_run.supervise.attempt` carries them out."""
+"""The orders of an attempt's machine (`Action`); `ddp_run.supervise.attempt` carries them out."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from ddp_run.values.typed_fields import frozen
 
 @frozen
 class SendSignal:
-    """Send a signal; with `only_if_handled`, to those processes alone that would not die of it."""
+    """Send a signal. With `only_if_handled`, only to processes that it wouldn't kill."""
 
     target: Target
     signum: int
     reason: str
     ranks: tuple[Rank, ...] = ()
-    """With Target.RANKS: these ranks only; empty means all."""
+    """With Target.RANKS: only these; empty means all."""
     only_if_handled: bool = False
 
 
 @frozen
 class SetTimer:
-    """Ask for TimerFired of that timer after `after_s` seconds; it is set anew where it was set before."""
+    """Ask for this timer's TimerFired in `after_s` seconds. Setting a timer again replaces it."""
 
     timer: Timer
     after_s: float
@@ -28,45 +28,38 @@ class SetTimer:
 
 @frozen
 class AwaitReport:
-    """Ask for AgentReported once the agent has written its account of the failure."""
+    """Ask for AgentReported once the agent has written its report of the failure."""
 
 
 @frozen
 class TellRanksEnded:
-    """Let the other nodes know that all ranks of this one have ended well (RanksEnded)."""
+    """Tell the other nodes that all ranks of this one have ended well (RanksEnded)."""
 
 
 @frozen
 class TellFailed:
-    """Say that this rank's program failed, though its process exited with 0, and nobody is ended for that."""
+    """Say that this rank's program failed although its process exited with 0; the other ranks go on."""
 
     failed: RankFailed
 
 
 @frozen
 class TellUnfinished:
-    """Say that these ranks were to end and have not; they are killed `kill_in_s` seconds from now.
+    """Say that these ranks should have ended and haven't; they are killed in `kill_in_s` seconds.
 
-    `why`: what they were to end for; a rank's program failed, and its own process goes on.
+    `why`: the reason, or the rank's own failure if only its process has to end.
     """
 
     why: str | RankFailed
     ranks: tuple[Rank, ...]
     kill_in_s: float
     stop_signal: int | None = None
-    """The signal that told the job to stop: another one kills them."""
-
-
-@frozen
-class SuspendSelf:
-    """Stop the whole job and then ddp-run itself (Ctrl-Z); continue the job when ddp-run is continued."""
+    """The signal that stopped the job: another one kills them."""
 
 
 @frozen
 class FinishAttempt:
-    """Nothing is left to wait for: end leftovers, gather, judge."""
+    """There's nothing left to wait for: end leftovers, then judge."""
 
 
-Action = (
-    SendSignal | SetTimer | AwaitReport | TellRanksEnded | TellFailed | TellUnfinished | SuspendSelf | FinishAttempt
-)
+Action = SendSignal | SetTimer | AwaitReport | TellRanksEnded | TellFailed | TellUnfinished | FinishAttempt

@@ -1,14 +1,20 @@
-"""The agent of one attempt: torch.distributed.run, which starts the ranks, ends them, and tells of a failure."""
+"""The agent of one attempt: torch.distributed.run, which starts the ranks, ends them and reports a failure."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+from ddp_run.plan.launch_plan import LaunchPlan, agent_environment, dist_timeout_s
 from ddp_run.record import file_names
+from ddp_run.record.run_folder import RunFolder
+from ddp_run.settings.options import Options
+from ddp_run.supervise.inbox import Inbox
+from ddp_run.values import terminal
 from ddp_run.values.helper_process import die_with_parent
 from ddp_run.values.private_files import open_private
 
@@ -18,20 +24,20 @@ if TYPE_CHECKING:
 
 @final
 class Agent:
-    """What an attempt needs of it. Another kind of agent has the same four members."""
+    """What an attempt needs of its agent. Another kind of agent would have the same four members."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: the attempt's; the agent's output goes there."""
+        """`folder`: the attempt's, for the agent's output."""
         self._log = folder / file_names.AGENT_LOG
         self._read: GrowingLog | None = None
         self._reported = False
         self.pid: int | None = None
-        """Null before its start, and once it has been reaped."""
+        """None before its start and once it has been reaped."""
 
     def start(self, argv: Sequence[str], environ: Mapping[str, str]) -> int:
-        """Start it in a session of its own; returns its pid. Raises OSError.
+        """Start it in its own session. Returns its pid. Raises OSError.
 
-        Nobody may wait for it but `ddp_run.supervise.loop.reap`, which would otherwise race for its exit code.
+        Only `ddp_run.supervise.loop.reap` may wait for it; anyone else would race for its exit code.
         """
         with open(open_private(self._log, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as output:
             process = subprocess.Popen(
@@ -42,19 +48,19 @@ class Agent:
                 start_new_session=True,
                 preexec_fn=die_with_parent(),  # noqa: PLW1509  # this process has one thread
             )
-        process.returncode = 0  # the object goes, the process stays
+        process.returncode = 0  # the Popen object may go, the process stays
         self.pid = process.pid
         return process.pid
 
     def reaped(self, pid: int) -> bool:
-        """A child was waited for; whether it was the agent."""
+        """Note that a child was waited for. Returns whether it was the agent."""
         if pid != self.pid:
             return False
         self.pid = None
         return True
 
     def has_reported(self) -> bool:
-        """Whether its log ends with its whole account of a failure."""
+        """Whether its log ends with its complete report of a failure."""
         from ddp_run.evidence import childfailed
         from ddp_run.evidence.log_tail import GrowingLog
 
@@ -64,3 +70,33 @@ class Agent:
         if log is not None:
             self._reported = childfailed.is_complete(log.lines)
         return self._reported
+
+
+def agent_environ(
+    plan: LaunchPlan, environ: Mapping[str, str], folder: RunFolder, inbox: Inbox, attempt: int, backend: str | None
+) -> dict[str, str]:
+    """The agent's environment. `backend`: the process group's, if it differs from the program's."""
+    given = agent_environment(plan, environ, folder.run_id)
+    given["DDP_RUN_AGENT"] = json.dumps(
+        {
+            "run_folder": str(folder.path),
+            "attempt": attempt,
+            "socket": str(inbox.path),
+            "nccl_debug": plan.nccl_log,
+            "restore": {**_terminal(plan.options, environ), **plan.restore},
+            "watch": {
+                "backend": backend or plan.options.backend,
+                "timeout_s": dist_timeout_s(environ),
+                "debug": plan.options.ddp_debug,
+            },
+            "logs_specs": plan.options.logs_specs,
+        }
+    )
+    return given
+
+
+def _terminal(options: Options, environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that let ranks draw what only a terminal can show (progress bars)."""
+    files_only = options.redirects.every or options.redirects.ranks
+    shown = options.console in ("all", "rank0") and not files_only
+    return terminal.variables_for_ranks(environ, options.nproc_count or 0) if shown else {}

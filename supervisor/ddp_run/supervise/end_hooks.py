@@ -1,7 +1,7 @@
 """The user's own commands at the end of a run: --on-success or --on-failure, then --on-end.
 
-They run one after another, when verdict.json is written and the verdict is shown, before the last line. Whatever
-becomes of them, the exit code of the run stays what it is.
+They run one after another, after verdict.json and the verdict's block and before the last line. Whatever they do, the
+run's exit code doesn't change.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ddp_run.settings.options import Options, Setting, Source
 
 _TURN_S = 1.0
 _GRACE_S = 5.0
-"""Between SIGTERM and SIGKILL for a hook that ddp-run was told to end."""
+"""Between SIGTERM and SIGKILL for a hook when ddp-run is told to stop."""
 _GIVE_UP_S = 0.5
-"""After SIGKILL: what does not end then waits in the kernel, and is not waited for."""
+"""After SIGKILL: a process that doesn't end by then waits in the kernel, and isn't waited for."""
 _NOT_HANDED_ON = frozenset({"DDP_RUN_ON_SUCCESS", "DDP_RUN_ON_FAILURE", "DDP_RUN_ON_END"})
-"""A hook that starts ddp-run must not run hooks for ever: neither those of variables, nor those of a preset."""
+"""A hook that starts ddp-run must not run hooks forever: neither those of variables nor those of a preset."""
 _WITHIN = "DDP_RUN_HOOK"
-"""Set for a hook: of which scheduler's job. A job that it submits inherits the variable, and is another one."""
+"""Set for a hook: the scheduler's job that it belongs to. A job that it submits inherits this, but is another one."""
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A command for /bin/sh, and the option that it came from, with its place where that is not the command line.
+    """A command for /bin/sh and the option that it came from, with file and line if that isn't the command line.
 
-    `again`: it is a preset's, and this launch is part of such a command.
+    `again`: it comes from a preset, and this launch is part of such a command.
     """
 
     option: str
@@ -43,7 +43,7 @@ class Hook:
 
 
 def hooks(options: Options, outcome: str | None, environ: Mapping[str, str]) -> tuple[Hook, ...]:
-    """What is to be run after a run that ended so, in order. An empty command is none."""
+    """The commands to run after a run with this outcome, in order. An empty command is none."""
     first = ("on_success", options.on_success) if outcome == "succeeded" else ("on_failure", options.on_failure)
     wanted = (first, ("on_end", options.on_end))
     return tuple(_hook(options.settings[dest], dest, each, environ) for dest, each in wanted if each and each.strip())
@@ -62,7 +62,7 @@ def _job_of(environ: Mapping[str, str]) -> str:
 def hook_environ(
     environ: Mapping[str, str], options: Options, verdict: Verdict, folder: RunFolder, attempts: int
 ) -> dict[str, str]:
-    """ddp-run's own environment and the verdict; what is not known is empty."""
+    """ddp-run's own environment and the verdict; values that aren't known are empty."""
     first = verdict.first_failure
     told = {
         "OUTCOME": verdict.outcome,
@@ -83,7 +83,7 @@ def hook_environ(
 
 
 def _node_rank(options: Options) -> int | None:
-    """Of this node, where it is known from the start."""
+    """This node's rank, if it's known from the start."""
     if options.max_nodes == 1:
         return 0
     return options.node_rank if options.has_fixed_nodes else None
@@ -92,16 +92,16 @@ def _node_rank(options: Options) -> int | None:
 @final
 @dataclass
 class EndHooks:
-    """Runs hooks. `serve` lets the loop go on for so many seconds at most; `stops` counts signals to stop."""
+    """Runs hooks. `serve`: serves the loop for some seconds; `stops`: the number of stop signals so far."""
 
     environ: Mapping[str, str]
-    serve: Callable[[float], None]
+    serve: Callable[[float], object]
     stops: Callable[[], int]
     warn: Callable[[str], None]
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def run(self, wanted: tuple[Hook, ...]) -> None:
-        """All, until a signal to stop comes: it ends the one that runs, and none is started after it."""
+        """Run them all. A stop signal ends the one that runs, and no other is started."""
         before = self.stops()
         for hook in wanted:
             if hook.again:
@@ -112,14 +112,14 @@ class EndHooks:
                 self._run_one(hook, before)
 
     def reaped(self, pid: int, code: int) -> None:
-        """A child was waited for: perhaps the hook's shell."""
+        """Note that a child was waited for; it may be the hook's shell."""
         if self._process is not None and self._process.pid == pid:
             self._process.returncode = code
 
     def _run_one(self, hook: Hook, before: int) -> None:
         try:
             # Both streams go to stderr: stdout has what the ranks wrote, and scripts read that.
-            process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 ["/bin/sh", "-c", hook.command],
                 env=dict(self.environ),
                 stdin=subprocess.DEVNULL,
@@ -129,33 +129,24 @@ class EndHooks:
         except (OSError, ValueError) as error:
             self.warn(f"{hook.option} not run: {error}")
             return
-        self._process = process
-        ended = self._wait(process, before)
-        if not ended:
-            process.returncode = 0  # nobody waits for it here; the object goes
-            self.warn(f"{hook.option} did not end after SIGKILL")
-        elif process.returncode:
-            self.warn(f"{hook.option} {_end(process.returncode)}; the exit code of the run is unchanged")
-
-    def _wait(self, process: subprocess.Popen[bytes], before: int) -> bool:
-        """Until it ends, or is ended because of signals to stop; whether it has ended."""
         while process.returncode is None and self.stops() == before:
             self.serve(_TURN_S)
         for signum, within_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GIVE_UP_S)):
-            if process.returncode is not None:
-                break
-            self._end(process, signum, within_s)
-        return process.returncode is not None
+            if process.returncode is None:
+                self._end(process, signum, within_s)
+        if process.returncode is None:
+            process.returncode = 0  # so that the Popen object doesn't wait for it
+            self.warn(f"{hook.option} did not end after SIGKILL")
+        elif process.returncode:
+            code = process.returncode
+            ended = f"exited with {code}" if code > 0 else f"was ended by signal {-code}"
+            self.warn(f"{hook.option} {ended}; the exit code of the run is unchanged")
 
     def _end(self, process: subprocess.Popen[bytes], signum: int, within_s: float) -> None:
         asked, deadline = self.stops(), time.monotonic() + within_s
         try:
-            os.killpg(process.pid, signum)  # not reaped yet: the group is still its own
+            os.killpg(process.pid, signum)  # not reaped yet, so the group is still its own
         except ProcessLookupError:
             pass
         while process.returncode is None and (left := deadline - time.monotonic()) > 0 and self.stops() == asked:
             self.serve(min(left, _TURN_S))
-
-
-def _end(code: int) -> str:
-    return f"exited with {code}" if code > 0 else f"was ended by signal {-code}"

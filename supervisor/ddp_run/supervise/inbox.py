@@ -1,12 +1,16 @@
-"""What ranks say of themselves: one JSON datagram each on a Unix socket in a folder that only this user can enter.
+"""What ranks say about themselves: JSON datagrams on a Unix socket in a folder that only this user can enter.
 
-A rank that cannot send (socket gone, queue full) goes on without: nothing here may hold up training. Every process of
-the job can send, so the form of all of it is checked here, once. Whether the sender is the rank that it says it is:
-`ddp_run.supervise.ranks`.
+A rank that can't send (no socket, full queue) goes on without: nothing here may hold up training. Any process of the
+job can send, so every message's form is checked here, once. `ddp_run.supervise.ranks` checks whether the sender is the
+rank that it claims to be.
+
+The ranks' boards (`rank/board.py`) have their own folder in shared memory, held by a lock while the run lives. The
+socket isn't put there: systemd's RemoveIPC clears it at the user's last logout, while a mapped board stays.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -21,7 +25,6 @@ from typing import Any, Self, final
 
 from ddp_run.record.events import (
     ExceptionInfo,
-    LocalRank,
     MonotonicNs,
     Noted,
     Rank,
@@ -31,37 +34,33 @@ from ddp_run.record.events import (
     RankStarted,
 )
 from ddp_run.record.journal import now
-from ddp_run.supervise import board_folder
-from ddp_run.supervise.board_folder import BoardFolder
-from ddp_run.values import kernel_text, private_files
+from ddp_run.values import kernel_text, private_files, typed_fields
 
 _MOST = 256 * 1024
-"""Bytes of the largest message; longer ones are cut by the rank before it sends."""
-
+"""Bytes of the largest message; the rank cuts longer ones before it sends them."""
 
 Said = RankStarted | RankFailed | RankFinished | RankPhase | Noted
 """What a rank can say."""
 _NAME, _HOST = "events.sock", "host"
-_OURS = re.compile(r"events\.sock|host|board_\d+_\d+")
-"""Files of such a folder."""
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+_BOARD = re.compile(r"board_\d{1,9}_\d{1,9}")
 _LONGEST_PATH = 107
 """Bytes of a Unix socket's path (unix(7)); a scheduler's TMPDIR alone can be longer."""
 _CREDENTIALS = struct.Struct("iII")
 """struct ucred of unix(7): pid, uid, gid."""
 _AT_ONCE = 1024
-"""Messages; more than the kernel keeps for us (net.unix.max_dgram_qlen: 10, with systemd 512), so all that had come are
-among them."""
+"""Messages read at once: more than the kernel queues (net.unix.max_dgram_qlen: 10, with systemd 512)."""
 _FOLDER = re.compile(r"attempt_(\d{1,9})(?:/restart_(\d{1,9}))?/rank_(\d{1,9})")
 _INTERRUPTED = -2
-"""The one signal by which a program ends itself, at a KeyboardInterrupt; all others are the kernel's to report."""
+"""The only signal by which a program ends itself (KeyboardInterrupt); the kernel reports all others."""
 _MANY = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A message, and who it says it is from: a rank of one start of the ranks in one attempt.
+    """A message and the rank, restart and attempt that it claims to be from.
 
-    `sender`: the pid of the process that sent it, by the kernel; 0: of another pid namespace, so not known.
+    `sender`: the sending process's pid, from the kernel; 0 if it's in another pid namespace, so unknown.
     """
 
     said: Said
@@ -71,12 +70,77 @@ class Heard:
     sender: int
 
 
+@final
+class Inbox:
+    """Receives messages; `fileno()` becomes readable when there are any."""
+
+    def __init__(self) -> None:
+        self.folder = _private_folder()
+        self.path = self.folder / _NAME
+        if (host := _this_host()) is not None:
+            try:
+                (self.folder / _HOST).write_text(host + "\n")
+            except OSError:  # full: then no later run will clear it
+                pass
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * _MOST)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._socket.bind(str(self.path))
+        self.board_folders: tuple[Path, ...] = (self.folder,)
+        """Where a rank may put its board; it takes the first that has room. All are removed at the end."""
+        self._held: int | None = None
+        boards = _SHARED_MEMORY / self.folder.name
+        try:
+            boards.mkdir(mode=0o700)
+            self.board_folders = (boards, self.folder)
+            self._held = os.open(boards, private_files.OPEN_FOLDER)
+            fcntl.flock(self._held, fcntl.LOCK_SH)
+        except OSError:
+            pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._socket.close()
+        for folder in self.board_folders:
+            try:
+                for file in folder.iterdir():  # the socket, its host's name, and the ranks' boards
+                    file.unlink()
+                folder.rmdir()
+            except OSError:  # temporary files were cleaned up meanwhile
+                pass
+        if self._held is not None:
+            os.close(self._held)
+
+    def fileno(self) -> int:
+        """Descriptor for a loop."""
+        return self._socket.fileno()
+
+    def read(self) -> list[Heard]:
+        """The messages that have arrived, without those that don't have our form."""
+        heard: list[Heard] = []
+        for _ in range(_AT_ONCE):
+            try:
+                message, ancillary, _flags, _sender = self._socket.recvmsg(_MOST, socket.CMSG_SPACE(_CREDENTIALS.size))
+            except OSError:  # BlockingIOError: that was all
+                break
+            each = _heard(message, _sender_of(ancillary))
+            if each is not None:
+                heard.append(each)
+        return heard
+
+
+# ------------------------------------------------------------------------------------------------ folders
+
+
 def _places() -> tuple[str, ...]:
-    return (os.environ.get("TMPDIR") or "/tmp", "/tmp", "/dev/shm")  # noqa: S108  # a folder is ours alone by its mode
+    return (os.environ.get("TMPDIR") or "/tmp", "/tmp", "/dev/shm")  # noqa: S108  # the folder's mode makes it ours alone
 
 
 def _private_folder() -> Path:
-    """A new folder for this user alone, with a path short enough. Raises OSError where there is no place for one."""
+    """Make a folder for this user alone with a path short enough. Raises OSError if there's no place for one."""
     failure = OSError("no folder for a socket")
     for place in _places():
         folder = Path(place) / private_files.fresh_name()
@@ -92,7 +156,7 @@ def _private_folder() -> Path:
 
 
 def _this_host() -> str | None:
-    """This start of this machine's kernel, which its containers share; null where it cannot be known."""
+    """The id of this boot of the kernel, which its containers share; None if it can't be read."""
     try:
         return kernel_text.read(Path("/proc/sys/kernel/random/boot_id")).strip() or None
     except OSError:
@@ -100,21 +164,29 @@ def _this_host() -> str | None:
 
 
 def clear_stale() -> None:
-    """Remove what runs of this user left that were killed, and their keepers with them.
+    """Remove the folders of this user's runs that were killed together with their keepers.
 
-    Only what is certainly such a folder (its name, owner, mode and files) and certainly nobody's any more: made on this
-    host, as others may share the file system, and no process has its socket.
+    Removes only what is certainly such a folder (name, owner, mode and files) and certainly unused: boards that no
+    process holds, and sockets that were made on this host (others may share the file system) and have no process.
+    A run whose boards are removed before it holds them uses its other folder.
     """
-    board_folder.clear_stale()
+    private_files.clear_own(_SHARED_MEMORY, _is_dead_boards)
     host = _this_host()
     if host is None:
         return
     for place in dict.fromkeys(_places()):
-        private_files.clear_own(Path(place), lambda folder, handle, names: _is_dead(folder, handle, names, host))
+        private_files.clear_own(Path(place), lambda folder, handle, names: _is_dead_socket(folder, handle, names, host))
 
 
-def _is_dead(folder: Path, handle: int, names: list[str], host: str) -> bool:
-    if not {_NAME, _HOST} <= set(names) or not all(_OURS.fullmatch(each) for each in names):
+def _is_dead_boards(_folder: Path, handle: int, names: list[str]) -> bool:
+    """Raises OSError if a run holds the folder."""
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return all(_BOARD.fullmatch(each) for each in names)
+
+
+def _is_dead_socket(folder: Path, handle: int, names: list[str], host: str) -> bool:
+    own = {_NAME, _HOST}
+    if not own <= set(names) or not all(each in own or _BOARD.fullmatch(each) for each in names):
         return False
     if any(stat.S_ISDIR(os.stat(each, dir_fd=handle, follow_symlinks=False).st_mode) for each in names):
         return False
@@ -132,101 +204,7 @@ def _has_owner(path: Path) -> bool:
     return True
 
 
-@final
-class Inbox:
-    """Receives; `fileno()` can be read when there is something."""
-
-    def __init__(self) -> None:
-        self.folder = _private_folder()
-        self.path = self.folder / _NAME
-        if (host := _this_host()) is not None:
-            try:
-                (self.folder / _HOST).write_text(host + "\n")
-            except OSError:  # full: then nobody else clears it
-                pass
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * _MOST)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._socket.bind(str(self.path))
-        self._boards = BoardFolder(self.folder.name)
-        self.board_folders = tuple(each for each in (self._boards.path, self.folder) if each is not None)
-        """Where a rank may put its board (`rank/board.py`): the first that gives room. All are removed at the end."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._socket.close()
-        for folder in self.board_folders:
-            try:
-                for file in folder.iterdir():  # the socket, its host's name, and the ranks' boards
-                    file.unlink()
-                folder.rmdir()
-            except OSError:  # somebody cleaned up temporary files meanwhile
-                pass
-        self._boards.let_go()
-
-    def fileno(self) -> int:
-        """Descriptor for a loop."""
-        return self._socket.fileno()
-
-    def read(self) -> list[Heard]:
-        """The messages that had arrived; those that are not of our form are dropped."""
-        heard: list[Heard] = []
-        for _ in range(_AT_ONCE):
-            try:
-                message, ancillary, _flags, _sender = self._socket.recvmsg(_MOST, socket.CMSG_SPACE(_CREDENTIALS.size))
-            except OSError:  # BlockingIOError: that was all
-                break
-            each = _heard(message, _sender_of(ancillary))
-            if each is not None:
-                heard.append(each)
-        return heard
-
-
-def _sender_of(ancillary: list[tuple[int, int, bytes]]) -> int:
-    """The pid of the process that sent a message, as the kernel has it and as it is called here; 0: not known."""
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) == _CREDENTIALS.size:
-            return int(_CREDENTIALS.unpack(data)[0])
-    return 0
-
-
-@final
-class _Fields:
-    """A message's fields; all methods raise ValueError for what cannot be."""
-
-    def __init__(self, given: object) -> None:
-        if not isinstance(given, Mapping):
-            raise ValueError("not an object")
-        self._given: Mapping[str, Any] = given
-
-    def number(self, name: str, least: int = 0, below: int = _MANY) -> int:
-        value = self._given.get(name)
-        if type(value) is not int or not least <= value < below:
-            raise ValueError(name)
-        return value
-
-    def at(self) -> MonotonicNs:
-        """When it was; what is to come (a clock of another time namespace) is now."""
-        return MonotonicNs(min(self.number("at", below=1 << 63), now()))
-
-    def text(self, name: str) -> str:
-        value = self._given.get(name)
-        if not isinstance(value, str):
-            raise ValueError(name)
-        return value
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        """Null is none."""
-        values = self._given.get(name) or ()
-        if not isinstance(values, list | tuple) or not all(isinstance(each, str) for each in values):
-            raise ValueError(name)
-        return tuple(values)
-
-    def optional(self, name: str) -> Any:
-        return self._given.get(name)
+# ----------------------------------------------------------------------------------------------- messages
 
 
 class _Message(StrEnum):
@@ -239,68 +217,72 @@ class _Message(StrEnum):
     MISSED = "missed"
 
 
+def _sender_of(ancillary: list[tuple[int, int, bytes]]) -> int:
+    """The sending process's pid as the kernel gives it for our namespace; 0 if unknown."""
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) == _CREDENTIALS.size:
+            return int(_CREDENTIALS.unpack(data)[0])
+    return 0
+
+
 def _heard(message: bytes, sender: int) -> Heard | None:
     try:
-        fields = _Fields(json.loads(message.decode("utf-8", "replace")))
-        folder = _FOLDER.fullmatch(fields.text("folder"))
+        given = json.loads(message.decode("utf-8", "replace"))
+        if not isinstance(given, Mapping):
+            return None
+        folder = _FOLDER.fullmatch(typed_fields.text(given.get("folder")))
         if folder is None:
             return None
         attempt, restart, rank = int(folder[1]), int(folder[2] or 0), Rank(int(folder[3]))
-        return Heard(_said(fields, restart, rank, sender), attempt, restart, rank, sender)
+        return Heard(_said({**given, "restart": restart, "rank": rank}, sender), attempt, restart, rank, sender)
     except (ValueError, RecursionError):
         return None
 
 
-def _said(fields: _Fields, restart: int, rank: Rank, sender: int) -> Said:
-    match _Message(fields.text("event")):
+def _said(given: dict[str, Any], sender: int) -> Said:
+    """Raises ValueError if it isn't a message of ours."""
+    given["at"] = at = MonotonicNs(min(_number(given.get("at"), below=1 << 63), now()))  # never in the future
+    match _Message(typed_fields.text(given.get("event"))):
         case _Message.STARTED:
-            return _started(fields, restart, rank, sender)
+            return _started(given, sender)
         case _Message.FAILED:
-            code = fields.number("code", _INTERRUPTED, 256)
-            if code in (-1, 0):
+            failed = typed_fields.read(RankFailed, {"exception": None, **given})
+            if not _INTERRUPTED <= failed.code < 256 or failed.code in (-1, 0):
                 raise ValueError("no code of a program that failed")
-            return RankFailed(fields.at(), rank, restart, code, _exception(fields.optional("exception")))
+            return replace(failed, exception=_checked(failed.exception, given))
         case _Message.PHASE:
-            return RankPhase(fields.at(), rank, restart, _phase(fields.text("phase")))
+            from ddp_run.rank.board import PHASES, REPLACED
+
+            entered = typed_fields.read(RankPhase, given)
+            if entered.phase not in (*PHASES, REPLACED):
+                raise ValueError(entered.phase)
+            return entered
         case _Message.FINISHED:
-            return RankFinished(fields.at(), rank, restart)
+            return typed_fields.read(RankFinished, given)
         case _Message.MISSED:
-            return Noted(fields.at(), f"rank {rank} cannot be monitored: {fields.text('text')}")
+            return Noted(at, f"rank {given['rank']} cannot be monitored: {typed_fields.text(given.get('text'))}")
 
 
-def _started(fields: _Fields, restart: int, rank: Rank, sender: int) -> RankStarted:
-    """Its pid is the sender's: signals go there."""
+def _number(value: object, below: int = _MANY) -> int:
+    if type(value) is not int or not 0 <= value < below:
+        raise ValueError("not a number in range")
+    return value
+
+
+def _started(given: dict[str, Any], sender: int) -> RankStarted:
+    """A hello. The rank's pid is the sender's, because it gets the rank's signals."""
     if sender <= 1:
         raise ValueError("no process that can be signalled")
-    return RankStarted(
-        at=fields.at(),
-        rank=rank,
-        local_rank=LocalRank(fields.number("local_rank")),
-        restart=restart,
-        pid=sender,
-        world_size=fields.number("world_size"),
-        local_world_size=fields.number("local_world_size"),
-        folder=fields.text("folder"),
-        watched=bool(fields.optional("watched")),
-        links=fields.texts("links"),
-    )
+    for name in ("local_rank", "world_size", "local_world_size"):
+        _number(given.get(name))
+    own = {"pid": sender, "watched": bool(given.get("watched")), "links": given.get("links") or []}
+    return typed_fields.read(RankStarted, {**given, **own})
 
 
-def _phase(name: str) -> str:
-    from ddp_run.observe.boards import PHASES, REPLACED
-
-    if name not in (*PHASES, REPLACED):
-        raise ValueError(name)
-    return name
-
-
-def _exception(given: object) -> ExceptionInfo | None:
-    if given is None:
+def _checked(exception: ExceptionInfo | None, given: Mapping[str, Any]) -> ExceptionInfo | None:
+    if exception is None:
         return None
-    from ddp_run.values import typed_fields
-
-    found = typed_fields.read(ExceptionInfo, given)
-    if (found.line or 0) < 0:
+    if (exception.line or 0) < 0:
         raise ValueError("line")
-    named = given.get("file") if isinstance(given, Mapping) else None
-    return replace(found, file=None) if "\0" in (named or "") else found  # without the NUL it would be another file
+    has_nul = "\0" in (given["exception"].get("file") or "")  # without it, the name would be another file's
+    return replace(exception, file=None) if has_nul else exception

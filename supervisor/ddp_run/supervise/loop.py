@@ -1,9 +1,8 @@
-"""One loop, one thread: descriptors, signals and timers become values in the order the kernel saw them.
+"""One loop, one thread: descriptors, signals and timers become values in the order in which the kernel saw them.
 
-Knows nothing of ranks. A signal arrives as its number on a descriptor; handlers only note that it came, for what finds
-the descriptor full.
-Descriptors come back in the order in which they became ready (epoll keeps its ready list in that order), which is
-what orders two deaths that happen between two turns of the loop.
+It knows nothing about ranks. A signal arrives as its number on a descriptor; the handlers only note that it came, in
+case the descriptor is full. Descriptors come back in the order in which they became ready (epoll keeps its list so),
+which orders two deaths between two turns of the loop.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from typing import NamedTuple, Self, final
 Handler = Callable[[], None]
 
 _ONE_SIGTERM_S = 1.0
-"""SIGTERM within so many seconds after another is the same one: at a job's time limit SLURM sends it twice (22.05:
-0.3 to 0.6 ms apart on two hosts that had nothing else to do), and means one stop with a grace period."""
+"""A SIGTERM this soon after another counts as the same one: at a job's time limit SLURM sends it twice (22.05: 0.3 to
+0.6 ms apart on two idle hosts) and means one stop with a grace period."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A descriptor can be read (or written, where it was watched for that), or a timer ran out: what is to be done."""
+    """A descriptor became readable (or writable, if watched for that), or a timer expired: what to call."""
 
     handler: Handler
 
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """A signal arrived. Several of one kind may arrive as one, SIGTERM within a second always does."""
+    """A signal arrived. Several of one kind may arrive as one; two SIGTERM within a second always do."""
 
     signum: int
 
@@ -48,27 +47,27 @@ class _Timer(NamedTuple):
     """On time.monotonic()."""
     handler: Handler
     lasting: bool
-    """`clear_timers` leaves it."""
+    """`clear_timers` keeps it."""
 
 
 @final
 class Loop:
-    """Owns the handlers of `signals` between `with` and its end; ignored signals (nohup) stay ignored.
+    """Owns the handlers of `signals` inside its `with` block; ignored signals (nohup) stay ignored.
 
-    Not so SIGCHLD: a parent's way with its own children would keep from us how ours end.
+    Except SIGCHLD: if our parent ignores it, we must still learn how our children end.
     """
 
     def __init__(self, signals: Iterable[int]) -> None:
         self._selector = selectors.DefaultSelector()
         self._timers: dict[Hashable, _Timer] = {}
-        # a pipe holds 65,536 signals; of a socket's buffer each takes 768 bytes
+        # A pipe holds 65,536 signals; in a socket's buffer each takes 768 bytes.
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._room = fcntl.fcntl(self._woken, fcntl.F_GETPIPE_SZ)
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         self._noted: dict[int, None] = {}
-        """Signals since they were last asked for."""
+        """Signals since the last turn."""
         self._terminated_at = -math.inf
-        """When SIGTERM was last given back, on time.monotonic()."""
+        """When `wait` last returned SIGTERM, on time.monotonic()."""
         self._old_handlers = {}
         for signum in signals:
             if signum == signal.SIGCHLD or signal.getsignal(signum) is not signal.SIG_IGN:
@@ -89,7 +88,7 @@ class Loop:
         os.close(self._woken)
 
     def watch(self, fd: int, handler: Handler, *, write: bool = False) -> None:
-        """Give `handler` back when `fd` can be read (`write`: written). To watch it again changes both."""
+        """Return `handler` when `fd` is readable (`write`: writable). Watching it again changes both."""
         events = selectors.EVENT_WRITE if write else selectors.EVENT_READ
         known = self._selector.get_map().get(fd)
         if known is None:
@@ -98,36 +97,36 @@ class Loop:
             self._selector.modify(fd, events, handler)
 
     def unwatch(self, fd: int) -> None:
-        """Forget a descriptor; it is fine if it was not watched."""
+        """Forget a descriptor, watched or not."""
         try:
             self._selector.unregister(fd)
         except (KeyError, ValueError):
             pass
 
     def set_timer(self, after_s: float, handler: Handler, *, key: Hashable = None, lasting: bool = False) -> None:
-        """Give `handler` back once, `after_s` seconds from now; replaces an earlier timer of that key, or handler.
+        """Return `handler` once, `after_s` seconds from now. Replaces an earlier timer with this key (or handler).
 
-        A `lasting` one is not an attempt's own: `clear_timers` leaves it.
+        A `lasting` timer doesn't belong to an attempt: `clear_timers` keeps it.
         """
         self._timers[handler if key is None else key] = _Timer(time.monotonic() + after_s, handler, lasting)
 
     def cancel_timer(self, key: Hashable) -> None:
-        """Forget a timer; it is fine if there is none."""
+        """Forget a timer, set or not."""
         self._timers.pop(key, None)
 
     def stop_process(self) -> None:
-        """Stop this process, as Ctrl-Z does, until it is continued; all timers run out later by that time."""
+        """Stop this process, like Ctrl-Z, until it's continued. All timers are put off by that time."""
         stopped_at = time.monotonic()
         os.kill(os.getpid(), signal.SIGSTOP)
         by_s = time.monotonic() - stopped_at
         self._timers = {key: each._replace(deadline=each.deadline + by_s) for key, each in self._timers.items()}
 
     def clear_timers(self) -> None:
-        """Forget all timers of an attempt."""
+        """Forget all timers that don't last."""
         self._timers = {key: timer for key, timer in self._timers.items() if timer.lasting}
 
     def wait(self, at_most_s: float | None = None) -> list[Wakeup]:
-        """What has happened; waits for something, `at_most_s` seconds at most (None: as long as it takes)."""
+        """Wait until something happens, `at_most_s` seconds at most (None: forever). Returns what happened."""
         now = time.monotonic()
         deadlines = [timer.deadline for timer in self._timers.values()]
         if at_most_s is not None:
@@ -155,9 +154,9 @@ class Loop:
         except BlockingIOError:
             return []
         noted, self._noted = self._noted, {}
-        # if it was full: what came then has no byte, and of one kind one is enough
-        all_of_them = numbers if len(numbers) < self._room else dict.fromkeys((*numbers, *noted))
-        return [Caught(number) for number in all_of_them if not self._is_the_same_sigterm(number)]
+        # If the pipe was full, what came then has no byte; one of each kind is enough.
+        caught = numbers if len(numbers) < self._room else dict.fromkeys((*numbers, *noted))
+        return [Caught(number) for number in caught if not self._is_the_same_sigterm(number)]
 
     def _is_the_same_sigterm(self, signum: int) -> bool:
         if signum != signal.SIGTERM:
@@ -170,9 +169,9 @@ class Loop:
 
 
 def reap() -> list[tuple[int, int]]:
-    """Wait for every child that has ended, strangers included: (pid, code), code as subprocess gives it.
+    """Wait for every child that has ended, adopted ones included. Returns (pid, code), code as in subprocess.
 
-    SIGCHLD is only a hint (several deaths make one), so this takes all there are.
+    Several deaths may send one SIGCHLD, so this takes all there are.
     """
     reaped: list[tuple[int, int]] = []
     while True:

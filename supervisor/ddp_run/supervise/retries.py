@@ -1,4 +1,4 @@
-"""What a run knows of its attempts so far, and what follows from the last one: the count, the port, the backend."""
+"""What a run knows about its attempts so far, and what follows the last one: how many more, which port and backend."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, final
 
 from ddp_run.plan.launch_plan import LaunchPlan
-from ddp_run.supervise.agent_start import MasterPorts
 
 if TYPE_CHECKING:
     from ddp_run.judge.retry import Decision
     from ddp_run.judge.verdict import Verdict
+
+_NEAR = 32
+"""How far from the first port to look for the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,40 +27,46 @@ class Outcome:
 @final
 @dataclass(slots=True)
 class Retries:
-    """Of one run. With several nodes each has its own, and node 0 decides for all."""
+    """A run's count of attempts. With several nodes each has one, and node 0 decides for all."""
 
     plan: LaunchPlan
     is_connected: Callable[[], bool]
     """To the other nodes."""
     started: int = 0
-    """Attempts whose agent was started; so also the number, from 0, of the next one."""
+    """Attempts whose agent was started, so also the next one's number (from 0)."""
     counted: int = 0
     """Attempts that count against --max-retries."""
     port: int | None = None
-    """The last attempt's master port."""
+    """The last attempt's master port; None if torch takes a free one."""
     backend: str | None = None
-    """The process-group backend of the next attempt, where it is another than the program's."""
+    """The next attempt's process-group backend, if it differs from the program's."""
     verdicts: list[Verdict] = field(default_factory=list)
     _ports_lost: int = 0
     _agreed_port: int | None = None
-    """The next attempt's, where several nodes have agreed on it."""
-    _ports: MasterPorts = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._ports = MasterPorts(self.plan)
+    """The next attempt's master port, if the nodes have agreed on one."""
+    _used_ports: set[int] = field(default_factory=set)
 
     @property
     def are_used_up(self) -> bool:
-        """Whether no attempt may follow that counts."""
+        """Whether no further attempt may count."""
         return self.counted >= self.plan.options.max_retries
 
     def choose_port(self) -> int | None:
-        """Choose the next attempt's port; gives the one to put in the user's place."""
-        self.port, override = self._ports.choose(self.started, self._agreed_port)
+        """Choose the next attempt's master port. Returns the one to use in place of the user's, if any."""
+        chosen, override = self.plan.chosen_port, self._agreed_port
+        if override is None:
+            fixed = chosen is None or self.started == 0 or self.plan.options.max_nodes > 1
+            if not fixed or self.plan.options.needs_port:
+                from ddp_run.plan.net import free_port
+
+                override = free_port(self.plan.master or "127.0.0.1", avoid=self._used_ports)
+        self.port = override or chosen
+        if self.port is not None:
+            self._used_ports.add(self.port)
         return override
 
     def decide(self, verdict: Verdict) -> Decision:
-        """What follows an attempt; with several nodes, node 0 is asked for all."""
+        """Decide what follows an attempt. With several nodes, node 0 is asked for all."""
         from ddp_run.judge import retry
 
         options = self.plan.options
@@ -78,14 +86,14 @@ class Retries:
         if options.max_nodes > 1 and not self.is_connected():
             return retry.ALONE
         try:
-            port = self._ports.another()
+            port = self._another_port()
         except OSError as error:
             return retry.not_started(self.started + 1, error)
         then = f"; starting again on port {port} (this does not count as a retry)" if lost_its_port else ""
         return replace(decision, port=port, reason=decision.reason + then)
 
     def count(self, verdict: Verdict, decision: Decision) -> None:
-        """An attempt is over, and this follows."""
+        """Count an attempt that is over, and keep what was decided for the next one."""
         self.verdicts.append(verdict)
         self._agreed_port = decision.port
         if not decision.free:
@@ -93,3 +101,16 @@ class Retries:
             return
         self.backend = decision.backend or self.backend
         self._ports_lost += decision.backend is None
+
+    def _another_port(self) -> int:
+        """A free port on this host for the next attempt, if possible just after the first. Raises OSError.
+
+        Rented machines often have a range of open ports, if any.
+        """
+        from ddp_run.plan.net import free_port, port_is_free
+
+        ip, first = self.plan.master, self.plan.chosen_port or 0
+        for port in range(first + 1, min(first + _NEAR, 65536)) if first else ():
+            if port not in self._used_ports and port_is_free(port, ip):
+                return port
+        return free_port(ip, avoid=self._used_ports)

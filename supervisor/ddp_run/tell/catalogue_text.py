@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddp_run.judge.catalogue import Cause
+from ddp_run.judge.verdict import Retry
 
 _AGAINST_HOST = {
     "once": "Counts against the host: `ddp-run hosts` proposes to exclude it.",
-    "repeated": "Counts against the host: `ddp-run hosts` proposes to exclude it where several runs had this there.",
+    "repeated": "Counts against the host: `ddp-run hosts` proposes to exclude it if several runs had this there.",
 }
 HEADINGS = ("## What happened", "## How to recognise it", "## What to do")
+_LINK = re.compile(r"\[([^\]]{1,200})\]\([^)]{1,300}\)")
+
+
+def retry_text(retry: Retry) -> str:
+    """Whether retrying helps, and why: `retrying won't help: same code, same data`."""
+    helps = "can help" if retry.helps else "won't help"
+    return f"retrying {helps}: {retry.reason}"
 
 
 def page(cause: Cause) -> str:
-    """One cause's page in Markdown, from its rule and its module's docstring. Raises ValueError without a section."""
+    """One cause's page in Markdown, from its rule and docstring. Raises ValueError if a section is missing."""
     rule = cause.rule
     title, _, body = cause.text.strip().partition("\n")
     missing = [heading for heading in HEADINGS if heading not in body]
@@ -24,53 +32,36 @@ def page(cause: Cause) -> str:
         raise ValueError(f"the rule {rule.name} has no section {', '.join(missing)}")
     for heading in HEADINGS:
         body = body.replace(f"\n{heading}\n", f"\n\n{heading}\n\n")
-    helps = "can help" if rule.retry.helps else "does not help"
-    facts = [
-        f"Code {rule.code} · name `{rule.name}` · since {rule.since}",
-        "",
-        f"A retry {helps}: {rule.retry.reason}.",
-    ]
-    if rule.consequence:
-        facts.append("A rank with only this cause is a consequence of another rank's failure.")
-    if rule.host is not None:
-        facts.append(_AGAINST_HOST[rule.host])
+    retry = retry_text(rule.retry)
+    facts = [f"Code {rule.code} · name `{rule.name}` · since {rule.since}", "", f"{retry[0].upper()}{retry[1:]}."]
+    facts += _facts(cause)
     if rule.supersedes:
         facts.append("Supersedes: " + ", ".join(f"[{name}]({name}.md)" for name in rule.supersedes) + ".")
     return "\n".join([f"# {title.removesuffix('.')}", "", *facts, "", body.strip("\n"), ""])
 
 
 def plain_page(cause: Cause, width: int) -> str:
-    """One cause's page for a terminal: no links or headings of Markdown, paragraphs as wide as the terminal."""
-    rule = cause.rule
+    """One cause's page for a terminal: without Markdown's links and headings, paragraphs as wide as the terminal."""
     title, _, body = cause.text.strip().partition("\n")
-    helps = "can help" if rule.retry.helps else "does not help"
-    lines = [title.removesuffix("."), f"{rule.code}, {rule.name}; a retry {helps}: {rule.retry.reason}"]
-    if rule.consequence:
-        lines.append("A rank with only this cause is a consequence of another rank's failure.")
-    if rule.host is not None:
-        lines.append(_AGAINST_HOST[rule.host].replace("`", ""))
-    return "\n".join(["\n".join(textwrap.fill(line, width) for line in lines), *_plain(body, width), ""])
+    head = [title.removesuffix("."), f"{cause.rule.code}, {cause.rule.name}; {retry_text(cause.rule.retry)}"]
+    head += [fact.replace("`", "") for fact in _facts(cause)]
+    return "\n".join([*(textwrap.fill(line, width) for line in head), *_plain(body, width), ""])
+
+
+def _facts(cause: Cause) -> Iterator[str]:
+    if cause.rule.consequence:
+        yield "A rank with only this cause is a consequence of another rank's failure."
+    if cause.rule.host is not None:
+        yield _AGAINST_HOST[cause.rule.host]
 
 
 def _plain(body: str, width: int) -> Iterator[str]:
-    """The blocks of a page: headings without their marks, links as their text, what stands in columns as it is."""
-    text = _LINK.sub(r"\1", body)
-    for heading, lines in _sections(text):
+    """A page's sections: headings without their marks, links as their text, columns as they are."""
+    for section in re.split(r"^## ", _LINK.sub(r"\1", body), flags=re.MULTILINE)[1:]:
+        heading, _, text = section.partition("\n")
         yield f"\n{heading}"
-        for block in "\n".join(lines).strip("\n").split("\n\n"):
+        for block in text.strip("\n").split("\n\n"):
             yield from _blocks(block, width)
-
-
-def _sections(text: str) -> Iterator[tuple[str, list[str]]]:
-    heading, lines = "", list[str]()
-    for line in text.split("\n"):
-        if line.startswith("## "):
-            if heading:
-                yield heading, lines
-            heading, lines = line.removeprefix("## "), []
-        else:
-            lines.append(line)
-    yield heading, lines
 
 
 def _blocks(block: str, width: int) -> Iterator[str]:
@@ -90,18 +81,17 @@ def _blocks(block: str, width: int) -> Iterator[str]:
         )
 
 
-_LINK = re.compile(r"\[([^\]]{1,200})\]\([^)]{1,300}\)")
-
-
-def search(causes: Iterable[Cause], words: Sequence[str]) -> list[Cause]:
-    """Causes that hold all the words, in their names and titles; where none does so, anywhere in their pages."""
+def search(causes: Sequence[Cause], words: Sequence[str]) -> tuple[list[Cause], str]:
+    """The causes that contain all the words in their names and titles, or else in their pages; and where that is."""
     wanted = [word.lower() for word in words]
 
-    def found(text: Callable[[Cause], str]) -> list[Cause]:
-        return [each for each in listed if all(word in text(each).lower() for word in wanted)]
+    def contains(text: str) -> bool:
+        return all(word in text.lower() for word in wanted)
 
-    listed = list(causes)
-    return found(lambda each: f"{each.rule.name} {each.rule.title}") or found(lambda each: each.text)
+    titled = [cause for cause in causes if contains(f"{cause.rule.name} {cause.rule.title}")]
+    if titled:
+        return titled, "names and titles"
+    return [cause for cause in causes if contains(cause.text)], "pages"
 
 
 def index(causes: Iterable[Cause]) -> str:

@@ -1,7 +1,7 @@
-"""Ranks' lines to the terminal: prefixed, collapsed, progress bars kept in place; and ddp-run's own lines.
+"""The ranks' lines on the terminal: prefixed, collapsed, progress bars kept in place; and ddp-run's own lines.
 
-Nothing here waits for a slow reader but `show_rest` and `finish`, and these as long as they are told to. What cannot
-be written stays in the ranks' files: `outlets.taking` tells which of them to read on.
+Only `show_rest`, `flush` and `finish` wait for a slow reader, and only while they are told to. What cannot be written
+stays in the ranks' files: `outlets.taking` says which of them to read.
 """
 
 from __future__ import annotations
@@ -9,50 +9,53 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Final, final
 
-from ddp_run.tell.line_form import fitting, label, prefixed
 from ddp_run.tell.outlet import LeftS, Outlet, Outlets
-from ddp_run.tell.selection import Prefix, Shown, shown_by
+from ddp_run.tell.selection import Prefix, Shown, label, prefixed, shown_by
 from ddp_run.tell.tail import Chunk
 from ddp_run.values.lines import MAX_HELD, STREAMS, Collapser, Group, LineBuffer, RawLines, Stream, readable
 
 _FLOOD: Final = 64 << 10
 _FLOOD_LINES: Final = 4096
-"""To compare one takes 10 to 20 µs: the loop must not be away when ranks die."""
+"""Comparing a line takes 10 to 20 µs: the loop must not be away when ranks die."""
 _MAX_WAITING_LINES: Final = 512
 _SILENCE_S: Final = 2.0
 _REDRAW_S: Final = 0.1
 _STATE_S: Final = 10.0
 _LEFT_S: Final = 30.0
-"""A bar that has not moved for so long gives way to one that does."""
+"""A bar that has not moved for this long gives way to one that does."""
 _ERASE: Final = b"\r\x1b[K"
 
 Read = Callable[[Collection[Stream]], Iterable[Chunk]]
-"""Gives some more of these streams; nothing where they have no more."""
+"""Returns some more of these streams, or nothing if there is no more."""
 
 
 @final
+@dataclass(slots=True)
 class _Source:
     """One stream of one rank."""
 
-    __slots__ = ("fed_at", "lines", "prefix", "rank", "shown", "stream")
+    rank: int
+    stream: Stream
+    prefix: bytes
+    shown: bool
+    lines: LineBuffer = field(default_factory=LineBuffer)
+    fed_at: float = 0.0
 
-    def __init__(self, rank: int, stream: Stream, prefix: bytes, shown: bool) -> None:
-        self.rank = rank
-        self.stream: Stream = stream
-        self.prefix = prefix
-        self.shown = shown
-        self.lines = LineBuffer()
-        self.fed_at = 0.0
+    @property
+    def is_partial(self) -> bool:
+        """It holds a line without its end, other than a progress bar."""
+        return bool(self.lines.held) and not self.lines.progress
 
 
 @final
 class Console:
-    """Shows what the ranks write, and ddp-run's own lines between.
+    """Shows what the ranks write, with ddp-run's own lines in between.
 
-    Every `now` is in seconds of one clock that never goes back. After each call, wait until `deadline` (then `tick`),
-    for the `outlets` to be writable (then `tick`), and for input of the streams that they are `taking`.
+    Every `now` is in seconds of a monotonic clock. After each call, wait until `deadline` (then `tick`), for the
+    `outlets` to be writable (then `tick`), and for input of the streams that they are `taking`.
     """
 
     def __init__(
@@ -65,15 +68,11 @@ class Console:
         prefix: Prefix | None = None,
         colour: bool = False,
         force_colour: bool = False,
-        collapse: bool = True,
         raw: bool = False,
-        width: int | None = None,
-        stdout_tty: bool | None = None,
-        stderr_tty: bool | None = None,
     ) -> None:
-        """`ranks`: how many are shown, as far as known. `width`: columns, null: the terminal's own at any time.
+        """`ranks`: how many are shown, if known. `force_colour` passes their colours into pipes and files too.
 
-        `force_colour`: ranks' colours pass also where there is no terminal. `raw`: all that they write passes.
+        `raw` passes everything that they write.
         """
         self.ranks = ranks
         self._shown: Shown = shown or shown_by("all")
@@ -81,14 +80,11 @@ class Console:
         self._colour = colour
         self._force_colour = force_colour
         self._raw = RawLines() if raw else None
-        self._width = width
-        self._collapse = collapse and prefix is None
-        self.outlets = Outlets(stdout_fd, stderr_fd, stdout_tty=stdout_tty, stderr_tty=stderr_tty)
+        self.outlets = Outlets(stdout_fd, stderr_fd)
         self._sources: dict[tuple[int, Stream], _Source] = {}
-        self._seen: set[int] = set()
         self._collapser = Collapser()
         self._batch: list[tuple[Stream | None, bytes | memoryview]] = []
-        """What is to be written where; null: a line of ddp-run's own."""
+        """What to write where; None: a line of ddp-run's own."""
         self._drawn = b""
         self._redraw_at = 0.0
         self._state_at: float | None = None
@@ -98,8 +94,8 @@ class Console:
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` has something to do though nothing came; null: never."""
-        times = [source.fed_at + _SILENCE_S for source in self._sources.values() if self._is_partial(source)]
+        """When `tick` is due even if nothing comes; None: never."""
+        times = [source.fed_at + _SILENCE_S for source in self._sources.values() if source.is_partial]
         if self._collapser.deadline is not None:
             times.append(self._collapser.deadline)
         if self._raw is not None and self._raw.deadline is not None:
@@ -107,12 +103,12 @@ class Console:
         live = self._live_outlet()
         if live is None:
             times.extend(() if self._state_at is None else (self._state_at,))
-        elif not live.pending and self._live_text() != self._drawn:
+        elif not live.pending and self._live_text(live) != self._drawn:
             times.append(self._redraw_at)
         return min(times, default=None)
 
     def feed(self, chunks: Iterable[Chunk], now: float) -> None:
-        """Show what has come. Past 64 KiB or 4096 lines at once, they are not compared between ranks."""
+        """Show what has come. More than 64 KiB or 4096 lines at once are not compared between ranks."""
         chunks = list(chunks)
         flood = sum(len(chunk.data) for chunk in chunks) > _FLOOD
         flood = flood or sum(chunk.data.count(b"\n") for chunk in chunks) > _FLOOD_LINES
@@ -139,7 +135,7 @@ class Console:
         for source in self._sources.values():
             if source.stream not in taking:
                 source.fed_at = now  # the rest of its line may be in the file
-            elif self._is_partial(source) and now >= source.fed_at + _SILENCE_S:
+            elif source.is_partial and now >= source.fed_at + _SILENCE_S:
                 self._end_line(source, now)
         self._emit_groups(self._collapser.due(now, self._shown_ranks()))
         if self._raw is not None:
@@ -149,7 +145,7 @@ class Console:
         self._settle(now)
 
     def replay(self, chunks: Iterable[Chunk], now: float) -> None:
-        """Show chunks of an attempt that has ended, whatever `shown` says."""
+        """Show chunks of an attempt that has ended, even those that were not selected."""
         self.end_attempt(now)
         shown, self._shown = self._shown, shown_by("all")
         self.feed(chunks, now)
@@ -165,10 +161,9 @@ class Console:
         self._settle(now)
 
     def end_attempt(self, now: float) -> None:
-        """All that the attempt's ranks wrote has been fed: show unfinished lines and take progress bars down."""
+        """Everything that the attempt's ranks wrote was fed: show unfinished lines and take progress bars down."""
         self._end_lines(STREAMS, now)
         self._sources.clear()
-        self._seen.clear()
         self._state_at = None
         self._settle(now)
 
@@ -178,9 +173,10 @@ class Console:
         self.outlets.pump()
 
     def show_rest(self, read: Read, left_s: LeftS, streams: Collection[Stream] = STREAMS) -> bool:
-        """Show all that `read` still gives of the streams; the writers are gone. False: no time was left for it.
+        """Show everything that `read` still returns of these streams, whose writers are gone.
 
-        Returns when all of `streams` is written; of the others as much as they took meanwhile.
+        Returns when all of it is written, with as much of the other streams as they took meanwhile; False if time ran
+        out.
         """
         while True:
             taking = self.outlets.taking
@@ -191,36 +187,33 @@ class Console:
                     return False
                 continue
             self._end_lines(taking, time.monotonic())
-            through = (
-                not (outlet := self.outlets.of(stream)).pending and (stream in taking or outlet.gone)
-                for stream in streams
-            )
-            if all(through):
+            outlets = [(stream, self.outlets.of(stream)) for stream in streams]
+            if all(not outlet.pending and (stream in taking or outlet.gone) for stream, outlet in outlets):
                 return True
             if not self.outlets.wait(left_s):
                 return False
 
     def drop(self, streams: Collection[Stream]) -> tuple[int, int]:
-        """Throw away what waits of these streams, whose ranks have ended: how many line ends, and bytes."""
+        """Drop what waits of these streams, whose ranks have ended; returns how many newlines, and bytes."""
         begun = sum(len(source.lines.rest()) for source in self._sources.values() if source.stream in streams)
         self._end_lines(streams, time.monotonic())
         lines, size = self.outlets.drop(streams)
         return lines, begun + size
 
     def unshown(self, chunks: Iterable[Chunk]) -> tuple[int, int]:
-        """How many lines of these would be shown, and their bytes."""
+        """How many of these lines would be shown, and their bytes."""
         shown = [chunk.data for chunk in chunks if self._source(chunk).shown]
         return sum(data.count(b"\n") for data in shown), sum(map(len, shown))
 
     def flush(self, left_s: LeftS) -> bool:
-        """Write what waits to go where ddp-run's own lines go; False where no time was left for it."""
+        """Write what waits where ddp-run's own lines go; False if time ran out."""
         while self.outlets.err.pending:
             if not self.outlets.wait(left_s):
                 return False
         return True
 
     def finish(self, left_s: LeftS) -> int:
-        """As `flush`; nothing comes after. Returns the number of bytes that were given up."""
+        """Flush for the last time; returns how many bytes were given up."""
         self.end_attempt(time.monotonic())
         self.flush(left_s)
         given_up = self.outlets.pending
@@ -246,22 +239,19 @@ class Console:
         if source is None:
             prefix = self._prefix(chunk.rank, chunk.local_rank) if self._prefix else label((chunk.rank,))
             shown = self._shown(chunk.rank, chunk.local_rank, chunk.stream)
-            source = _Source(chunk.rank, chunk.stream, prefix.encode("utf-8", "replace"), shown)
-            self._sources[key] = source
-            if shown:
-                self._seen.add(chunk.rank)
+            source = self._sources[key] = _Source(*key, prefix.encode("utf-8", "replace"), shown)
         return source
 
     def _shown_ranks(self) -> int:
-        return max(self.ranks, len(self._seen))
+        return max(self.ranks, len({source.rank for source in self._sources.values() if source.shown}))
 
     def _show(self, source: _Source, block: bytes, now: float, flood: bool) -> None:
         """Show whole lines of one rank; `block` ends with a newline."""
         block = readable(block, colour=self._colour and (self._force_colour or self.outlets.of(source.stream).tty))
-        if flood or not self._collapse or self._shown_ranks() < 2:
+        if flood or self._prefix is not None or self._shown_ranks() < 2:
             self._emit_groups(self._collapser.all())
-            for piece in prefixed(block, source.prefix, own=self._prefix is None):
-                self._batch.append((source.stream, piece))
+            pieces = prefixed(block, source.prefix, once=self._prefix is None)
+            self._batch += ((source.stream, piece) for piece in pieces)
             return
         for line in block[:-1].split(b"\n"):
             self._collapser.add(source.rank, source.stream, line.removeprefix(source.prefix), now)
@@ -269,12 +259,7 @@ class Console:
                 self._emit_groups(self._collapser.all())
 
     def _emit_groups(self, groups: list[Group]) -> None:
-        for group in groups:
-            line = label(group.ranks).encode() + group.text + b"\n"
-            self._batch.append((group.stream, line))
-
-    def _is_partial(self, source: _Source) -> bool:
-        return bool(source.lines.held) and not source.lines.progress
+        self._batch += ((group.stream, label(group.ranks).encode() + group.text + b"\n") for group in groups)
 
     def _end_line(self, source: _Source, now: float) -> None:
         rest = source.lines.rest()
@@ -285,59 +270,49 @@ class Console:
 
     # ------------------------------------------------------------------------------------------ progress bars
 
-    def _first_state(self) -> tuple[_Source, bytes] | None:
+    def _bar(self) -> tuple[Stream, bytes] | None:
+        """The progress bar to show, of the first rank that has one: its stream, and its line without an end."""
         bars = {key: source for key, source in self._sources.items() if source.lines.progress}
         newest = max((source.fed_at for source in bars.values()), default=0.0)
         for key in sorted(key for key, source in bars.items() if source.fed_at >= newest - _LEFT_S):
             state = readable(bars[key].lines.state(), colour=False).strip()
             if state:
-                return bars[key], state
+                return bars[key].stream, bars[key].prefix + state
         return None
 
     def _show_state(self, now: float) -> None:
-        """Off a terminal: the first bar's state as a line, at most every 10 s."""
-        found = self._first_state()
-        if found is None:
+        """Without a terminal: the bar's state as a line, at most every 10 s."""
+        bar = self._bar()
+        if bar is None:
             self._state_at = None
         elif self._state_at is None:
             self._state_at = now + _STATE_S
         elif now >= self._state_at:
-            source, state = found
             self._state_at = now + _STATE_S
-            line = source.prefix + state + b"\n"
+            stream, line = bar
             if line != self._state_shown:
-                self._batch.append((source.stream, line))
+                self._batch.append((stream, line + b"\n"))
                 self._state_shown = line
 
     def _live_outlet(self) -> Outlet | None:
-        for outlet in self.outlets:
-            if outlet.tty and not outlet.gone:
-                return outlet
-        return None
+        return next((outlet for outlet in self.outlets if outlet.tty and not outlet.gone), None)
 
-    def _live_text(self) -> bytes:
-        found = self._first_state()
-        if found is None:
+    def _live_text(self, live: Outlet) -> bytes:
+        bar = self._bar()
+        if bar is None:
             return b""
-        source, state = found
-        return fitting(source.prefix + state, self._columns())
-
-    def _columns(self) -> int:
-        if self._width is not None:
-            return self._width
-        outlet = self._live_outlet()
         try:
-            # A pseudo-terminal that nobody gave a size says 0.
-            return (os.get_terminal_size(outlet.fd).columns if outlet else 0) or 80
+            columns = os.get_terminal_size(live.fd).columns or 80  # a pseudo-terminal without a size says 0
         except OSError:
-            return 80
+            columns = 80
+        return _fitting(bar[1], columns)
 
     # ------------------------------------------------------------------------------------------ writing
 
     def _settle(self, now: float) -> None:
         """Hand the batch over, keep the live line below it, write."""
         live = self._live_outlet()
-        text = self._live_text() if live is not None else b""
+        text = self._live_text(live) if live is not None else b""
         redraw = text != self._drawn and now >= self._redraw_at and live is not None and not live.pending
         if self._batch or redraw:
             self._erase()
@@ -355,3 +330,17 @@ class Console:
         if self._drawn and live is not None:
             live.put(_ERASE, stays=True)
         self._drawn = b""
+
+
+def _fitting(line: bytes, columns: int) -> bytes:
+    """The start of `line` that fits on one row of a terminal, so that it can be erased as one."""
+    if line.isascii():
+        return line[: columns - 1]
+    from unicodedata import combining, east_asian_width
+
+    text, used = line.decode("utf-8", "replace"), 0
+    for index, character in enumerate(text):
+        used += 0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1
+        if used > columns - 1:
+            return text[:index].encode()
+    return line

@@ -1,4 +1,4 @@
-"""Shows what the doctor finds while it looks: findings on stdout, what it is doing on stderr."""
+"""Shows the doctor's findings on stdout as they come, and what it's doing on stderr."""
 
 from __future__ import annotations
 
@@ -12,61 +12,58 @@ from ddp_run.tell import doctor_table
 from ddp_run.tell.doctor_table import Row
 from ddp_run.values.finding import Finding
 from ddp_run.values.lines import neutral_text
+from ddp_run.values.terminal import colour, columns
 
 _ERASE = "\r\033[K"
 _LONG_S = 10.0
-"""Without any line: then a log is told what is going on."""
+"""After this long without a line, a log gets a line about what's going on."""
 
 
 @final
 class Page:
-    """`terminal`: whether findings go to one; then they are a table, else a line each, for a log. `node`: this one of
-    several, empty for one."""
+    """Findings are a table on a terminal, and one line each in a log. `node`: this node's name if there are several."""
 
-    def __init__(self, *, as_json: bool, width: int, colour: bool, terminal: bool, node: str = "") -> None:
-        self._as_json, self._width, self._colour, self._terminal, self._node = as_json, width, colour, terminal, node
-        self._redraws = sys.stderr.isatty()
+    def __init__(self, *, as_json: bool, node: str = "") -> None:
+        self._as_json, self._node = as_json, node
+        self._width, self._colour = columns(), colour(sys.stdout)
         self._rows: list[Row] = []
         self._group = ""
         self._step = ""
-        """What stands on the terminal's last line."""
-        self._shown_at = time.monotonic()
+        """What the terminal's last line shows."""
+        self._began = self._shown_at = time.monotonic()
 
     def add(self, check: str, group: str, findings: Sequence[Finding]) -> None:
-        """What one check found."""
+        """Show what a check found."""
         self._erase_step()
         rows = [Row(check, group, found) for found in findings]
         self._rows += rows
         if not self._as_json:
-            for row in rows:
-                self._show(row)
+            sys.stdout.write("".join(map(self._shown, rows)))
             sys.stdout.flush()
 
-    def _show(self, row: Row) -> None:
-        if not self._terminal:
-            sys.stdout.write(doctor_table.plain_lines(row, self._node))
-            return
-        if row.group != self._group:
-            self._group = row.group
-            sys.stdout.write(doctor_table.heading(row.group, colour=self._colour))
-        sys.stdout.write(doctor_table.table_rows(row, width=self._width, colour=self._colour))
+    def _shown(self, row: Row) -> str:
+        if not sys.stdout.isatty():
+            return doctor_table.plain_lines(row, self._node)
+        heading = doctor_table.heading(row.group, colour=self._colour) if row.group != self._group else ""
+        self._group = row.group
+        return heading + doctor_table.table_rows(row, width=self._width, colour=self._colour)
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Show a line that stays."""
         self._erase_step()
         node = f"{self._node}: " if self._node else ""
         sys.stderr.write(f"ddp-run: {node}{neutral_text(line)}\n")
         sys.stderr.flush()
 
-    def doing(self, what: str) -> None:
-        """What takes its time now; on a terminal the next takes its place, a log gets a line where it takes long."""
-        if self._redraws:
-            if what != self._step:
-                sys.stderr.write(f"{_ERASE}{neutral_text(what)[: self._width - 4]} ...")
+    def doing(self, step: str) -> None:
+        """Show what's going on: in place of the last step on a terminal; in a log only if it takes long."""
+        if sys.stderr.isatty():
+            if step != self._step:
+                sys.stderr.write(f"{_ERASE}{neutral_text(step)[: self._width - 4]} ...")
                 sys.stderr.flush()
-                self._step = what
+                self._step = step
         elif time.monotonic() - self._shown_at > _LONG_S:
-            self.say(what)
+            self.say(step)
 
     def _erase_step(self) -> None:
         self._shown_at = time.monotonic()
@@ -75,12 +72,14 @@ class Page:
             sys.stderr.flush()
             self._step = ""
 
-    def end(self, about: Mapping[str, Any], seconds: float) -> None:
-        """The last line, or all of the JSON."""
+    def end(self, about: Mapping[str, Any]) -> bool:
+        """Show the last line, or all of the JSON with `about`. Returns whether nothing failed."""
         self._erase_step()
+        seconds = time.monotonic() - self._began
         if self._as_json:
-            text = json.dumps(doctor_table.as_json(self._rows, about), indent=2) + "\n"
+            about = {**about, "seconds": round(seconds, 3)}
+            sys.stdout.write(json.dumps(doctor_table.as_json(self._rows, about), indent=2) + "\n")
         else:
-            text = doctor_table.summary([row.found.grade for row in self._rows], seconds, self._node)
-        sys.stdout.write(text)
+            sys.stdout.write(doctor_table.summary([row.found.grade for row in self._rows], seconds, self._node))
         sys.stdout.flush()
+        return doctor_table.is_fit(self._rows)

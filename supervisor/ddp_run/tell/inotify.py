@@ -1,4 +1,4 @@
-"""The kernel's word that a file has grown: inotify(7), by ctypes; and which file systems it knows nothing of."""
+"""Asks the kernel to say when a file has grown: inotify(7) by ctypes, which the standard library does not bind."""
 
 from __future__ import annotations
 
@@ -12,36 +12,22 @@ from typing import TYPE_CHECKING, Final, Self, final
 if TYPE_CHECKING:
     import ctypes
 
-
 # <sys/inotify.h>
 IN_MODIFY, _IN_ATTRIB, _IN_DELETE_SELF, _IN_MOVE_SELF, IN_Q_OVERFLOW = 0x2, 0x4, 0x400, 0x800, 0x4000
-_IN_NONBLOCK, _IN_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
 _MASK: Final = IN_MODIFY | _IN_ATTRIB | _IN_DELETE_SELF | _IN_MOVE_SELF
 _EVENT: Final = struct.Struct("iIII")
 
-
-# f_type of statfs(2): writes on another host, or behind a file server, raise no event here.
-_REMOTE: Final = {
-    0x6969: "nfs",
-    0x0BD00BD0: "lustre",
-    0x65735546: "fuse",
-    0x01021997: "9p",
-    0xFF534D42: "cifs",
-    0xFE534D42: "smb2",
-    0x517B: "smb",
-    0x00C36400: "ceph",
-    0x47504653: "gpfs",
-    0x5346414F: "afs",
-    0x7461636F: "ocfs2",
-    0x01161970: "gfs2",
-    0x19830326: "beegfs",
-    0x786F4256: "vboxsf",
-}
+# f_type of statfs(2), where a write on another host, or behind a file server, raises no event here: nfs, lustre, fuse,
+# 9p, cifs, smb2, smb, ceph, gpfs, afs, ocfs2, gfs2, beegfs, vboxsf.
+_REMOTE: Final = frozenset(
+    {0x6969, 0x0BD00BD0, 0x65735546, 0x01021997, 0xFF534D42, 0xFE534D42, 0x517B}
+    | {0x00C36400, 0x47504653, 0x5346414F, 0x7461636F, 0x01161970, 0x19830326, 0x786F4256}
+)
 
 
 @final
 class Inotify:
-    """inotify(7) by ctypes: the standard library has no binding."""
+    """One inotify instance. `fd` is readable when something happened to a watched file."""
 
     def __init__(self, libc: ctypes.CDLL, fd: int) -> None:
         self._libc = libc
@@ -49,26 +35,26 @@ class Inotify:
 
     @classmethod
     def open(cls) -> Self | None:
-        """Null where the kernel or the C library has none, or the user's limit is reached."""
+        """Return None if the kernel or the C library has no inotify, or the user's limit is reached."""
         import ctypes
 
         try:
             libc = ctypes.CDLL(None, use_errno=True)
-            fd = libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
+            fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)  # IN_NONBLOCK and IN_CLOEXEC are the same bits
         except (OSError, AttributeError):
             return None
         return cls(libc, fd) if fd >= 0 else None
 
     def watch(self, path: Path) -> int:
-        """A watch, or -1."""
+        """Watch a file; returns the watch's number, or -1 if the kernel refuses."""
         return int(self._libc.inotify_add_watch(self.fd, os.fsencode(path), _MASK))
 
     def forget(self, watch: int) -> None:
-        """Tell no more of it."""
+        """Stop watching."""
         self._libc.inotify_rm_watch(self.fd, watch)
 
     def is_remote(self, fd: int) -> bool:
-        """Whether others may write to the file: on such file systems the kernel here hears of no change."""
+        """Whether other hosts may write to the file unseen by this kernel."""
         import ctypes
 
         status = ctypes.create_string_buffer(512)
@@ -78,7 +64,7 @@ class Inotify:
         return ctypes.c_ulong.from_buffer(status).value & 0xFFFFFFFF in _REMOTE
 
     def events(self) -> Iterator[tuple[int, int]]:
-        """Watch and mask of everything that happened since."""
+        """The watch and the mask of everything that happened since the last call."""
         try:
             for data in iter(partial(os.read, self.fd, 65536), b""):
                 position = 0

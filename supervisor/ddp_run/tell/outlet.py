@@ -1,4 +1,4 @@
-"""Descriptors that are written without ever waiting for who reads them, unless that is asked for."""
+"""Writes to descriptors without ever waiting for their readers, unless asked to."""
 
 from __future__ import annotations
 
@@ -15,39 +15,40 @@ from typing import Final, final
 from ddp_run.values.lines import STREAMS, Stream
 
 LeftS = Callable[[], float]
-"""The seconds for which a reader may still be waited for; asked at least every tenth of a second."""
+"""How many more seconds to wait for a reader; asked at least every tenth of a second."""
 _NEWLINE: Final = 0x0A
 _ENOUGH: Final = 1 << 20
 """Bytes that may wait."""
 _WIDEST: Final = 1 << 20
-"""Bytes of a pipe: as many as the kernel allows everybody (/proc/sys/fs/pipe-max-size)."""
+"""Bytes of a pipe that the kernel grants everybody (/proc/sys/fs/pipe-max-size)."""
 _ASK_S: Final = 0.1
 
 
 @final
 class Outlet:
-    """A descriptor that is written without blocking, and what waits for it."""
+    """A descriptor that is written without blocking, and the bytes that wait for it."""
 
-    def __init__(self, fd: int, *, tty: bool | None = None) -> None:
+    def __init__(self, fd: int) -> None:
         self.fd = fd
+        self.tty = False
         self.gone = False
-        """Nobody reads it any more, or it is broken: what comes is thrown away."""
+        """Nobody reads it any more, or it is broken: everything written to it is dropped."""
         self.error: OSError | None = None
-        """The last for which something was thrown away."""
+        """The last error that bytes were dropped for."""
         self.pending = 0
         """Bytes that wait."""
         self._queue: deque[tuple[memoryview, bool]] = deque()
-        """Each with whether it is to stay, whatever is thrown away."""
+        """Each with whether `drop` keeps it."""
         self._within_line = False
-        """The last byte that was written ends no line."""
+        """The last byte written was not a newline."""
         self._own = -1
         self._writes_at_once = False
         self._socket = False
         try:
-            self.tty = os.isatty(fd) if tty is None else tty
+            self.tty = os.isatty(fd)
             mode = os.fstat(fd).st_mode
         except OSError:
-            self.tty, self.gone = False, True
+            self.gone = True
             return
         self._socket = stat.S_ISSOCK(mode)
         if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
@@ -55,29 +56,32 @@ class Outlet:
         self._writes_at_once = stat.S_ISREG(mode) or self._own >= 0
 
     def put(self, data: bytes | memoryview, *, stays: bool = False) -> None:
-        """Queue bytes; `pump` writes them. Without `stays`, `drop` may throw them away."""
+        """Queue bytes for `pump`. With `stays`, `drop` keeps them."""
         if not self.gone and data:
             self._queue.append((memoryview(data), stays))
             self.pending += len(data)
 
     def pump(self) -> int:
-        """Write what can be written now; how many bytes that was. A stream that fails is given up silently."""
+        """Write what can be written now; returns the number of bytes. Never raises: a broken stream is given up."""
         written = 0
         try:
-            while self._queue:
-                done = self._write()
-                if not done:
-                    break
+            while self._queue and (done := self._write()):
                 written += done
                 self._advance(done)
         except BlockingIOError:
             pass
         except OSError as error:
-            self._fail(error)
+            self.error = error
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                # Somebody may make room: only what waits is lost, and the ranks' files hold it.
+                self._queue.clear()
+                self.pending = 0
+            else:
+                self.close()
         return written
 
     def drop(self) -> tuple[int, int]:
-        """Throw away what waits and need not stay, but for the rest of a line that has begun: lines, bytes."""
+        """Drop what waits, except what stays and the rest of a line that has begun; returns newlines and bytes."""
         waiting, lines, size, begun = self._queue, 0, self.pending, self._within_line
         self._queue, self.pending = deque(), 0
         for data, stays in waiting:
@@ -89,9 +93,9 @@ class Outlet:
         return lines, size - self.pending
 
     def widen(self) -> None:
-        """Have a pipe take all that waits, where that is little: there it stays for its reader, also when we are gone.
+        """Enlarge a pipe to hold what waits, up to 1 MiB: its reader gets it even after ddp-run has exited.
 
-        F_SETPIPE_SZ, fcntl(2). What is no pipe stays as it is.
+        F_SETPIPE_SZ of fcntl(2); anything but a pipe stays as it is.
         """
         try:
             size = fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ) + self.pending
@@ -101,7 +105,7 @@ class Outlet:
             pass
 
     def close(self) -> None:
-        """Forget what waits and give back what was opened here; `fd` stays open."""
+        """Forget what waits, and close what was opened here; `fd` stays open."""
         self._queue.clear()
         self.pending = 0
         if self._own >= 0:
@@ -111,16 +115,18 @@ class Outlet:
 
     def _write(self) -> int:
         if self._writes_at_once:
-            return os.writev(self.fd if self._own < 0 else self._own, [data for data, _ in islice(self._queue, 64)])
+            return os.writev(self.fd if self._own < 0 else self._own, self._first())
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
         if not poll.poll(0):
             return 0
         if self._socket:
-            return _send(self.fd, [data for data, _ in islice(self._queue, 64)])
-        data = self._queue[0][0]
+            return _send(self.fd, self._first())
         # A descriptor that says it is writable takes this much without blocking: pipe(7), and n_tty's 256.
-        return os.write(self.fd, data[: 256 if self.tty else select.PIPE_BUF])
+        return os.write(self.fd, self._queue[0][0][: 256 if self.tty else select.PIPE_BUF])
+
+    def _first(self) -> list[memoryview]:
+        return [data for data, _ in islice(self._queue, 64)]
 
     def _advance(self, done: int) -> None:
         self.pending -= done
@@ -135,29 +141,18 @@ class Outlet:
         else:
             self._queue[0] = (data[done:], stays)
 
-    def _fail(self, error: OSError) -> None:
-        self.error = error
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            # Somebody may make room: only what could not be written is lost, and the ranks' files have it.
-            self._queue.clear()
-            self.pending = 0
-        else:
-            self.close()
-
 
 @final
 class Outlets:
-    """Where ranks' two streams go, and ddp-run's own lines, which go to stderr: two outlets, or one for both.
+    """Where the ranks' two streams go, and ddp-run's own lines, which go to stderr.
 
-    One where both lead to one terminal, pipe or socket: only in one queue do lines stay whole and in order.
+    One outlet if both streams lead to the same terminal, pipe or socket: only one queue keeps lines whole and in order.
     """
 
-    def __init__(
-        self, stdout_fd: int, stderr_fd: int, *, stdout_tty: bool | None = None, stderr_tty: bool | None = None
-    ) -> None:
-        self.err = self.out = Outlet(stderr_fd, tty=stderr_tty)
+    def __init__(self, stdout_fd: int, stderr_fd: int) -> None:
+        self.err = self.out = Outlet(stderr_fd)
         if stdout_fd != stderr_fd and not _same_place(stdout_fd, stderr_fd):
-            self.out = Outlet(stdout_fd, tty=stdout_tty)
+            self.out = Outlet(stdout_fd)
 
     def __iter__(self) -> Iterator[Outlet]:
         yield self.err
@@ -165,12 +160,12 @@ class Outlets:
             yield self.out
 
     def of(self, stream: Stream | None) -> Outlet:
-        """The one for a stream; null: for ddp-run's own lines."""
+        """The outlet of a stream; None: of ddp-run's own lines."""
         return self.out if stream == "stdout" else self.err
 
     @property
     def taking(self) -> tuple[Stream, ...]:
-        """The streams of which more can be taken. Leave the others' rest in the files: too much of them waits."""
+        """The streams that take more. Too much waits of the others: leave the rest of them in the files."""
         return tuple(stream for stream in STREAMS if self.of(stream).pending < _ENOUGH and not self.of(stream).gone)
 
     @property
@@ -180,12 +175,12 @@ class Outlets:
 
     @property
     def writable_fds(self) -> list[int]:
-        """Descriptors whose readiness for writing is to be waited for."""
+        """The descriptors to wait for until they can be written."""
         return [outlet.fd for outlet in self if outlet.pending]
 
     @property
     def pending(self) -> int:
-        """Bytes taken and not written yet."""
+        """Bytes taken but not written yet."""
         return sum(outlet.pending for outlet in self)
 
     @property
@@ -195,15 +190,15 @@ class Outlets:
 
     @property
     def error(self) -> OSError | None:
-        """For which something could not be written; that nobody reads it any more is one too."""
+        """Why something could not be written; EPIPE if nobody reads it any more."""
         return next((outlet.error for outlet in self if outlet.error is not None), None)
 
     def pump(self) -> int:
-        """Write what can be written now; how many bytes that was."""
+        """Write what can be written now; returns the number of bytes."""
         return sum(outlet.pump() for outlet in self)
 
     def wait(self, left_s: LeftS) -> bool:
-        """Write what can be written now, or within a tenth of a second; false where no time is left to wait."""
+        """Write what can be written within a tenth of a second; False if no time is left to wait."""
         for outlet in self:
             outlet.widen()
         written, left = self.pump(), left_s()
@@ -216,14 +211,13 @@ class Outlets:
         return left > 0
 
     def drop(self, streams: Collection[Stream]) -> tuple[int, int]:
-        """Throw away lines of ranks that wait, ddp-run's own stay: how many lines, and bytes."""
+        """Drop the ranks' lines that wait, but not ddp-run's own; returns how many lines, and bytes."""
         lines = size = 0
-        for outlet in self:
-            if any(self.of(stream) is outlet for stream in streams):
-                dropped = outlet.drop()
-                lines, size = lines + dropped[0], size + dropped[1]
-                outlet.widen()  # for a line that has begun
-                outlet.pump()
+        for outlet in {self.of(stream) for stream in streams}:
+            dropped = outlet.drop()
+            lines, size = lines + dropped[0], size + dropped[1]
+            outlet.widen()  # for a line that has begun
+            outlet.pump()
         return lines, size
 
 
@@ -239,7 +233,7 @@ def _same_place(one: int, other: int) -> bool:
 
 
 def _reopened(fd: int) -> int:
-    """The same pipe or terminal with a status of its own, or -1: O_NONBLOCK on `fd` itself would be its owners' too."""
+    """The same pipe or terminal opened again, or -1: O_NONBLOCK on `fd` itself would change it for its other owners."""
     try:
         return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

@@ -1,6 +1,6 @@
-"""ddp-run's two streams: what the ranks wrote, by `ddp_run.tell.console`; its own messages, by structlog between.
+"""ddp-run's two streams: the ranks' lines, shown by the console, and ddp-run's own messages in between, by structlog.
 
-With `--log-format json` each message of ddp-run's own is one JSON object a line on stderr.
+With `--log-format json`, each of ddp-run's own messages is one JSON object a line on stderr.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from ddp_run.record.events import (
     Event,
@@ -25,7 +26,7 @@ from ddp_run.record.events import (
 )
 from ddp_run.tell.console import Console
 from ddp_run.tell.outlet import Outlet
-from ddp_run.tell.selection import Mode, prefix_of, shown_by
+from ddp_run.tell.selection import Mode, failed_lines, prefix_of, shown_by
 from ddp_run.tell.tail import POLL_S, Chunk, Tailer
 from ddp_run.values import terminal
 from ddp_run.values.lines import STREAMS, Stream, neutral
@@ -37,13 +38,13 @@ if TYPE_CHECKING:
 
 STDOUT, STDERR = 1, 2
 AT_THE_END_S = 60.0
-"""How long the end of a job waits for whoever reads its console, all in all."""
+"""How long the end of a job waits for the console's readers, all in all."""
 BETWEEN_ATTEMPTS_S = 10.0
-"""And another attempt: of it, only what ranks' lines get."""
+"""The same before another attempt."""
 LEAST_S = 2.0
-"""However little time there is."""
+"""How long at least, however little time there is."""
 _LAST_WORDS_S = 1.0
-"""What is left of that when a signal to stop comes meanwhile; none after another one."""
+"""What a signal to stop leaves of that time; a second signal leaves none."""
 _COUNT_S = 1.0
 """How long lines that are not shown are counted."""
 _TAIL_BUDGET = 1 << 20
@@ -51,14 +52,15 @@ _TAIL_BUDGET = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """What people asked to see. `redirects` and `tee`: the streams of all local ranks (1: stdout, 2: stderr, 3: both),
-    or of each that is named; `local_ranks`: those to be shown, empty for all.
+    """What people asked to see.
+
+    `redirects` and `tee`: the streams of all local ranks (1: stdout, 2: stderr, 3: both), or by local rank;
+    `local_ranks`: those to show, empty for all; `ranks`: how many run here.
     """
 
     mode: Mode
     json: bool
     ranks: int
-    """How many run here."""
     redirects: int | Mapping[int, int]
     tee: int | Mapping[int, int]
     local_ranks: Collection[int]
@@ -68,9 +70,9 @@ class ConsoleSettings:
 
 @final
 class Patience:
-    """How long the readers of the console are waited for: ranks' lines get half of the time, ddp-run's own all of it.
+    """How long to wait for the console's readers: half of the time for ranks' lines, all of it for ddp-run's own.
 
-    `stopped`: whether a signal to stop has come since it was asked last. `clock` is in seconds.
+    `stopped`: whether a signal to stop has come since the last call. `clock` is in seconds.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Patience:
         self._ranks_until = clock() + seconds / 2
 
     def for_ranks(self) -> float:
-        """Seconds left for what ranks wrote; at most 0: none."""
+        """Seconds left for the ranks' lines; 0 or less: none."""
         self._hear()
         return self._ranks_until - self._clock()
 
@@ -92,7 +94,7 @@ class Patience:
         return self._until - self._clock()
 
     def add(self, seconds: float) -> None:
-        """So long nobody waited for the console."""
+        """Don't count these seconds: nobody waited for the console."""
         self._until += seconds
         self._ranks_until += seconds
 
@@ -108,21 +110,21 @@ class Descriptors(Protocol):
     """Who waits for descriptors: `ddp_run.supervise.loop.Loop`."""
 
     def watch(self, fd: int, handler: Callable[[], None], *, write: bool = False) -> None:
-        """Call that when it can be read, or written."""
+        """Call `handler` when `fd` can be read, or written."""
 
     def unwatch(self, fd: int) -> None:
-        """Tell no more."""
+        """Stop that."""
 
 
 @final
 class Output:
-    """Owns the console; `pump` moves what ranks wrote, and asks the loop for what it waits for."""
+    """Owns the console: moves the ranks' lines to it, and writes ddp-run's own."""
 
     def __init__(self, settings: ConsoleSettings, environ: Mapping[str, str], loop: Descriptors) -> None:
         self._loop = loop
-        self._json = settings.json
+        self.json = settings.json
+        """Whether ddp-run's own messages are JSON."""
         self._failed_only = settings.mode == "failed"
-        self._logger: Any = None
         self.colour = terminal.colour(sys.stderr)
         self.console = Console(
             STDOUT,
@@ -135,14 +137,11 @@ class Output:
             raw=settings.mode == "raw",
         )
 
-    # ------------------------------------------------------------------- ranks' output
+    # ------------------------------------------------------------------- the ranks' lines
 
     def pump(self, tailer: Tailer) -> None:
-        """Show what ranks have written, as far as the console takes it; the rest stays in the files."""
+        """Show what the ranks have written, as much as the console takes; the rest stays in the files."""
         self.console.feed(tailer.read(_TAIL_BUDGET, self.console.outlets.taking), time.monotonic())
-        self._listen(tailer)
-
-    def _listen(self, tailer: Tailer) -> None:
         tail = tailer.fileno()
         if tail is not None:
             if self.console.outlets.taking == STREAMS:
@@ -157,7 +156,7 @@ class Output:
                 self._loop.unwatch(fd)
 
     def wait_s(self, tailer: Tailer) -> float | None:
-        """Seconds after which `pump` has something to do though nothing happened; null: never."""
+        """Seconds until `pump` is due even if nothing happens; None: never."""
         waits = []
         if self.console.deadline is not None:
             waits.append(max(0.0, self.console.deadline - time.monotonic()))
@@ -165,14 +164,14 @@ class Output:
         pause_s = tailer.wait_s(taking)
         if pause_s is not None:
             waits.append(pause_s)
-        if taking and taking != STREAMS:  # the files tell nothing then: they would of both
+        if taking and taking != STREAMS:  # the files' events would tell of both streams: nobody waits for them now
             waits.append(POLL_S)
         return min(waits, default=None)
 
     def show_rest(self, tailer: Tailer, folder: Path, patience: Patience, *, before_own: bool = False) -> None:
-        """An attempt's ranks have ended: show what is left of their output, as far as there is time; say what is not.
+        """Show what is left of the output of an attempt that has ended, while there is time; say how much is not shown.
 
-        `before_own`: only what belongs before ddp-run's own lines; of a stdout elsewhere, what it takes meanwhile.
+        `before_own`: only what belongs before ddp-run's own lines, and of a separate stdout what it takes meanwhile.
         """
         tailer.stop_at_ends()
         streams = self.console.outlets.with_own if before_own else STREAMS
@@ -198,7 +197,7 @@ class Output:
             )
 
     def end_attempt(self, tailer: Tailer) -> None:
-        """Nothing more of it is shown."""
+        """Close the attempt's files; nothing more of it is shown."""
         self.console.end_attempt(time.monotonic())
         for fd in (tailer.fileno(), STDOUT, STDERR):
             if fd is not None:
@@ -206,43 +205,36 @@ class Output:
         tailer.close()
 
     def show_failed(self, verdict: Verdict, events: Sequence[Event], folder: Path) -> None:
-        """`--console failed`: the last lines of the ranks that failed, now that it is known which."""
+        """With `--console failed`, show the last lines of the ranks that failed, now that they are known."""
         if self._failed_only and verdict.outcome != "succeeded":
-            from ddp_run.tell.failed_lines import failed_lines
-
             self.console.replay(failed_lines(verdict, events, folder), time.monotonic())
 
-    # ------------------------------------------------------------------ own messages
+    # ------------------------------------------------------------------ ddp-run's own messages
 
-    def load(self) -> None:
-        """Load what messages need, ahead of the first."""
+    @cached_property
+    def _log(self) -> Any:
         import structlog
 
-        processors: list[Any]
-        if self._json:
-            processors = [
-                structlog.processors.add_log_level,
-                structlog.processors.TimeStamper(fmt="iso", utc=True),
-                structlog.processors.JSONRenderer(),
-            ]
-        else:
-            processors = [structlog.processors.add_log_level, _render_plain]
-        self._logger = structlog.wrap_logger(
-            structlog.WriteLogger(cast(TextIO, _Lines(self.console))), processors=processors
+        render: list[Any] = [structlog.processors.TimeStamper(fmt="iso", utc=True), structlog.processors.JSONRenderer()]
+        return structlog.wrap_logger(
+            _ConsoleLogger(self.console),
+            processors=[_without_secrets, structlog.processors.add_log_level, *(render if self.json else [_plain])],
         )
 
+    def load(self) -> None:
+        """Load structlog ahead of the first message."""
+        _ = self._log
+
     def say(self, message: str, *, level: str = "info", **fields: Any) -> None:
-        """One message of ddp-run's own; `fields` are shown in JSON only."""
-        if self._logger is None:
-            self.load()
-        getattr(self._logger, level)(redact(message), **fields)
+        """Log one of ddp-run's own messages; only JSON shows the `fields`."""
+        getattr(self._log, level)(message, **fields)
 
     def tell(self, event: Event) -> None:
-        """What of an event people are to hear at once; mostly nothing."""
+        """Say at once what people should know of an event; of most events nothing."""
         match event:
             case StallSeen():
                 self.say(event.told, level="warning" if event.hung else "info")
-                for quote in event.quotes if not self._json else ():
+                for quote in event.quotes if not self.json else ():
                     self.say(f"  {quote}")
             case StragglerSeen():
                 self.say(
@@ -260,14 +252,14 @@ class Output:
                 pass
 
     def tell_failed(self, failed: RankFailed) -> None:
-        """A rank's program failed, and its process exited with 0."""
+        """Say that a rank's program failed although its process exited with 0."""
         then = "its process has exited with code 0, which counts as success, so the other ranks keep running"
         self.say(f"{_failed(failed)}; {then}", level="warning")
 
     def tell_unfinished(
         self, why: str | RankFailed, ranks: Collection[Rank], kill_in_s: float, stop_signal: int | None
     ) -> None:
-        """Ranks were to end a while ago, and have not: for a reason, or a rank whose own program failed."""
+        """Say that ranks should have ended by now: for the reason `why`, or because a rank's program failed."""
         if isinstance(why, str):
             name = "" if stop_signal is None else signal.Signals(stop_signal).name
             key = "Ctrl-C again" if stop_signal == signal.SIGINT else f"another {name}"
@@ -278,7 +270,7 @@ class Output:
         self.say(f"{_failed(why)}; {left}", level="warning")
 
     def show(self, text: str) -> None:
-        """Text as it stands, to stderr: the verdict and the last line."""
+        """Write text to stderr as it is: the verdict and the last line."""
         self.console.say(text.rstrip("\n"), time.monotonic())
 
     def flush(self, patience: Patience) -> None:
@@ -289,14 +281,9 @@ class Output:
         """Write what waits, while there is time; nothing comes after."""
         self.console.finish(patience.for_own)
 
-    @property
-    def json(self) -> bool:
-        """Whether ddp-run's own messages are JSON."""
-        return self._json
-
 
 def last_words(text: str) -> None:
-    """To stderr, whatever has become of it and of the console: written without waiting for long, and never an error."""
+    """Write to stderr whatever has become of it and of the console: without a long wait, and without an error."""
     outlet = Outlet(STDERR)
     outlet.put(text.encode("utf-8", "backslashreplace"))
     outlet.widen()
@@ -314,24 +301,26 @@ def _failed(failed: RankFailed) -> str:
 
 
 def _wake() -> None:
-    """Nothing more: the ranks' files and the console are served after every turn of the loop."""
+    """Do nothing: the loop serves the ranks' files and the console after every turn."""
 
 
-def _render_plain(_logger: Any, _method: str, fields: Mapping[str, Any]) -> str:
+def _without_secrets(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    fields["event"] = redact(fields["event"])
+    return fields
+
+
+def _plain(_logger: Any, _method: str, fields: Mapping[str, Any]) -> str:
     mark = "" if fields["level"] == "info" else f"{fields['level']}: "
     return f"ddp-run: {mark}{fields['event']}"
 
 
-class _Lines:
-    """A text file for structlog whose lines go to the console."""
+class _ConsoleLogger:
+    """What structlog wraps: writes each rendered message as a line of the console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def write(self, text: str) -> int:
-        if text.strip("\n"):
-            self._console.say(text.rstrip("\n"), time.monotonic())
-        return len(text)
+    def info(self, line: str) -> None:
+        self._console.say(line.rstrip("\n"), time.monotonic())
 
-    def flush(self) -> None:
-        """The console writes when it can."""
+    warning = error = info

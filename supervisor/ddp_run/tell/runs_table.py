@@ -12,13 +12,13 @@ from ddp_run.values.words import duration_in_words, size_in_words
 
 _LEAST_COMMAND = 24
 _GIVEN_UP_FIRST = ("STARTED", "SIZE", "TRIES", "NODE", "RANKS", "CAUSE")
-"""Columns that a narrow terminal has no room for. A run's name tells when it started."""
+"""Columns that a narrow terminal has no room for. A run's name says when it started."""
 _RIGHT = ("EXIT", "TRIES", "TIME", "RANKS", "SIZE")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A run, and what of it is not in its files."""
+    """A run, its size on disk in bytes, and the present in nanoseconds since the epoch."""
 
     run: RecordedRun
     bytes: int
@@ -26,7 +26,7 @@ class Row:
 
     @property
     def state(self) -> str:
-        """The outcome; of a run without a verdict `running`, `killed`, `ended` or `unknown`."""
+        """The outcome; without a verdict `running`, `killed`, `ended` or `unknown`."""
         run = self.run
         if run.outcome is not None:
             return run.outcome
@@ -38,7 +38,7 @@ class Row:
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, or has taken until now; to its last event where it was killed."""
+        """How long it has been running, or took; until its last event if it was killed."""
         run = self.run
         if run.started is None:
             return None
@@ -47,25 +47,35 @@ class Row:
 
 
 def table(rows: Sequence[Row], *, width: int | None, local: Callable[[int], str]) -> str:
-    """Lines of columns; `width`: of the terminal, null for all columns uncut, as scripts want them.
+    """Lines of columns. `width`: the terminal's; None: all columns uncut, as scripts want them.
 
-    `local` makes a local date of nanoseconds since the epoch.
+    `local` turns nanoseconds since the epoch into a local date.
     """
     cells = [_cells(row, local) for row in rows]
-    names = list(cells[0]) if cells else []
-    if width is not None and len({cell["NODE"] for cell in cells}) == 1 and "/" not in cells[0]["NODE"]:
-        names = [name for name in names if name != "NODE"]
+    names = [name for name in cells[0] if name != "COMMAND"] if cells else []
     widths = {name: max(len(name), *(len(cell[name]) for cell in cells)) for name in names}
-    for name in _GIVEN_UP_FIRST if width is not None else ():
-        if _fixed(names, widths) + _LEAST_COMMAND > (width or 0) and name in names:
-            names.remove(name)
-    room = None if width is None else max(_LEAST_COMMAND, width - _fixed(names, widths))
-    lines = [{name: name for name in names}, *cells]
+    room = None
+    if width is not None:
+        if len({cell["NODE"] for cell in cells}) == 1 and "/" not in cells[0]["NODE"]:
+            names.remove("NODE")
+        for name in _GIVEN_UP_FIRST:
+            if name in names and sum(widths[each] + 2 for each in names) + _LEAST_COMMAND > width:
+                names.remove(name)
+        room = max(_LEAST_COMMAND, width - sum(widths[each] + 2 for each in names))
+    lines = [{name: name for name in (*names, "COMMAND")}, *cells]
     return "".join(_line(line, names, widths, room) + "\n" for line in lines)
 
 
+def _line(cells: Mapping[str, str], names: Sequence[str], widths: Mapping[str, int], room: int | None) -> str:
+    shown = [f"{cells[name]:{'>' if name in _RIGHT else '<'}{widths[name]}}" for name in names]
+    command = cells["COMMAND"]
+    if room is not None and len(command) > room:
+        command = command[: room - 1] + "…"
+    return "  ".join([*shown, command])
+
+
 def as_json(row: Row, iso: Callable[[int], str]) -> dict[str, object]:
-    """The fields of one run; null: not known."""
+    """The fields of one run; None: unknown."""
     run, started = row.run, row.run.started
     return {
         "run": neutral(run.folder.name),
@@ -89,40 +99,19 @@ def as_json(row: Row, iso: Callable[[int], str]) -> dict[str, object]:
 
 def _cells(row: Row, local: Callable[[int], str]) -> dict[str, str]:
     run, started = row.run, row.run.started
-    host = started.host if started is not None else "-"
+    host = started.host if started is not None else None
     cells = {
         "RUN": run.folder.name,
         "STARTED": local(run.started_ns),
         "OUTCOME": row.state,
-        "EXIT": _known(run.exit_code),
-        "CAUSE": _known(run.cause),
-        "TRIES": _known(run.attempts),
-        "TIME": _known(None if row.seconds is None else duration_in_words(row.seconds)),
-        "RANKS": _known(run.ranks),
+        "EXIT": run.exit_code,
+        "CAUSE": run.cause,
+        "TRIES": run.attempts,
+        "TIME": None if row.seconds is None else duration_in_words(row.seconds),
+        "RANKS": run.ranks,
         "NODE": f"{started.node_rank}/{started.nodes}:{host}" if started is not None and started.nodes > 1 else host,
         "SIZE": size_in_words(row.bytes).replace(" ", ""),
-        "COMMAND": shlex.join(run.script or (started.argv if started is not None else ())) or "-",
     }
-    shown = {name: neutral(text)[:200] for name, text in cells.items()}
-    return {name: text if name == "COMMAND" else "_".join(text.split()) or "-" for name, text in shown.items()}
-
-
-def _known(value: object) -> str:
-    return "-" if value is None else str(value)
-
-
-def _fixed(names: Sequence[str], widths: Mapping[str, int]) -> int:
-    """Columns of everything before the command."""
-    return sum(widths[name] + 2 for name in names if name != "COMMAND")
-
-
-def _line(cells: Mapping[str, str], names: Sequence[str], widths: Mapping[str, int], room: int | None) -> str:
-    shown = [
-        cells[name].rjust(widths[name]) if name in _RIGHT else cells[name].ljust(widths[name])
-        for name in names
-        if name != "COMMAND"
-    ]
-    command = cells["COMMAND"]
-    if room is not None and len(command) > room:
-        command = command[: room - 1] + "…"
-    return "  ".join([*shown, command])
+    command = shlex.join(run.script or (started.argv if started is not None else ()))
+    shown = {name: "_".join(neutral(str(value))[:200].split()) for name, value in cells.items() if value is not None}
+    return {**{name: shown.get(name) or "-" for name in cells}, "COMMAND": neutral(command)[:200] or "-"}

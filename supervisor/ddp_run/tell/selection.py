@@ -1,21 +1,34 @@
-"""What of the ranks' output is for the console, and what stands before it: `--console` and torchrun's own options."""
+"""Which of the ranks' lines the console shows, and their prefixes: `--console` and torchrun's own options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from string import Template
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
+from ddp_run.record import file_names
+from ddp_run.record.events import Event, Rank, RankExited, RankStarted
+from ddp_run.record.run_folder import open_run_file
+from ddp_run.tell.tail import Chunk
 from ddp_run.values.lines import Stream
+from ddp_run.values.redaction import redact_lines
+from ddp_run.values.words import rank_list
+
+if TYPE_CHECKING:
+    from ddp_run.judge.verdict import Verdict
 
 Mode = Literal["all", "rank0", "failed", "none", "raw"]
 Shown = Callable[[int, int, Stream], bool]
-"""Whether (rank, local rank, stream) is for the console."""
+"""Whether the console shows (rank, local rank, stream)."""
 Prefix = Callable[[int, int], str]
-"""What stands before the lines of (rank, local rank)."""
-
+"""The prefix of the lines of (rank, local rank)."""
 
 _BIT: Final[Mapping[Stream, int]] = {"stdout": 1, "stderr": 2}
+_LAST_BYTES: Final = 64 << 10
+_LAST_LINES: Final = 200
+_SENT_LINES: Final = 50
 
 
 def shown_by(
@@ -24,11 +37,11 @@ def shown_by(
     tee: int | Mapping[int, int] = 0,
     local_ranks: Collection[int] = (),
 ) -> Shown:
-    """What of the ranks' output the console shows, by `--console` and torchrun's `-r`, `-t`, `--local-ranks-filter`.
+    """What the console shows by `--console` and torchrun's `-r`, `-t`, `--local-ranks-filter`.
 
     `redirects` and `tee` hold 1 for stdout, 2 for stderr, for all local ranks or by local rank; an empty
-    `local_ranks` means all. As in torch.distributed.elastic.multiprocessing.api.DefaultLogsSpecs.reify: a stream that
-    is redirected and not teed is in its file alone.
+    `local_ranks` means all. As in torch.distributed.elastic.multiprocessing.api.DefaultLogsSpecs.reify, a stream that
+    is redirected but not teed goes to its file only.
     """
 
     def bits(option: int | Mapping[int, int], local_rank: int) -> int:
@@ -45,8 +58,11 @@ def shown_by(
     return shown
 
 
+# ---------------------------------------------------------------------------------------------- prefixes
+
+
 def prefix_of(template: str | None, role: str = "default") -> Prefix | None:
-    """Prefixes by torchrun's TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, none at all where it is empty; null: not set.
+    """Prefixes by torchrun's TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE: none if it is empty; None if it is not set.
 
     Its names are those that torch.distributed.elastic.agent.server.local_elastic_agent fills in.
     """
@@ -58,3 +74,67 @@ def prefix_of(template: str | None, role: str = "default") -> Prefix | None:
         return text.safe_substitute(role_name=role, rank=rank, local_rank=local_rank)
 
     return prefix
+
+
+def label(ranks: Iterable[int]) -> str:
+    """ddp-run's own prefix for a line of these ranks: `[rank0,2-3]: `."""
+    return f"[rank{rank_list(ranks)}]: "
+
+
+def prefixed(block: bytes, prefix: bytes, *, once: bool) -> tuple[bytes, memoryview]:
+    """Every line of `block` with `prefix`, in two pieces: joining them would copy a flood once more.
+
+    With `once`, a line that has the prefix gets no second one: torch's excepthook writes `[rank3]: ` itself.
+    """
+    newline = b"\n" + prefix
+    if once and block.rfind(prefix) >= 0:  # three times as fast as `in`
+        block = block.removeprefix(prefix).replace(newline, b"\n")
+    lines = memoryview(block.replace(b"\n", newline))
+    return prefix, lines[: len(lines) - len(prefix)]
+
+
+# -------------------------------------------------------------------------- the last lines of failed ranks
+
+
+def failed_lines(verdict: Verdict, events: Sequence[Event], folder: Path) -> Iterator[Chunk]:
+    """For `--console failed`: at most 200 lines and 64 KiB of each stream of the ranks that failed by themselves.
+
+    Read from the files of the run's last attempt.
+    """
+    started = {event.rank: event for event in events if isinstance(event, RankStarted)}
+    for start in (started[rank] for rank in sorted(_failed(verdict, events)) if rank in started):
+        for stream, name in file_names.OF_A_STREAM.items():
+            if data := _ending(folder, start, name):
+                yield Chunk(start.rank, start.local_rank, stream, data)
+
+
+def last_lines(verdict: Verdict, events: Sequence[Event], folder: Path) -> tuple[str, ...]:
+    """For the job's other nodes: the end of the stderr of the rank that the verdict names, without secrets."""
+    named = verdict.first_failure.rank if verdict.first_failure is not None else None
+    start = next((event for event in events if isinstance(event, RankStarted) and event.rank == named), None)
+    data = _ending(folder, start, file_names.STDERR) if start is not None else b""
+    return tuple(redact_lines(data.decode("utf-8", "replace").splitlines()[-_SENT_LINES:]))
+
+
+def _failed(verdict: Verdict, events: Sequence[Event]) -> set[Rank]:
+    """The ranks that ended with their own code or signal, with the one that the verdict names."""
+    followed = {each.rank for each in verdict.collateral}
+    codes = {event.rank: event.code for event in events if isinstance(event, RankExited)}
+    found = {rank for rank, code in codes.items() if code and rank not in followed}
+    first = verdict.first_failure
+    return found | ({first.rank} if first is not None and first.rank is not None else set())
+
+
+def _ending(folder: Path, start: RankStarted, name: str) -> bytes:
+    """The file's last whole lines; empty if it cannot be read."""
+    try:
+        with open_run_file(folder, f"{start.folder}/{name}", start.links) as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - _LAST_BYTES))
+            data = file.read(_LAST_BYTES)
+    except OSError:
+        return b""
+    if size > _LAST_BYTES:
+        data = data.partition(b"\n")[2]
+    lines = data.removesuffix(b"\n").split(b"\n")[-_LAST_LINES:]
+    return b"\n".join(lines) + b"\n" if data else b""

@@ -1,17 +1,19 @@
-"""What a run tells at its end: verdict.json, the block for people, the line for scripts.
+"""What a run tells besides the ranks' lines: restarts, retries, and at its end the verdict.
 
-The exit code is known by then; a file that cannot be written or a text that cannot be shown must not change it.
+The exit code is known by then: a file that cannot be written, or a text that cannot be shown, must not change it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import final
 
+from ddp_run.judge import judging
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record.events import Event
+from ddp_run.record.events import AttemptStarted, Event, RankStarted
 from ddp_run.record.journal import clock
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.tell import verdict_file, verdict_text
@@ -22,7 +24,7 @@ from ddp_run.values import terminal
 @final
 @dataclass(frozen=True, slots=True)
 class Teller:
-    """Tells of a run of so many attempts. `line_always`: the line for scripts is shown of a success as well."""
+    """Tells of a run's attempts. `line_always`: the line for scripts is shown after a success too."""
 
     folder: RunFolder
     events: Sequence[Event]
@@ -30,10 +32,10 @@ class Teller:
     attempts: int
     line_always: bool = False
     whole: tuple[str, str] | None = None
-    """Host and folder where the whole verdict is; null where it is here."""
+    """The host and folder of the whole verdict; None: here."""
 
     def write(self, verdict: Verdict, reason: str) -> Mapping[str, object]:
-        """Write verdict.json; gives its object, empty where it cannot be written. `reason`: why there is no retry."""
+        """Write verdict.json; returns its object, empty if it cannot be written. `reason`: why there is no retry."""
         try:
             document = verdict_file.as_json(
                 verdict,
@@ -51,23 +53,47 @@ class Teller:
         return document
 
     def show(self, verdict: Verdict, reason: str, document: Mapping[str, object]) -> None:
-        """Show it on the console, but for the last line; `document` is what `write` gave."""
+        """Show the verdict on the console, except for the last line. `document` is what `write` returned."""
         try:
             self._show(verdict, reason, document)
         except Exception as error:
             self.output.show(f"ddp-run: cannot show the verdict ({type(error).__name__}): {self.folder.verdict}")
 
+    def _show(self, verdict: Verdict, reason: str, document: Mapping[str, object]) -> None:
+        failed = verdict.outcome != "succeeded"
+        colour, wrap = self.output.colour, terminal.width_of(2)
+        if self.output.json:
+            self.output.say("verdict", level="error" if failed else "info", **document)
+        elif failed and self.whole is not None:
+            host, folder = self.whole
+            self.output.show(verdict_text.two_lines(verdict, host=host, folder=folder, colour=colour, wrap=wrap))
+        elif failed:
+            self.output.show(
+                verdict_text.verdict_block(
+                    verdict,
+                    folder=self.folder.path,
+                    attempts=self.attempts,
+                    decision=f"not retried: {reason}",
+                    colour=colour,
+                    width=terminal.columns(),
+                    wrap=wrap,
+                )
+            )
+        else:
+            for note in verdict.notes:
+                self.output.say(f"note: {note}")
+
     def show_line(self, verdict: Verdict) -> None:
-        """The line for scripts, which is the last."""
+        """Show the line for scripts, the last one."""
         if verdict.outcome == "succeeded" and not self.output.json and not self.line_always:
             return
         try:
-            self.output.show(verdict_text.verdict_line(verdict, attempts=self.attempts, folder=self.folder.path))
+            self.output.show(verdict_file.verdict_line(verdict, attempts=self.attempts, folder=self.folder.path))
         except Exception as error:
             self.output.show(f"ddp-run: cannot show the last line ({type(error).__name__}): {self.folder.verdict}")
 
     def retrying(self, verdict: Verdict, reason: str, *, delay_s: float, attempt: int, of: int) -> None:
-        """An attempt is over and another one follows, `attempt` (from 1) of at most `of` that count."""
+        """An attempt is over and another one follows: `attempt` (from 1) of at most `of` that count."""
         if self.output.json:
             level, delay_s = "warning", round(delay_s, 3)
             self.output.say("retrying", level=level, cause=verdict.cause, reason=reason, delay_s=delay_s)
@@ -76,35 +102,38 @@ class Teller:
             self.output.show(line)
 
     def repeated(self, verdict: Verdict, decision: Decision) -> None:
-        """An attempt is made again and does not count."""
+        """An attempt that does not count is made again."""
         if decision.backend is None:
             self.output.say(decision.reason)
             return
         self.output.show(verdict_text.attempt_line(verdict))
         self.output.say(decision.reason, level="warning")
 
-    def _show(self, verdict: Verdict, reason: str, document: Mapping[str, object]) -> None:
-        failed = verdict.outcome != "succeeded"
-        if self.output.json:
-            self.output.say("verdict", level="error" if failed else "info", **document)
-        elif failed and self.whole is not None:
-            host, folder = self.whole
-            self.output.show(
-                verdict_text.two_lines(
-                    verdict, host=host, folder=folder, colour=self.output.colour, wrap=terminal.width_of(2)
-                )
-            )
-        elif failed:
-            self.output.show(
-                verdict_text.verdict_block(
-                    verdict,
-                    colour=self.output.colour,
-                    width=terminal.columns(),
-                    wrap=terminal.width_of(2),
-                    folder=self.folder.path,
-                    attempts=self.attempts,
-                    decision=f"not retried: {reason}",
-                )
-            )
-        for note in verdict.notes if not failed and not self.output.json else ():
-            self.output.say(f"note: {note}")
+
+@final
+class Restarts:
+    """A sink of events: says why torch's agent restarts the ranks within an attempt (--max-restarts).
+
+    `events` are the journal's, with those that `tell` gets. The ranks' logs may be long, and are not read.
+    """
+
+    def __init__(self, folder: Path, events: Sequence[Event], output: Output) -> None:
+        self._folder = folder
+        self._events = events
+        self._output = output
+        self._attempt = self._restart = 0
+
+    def tell(self, event: Event) -> None:
+        """Say a line when the first restarted rank says hello: by then it is known how the ranks before it ended."""
+        match event:
+            case AttemptStarted():
+                self._attempt, self._restart = event.attempt, 0
+            case RankStarted() if event.restart > self._restart:
+                self._restart = event.restart
+                try:
+                    line = judging.restarted(self._folder, self._events, self._attempt, event.restart, rank_files=False)
+                except Exception as error:  # a broken rule must not end a job that goes on
+                    line = f"torch's agent restarted all ranks ({type(error).__name__} while looking for the reason)"
+                self._output.say(line, level="warning")
+            case _:
+                pass

@@ -1,17 +1,28 @@
-"""Writes verdict.json, schema 1. What is not known is null."""
+"""The verdict for programs: verdict.json (schema 1) and the last line; on node 0 also what the other nodes reported.
+
+Unknown values are null.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ddp_run.judge.verdict import FirstFailure, Verdict
+from ddp_run.record import file_names
 from ddp_run.record.events import MonotonicNs
 from ddp_run.values.lines import neutral_text
 from ddp_run.values.private_files import open_private
+from ddp_run.values.redaction import redact
+
+if TYPE_CHECKING:
+    from ddp_run.judge.of_nodes import NodeReport
+
+_UNSAFE: Final = re.compile(r"[^!-$&-~\u00a1-\u1fff\u2070-\u2fff\u3001-\ud7ff\ue000-\U0010ffff]")
 
 
 def as_json(
@@ -25,10 +36,11 @@ def as_json(
     wall_at: Callable[[MonotonicNs], str | None] = lambda _stamp: None,
 ) -> dict[str, Any]:
     """The object of verdict.json. `wall_at` turns a stamp into an ISO 8601 date in UTC; `decision` is stop or retry.
-    What is left out is not known: a log has no run, and no clock.
 
-    No text in it can move the cursor of whoever prints it; only the folder's name is left as it is.
+    Leave out what is unknown: a log has no run, and no clock. No text in the object can move the cursor of a terminal,
+    except the folder's name, which stays as it is.
     """
+    first = verdict.first_failure
     content = {
         "schema": 1,
         "run_id": run_id,
@@ -43,7 +55,7 @@ def as_json(
         "phase": verdict.phase,
         "step": verdict.step,
         "call": verdict.call,
-        "first_failure": _first_failure(verdict.first_failure, wall_at),
+        "first_failure": None if first is None else _first_failure(first, wall_at),
         "evidence": [{"source": q.source, "line": q.line, "text": q.text} for q in verdict.evidence],
         "collateral": [
             {"rank": c.rank, "exit_code": c.exit_code, "signal": c.signal, "reason": c.reason}
@@ -56,33 +68,7 @@ def as_json(
     return {**{key: _shown(value) for key, value in content.items()}, "folder": folder}
 
 
-def _shown(value: Any) -> Any:
-    if isinstance(value, str):
-        return neutral_text(value)
-    if isinstance(value, list):
-        return [_shown(each) for each in value]
-    return {key: _shown(each) for key, each in value.items()} if isinstance(value, dict) else value
-
-
-def write(path: Path, content: dict[str, Any]) -> None:
-    """Write the file whole or not at all. Raises OSError where the folder is full or read-only."""
-    unfinished = path.with_name(path.name + ".tmp")
-    try:
-        opened = open_private(unfinished, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK)
-        with open(opened, "w", encoding="utf-8", errors="backslashreplace") as file:
-            json.dump(content, file, indent=2, ensure_ascii=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
-
-
-def _first_failure(first: FirstFailure | None, wall_at: Callable[[MonotonicNs], str | None]) -> dict[str, Any] | None:
-    if first is None:
-        return None
+def _first_failure(first: FirstFailure, wall_at: Callable[[MonotonicNs], str | None]) -> dict[str, Any]:
     raised = first.exception
     return {
         "rank": first.rank,
@@ -98,3 +84,89 @@ def _first_failure(first: FirstFailure | None, wall_at: Callable[[MonotonicNs], 
         else {"type": raised.type, "message": raised.message, "file": raised.file, "line": raised.line},
         "log": first.log,
     }
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return neutral_text(value)
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    return {key: _shown(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Write the file whole or not at all. Raises OSError (a full disk, a read-only folder)."""
+    unfinished = path.with_name(path.name + ".tmp")
+    try:
+        opened = open_private(unfinished, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK)
+        with open(opened, "w", encoding="utf-8", errors="backslashreplace") as file:
+            json.dump(content, file, indent=2, ensure_ascii=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def verdict_line(verdict: Verdict, *, attempts: int | None, folder: Path | None) -> str:
+    """The last line, for scripts: stable keys, values without blanks, `-` for unknown ones.
+
+    Blanks, control characters and `%` in values are percent-encoded (RFC 3986, bytes of UTF-8).
+    """
+    first = verdict.first_failure
+    values = {
+        "outcome": verdict.outcome,
+        "cause": verdict.cause,
+        "code": verdict.code,
+        "rank": first.rank if first else None,
+        "node": first.host if first else None,
+        "exit": verdict.exit_code,
+        "attempts": attempts,
+        **({"restarts": verdict.restarts} if verdict.restarts else {}),
+        "folder": folder,
+    }
+    return "ddp-run: verdict " + " ".join(f"{key}={_value(value)}" for key, value in values.items())
+
+
+def _value(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+
+    def encoded(match: re.Match[str]) -> str:
+        errors = "surrogateescape" if "\udc80" <= match[0] <= "\udcff" else "backslashreplace"
+        return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", errors))
+
+    return _UNSAFE.sub(encoded, str(value))
+
+
+# ------------------------------------------------------------------------------- node 0's folder `nodes`
+
+
+def keep_facts(run_folder: Path, table: str) -> Path | None:
+    """Write the comparison of the nodes; returns the file, or None if it cannot be written: the journal has it too."""
+    folder = run_folder / file_names.NODES
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path = folder / file_names.FACTS
+        path.write_text(redact(table), encoding="utf-8")
+    except OSError:
+        return None
+    return path
+
+
+def keep_report(run_folder: Path, report: NodeReport, last_lines: tuple[str, ...]) -> None:
+    """Write another node's verdict and its rank's last lines, if possible: the journal has the verdict too."""
+    if report.verdict is None:
+        return
+    folder = run_folder / file_names.NODES / f"node_{report.node_rank}"
+    document = as_json(report.verdict, folder=f"{report.host}:{report.folder}")
+    try:
+        for each in (folder.parent, folder):
+            each.mkdir(mode=0o700, exist_ok=True)
+        write(folder / file_names.VERDICT, document)
+        if last_lines:
+            (folder / file_names.STDERR_END).write_text("\n".join(last_lines) + "\n", encoding="utf-8")
+    except OSError:
+        pass

@@ -16,7 +16,7 @@ class Resolved:
 
 
 def literal_address(name: str) -> Resolved | None:
-    """The address that the text is, with or without brackets; null where it is a name."""
+    """The address in the text, with or without brackets; None if it is a name."""
     try:
         address = ipaddress.ip_address(name.strip("[]"))
     except ValueError:

@@ -15,8 +15,8 @@ _FLAT = re.compile(
     rf"\x1b{_CODE}|\\(?<!\\\\)(?:(?P<taken_back>(?:\r?\n|(?:\\{{2}}|\\{{5}})n)[ \t]{{0,40}})|\\{{0,7}}"
     rf"(?:(?:u001[bB]|x1[bB]|033|e){_CODE}|(?P<end>[nrt])|u(?P<letter>(?!00[0-7])[0-9a-fA-F]{{4}})))"
 )
-"""A terminal's control sequences; what JSON, Python and shells write in a string for them, for ends of lines and for
-letters that are not ASCII; and ends of lines that a backslash takes back."""
+"""A terminal's control sequences; how JSON, Python and shells write them, line ends and non-ASCII letters in a string;
+and line ends after a backslash, which continue the line."""
 _EACH = (
     r"%(?:25){0,3}(?P<percent>0[aA]|[2-7][0-9a-fA-F])",
     r"\\\\{0,7}(?:u00(?P<u>[0-7][0-9a-fA-F])|x(?P<x>[2-7][0-9a-fA-F]))",
@@ -35,14 +35,14 @@ _ALIKE = {
 """Full-width signs, arrows, quotes, blanks and the sides of boxes, one for one."""
 _ASCII = bytes(range(128))
 _SHORTEST = 24
-"""Characters of base64 below which none is decoded."""
+"""Shorter runs of base64 characters are not decoded."""
 _BASE64 = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/"
 _MARKED = bytes(ord("a") if byte in _BASE64 else ord(" ") for byte in range(256))
 
 
 @final
 class Decoded:
-    """What a text says, and where in the text each of its characters comes from."""
+    """The decoded text, and where in the source each of its characters comes from."""
 
     def __init__(self, source: str, pattern: re.Pattern[str]) -> None:
         self.text = pattern.sub(_meant, source)
@@ -55,13 +55,13 @@ class Decoded:
     def _place(self, at: int) -> tuple[int, int]:
         starts, sources = self._pieces
         piece = bisect_right(starts, at) - 1
-        first, last, as_it_is = sources[piece]
+        first, last, unchanged = sources[piece]
         after = at - starts[piece]
-        return (first + after, first + after + 1) if as_it_is else (first, last)
+        return (first + after, first + after + 1) if unchanged else (first, last)
 
     @cached_property
     def _pieces(self) -> tuple[list[int], list[tuple[int, int, bool]]]:
-        """Where in the text each piece begins; from where to where it was in the source, and whether as it is."""
+        """Where each piece begins in the text; its span in the source, and whether it is unchanged."""
         starts: list[int] = []
         sources: list[tuple[int, int, bool]] = []
         at = done = 0
@@ -76,10 +76,10 @@ class Decoded:
 
 
 def _meant(hit: re.Match[str]) -> str:
-    """One character or none; an escape that has no meaning here stands for something unknown."""
-    if hit.lastgroup is None:
-        return ""
-    match hit.lastgroup, hit[hit.lastgroup]:
+    """One character or none; U+FFFD for an escape that means nothing here."""
+    match hit.lastgroup, hit[hit.lastgroup or 0]:
+        case None, _:
+            return ""
         case "end", sign:
             return "\t" if sign == "t" else "\n"
         case "taken_back", _:
@@ -94,15 +94,13 @@ def _meant(hit: re.Match[str]) -> str:
 
 
 def flat(text: str) -> Decoded:
-    """Without colours; ends of lines as JSON and Python write them in a string are ends of lines, one that a backslash
-    takes back is a blank."""
+    """Without colours; line ends as JSON and Python write them become line ends, continued lines a blank."""
     return Decoded(text, _FLAT if "\x1b" in text or "\\" in text else _NOTHING)
 
 
 def other_signs(text: str) -> frozenset[str]:
     """The characters that are not ASCII."""
-    rest = "" if text.isascii() else text.encode("utf-8", "ignore").translate(None, _ASCII).decode()
-    return frozenset(rest)
+    return frozenset("" if text.isascii() else text.encode("utf-8", "ignore").translate(None, _ASCII).decode())
 
 
 def alike(text: str) -> str:
@@ -111,9 +109,9 @@ def alike(text: str) -> str:
 
 
 def encoded_lines(text: str) -> Iterator[tuple[int, Decoded]]:
-    """Lines with `%22`, `\\u0022` or `&quot;` in place of characters: where each begins, and what it says."""
+    """Lines with `%22`, `\\u0022` or `&quot;` in place of characters: where each begins, and its decoded text."""
     lines: dict[int, int] = {}
-    for pattern in _ALONE:  # each begins with a sign, which is found ten times as fast as one of three
+    for pattern in _ALONE:  # a pattern that begins with one sign is ten times as fast as one for three
         at = 0
         while (hit := pattern.search(text, at)) is not None:
             start, end = text.rfind("\n", at, hit.start()) + 1 or at, text.find("\n", hit.end())
@@ -123,12 +121,12 @@ def encoded_lines(text: str) -> Iterator[tuple[int, Decoded]]:
 
 
 def one_byte_each(text: str) -> bytes:
-    """A byte for each character, at the same place; what is no Latin letter is not told apart."""
+    """A byte for each character, at the same place; `?` for all that are not in Latin-1."""
     return text.encode("latin-1", "replace")
 
 
 def base64_runs(text: str, least: int = _SHORTEST) -> Iterator[tuple[int, int]]:
-    """Where so many characters of base64 follow each other."""
+    """The spans of at least so many characters of base64 in a row."""
     if len(text) < least:
         return
     marked = one_byte_each(text).translate(_MARKED)
@@ -140,16 +138,13 @@ def base64_runs(text: str, least: int = _SHORTEST) -> Iterator[tuple[int, int]]:
 
 
 def out_of_base64(run: str) -> str | None:
-    """The text that base64 holds; None where it holds anything else. Most words and paths go at the first look."""
+    """The text that base64 holds; None if it holds anything else. The first look rejects most words and paths."""
+    whole = run[: len(run) - (len(run) % 4 == 1)]
     try:
         if not binascii.a2b_base64(run[:_SHORTEST]).isascii():
             return None
-        data = binascii.a2b_base64(run[: len(run) // 4 * 4])
-        return data.decode("ascii") + _rest(run)
+        data = binascii.a2b_base64(whole + "=" * (-len(whole) % 4))
+        sure = len(run) // 4 * 3  # the last bytes may be those of a character that was cut
+        return data[:sure].decode("ascii") + data[sure:].decode("latin-1")
     except ValueError:
         return None
-
-
-def _rest(run: str) -> str:
-    left = run[len(run) // 4 * 4 :]
-    return binascii.a2b_base64(left + "=" * (-len(left) % 4)).decode("latin-1") if len(left) > 1 else ""

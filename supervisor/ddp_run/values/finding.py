@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 
 class Grade(StrEnum):

@@ -1,9 +1,9 @@
-"""Processes of ddp-run's own, beside the job: for what may never return, might crash, or must outlive ddp-run.
+"""ddp-run's own processes beside the job: for calls that may never return, might crash, or must outlive ddp-run.
 
-A call that may never return is made by a fork (`fork`): starting a program from here could wait for the very file
-system that is in question, and a thread would end "one thread". A library that might crash, and a guard that must
-outlive ddp-run, are programs (`spawn`). Only who reaps all children may wait for them (`ddp_run.supervise.loop.reap`),
-and asks `HelperProcesses` whose they were. What not even SIGKILL ends (state D) is left to the kernel.
+A fork makes a call that may never return (`fork`): starting a program could wait for the very file system in question,
+and a thread would break "one thread". A library that might crash, and a guard that must outlive ddp-run, are programs
+(`spawn`). In ddp-run, only the loop's `reap` may wait for them; it asks `HelperProcesses` whose they were. A process
+that even SIGKILL doesn't end (state D) is left to the kernel.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from itertools import pairwise
 from typing import NoReturn, final
 
 _LINGER_S = 4
-"""A fork ends itself so long after its time, should nobody be left to end it."""
+"""How long after its deadline a fork ends itself, in case nobody is left to end it."""
 _PR_SET_PDEATHSIG = 1
 
 
 @final
 class HelperProcess:
-    """A process at work; `fd` becomes readable with what it says and at its end.
+    """A running helper; `fd` becomes readable when it says something and when it ends.
 
-    `stdin`: where it is told; null for a fork. `deadline`, on time.monotonic(): how long its answer is waited for.
+    `stdin`: for words to it; None for a fork. `deadline`, on time.monotonic(): when to stop waiting for its answer.
     """
 
     def __init__(self, pid: int, fd: int, stdin: int | None = None, deadline: float = float("inf")) -> None:
@@ -35,17 +35,17 @@ class HelperProcess:
         self.deadline = deadline
         self._held = b""
         self.reaped = False
-        """Set by whoever waited for it: its pid may belong to another process from then on."""
+        """Set once it has been waited for: from then on its pid may be another process's."""
 
     def tell(self, word: bytes) -> bool:
-        """A word into its standard input, without waiting; false where it has ended or does not read."""
+        """Write a word to its standard input without waiting; False if it has ended or doesn't read."""
         try:
             return self.stdin is not None and os.write(self.stdin, word) == len(word)
         except OSError:
             return False
 
     def take(self) -> tuple[bytes, bool]:
-        """What it has said since the last call, and whether that is the end of it."""
+        """What it has said since the last call, and whether that was the end."""
         taken = b""
         while True:
             try:
@@ -59,49 +59,49 @@ class HelperProcess:
             taken += got
 
     def read(self) -> tuple[bytes, bool]:
-        """All that it has said so far, and whether that is the end of it."""
+        """Everything it has said so far, and whether that was the end."""
         got, over = self.take()
         self._held += got
         return self._held, over
 
     def wait(self) -> None:
-        """Until it says more or ends, for as long as its time is not over; where there is no loop to wait in."""
+        """Block until it says more, ends, or is late; for callers without a loop."""
         select.select([self.fd], [], [], max(0.0, self.deadline - time.monotonic()))
 
     @property
     def late(self) -> bool:
-        """Whether its time is over."""
+        """Whether its deadline has passed."""
         return time.monotonic() >= self.deadline
 
     def close(self) -> None:
-        """Neither tell it more nor listen: whether it goes on is its own business."""
+        """Stop talking and listening to it; it may go on."""
         for fd in (self.fd, self.stdin):
             if fd is not None:
                 os.close(fd)
 
     def end(self) -> None:
-        """Wait no longer. It is killed; whoever reaps children reaps it, once its call has come back."""
+        """Close it and kill it. The loop reaps it once its call has returned."""
         self.close()
         if not self.reaped:
             try:
-                os.kill(self.pid, signal.SIGKILL)  # nobody has reaped it: the pid is still its own
+                os.kill(self.pid, signal.SIGKILL)  # not reaped, so the pid is still its own
             except ProcessLookupError:
                 pass
 
 
 @final
 class HelperProcesses:
-    """Those of a run that were started and that nobody has reaped yet."""
+    """A run's helpers that have been started and not reaped yet."""
 
     def __init__(self) -> None:
         self._by_pid: dict[int, tuple[HelperProcess, Callable[[], None] | None]] = {}
 
     def add(self, process: HelperProcess, on_end: Callable[[], None] | None = None) -> None:
-        """It was started just now. `on_end` is called when it has been reaped."""
+        """Register a helper that was just started. `on_end` is called once it has been reaped."""
         self._by_pid[process.pid] = process, on_end
 
     def reaped(self, pid: int) -> bool:
-        """A child was waited for; whether it was one of these."""
+        """Note that a child was waited for. Returns whether it was a helper."""
         process, on_end = self._by_pid.pop(pid, (None, None))
         if process is None:
             return False
@@ -112,7 +112,7 @@ class HelperProcesses:
 
     @property
     def pids(self) -> Set[int]:
-        """They are below ddp-run, and not the job's."""
+        """Their pids: below ddp-run, but not part of the job."""
         return self._by_pid.keys()
 
 
@@ -120,10 +120,10 @@ class HelperProcesses:
 
 
 def fork(work: Callable[[int], None], within_s: float, *, keep: Iterable[int] = ()) -> HelperProcess:
-    """Have `work` done, which gets the descriptor to write its answer to, and keeps `keep`. Raises OSError."""
+    """Run `work` in a fork; it gets a descriptor for its answer, and the descriptors `keep`. Raises OSError."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
-    # A signal in the child must not write to the descriptor that wakes our loop: it is shared.
+    # A signal in the child must not write to the descriptor that wakes our loop: both processes share it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = os.fork()
@@ -139,7 +139,7 @@ def fork(work: Callable[[int], None], within_s: float, *, keep: Iterable[int] = 
 
 
 def spawn(argv: Sequence[str], *, outlives_us: bool) -> HelperProcess:
-    """Start a program that is told by its standard input and answers on its standard output. Raises OSError."""
+    """Start a program that reads its standard input and answers on its standard output. Raises OSError."""
     import subprocess
 
     process = subprocess.Popen(
@@ -152,7 +152,7 @@ def spawn(argv: Sequence[str], *, outlives_us: bool) -> HelperProcess:
         start_new_session=True,
         preexec_fn=None if outlives_us else die_with_parent(),  # noqa: PLW1509  # this process has one thread
     )
-    process.returncode = 0  # the object goes, the process stays: it is reaped by its pid
+    process.returncode = 0  # the Popen object may go; the process is reaped by its pid
     assert process.stdin is not None and process.stdout is not None
     stdin, fd = os.dup(process.stdin.fileno()), os.dup(process.stdout.fileno())
     process.stdin.close()
@@ -163,7 +163,7 @@ def spawn(argv: Sequence[str], *, outlives_us: bool) -> HelperProcess:
 
 
 def answer_of(process: HelperProcess) -> bytes | None:
-    """All that it says, where there is no loop to wait in; null where its time is over first. It is no more then."""
+    """Wait for its whole answer, without a loop, and end it. Returns None if it was late."""
     try:
         said, over = process.read()
         while not over and not process.late:
@@ -186,33 +186,33 @@ def libc_prctl() -> Callable[[int, int, int, int, int], int]:
 
 
 def die_with_parent() -> Callable[[], None]:
-    """For a child between fork and exec: SIGKILL when the thread that forked it ends (PR_SET_PDEATHSIG)."""
+    """For a child between fork and exec: get SIGKILL when the thread that forked it ends (PR_SET_PDEATHSIG)."""
     prctl, parent = libc_prctl(), os.getpid()
 
     def in_child() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # the parent was gone before the request: no signal would come
+        if os.getppid() != parent:  # the parent died before the request, so no signal would come
             os.kill(os.getpid(), signal.SIGKILL)
 
     return in_child
 
 
 def stop_with_parent(parent: int) -> None:
-    """For a program just started: SIGTERM when the thread of `parent` that started it ends; at once if it has ended."""
+    """For a program just started: get SIGTERM when the thread of `parent` that started it ends, or if it has ended."""
     libc_prctl()(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def reap(pid: int, within_s: float = 1.0) -> bool:
-    """Wait for one where there is no loop that reaps; whether it has ended."""
+    """Wait for a child without a loop. Returns whether it has ended."""
     deadline = time.monotonic() + within_s
     try:
         while os.waitpid(pid, os.WNOHANG)[0] == 0:
             if time.monotonic() >= deadline:
                 return False
             time.sleep(0.001)
-    except ChildProcessError:  # nobody is to know how children end here (SIGCHLD is ignored)
+    except ChildProcessError:  # SIGCHLD is ignored here: the kernel reaps
         pass
     return True
 
@@ -223,7 +223,7 @@ def _child(work: Callable[[int], None], fd: int, keep: tuple[int, ...], ends_aft
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
         signal.alarm(ends_after_s)
-        # above all the keeper's pipe: its other end must close when ddp-run is killed
+        # Close above all the keeper's pipe: its other end must close when ddp-run is killed.
         for one, other in pairwise([2, *sorted(keep), os.sysconf("SC_OPEN_MAX")]):
             os.closerange(one + 1, other)
         work(fd)

@@ -1,7 +1,8 @@
-"""Text of /proc, /sys and cgroups: names in it are bytes of any kind, of processes, of mounts, of files."""
+"""Text of /proc, /sys and cgroups, and the names that torch gives its threads there."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 
@@ -16,3 +17,10 @@ def read(path: Path) -> str:
 def lines(path: Path) -> list[str]:
     """Its lines. Raises OSError. Names hold other characters that `str.splitlines` takes for the end of a line."""
     return read(path).removesuffix("\n").split("\n")
+
+
+_LIBRARIES = "gloo|NCCL|RCCL|cuda|amdgpu|hsa|iou-wrk"
+
+NOT_OF_THE_PROGRAM = re.compile(rf"pt_(?!main_thread)|{_LIBRARIES}")
+WITHOUT_PYTHON = re.compile(rf"pt_(?:nccl|gloo|tcpstore|elastic)|{_LIBRARIES}")
+"""Those that never run Python; the threads of autograd and of the DataLoader do."""

@@ -1,13 +1,10 @@
-"""Bytes of a rank's stream to whole lines that a terminal can show. Values only: no files, no clock.
-
-Decides where a line ends, what a carriage return leaves of it, which control characters pass, and which lines of
-several ranks are one. It never changes a rank's files: those hold every byte.
-"""
+"""Bytes of a rank's stream to whole lines that a terminal can show. Values only: no files, no clock."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection
 from itertools import islice
 from typing import Final, Literal, final
 
@@ -136,7 +133,7 @@ def _level(moves: re.Match[bytes]) -> bytes:
 
 
 def _without_stacked_bars(data: bytes) -> bytes:
-    """Rich draws bars below each other anew by going up line by line (rich/live_render.py, position_cursor): one state.
+    """Rich redraws bars below each other by going up line by line (rich/live_render.py, position_cursor): one state.
 
     What it prints meanwhile stands above them.
     """
@@ -257,7 +254,7 @@ class Collapser:
 
     @property
     def deadline(self) -> float | None:
-        """When the oldest group has waited long enough, on the clock of `add`; null while none waits."""
+        """When the oldest group has waited long enough, on the clock of `add`; None while none waits."""
         return self._groups[0].at + self.window_s if self._groups else None
 
     def add(self, rank: int, stream: Stream, text: bytes, now: float) -> None:
@@ -328,3 +325,40 @@ class Collapser:
         for rank, own in self._single.items():
             self._single[rank] = [group for group in own if group not in gone]
         return taken
+
+
+_SILENCE_S: Final = 0.2
+"""A line without an end (a prompt) is shown after this many seconds."""
+
+
+@final
+class RawLines:
+    """Holds the unfinished line of each rank's stream. Times are seconds of one clock."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[int, Stream], tuple[bytes, float]] = {}
+
+    def take(self, rank: int, stream: Stream, data: bytes, now: float) -> bytes:
+        """The part of the stream that can be shown, once `data` follows the held bytes."""
+        held, _since = self._held.pop((rank, stream), (b"", now))
+        data = held + data
+        whole = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if len(data) - whole > MAX_HELD:
+            whole = len(data)
+        if whole < len(data):
+            self._held[rank, stream] = (data[whole:], now)
+        return data[:whole]
+
+    @property
+    def deadline(self) -> float | None:
+        """When `due` has something; None if nothing is held."""
+        return min((since + _SILENCE_S for _data, since in self._held.values()), default=None)
+
+    def due(self, now: float) -> list[tuple[Stream, bytes]]:
+        """What has waited long enough."""
+        ready = [key for key, (_data, since) in self._held.items() if since + _SILENCE_S <= now]
+        return [(key[1], self._held.pop(key)[0]) for key in ready]
+
+    def rest(self, streams: Collection[Stream]) -> list[tuple[Stream, bytes]]:
+        """Everything held of these streams, which have ended."""
+        return [(key[1], self._held.pop(key)[0]) for key in list(self._held) if key[1] in streams]

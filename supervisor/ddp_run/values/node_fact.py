@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from ddp_run.values.frozen import frozen
+from ddp_run.values.typed_fields import frozen
 
 MOST_FACTS = 200
 LONGEST_NAME = 100

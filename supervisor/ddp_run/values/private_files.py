@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,7 +34,7 @@ def make_folders(folder: Path, mode: int = 0o775) -> None:
     for each in reversed(missing):
         try:
             each.mkdir(mode if each == folder else 0o775)
-        except FileExistsError:  # somebody was faster
+        except FileExistsError:  # another process was faster
             pass
 
 
@@ -46,7 +48,7 @@ def is_shared(folder: Path) -> bool:
 
 
 def is_planted(folder: Path) -> bool:
-    """Whether somebody else has this folder, or may write to it, in a place like /tmp; then he can put links into it.
+    """Whether another user owns this folder or may write to it, in a place like /tmp, and so can put links into it.
 
     Elsewhere who may write there is trusted: colleagues share folders.
     """
@@ -72,7 +74,7 @@ def open_folder(folder: Path, *, trusted: bool) -> int:
 def fallback(temporary: Path) -> Path:
     """The folder for logs where the working directory takes none; it is not made here.
 
-    Of a random name where the usual one is somebody else's: one that was made before, else a new one.
+    If the usual one belongs to another user, it has a random name: one made before, else a new one.
     """
     usual = temporary / f"ddp-run-logs-{os.getuid()}"
     for path in (usual, *sorted(temporary.glob(f"{usual.name}-*"))):
@@ -88,3 +90,52 @@ def fallback(temporary: Path) -> Path:
 def _is_ours(found: os.stat_result) -> bool:
     others = stat.S_IWGRP | stat.S_IWOTH
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & others
+
+
+_MOST_CLEARED = 64
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How such a folder is opened, never through a link."""
+
+
+def fresh_name() -> str:
+    """A name that no other folder has."""
+    return f"{_begin()}{os.urandom(4).hex()}"
+
+
+def clear_own(place: Path, is_nobodys: Callable[[Path, int, list[str]], bool]) -> None:
+    """Remove this user's there that nobody has any more; what is not certainly such a folder stays.
+
+    `is_nobodys` is asked of each, by its path, a descriptor of it and the names of its files, all of which go with it
+    where the answer is yes. It may raise OSError: then it is left alone.
+    """
+    name = re.compile(rf"{_begin()}[0-9a-f]{{8}}")
+    try:
+        with os.scandir(place) as entries:
+            found = [Path(entry.path) for entry in entries if name.fullmatch(entry.name)]
+    except OSError:
+        return
+    for folder in found[:_MOST_CLEARED]:
+        try:
+            _clear_one(folder, is_nobodys)
+        except OSError:
+            continue
+
+
+def _begin() -> str:
+    return f"ddp-run-{os.getuid()}-"
+
+
+def _clear_one(folder: Path, is_nobodys: Callable[[Path, int, list[str]], bool]) -> None:
+    handle = os.open(folder, OPEN_FOLDER)
+    try:
+        status = os.fstat(handle)
+        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:
+            return
+        names = os.listdir(handle)  # noqa: PTH208  # of what was looked at, whatever stands at the path
+        if not is_nobodys(folder, handle, names):
+            return
+        for each in names:
+            os.unlink(each, dir_fd=handle)
+        folder.rmdir()
+    finally:
+        os.close(handle)

@@ -24,7 +24,7 @@ CODES = {
 class Problem:
     """What is wrong, where it came from and what is allowed. `code` is empty where it is none of the launch.
 
-    `word` is the index into the command line's words (0 is the first after `ddp-run`), null where the value came
+    `word` is the index into the command line's words (0 is the first after `ddp-run`), None if the value came
     from elsewhere; then `origin` says from where ("environment variable PET_NNODES", "preset.toml:3").
     """
 
@@ -51,7 +51,7 @@ class Refused(Exception):
 
 
 def nearest(text: str, names: Iterable[str], count: int = 2, cutoff: float = 0.6) -> tuple[str, ...]:
-    """The names most like `text`, best first; none where nothing is alike. `cutoff`: from 0 to 1, the same."""
+    """The names most like `text`, best first; may be empty. `cutoff`: from 0 (anything) to 1 (equal)."""
     import difflib
 
     return tuple(difflib.get_close_matches(text, sorted(set(names)), n=count, cutoff=cutoff))
@@ -142,3 +142,10 @@ def printable(text: str) -> str:
         char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode("ascii")
         for char in text
     )
+
+
+def why_not_here(platform: str) -> str | None:
+    """A line for people where the kernel lacks what ddp-run starts and watches jobs with: pidfd, subreapers, /proc."""
+    if platform.startswith("linux"):
+        return None
+    return f"ddp-run: jobs are started on Linux only, and this is {platform}: use torchrun here\n"

@@ -14,12 +14,8 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 from ddp_run.values.decoded_text import alike, base64_runs, encoded_lines, flat, one_byte_each, out_of_base64
-from ddp_run.values.secret_commands import PROGRAMS, passwords
-from ddp_run.values.secret_forms import LITERALS, REDACTED, Span, forms
-from ddp_run.values.secret_names import Grade, grade_of, hides, is_secret
-from ddp_run.values.secret_urls import users
-from ddp_run.values.secret_values import SCHEME, is_option, named
-from ddp_run.values.word_lists import any_of
+from ddp_run.values.secret_forms import LITERALS, PROGRAMS, REDACTED, Span, any_of, forms, passwords, users
+from ddp_run.values.secret_names import SCHEME, Grade, grade_of, hides, is_option, is_secret, named
 
 __all__ = [
     "REDACTED",

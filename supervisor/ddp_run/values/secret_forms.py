@@ -1,8 +1,4 @@
-"""Secrets that show by their form what they are: tokens with their maker's prefix, keys in PEM, random base64. Pure.
-
-The prefixes are a list (secret_tokens.txt). A pattern is compiled when a text holds its literal: ordinary text costs
-one search for all literals.
-"""
+"""Secrets that show by their form what they are: tokens, keys, users in URLs, passwords of commands. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +7,28 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise, product, takewhile
+from pathlib import Path
 
 from ddp_run.values.decoded_text import base64_runs
-from ddp_run.values.word_lists import rows
 
 REDACTED = "[redacted]"
 Span = tuple[int, int, str]
 """Where a secret begins and ends, and its kind in words that are no secrets: `token: GitHub`, `value of --key`."""
+
+
+def rows(name: str) -> list[str]:
+    """The lines of a list, without comments and blank ones."""
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def any_of(words: Iterable[str]) -> str:
+    """A pattern of the shortest of these words that stands at a place; by common beginnings, for speed."""
+    by_first: dict[str, list[str]] = {}
+    for word in words:
+        by_first.setdefault(word[0], []).append(word[1:])
+    choices = [re.escape(first) + ("" if "" in rest else any_of(rest)) for first, rest in sorted(by_first.items())]
+    return choices[0] if len(choices) == 1 else f"(?:{'|'.join(choices)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +40,7 @@ class _Token:
     characters: str
     least: int
     usual: int | None
-    """Of the characters behind the prefix; none where they differ."""
+    """Of the characters behind the prefix; empty if they differ."""
     exact: bool
 
     @property
@@ -217,3 +228,83 @@ def _last_words(text: str, at: int, end: int) -> list[tuple[int, int]]:
 def _while_base64(text: str, words: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     whole = compiled(r"[A-Za-z0-9+/=]{16,}")
     return takewhile(lambda word: whole.fullmatch(text, *word) is not None, words)
+
+
+_WITH_NAMES = ("ssh", "sftp", "git+ssh", "rsync", "hdfs", "abfs", "wasb", "s3", "gs", "adl")
+"""Schemes whose `name@` is an account's or a container's name."""
+_URLS = re.compile(r"""://[^\s"'<>]+""")
+_SCHEME = re.compile(r"(?a)[A-Za-z][\w+.\-]{0,23}\Z")
+_AT_HOST = re.compile(
+    r"(?a)@(?=(?:(?:[\w\-]+\.)+[A-Za-z]{2,24}|localhost|\d{1,3}(?:\.\d{1,3}){3}|\[[\da-fA-F:]+\]|[\w\-]+(?=:\d))"
+    r"(?:[:/?#,]|\Z))"
+)
+
+
+def users(text: str) -> Iterator[Span]:
+    """The `user:password` and the tokens before the hosts of URLs."""
+    for word in _URLS.finditer(text) if "@" in text and "://" in text else ():
+        url, at, offset = word[0], 0, word.start()
+        last_sign = url.rfind("@")
+        while (slashes := url.find("://", at)) >= 0 and slashes < last_sign:
+            at = slashes + 3
+            scheme = _SCHEME.search(text, max(0, offset + slashes - 24), offset + slashes)
+            end = _user(url, scheme[0].lower() if scheme is not None else "", at, last_sign)
+            if end is not None:
+                yield offset + at, offset + end, "user or password in a URL"
+                at = end
+
+
+def _user(url: str, scheme: str, start: int, last_sign: int) -> int | None:
+    """Where the `user:password` that begins there ends; None if there is nothing to hide."""
+    path = re.compile(r"[/?#]").search(url, start)
+    within = path.start() if path is not None else len(url)
+    colon, sign = url.find(":", start, within), url.find("@", start, within)
+    if colon >= 0 and (sign < 0 or colon < sign):
+        port = re.compile(r"\d{1,5}(?=[/?#,]|\Z)").match(url, colon + 1)
+        if port is not None or url.startswith("[", start) or colon > last_sign:
+            return None
+        return _end_of_password(url, colon)
+    if sign < 0 or scheme.startswith(_WITH_NAMES):
+        return None
+    user = url[start:sign]
+    return sign if len(user) >= 16 or (len(user) >= 8 and any(char.isdigit() for char in user)) else None
+
+
+def _end_of_password(url: str, start: int) -> int:
+    """The last `@` before what looks like a host, else the last of all: a password may hold one, and a slash."""
+    hosts = [sign.start() for sign in _AT_HOST.finditer(url, start)]
+    return hosts[-1] if hosts else url.rindex("@")
+
+
+_USER = re.compile(
+    r"""[ \t](?:-u|--user|-U|--proxy-user)[ \t=]{0,4}(?P<quote>["'])?[^\s"':]{1,200}:"""
+    r"""(?P<secret>(?(quote)(?:(?!(?P=quote)).){1,400}|[^\s"'`]{1,400}))"""
+)
+_VALUE = r"""(?P<quote>["'])?(?P<secret>(?(quote)(?:(?!(?P=quote)).){1,400}|[^\s"'`-][^\s"'`]{0,400}))"""
+_JOINED = re.compile(rf"[ \t]-p{_VALUE}")
+_AFTER_P = re.compile(rf"[ \t]-p[ \t]{{0,4}}{_VALUE}")
+_FIRST_P = re.compile(rf"\Asshpass[ \t]{{1,4}}-p[ \t]{{0,4}}{_VALUE}")  # ssh's own -p is a port
+_AFTER_A = re.compile(rf"[ \t]-a[ \t]{{0,4}}{_VALUE}")
+
+_OPTIONS = {
+    "curl ": _USER,
+    **dict.fromkeys(("mysql ", "mysqldump ", "mysqladmin ", "mariadb "), _JOINED),
+    "sshpass ": _FIRST_P,
+    "redis-cli ": _AFTER_A,
+    **{f"{program} login ": _AFTER_P for program in ("docker", "podman", "nerdctl", "registry", "az")},
+}
+PROGRAMS = tuple(_OPTIONS)
+
+
+def passwords(text: str, held: frozenset[str]) -> Iterator[Span]:
+    """The passwords of `PROGRAMS`, where the text holds them."""
+    for program in PROGRAMS if held else ():
+        if program not in held:
+            continue
+        start = text.find(program)
+        while start >= 0:
+            end = text.find("\n", start)
+            end = len(text) if end < 0 else end
+            for hit in _OPTIONS[program].finditer(text[start:end]):
+                yield start + hit.start("secret"), start + hit.end("secret"), f"password of {program.strip()}"
+            start = text.find(program, end)

@@ -42,7 +42,7 @@ def columns() -> int:
 
 
 def width_of(fd: int) -> int | None:
-    """Columns of a terminal; null where it is none, says none, or has so few that text is better left to it."""
+    """Columns of a terminal; None if it isn't one, doesn't say, or is too narrow to wrap for."""
     try:
         width = os.get_terminal_size(fd).columns
     except OSError:

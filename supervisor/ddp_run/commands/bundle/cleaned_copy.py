@@ -1,13 +1,12 @@
 """A copy of a log without its secrets, whatever the log's size: bounded in bytes, in memory and in time.
 
-It is read from its end: where room or time run out, what is left out lies between the log's first lines and its last
-ones. Pieces begin with a line, so that no secret is cut; of a private key in two pieces, `redact` knows both parts.
+A log is read from its end: if room or time run out, what is left out lies between its first lines and its last ones.
+Pieces begin with a line, so that no secret is cut; `redact` knows both parts of a private key in two pieces.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections import Counter
@@ -22,10 +21,10 @@ from ddp_run.values.secret_names import Grade, grade_of, hides
 from ddp_run.values.words import size_in_words
 
 _AT_ONCE = 1 << 20
-"""A smaller log is one text."""
+"""A log up to this size is one text."""
 _PIECE = 256 << 10
 _LAST_LINES_BYTES = 256 << 10
-"""Read for a log's last lines: a private key among them is known by its marks, which may stand before them."""
+"""Read for a log's last lines: the marks of a private key among them may stand before them."""
 _MOST_TOLD = 300
 """Lines of one piece whose kinds of secrets are looked for; each costs 20 us."""
 _LEAST_KNOWN = 8
@@ -37,20 +36,25 @@ _MORE = "in further lines, kind not determined"
 @final
 @dataclass(slots=True)
 class Removed:
-    """What a text lacks: how many lines by kind, and which lines, from 1; never the values."""
+    """What a text lacks: its changed lines, from 1, with their kinds of secrets; how many more. Never the values."""
 
     lines: list[tuple[int, str]] = field(default_factory=list)
-    kinds: Counter[str] = field(default_factory=Counter)
+    more: int = 0
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many lines of each kind."""
+        return Counter(kind for _line, kind in self.lines) + Counter({_MORE: self.more})
 
     def add(self, other: Removed, lines_before: int) -> None:
         """What a later part of the same text lacks."""
         self.lines += [(lines_before + line, kind) for line, kind in other.lines]
-        self.kinds += other.kinds
+        self.more += other.more
 
 
 @final
 class Cleaner:
-    """Removes secrets by their names, by their forms, and those that this environment holds wherever they stand."""
+    """Removes secrets by their names and forms, and this environment's secrets wherever they stand."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._known: list[tuple[str, str]] = []
@@ -66,23 +70,20 @@ class Cleaner:
         for _kind, value in known:
             cleaned = cleaned.replace(value, REDACTED + "\n" * value.count("\n"))
         cleaned = redact(cleaned)
-        return cleaned, self._removed(text, cleaned, known) if cleaned != text else Removed()
+        return cleaned, _removed(text, cleaned, known) if cleaned != text else Removed()
 
-    def _removed(self, text: str, cleaned: str, known: Sequence[tuple[str, str]]) -> Removed:
-        removed = Removed()
-        before, after = text.split("\n"), cleaned.split("\n")
-        changed = [index for index, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
-        for index in changed[:_MOST_TOLD]:
-            line = before[index]
-            kinds = (*(kind for kind, value in known if value in line), *kinds_in(line))
-            if not kinds and index:  # `--api-key` and its value may stand in two lines
-                kinds = kinds_in(f"{before[index - 1]}\n{line}")
-            for kind in kinds or (_PART_OF_A_KEY,):
-                removed.lines.append((index + 1, kind))
-                removed.kinds[kind] += 1
-        if len(changed) > _MOST_TOLD:
-            removed.kinds[_MORE] += len(changed) - _MOST_TOLD
-        return removed
+
+def _removed(text: str, cleaned: str, known: Sequence[tuple[str, str]]) -> Removed:
+    before, after = text.split("\n"), cleaned.split("\n")
+    changed = [index for index, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
+    removed = Removed(more=max(0, len(changed) - _MOST_TOLD))
+    for index in changed[:_MOST_TOLD]:
+        line = before[index]
+        kinds = (*(kind for kind, value in known if value in line), *kinds_in(line))
+        if not kinds and index:  # `--api-key` and its value may stand in two lines
+            kinds = kinds_in(f"{before[index - 1]}\n{line}")
+        removed.lines += [(index + 1, kind) for kind in kinds or (_PART_OF_A_KEY,)]
+    return removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +97,13 @@ class Copy:
 
 
 def of_text(text: str, cleaner: Cleaner) -> Copy:
-    """Of a text in memory."""
+    """A text in memory."""
     cleaned, removed = cleaner.clean(text)
-    return _copy([cleaned.encode("utf-8", "backslashreplace")], removed, None)
+    return _copy(cleaned, removed)
 
 
 def last_lines(log: BinaryIO, count: int, cleaner: Cleaner) -> Copy:
-    """Of a log's last lines, with a mark in place of those before them. Raises OSError."""
+    """A log's last lines, with a mark in place of those before them. Raises OSError."""
     size = log.seek(0, os.SEEK_END)
     begin = max(0, size - _LAST_LINES_BYTES)
     log.seek(begin)
@@ -113,52 +114,44 @@ def last_lines(log: BinaryIO, count: int, cleaner: Cleaner) -> Copy:
     lines = cleaned.split("\n")
     ended = lines[-1] == ""
     first = max(0, len(lines) - count - ended)
-    told = Removed([(line - first, kind) for line, kind in removed.lines if line > first])
-    told.kinds.update(kind for _line, kind in told.lines)
     if not begin and not first:
-        return _copy([cleaned.encode("utf-8", "backslashreplace")], told, None)
+        return _copy(cleaned, removed)
     mark = _mark("what stands before these lines was left out")
-    shown = Removed()
-    shown.add(told, 1)
-    shown.kinds += removed.kinds if _MORE in removed.kinds else Counter()
-    text = "\n".join(lines[first:]).encode("utf-8", "backslashreplace")
-    return _copy([mark, text], shown, f"the last {len(lines) - ended - first} lines, of {size_in_words(size)}")
+    shown = Removed([(line - first + 1, kind) for line, kind in removed.lines if line > first], removed.more)
+    left_out = f"the last {len(lines) - ended - first} lines, of {size_in_words(size)}"
+    return _copy(mark + "\n".join(lines[first:]), shown, left_out)
 
 
 def whole(log: BinaryIO, limit: int, deadline: float, cleaner: Cleaner, folder: Path | None = None) -> Copy:
-    """Of a log's first lines and, from its end, as much as `limit` bytes and the deadline (on time.monotonic()) allow.
+    """A log's first lines and, from its end, as much as `limit` bytes and the deadline (on time.monotonic()) allow.
 
-    `folder` is where temporary files go. Raises OSError.
+    `folder` is the place for temporary files. Raises OSError.
     """
     size = log.seek(0, os.SEEK_END)
     head = _head(log, size if size <= min(limit, _AT_ONCE) else min(limit // 8, _PIECE), size)
     done: list[tuple[int, int, int, Removed]] = []
+    kept_from = size
     with tempfile.TemporaryFile(dir=folder) as spool:
-        kept_from = size
         for begin, data in _backwards(log, len(head), max(len(head), size - (limit - len(head))), size):
             text, removed = cleaner.clean(data.decode("utf-8", "replace"))
-            at, cleaned = spool.tell(), text.encode("utf-8", "backslashreplace")
-            spool.write(cleaned)
-            done.append((at, len(cleaned), text.count("\n"), removed))
+            length = spool.write(_encoded(text))
+            done.append((spool.tell() - length, length, text.count("\n"), removed))
             kept_from = begin
             if time.monotonic() >= deadline:
                 break
         text, removed = cleaner.clean(head.decode("utf-8", "replace"))
-        lines = text.count("\n")
-        copied = _copy([text.encode("utf-8", "backslashreplace")], Removed(), None, folder)
-        copied.file.seek(0, os.SEEK_END)
-        missing = kept_from - len(head)
+        left_out, missing = None, kept_from - len(head)
         if missing > 0:
-            copied.file.write(_mark(f"{size_in_words(missing)} were left out here"))
-            lines += 1
+            text += _mark(f"{size_in_words(missing)} were left out here")
+            left_out = f"without {size_in_words(missing)} of {size_in_words(size)}, in its middle"
+        copied, lines = _copy(text, removed, left_out, folder), text.count("\n")
+        end = copied.file.seek(0, os.SEEK_END)
         for at, length, count, found in reversed(done):
             spool.seek(at)
-            shutil.copyfileobj(_Bounded(spool, length), copied.file)
+            end += copied.file.write(spool.read(length))
             removed.add(found, lines)
             lines += count
-    end = copied.file.tell()
     copied.file.seek(0)
-    left_out = f"without {size_in_words(missing)} of {size_in_words(size)}, in its middle" if missing > 0 else None
     return Copy(copied.file, end, removed, left_out)
 
 
@@ -170,9 +163,9 @@ def _head(log: BinaryIO, most: int, size: int) -> bytes:
 
 
 def _backwards(log: BinaryIO, head: int, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-    """Pieces of [first, last) from its end, each of whole lines, with the offset of its begin.
+    """Pieces of [first, last) from its end, whole lines each, with the offset where each begins.
 
-    A line ends with a carriage return too, as progress bars have it. One that is longer than a piece is left out.
+    A carriage return ends a line too, as in progress bars. A line that is longer than a piece is left out.
     """
     end, dropped = last, 0
     while end > first:
@@ -180,16 +173,16 @@ def _backwards(log: BinaryIO, head: int, first: int, last: int) -> Iterator[tupl
         log.seek(begin)
         data = log.read(end - begin)
         if dropped:
-            kept = _line_end(data, last=True)
+            kept = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
             dropped += len(data) - kept
             data = data[:kept]
             if kept or begin == first == head:
-                yield begin + kept, _mark(f"a line of {size_in_words(dropped)} was left out here")
+                yield begin + kept, _mark(f"a line of {size_in_words(dropped)} was left out here").encode()
                 dropped = 0
             end = begin + kept
             if not data:
                 continue
-        cut = 0 if begin == head else _line_end(data[:-1], last=False)
+        cut = 0 if begin == head else _after_first_line(data[:-1])
         if begin != head and not cut:
             dropped, end = len(data), begin
             continue
@@ -197,32 +190,21 @@ def _backwards(log: BinaryIO, head: int, first: int, last: int) -> Iterator[tupl
         end = begin if begin == first else begin + cut
 
 
-def _line_end(data: bytes, *, last: bool) -> int:
-    """Behind the first line feed or carriage return, or the last one; 0 where there is none."""
-    find = data.rfind if last else data.find
-    found = [at + 1 for sign in (b"\n", b"\r") if (at := find(sign)) >= 0]
-    return (max(found) if last else min(found)) if found else 0
+def _after_first_line(data: bytes) -> int:
+    """Behind the first line feed or carriage return; 0 if there is none."""
+    return min((at + 1 for sign in (b"\n", b"\r") if (at := data.find(sign)) >= 0), default=0)
 
 
-def _mark(text: str) -> bytes:
-    return f"[ddp-run bundle: {text}]\n".encode()
+def _mark(text: str) -> str:
+    return f"[ddp-run bundle: {text}]\n"
 
 
-def _copy(parts: Sequence[bytes], removed: Removed, left_out: str | None, folder: Path | None = None) -> Copy:
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _copy(text: str, removed: Removed, left_out: str | None = None, folder: Path | None = None) -> Copy:
     file: BinaryIO = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed when it is in the archive
-    size = sum(file.write(part) for part in parts)
+    size = file.write(_encoded(text))
     file.seek(0)
     return Copy(file, size, removed, left_out)
-
-
-@final
-class _Bounded:
-    """So many bytes of a file, from where it stands."""
-
-    def __init__(self, file: BinaryIO, length: int) -> None:
-        self._file, self._left = file, length
-
-    def read(self, size: int = -1, /) -> bytes:
-        data = self._file.read(self._left if size < 0 else min(size, self._left))
-        self._left -= len(data)
-        return data

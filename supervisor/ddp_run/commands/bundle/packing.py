@@ -1,4 +1,4 @@
-"""Parts into one archive, each cleaned of secrets on the way, and what is to be told of that."""
+"""The archive: parts cleaned of secrets on their way into it, and README.txt, which says what is in it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,31 @@ import io
 import os
 import tarfile
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, assert_never, final
 
 from ddp_run.commands.bundle import cleaned_copy
+from ddp_run.commands.bundle.asked import Asked, File, LeftOut, Part, Text
 from ddp_run.commands.bundle.cleaned_copy import Cleaner, Copy, Removed
-from ddp_run.commands.bundle.parts import LAST_LINES, File, LeftOut, Part, Text
+from ddp_run.commands.bundle.parts import is_of_failing_rank
 from ddp_run.record.run_folder import open_run_file
+from ddp_run.values.lines import neutral_text
+from ddp_run.values.words import size_in_words
 
+LOOK = "Look through it before you post it: ddp-run removes secrets that it knows by name or by form, and nothing else."
+_LAST_LINES = 100
+_MOST_PLACES = 1000
 _WITHIN_S = 40.0
 _ONE_WITHIN_S = 6.0
 _LEAST_BYTES_PER_S = 2 << 20
-"""What is asked for is copied, and be it a gigabyte, unless the file system or the processor is slower than this.
-Ordinary lines take a second per 50 MiB, lines with a secret each ten, on an idle processor."""
+"""Even a gigabyte is copied if asked for, unless the file system or the processor is slower than this.
+
+An idle processor takes a second for 50 MiB of ordinary lines, ten for lines with a secret each."""
 _MOST_BYTES_OF_LIMIT = 4
-"""All files together: so many times what one long log may have."""
+"""How many times the limit of one long log all files together may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +55,26 @@ class Contents:
     @property
     def removed(self) -> dict[str, int]:
         """Kinds of secrets, with the number of lines; the most frequent first."""
-        every = Removed()
-        for each in self.files:
-            every.kinds += each.removed.kinds
-        return dict(every.kinds.most_common())
+        return dict(sum((each.removed.kinds for each in self.files), Counter[str]()).most_common())
+
+    def state(self, asked: Asked) -> Iterator[str]:
+        """Sentences on the runs: which rank failed, and whether everything that it wrote is there."""
+        for run in asked.runs:
+            if not run.ended:
+                yield f"{run.folder.name} has not ended, or ddp-run was killed: its journal has no end yet."
+        for run in asked.runs:
+            if run.failing is None:
+                continue
+            attempt, rank = run.failing
+            packed = [each for each in self.files if is_of_failing_rank(each.name, run)]
+            cut = [Path(each.name).name for each in packed if each.left_out]
+            missing = [Path(each.name).name for each in self.left_out if is_of_failing_rank(each.name, run)]
+            of = f"The failing rank, rank {rank} of attempt {attempt} of {run.folder.name}"
+            if cut or missing:
+                names, more = ", ".join((*cut, *missing)), "; --max-size takes more" if cut else ""
+                yield f"{of}, is not there whole ({names}): README.txt says what is left out{more}."
+            else:
+                yield f"{of}, is there whole." if packed else f"{of}, has no files in that folder."
 
 
 @final
@@ -66,7 +90,7 @@ class Packing:
         self._tar = tarfile.open(fileobj=self._zipped, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115
 
     def add(self, parts: Iterable[Part]) -> None:
-        """In their order."""
+        """Add parts in their order."""
         for part in parts:
             match part:
                 case Text():
@@ -78,9 +102,9 @@ class Packing:
                 case _:
                     assert_never(part)
 
-    def finish(self, readme: str) -> None:
-        """The last file, which tells of the others, and the archive's end."""
-        data = readme.encode("utf-8", "backslashreplace")
+    def finish(self, state: Sequence[str]) -> None:
+        """Add README.txt and end the archive."""
+        data = _readme(self._top, state, self.contents).encode("utf-8", "backslashreplace")
         self._write("README.txt", len(data), io.BytesIO(data), time.time())
         self._tar.close()
         self._zipped.close()
@@ -100,7 +124,7 @@ class Packing:
 
     def _copy(self, log: BinaryIO, limit: int | None, now: float) -> Copy:
         if limit is None:
-            return cleaned_copy.last_lines(log, LAST_LINES, self._cleaner)
+            return cleaned_copy.last_lines(log, _LAST_LINES, self._cleaner)
         deadline = min(now + _ONE_WITHIN_S + limit / _LEAST_BYTES_PER_S, self._deadline)
         return cleaned_copy.whole(log, min(limit, self._room), deadline, self._cleaner, self._scratch)
 
@@ -114,3 +138,48 @@ class Packing:
         entry = tarfile.TarInfo(f"{self._top}/{name}")
         entry.size, entry.mode, entry.mtime = size, 0o600, int(modified)
         self._tar.addfile(entry, file)
+
+
+# ----------------------------------------------------------------------------------------------- README.txt
+
+
+def _readme(title: str, state: Sequence[str], contents: Contents) -> str:
+    """What is in the archive, what is not, and what was removed: names and kinds of secrets, never values."""
+    lines = [title, "=" * len(title), "", *state, LOOK, ""]
+    lines += ["Files", "-----"]
+    for packed in contents.files:
+        part = f": {packed.left_out}" if packed.left_out else ""
+        lines.append(f"{packed.name} ({size_in_words(packed.size)}){part}")
+    lines += ["", "Left out", "--------", *(f"{each.name}: {each.why}" for each in contents.left_out), ""]
+    lines += [
+        "Removed secrets",
+        "---------------",
+        "Each is replaced by [redacted]; plan.json, events.jsonl and verdict.json were written without any.",
+        *(f"{kind}: {count} {'line' if count == 1 else 'lines'}" for kind, count in contents.removed.items()),
+        *([] if contents.removed else ["None found."]),
+        "",
+        *_places(contents.files),
+        "What only you can add",
+        "---------------------",
+        "- what changed since it last worked",
+        "- the size of the dataset, and what one step does",
+        "- what the same job does with one process, with two ranks, on one node",
+    ]
+    return neutral_text("\n".join(lines) + "\n")
+
+
+def _places(files: Sequence[Packed]) -> list[str]:
+    """`file:lines kind` of the copies here; neighbouring lines of one kind as one."""
+    places = [f"{packed.name}:{span} {kind}" for packed in files for span, kind in _spans(packed.removed.lines)]
+    more = ["and further ones"] if len(places) > _MOST_PLACES else []
+    return [*places[:_MOST_PLACES], *more, ""] if places else []
+
+
+def _spans(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[str, str]]:
+    first = 0
+    for index, (line, kind) in enumerate(lines):
+        if index + 1 < len(lines) and lines[index + 1][1] == kind and lines[index + 1][0] <= line + 1:
+            continue
+        begin = lines[first][0]
+        yield f"{begin}-{line}" if begin < line else str(line), kind
+        first = index + 1

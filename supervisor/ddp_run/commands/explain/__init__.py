@@ -1,4 +1,4 @@
-"""`ddp-run explain`: the verdict of what is over."""
+"""`ddp-run explain`: the verdict of a finished run, or of a log."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from ddp_run.values.terminal import colour, columns, width_of
 @click.option(
     "--rank-from-filename", is_flag=True, help="Read each file as one rank's: rank_3.log, worker-3.err, 3/stderr.log."
 )
-def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> int:
+@click.option("--exit-code", is_flag=True, help="Exit with the exit code of what is explained.")
+def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool, exit_code: bool) -> int:
     """Print the verdict of a finished run, or of any launcher's log.
 
     PATH is a run's folder or name, the folders of a job's nodes, a folder of runs (the newest counts), log files of any
     launcher, folders of log files, or - for standard input. Without PATH: standard input if it is a pipe or a file,
-    else the newest run where a launch from here puts its own.
+    else the newest run where a launch from here puts its runs.
+
+    The exit code is 0 if there is an answer, whatever it says, and 2 if nothing can be read. With --exit-code it is
+    that of the run: 0 if it succeeded or the log shows no failure, 1 for a failure whose code is unknown.
     """
-    from ddp_run.commands.explain.answer import STANDARD_INPUT, NotReadable, block_text, explain, json_text
+    from ddp_run.commands.explain.answer import STANDARD_INPUT, block_text, explain, json_text
     from ddp_run.record.runs_meant import runs_meant
 
     if not paths:
@@ -33,16 +37,14 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool) -> 
     meant = runs_meant(paths, _log_dir)
     if meant.note is not None:
         click.echo(f"ddp-run: {meant.note}", err=True)
-    try:
-        answer = explain(meant.paths, rank_from_filename=rank_from_filename)
-    except NotReadable as error:
-        raise click.ClickException(str(error)) from error
+    answer = explain(meant.paths, rank_from_filename=rank_from_filename)
     if as_json:
         text = json_text(answer)
     else:
         text = block_text(answer, width=columns(), colour=colour(sys.stdout), wrap=width_of(1))
     sys.stdout.write(text)
-    return 0
+    failed = answer.verdict.outcome not in (None, "succeeded")
+    return answer.verdict.status if exit_code and failed else 0
 
 
 def _newest() -> str:
@@ -56,7 +58,7 @@ def _newest() -> str:
 
 
 def _log_dir() -> Path:
-    from ddp_run.plan.runs_folder import runs_folder
+    from ddp_run.plan.checks.log_folder import runs_folder
 
     return runs_folder(None, os.environ)
 

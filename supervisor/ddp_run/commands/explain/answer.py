@@ -1,13 +1,15 @@
-"""The verdict of what is over, read from a run's folder or from logs of any launcher, and how it is shown."""
+"""The verdict of a finished run's folder, or of any launcher's logs, and how to show it."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import click
 
 from ddp_run.evidence import scan
 from ddp_run.evidence.pasted.spoken_text import Log
@@ -19,7 +21,7 @@ from ddp_run.record import file_names, journal
 from ddp_run.record.attempt_events import attempts_made
 from ddp_run.record.events import AttemptEnded, Rank, RunStarted
 from ddp_run.record.runs_meant import is_run, last_attempt
-from ddp_run.tell import verdict_file, verdict_text
+from ddp_run.tell import catalogue_text, verdict_file, verdict_text
 
 STANDARD_INPUT = "-"
 _LOGS = (".log", ".txt", ".out", ".err", ".stderr", ".stdout")
@@ -31,7 +33,10 @@ _MOST_NOTES = 3
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A verdict, and how to show it: the folder that its sources are relative to, the attempts, what was decided."""
+    """A verdict, with the folder of its sources, the number of attempts, what was decided, and verdict.json's object.
+
+    None: unknown.
+    """
 
     verdict: Verdict
     folder: Path | None
@@ -40,13 +45,12 @@ class Answer:
     document: dict[str, object]
 
 
-class NotReadable(Exception):
-    """Nothing to explain there; the message says why."""
+class NotReadable(click.ClickException):
+    """There is nothing to explain; the message says why."""
 
 
 def explain(paths: Sequence[str], *, rank_from_filename: bool) -> Answer:
-    """The verdict for one run's folder, for those of a job's nodes together, for log files or folders of them, or for
-    standard input (`-`).
+    """The verdict of a run's folder, of a job's nodes' folders together, or of log files, folders of them, or `-`.
 
     Raises NotReadable, naming the path.
     """
@@ -54,10 +58,8 @@ def explain(paths: Sequence[str], *, rank_from_filename: bool) -> Answer:
     if len(folders) == 1 and len(paths) == 1:
         return _of_run(Path(folders[0]).resolve())
     if folders and len(folders) < len(paths):
-        raise NotReadable(f"{folders[0]} is a run's folder: explain it without logs of another origin")
-    if folders:
-        paths = [last_attempt(path) for path in folders]
-    return _of_logs(_logs(paths, rank_from_filename))
+        raise NotReadable(f"{folders[0]} is a run's folder: explain it without other logs")
+    return _of_logs([last_attempt(path) for path in folders] or paths, rank_from_filename)
 
 
 def json_text(answer: Answer) -> str:
@@ -66,30 +68,27 @@ def json_text(answer: Answer) -> str:
 
 
 def block_text(answer: Answer, *, width: int, colour: bool, wrap: int | None = None) -> str:
-    """The block and the line for scripts; `wrap`: the terminal's columns, null: for none."""
-    verdict, attempts, block = answer.verdict, answer.attempts or 1, ""
+    """The block and the line for scripts; `wrap`: the terminal's columns, None without one."""
+    verdict, block = answer.verdict, ""
     if verdict.outcome != "succeeded":
         block = verdict_text.verdict_block(
             verdict,
+            folder=answer.folder or Path(),
+            attempts=answer.attempts or 1,
+            decision=answer.decision,
             colour=colour,
             width=width,
             wrap=wrap,
-            folder=answer.folder or Path(),
-            attempts=attempts,
-            decision=answer.decision,
         )
-    line = verdict_text.verdict_line(verdict, attempts=answer.attempts, folder=answer.folder)
+    line = verdict_file.verdict_line(verdict, attempts=answer.attempts, folder=answer.folder)
     return "\n".join(filter(None, (block, line))) + "\n"
-
-
-# ---------------------------------------------------------------------------------------- a run's folder
 
 
 def _of_run(folder: Path) -> Answer:
     try:
         verdict, events = replay(folder)
     except (OSError, ValueError) as error:
-        raise NotReadable(f"{folder} is not the folder of a run: {error}") from error
+        raise NotReadable(f"{folder} is not a run's folder: {error}") from error
     attempts = len(attempts_made(events))
     run = next((event for event in events if isinstance(event, RunStarted)), None)
     decided = [event.reason for event in events if isinstance(event, AttemptEnded)]
@@ -99,7 +98,6 @@ def _of_run(folder: Path) -> Answer:
         run_id=run.run_id if run else None,
         attempts=attempts,
         folder=str(folder),
-        decision="stop",
         decision_reason=retry.UNDECIDED if reason is None else reason,
         wall_at=journal.clock(events) if run else lambda _stamp: None,
     )
@@ -109,68 +107,57 @@ def _of_run(folder: Path) -> Answer:
 # ------------------------------------------------------------------------------------------------- logs
 
 
-def _of_logs(read: Sequence[tuple[Log, str | None]]) -> Answer:
-    verdict = explain_logs([log for log, _left_out in read])
-    verdict = replace(verdict, notes=(*verdict.notes, *_left_out([note for _log, note in read if note])))
-    helps = verdict.retry is not None and verdict.retry.helps
-    document = verdict_file.as_json(
-        verdict,
-        decision="retry" if helps else "stop",
-        decision_reason=verdict.retry.reason if verdict.retry else None,
-    )
-    advice = f"a retry {'can help' if helps else 'does not help'}: {verdict.retry.reason}" if verdict.retry else None
-    return Answer(verdict, None, None, advice, document)
-
-
-def _left_out(notes: Sequence[str]) -> tuple[str, ...]:
-    """A note for each log of which not all was read; of many alike the first."""
-    if len(notes) <= _MOST_NOTES:
-        return tuple(notes)
-    return notes[0], f"of {len(notes) - 1} other logs not all was read either"
-
-
-def _logs(paths: Sequence[str], rank_from_filename: bool) -> list[tuple[Log, str | None]]:
+def _of_logs(paths: Sequence[str], rank_from_filename: bool) -> Answer:
     files = [file for path in paths for file in log_files(path)]
     if len(files) > _MOST_FILES:
         raise NotReadable(f"{len(files)} files are too many: name at most {_MOST_FILES}")
-    wanted = wanted_words()
-    return [_log(file, paths, rank_from_filename, wanted, len(files)) for file in files]
+    wanted, logs, unread = wanted_words(), list[Log](), list[str]()
+    for file in files:
+        read = _read(file, wanted, len(files))
+        named = file != STANDARD_INPUT and (rank_from_filename or file not in paths)
+        logs.append(Log(read.text, rank_of(Path(file)) if named else None))
+        unread += [read.left_out] if read.left_out else []
+    if len(unread) > _MOST_NOTES:
+        unread = [unread[0], f"of {len(unread) - 1} other logs not all was read either"]
+    verdict = explain_logs(logs)
+    verdict = replace(verdict, notes=(*verdict.notes, *unread))
+    helps = verdict.retry
+    document = verdict_file.as_json(
+        verdict,
+        decision="retry" if helps is not None and helps.helps else "stop",
+        decision_reason=helps.reason if helps is not None else None,
+    )
+    return Answer(verdict, None, None, catalogue_text.retry_text(helps) if helps is not None else None, document)
 
 
-def log_files(path: str) -> Iterable[str]:
-    """The path, or the logs below it, stderr before stdout and by name."""
+def _read(file: str, wanted: Collection[str], logs: int) -> scan.Excerpt:
+    """What matters of a log, one of `logs`. Raises NotReadable."""
+    try:
+        if file == STANDARD_INPUT:
+            return scan.read_stream(sys.stdin.buffer, "standard input", wanted, logs=logs)
+        return scan.read_log(Path(file), file, wanted, logs=logs)
+    except OSError as error:
+        raise NotReadable(f"{file} cannot be read: {error.strerror}") from error
+
+
+def log_files(path: str) -> Sequence[str]:
+    """The path, or the logs below it by name, stderr before stdout. Raises NotReadable if there is none."""
     if path == STANDARD_INPUT or not Path(path).is_dir():
         return (path,)
     found = sorted(file for file in Path(path).rglob("*") if _is_log(file.name.removesuffix(".gz")))
-    found = [file for file in found if file.is_file()]
-    if not found:
+    files = [str(file) for file in found if file.is_file()]
+    if not files:
         raise NotReadable(f"{path} holds neither a run's events.jsonl nor logs ({', '.join(_LOGS)})")
-    return tuple(str(file) for file in found)
+    return files
 
 
 def _is_log(name: str) -> bool:
     return name.endswith(_LOGS) or name in ("stdout", "stderr")
 
 
-def _log(
-    file: str, paths: Sequence[str], rank_from_filename: bool, wanted: frozenset[str], logs: int
-) -> tuple[Log, str | None]:
-    """The log, one of so many, and what of it was not looked at."""
-    path = Path(file)
-    try:
-        if file == STANDARD_INPUT:
-            read = scan.read_stream(sys.stdin.buffer, "standard input", wanted, logs=logs)
-        else:
-            read = scan.read_log(path, file, wanted, logs=logs)
-    except OSError as error:
-        raise NotReadable(f"{file} cannot be read: {error.strerror}") from error
-    named = file != STANDARD_INPUT and (rank_from_filename or file not in paths)
-    return Log(read.text, rank_of(path) if named else None), read.left_out
-
-
 def rank_of(path: Path) -> Rank | None:
-    """The rank that a log's path names: `rank_3`, `worker-3`, torchrun's folder `…/attempt_0/3/stderr.log`; else the
-    last number in the file's own name.
+    """The rank in a log's path: `rank_3`, `worker-3`, torchrun's folder `…/attempt_0/3/stderr.log`; else the last
+    number in the file's name.
     """
     for part in reversed(path.parts[-3:]):
         named = _RANK.findall(part)

@@ -1,4 +1,4 @@
-"""`ddp-run logs`: what the ranks of a run wrote, or write now."""
+"""`ddp-run logs`: the output of a run's ranks, past or live."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def _spans(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Spans | None:
-    """`3,5-7` as pairs of first and last."""
+    """Pairs of first and last of `3,5-7`."""
     if text is None:
         return None
     spans = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not (first.isdecimal() and (last.isdecimal() if dash else True)) or (dash and int(first) > int(last)):
-            raise click.BadParameter(f"{part!r} is neither a rank nor a range of ranks such as 5-7")
+            raise click.BadParameter(f"{part!r} is neither a rank nor a range of ranks (examples: 3, 5-7)")
         spans.append((int(first), int(last or first)))
     return tuple(spans)
 
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]")
-@click.option("-f", "--follow", is_flag=True, help="Show what comes, until the run ends: new attempts and ranks too.")
-@click.option("--rank", "ranks", metavar="RANKS", callback=_spans, help="These ranks only: 3,5-7.")
-@click.option("--stdout", "stream", flag_value="stdout", help="Standard output only.")
-@click.option("--stderr", "stream", flag_value="stderr", help="Standard error only.")
+@click.option("-f", "--follow", is_flag=True, help="Show new lines, attempts and ranks until the run ends.")
+@click.option("--rank", "ranks", metavar="RANKS", callback=_spans, help="Only these ranks: 3,5-7.")
+@click.option("--stdout", "stream", flag_value="stdout", help="Only standard output.")
+@click.option("--stderr", "stream", flag_value="stderr", help="Only standard error.")
 @click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="This attempt, from 0 (default: the last).")
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="The last N lines of each file.")
-@click.option("--agent", is_flag=True, help="What torch.distributed.run itself wrote, in place of the ranks.")
+@click.option("--agent", is_flag=True, help="Show what torch.distributed.run itself wrote instead.")
 @click.option(
     "--log-dir", metavar="DIR", help="The folder of the runs (default: where a launch from here puts its own)."
 )
@@ -46,19 +46,20 @@ def command(
     agent: bool,
     log_dir: str | None,
 ) -> int:
-    """Print what the ranks of a run wrote, or write now.
+    """Show or follow a run's rank output.
 
-    RUN is a run's folder, or its name in the folder of runs; without RUN, the newest. Lines carry no times, so the
-    logs of a run come one after the other, rank by rank, stdout before stderr, each below the name of its file. With
-    --follow, lines come as the ranks write them. All of it goes to standard output. Whether a run on another host was
-    killed cannot be seen from here: --follow says when nothing is written any more, and goes on.
+    RUN is a run's folder, or its name in the folder of runs; without RUN, the newest. Lines carry no times, so the logs
+    come one after the other, rank by rank, stdout before stderr, each below its file's name. With --follow, lines come
+    as the ranks write them. Everything goes to standard output. This host cannot tell whether a run on another host was
+    killed: --follow says when nothing is written any more, and goes on.
     """
-    from ddp_run.commands.logs.shown import Shown, follow_run, show_run, why_none
-    from ddp_run.plan.runs_folder import runs_folder
+    from ddp_run.commands.logs.follow import follow_run
+    from ddp_run.commands.logs.shown import Shown, show_run, why_none
+    from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record.runs_meant import NoRun, run_named
 
     if agent and (ranks is not None or stream is not None):
-        raise click.UsageError("--agent is in place of the ranks: leave out --rank, --stdout and --stderr")
+        raise click.UsageError("--agent replaces the ranks: leave out --rank, --stdout and --stderr")
     try:
         found = run_named(run, runs_folder(log_dir, os.environ))
     except NoRun as error:

@@ -26,7 +26,7 @@ RULE = Rule(
     name="python-exception",
     title="Unhandled Python exception",
     area=Area.USER_CODE,
-    retry=Retry(helps=False, reason="a retry runs the same code on the same data"),
+    retry=Retry(helps=False, reason="same code, same data"),
     since="0.1",
 )
 _SHOWN = 160

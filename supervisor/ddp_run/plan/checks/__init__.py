@@ -1,1 +1,1 @@
-"""One file for each check before the start: see `ddp_run.plan.check`."""
+"""One file for each check before the start: see `ddp_run.plan.preflight`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_run.plan.check import Answer, Check, Launch
+from ddp_run.plan.preflight import Answer, Check, Launch
 from ddp_run.values.problem import Problem
 
 _LIBRARIES = {"NCCL_SOCKET_IFNAME": "nccl", "GLOO_SOCKET_IFNAME": "gloo"}
@@ -13,7 +13,7 @@ def _check(launch: Launch) -> Answer:
     options = launch.options
     named = {name: launch.environ[name] for name in _LIBRARIES if launch.environ.get(name)}
     if options.max_nodes == 1 or not named:
-        return Answer()
+        return Answer(options)
     from ddp_run.plan import named_interfaces, net
 
     here = net.interfaces()
@@ -25,7 +25,7 @@ def _check(launch: Launch) -> Answer:
         if found is not None:
             is_used = _LIBRARIES[name] in (options.backend or "").lower()
             (problems if found.certain and is_used else suspicions).append(found.problem)
-    return Answer(tuple(problems), tuple(suspicions))
+    return Answer(options, tuple(problems), tuple(suspicions))
 
 
 CHECK = Check("the interfaces", _check)

@@ -1,28 +1,59 @@
-"""Whether the folder of all runs can be written to, and has room."""
+"""The folder of all runs: whether it can be written to and has room, and where commands look for runs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ddp_run.plan.check import Answer, Check, Launch
-from ddp_run.plan.launch_plan import log_dir
+from ddp_run.plan.installed_torch import torch_rows
+from ddp_run.plan.launch_plan import DEFAULT_LOG_DIR, log_dir
+from ddp_run.plan.preflight import Answer, Check, Launch
+from ddp_run.plan.read_options import read_options
 from ddp_run.settings.options import Options, Setting, Source
 from ddp_run.values import private_files
-from ddp_run.values.problem import Problem
+from ddp_run.values.problem import Problem, Refused
 
 _LEAST_FREE_BYTES = 1 << 20
+
+
+def runs_folder(given: str | None, environ: Mapping[str, str]) -> Path:
+    """Where the runs of launches from here are: `given`, PET_LOG_DIR, a preset's, a pyproject.toml's, or the default.
+
+    If no run can be made in the default folder now: that folder, or the one where runs go instead, by the newest run.
+    A launch from here that would be refused, for any option, counts as one without options.
+    """
+    if given is not None:
+        return Path(given)
+    usual = Path(DEFAULT_LOG_DIR)
+    try:
+        options = read_options(["x"], environ, torch_rows())
+        if options.log_dir is not None:
+            return Path(options.log_dir)
+        moved = log_dir(_check(Launch(options, environ, Path.cwd(), lambda _line: None)).options)
+    except (Refused, FileNotFoundError):  # the second if the working directory was removed
+        return usual
+    if private_files.is_planted(usual.absolute()) and moved.is_dir():
+        return moved
+    return max(usual, moved, key=_newest)
+
+
+def _newest(folder: Path) -> str:
+    """The name of the newest run there, which begins with its date; empty if there is none."""
+    try:
+        return max((each.name for each in folder.iterdir() if each.name[0].isdigit()), default="")
+    except OSError:
+        return ""
 
 
 def _check(launch: Launch) -> Answer:
     options = launch.options
     folder = launch.cwd / log_dir(options)
-    problem = _folder_problem(options, folder)
+    problems = _problems(options, folder)
     planted = options.log_dir is None and private_files.is_planted(folder)
-    if options.log_dir is not None or (problem is None and not planted):
-        return Answer(problems=(problem,) if problem is not None else ())
+    if options.log_dir is not None or not (problems or planted):
+        return Answer(options, problems)
     # torchrun runs in a folder that cannot be written to, so ddp-run does too.
     import tempfile
 
@@ -30,38 +61,36 @@ def _check(launch: Launch) -> Answer:
     why = f"{folder} belongs to another user" if planted else f"cannot write to {folder.parent}"
     moved = Setting(other, Source.DEFAULT, "default, as the working directory is not usable")
     options = replace(options, settings={**options.settings, "log_dir": moved})
-    problem = _folder_problem(options, Path(other))
-    problems = (problem,) if problem is not None else ()
-    return Answer(problems=problems, warnings=(f"logs go to {other}: {why}",), options=options)
+    return Answer(options, _problems(options, Path(other)), warnings=(f"logs go to {other}: {why}",))
 
 
-def _folder_problem(options: Options, folder: Path) -> Problem | None:
+def _problems(options: Options, folder: Path) -> tuple[Problem, ...]:
+    found = _unwritable(folder)
+    if found is None:
+        return ()
+    helps = ("--log-dir=FOLDER, a writable folder on a disk with free space",)
+    code, title, label = found
+    problem = options.problem("log_dir", title, label, code=code, helps=helps)
+    is_given = "log_dir" in options.given
+    return (problem if is_given else replace(problem, origin=str(folder)),)
+
+
+def _unwritable(folder: Path) -> tuple[str, str, str] | None:
+    """Why logs cannot go to a folder: the problem's code, title and label."""
     existing = next((each for each in (folder, *folder.parents) if os.path.lexists(each)), Path("/"))
-    setting = options.settings["log_dir"]
-    place = None if setting.word is not None or setting.source is Source.DEFAULT else setting.origin
-
-    def problem(code: str, title: str, label: str) -> Problem:
-        helps = ("--log-dir=FOLDER, a writable folder on a disk with free space",)
-        return Problem(code, title, setting.word, label, place or str(folder), helps=helps)
-
     if not existing.is_dir():
-        return problem("DDP904", f"{existing} is not a folder, so logs cannot go to {folder}", "not a folder")
+        return "DDP904", f"{existing} is not a folder, so logs cannot go to {folder}", "not a folder"
     if not os.access(existing, os.W_OK | os.X_OK):
-        title = f"no permission to write logs to {folder}"
-        return problem("DDP904", title, f"{existing} is not writable")
-    return _no_room(existing, problem)
-
-
-def _no_room(folder: Path, problem: Callable[[str, str, str], Problem]) -> Problem | None:
+        return "DDP904", f"no permission to write logs to {folder}", f"{existing} is not writable"
     try:
-        disk = os.statvfs(folder)
+        disk = os.statvfs(existing)
     except OSError:
         return None
     free = (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail) * disk.f_frsize
-    if disk.f_blocks and free < _LEAST_FREE_BYTES:  # file systems without a size say 0
-        return problem("DDP905", f"the disk of {folder} is full: {free // 1024} KiB free", "no room for logs")
+    if disk.f_blocks and free < _LEAST_FREE_BYTES:  # file systems without a size report 0
+        return "DDP905", f"the disk of {existing} is full: {free // 1024} KiB free", "no room for logs"
     if disk.f_files and not disk.f_ffree:
-        return problem("DDP905", f"the disk of {folder} has no free inodes", "no room for logs")
+        return "DDP905", f"the disk of {existing} has no free inodes", "no room for logs"
     return None
 
 

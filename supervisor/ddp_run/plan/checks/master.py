@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ddp_run.plan.check import Answer, Check, Cost, Launch, origin
+from ddp_run.plan.preflight import Answer, Check, Launch
 from ddp_run.settings.options import Options, Source
 from ddp_run.values.problem import Problem
 
@@ -36,16 +36,16 @@ def _unsaid(options: Options) -> Iterator[str]:
 def _master(launch: Launch) -> Answer:
     options = launch.options
     if options.max_nodes > 1 and options.rdzv_backend == "c10d" and not (options.rdzv_endpoint or options.standalone):
-        return Answer(warnings=(_NO_ENDPOINT,))
+        return Answer(options, warnings=(_NO_ENDPOINT,))
     if not options.is_static and not _is_c10d(options):
-        return Answer()
+        return Answer(options)
     from ddp_run.plan import net
     from ddp_run.values.addresses import is_local
 
     options = _drop_foreign_variables(options, is_local, net.port_is_free)
     c10d = _is_c10d(options)
     if not (options.is_static or c10d) or options.master is None:
-        return Answer(options=options)
+        return Answer(options)
     host, port = options.master
     several = options.max_nodes > 1
     deadline_s = _DRY_RUN_S if options.dry_run else _SEVERAL_NODES_S if several else _ONE_NODE_S
@@ -56,20 +56,20 @@ def _master(launch: Launch) -> Answer:
     except net.Unresolvable as error:
         if options.dry_run:
             warning = f"the master, {host}, does not resolve here: {error.reason}"
-            return Answer(options=options, warnings=(warning,))
-        return Answer(options=options, problems=(_about_host(options, error.reason, error.helps),))
+            return Answer(options, warnings=(warning,))
+        return Answer(options, problems=(_about_host(options, error.reason, error.helps),))
     interface = _interface_to(found.ip) if several else None
     if c10d:
-        return Answer(options=options, interface=interface)
+        return Answer(options, interface=interface)
     local = is_local(found.ip)
     if port and local and options.node_rank == 0 and not net.port_is_free(port, found.ip):
-        return Answer(options=options, problems=(_port_taken(options, port),))
+        return Answer(options, problems=(_port_taken(options, port),))
     # Not refused: behind address translation a host's public address is none of its interfaces'.
     stranger = options.node_rank == 0 and not local
     why = "" if "node_rank" in options.given else " as no --node-rank is given"
     warnings = (f"the master, {host}, is not an address of this machine, which is node 0{why}",) if stranger else ()
     master = None if options.rdzv_endpoint or "master_addr" not in options.given else found.ip
-    return Answer(options=options, warnings=warnings, master=master, interface=interface)
+    return Answer(options, warnings=warnings, master=master, interface=interface)
 
 
 def _interface_to(ip: str) -> str | None:
@@ -117,7 +117,7 @@ def _names_this_host(name: str, is_local: Callable[[str], bool]) -> bool:
 
 def _about_host(options: Options, title: str, helps: tuple[str, ...]) -> Problem:
     setting = options.settings["rdzv_endpoint" if options.rdzv_endpoint else "master_addr"]
-    return Problem("DDP203", title, setting.word, "the master", origin(setting), helps=helps)
+    return Problem("DDP203", title, setting.word, "the master", setting.place, helps=helps)
 
 
 def _port_taken(options: Options, port: int) -> Problem:
@@ -138,7 +138,7 @@ def _port_taken(options: Options, port: int) -> Problem:
     if options.max_nodes == 1:
         helps.append("omit --master-port: one node gets a free port automatically")
     title = f"port {port} is already taken on this host"
-    return Problem("DDP201", title, setting.word, "taken", origin(setting), notes, tuple(helps))
+    return Problem("DDP201", title, setting.word, "taken", setting.place, notes, tuple(helps))
 
 
-CHECK = Check("the master", _check, Cost.WAITS)
+CHECK = Check("the master", _check, waits=True)

@@ -11,7 +11,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-from ddp_run.plan.check import Answer, Check, Launch
+from ddp_run.plan.preflight import Answer, Check, Launch
+from ddp_run.settings.checks import slip_in
 from ddp_run.settings.options import Options
 from ddp_run.settings.other_launchers import (
     OTHERS,
@@ -22,7 +23,6 @@ from ddp_run.settings.other_launchers import (
     translate_launcher,
     without_python,
 )
-from ddp_run.settings.shell_slips import slip_in
 from ddp_run.values.problem import Problem, nearest
 
 _NEAR = 0.8
@@ -38,7 +38,7 @@ def _check(launch: Launch) -> Answer:
         found = _module_problem(options, environ, cwd)
     else:
         found = _script_problem(options, environ, cwd)
-    return Answer(problems=(found,) if found else ())
+    return Answer(options, problems=(found,) if found else ())
 
 
 # ---------------------------------------------------------------------------------------------- scripts
@@ -128,8 +128,8 @@ def _script_missing(options: Options, environ: Mapping[str, str], cwd: Path) -> 
         return Problem("DDP102", "the script name is empty", word, _EXPECTED, notes=empty)
     if slip is not None:
         title = f"script {script!r} does not exist"
-        cure = _expanded(script, environ, cwd) or slip.help
-        return Problem("DDP102", title, word, "no such file", notes=(f"it has {slip.says}",), helps=(cure,))
+        cure = _expanded(script, environ, cwd) or slip[1]
+        return Problem("DDP102", title, word, "no such file", notes=(f"it has {slip[0]}",), helps=(cure,))
     notes: tuple[str, ...] = ()
     before = options.argv[:word]
     helps = tuple(

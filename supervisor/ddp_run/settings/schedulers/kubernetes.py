@@ -1,14 +1,14 @@
-"""Kubernetes: what the pods of a job are given, and what that says of nodes. Pure.
+"""Kubernetes: what a job's pods are given, and what that says about nodes. Pure.
 
 An Indexed Job sets JOB_COMPLETION_INDEX in each pod (kubernetes.io, "Indexed Job for Parallel Processing") and the
-pod's host name to `JOB-INDEX`, which resolves as `JOB-INDEX.SERVICE` where the job's pods have a headless service as
+pod's host name to `JOB-INDEX`, which resolves as `JOB-INDEX.SERVICE` if the job's pods have a headless service as
 their subdomain ("Job with Pod-to-Pod Communication"). Nothing tells a pod how many there are, or the service's name:
-NNODES and MASTER_ADDR are the user's to set. Neither does JobSet, whose pods are those of Indexed Jobs.
+users set NNODES and MASTER_ADDR. The pods of a JobSet are those of Indexed Jobs.
 
-Kubeflow's operators set PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT, which are torchrun's own and
-need nothing from here. Older ones (training-operator, pkg/controller.v1/pytorch/envvar.go) set MASTER_ADDR and
-MASTER_PORT, the number of pods as WORLD_SIZE and the pod's own as RANK. torchrun does not look at these two, and others
-mean ranks by them, so they are only told of.
+Kubeflow's operators set PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT, which torchrun reads itself.
+Older ones (training-operator, pkg/controller.v1/pytorch/envvar.go) set MASTER_ADDR, MASTER_PORT, WORLD_SIZE to the
+number of pods and RANK to the pod's own. torchrun ignores the last two, and elsewhere they count ranks, so they only
+cause a warning.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ddp_run.settings.options import Options
-from ddp_run.settings.scheduler import JobNodes, whole_number
+from ddp_run.settings.schedulers import JobNodes, whole_number
 
 _IN_A_POD = "KUBERNETES_SERVICE_HOST"
 """Set in every container of every pod (kubernetes.io, "Accessing the API from a Pod")."""
 
 
 def job_nodes(environ: Mapping[str, str]) -> JobNodes | None:
-    """The node rank of a pod of an Indexed Job."""
-    index = _number(environ, "JOB_COMPLETION_INDEX")
+    """Return the node rank of a pod of an Indexed Job."""
+    index = whole_number(environ, "JOB_COMPLETION_INDEX")
     if index is None:
         return None
     return JobNodes(None, {"node_rank": (str(index), "JOB_COMPLETION_INDEX")}, "Indexed Job")
 
 
 def likely_mistakes(options: Options, environ: Mapping[str, str]) -> list[str]:
-    """A pod that was told that it is one of several, where the job's options do not say so."""
+    """Find pods that were told that they are one of several, when the job's options do not say so."""
     if _IN_A_POD not in environ or options.standalone or options.rdzv_endpoint:
         return []
     return [*_pod_of_several(options, environ), *_indexed_without_master(options, environ)]
 
 
 def _pod_of_several(options: Options, environ: Mapping[str, str]) -> list[str]:
-    pods, pod = _number(environ, "WORLD_SIZE"), _number(environ, "RANK")
+    pods, pod = whole_number(environ, "WORLD_SIZE"), whole_number(environ, "RANK")
     if pods is None or pod is None or pod >= pods or pods == 1:
         return []
     if "MASTER_ADDR" not in environ or "LOCAL_RANK" in environ:
@@ -52,13 +52,9 @@ def _pod_of_several(options: Options, environ: Mapping[str, str]) -> list[str]:
 
 
 def _indexed_without_master(options: Options, environ: Mapping[str, str]) -> list[str]:
-    index, nodes = _number(environ, "JOB_COMPLETION_INDEX"), _number(environ, "NNODES")
+    index, nodes = whole_number(environ, "JOB_COMPLETION_INDEX"), whole_number(environ, "NNODES")
     if index is None or (nodes or 1) == 1 or options.max_nodes > 1 or "master_addr" in options.given:
         return []
     host = environ.get("HOSTNAME", "")
     job = host.removesuffix(f"-{index}") if host.endswith(f"-{index}") else "JOB"
     return [f"node 0 of an Indexed Job with a headless service as its subdomain is MASTER_ADDR={job}-0.SUBDOMAIN"]
-
-
-def _number(environ: Mapping[str, str], name: str) -> int | None:
-    return whole_number(environ, name) if len(environ.get(name, "")) < 10 else None

@@ -1,7 +1,7 @@
 """SLURM: the nodes of a step in which srun starts ddp-run once on each (srun(1), OUTPUT ENVIRONMENT VARIABLES). Pure.
 
-Not read: several tasks on a node (which is told of), the script of sbatch, which runs
-on the first node alone, and a heterogeneous job, whose parts have node lists of their own.
+Ignored: several tasks per node (a warning says so), the script of sbatch, which runs only on the first node, and
+heterogeneous jobs, whose parts have their own node lists.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import re
 from collections.abc import Mapping
 
 from ddp_run.settings.options import Options
-from ddp_run.settings.scheduler import JobNodes, whole_number
+from ddp_run.settings.schedulers import JobNodes, whole_number
 
 _FIRST_PORT, _PORTS = 20000, 12000
-"""Below the ports that Linux gives to clients (32768 and up), so that none of those stands in the way."""
+"""Below the ports that Linux gives to clients (32768 and up), which could be in use."""
 _STRIDE = 7919
-"""A prime: jobs whose numbers follow each other get ports with room for their steps between them."""
+"""A prime: consecutive jobs get ports that leave room for their steps."""
 
 
 def job_nodes(environ: Mapping[str, str]) -> JobNodes | None:
-    """The nodes of the step; the first is the master."""
+    """Return the nodes of the step; the first is the master."""
     nodes = whole_number(environ, "SLURM_STEP_NUM_NODES")
     node_rank = whole_number(environ, "SLURM_NODEID")
     job, step = whole_number(environ, "SLURM_JOB_ID"), whole_number(environ, "SLURM_STEP_ID")
@@ -40,7 +40,7 @@ def job_nodes(environ: Mapping[str, str]) -> JobNodes | None:
 
 
 def likely_mistakes(options: Options, environ: Mapping[str, str]) -> list[str]:
-    """Several tasks on this node, under srun (which alone sets SLURM_STEP_ID; sbatch's own script has none)."""
+    """Find several tasks on this node under srun, which sets SLURM_STEP_ID; sbatch's own script has none."""
     if "SLURM_STEP_ID" not in environ or environ.get("SLURM_LOCALID") != "0" or (options.nproc_count or 2) < 2:
         return []
     tasks = _tasks_here(environ.get("SLURM_STEP_TASKS_PER_NODE", ""), environ.get("SLURM_NODEID", "0"))
@@ -50,16 +50,16 @@ def likely_mistakes(options: Options, environ: Mapping[str, str]) -> list[str]:
 
 
 def _first_host(nodes: str) -> str | None:
-    """The first name of a list such as `gpu[03-07,12],login1` or `rack[1-2]n[01-16]`; null where there is none.
+    """The first name of a list such as `gpu[03-07,12],login1` or `rack[1-2]n[01-16]`; None if it is empty.
 
-    The order of a step's list is that of SLURM_NODEID. The whole list is `scontrol show hostnames`' to tell.
+    A step's list is in the order of SLURM_NODEID. `scontrol show hostnames` prints all of it.
     """
     first = re.match(r"(?:[^,\[\]\s]|\[[^\[\]\s]{1,4096}\]){1,255}", nodes)
     return re.sub(r"\[(\w+)(?:[,-][^\[\]]*)?\]", r"\1", first[0]) if first else None
 
 
 def _tasks_here(text: str, node: str) -> int:
-    """Of `2(x3),1` (sbatch(1), SLURM_TASKS_PER_NODE) the number for this node; 0 where that cannot be told."""
+    """This node's number in `2(x3),1` (sbatch(1), SLURM_TASKS_PER_NODE); 0 if unknown."""
     index = int(node) if node.isdigit() else 0
     for tasks, times in re.findall(r"(?<!\d)(\d{1,9})(?:\(x(\d{1,9})\))?(?:,|$)", text):
         index -= int(times or 1)

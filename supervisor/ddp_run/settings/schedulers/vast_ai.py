@@ -1,9 +1,9 @@
-"""Vast.ai: instances are containers that share no network by themselves. Pure.
+"""Vast.ai: instances are containers without a common network. Pure.
 
-Each is behind address translation: an open port N of its own has another number outside, which is in VAST_TCP_PORT_N;
-a port that was asked for with a number of 70000 or more has the same number on both sides (docs.vast.ai, "Networking &
-Ports", "Identity Ports"). Instances of one cluster can be joined by an overlay network, where all ports are open
-("Multi-Node training using Torch + NCCL").
+Each is behind address translation: its open port N has another number outside, in VAST_TCP_PORT_N. A port requested
+with a number of 70000 or more has the same number on both sides (docs.vast.ai, "Networking & Ports", "Identity
+Ports"). An overlay network can join the instances of a cluster; all its ports are open ("Multi-Node training using
+Torch + NCCL").
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ddp_run.settings.options import Options
 
 _PORT = "VAST_TCP_PORT_"
 _DOCKERS_OWN = "172.17.0.0/16"
-"""The default bridge of every Docker host: not the same network on two of them."""
+"""The default bridge of every Docker host; each host has its own network there."""
 _LAST_PORT = 65535
 
 
 def likely_mistakes(options: Options, environ: Mapping[str, str]) -> list[str]:
-    """Several nodes whose master may be out of the other instances' reach."""
+    """Warn if the other instances may not reach the master."""
     if options.max_nodes == 1 or not _is_instance(environ) or options.master is None:
         return []
     host, port = options.master
@@ -45,7 +45,7 @@ def _is_instance(environ: Mapping[str, str]) -> bool:
 
 
 def _may_be_shared(host: str) -> bool:
-    """Whether the address may be one of an overlay, or is this instance's own; a name says nothing."""
+    """Whether the address may belong to an overlay, or to this instance; a name says nothing."""
     from ipaddress import ip_address, ip_network
 
     try:
@@ -56,7 +56,7 @@ def _may_be_shared(host: str) -> bool:
 
 
 def _same_outside(environ: Mapping[str, str]) -> set[int]:
-    """Ports that other instances reach under the number that they have here."""
+    """Ports that have the same number outside."""
     mapped = [(name.removeprefix(_PORT), port) for name, port in environ.items() if name.startswith(_PORT)]
     numbers = [(int(asked), int(port)) for asked, port in mapped if asked.isdecimal() and port.isdecimal()]
     return {port for asked, port in numbers if asked == port or asked > _LAST_PORT}

@@ -1,40 +1,35 @@
-"""What both sides of an agreement between nodes share: its times, and what the run tells it and hears from it."""
+"""What both sides of the agreement share: this node's place, the run's ears, and how one side waits for the other."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from ddp_run.judge.of_nodes import Ends
+from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, alone, of_nodes, reported
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record.events import Event, EventSink, NodeRankTaken, PeerFailed
+from ddp_run.record.events import Event, EventSink, NodeRankTaken, Noted, PeerFailed, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
+from ddp_run.supervise.nodes.host_time import HostClocks, Standstill, read
+from ddp_run.supervise.nodes.messages import Paused, Word, about
 from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.node_fact import Fact
 
-BEAT_S = 1.0
-"""Between two signs of life of node 0; every node answers each."""
-LOST_S = 13.0
-"""A node that is silent for so long is lost, at once: with the beat that may still come through a cut of one way, it is
-named within 14 s. A network that is cut for 10 s harms nothing: who hears nothing dials anew, once a second, as TCP
-alone would wait longer and longer. The rest is for the beat before the cut, the dialling after it, and a busy host."""
-REDIAL_S = 1.0
 SOON_S = 0.05
 """The least time between two looks at who is silent."""
-SILENT_S = 4.0
-"""After so long without a sign of life a node dials anew."""
-DEAD_S = 2.0
-"""A connection that was closed without a word is made anew within this time, or its ddp-run has ended."""
 PATIENCE_S = 30.0
 """Between two lines that say whose verdict is waited for."""
 WAITING_S = 4.0
-"""Between two lines that say who is missing, before the ranks start; with the second that it takes to see it, 5 s."""
+"""Before the ranks start: between two looks at who is missing. With the second that it takes to see it, 5 s."""
+_FIND_OUT_S = 2.0
+"""So long before a look at who is missing, more is asked about those nodes."""
+_SAID_AGAIN_S = 60.0
+"""What has not changed is said again less and less often, at most after this time."""
 FIRST_WORD_S = 20.0
-"""A node whose ranks have started, and which has not joined by then, has no ddp-run (torchrun, say) or no way here."""
+"""A node whose ranks have started, but which hasn't joined by then, runs no ddp-run (but torchrun, say)."""
 VERDICTS_S = 4.0
 """How long, beyond the grace, the verdicts of all nodes are waited for once one has failed."""
 
@@ -52,7 +47,7 @@ class Place:
     job_key: bytes
     grace_s: float
     agent_restarts: bool
-    """The agents start failed ranks again by themselves (--max-restarts)."""
+    """The agents restart failed ranks themselves (--max-restarts)."""
     master_port: int = 0
     join_s: float = 900.0
     """How long nodes may be missing before the job ends: as long as torch's own rendezvous waits."""
@@ -61,7 +56,7 @@ class Place:
     strict: bool = False
     """A difference between nodes that breaks jobs ends this one."""
     host_names: tuple[str, ...] = ()
-    """A command that prints the hosts of all nodes, by node rank; empty where there is none."""
+    """A command that prints the hosts of all nodes, by node rank; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,44 +67,18 @@ class Ears:
     emit: EventSink
     say: Callable[[str], None]
     end_ranks: Callable[[int, Event], None]
-    """Of an attempt, or let its agent go where all ranks have ended; the next one is not begun where it has not been
-    yet."""
-    serve: Callable[[float], None]
-    """Have the loop served for at most so many seconds."""
+    """End the ranks of an attempt, or let its agent go if all ranks have ended. An attempt that has not begun yet is
+    not begun then."""
+    serve: Callable[[float], object]
+    """Serve the loop for at most so many seconds."""
     stops: Callable[[], int]
     """How often ddp-run was told to stop."""
     helpers: HelperProcesses = field(default_factory=HelperProcesses)
     """Where processes beside the job are known."""
 
 
-def first_words_until(began: float) -> float:
-    """On time.monotonic(): how long a job that ends now waits for nodes that it has met but not heard yet.
-
-    `began`: when this node began to listen, or to dial.
-    """
-    return min(time.monotonic() + VERDICTS_S, began + FIRST_WORD_S)
-
-
 Decide = Callable[[Verdict], Decision]
 """What follows from the job's verdict. Asked on node 0; the others get its answer."""
-
-
-class Agreement(Protocol):
-    """This node's side."""
-
-    def hear(self, event: Event) -> None:
-        """A sink: what the other nodes must know of this one's events is sent."""
-
-    def agree(
-        self, attempt: int, verdict: Verdict, ends: Ends, last_lines: tuple[str, ...], decide: Decide
-    ) -> tuple[Verdict, Decision]:
-        """The job's verdict, and what follows. This node's own, and no retry, where the others cannot be asked."""
-
-    def where(self) -> tuple[str, str] | None:
-        """Host and folder of the whole verdict, where that is on another node."""
-
-    def close(self) -> None:
-        """This node leaves."""
 
 
 def end_for_rank(ears: Ears, place: Place, attempt: int, taken_by: str) -> None:
@@ -119,25 +88,134 @@ def end_for_rank(ears: Ears, place: Place, attempt: int, taken_by: str) -> None:
     ears.end_ranks(attempt, PeerFailed(now(), place.node_rank, taken_by, clash.said))
 
 
-def wait(ears: Ears, *, for_whom: Callable[[], str], ended: Callable[[], bool], at_most_s: float) -> None:
-    """Serve the loop until `for_whom` names nobody, or `at_most_s` after the job has ended.
+class Side(ABC):
+    """This node's side: `Hub` on node 0, `Member` on every other node.
 
-    To be told to stop once ends the job, so that the wait ends with it; to be told again ends the wait.
+    Both take these steps, in this order here and there: a node joins, or the others say that it is missing; it hears
+    its own events and the other nodes; it gives its verdict, and waits for that of all.
     """
-    deadline, stops, say_at = None, ears.stops(), time.monotonic() + PATIENCE_S
-    while (names := for_whom()) and ears.stops() < stops + 2:
-        moment = time.monotonic()
-        if ended() and deadline is None:
-            deadline = moment + at_most_s
-        if deadline is not None and moment >= deadline:
-            return
-        if moment >= say_at:
-            say_at += PATIENCE_S
-            ears.say(f"waiting for {names} to end")
-        ears.serve(1.0 if deadline is None else min(1.0, deadline - moment))
 
+    def __init__(self, place: Place, ears: Ears) -> None:
+        self._place, self._ears = place, ears
+        self._began = time.monotonic()
+        self._started = False
+        """Ranks of this node have started: all nodes have met."""
+        self._attempt = 0
+        """The attempt that runs, or the next one once it is agreed."""
+        self._is_ending = False
+        """A node fails, so the attempt ends on all nodes."""
+        self._all_well = False
+        """The ranks of all nodes have ended well: no agent is needed any more."""
+        self._standstill, self._clocks = Standstill(), HostClocks()
+        self._next_look_s = WAITING_S
+        self._missing_said: tuple[str, str] | None = None
+        self._say_again_s = 0.0
 
-def job_key(environ: Mapping[str, str], job: str) -> tuple[bytes, bool]:
-    """The key of a job's messages, and whether it is a secret: DDP_RUN_SECRET, else what only tells jobs apart."""
-    secret = environ.get("DDP_RUN_SECRET", "")
-    return f"{secret}\n{job}".encode(), bool(secret)
+    @abstractmethod
+    def close(self) -> None:
+        """This node leaves."""
+
+    # ------------------------------------------------------------------------------------- who is missing
+
+    @abstractmethod
+    def _missing(self) -> tuple[str, str]:
+        """The nodes that have not joined, and what is known about that."""
+
+    @abstractmethod
+    def _find_out(self) -> None:
+        """Ask what `_missing` should know."""
+
+    @abstractmethod
+    def _give_up(self) -> None:
+        """End the job: nodes did not join in time."""
+
+    def _wait_for_missing(self, moment: float) -> None:
+        """Say who is missing, more rarely while that stays the same; after the deadline, give up."""
+        for_s = moment - self._began
+        if for_s > self._place.join_s:
+            self._give_up()
+        elif for_s > self._next_look_s:
+            self._next_look_s += WAITING_S
+            whom, why = missing = self._missing()
+            if missing != self._missing_said:
+                self._ears.say(f"waiting for {whom} for {for_s:.0f} s{why}")
+                self._missing_said, self._say_again_s = missing, 2 * for_s
+            elif for_s >= self._say_again_s:
+                self._ears.say(f"still waiting for {whom} after {for_s:.0f} s")
+                self._say_again_s = for_s + min(for_s, _SAID_AGAIN_S)
+        elif for_s > self._next_look_s - _FIND_OUT_S:
+            self._find_out()
+
+    # --------------------------------------------------------------------------------------- who hears whom
+
+    def hear(self, event: Event) -> None:
+        """A sink of this node's events: the others are told what they must know."""
+        self._started = self._started or isinstance(event, RankStarted)
+        place = self._place
+        word = about(event, self._attempt, agent_restarts=place.agent_restarts, agent_needed=not self._all_well)
+        if isinstance(word, Paused):  # what is not heard in between is no silence of others
+            self._standstill = Standstill()
+        if word is not None:
+            self._tell(word)
+
+    @abstractmethod
+    def _tell(self, word: Word) -> None:
+        """Tell the other nodes about this one."""
+
+    def _beat(self, moment: float) -> float:
+        """Look at this host's own clocks. Returns for how many seconds ddp-run stood still and heard nothing."""
+        for line in self._clocks.look(read()):
+            self._ears.emit(Noted(now(), line))
+            self._ears.say(line)
+        return self._standstill.look(moment)
+
+    # ------------------------------------------------------------------------------------ how all agree
+
+    @abstractmethod
+    def agree(
+        self, attempt: int, verdict: Verdict, ends: Ends, last_lines: tuple[str, ...], decide: Decide
+    ) -> tuple[Verdict, Decision]:
+        """The job's verdict, and what follows. This node's own, and no retry, if the others can't be asked."""
+
+    def _wait(self, for_whom: Callable[[], str], at_most_s: float) -> None:
+        """Serve the loop until `for_whom` names nobody, or `at_most_s` after the job began to end.
+
+        The first stop signal ends the job, and the wait with it; the second ends the wait at once.
+        """
+        deadline, stops, say_at = None, self._ears.stops(), time.monotonic() + PATIENCE_S
+        while (names := for_whom()) and self._ears.stops() < stops + 2:
+            moment = time.monotonic()
+            if self._is_ending and deadline is None:
+                deadline = moment + at_most_s
+            if deadline is not None and moment >= deadline:
+                return
+            if moment >= say_at:
+                say_at += PATIENCE_S
+                self._ears.say(f"waiting for {names} to end")
+            self._ears.serve(1.0 if deadline is None else min(1.0, deadline - moment))
+
+    def _first_words_until(self) -> float:
+        """On time.monotonic(): until when a job that ends now waits for nodes it has met but not heard from yet."""
+        return min(time.monotonic() + VERDICTS_S, self._began + FIRST_WORD_S)
+
+    def _verdict_of_all(self, verdict: Verdict, ends: Ends, others: Sequence[NodeReport]) -> Verdict:
+        """One verdict from this node's own and the reports of the others, which are recorded."""
+        place = self._place
+        for report in others:
+            self._ears.emit(reported(now(), report))
+        if not others:
+            return alone(verdict)
+        own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
+        verdict = of_nodes(self._standstill.told_by([own, *others]))
+        if self._standstill.has_cost_nodes:  # the reports alone would name another node
+            self._ears.emit(agreed(now(), verdict, place.host, place.folder))
+        return verdict
+
+    def _begin_next(self) -> None:
+        """Another attempt is agreed: what is said from now on is about that one."""
+        self._attempt += 1
+        self._is_ending = self._all_well = False
+
+    def where(self) -> tuple[str, str] | None:
+        """Host and folder of the whole verdict if it is on another node."""
+        return None

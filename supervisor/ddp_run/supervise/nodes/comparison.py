@@ -1,4 +1,4 @@
-"""Node 0 compares all nodes, once, when they are here: says how they differ, and whether the job is to run so."""
+"""Node 0 compares all nodes, once, when they are here: how they differ, and whether the job must not run like that."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import Ears, Place
 from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.tell import node_table
-from ddp_run.tell.node_files import keep_facts
+from ddp_run.tell.verdict_file import keep_facts
 
 _CLOCKS_S = 2.0
-"""How long all nodes, when they are here, have for the answers that tell their clocks."""
+"""When all nodes are here: how long they have for the answers that tell their clocks."""
 
 
 @final
@@ -28,19 +28,19 @@ class Comparison:
     def __init__(self, place: Place, ears: Ears, others: Mapping[int, OtherNode]) -> None:
         self._place, self._ears, self._others = place, ears, others
         self._is_over = place.facts == ()
-        """It was made, or is not to be."""
+        """It was made, or isn't wanted."""
         self._complete_at: float | None = None
         """On time.monotonic(): since when all are here."""
         self.found: tuple[NodesCompared, ...] = ()
         """How they differ, once that is known."""
 
     def all_are_here(self) -> None:
-        """From now on the clocks alone are waited for."""
+        """From now on only the clocks are waited for."""
         if self._complete_at is None:
             self._complete_at = time.monotonic()
 
     def make_when_known(self) -> str | None:
-        """Compare, if all have said what they are like; why the job is not to run, or null."""
+        """Compare, if all have said what they are like. Returns why the job must not run, or None."""
         if self._is_over or self._complete_at is None:
             return None
         measured = all(node.is_measured for node in self._others.values())
@@ -63,11 +63,10 @@ class Comparison:
         rows = unlike_nodes.compare(facts)
         found = unlike_nodes.compared(now(), rows, hosts, strict=place.strict)
         kept = keep_facts(Path(place.folder), node_table.render(rows, hosts))
-        lines = unlike_nodes.warnings(rows, hosts, str(kept or Path(place.folder, EVENTS)))
         self.found = (found,)
         self._ears.emit(found)
         if found.refused:
             return f"nodes differ in {found.breaking[0]} (--preflight strict)"
-        for line in lines:
+        for line in unlike_nodes.warnings(rows, hosts, str(kept or Path(place.folder, EVENTS))):
             self._ears.say(line)
         return None

@@ -9,125 +9,284 @@ from pathlib import Path
 from typing import final
 
 from ddp_run.judge import known_differences
-from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, alone, of_nodes, reported
+from ddp_run.judge.of_nodes import Ends, NodeReport
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record.events import Event, NodeRankTaken, PeerFailed, RanksEnded, RankStarted
+from ddp_run.record.events import AllRanksEnded, Event, NodeRankTaken, PeerFailed
 from ddp_run.record.journal import now
-from ddp_run.supervise.nodes.absent_nodes import AbsentNodes
-from ddp_run.supervise.nodes.agreement import (
-    BEAT_S,
-    LOST_S,
-    SOON_S,
-    VERDICTS_S,
-    Decide,
-    Ears,
-    Place,
-    first_words_until,
-    wait,
-)
+from ddp_run.supervise.nodes import messages
+from ddp_run.supervise.nodes.agreement import SOON_S, VERDICTS_S, Decide, Ears, Place, Side
 from ddp_run.supervise.nodes.comparison import Comparison
-from ddp_run.supervise.nodes.ending import Ending
-from ddp_run.supervise.nodes.failing import line_of, paused_by
-from ddp_run.supervise.nodes.host_clocks import HostClocks, say_what_happened
-from ddp_run.supervise.nodes.link import Link
-from ddp_run.supervise.nodes.messages import (
-    Agreed,
-    EndedWell,
-    Failing,
-    Join,
-    Joined,
-    Message,
-    Paused,
-    Pong,
-    RankTaken,
-    Report,
-)
+from ddp_run.supervise.nodes.host_names import HostNames
+from ddp_run.supervise.nodes.link import Ended, Link, Opened, listen
+from ddp_run.supervise.nodes.messages import EndedWell, Failing, Join, Message, Paused, Word
 from ddp_run.supervise.nodes.other_node import OtherNode
-from ddp_run.supervise.nodes.reception import Reception
+from ddp_run.supervise.nodes.reach import if_this_host
 from ddp_run.supervise.nodes.rival import Rival
-from ddp_run.supervise.nodes.standstill import Standstill
-from ddp_run.tell.node_files import keep_report
+from ddp_run.tell.verdict_file import keep_report
 from ddp_run.values.addresses import is_local
 from ddp_run.values.words import named_nodes, node_name
 
 _LAST_WORD_S = 2.0
-_ALIVE_S = 2.5 * BEAT_S
-"""Who has answered within this time is there."""
+_ALIVE_S = 2.5 * messages.BEAT_S
+"""A node that has answered within this time is there."""
+_GREETING_S = 10.0
+"""How long a connection may stay open without saying which node it is."""
 _MOST_FOLLOWERS = 64
 
 
 @final
-class Hub:
-    """Listens for the other nodes; whoever has not joined is not waited for."""
+class Hub(Side):
+    """Listens for the other nodes. A node that has not joined is not waited for when an attempt ends."""
 
     def __init__(self, place: Place, ears: Ears) -> None:
-        """Raises OSError where the port cannot be had."""
-        self._place, self._ears = place, ears
+        """Raises OSError if the port can't be had."""
+        super().__init__(place, ears)
+        self._links: dict[Link, OtherNode | None] = {}
+        """All connections; None for one that has not said which node it is."""
         self._nodes: dict[int, OtherNode] = {}
-        self._by_link: dict[Link, OtherNode] = {}
-        self._word: Agreed | None = None
-        """What was agreed last."""
+        """By node rank: those that have joined."""
+        self._hosts = HostNames(place.host_names, place.nodes, ears.loop, ears.helpers)
+        self._never_joined: str | None = None
+        """What is said of the nodes that did not join in time."""
         self._pings = 0
-        self._started = False
-        """Ranks of this node have started: all nodes have met."""
-        self._began = time.monotonic()
-        self._absent = AbsentNodes(place, ears, self._nodes)
-        self._ending = Ending(place, ears, self._nodes)
+        self._first: int | None = None
+        """The node that was the first to fail."""
+        self._ended_well = False
+        """All ranks of this node have."""
+        self._agent_was_let_go = False
         self._comparison = Comparison(place, ears, self._nodes)
-        self._standstill, self._clocks = Standstill(), HostClocks()
-        self._reception = Reception(place, ears.loop, self._on_message, self._on_end)
+        self._word: messages.Agreed | None = None
+        """What was agreed last."""
+        self._listener = listen(place.address, place.port)
+        ears.loop.watch(self._listener.fileno(), self._accept)
         self._rival = None if is_local(place.address) else Rival(place, ears)
-        self._beat()
+        self._look()
 
-    # ------------------------------------------------------------------------------- the run's side
+    def close(self) -> None:
+        """Node 0 leaves."""
+        if self._rival is not None:
+            self._rival.close()
+        self._hosts.close()
+        self._ears.loop.cancel_timer(self._look)
+        self._ears.loop.unwatch(self._listener.fileno())
+        self._listener.close()
+        for link in self._links:
+            link.close()
+
+    # ------------------------------------------------------------------------------------ how nodes join
+
+    def _accept(self) -> None:
+        try:
+            connected, _address = self._listener.accept()
+        except OSError:
+            return
+        link = Link(self._ears.loop, connected, self._place.job_key, self._on_message, is_server=True)
+        self._links[link] = None
+
+    def _on_join(self, link: Link, join: Join) -> None:
+        place = self._place
+        if join.nodes != place.nodes or not 0 <= join.node_rank < place.nodes:
+            link.close()
+            return
+        if join.node_rank == place.node_rank:
+            if (join.host, join.folder) != (place.host, place.folder):
+                self._on_second(link, join, place.host)
+            else:  # this node itself, through its external address
+                link.send(messages.Joined(place.host))
+            return
+        node = self._nodes.setdefault(join.node_rank, OtherNode(join, link))
+        if (node.join.host, node.join.folder) != (join.host, join.folder):  # another ddp-run says that it is this node
+            if node.link.is_open and time.monotonic() - node.link.heard_at < _ALIVE_S:
+                self._on_second(link, join, node.join.host)
+            else:  # it may replace one that is gone
+                link.close()
+            return
+        if node.link is not link:
+            node.link.close()
+            self._links.pop(node.link, None)
+            node.link, node.closed_at = link, None
+        self._links[link] = node
+        link.send(messages.Joined(place.host))
+        node.ping(self._pings)
+        if self._word is not None and self._word.attempt == join.attempt:
+            node.tell(self._word)
+        if self._all_well:
+            link.send(EndedWell(self._attempt))
+        if self._is_ending:
+            link.send(messages.End(self._attempt, place.node_rank, place.host, "the job is ending"))
+        elif not self._absent:
+            self._comparison.all_are_here()
+            self._compare_when_known()
+
+    def _on_second(self, link: Link, join: Join, taken_by: str) -> None:
+        """The newcomer can't stay. If nodes are missing, it is one of them, so this job can't start."""
+        link.send(messages.RankTaken(taken_by))
+        if not self._started and not self._is_ending and self._absent:
+            clash = NodeRankTaken(now(), join.node_rank, taken_by, join.host)
+            self._ears.emit(clash)
+            self._refuse(clash.said)
+
+    def _compare_when_known(self) -> None:
+        said = None if self._is_ending else self._comparison.make_when_known()
+        if said is not None:
+            self._refuse(said)
+
+    def _refuse(self, said: str) -> None:
+        """The job can't run like this: end it, this node's ranks too."""
+        place = self._place
+        self._end_all(place.node_rank, place.host, said)
+        self._ears.end_ranks(self._attempt, PeerFailed(now(), place.node_rank, place.host, said))
+
+    @property
+    def _absent(self) -> list[int]:
+        """The node ranks that have not joined."""
+        return [rank for rank in range(1, self._place.nodes) if rank not in self._nodes]
+
+    def _find_out(self) -> None:
+        self._hosts.ask()
+
+    def _missing(self) -> tuple[str, str]:
+        here = ", ".join(f"{rank} ({node.join.host})" for rank, node in sorted(self._nodes.items())) or "none"
+        names = f"{self._hosts.named(self._absent)} of {self._place.nodes}"
+        return names, f"; other nodes here: {here}{if_this_host(self._place.address)}"
+
+    def _give_up(self) -> None:
+        absent = self._absent
+        self._never_joined = f"did not join within {self._place.join_s:g} s"
+        said = f"{self._hosts.named(absent)} {self._never_joined}"
+        self._ears.say(said)
+        self._end_all(absent[0], self._hosts.of(absent[0]), said)
+
+    # --------------------------------------------------------------------------------------- who hears whom
 
     def hear(self, event: Event) -> None:
         """A sink: the first event that means a failure here ends the ranks everywhere."""
-        self._started = self._started or isinstance(event, RankStarted)
+        super().hear(event)
         if self._rival is not None:
             self._rival.hear(event)
-        paused = paused_by(event)
-        if paused is not None:
-            self._pause(paused)
-        if isinstance(event, RanksEnded):
-            self._ending.on_good_end(self._place.node_rank)
-        agent_needed = not self._ending.all_well
-        said = line_of(event, agent_restarts=self._place.agent_restarts, agent_needed=agent_needed)
-        if said is not None:
-            self._ending.on_failure(self._place.node_rank, self._place.host, said)
+
+    def _tell(self, word: Word) -> None:
+        match word:
+            case Paused():
+                self._send_all(word)
+                for node in self._nodes.values():
+                    node.link.heard_at = time.monotonic()
+            case EndedWell():
+                self._ended_well = True
+                self._let_agents_go()
+            case Failing(said=said):
+                self._end_all(self._place.node_rank, self._place.host, said)
+
+    def _send_all(self, message: Message) -> None:
+        for node in self._nodes.values():
+            node.link.send(message)
+
+    def _on_message(self, link: Link, message: Message | Opened | Ended) -> None:
+        if isinstance(message, Join):
+            self._on_join(link, message)
+            return
+        node = self._links.pop(link, None) if isinstance(message, Ended) else self._links.get(link)
+        if node is None:
+            return
+        match message:
+            case Ended():  # a stopped process closes nothing, so it isn't paused any more
+                node.closed_at, node.paused = time.monotonic(), False
+            case messages.Pong():
+                node.measure(message)
+                self._compare_when_known()
+            case Paused(on):
+                node.paused = on
+            case Failing(attempt, said) if attempt == self._attempt:
+                self._end_all(node.join.node_rank, node.join.host, said)
+            case EndedWell(attempt) if attempt == self._attempt:
+                node.ended_well = True
+                self._let_agents_go()
+            case messages.Report(attempt=attempt) if attempt == self._attempt:
+                node.report = message
+                self._let_agents_go()
+            case _:
+                pass
+
+    def _look(self) -> None:
+        """Once a second: who is missing, silent or lost."""
+        self._pings += 1
+        moment = time.monotonic()
+        stood_s = self._beat(moment)
+        if not self._started and not self._is_ending and self._absent:
+            self._wait_for_missing(moment)
+        self._compare_when_known()
+        for link in [link for link, node in self._links.items() if node is None]:
+            if moment - link.began_at > _GREETING_S:
+                link.close()
+                del self._links[link]
+        again_s = messages.BEAT_S
+        for node in self._nodes.values():
+            if node.is_through or node.paused:
+                continue
+            node.link.heard_at = min(node.link.heard_at + stood_s, moment)
+            why = node.gone(moment)
+            if why is not None:
+                self._lose(node, why)
+            else:
+                node.ping(self._pings)
+                again_s = min(again_s, node.link.heard_at + messages.LOST_S - moment)
+        self._ears.loop.set_timer(max(again_s, SOON_S), self._look, lasting=True)
+
+    def _lose(self, node: OtherNode, why: str) -> None:
+        node.lost = f"was lost: {why}"
+        self._standstill.lost(time.monotonic())
+        node.link.close()
+        said = f"{node_name(node.join.node_rank, node.join.host)} {node.lost}"
+        self._ears.say(said)
+        self._end_all(node.join.node_rank, node.join.host, said)
+
+    # ------------------------------------------------------------------------------ how an attempt's end is agreed
+
+    def _end_all(self, node_rank: int, host: str, said: str) -> None:
+        """A node fails, or is lost: the first one ends the ranks everywhere."""
+        if not self._is_ending:
+            self._is_ending, self._first = True, node_rank
+            self._send_all(messages.End(self._attempt, node_rank, host, said))
+            if node_rank != self._place.node_rank:
+                self._ears.end_ranks(self._attempt, PeerFailed(now(), node_rank, host, said))
+        self._let_agents_go()
+
+    def _let_agents_go(self) -> None:
+        """Now that a node has ended well, has reported or is lost, see whether agents are still needed.
+
+        They are not when the ranks of all nodes have ended well. Node 0's agent goes last, when the others are through:
+        their ranks and agents may be talking to its store.
+        """
+        nodes = self._nodes.values()
+        if len(nodes) < self._place.nodes - 1:
+            return
+        if not self._is_ending and not self._all_well and self._ended_well and all(node.ended_well for node in nodes):
+            self._all_well = True
+            self._send_all(EndedWell(self._attempt))
+        is_over = self._is_ending or self._all_well
+        if is_over and not self._agent_was_let_go and all(node.is_through for node in nodes):
+            self._agent_was_let_go = True
+            self._ears.end_ranks(self._attempt, AllRanksEnded(now(), not self._is_ending))
 
     def agree(
         self, attempt: int, verdict: Verdict, ends: Ends, _last_lines: tuple[str, ...], decide: Decide
     ) -> tuple[Verdict, Decision]:
-        """The verdict of all who have joined; they have the grace, and a few seconds, to give theirs."""
+        """The verdict of all that have joined; they have the grace, and a few seconds, to give theirs."""
         place = self._place
-        own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
         if verdict.outcome != "succeeded":
-            self._ending.on_failure(place.node_rank, place.host, verdict.title or "failed")
-        within_s, ending = place.grace_s + VERDICTS_S, self._ending
-        until = first_words_until(self._began) if self._started and ending.first is not None else 0.0
-        wait(
-            self._ears,
-            for_whom=lambda: self._without_verdict(until),
-            ended=lambda: ending.first is not None,
-            at_most_s=within_s,
-        )
-        others = (node.told(rank, first=rank == ending.first) for rank, node in sorted(self._nodes.items()))
-        reports = [own, *others, *self._absent.reports]
-        for report in reports[1:]:
-            self._ears.emit(reported(now(), report))
-        verdict = of_nodes(self._standstill.told_by(reports)) if len(reports) > 1 else alone(verdict)
-        if self._standstill.has_cost_nodes:
-            self._ears.emit(agreed(now(), verdict, place.host, place.folder))
-        verdict = known_differences.noted(verdict, self._comparison.found)
-        decision = self._possible(decide(verdict), reports)
-        # the whole list of a thousand ranks that followed is here; a thousand times it is 100 MB
+            self._end_all(place.node_rank, place.host, verdict.title or "failed")
+        absent_until = self._first_words_until() if self._started and self._is_ending else 0.0
+        self._wait(lambda: self._without_verdict(absent_until), place.grace_s + VERDICTS_S)
+        others = self._reports()
+        verdict = known_differences.noted(self._verdict_of_all(verdict, ends, others), self._comparison.found)
+        decision = self._possible(decide(verdict), others)
+        # this node keeps the whole list of a thousand ranks that followed; sent a thousand times, it is 100 MB
         short = replace(verdict, collateral=verdict.collateral[:_MOST_FOLLOWERS])
-        self._word = Agreed(attempt, short, decision, place.host, place.folder)
+        self._word = messages.Agreed(attempt, short, decision, place.host, place.folder)
         for node in self._nodes.values():
             node.tell(self._word)
-        for report in reports[1:]:
+        for report in others:
             said = self._nodes[report.node_rank].report if report.verdict is not None else None
             keep_report(Path(place.folder), report, said.last_lines if said is not None else ())
         if decision.retry:
@@ -136,172 +295,39 @@ class Hub:
             self._let_them_hang_up()
         return verdict, decision
 
-    def _possible(self, decision: Decision, reports: Sequence[NodeReport]) -> Decision:
-        """All nodes make another attempt, or none."""
+    def _without_verdict(self, absent_until: float) -> str:
+        """The nodes that have not given theirs; until then also those that have not joined yet."""
+        missing = [rank for rank, node in self._nodes.items() if not node.is_through]
+        if time.monotonic() < absent_until:
+            missing += self._absent
+        return named_nodes(missing) if missing else ""
+
+    def _reports(self) -> list[NodeReport]:
+        reports = [node.told(first=rank == self._first) for rank, node in sorted(self._nodes.items())]
+        if self._never_joined is not None:
+            reports += [NodeReport(rank, self._hosts.of(rank), "", None, self._never_joined) for rank in self._absent]
+        return reports
+
+    def _possible(self, decision: Decision, others: Sequence[NodeReport]) -> Decision:
+        """All nodes make another attempt, or none does."""
         if not decision.retry:
             return decision
-        for report in reports:
+        for report in others:
             if report.verdict is None:
                 node = node_name(report.node_rank, report.host)
                 return Decision(False, f"{node} cannot take part in another attempt: it {report.lost}")
-        if absent := self._absent.ranks:
+        if absent := self._absent:
             return Decision(False, f"{named_nodes(absent)} did not join: the nodes cannot agree on another attempt")
         return decision
 
     def _begin_next(self) -> None:
-        self._ending.begin_next()
+        super()._begin_next()
+        self._first, self._ended_well, self._agent_was_let_go = None, False, False
         for node in self._nodes.values():
             node.begin_next()
 
     def _let_them_hang_up(self) -> None:
-        """Who has the last word hangs up; to close before would throw away what is on its way."""
+        """A node that has the last word hangs up; closing first would throw away what is on its way."""
         until = time.monotonic() + _LAST_WORD_S
         while any(node.link.is_open for node in self._nodes.values()) and time.monotonic() < until:
             self._ears.serve(0.02)
-
-    def _without_verdict(self, absent_until: float) -> str:
-        """The nodes that are still to give theirs; until then also those that have not joined yet."""
-        missing = [rank for rank, node in self._nodes.items() if not node.is_through]
-        if time.monotonic() < absent_until:
-            missing += self._absent.ranks
-        return named_nodes(missing) if missing else ""
-
-    def where(self) -> tuple[str, str] | None:
-        """The whole verdict is here."""
-        return None
-
-    def close(self) -> None:
-        """Node 0 leaves."""
-        if self._rival is not None:
-            self._rival.close()
-        self._absent.close()
-        self._ears.loop.cancel_timer(self._beat)
-        self._reception.close()
-        for node in self._nodes.values():
-            node.link.close()
-
-    # ------------------------------------------------------------------------------- the nodes' side
-
-    def _on_message(self, link: Link, message: Message) -> None:
-        if isinstance(message, Join):
-            self._on_join(link, message)
-            return
-        found = self._by_link.get(link)
-        if found is None:
-            return
-        match message:
-            case Pong():
-                found.measure(message)
-                self._compare_when_known()
-            case Failing(attempt, said) if attempt == self._ending.attempt:
-                self._ending.on_failure(found.join.node_rank, found.join.host, said)
-            case Paused(on):
-                found.paused = on
-            case Report(attempt=attempt) if attempt == self._ending.attempt:
-                found.report = message
-                self._ending.on_last_word(found.join.node_rank)
-            case EndedWell(attempt) if attempt == self._ending.attempt:
-                self._ending.on_good_end(found.join.node_rank)
-            case _:
-                pass
-
-    def _on_join(self, link: Link, join: Join) -> None:
-        self._reception.let_in(link)
-        place = self._place
-        if join.nodes != place.nodes or not 0 <= join.node_rank < place.nodes:
-            link.close()
-            return
-        if join.node_rank == place.node_rank:
-            if (join.host, join.folder) != (place.host, place.folder):
-                self._on_second(link, join, place.host)
-            else:  # this node itself, by way of an address that it has outside
-                link.send(Joined(place.host))
-            return
-        node = self._nodes.setdefault(join.node_rank, OtherNode(join, link))
-        if (node.join.host, node.join.folder) != (join.host, join.folder):  # another ddp-run says that it is this node
-            if node.link.is_open and time.monotonic() - node.link.heard_at < _ALIVE_S:
-                self._on_second(link, join, node.join.host)
-            else:  # it may come in the place of one that is gone
-                link.close()
-            return
-        if node.link is not link:
-            self._by_link.pop(node.link, None)
-            node.dialled_anew(link)
-        self._by_link[link] = node
-        link.send(Joined(place.host))
-        node.ping(self._pings)
-        if self._word is not None and self._word.attempt == join.attempt:
-            node.tell(self._word)
-        self._ending.tell(link)
-        if self._ending.first is None and not self._absent.ranks:
-            self._comparison.all_are_here()
-            self._compare_when_known()
-
-    def _on_second(self, link: Link, join: Join, taken_by: str) -> None:
-        """The newcomer cannot stay; and where nodes are missing, it is one of them: this job cannot start."""
-        link.send(RankTaken(taken_by))
-        if self._started or self._ending.first is not None or not self._absent.ranks:
-            return
-        place, clash = self._place, NodeRankTaken(now(), join.node_rank, taken_by, join.host)
-        self._ears.emit(clash)
-        self._ending.on_failure(place.node_rank, place.host, clash.said)
-        self._ears.end_ranks(self._ending.attempt, PeerFailed(now(), place.node_rank, place.host, clash.said))
-
-    def _compare_when_known(self) -> None:
-        """End the job where the nodes differ so that it is not to run."""
-        said = self._comparison.make_when_known() if self._ending.first is None else None
-        if said is not None:
-            place = self._place
-            self._ending.on_failure(place.node_rank, place.host, said)
-            self._ears.end_ranks(self._ending.attempt, PeerFailed(now(), place.node_rank, place.host, said))
-
-    def _on_end(self, link: Link, _why: str) -> None:
-        self._reception.let_in(link)
-        node = self._by_link.pop(link, None)
-        if node is not None:
-            node.hung_up()
-
-    def _beat(self) -> None:
-        self._pings += 1
-        moment = time.monotonic()
-        stood_s = self._standstill.look(moment)
-        say_what_happened(self._clocks, self._ears)
-        self._wait_for_absent(moment)
-        self._compare_when_known()
-        self._reception.look(moment)
-        again_s = BEAT_S
-        for rank, node in self._nodes.items():
-            if node.is_through or node.paused:
-                continue
-            node.link.heard_at = min(node.link.heard_at + stood_s, moment)
-            why = node.gone(moment)
-            if why is not None:
-                self._lose(rank, node, why)
-            else:
-                node.ping(self._pings)
-                again_s = min(again_s, node.link.heard_at + LOST_S - moment)
-        self._ears.loop.set_timer(max(again_s, SOON_S), self._beat, lasting=True)
-
-    def _pause(self, on: bool) -> None:
-        """This node stops, or goes on: what it did not hear meanwhile is no silence of others."""
-        self._standstill = Standstill()
-        for node in self._nodes.values():
-            node.link.send(Paused(on))
-            node.link.heard_at = time.monotonic()
-
-    def _wait_for_absent(self, moment: float) -> None:
-        """After the deadline they are not waited for any more."""
-        if self._started or self._ending.first is not None or not self._absent.ranks:
-            return
-        given_up = self._absent.wait(moment)
-        if given_up is not None:
-            self._ending.on_failure(*given_up)
-
-    def _lose(self, rank: int, node: OtherNode, why: str) -> None:
-        node.lost = f"was lost: {why}"
-        self._standstill.lost(time.monotonic())
-        node.link.close()
-        said = f"{node_name(rank, node.join.host)} {node.lost}"
-        self._ears.say(said)
-        self._ending.on_failure(rank, node.join.host, said)
-        self._ending.on_last_word(rank)

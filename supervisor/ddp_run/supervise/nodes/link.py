@@ -1,24 +1,31 @@
 """One connection between two nodes: lines of JSON with an HMAC, over TCP, without ever waiting.
 
 The server speaks first, with a random text; the client answers with another one, and from then on every line is sealed
-by a key made of both and the job's own. Whoever does not have that key, a web server on the port, or a line that is too
-long ends the connection.
+by a key made of both and the job's own. A peer without that key, a web server on the port, or a line that is too long
+ends the connection.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import secrets
 import socket
 import struct
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import final
 
 from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.nodes.messages import Message, decode, encode
+from ddp_run.supervise.nodes.reach import Reach, of_errno
+from ddp_run.values.addresses import is_local
 from ddp_run.values.sealed import LONGEST_LINE, Seal, session_key
+from ddp_run.values.typed_fields import frozen
 
+_BACKLOG = 1024
 _FLUSH_S = 0.05
 _LONGEST_GREETING = 1024
 _TCP_INFO_BYTES, _LAST_ACK = 104, 56
@@ -26,29 +33,64 @@ _TCP_INFO_BYTES, _LAST_ACK = 104, 56
 _TO_SERVER, _TO_CLIENT = "to server", "to client"
 
 
+@frozen
+class Opened:
+    """Both sides have greeted."""
+
+
+@frozen
+class Ended:
+    """The connection has failed, or the other side has ended it: the last thing that is heard of it."""
+
+    why: str
+
+
+Hear = Callable[["Link", Message | Opened | Ended], None]
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Listen at node 0's own address; at all of them if that address is another machine's (address translation).
+
+    Raises OSError if the port can't be had.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    bound = address if is_local(address) else ("::" if family == socket.AF_INET6 else "0.0.0.0")  # noqa: S104
+    listener = socket.create_server((bound, port), family=family, backlog=_BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def dial(loop: Loop, address: str, port: int, job_key: bytes, hear: Hear) -> Link | None:
+    """Connect to a node that listens. None if this process can't have another socket."""
+    try:
+        dialling = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    except OSError:
+        return None
+    dialling.setblocking(False)
+    try:
+        code = dialling.connect_ex((address, port))
+    except socket.gaierror:  # of a link-local address: there is no such interface
+        code = errno.ENODEV
+    link = Link(loop, dialling, job_key, hear, is_server=False)
+    if code not in (0, errno.EINPROGRESS):
+        loop.set_timer(0.0, partial(link.fail, code), key=link, lasting=True)
+    return link
+
+
 @final
 class Link:
-    """A connected socket. `on_open`: both have greeted; `on_message`: what comes; `on_end`: why it ended, once."""
+    """A socket that is connected, or being connected. `hear` gets what comes, from `Opened` to `Ended`."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        connected: socket.socket,
-        job_key: bytes,
-        *,
-        is_server: bool,
-        on_open: Callable[[Link], None],
-        on_message: Callable[[Link, Message], None],
-        on_end: Callable[[Link, str], None],
-    ) -> None:
-        self._loop, self._socket, self._job_key, self._is_server = loop, connected, job_key, is_server
-        self._on_open, self._on_message, self._on_end = on_open, on_message, on_end
+    def __init__(self, loop: Loop, connected: socket.socket, job_key: bytes, hear: Hear, *, is_server: bool) -> None:
+        self._loop, self._socket, self._job_key, self._hear, self._is_server = loop, connected, job_key, hear, is_server
         self._incoming, self._outgoing = b"", b""
         self._seals: tuple[Seal, Seal] | None = None
-        """For what goes out and for what comes in; null until both have greeted."""
+        """For what goes out and for what comes in; None until both have greeted."""
         self._mine = secrets.token_hex(16)
         self._closed = False
-        self.heard_at = time.monotonic()
+        self._failed = 0
+        """The errno with which it ended."""
+        self.began_at = self.heard_at = time.monotonic()
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         loop.watch(connected.fileno(), self._read)
@@ -61,25 +103,24 @@ class Link:
         return self._seals is not None and not self._closed
 
     @property
-    def is_closed(self) -> bool:
-        """Whether it has ended."""
-        return self._closed
-
-    @property
-    def has_greeted(self) -> bool:
-        """Whether the other side is a ddp-run, to all appearances: it has greeted as one."""
-        return self._seals is not None
+    def reach(self) -> Reach:
+        """How far a connection that was dialled has come; a server that is ddp-run greets at once."""
+        if self._seals is not None:
+            return Reach.HUNG_UP if self._closed else Reach.NODE_0
+        if self._closed:
+            return of_errno(self._failed)
+        return Reach.SILENT if self.peer is None else Reach.STRANGER
 
     @property
     def peer(self) -> str | None:
-        """The other host's address; null once the connection is closed."""
+        """The other host's address; None if it is not connected."""
         try:
             return str(self._socket.getpeername()[0])
         except OSError:
             return None
 
     def acknowledged_within(self, seconds: float) -> bool:
-        """Whether the other host has acknowledged bytes since then, as it does while its ddp-run stands still."""
+        """Whether the other host has acknowledged bytes in this time; it does even if its ddp-run stands still."""
         try:
             info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
             return int(struct.unpack_from("I", info, _LAST_ACK)[0]) < seconds * 1000
@@ -87,18 +128,23 @@ class Link:
             return False
 
     def send(self, message: Message) -> None:
-        """Send it, where the connection is open; what does not go at once goes later."""
+        """Send it if the connection is open; what does not go at once goes later."""
         if self._seals is not None and not self._closed:
             self._write(self._seals[0].close(encode(message)))
 
     def close(self) -> None:
-        """End it, with what could be sent at once; nobody is told."""
-        if self._closed:
-            return
-        self._closed = True
-        self._loop.cancel_timer(self._flush)
-        self._loop.unwatch(self._socket.fileno())
-        self._socket.close()
+        """End it; what could not be sent at once is lost. `hear` is not told."""
+        if not self._closed:
+            self._closed = True
+            self._loop.cancel_timer(self)
+            self._loop.cancel_timer(self._flush)
+            self._loop.unwatch(self._socket.fileno())
+            self._socket.close()
+
+    def fail(self, code: int) -> None:
+        """It can't go on, for this errno."""
+        self._failed = code
+        self._end(os.strerror(code).lower())
 
     # ------------------------------------------------------------------------------------ bytes
 
@@ -114,7 +160,7 @@ class Link:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            self._end(_reason(error))
+            self.fail(error.errno or 0)
             return
         self._outgoing = self._outgoing[sent:]
         if self._outgoing:
@@ -123,27 +169,28 @@ class Link:
     def _read(self) -> None:
         try:
             self._take_in()
-        except Exception as error:  # whatever another node sends is no reason for this one's job to end
+        except Exception as error:  # whatever another node sends must not end this node's job
             self._end(f"{type(error).__name__}: {error}")
 
     def _take_in(self) -> None:
-        over: str | None = None
-        while over is None:
+        failed: int | None = None
+        while failed is None and len(self._incoming) <= 2 * LONGEST_LINE:
             try:
                 got = self._socket.recv(65536)
             except BlockingIOError:
                 break
             except OSError as error:
-                over = _reason(error)
-                break
-            if not got:
-                over = "closed the connection"
-            self._incoming += got
-            if len(self._incoming) > 2 * LONGEST_LINE:
-                break
+                failed = error.errno or 0
+            else:
+                self._incoming += got
+                failed = None if got else 0
         self._take_lines()
-        if over is not None and not self._closed:
-            self._end(over)
+        if self._closed or failed is None:
+            return
+        if failed:
+            self.fail(failed)
+        else:
+            self._end("closed the connection")
 
     def _take_lines(self) -> None:
         while not self._closed and b"\n" in self._incoming:
@@ -155,10 +202,10 @@ class Link:
                     continue
                 message = decode(self._seals[1].open(line))
             except ValueError as error:
-                self._end(f"sent what is no message of this job: {error}")
+                self._end(f"sent something that is not a message of this job: {error}")
                 return
             if message is not None:
-                self._on_message(self, message)
+                self._hear(self, message)
         if len(self._incoming) > (LONGEST_LINE if self._seals is not None else _LONGEST_GREETING):
             self._end("sent a line that is too long")
 
@@ -166,19 +213,16 @@ class Link:
         given = json.loads(line[:_LONGEST_GREETING])
         theirs = given.get("nonce" if self._is_server else "challenge") if isinstance(given, dict) else None
         if not isinstance(theirs, str) or not 16 <= len(theirs) <= 128:
-            raise ValueError("no greeting of ddp-run")
+            raise ValueError("not a greeting of ddp-run")
         challenge, nonce = (self._mine, theirs) if self._is_server else (theirs, self._mine)
         key = session_key(self._job_key, challenge, nonce)
         to_server, to_client = Seal(key, _TO_SERVER), Seal(key, _TO_CLIENT)
         if not self._is_server:
             self._write(json.dumps({"nonce": self._mine}).encode() + b"\n")
         self._seals = (to_client, to_server) if self._is_server else (to_server, to_client)
-        self._on_open(self)
+        self._hear(self, Opened())
 
     def _end(self, why: str) -> None:
-        self.close()
-        self._on_end(self, why)
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+        if not self._closed:
+            self.close()
+            self._hear(self, Ended(why))

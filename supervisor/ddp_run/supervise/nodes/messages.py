@@ -1,6 +1,7 @@
-"""What the nodes of a job say to each other: typed values, JSON on the way. Pure.
+"""What the nodes of a job say to each other, when, and which of a node's events they say it for. Pure.
 
-`attempt` is the attempt that is told of: the one that runs, or the next one where something ends the job before that.
+Typed values, JSON on the wire. `attempt` is the attempt that a message is about: the one that runs, or the next one if
+something ends the job before that begins.
 """
 
 from __future__ import annotations
@@ -8,19 +9,46 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, field
+from signal import Signals
 from typing import Any, get_args
 
 from ddp_run.judge.of_nodes import Ends
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
+from ddp_run.record.events import (
+    AgentExited,
+    Event,
+    HangTimedOut,
+    RankExited,
+    RankFailed,
+    RanksEnded,
+    SignalReceived,
+    SignalSent,
+    Target,
+)
 from ddp_run.values import node_fact, typed_fields
 from ddp_run.values.node_fact import Fact
+from ddp_run.values.signals import STOP_SIGNALS, in_words
 from ddp_run.values.typed_fields import frozen
+
+BEAT_S = 1.0
+"""Between two pings of node 0; every node answers each."""
+REDIAL_S = 1.0
+"""Between two tries to reach node 0."""
+SILENT_S = 4.0
+"""A node that has heard nothing for this long dials again."""
+DEAD_S = 2.0
+"""If a connection was closed without a word and isn't replaced within this time, its ddp-run has ended."""
+LOST_S = 13.0
+"""A node that is silent for this long is lost. One more beat may come through a network that is cut one way, so it is
+named within 14 s. A network that is cut for 10 s harms nothing: a node that hears nothing dials again, once a second,
+as TCP alone would wait longer and longer. The rest is for the beat before the cut, the dialling after it, and a busy
+host."""
 
 
 @frozen
 class Join:
-    """First of a node's messages. `folder`: its run's, on its own disk."""
+    """A node's first message. `folder`: its run's, on its own disk."""
 
     node_rank: int
     nodes: int
@@ -33,21 +61,21 @@ class Join:
 
 @frozen
 class Joined:
-    """Node 0's answer to `Join`: its own host. An older ddp-run does not send it."""
+    """Node 0's answer to `Join`: its own host. Older versions of ddp-run don't send it."""
 
     host: str = ""
 
 
 @frozen
 class RankTaken:
-    """Node 0's other answer to `Join`: this host has that node rank. An older ddp-run only hangs up."""
+    """Node 0's other answer to `Join`: this host has that node rank. Older versions of ddp-run only hang up."""
 
     host: str
 
 
 @frozen
 class Ping:
-    """From node 0, every few seconds: a sign of life, and a question for the time."""
+    """From node 0, every second: a sign of life, and a question for the time."""
 
     number: int
 
@@ -71,14 +99,14 @@ class Failing:
 
 @frozen
 class EndedWell:
-    """All ranks have: from a node its own, from node 0 those of all nodes."""
+    """All ranks have ended well: the node's own if a node says so, those of all nodes if node 0 does."""
 
     attempt: int
 
 
 @frozen
 class End:
-    """From node 0 to all: end your ranks, for what is `said` of that node."""
+    """From node 0 to all: end your ranks, because of what is `said` of that node."""
 
     attempt: int
     node_rank: int
@@ -88,14 +116,14 @@ class End:
 
 @frozen
 class Paused:
-    """This node's job and its ddp-run are stopped (Ctrl-Z), or go on: its silence means nothing meanwhile."""
+    """This node's job and its ddp-run stop (Ctrl-Z), or go on: in between, its silence means nothing."""
 
     on: bool
 
 
 @frozen
 class Report:
-    """A node's own verdict on its attempt, and the last lines of the stderr of the rank that it names."""
+    """A node's own verdict on its attempt, and the last lines of stderr of the rank that it names."""
 
     attempt: int
     verdict: Verdict
@@ -105,7 +133,7 @@ class Report:
 
 @frozen
 class Agreed:
-    """From node 0 to all: the job's verdict, what follows, and where the whole of it is."""
+    """From node 0 to all: the job's verdict, what follows, and where the whole verdict is."""
 
     attempt: int
     verdict: Verdict
@@ -114,27 +142,65 @@ class Agreed:
     folder: str
 
 
-_HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}")
-
 Message = Join | Joined | RankTaken | Ping | Pong | Failing | EndedWell | End | Paused | Report | Agreed
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
+# --------------------------------------------------------------------------------- from events to messages
+
+
+Word = Paused | EndedWell | Failing
+"""What a node says of its own events."""
+
+
+def about(event: Event, attempt: int, *, agent_restarts: bool, agent_needed: bool) -> Word | None:
+    """What the other nodes must know of a node's event; None for most events.
+
+    `agent_restarts`: agents restart failed ranks. `agent_needed`: not if the ranks of all nodes have ended well.
+    """
+    match event:
+        case SignalSent(target=Target.JOB, signum=Signals.SIGSTOP | Signals.SIGCONT as signum):
+            return Paused(signum == Signals.SIGSTOP)
+        case RanksEnded():
+            return EndedWell(attempt)
+        case RankFailed() | RankExited() if agent_restarts:
+            return None
+        case RankFailed(rank=rank, exception=raised):
+            return Failing(
+                attempt, f"rank {rank} raised {raised.type}" if raised is not None else f"rank {rank} failed"
+            )
+        case RankExited(rank=rank, code=code) if code != 0:
+            return Failing(attempt, f"rank {rank} ended ({in_words(code)})")
+        case AgentExited(code=code) if code != 0 and agent_needed:
+            return Failing(attempt, f"torch's agent ended ({in_words(code)})")
+        case HangTimedOut(after_s=after_s):
+            return Failing(attempt, f"no progress for {after_s:.0f} s (--hang-timeout)")
+        case SignalReceived(signum=signum) if signum in STOP_SIGNALS:
+            return Failing(attempt, f"stopped by {in_words(-signum)}")
+        case _:
+            return None
+
+
+# ------------------------------------------------------------------------------------------- on the wire
+
+_HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}")
+
+
 def encode(message: Message) -> dict[str, Any]:
-    """As JSON has it."""
+    """The message as JSON."""
     return {"message": type(message).__name__} | asdict(message)
 
 
 def decode(given: Mapping[str, Any]) -> Message | None:
-    """The message; null for a kind that this version does not know, and where node 0 has a host name that is none.
+    """The message; None for a kind that this version doesn't know, and if node 0's host name is not a host name.
 
-    Raises ValueError where a field is not right.
+    Raises ValueError if a field is wrong.
     """
     kind = _KINDS.get(typed_fields.text(given.get("message")))
     message: Message | None = None if kind is None else typed_fields.read(kind, given)
     match message:
         case Join(host=host, folder=folder) if not _HOST.fullmatch(host) or "\0" in folder:
-            raise ValueError("no name of a host")
+            raise ValueError("not a host name")
         case Joined(host=host) | RankTaken(host=host) if not _HOST.fullmatch(host):
             return None
         case Join(facts=facts):
@@ -142,7 +208,7 @@ def decode(given: Mapping[str, Any]) -> Message | None:
         case Report(verdict=verdict, ends=ends):
             _check(verdict)
             if len(ends.finished) != len(ends.finished_at):
-                raise ValueError("ranks and times are not of one length")
+                raise ValueError("not as many times as ranks")
         case Agreed(verdict=verdict, decision=decision):
             _check(verdict)
             if decision.port is not None and not 0 < decision.port <= 65535:

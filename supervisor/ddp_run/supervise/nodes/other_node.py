@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from ddp_run.judge import unlike_nodes
 from ddp_run.judge.of_nodes import Ends, NodeReport, by_clock_of
 from ddp_run.plan import net
-from ddp_run.supervise.nodes.agreement import DEAD_S, LOST_S, SILENT_S
 from ddp_run.supervise.nodes.link import Link
-from ddp_run.supervise.nodes.messages import Agreed, Join, Ping, Pong, Report
+from ddp_run.supervise.nodes.messages import DEAD_S, LOST_S, SILENT_S, Agreed, Join, Ping, Pong, Report
 from ddp_run.supervise.nodes.reach import silence
 from ddp_run.values.node_fact import Fact
 
@@ -27,6 +26,8 @@ class OtherNode:
     closed_at: float | None = None
     """On time.monotonic(): since when its connection is closed."""
     paused: bool = False
+    ended_well: bool = False
+    """All its ranks have."""
     report: Report | None = None
     lost: str | None = None
     _pinged: tuple[int, int] = (0, 0)
@@ -36,22 +37,39 @@ class OtherNode:
     _wall_offset_ns: int | None = None
     """Its wall clock minus ours, known to `_error_ns` when it was measured."""
 
-    def dialled_anew(self, link: Link) -> None:
-        """It has another connection."""
-        self.link.close()
-        self.link, self.closed_at = link, None
-
-    def hung_up(self) -> None:
-        """Its connection has ended; who is stopped closes nothing."""
-        self.closed_at, self.paused = time.monotonic(), False
+    @property
+    def is_through(self) -> bool:
+        """It has nothing left of the attempt, or is lost."""
+        return self.report is not None or self.lost is not None
 
     def begin_next(self) -> None:
-        """Another attempt; who had reported was asked nothing since."""
-        self.report = None
+        """Another attempt begins. A node that had reported was not pinged since."""
+        self.report, self.ended_well = None, False
         self.link.heard_at = time.monotonic()
 
+    def gone(self, moment: float) -> str | None:
+        """Why the node counts as lost at this moment of time.monotonic(); None if it doesn't."""
+        silent_s = moment - self.link.heard_at
+        if self.closed_at is not None and moment - self.closed_at > DEAD_S and silent_s > DEAD_S:
+            return "its ddp-run was killed or its host went down"
+        if silent_s < LOST_S:
+            return None
+        address, answers = self.link.peer, self.link.acknowledged_within(SILENT_S)
+        return silence(LOST_S, answers=answers, has_route=address is None or net.route_to(address) is not None)
+
+    def told(self, *, first: bool) -> NodeReport:
+        """What is known of its attempt. `first`: it was the first that failed."""
+        verdict = self.report.verdict if self.report is not None else None
+        lost = None if verdict is not None else self.lost or "gave no verdict in time"
+        return NodeReport(
+            *(self.join.node_rank, self.join.host, self.join.folder, verdict, lost),
+            *(self._offset_ns, min(self._error_ns, _MOST_ERROR_NS)),
+            ends=self.report.ends if self.report is not None else Ends(),
+            first=first,
+        )
+
     def tell(self, word: Agreed) -> None:
-        """What was agreed, with the verdict's stamp on this node's own clock."""
+        """Send what was agreed, with the verdict's time on this node's own clock."""
         self.link.send(replace(word, verdict=by_clock_of(word.verdict, self._offset_ns)))
 
     # ------------------------------------------------------------------------------- its clock
@@ -62,7 +80,7 @@ class OtherNode:
         self.link.send(Ping(number))
 
     def measure(self, pong: Pong) -> None:
-        """Its clock minus ours, by the quickest answer so far: half of the way is the error (RFC 5905, 8)."""
+        """Its clock minus ours, by the quickest answer so far: half the round trip is the error (RFC 5905, 8)."""
         number, sent = self._pinged
         half = (time.monotonic_ns() - sent) // 2
         if pong.number == number and half < self._error_ns:
@@ -71,39 +89,10 @@ class OtherNode:
 
     @property
     def is_measured(self) -> bool:
-        """Whether its clock has been."""
+        """Whether its clock was measured."""
         return self._error_ns < _UNKNOWN_NS
 
     @property
     def clock(self) -> tuple[Fact, ...]:
         """Its wall clock, as a fact to compare."""
         return () if self._wall_offset_ns is None else unlike_nodes.clock(self._wall_offset_ns, self._error_ns)
-
-    # ------------------------------------------------------------------------------- its end
-
-    @property
-    def is_through(self) -> bool:
-        """It has nothing left of the attempt, or is lost."""
-        return self.report is not None or self.lost is not None
-
-    def gone(self, moment: float) -> str | None:
-        """Why it is to be taken for lost at this moment of time.monotonic(); null where it is not."""
-        silent_s = moment - self.link.heard_at
-        if self.closed_at is not None and moment - self.closed_at > DEAD_S and silent_s > DEAD_S:
-            return "its ddp-run was killed or its host went down"
-        return self._silence() if silent_s >= LOST_S else None
-
-    def _silence(self) -> str:
-        address, answers = self.link.peer, self.link.acknowledged_within(SILENT_S)
-        return silence(LOST_S, answers=answers, has_route=address is None or net.route_to(address) is not None)
-
-    def told(self, node_rank: int, *, first: bool) -> NodeReport:
-        """What is known of its attempt. `first`: it was the first that failed."""
-        verdict = self.report.verdict if self.report is not None else None
-        lost = None if verdict is not None else self.lost or "gave no verdict in time"
-        return NodeReport(
-            *(node_rank, self.join.host, self.join.folder, verdict, lost),
-            *(self._offset_ns, min(self._error_ns, _MOST_ERROR_NS)),
-            ends=self.report.ends if self.report is not None else Ends(),
-            first=first,
-        )

@@ -1,4 +1,4 @@
-"""What keeps a node from reaching node 0, in words: from what its two ports answered. Pure."""
+"""Why a node can't reach another one, in words: from what its ports answered. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from ipaddress import ip_address
 
 
 class Reach(StrEnum):
-    """What a port answered last."""
+    """How far a connection to a port has come."""
 
     SILENT = "no answer"
     REFUSED = "connection refused"
     NO_ROUTE = "no route to host"
-    OPEN = "a program answers"
-    STRANGER = "a program answers that is not ddp-run"
+    STRANGER = "a program answers, but does not greet as ddp-run does"
+    NODE_0 = "ddp-run answers"
     HUNG_UP = "node 0 closed the connection"
-    FAILED = "it cannot be dialled"
+    FAILED = "cannot be dialled"
 
 
 _OF_ERRNO = {
+    0: Reach.STRANGER,  # it took the connection, and closed it
+    errno.ECONNRESET: Reach.STRANGER,
     errno.ECONNREFUSED: Reach.REFUSED,
     errno.ETIMEDOUT: Reach.SILENT,
     errno.EHOSTUNREACH: Reach.NO_ROUTE,
@@ -29,26 +31,26 @@ _OF_ERRNO = {
 
 
 def of_errno(code: int) -> Reach:
-    """What a failed connect(2) says."""
+    """What the end of a connection says that was dialled and never greeted; 0: it was closed, or spoke otherwise."""
     return _OF_ERRNO.get(code, Reach.FAILED)
 
 
 def in_words(control: Reach, master: Reach, *, control_port: int, master_port: int) -> str:
-    """Why this node has not reached node 0. `control`: the port where nodes agree; `master`: the rendezvous' own."""
+    """Why this node has not reached node 0. `control`: the port where nodes agree; `master`: torch's rendezvous."""
     match control, master:
         case Reach.HUNG_UP, _:
             others = "--nnodes, the master port or DDP_RUN_SECRET differs there, or another ddp-run has this node rank"
             return f"it closed the connection: {others}"
         case Reach.STRANGER, _:
             return f"the program on port {control_port} is not ddp-run: that host may not be node 0"
-        case Reach.REFUSED, Reach.OPEN:
+        case Reach.REFUSED, Reach.STRANGER:
             master_answers = f"but a program answers on the master's port {master_port}"
             return f"connection refused on port {control_port}, {master_answers}: that host may not be node 0"
         case Reach.REFUSED, _:
             return (
                 f"connection refused on port {control_port}: ddp-run is not started there, or that host is not node 0"
             )
-        case Reach.SILENT, Reach.OPEN | Reach.REFUSED:
+        case Reach.SILENT, Reach.STRANGER | Reach.REFUSED:
             filtered = f"a firewall may drop packets to port {control_port}; --control-port chooses another"
             return f"no answer, while port {master_port} answers: {filtered}"
         case Reach.SILENT, _:
@@ -58,8 +60,22 @@ def in_words(control: Reach, master: Reach, *, control_port: int, master_port: i
             return f"{control} (port {control_port})"
 
 
+def command(control: Reach, *, address: str, control_port: int) -> str:
+    """What to try, to be pasted."""
+    if control in (Reach.SILENT, Reach.NO_ROUTE, Reach.FAILED):
+        return f"ip route get {address}; nc -vz {address} {control_port}"
+    return f"ssh {address} 'hostname; ss -ltnp'"
+
+
+def if_this_host(address: str) -> str:
+    """What to add if node 0's address is a loopback one, which every host has; else empty."""
+    if not ip_address(address.partition("%")[0]).is_loopback:
+        return ""
+    return f"; {address} is this host: other hosts need node 0's address (--master-addr)"
+
+
 def silence(for_s: float, *, answers: bool, has_route: bool) -> str:
-    """What may be wrong with a node that is silent. `answers`: its host does; `has_route`: this host has one to it."""
+    """What may be wrong with a silent node. `answers`: its host does; `has_route`: this host has a route to it."""
     if answers:
         why = "its host answers, so its ddp-run stands still: stopped, or starved of CPU"
     elif has_route:
@@ -67,17 +83,3 @@ def silence(for_s: float, *, answers: bool, has_route: bool) -> str:
     else:
         why = "this host has no route to it: the network of this host is down"
     return f"no sign of life for {for_s:g} s; {why}"
-
-
-def if_this_host(address: str) -> str:
-    """What to add where node 0's address is every host's own; empty elsewhere."""
-    if not ip_address(address.partition("%")[0]).is_loopback:
-        return ""
-    return f"; {address} is this host: other hosts need node 0's address (--master-addr)"
-
-
-def command(control: Reach, *, address: str, control_port: int) -> str:
-    """What to try, to be pasted."""
-    if control in (Reach.SILENT, Reach.NO_ROUTE, Reach.FAILED):
-        return f"ip route get {address}; nc -vz {address} {control_port}"
-    return f"ssh {address} 'hostname; ss -ltnp'"

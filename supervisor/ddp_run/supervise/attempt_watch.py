@@ -1,0 +1,272 @@
+"""What is observed while an attempt runs: the ranks' progress, memory and GPUs; at a death, free space and kernel log.
+
+All of it is optional: if something can't be observed, a note says so and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from ddp_run.observe import gpus, memory, space
+from ddp_run.observe.gpus import GpuWatch
+from ddp_run.observe.kernel_log import KernelLog
+from ddp_run.observe.memory import Sampler
+from ddp_run.observe.space import StatvfsProbe
+from ddp_run.record.events import EventSink, HangTimedOut, Noted, Rank, RankStarted
+from ddp_run.record.journal import now
+from ddp_run.supervise.ranks import Ranks
+from ddp_run.supervise.run import Run
+
+if TYPE_CHECKING:
+    from ddp_run.observe.close_look import GpuUse
+    from ddp_run.observe.kernel_wait import PathArgument
+    from ddp_run.observe.observer import Observer
+
+_FIRST_LOOK_S = 1.0
+
+
+@final
+class AttemptWatch:
+    """Watches one attempt, with its own timers and descriptors in the run's loop.
+
+    `folder`: the attempt's. `environ`: the agent's. `is_running`: whether nothing has failed or stopped the job.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        emit: EventSink,
+        ranks: Ranks,
+        folder: Path,
+        environ: Mapping[str, str],
+        is_running: Callable[[], bool],
+    ) -> None:
+        self._run = run
+        self._loop = run.loop
+        self._emit = emit
+        self._ranks = ranks
+        self._folder = folder
+        self._environ = environ
+        self._is_running = is_running
+        self._observer: Observer | None = None
+        self._sampler: Sampler | None = None
+        self._sample_after_s = memory.FIRST_LOOK_S
+        self._gpus: GpuWatch | None = None
+        self._look_at_gpus_after_s = gpus.FIRST_LOOK_S
+        self._space: StatvfsProbe | None = None
+        self._kernel_log = KernelLog.open()
+        self._resting = False
+        self._failed_restart: int | None = None
+        """The last restart in which a failure was seen."""
+
+    # ------------------------------------------------------------------------ moments of the attempt
+
+    def rank_starts(self, event: RankStarted) -> None:
+        """A rank has started; from the first one on, look."""
+        if self._sampler is None:
+            self._sampler = Sampler()
+            self._loop.set_timer(self._sample_after_s, self._sample_memory)
+            self._watch_gpus()
+        if self._observer is None:
+            from ddp_run.observe.observer import Observer
+
+            boards, run_folder = self._run.inbox.board_folders, self._run.folder.path
+            self._observer = Observer(boards, run_folder, self._folder, self._environ, self._run.helpers)
+            self._loop.set_timer(_FIRST_LOOK_S, self._look_at_progress)
+        self._observer.forget(event.rank)
+
+    def rank_leaves(self, rank: Rank) -> None:
+        """A rank has ended with 0. The others may still need the first one, so keep where it stood."""
+        if self._observer is not None:
+            if not any(process.exited_clean for process in self._ranks.latest if process.event.rank != rank):
+                self.note_progress()
+            self._observer.forget(rank)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a failure was seen."""
+        return self._failed_restart is not None
+
+    def fails(self, restart: int) -> None:
+        """Something failed: look around, once per restart, since the ends that follow would hide the cause.
+
+        `restart`: -1 for the agent's own death.
+        """
+        if self._failed_restart == restart:
+            return
+        self._failed_restart = restart
+        self.note_progress()
+        for sample in self._sampler.at_death(now(), self._ranks.living) if self._sampler is not None else ():
+            self._emit(sample)
+        for look in self._gpus.at_death(now()) if self._gpus is not None else ():
+            self._emit(look)
+        if self._space is None:
+            self._ask_for_space()
+
+    def rest(self) -> None:
+        """The attempt is over: start no more looks. Answers about a failure are still awaited."""
+        self._resting = True
+        if self._observer is not None:
+            self._observer.close()
+
+    def awaited_s(self) -> float:
+        """The longest time to wait for those answers; most have come long ago."""
+        space_s = self._space.process.deadline - time.monotonic() if self._space is not None else 0.0
+        return max(space_s, self._gpus.awaited_s(now()) if self._gpus is not None else 0.0)
+
+    def close(self) -> None:
+        """Stop waiting, and read what the kernel has logged if there was a failure."""
+        self._end_space()
+        self._stop_looking_at_gpus("")
+        logged = self._kernel_log.read(now()) if self.has_failed else None
+        if logged is not None:
+            self._emit(logged)
+        self._kernel_log.close()
+
+    # ------------------------------------------------------------------------------------- progress
+
+    @property
+    def paths(self) -> Mapping[PathArgument, str]:
+        """The known paths of the ranks' system calls."""
+        return self._observer.paths if self._observer is not None else {}
+
+    def note_progress(self) -> None:
+        """Record where the ranks stand now."""
+        try:
+            progress = self._observer.progress(now()) if self._observer is not None else None
+        except (OSError, ValueError):
+            return
+        if progress is not None:
+            self._emit(progress)
+
+    def _look_at_progress(self) -> None:
+        if self._observer is None:
+            return
+        try:
+            self._observe(self._observer)
+        except Exception as error:
+            self._observer.close()
+            self._observer = None
+            self._emit(Noted(now(), f"progress monitoring disabled: {type(error).__name__}: {error}"))
+
+    def _observe(self, observer: Observer) -> None:
+        if self._resting or not self._is_running():
+            return
+        alive = [process.event for process in self._ranks if process.alive]
+        left = sorted(process.event.rank for process in self._ranks.latest if process.exited_clean)
+        events, after_s = observer.look(now(), alive, left, self._gpu_use(alive) if observer.looks_closer else ())
+        for event in events:
+            self._emit(event)
+        # Ranks that all work, even without finishing a step, are left alone, and so is a debugger.
+        standing = observer.stall is not None and not observer.stall.patient
+        stalled_s, timeout_s = observer.stalled_s(now()), self._run.plan.options.hang_timeout_s
+        if timeout_s is not None and standing and stalled_s >= timeout_s:
+            self._emit(HangTimedOut(now(), stalled_s))
+        self._loop.set_timer(after_s, self._look_at_progress)
+
+    # --------------------------------------------------------------------------------------- memory
+
+    def _sample_memory(self) -> None:
+        if self._sampler is None or self._resting:
+            return
+        sample = self._sampler.look(now(), self._ranks.living)
+        if sample is not None:
+            self._emit(sample)
+        self._sample_after_s = min(2 * self._sample_after_s, memory.LOOK_S)
+        self._loop.set_timer(self._sample_after_s, self._sample_memory)
+
+    # ----------------------------------------------------------------------------------------- GPUs
+
+    def _gpu_use(self, alive: Sequence[RankStarted]) -> Sequence[GpuUse]:
+        """How busy these ranks' GPUs are, if known. Asks for more."""
+        if self._gpus is None:
+            return ()
+        self._gpus.ask_again(now())
+        return self._gpus.use(now(), {event.rank: event.local_rank for event in alive})
+
+    def _watch_gpus(self) -> None:
+        if not gpus.wanted(self._environ):
+            return
+        try:
+            self._gpus = GpuWatch.start()
+        except OSError as error:
+            self._emit(Noted(now(), f"GPU monitoring disabled: {error}"))
+            return
+        self._run.helpers.add(self._gpus.process)
+        self._loop.watch(self._gpus.process.fd, self._read_gpus)
+        self._look_at_gpus()
+
+    def _look_at_gpus(self) -> None:
+        self._read_gpus()
+        if self._gpus is None or self._resting:
+            return
+        if self._gpus.is_silent(now()):
+            self._stop_looking_at_gpus("NVML does not respond")
+            return
+        self._gpus.ask(now())
+        self._loop.set_timer(self._look_at_gpus_after_s, self._look_at_gpus)
+        self._look_at_gpus_after_s = min(2 * self._look_at_gpus_after_s, gpus.LOOK_S)
+
+    def _read_gpus(self) -> None:
+        if self._gpus is None:
+            return
+        try:
+            events, over = self._gpus.read(now(), self._ranks.started, list(self._ranks.living))
+        except Exception as error:
+            self._stop_looking_at_gpus(f"{type(error).__name__}: {error}")
+            return
+        for event in events:
+            self._emit(event)
+        if over:
+            self._stop_looking_at_gpus("" if self._gpus.said_why else "the NVML probe exited")
+
+    def _stop_looking_at_gpus(self, why: str) -> None:
+        if self._gpus is None:
+            return
+        self._loop.cancel_timer(self._look_at_gpus)
+        self._loop.unwatch(self._gpus.process.fd)
+        self._gpus.process.end()
+        self._gpus = None
+        if why:
+            self._emit(Noted(now(), f"GPU monitoring disabled: {why}"))
+
+    # ----------------------------------------------------------------------------------- free space
+
+    def _ask_for_space(self) -> None:
+        try:
+            self._space = StatvfsProbe.ask(_places(self._environ, self._run.folder.path))
+        except OSError as error:
+            self._emit(Noted(now(), f"free space not checked: {error}"))
+            return
+        self._run.helpers.add(self._space.process)
+        self._loop.watch(self._space.process.fd, self._read_space)
+        self._loop.set_timer(space.WAIT_S, self._end_space)
+
+    def _read_space(self) -> None:
+        if self._space is None:
+            return
+        counted, over = self._space.answers(now())
+        for event in counted:
+            self._emit(event)
+        if over:
+            self._end_space()
+
+    def _end_space(self) -> None:
+        if self._space is not None:
+            self._loop.cancel_timer(self._end_space)
+            self._loop.unwatch(self._space.process.fd)
+            self._space.process.end()
+            self._space = None
+
+
+def _places(environ: Mapping[str, str], run_folder: Path) -> list[str]:
+    """Where a job runs out of space: shared memory, ddp-run's files, temporary files, and its working directory."""
+    temporary = next((path for name in ("TMPDIR", "TEMP", "TMP") if (path := environ.get(name))), "/tmp")  # noqa: S108
+    try:
+        here = [str(Path.cwd())]
+    except OSError:  # it was removed
+        here = []
+    return [*dict.fromkeys(["/dev/shm", str(run_folder), temporary, *here])]  # noqa: S108
