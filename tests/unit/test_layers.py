@@ -32,7 +32,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 }
 """For each folder the others that it may import from; the entries to the command and the package's own face are single
 files."""
-# Code that runs in other processes: nobody imports it but for the board's layout, and it imports nothing of the folders.
+# Code that runs in other processes: nobody imports it, the board's layout apart, and it imports nothing of the folders.
 ELSEWHERE = ("rank", "agent", "keeper", "gpu_probe", "doctor_ranks", "training", "selftest_ranks")
 BOARD = "rank.board"
 """How a rank lays out its board, for those who read it."""
