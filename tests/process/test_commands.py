@@ -145,7 +145,7 @@ def test_help_needs_no_torch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, word: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(installed_torch, "find_torch_run", lambda _path: None)
+    monkeypatch.setattr(installed_torch, "find_torch_run", lambda: None)
     assert cli.run([word]) == 0
     said = capsys.readouterr().out
     assert "--max-retries" in said

@@ -88,7 +88,7 @@ def test_a_taken_port_is_named_with_its_holder(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["train.py"], "the doctor takes no script"),
-        (["--nnodes=x"], "'x' is neither a number of nodes nor MIN:MAX"),
+        (["--nnodes=x"], "'x' is not a number of nodes or MIN:MAX"),
         (["-m", "package"], "the doctor runs its own program"),
         (["--no-such-option"], "unknown option --no-such-option"),
         (["--quick", "--full"], "--quick and --full exclude each other"),

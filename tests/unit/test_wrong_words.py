@@ -22,7 +22,7 @@ from ddp_run import commands
         ("logs a b", "b: more words than expected", 3),
         ("completion tcsh", "SHELL: 'tcsh' is not one of bash, zsh, fish", 2),
         ("completion", "SHELL is missing", 2),
-        ("doctor --json --nproc-per-node x --quick", "--nproc-per-node: 'x' is not a number or one of ", 4),
+        ("doctor --json --nproc-per-node x --quick", "--nproc-per-node: 'x' is not a whole number or one of ", 4),
         ("doctor --data-path x x", "the doctor takes no script", 4),
         ("doctor --quick --nnodes", "--nnodes needs a value", 3),
         ("doctor --data-path", "--data-path needs a value", 2),

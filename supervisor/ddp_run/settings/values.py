@@ -81,7 +81,7 @@ def read_nproc(text: str) -> int | None:
     except ValueError:
         if text in DEVICE_WORDS or text in _PLUG_IN_WORDS:
             return None
-        raise ValueError(f"{text!r} is not a number or one of {', '.join(DEVICE_WORDS)}") from None
+        raise ValueError(f"{text!r} is not a whole number or one of {', '.join(DEVICE_WORDS)}") from None
     if count < 1:
         raise ValueError("must be at least 1")
     return count
