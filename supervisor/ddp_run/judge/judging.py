@@ -65,7 +65,7 @@ def restarted(folder: Path, events: Sequence[Event], attempt: int, restart: int,
     most = run.restarts if run is not None and run.nodes == 1 else 0
     which = f"{restart} of {most}" if restart <= most else f"restart {restart}"
     ended = judge(gather(folder, events, attempt, restart - 1, rank_files=rank_files))
-    return f"{ended.title or 'no rank of this node failed by itself'}; torch's agent restarted all ranks ({which})"
+    return f"{ended.title or 'no rank of this node failed on its own'}; torch's agent restarted all ranks ({which})"
 
 
 def _with_restarts(verdict: Verdict, folder: Path, events: Sequence[Event], attempt: int) -> Verdict:

@@ -39,7 +39,7 @@ def without_the_first(verdict: Verdict, logs: int) -> Verdict:
         confidence="likely",
         first_failure=None,
         collateral=_followers(verdict),
-        notes=(f"this is a consequence: what failed first was not found in {there}", *verdict.notes),
+        notes=(f"this is a consequence: the first failure was not found in {there}", *verdict.notes),
         advice=(*(_where_to_look(verdict) if verdict.cause == _PEER_DIED else verdict.advice), *_together(logs)),
     )
 

@@ -23,7 +23,7 @@ from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import node_name
 
 _NODE_FAILED = "node-failed"
-_ALONE = "this node was judged alone: what failed first may be on another one, where ddp-run's verdict names it"
+_ALONE = "this verdict covers one node only: the first failure may be on another node (see ddp-run's verdict there)"
 _CLOSE_NS = 20_000_000
 """Two ends that are seen this near to each other have no known order (`ddp_run.judge.first_end`), besides the clocks'
 own error."""
@@ -173,7 +173,8 @@ def _failed(own: Sequence[NodeReport], reports: Sequence[NodeReport]) -> Verdict
     other = rivals[0]
     apart, error = _apart_ns(first, other) / 1e6, (first.error_ns + other.error_ns) / 1e6
     title = other.verdict.title if other.verdict is not None else None
-    note = f"{_node(other)} failed {apart:.0f} ms later (clocks known to {error:.0f} ms), may have been first: {title}"
+    clocks = f"(clock error up to {error:.0f} ms)"
+    note = f"{_node(other)} failed {apart:.0f} ms later {clocks} and may have been first: {title}"
     confidence = "likely" if verdict.confidence == "certain" else verdict.confidence
     return replace(verdict, confidence=confidence, notes=(*verdict.notes, note))
 
@@ -209,7 +210,7 @@ def _named(chosen: NodeReport, reports: Sequence[NodeReport]) -> Verdict:
     evidence = verdict.evidence if chosen.here else tuple(_abroad(quote, chosen) for quote in verdict.evidence)
     gone = (*verdict.collateral, *_followers(chosen, reports))
     silent = [report for report in reports if report.lost is not None]
-    notes = tuple(f"no verdict of {_node(report)}: it {report.lost}" for report in silent)
+    notes = tuple(f"no verdict from {_node(report)}: it {report.lost}" for report in silent)
     return replace(verdict, first_failure=first, evidence=evidence, collateral=gone, notes=(*verdict.notes, *notes))
 
 
@@ -262,7 +263,7 @@ def again(verdict: Verdict, own: NodeReport, events: Sequence[Event]) -> Verdict
                 return typed_fields.read(Verdict, json.loads(event.verdict))
         others = [_report(event) for event in events if isinstance(event, NodeReported)]
     except (ValueError, RecursionError):
-        note = "what other nodes said is damaged: this is the verdict of this node alone"
+        note = "the other nodes' reports are damaged: this verdict covers this node only"
         return replace(verdict, notes=(*verdict.notes, note))
     return of_nodes([own, *others]) if others else alone(verdict)
 

@@ -65,7 +65,7 @@ def decide(
     if policy == "by-cause" and verdict.retry is not None and not verdict.retry.helps:
         return Decision(False, verdict.retry.reason)
     if retries_left <= 0:
-        used = "the one retry is used" if asked == 1 else f"all {asked} retries are used"
+        used = "the only retry is used" if asked == 1 else f"all {asked} retries are used"
         return Decision(False, f"{used} (--max-retries)")
     if policy == "by-cause" and _stands_still([*earlier, verdict]):
         return Decision(False, f"{_SAME_ENDS} attempts failed the same way and none got further")
@@ -81,7 +81,7 @@ def ended(by: SignalReceived | PeerFailed) -> Decision:
     return Decision(False, f"ddp-run was stopped by {in_words(-by.signum)} before the next attempt")
 
 
-ALONE = Decision(False, "this node is not connected to the others, and one node cannot make another attempt")
+ALONE = Decision(False, "this node is not connected to the others and cannot retry alone")
 
 
 def not_started(number: int, error: OSError) -> Decision:

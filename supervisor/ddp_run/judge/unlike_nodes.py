@@ -127,13 +127,13 @@ def warnings(rows: Sequence[Row], hosts: Mapping[int, str], more_in: str) -> tup
         return ()
     lines = [f"nodes differ in {_in_words(row, hosts)}{_consequence(row)}" for row in told[:_MOST_LINES]]
     more = f"nodes differ in {len(told) - len(lines)} more; " if len(told) > len(lines) else ""
-    return (*lines, f"{more}all that was compared: {more_in}")
+    return (*lines, f"{more}full comparison: {more_in}")
 
 
 def _consequence(row: Row) -> str:
     if row.name == Known.CLOCK:
         return "; certificates and tokens may be refused"
-    return "; a job of such nodes often fails" if row.breaks else ""
+    return "; jobs on such nodes often fail" if row.breaks else ""
 
 
 def compared(at: MonotonicNs, rows: Sequence[Row], hosts: Mapping[int, str], *, strict: bool) -> NodesCompared:

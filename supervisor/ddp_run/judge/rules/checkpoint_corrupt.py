@@ -8,9 +8,9 @@ at once, an HTML page or a git-lfs pointer instead of the weights, or a differen
 `PyTorchFileReader` (torch 2.13), `invalid header or archive is corrupted`; `invalid load key, 'v'.` (a git-lfs pointer
 begins with `version https://git-lfs…`), `'<'` (HTML), `'\\x00'` (blocks never written); `pickle data was truncated`,
 `Ran out of input` (empty file), `unexpected EOF, expected … more bytes`; safetensors' `Error while deserializing
-header`; `Invalid magic number; corrupt file?`, `GGUF magic invalid`. Of data: HDF5's `truncated file`, `Parquet magic
-bytes not found`, `Compressed file ended before the end-of-stream marker`, a checksum that does not match. Keys or sizes
-that do not match the model are `checkpoint-mismatch`; a class that `weights_only=True` rejects is `version-mismatch`.
+header`; `Invalid magic number; corrupt file?`, `GGUF magic invalid`. For data files: HDF5's `truncated file`, `Parquet
+magic bytes not found`, `Compressed file ended before the end-of-stream marker`, a checksum mismatch. Keys or sizes that
+do not match the model are `checkpoint-mismatch`; a class that `weights_only=True` rejects is `version-mismatch`.
 ## What to do
 Go back to the previous checkpoint, or download the file again (`git lfs pull`). To prevent it: save on rank 0 only, to
 a temporary name, and rename with `os.replace` once everything is written.

@@ -7,9 +7,9 @@ an update without a reboot).
 `The NVIDIA driver on your system is too old (found version …)`, `CUDA driver version is insufficient for CUDA runtime
 version`, `Driver/library version mismatch`, error 803 `system has unsupported display driver / cuda driver
 combination`, error 804 `forward compatibility was attempted on non supported HW`, `the provided PTX was compiled with
-an unsupported toolchain`; of a container's start `unsatisfied condition: cuda>=…`. Torch prints the first as a warning
-and the script then fails because it "has no GPU": the warning is the cause. The version torch found is the CUDA version
-times 1000: 12020 is CUDA 12.2.
+an unsupported toolchain`; when a container starts, `unsatisfied condition: cuda>=…`. Torch prints the first as a
+warning, and the script then fails because it "has no GPU": the warning is the cause. The version torch found is the
+CUDA version times 1000: 12020 is CUDA 12.2.
 ## What to do
 - `nvidia-smi`: its `CUDA Version` is the newest this driver supports; `python -c "import torch;
   print(torch.version.cuda)"` is the version this torch needs. Update the driver, or install a torch for the driver's
@@ -103,7 +103,7 @@ def _why(hit: Hit) -> str:
         return "a CUDA compatibility library is loaded that this GPU does not support (error 804)"
     if "Ptx" in hit.match[0] or "PTX" in hit.match[0]:
         return "a kernel was compiled with a newer CUDA than the driver supports"
-    return f"the NVIDIA driver does not fit this CUDA ({hit.match[0]})"
+    return f"the NVIDIA driver does not match this CUDA version ({hit.match[0]})"
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:

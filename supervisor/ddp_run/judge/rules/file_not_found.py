@@ -6,8 +6,8 @@ The program opened a path that does not exist on this host, or a folder where it
 `FileNotFoundError`, `IsADirectoryError`, `NotADirectoryError`; from Hugging Face libraries `Repo id must be in the form
 'repo_name' or 'namespace/repo_name'`, `is not a local folder and is not a valid model identifier` and `does not appear
 to have a file named config.json`: a local path that does not exist is taken for a name on the Hub. An exception of any
-class that says so beside a path (`Data directory not found: ./data`, `/data/x.lmdb: No such file or directory`), or a
-client of an object store: `NoSuchKey`, `BlobNotFound`, `No such object`. Of what is around a job: `mount source …
+class that says so next to a path (`Data directory not found: ./data`, `/data/x.lmdb: No such file or directory`), or a
+client of an object store: `NoSuchKey`, `BlobNotFound`, `No such object`. From the tools around a job: `mount source …
 doesn't exist`, `manifest unknown`, `Could not find conda environment`, Lmod's `The following module(s) are unknown`,
 and tools that end with `: No such file or directory`.
 ## What to do

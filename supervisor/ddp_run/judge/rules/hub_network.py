@@ -8,7 +8,8 @@ response, or an error that the server is busy or broken. The connections between
 'https://huggingface.co'`, `LocalEntryNotFoundError`, `Couldn't reach … on the Hub`, `Cannot connect to host …`, `503
 Server Error`, `429 Client Error: Too Many Requests`, `Could not connect to the endpoint URL`, `Could not resolve host`
 (git, curl), `dial tcp …: i/o timeout` and `toomanyrequests` (images of containers), `CERTIFICATE_VERIFY_FAILED`;
-`redis.exceptions.ConnectionError` and what other clients of data bases, object stores and trackers raise for no answer;
+`redis.exceptions.ConnectionError` and what other clients of databases, object stores and trackers raise without an
+answer;
 `SlowDown` and other codes of a busy object store; often deep in a chain that ends with an `OSError` from transformers.
 A name that does not resolve during rendezvous is `rendezvous-dns`; a rejected token is `auth`.
 ## What to do

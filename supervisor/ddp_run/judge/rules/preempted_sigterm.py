@@ -104,7 +104,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return told.finding(RULE, death, f"{death.who} was killed by the scheduler: {told['what']}", _look(told))
     if _was_told_by_srun(death, attempt):
         hit = in_whole_log(attempt, _SRUN)
-        cause = "srun was told to end the job; by whom, the log does not show"
+        cause = "srun was told to end the job; the log does not show by whom"
         return None if hit is None else hit.finding(RULE, death, cause, _look(hit), confidence="likely")
     hit = in_exception(death, platform_text.STATES) or (
         told_lately(death, platform_text.ENDED) if death.code in (*_TELLING, *_SHELLS) else None

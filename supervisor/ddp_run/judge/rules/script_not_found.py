@@ -4,7 +4,7 @@
 The script or module to run does not exist.
 ## How to recognise it
 `can't open file '…': [Errno 2] No such file or directory` with exit code 2, or, with `-m`, `No module named …` and
-`Error while finding module specification`; on all ranks, before the first line of the program. Of a program: `torchrun:
+`Error while finding module specification`; on all ranks, before the program's first line. For a program: `torchrun:
 command not found` (exit code 127), `bad interpreter`, `executable file not found in $PATH`, slurmstepd's `execve(): …:
 No such file or directory`.
 ## What to do

@@ -28,7 +28,7 @@ RULE = Rule(
     name="store-lost",
     title="Connection to the rendezvous store lost",
     area=Area.NETWORK,
-    retry=Retry(helps=True, reason="the log does not show why the store's process died; another attempt may, or pass"),
+    retry=Retry(helps=True, reason="the log does not show why the store's process died; a retry may show it, or pass"),
     since="0.1",
     supersedes=("peer-died",),
     consequence=True,

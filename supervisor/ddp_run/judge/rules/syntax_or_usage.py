@@ -5,8 +5,8 @@ Python or the shell could not read the script, or the launcher or scheduler reje
 given the same node rank. Training never started.
 ## How to recognise it
 `SyntaxError`, `IndentationError` or `TabError`; a `usage:` text and `error:` of torchrun with exit code 2; `can't open
-file '…/python'`, if the command line has the word `python` before the script. Of a shell script: `syntax error near
-unexpected token`, `unbound variable`, `$'\\r': command not found` (line ends of Windows); of a scheduler: options that
+file '…/python'`, if the command line has the word `python` before the script. For a shell script: `syntax error near
+unexpected token`, `unbound variable`, `$'\\r': command not found` (Windows line endings); for a scheduler: options that
 it rejects (`sbatch: error: Batch job submission failed: Invalid …`). mpirun: `There are not enough slots available`,
 `has detected an attempt to run as root`. With several nodes: `gpu-01 and gpu-02 both say that they are node 0`.
 ## What to do

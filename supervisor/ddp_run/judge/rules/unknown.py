@@ -8,7 +8,7 @@ too: anyone may have sent it.
 ## What to do
 For SIGKILL: `dmesg -T | tail`, `memory.events` of the job's cgroup, the scheduler's log. For an exit code without an
 error message: look for `os._exit` and `sys.exit` in the program, and read the rank's full log. To ask others,
-attach what `ddp-run bundle` packs.
+attach the archive that `ddp-run bundle` makes.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ def _wanted(death: Death) -> Finding | None:
     if hit is None or hit.exception is None or hit.exception is not death.exception:
         return None
     said = hit.exception.message.partition("\n")[0][:160]
-    cause = f"{death.who} has a version that does not fit{hit.exception.where}: {said}"
+    cause = f"{death.who} has an incompatible version{hit.exception.where}: {said}"
     return hit.finding(RULE, death, cause, (_CHECK,), confidence="likely")
 
 
