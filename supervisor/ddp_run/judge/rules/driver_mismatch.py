@@ -57,7 +57,7 @@ _NEWER = (
         "but driver supports", re.compile(r"CUDA Runtime version is [\d.]{1,20}, but driver supports [\d.]{1,20}")
     ),  # cuDF
 )
-"""What needs a newer driver."""
+"""Messages of software that needs a newer driver."""
 SIGNS = (
     _TOO_OLD,
     _SHORT,
@@ -81,7 +81,7 @@ _MIXED = (_LIBRARY, _NVML, _IN_CONTAINER, _OF_KERNEL)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What ended the rank says so, or it found no GPU after torch had warned of the driver."""
+    """Match a message that ended the rank, or a rank that found no GPU after torch had warned about the driver."""
     hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS) or behind_no_gpu(death, SIGNS)
     return hit.finding(RULE, death, f"{death.who} cannot use its GPU: {_why(hit)}", _advice(hit)) if hit else None
 

@@ -36,13 +36,13 @@ _REFUSED = Sign(
     "(--preflight strict)",
     re.compile(r"error\[DDP105\]: (?P<said>nodes differ in [^\n]{1,1000}? \(--preflight strict\))"),
 )
-"""ddp-run's own words, in a pasted log."""
+"""ddp-run's own message, in a pasted log."""
 SIGNS = (_REFUSED,)
 _ALIKE = "make the nodes identical, or use --preflight auto, which only warns"
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """The nodes were compared, and the job was ended for what was found."""
+    """Match a job that was refused because of differences between its nodes."""
     if attempt.logs_only:
         return _in_text(attempt)
     compared = attempt.unlike
