@@ -1,4 +1,4 @@
-"""Advice for a death whose cause has no advice of its rule."""
+"""Advice for a death whose rule gives none."""
 
 from __future__ import annotations
 

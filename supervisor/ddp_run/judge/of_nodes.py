@@ -141,7 +141,7 @@ def _has_lost_a_peer(verdict: Verdict) -> bool:
 
 
 def by_clock_of(verdict: Verdict, offset_ns: int) -> Verdict:
-    """Convert the verdict's stamp to the clock of a node that is `offset_ns` behind ours."""
+    """Convert the verdict's stamp to the clock of a node that is `offset_ns` ahead of ours."""
     first = verdict.first_failure
     if first is None or first.at is None:
         return verdict

@@ -54,7 +54,7 @@ class Row:
 
 
 def clock(offset_ns: int, error_ns: int) -> tuple[Fact, ...]:
-    """Return the fact about a node's wall clock, which is that far behind node 0's; nothing if it is not known well
+    """Return the fact about a node's wall clock, which is that far ahead of node 0's; nothing if it is not known well
     enough."""
     if error_ns > _CLOCK_ERROR_NS:
         return ()
