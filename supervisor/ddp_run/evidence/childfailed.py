@@ -248,7 +248,7 @@ def _read(line: str, draft: _Draft | None, root: bool, found: list[SummaryEntry]
 
 
 def _starts_field(line: str, hit: re.Match[str], draft: _Draft) -> bool:
-    """Whether a line after the message starts the next entry (its number was lost) instead of continuing the
+    """Whether a line after the message starts the next entry (its number was lost) and does not continue the
     message."""
     return hit[1] in ("time", "host", "rank") and line[: hit.start()] == draft.indent
 

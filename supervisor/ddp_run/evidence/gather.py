@@ -227,8 +227,7 @@ def _death(files: _Files, part: AttemptEvents, start: RankStarted, ends: RankEnd
 
 
 def _phase(part: AttemptEvents, start: RankStarted) -> Phase | None:
-    """Return the last phase that the rank reported (before-init before its first). None if it was not watched, or no
-    longer."""
+    """Return the last phase that the rank reported, at first before-init. None if it was not watched, or no longer."""
     told = [
         e.phase for e in part.events if isinstance(e, RankPhase) and (e.rank, e.restart) == (start.rank, start.restart)
     ]

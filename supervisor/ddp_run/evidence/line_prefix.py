@@ -24,8 +24,8 @@ class Prefix:
 
     @classmethod
     def of(cls, before: str, following: Sequence[str]) -> Prefix:
-        """Build it from the text before the header, if the next lines have it, too (unlike the rest of a progress
-        bar)."""
+        """Build it from the text before the header, if the next lines have it, too (a progress bar's rest is not
+        repeated)."""
         before = before.removesuffix("Original ")
         base = before.removesuffix("  + ")
         group = cls(_parts(base)) if base != before and len(base) <= _PREFIX_CHARS else None

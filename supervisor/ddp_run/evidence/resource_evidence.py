@@ -24,8 +24,7 @@ _ABOUT_NS = 10_000_000_000
 
 
 def oom_kills(part: AttemptEvents) -> tuple[int | None, int | None]:
-    """Return the kills by the kernel's out-of-memory killer between the first and the last count: on the host, in our
-    cgroup."""
+    """Return the kernel's out-of-memory kills between the first and the last count: on the host, in our cgroup."""
     counts = [e for e in part.events if isinstance(e, MemoryCounted)]
     if len(counts) == 1 and part.counted_before is not None:
         counts.insert(0, part.counted_before)
@@ -114,7 +113,7 @@ def _gpu(look: GpuSampled, index: int) -> Gpu:
 
 
 def core(part: AttemptEvents, start: RankStarted) -> str | None:
-    """Return where the kernel put the rank's core: a path, or the pattern that sends it to a program ("|…") or a
+    """Return where the kernel put the rank's core: a path, or the pattern that sends it to a program ("|…") or
     socket."""
     dumped = next(
         (

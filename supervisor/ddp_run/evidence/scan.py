@@ -223,8 +223,7 @@ class _Kept:
                 self.last_numbers.append(number)
 
     def _states(self, line: str) -> list[str]:
-        """Return the line's last state, and earlier states that contain words: a progress bar may precede a
-        traceback."""
+        """Return the line's last state, and earlier ones that contain words: a progress bar may precede a traceback."""
         line = line.rstrip("\r")
         if "\0" in line:  # a hole: the log was truncated while its writer kept its offset
             line = line.replace("\0", "")

@@ -78,7 +78,7 @@ class Printed:
     final: bool = True
     """False if the text says that the program went on: in a thread, ignored, in the logging module."""
     ignored: bool = False
-    """Python itself says that the exception reached no one."""
+    """Python itself says that the exception was ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def is_library(file: str) -> bool:
 
 
 def find(lines: Sequence[str]) -> tuple[Printed, ...]:
-    """Return every printed exception, in order; only the last of a chain (`raise … from`), only the group of a
+    """Return every printed exception, in order: only the last of a chain (`raise … from`), only the whole of a
     group."""
     found: list[Printed] = []
     index = open_boxes = 0
@@ -175,8 +175,7 @@ def _all_in(text: str) -> tuple[ExceptionInfo, ...]:
 
 
 def interrupted(exception: ExceptionInfo) -> ExceptionInfo | None:
-    """Return the KeyboardInterrupt at the start of a chain: exceptions raised while handling it come from the
-    cleanup."""
+    """Return the KeyboardInterrupt at the start of a chain: exceptions raised while handling it are cleanup's."""
     origin = chain(exception)[-1]
     if origin is exception or origin.type != "KeyboardInterrupt":
         return None

@@ -135,8 +135,7 @@ class _Judgement:
         return verdict if finding is None else verdict.with_finding(finding)
 
     def _failed_before_stop(self, first: _Judged) -> bool:
-        """Whether it failed on its own and not because of the stop; signals may reach ranks before they reach
-        ddp-run."""
+        """Whether it failed on its own and not because of the stop; a signal may reach ranks before ddp-run."""
         stop, death = self.attempt.stop_signal or 0, first.death
         told = death.code == -stop or (
             stop == signal.SIGINT and death.exception is not None and death.exception.type == "KeyboardInterrupt"
@@ -144,8 +143,7 @@ class _Judgement:
         return not told and (self.attempt.stop_at is None or death.order < self.attempt.stop_at)
 
     def _failed_before_hang(self, first: _Judged) -> bool:
-        """Whether a rank's program had failed before the job was stopped and the others waited for its lingering
-        process."""
+        """Whether a rank's program had failed before the stop, so that the others waited for its lingering process."""
         failed_at = first.death.failed_at
         return failed_at is not None and self.attempt.hung_at is not None and failed_at < self.attempt.hung_at
 
@@ -230,8 +228,8 @@ class _Judgement:
         return replace(found, exception=known.exception if known is reporter else None)
 
     def _without_own_failure(self, judged: Sequence[_Judged]) -> Verdict:
-        """Return the verdict if only consequences are known: of a rank that exited with 0, of an outside event, or of
-        nothing seen."""
+        """Return the verdict if only consequences are known: of a rank that exited with 0, of an outside event, of
+        nothing."""
         lost = [item for item in judged if item.finding.rule.consequence]
         leaver = self._culprit_that_left(lost, judged)
         if leaver is not None:

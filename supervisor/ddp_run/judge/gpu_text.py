@@ -67,8 +67,7 @@ def ended_by_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:
 
 
 def behind_nccl(death: Death, signs: Sequence[Sign]) -> Hit | None:
-    """Return the sign in NCCL's warnings if an NCCL exception ended the rank: `unhandled cuda error` alone does not
-    name a cause."""
+    """Return the sign in NCCL's warnings if NCCL's exception ended the rank: `unhandled cuda error` is not a cause."""
     raised = death.exception
     if raised is None:
         return None
@@ -88,8 +87,8 @@ def _without_other_processes(death: Death) -> LogText:
 
 
 def behind_no_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:
-    """Return the sign in torch's warnings if the rank ended because it found no GPU; likely if only the warning says
-    so."""
+    """Return the sign in torch's warnings if the rank ended because it found no GPU; likely if only the warning
+    fits."""
     raised = death.exception
     if raised is None:
         return None
@@ -110,8 +109,7 @@ def is_of_a_gpu(death: Death) -> bool:
 
 
 def vendor(text: str) -> str:
-    """Return the runtime that a message is about: `HIP`, `XPU`, else `CUDA` (torch for ROCm says `CUDA` in Python
-    messages, too)."""
+    """Return the runtime that a message is about: `HIP`, `XPU`, else `CUDA` (which torch for ROCm prints, too)."""
     if re.search(r"\bHIP\b|hip[A-Z]|HSA_STATUS|\bROCm\b|rocBLAS|miopen|MIOpen|\brocm|by GPU node-", text):
         return "HIP"
     return "XPU" if re.search(r"\bXPU\b|level_zero|PI_ERROR_|UR_RESULT_|SYCL|fault from GPU at", text) else "CUDA"

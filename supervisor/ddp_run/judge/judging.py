@@ -78,8 +78,7 @@ def _with_restarts(verdict: Verdict, folder: Path, events: Sequence[Event], atte
 
 
 def final(verdict: Verdict, events: Sequence[Event]) -> Verdict:
-    """Return the run's verdict from its last attempt's; it differs if something ended the run before the next
-    attempt."""
+    """Return the run's verdict: the last attempt's, unless something ended the run before the next attempt."""
     by = ended_before_retry(events)
     if by is None:
         return verdict

@@ -122,7 +122,6 @@ SIGNS: tuple[Sign, ...] = (
 
 
 def missing_path(death: Death) -> Hit | None:
-    """Return the exception that ended the rank if it says that a path does not exist; group `path` if it shows the
-    path."""
+    """Return the exception that ended the rank if it is about a missing path; group `path` if it shows the path."""
     hit = in_exception(death, SIGNS)
     return hit if hit is not None and hit.exception is death.exception else None

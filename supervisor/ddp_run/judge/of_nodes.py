@@ -93,8 +93,7 @@ def alone(verdict: Verdict) -> Verdict:
 
 
 def ends_of(events: Sequence[Event], attempt: int) -> Ends:
-    """Return how this node's ranks ended in an attempt. A rank whose program has finished may still be killed with
-    others."""
+    """Return how this node's ranks ended in an attempt. A rank may still be killed after its program has finished."""
     finished: dict[Rank, MonotonicNs] = {}
     failed: list[MonotonicNs] = []
     for event in of_attempt(events, attempt).events:
@@ -200,8 +199,7 @@ def _lost(lost: Sequence[NodeReport], reports: Sequence[NodeReport]) -> Verdict:
 
 
 def _named(chosen: NodeReport, reports: Sequence[NodeReport]) -> Verdict:
-    """Return that node's verdict as the job's: with the host of its files, and the ranks that followed on other
-    nodes."""
+    """Return that node's verdict as the job's: with the host of its files, and the followers on other nodes."""
     verdict = chosen.verdict
     assert verdict is not None
     first = verdict.first_failure

@@ -15,8 +15,7 @@ from ddp_run.record.events import Event, RunStarted
 
 
 def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
-    """Return the verdict of a run's last attempt, and its journal. Raises OSError, or ValueError if there was no
-    attempt."""
+    """Return the verdict and journal of a run's last attempt. Raises OSError, or ValueError if there was none."""
     recorded = journal.load(folder / file_names.EVENTS)
     events = recorded.events
     made = attempts_made(events)

@@ -90,14 +90,12 @@ def not_started(number: int, error: OSError) -> Decision:
 
 
 def _failed_to_initialise(verdict: Verdict) -> bool:
-    """Whether a communicator could not be created or the backend has no device; NCCL creates one at the first
-    collective."""
+    """Whether no communicator was created or the backend has no device; NCCL creates one at the first collective."""
     return verdict.cause == "nccl-init" or (verdict.phase == "init" and verdict.cause in _AT_INIT)
 
 
 def _stands_still(verdicts: Sequence[Verdict]) -> bool:
-    """Whether the last attempts failed the same way at the same place, and none made more steps than the first of
-    them."""
+    """Whether the last attempts failed the same way at the same place, and none made more steps than the first."""
     last = verdicts[-_SAME_ENDS:]
     if len(last) < _SAME_ENDS or len({_end(verdict) for verdict in last}) > 1:
         return False

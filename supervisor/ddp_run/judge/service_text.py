@@ -126,8 +126,7 @@ _REASON = r"[ :\-]{1,3}(?:Unauthorized|Forbidden|Too Many|Internal Server|Bad Ga
 
 
 def _of_statuses(status: str) -> Iterator[Sign]:
-    """An HTTP status in an exception of any class, if the words before it call it a status and others indicate a
-    request."""
+    """An HTTP status in an exception of any class, if the words before it call it one and others indicate a request."""
     for words in ("rror code", "returned error ", "(error ", "HTTP response code: ", "tatus code"):
         said = rf"{re.escape(words)}[:=]? ?(?:{status})\b"
         yield Sign(words, re.compile(rf"{_RAISED}(?:{_REQUEST}[^\n]{{0,300}}?{said}|{said}{_REASON})"))

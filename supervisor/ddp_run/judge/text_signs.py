@@ -202,8 +202,7 @@ def _codes(line: str) -> Iterator[int | None]:
 
 
 def _frames(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> Iterator[TextSign]:
-    """Return findings for a traceback without its last line: from the `raise` it shows, else from the frames'
-    packages."""
+    """Return findings for a traceback without its last line: from its `raise`, else from the frames' packages."""
     torn = torn_frames.read(spoken.text(indexes))
     if torn is None:
         return

@@ -54,8 +54,7 @@ class Row:
 
 
 def clock(offset_ns: int, error_ns: int) -> tuple[Fact, ...]:
-    """Return the fact about a node's wall clock, which is that far ahead of node 0's; nothing if it is not known well
-    enough."""
+    """Return a node's wall clock as a fact: how far it is ahead of node 0's; nothing if the error is too large."""
     if error_ns > _CLOCK_ERROR_NS:
         return ()
     return (Fact(Known.CLOCK, f"{round(offset_ns / 1e9, 1) + 0:.1f}"),)  # + 0: not "-0.0"

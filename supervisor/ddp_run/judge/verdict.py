@@ -45,9 +45,9 @@ class Rule:
 
     `supersedes`: causes that this one wins over if both match the same rank. `consequence`: a rank that shows only this
     followed another's failure; it is named as the cause only if no rank shows anything better. `host`: whether this
-    incriminates the host, independent of the program: after one occurrence, or only after several runs. `unlike`:
-    whether differences between nodes may be the reason: because ranks fail like this if they do not do the same
-    (`together`), or because other library versions do this to a single rank (`loading`).
+    points to the host, independent of the program: after one occurrence, or only after several runs. `unlike`: whether
+    differences between nodes may be the reason: `together` if ranks fail like this when they don't all do the same,
+    `loading` if other library versions can do this to a single rank.
     """
 
     code: str
@@ -77,8 +77,7 @@ class Finding:
     """Overrides the rule's own policy for this case."""
     exception: ExceptionInfo | None = None
     culprit: Rank | None = None
-    """The rank that the text itself names as the cause, if it is another one (for example the rank that a waiting rank
-    waits for)."""
+    """The rank that the text names as the cause, if not the rank itself: for example, the one that it waits for."""
 
 
 @frozen

@@ -19,8 +19,8 @@ _PASSED = re.compile(
 )
 _ANSWERED = re.compile(r'"(?:POST /\S{0,200}|GET /health\w{0,20}) HTTP/\d(?:\.\d)?" 20\d\b')
 _REFUSED = re.compile(r'"POST /\S{0,200} HTTP/\d(?:\.\d)?" 4\d\d\b|ValidationError: ')
-"""A server that answers after it rejected a request goes on, unless it lost its engine: the log shows a started answer
-late, and the answer may never end."""
+"""A server that answers after it rejected a request goes on, unless it lost its engine. A started answer is logged
+late, and may never end."""
 _LOST = re.compile(
     r"Engine ?(?:Core|Dead)[^\n]{0,40}(?:Error|died|dead|failed)|^Process \S{1,80}:$|\b[Pp]roc(?:ess)?\w{0,20} died",
     re.M,
@@ -51,8 +51,7 @@ def _restarted(spoken: SpokenText) -> int:
 
 
 def _served(spoken: SpokenText) -> int:
-    """Return the index after the last answered request following a rejected one, unless the server had lost its
-    engine."""
+    """Return the index after the last answered request if one was rejected, unless the server had lost its engine."""
     answered = [index for index, line in enumerate(spoken.lines) if " HTTP/" in line and _ANSWERED.search(line)]
     if not answered or not any(_REFUSED.search(line) for line in spoken.lines):
         return 0

@@ -20,8 +20,7 @@ _LAUNCHERS_WORDS = re.compile(
     r"Unsupported nproc_per_node value|See root cause above|See stack trace[^.]{0,20} for (?:the )?root cause"
     r"|Engine (?:core|process) (?:initialization )?failed|Deployment '[^'\n]{1,80}' failed, deleting it"
 )
-"""torchrun prints these for its own options, and servers (vLLM, Ray Serve) for a process that prints its own
-exception."""
+"""torchrun's for its own options, and servers' (vLLM, Ray Serve) for a process that prints its own exception."""
 _NOTEBOOKS = frozenset({"PapermillExecutionError", "CellExecutionError"})
 """papermill's and nbclient's, for a notebook cell whose exception they print."""
 _QUOTES_A_PROGRAM = "ExecuteUserScriptError"
@@ -140,8 +139,7 @@ def all_of(spoken: SpokenText) -> list[Raised]:
 
 
 def ignored(spoken: SpokenText) -> set[int]:
-    """Return the lines of exceptions that Python ignored: in a destructor, at interpreter exit, in the logging
-    module."""
+    """Return the lines of exceptions that Python ignored: in a destructor, at interpreter exit, in logging."""
     return {index for _printed, indexes in _ignored(spoken) for index in indexes}
 
 
@@ -306,8 +304,7 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
 
 
 def _first_frame(lines: Sequence[str]) -> int:
-    """Return where the frames begin that lead up to the end of these lines: each has two lines, or three with its
-    marks."""
+    """Return where the frames before the end of these lines begin: each has two lines, or three with its marks."""
     begin, gap = len(lines), 0
     for index in range(len(lines) - 1, -1, -1):
         gap = 0 if _FRAME in lines[index] else gap + 1

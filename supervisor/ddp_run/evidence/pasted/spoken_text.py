@@ -82,8 +82,7 @@ class SpokenText:
         return self.index.texts[groups]
 
     def of(self, rank: Rank | None) -> list[int]:
-        """Return the lines that a rank wrote or may have written; only the last ones if there are many ranks and
-        lines."""
+        """Return the lines that a rank wrote or may have written; only the last ones if ranks and lines are many."""
         most = max(LINES_OF_ONE, LINES_OF_ALL // max(1, self.ranks, len(self.index.by_rank)))
         own = self.index.own(rank)[-most:]
         return sorted([*own, *self.index.nobodys[-most:]])[-most:] if own else self.index.nobodys[-most:]

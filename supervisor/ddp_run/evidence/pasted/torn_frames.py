@@ -47,7 +47,7 @@ _WHOSE: tuple[tuple[re.Pattern[str], str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class TornFrames:
-    """`exception`: as named in the last `raise`, or with type "" and only its place; `cause`: derived from the
+    """`exception`: as named in the last `raise`, else with type "" and only its place; `cause`: derived from the
     frames."""
 
     exception: ExceptionInfo

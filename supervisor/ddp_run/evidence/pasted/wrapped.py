@@ -40,7 +40,7 @@ def without_indentation(log: Log) -> Log:
 
 
 def joined(logs: Sequence[Log]) -> Iterator[list[Log]]:
-    """Return the logs with lines joined as a terminal cuts them, then as words are filled; nothing if none look
+    """Yield the logs with lines joined as a terminal cuts them, then as words are filled; nothing if none look
     wrapped."""
     if sum(len(log.text.lines) for log in logs) > _MOST_LINES:
         return

@@ -116,8 +116,7 @@ _USAGES_CODE = 2
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Match exit code 2 of the rank, or of a program that it started, with a usage text and an error (argparse,
-    click)."""
+    """Match exit code 2 of the rank, or of a program it started, with a usage text and an error (argparse, click)."""
     refused = in_exception(death, _RAISED)
     if refused is not None:
         said = (refused["what"] or "").partition("\n")[0]

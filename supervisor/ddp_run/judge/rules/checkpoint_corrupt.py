@@ -124,16 +124,15 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _below_a_blank_line(death: Death) -> Hit | None:
-    """The unpickler of `weights_only=True` adds this below a blank line, so log parsers do not see it as part of the
-    message."""
+    """The unpickler of `weights_only=True` adds this below a blank line, so parsers lose it from the message."""
     refused = death.exception is not None and "Weights only load failed" in death.exception.message
     hit = in_last_words(death, (_UNPICKLER,)) if refused else None
     return replace(hit, confidence="certain") if hit is not None else None
 
 
 def _is_meant(hit: Hit) -> bool:
-    """Whether no pickle has this operand (others are merely unsupported); `Invalid argument` must come from torch's
-    file reader."""
+    """Whether no pickle has this operand (others are merely unsupported). `Invalid argument`: only from torch's
+    reader."""
     if hit.sign.words == _OPERAND:
         return int(hit["operand"] or 0) not in _opcodes()
     if hit.sign.words == _CUT:

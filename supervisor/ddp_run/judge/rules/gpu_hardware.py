@@ -69,8 +69,7 @@ _NODE_ONLY = frozenset({79, 119, 120})
 _SURVIVED = frozenset({63, 64, 74, 92})
 """A program may survive these."""
 _ONLY_BESIDE = frozenset({63, 64, 92})
-"""These count only together with the error that ended the rank: they record that memory was retired, now or at the next
-reset."""
+"""These count only next to an error that ended the rank: they record retired memory, now or at the next reset."""
 XID = re.compile(
     r"NVRM: Xid \(PCI:(?P<pci>[0-9A-Fa-f:.]+)\): (?P<number>\d{1,9})\b"
     r"(?:, pid='?(?P<pid>\d+))?(?:[^\n]{0,200}?name=(?P<name>[\w.\-/]+))?"

@@ -118,8 +118,7 @@ def _missing(death: Death) -> Finding | None:
 
 
 def _ended_the_rank(death: Death, hit: Hit) -> bool:
-    """Whether the program did not catch it before it failed for another reason; a later exception may repeat its
-    words."""
+    """Whether it was not caught before a different failure; a later exception may repeat its words."""
     last, raised = death.exception, hit.exception
     if last is None or raised is None or raised is last:
         return True

@@ -112,8 +112,7 @@ _NONE_YET = 2**62
 
 @dataclass(frozen=True, slots=True)
 class _Suspect:
-    """The rank that is likely missing, a phrase about it for other ranks and one for itself, and the lines as
-    evidence."""
+    """The rank that is likely missing, a phrase for it by other ranks and by itself, and the lines as evidence."""
 
     rank: Rank | None
     other: str

@@ -119,8 +119,7 @@ _ON_A_FULL_SHM = (
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Match a message that ended the rank; a bus error of a worker, or of a rank that mentions /dev/shm, makes it
-    likely."""
+    """Match a message that ended the rank; likely for a bus error of a worker, or of a rank that mentions /dev/shm."""
     hit = ended_by_gpu(death, _OWN) or behind_nccl(death, _NCCLS) or _semaphore(death)
     if hit is None:
         hit = _workers_bus_error(death) or _bus_error(death)

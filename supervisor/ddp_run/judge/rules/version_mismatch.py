@@ -296,8 +296,7 @@ def _older(death: Death) -> Hit | None:
 
 
 def _calls_by_name(hit: Hit, shown: str) -> bool:
-    """Whether the line that raised it calls the named function with explicit arguments: `**` passes on a program's
-    own."""
+    """Whether the line that raised it passes explicit arguments to the named function: `**` passes on a program's."""
     source = next((line for line in reversed(shown.splitlines()) if line.startswith("    ") and line.strip(" ~^")), "")
     name = hit["whose"] if hit["called"] == "__init__" else hit["called"]
     return name is not None and f"{name}(" in source and "**" not in source
