@@ -50,4 +50,4 @@ def test_each_node_judges_a_failure_for_itself(cluster: Cluster, start_job: Star
     assert (failed.code, failed.verdict["cause"], failed.verdict["first_failure"]["rank"]) == (1, "python-exception", 1)
     assert (follower.code, follower.verdict["cause"]) == (75, "peer-died"), follower.stderr
     assert follower.verdict["title"] == f"rank 0 lost its connection to a peer at {cluster.node(1).address}"
-    assert "note: this node was judged alone: what failed first may be on another one" in follower.stderr
+    assert "note: this verdict covers one node only: the first failure may be on another node" in follower.stderr

@@ -19,7 +19,7 @@ def test_a_difference_is_said_once_on_node_0(cluster: Cluster, start_job: StartJ
     job.start(1, env={"NCCL_ALGO": "Tree"})
     outcomes = job.wait()
     assert [outcome.code for outcome in outcomes] == [0, 0]
-    said = "nodes differ in NCCL_ALGO: Ring on node 0 (node0), Tree on node 1 (node1); a job of such nodes often fails"
+    said = "nodes differ in NCCL_ALGO: Ring on node 0 (node0), Tree on node 1 (node1); jobs on such nodes often fail"
     assert [outcome.stderr.count(said) for outcome in outcomes] == [1, 0]
     assert outcomes[1].stderr == ""
     (compared,) = outcomes[0].named("NodesCompared")
@@ -28,7 +28,7 @@ def test_a_difference_is_said_once_on_node_0(cluster: Cluster, start_job: StartJ
     assert "wall clock minus node 0's: 0.0 s on nodes 0-1" in compared["alike"]
     assert outcomes[0].folder is not None
     facts = outcomes[0].folder / "nodes" / "facts.txt"
-    assert f"all that was compared: {facts}" in outcomes[0].stderr
+    assert f"full comparison: {facts}" in outcomes[0].stderr
     assert ["!", "NCCL_ALGO", "Ring", "Tree"] in [line.split() for line in facts.read_text().splitlines()]
 
 

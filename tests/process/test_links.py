@@ -723,8 +723,8 @@ def test_how_nodes_differ_is_said_once(loop: Loop, place: Place) -> None:
     runs = unlike(loop, place)
     facts = Path(place.folder) / "nodes" / "facts.txt"
     assert runs[0].said == [
-        f"{DIFFERENCE}; a job of such nodes often fails",
-        f"all that was compared: {facts}",
+        f"{DIFFERENCE}; jobs on such nodes often fail",
+        f"full comparison: {facts}",
     ]
     (compared,) = runs[0].events
     assert isinstance(compared, NodesCompared)

@@ -112,7 +112,7 @@ def test_agents_of_several_nodes_start_ranks_again_for_what_cannot_be_seen_here(
     (tmp_path / "attempt_0" / "agent.log").write_text(closing)
     told = [each for each in restarted_run(2, nodes=2) if not isinstance(each, RankExited) or each.code == -15]
     assert judging.restarted(tmp_path, told, 0, 1, rank_files=False) == (
-        "no rank of this node failed by itself; torch's agent restarted all ranks (restart 1)"
+        "no rank of this node failed on its own; torch's agent restarted all ranks (restart 1)"
     )
 
 

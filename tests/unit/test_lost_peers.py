@@ -16,7 +16,7 @@ from ddp_run.record.events import Rank
 from ddp_run.tell import verdict_file
 from ddp_run.tell.verdict_text import verdict_block
 
-MISSING = "this is a consequence: what failed first was not found in this log"
+MISSING = "this is a consequence: the first failure was not found in this log"
 GLOO = RAISED.replace("127.0.0.1", "10.0.0.2")
 NCCL = """torch.distributed.DistBackendError: NCCL error in: ../NCCLUtils.hpp:275, remote process exited or there was \
 a network error, NCCL version 2.20.5
@@ -94,7 +94,7 @@ def test_all_that_is_read_of_it_says_so() -> None:
 def test_several_logs_are_not_asked_for_again() -> None:
     logs = [Log(LogText(f"rank_{rank}.log", tuple(GLOO.split("\n"))), Rank(rank)) for rank in (0, 2)]
     found = explain_logs(logs)
-    assert found.notes == ("this is a consequence: what failed first was not found in these logs",)
+    assert found.notes == ("this is a consequence: the first failure was not found in these logs",)
     assert found.first_failure is None
     assert TOGETHER not in found.advice
 

@@ -27,7 +27,7 @@ def of(*values: dict[str, str]) -> Facts:
 def said(*values: dict[str, str]) -> tuple[str, ...]:
     """Without the line that names the file."""
     lines = warnings(compare(of(*values)), HOSTS, "nodes/facts.txt")
-    assert not lines or "all that was compared: nodes/facts.txt" in lines[-1]
+    assert not lines or "full comparison: nodes/facts.txt" in lines[-1]
     return lines[:-1]
 
 
@@ -46,9 +46,9 @@ def test_what_breaks_jobs_comes_first() -> None:
     torch = "torch: 2.13.0 on node 0 (gpu-0), 2.12.1 on node 1 (gpu-1)"
     mtu = "MTU towards node 0: 9000 on node 0 (gpu-0), 1500 on node 1 (gpu-1)"
     assert warnings(rows, HOSTS, "F") == (
-        f"nodes differ in {torch}; a job of such nodes often fails",
+        f"nodes differ in {torch}; jobs on such nodes often fail",
         f"nodes differ in {mtu}",
-        "all that was compared: F",
+        "full comparison: F",
     )
     assert kept(rows) == NodesCompared(MonotonicNs(1), (torch,), (mtu,), ("variables: ? on nodes 0-1",), refused=False)
     assert kept(rows, strict=True).refused
@@ -80,7 +80,7 @@ def test_which_differences_count(name: str, one: str, other: str, differs: bool,
 
 def test_a_variable_that_one_node_lacks_is_a_difference() -> None:
     assert said({"NCCL_ALGO": "Ring"}, {}, {}) == (
-        "nodes differ in NCCL_ALGO: Ring on node 0 (gpu-0), not set on nodes 1-2; a job of such nodes often fails",
+        "nodes differ in NCCL_ALGO: Ring on node 0 (gpu-0), not set on nodes 1-2; jobs on such nodes often fail",
     )
     assert said({"NCCL_IB_DISABLE": "0"}, {}) == ()
 

@@ -71,7 +71,7 @@ def test_within_the_clocks_error_the_order_is_not_known() -> None:
     assert verdict.first_failure is not None
     assert (verdict.first_failure.rank, verdict.confidence) == (0, "likely")
     assert verdict.notes == (
-        "node 1 (host1) failed 30 ms later (clocks known to 40 ms), may have been first: rank 1 failed",
+        "node 1 (host1) failed 30 ms later (clock error up to 40 ms) and may have been first: rank 1 failed",
     )
     assert of_nodes([node(0, failed(0, 500)), replace(near, verdict=failed(1, 530))]).confidence == "certain"
     assert of_nodes([node(0, failed(0, 500)), replace(near, error_ns=MS)]).confidence == "certain"
@@ -84,7 +84,7 @@ def test_a_lost_node_counts_where_nobody_failed() -> None:
     assert verdict.first_failure == FirstFailure(None, node_rank=1, host="host1")
     failing = of_nodes([node(0, failed(0, 5)), node(1, None, "was lost: its host is down")])
     assert failing.cause == "python-exception"
-    assert failing.notes == ("no verdict of node 1 (host1): it was lost: its host is down",)
+    assert failing.notes == ("no verdict from node 1 (host1): it was lost: its host is down",)
 
 
 def test_who_was_told_to_stop_or_said_first_that_it_fails_is_named() -> None:
@@ -115,7 +115,7 @@ def test_a_node_whose_agent_was_killed_is_named() -> None:
 
 def test_a_node_that_was_judged_alone_says_so_where_its_ranks_only_lost_a_peer() -> None:
     verdict = alone(lost_a_peer(0))
-    assert verdict.notes[0].startswith("this node was judged alone: what failed first may be on another one")
+    assert verdict.notes[0].startswith("this verdict covers one node only: the first failure may be on another node")
     assert again(lost_a_peer(0), node(0, lost_a_peer(0)), []) == verdict
     assert alone(failed(0, 10)) == failed(0, 10)
 

@@ -58,7 +58,7 @@ UNASKED = f"no retries requested (--max-retries); {CATALOGUE}"
         (verdict(), 0, 0, "by-cause", Decision(False, UNASKED)),
         (verdict(), 0, 0, "always", Decision(False, UNASKED)),
         (replace(verdict(), retry=None), 0, 0, "by-cause", Decision(False, "no retries requested (--max-retries)")),
-        (verdict(), 1, 0, "by-cause", Decision(False, "the one retry is used (--max-retries)")),
+        (verdict(), 1, 0, "by-cause", Decision(False, "the only retry is used (--max-retries)")),
         (verdict(), 2, 0, "by-cause", Decision(False, "all 2 retries are used (--max-retries)")),
         (verdict(), 2, 0, "always", Decision(False, "all 2 retries are used (--max-retries)")),
         (verdict("succeeded"), 2, 2, "always", Decision(False, "the job succeeded")),

@@ -1,1 +1,1 @@
-"""After the end: what logs, the journal and the host say, gathered into one value."""
+"""Collects what logs, the journal and the host show after an attempt, in one value."""

@@ -1,10 +1,10 @@
-"""Reads the failures that torch's agent prints (`ChildFailedError` and its "failed (exitcode: …)" line). Pure.
+"""Parses the failures printed by torch's agent (`ChildFailedError` and its "failed (exitcode: …)" line). Pure.
 
 Forms, from torch/distributed/elastic/multiprocessing/errors/__init__.py of the releases:
 
 - 1.9 and 1.10: `Root Cause:` first, then `Other Failures:`; fields `rank: 1 (local_rank: 1)`, `msg: "…"`, no host.
 - 1.11 and later: `Failures:` first, then `Root Cause (first observed failure):`; aligned fields, `host`, `traceback`.
-- later releases add the signal's name behind the pid: `exitcode  : -9 (pid: 5)  (SIGKILL)`.
+- later releases add the signal's name after the pid: `exitcode : -9 (pid: 5) (SIGKILL)`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _STOPPED = re.compile(
     r"SignalException: Process \d+ got signal: (\d{1,2})\b|Received (?:Signals\.)?(SIG\w+|\d{1,2}) death signal"
     r"|Main process received (SIGINT), exiting"
 )
-"""torch's agent, and DeepSpeed's launcher (deepspeed/launcher/launch.py, sigkill_handler), which gets SIGTERM from its
-own runner, whatever that got."""
+"""torch's agent, and DeepSpeed's launcher (deepspeed/launcher/launch.py, sigkill_handler), whose runner sends it
+SIGTERM for any signal."""
 _OBSERVED = re.compile(r"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,9}) \(pid: (\d{1,9})\)")
 
 
@@ -65,7 +65,7 @@ class _Draft:
 
 
 def parse(text: str) -> tuple[SummaryEntry, ...]:
-    """The failures of every ChildFailedError box in `text`, in the order printed, complete or cut off.
+    """Return the failures of every ChildFailedError box in `text`, in printed order, complete or truncated.
 
     Lines may be prefixed, indented or mixed with others. A failure without a readable rank is left out.
     """
@@ -73,7 +73,7 @@ def parse(text: str) -> tuple[SummaryEntry, ...]:
 
 
 def placed(lines: Sequence[str]) -> list[tuple[int, SummaryEntry]]:
-    """The same, each with the index of the line behind it."""
+    """Yield the same, each with the index of the line after it."""
     found: list[SummaryEntry] = []
     ends: list[int] = []
     draft: _Draft | None = None
@@ -95,9 +95,9 @@ def placed(lines: Sequence[str]) -> list[tuple[int, SummaryEntry]]:
 
 
 def last_attempts(told: Sequence[tuple[int, SummaryEntry]]) -> tuple[list[SummaryEntry], list[range]]:
-    """Of each host the failures of its last box, and the lines of the attempts before, each up to its box' end.
+    """Return the failures of each host's last box, and the lines of earlier attempts, up to the end of their box.
 
-    A job that was started again appends to its log; several nodes' logs may stand one after the other.
+    A restarted job appends to its log, and the logs of several nodes may be concatenated.
     """
     boxes: list[list[tuple[int, SummaryEntry]]] = [[]]
     for position, each in enumerate(told):
@@ -120,9 +120,9 @@ def last_attempts(told: Sequence[tuple[int, SummaryEntry]]) -> tuple[list[Summar
 
 
 def _told_again(boxes: Sequence[Sequence[tuple[int, SummaryEntry]]]) -> list[bool]:
-    """For each box whether a later one is of another attempt on the same host.
+    """Return, for each box, whether a later one is of another attempt on the same host.
 
-    It tells of the same rank, or at another time: two agents of one host end their boxes within a minute.
+    It is if it names the same rank again, or at another time: two agents on one host print their boxes within a minute.
     """
     again: list[bool] = []
     ranks: dict[str | None, set[Rank]] = {}
@@ -151,7 +151,7 @@ def _moment(time: str | None) -> float | None:
 
 
 def boxes(lines: Sequence[str]) -> set[int]:
-    """The indexes of the lines of boxes, from border to border of one kind, of those that hold no traceback."""
+    """Return the line indexes of boxes without a traceback, from border to border of the same kind."""
     found: set[int] = set()
     if not any("FAILED" in line for line in lines):
         return found
@@ -173,9 +173,10 @@ def boxes(lines: Sequence[str]) -> set[int]:
 
 
 def observed(text: str) -> tuple[SummaryEntry, ...]:
-    """The failures that the agent logs when it sees them ("failed (exitcode: 1) local_rank: 0 …"), without a box.
+    """Return the failures that the agent logs when it sees them ("failed (exitcode: 1) local_rank: 0 …"), without a
+    box.
 
-    Only for one node: the line has the local rank alone, which is taken for the rank.
+    For single-node jobs only: the line has only the local rank, which is then used as the rank.
     """
     return tuple(
         SummaryEntry(
@@ -193,7 +194,7 @@ def observed(text: str) -> tuple[SummaryEntry, ...]:
 
 
 def stop_signal(text: str) -> int | None:
-    """The signal that somebody sent to the launcher, as it first says so: by number, or by name (older releases)."""
+    """Return the first signal that the launcher says it received: by number, or by name (older releases)."""
     hit = _STOPPED.search(text)
     if hit is None:
         return None
@@ -202,7 +203,7 @@ def stop_signal(text: str) -> int | None:
 
 
 def signals_sent(lines: Iterable[str]) -> dict[int, tuple[int, ...]]:
-    """Which signals the agent says it sent, by pid."""
+    """Return the signals that the agent says it sent, by pid."""
     sent: dict[int, tuple[int, ...]] = {}
     for line in lines:
         if "signal" not in line and "forcefully" not in line:
@@ -216,7 +217,7 @@ def signals_sent(lines: Iterable[str]) -> dict[int, tuple[int, ...]]:
 
 
 def _heading(line: str) -> bool | None:
-    """Which section begins here: the root's (true), the others' (false), none (null)."""
+    """Return which section starts here: the root's (True), the others' (False), none (None)."""
     if "Cause" not in line and "Failures" not in line:
         return None
     if _ROOT.search(line):
@@ -247,7 +248,8 @@ def _read(line: str, draft: _Draft | None, root: bool, found: list[SummaryEntry]
 
 
 def _starts_field(line: str, hit: re.Match[str], draft: _Draft) -> bool:
-    """Whether a line after the message begins the next entry (its number was lost), and is not part of the message."""
+    """Whether a line after the message starts the next entry (its number was lost) and does not continue the
+    message."""
     return hit[1] in ("time", "host", "rank") and line[: hit.start()] == draft.indent
 
 
@@ -262,6 +264,6 @@ def _unquoted(message: str) -> str:
 
 
 def is_complete(lines: Sequence[str]) -> bool:
-    """Whether a log ends with a whole box: nothing that the agent says of the failure can follow."""
+    """Whether a log ends with a complete box: the agent then reports nothing further about the failure."""
     frame = len(lines) > 1 and len(lines[-1]) > 3 and set(lines[-1]) == {"="}
     return frame and any(_ROOT.search(line) for line in lines)

@@ -1,8 +1,8 @@
-"""The Python line at which a rank crashed, as faulthandler shows it: in the rank's own file, or in a pasted log. Pure.
+"""Finds the Python line at which a rank crashed in faulthandler's output, from its file or a pasted log. Pure.
 
 Form (CPython, Modules/faulthandler.c and Python/traceback.c): `Fatal Python error: Segmentation fault`, then each
-thread with its frames, the innermost first. `Current thread` is the one that crashed; where it runs no Python code it
-is not shown, and the others' frames say nothing of the crash.
+thread with its frames, innermost first. `Current thread` is the one that crashed. If that one runs no Python code it is
+not shown, and the other threads' frames do not explain the crash.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _FRAME = re.compile(
     r'^(?:\S{1,40}: ?)?\s{0,40}File "(?P<file>[^"]{1,4096})", line (?P<line>\d{1,9}) in (?P<function>\S{1,400})\s{0,9}$'
 )
 _IN_STDERR = 200
-"""Lines before a rank's end in which faulthandler's words are looked for where it has no file of its own."""
+"""The number of lines before a rank's end to search for faulthandler's output if it has no separate file."""
 
 
 @frozen
 class Crash:
-    """Where a rank crashed. `quotes`: faulthandler's word, then the frame."""
+    """The position of a crash. `quotes`: faulthandler's message, then the frame."""
 
     what: str
     file: str | None
@@ -35,17 +35,17 @@ class Crash:
 
     @property
     def where(self) -> str:
-        """` in step (train.py:12)`, to stand behind what happened; empty where no frame is known."""
+        """` in step (train.py:12)`, to append to a message; empty if no frame is known."""
         return f" in {self.function} ({self.file.rpartition('/')[2]}:{self.line})" if self.file else ""
 
     @property
     def exception(self) -> ExceptionInfo:
-        """The same in the form in which a verdict names what ended a rank."""
+        """The crash as the exception that ended a rank, for verdicts."""
         return ExceptionInfo("Fatal Python error", self.what, self.file, self.line, self.function)
 
 
 def crash_of(death: Death) -> Crash | None:
-    """Where a rank that a signal ended crashed; null where faulthandler did not write."""
+    """Return where a rank crashed if a signal ended it; None if faulthandler wrote nothing."""
     if (death.code or 0) >= 0:
         return None
     return _read(death.stack) or _read(death.stderr.ending(_IN_STDERR))
@@ -66,7 +66,7 @@ def _read(log: LogText) -> Crash | None:
 
 
 def _frames(log: LogText, fatal: int) -> list[tuple[int, re.Match[str]]]:
-    """The frames of the thread that crashed, the innermost first, with their indexes."""
+    """Return the frames of the crashed thread, innermost first, with their line indexes."""
     start = next((k for k in range(fatal, len(log.lines)) if "Current thread 0x" in log.lines[k]), len(log.lines))
     frames: list[tuple[int, re.Match[str]]] = []
     for index in range(start + 1, len(log.lines)):

@@ -1,6 +1,6 @@
-"""Gathers what is known after an attempt, from its events and the files of the run's folder, and from nothing else.
+"""Collects all facts about an attempt, only from its events and the files of the run's folder.
 
-So `ddp-run explain FOLDER` on a journal and the live run after a death see the same. Nothing is judged here.
+So `ddp-run explain FOLDER` on a journal sees the same as the live run after a death. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ _RESTART = re.compile(r"restart_[0-9]{1,9}")
 _LAST_WORDS = 5
 _LONGEST_ERROR_FILE = 16 << 20
 LOG_BYTES = 32 << 20
-"""Read of the logs of all ranks together: the host may have been out of memory."""
+"""The total bytes read from the logs of all ranks: the host may have been out of memory."""
 _LEAST_BYTES = 64 << 10
 NO_FILES = Path("/dev/null")
-"""As a folder: nothing below it can be read, so an attempt gathered there shows its events alone."""
+"""Used as a folder: nothing below it can be read, so an attempt collected there shows only its events."""
 
 
 def gather(
     folder: Path, events: Sequence[Event], attempt: int, restart: int | None = None, *, rank_files: bool = True
 ) -> Evidence:
-    """All that rules may see of one attempt. A missing or unreadable file leaves its part empty.
+    """Collect everything that rules may see of one attempt. A missing or unreadable file leaves its part empty.
 
-    `restart`: the start of the ranks within it, from 0: what was known when the agent had started them again. Null: the
-    last one, to the attempt's end. Without `rank_files`, of all files only the agent's log is read.
+    `restart`: the start of the ranks within it, from 0, as known when the agent restarted them. None: the last start,
+    to the attempt's end. Without `rank_files`, only the agent's log is read.
     """
     part = of_attempt(events, attempt)
     to_its_end = restart is None
@@ -131,12 +131,12 @@ def gather(
 
 
 def _share(ranks: int) -> int:
-    """Bytes to read of each of their logs, stdout and stderr."""
+    """Return the bytes to read of each of their logs, stdout and stderr."""
     return min(TAIL_BYTES, max(_LEAST_BYTES, LOG_BYTES // (2 * max(1, ranks))))
 
 
 def _stall(part: AttemptEvents) -> StallSeen | None:
-    """What was seen last of a job that stood still, where it did so to the end."""
+    """Return the last observation of a hung job, if it hung to the end."""
     told = [e for e in part.events if isinstance(e, StallSeen | StallEnded)]
     last = told[-1] if told else None
     if not isinstance(last, StallSeen):
@@ -147,7 +147,7 @@ def _stall(part: AttemptEvents) -> StallSeen | None:
 
 
 def _script(argv: Sequence[str]) -> str | None:
-    """The script or module on a command line, as far as its looks tell."""
+    """Return the script or module on a command line, guessed from the form of its words."""
     named = next((word for word in argv if word.endswith(".py")), None)
     if named is not None:
         return named
@@ -159,13 +159,13 @@ def _script(argv: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """Those of one run. `links`: where they may lead."""
+    """The files of one run. `links`: where its links may lead."""
 
     folder: Path
     links: frozenset[str]
 
     def tail(self, source: str, limit: int = TAIL_BYTES) -> LogText:
-        """The last `limit` bytes of one of its logs; empty where it cannot be read."""
+        """Return the last `limit` bytes of one of its logs; empty if it cannot be read."""
         return read_tail(self.folder, source, limit, self.links)
 
 
@@ -185,7 +185,7 @@ def _agent(files: _Files, part: AttemptEvents, attempt: int) -> AgentEnd:
         isinstance(e, SignalSent)
         and e.signum == signal.SIGKILL
         and pids & set(e.pids)
-        # a SIGKILL for what an agent left behind comes after its end
+        # a SIGKILL for processes that the agent left behind comes after the agent's end
         and (exited is None or e.at <= exited.at)
         for e in part.events
     )
@@ -194,7 +194,7 @@ def _agent(files: _Files, part: AttemptEvents, attempt: int) -> AgentEnd:
 
 
 def _agent_stop_signal(log: LogText) -> int | None:
-    """The signal that somebody sent to the agent itself; it says so when it ends of it."""
+    """Return the signal sent to the agent itself, which it reports when it ends because of it."""
     hit = log.last(_AGENT_STOPPED)
     return int(hit[1][1]) if hit is not None else None
 
@@ -218,7 +218,7 @@ def _death(files: _Files, part: AttemptEvents, start: RankStarted, ends: RankEnd
         memory=resource_evidence.memory(part, start, exited.at if exited else None),
         gpus=resource_evidence.gpus(part, start, ends),
         core=resource_evidence.core(part, start),
-        # What atexit handlers do afterwards is not where it failed.
+        # Later output of atexit handlers does not show where it failed.
         phase=_phase(_until(part, failed.at) if failed else part, start),
         step=_step(part, start),
         call=_call(part, start),
@@ -227,8 +227,7 @@ def _death(files: _Files, part: AttemptEvents, start: RankStarted, ends: RankEnd
 
 
 def _phase(part: AttemptEvents, start: RankStarted) -> Phase | None:
-    """The last phase that the rank reported; before its first it is in before-init. Null where it was not watched, or
-    not any more."""
+    """Return the last phase that the rank reported, at first before-init. None if it was not watched, or no longer."""
     told = [
         e.phase for e in part.events if isinstance(e, RankPhase) and (e.rank, e.restart) == (start.rank, start.restart)
     ]
@@ -237,7 +236,7 @@ def _phase(part: AttemptEvents, start: RankStarted) -> Phase | None:
 
 
 def _reached(part: AttemptEvents, ranks: Sequence[RankStarted]) -> tuple[Phase | None, int | None]:
-    """The phase and the optimizer steps that all these ranks had reached."""
+    """Return the phase and the optimizer steps that all these ranks had reached."""
     phases = [_phase(part, start) for start in ranks]
     steps = [_step(part, start) for start in ranks]
     seen = [phase for phase in phases if phase is not None]
@@ -251,13 +250,13 @@ def _until(part: AttemptEvents, at: MonotonicNs) -> AttemptEvents:
 
 
 def _step(part: AttemptEvents, start: RankStarted) -> int | None:
-    """Its optimizer steps when they were counted last: as a rule at the first death."""
+    """Return its optimizer steps when they were last counted: usually at the first death."""
     last = _last_sample(part, start)
     return None if last is None else last.steps[last.ranks.index(start.rank)] or None
 
 
 def _call(part: AttemptEvents, start: RankStarted) -> str | None:
-    """The call of torch's that it was in then."""
+    """Return the torch call that it was in at that time."""
     last = _last_sample(part, start)
     return last.calls[last.ranks.index(start.rank)] or None if last is not None and last.calls else None
 
@@ -283,7 +282,7 @@ def _leaver(files: _Files, part: AttemptEvents, start: RankStarted, ends: RankEn
 
 
 def _without_hello(part: AttemptEvents, agent: AgentEnd, started: Mapping[Rank, RankStarted]) -> list[Death]:
-    """Ranks that only the agent speaks of: all of them where the ranks ran without the bootstrap. Root first."""
+    """Return the ranks that only the agent mentions: all of them if the ranks ran without the bootstrap. Root first."""
     entries = [entry for entry in agent.summary if entry.rank not in started and entry.code != 0]
     entries.sort(key=lambda entry: (not entry.root, entry.time or "", entry.rank))
     return [
@@ -300,7 +299,7 @@ def _without_hello(part: AttemptEvents, agent: AgentEnd, started: Mapping[Rank, 
 
 
 def _rank_folder(folder: Path, attempt: int, rank: Rank) -> str:
-    """Where a rank's files lie when no RankStarted tells: in the last restart's folder that has them."""
+    """Return where a rank's files are if there is no RankStarted: in the last restart's folder that has them."""
     base = folder / file_names.attempt_folder(attempt)
     named = [path for path in base.glob(f"restart_*/rank_{rank}") if _RESTART.fullmatch(path.parent.name)]
     restarts = sorted(named, key=lambda path: int(path.parent.name[8:]))
@@ -317,7 +316,7 @@ def _with_logs(files: _Files, rank_folder: str, death: Death, share: int) -> Dea
     raised_in_child = None
     if exception is not None:
         raised_in_child = traceback_text.of_child(exception) or _of_started(exception, stderr)
-    if raised_in_child is not None:  # its phase is not known
+    if raised_in_child is not None:  # its phase is unknown
         exception, death = raised_in_child, replace(death, phase=None, step=None, call=None)
     return replace(
         death,
@@ -330,7 +329,7 @@ def _with_logs(files: _Files, rank_folder: str, death: Death, share: int) -> Dea
 
 
 def _of_started(exception: ExceptionInfo, stderr: LogText) -> ExceptionInfo | None:
-    """What a Python program raised that the rank had started, where the rank says no more than that it failed."""
+    """Return the exception of a Python program that the rank had started, if the rank only says that it failed."""
     own = traceback_text.last(stderr.lines) if starts_a_launcher(exception) else None
     if own is None or own.info.type != exception.type:
         return None
@@ -338,7 +337,7 @@ def _of_started(exception: ExceptionInfo, stderr: LogText) -> ExceptionInfo | No
 
 
 def _nccl(own: LogText, stdout: LogText) -> LogText:
-    """What NCCL wrote: into its own file, else to stdout, where it writes when the user has set NCCL_DEBUG."""
+    """Return NCCL's output: from its own file, else from stdout, its destination if the user has set NCCL_DEBUG."""
     if own.lines:
         return own
     said = [index for index, line in enumerate(stdout.lines) if "NCCL WARN " in line or "NCCL INFO " in line]
@@ -347,7 +346,7 @@ def _nccl(own: LogText, stdout: LogText) -> LogText:
 
 
 def _cause_of_exit(code: int | None, exception: ExceptionInfo | None, stderr: LogText) -> ExceptionInfo | None:
-    """The exception; behind a mere `sys.exit`, the one that led to it, handled or printed."""
+    """Return the exception; for a plain `sys.exit`, the one that led to it, handled or printed."""
     if exception is None:
         return printed_exception(code, stderr)
     if exception.type != "SystemExit":
@@ -356,7 +355,10 @@ def _cause_of_exit(code: int | None, exception: ExceptionInfo | None, stderr: Lo
 
 
 def _error_file(files: _Files, source: str) -> ExceptionInfo | None:
-    """What torch's `@record` wrote: {"message": {"message": …, "extraInfo": {"py_callstack": …}}}."""
+    """Return the exception in the file of torch's `@record`.
+
+    Form: {"message": {"message": …, "extraInfo": {"py_callstack": …}}}.
+    """
     try:
         with open_run_file(files.folder, source, files.links) as file:
             content = json.loads(file.read(_LONGEST_ERROR_FILE))
@@ -367,9 +369,9 @@ def _error_file(files: _Files, source: str) -> ExceptionInfo | None:
 
 
 def printed_exception(code: int | None, log: LogText) -> ExceptionInfo | None:
-    """The exception that a log ends with; null where it ends with anything else, or where a signal ended the rank.
+    """Return the exception at the end of a log; None if the log ends with anything else, or a signal ended the rank.
 
-    Earlier ones were handled: the program went on and wrote more.
+    Earlier exceptions were handled: the program went on and wrote more.
     """
     if code is not None and code < 0 and code not in (-signal.SIGINT, -signal.SIGABRT):
         return None

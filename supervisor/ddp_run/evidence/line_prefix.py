@@ -1,4 +1,4 @@
-"""What stands before each line of one traceback, and the lines without it. Pure."""
+"""Finds the prefix of each line of one traceback, and strips it. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ _PREFIX_CHARS = 400
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What stands before each line of one traceback; its numbers (times, percentages) may change.
-
-    `parts`: what stands between its numbers.
+    """The prefix of each line of one traceback; its numbers (times, percentages) may change. `parts`: the text between
+    its numbers.
     """
 
     parts: tuple[str, ...] = ("",)
@@ -25,7 +24,8 @@ class Prefix:
 
     @classmethod
     def of(cls, before: str, following: Sequence[str]) -> Prefix:
-        """From the text before the header, if the lines after it carry it too (a progress bar's rest does not)."""
+        """Build it from the text before the header, if the next lines have it, too (a progress bar's rest is not
+        repeated)."""
         before = before.removesuffix("Original ")
         base = before.removesuffix("  + ")
         group = cls(_parts(base)) if base != before and len(base) <= _PREFIX_CHARS else None
@@ -35,7 +35,7 @@ class Prefix:
         return prefix if any(prefix.strip(line) is not None for line in following) else cls(("",), group)
 
     def strip(self, line: str) -> str | None:
-        """The line without the prefix, null if it carries another."""
+        """Return the line without the prefix, None if it has a different one."""
         first, *others = self.parts
         if not line.startswith(first):
             return None
@@ -48,7 +48,7 @@ class Prefix:
         return line[end:]
 
     def in_group(self, line: str) -> bool:
-        """Whether the line is one of an exception group's, drawn with `|` and `+`."""
+        """Whether the line belongs to an exception group, drawn with `|` and `+`."""
         rest = self.group.strip(line) if self.group is not None else None
         return rest is not None and _GROUP_ROW.match(rest) is not None
 

@@ -1,4 +1,4 @@
-"""Reads the end of a log with true line numbers, whatever its size and bytes."""
+"""Reads the end of a log with correct line numbers, whatever its size and bytes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ddp_run.evidence.model import LogText
 from ddp_run.record.run_folder import open_run_file
 
 TAIL_BYTES = 4 << 20
-"""Ranks die near the end of what they wrote."""
+"""Ranks die near the end of their output."""
 COUNTED_BYTES = 256 << 20
-"""Above this size the lines before the tail are not counted."""
+"""Above this size, lines before the tail are not counted."""
 LINE_CHARS = 8 << 10
-"""Of a longer line its two ends are read."""
+"""Only both ends of a longer line are kept."""
 _CHUNK = 1 << 20
 
 
 def read_tail(folder: Path, source: str, limit: int = TAIL_BYTES, links: Collection[str] = ()) -> LogText:
-    """The last `limit` bytes of a run's file as lines, the first of them whole; empty where it cannot be read.
+    """Return the last `limit` bytes of a run's file as complete lines; empty if the file cannot be read.
 
-    Of a line that a progress bar wrote over with carriage returns, the last state is kept.
+    If a progress bar overwrote a line with carriage returns, its last state is kept.
     """
     try:
         with open_run_file(folder, source, links) as log:
@@ -39,14 +39,14 @@ def read_tail(folder: Path, source: str, limit: int = TAIL_BYTES, links: Collect
 
 @final
 class GrowingLog:
-    """The end of a log that is looked at again and again: read only when it has grown."""
+    """The end of a log that is polled: read again only if the file has grown."""
 
     def __init__(self, folder: Path, source: str) -> None:
         self._folder, self._source = folder, source
         self._size = 0
 
     def more(self) -> LogText | None:
-        """As `read_tail`; null where nothing has come since, or the file cannot be read."""
+        """Like `read_tail`; None if there is nothing new, or the file cannot be read."""
         try:
             size = (self._folder / self._source).stat().st_size
         except OSError:
@@ -58,7 +58,7 @@ class GrowingLog:
 
 
 def _start(log: BinaryIO, size: int, limit: int) -> tuple[int, int | None]:
-    """Where the first whole line of the tail begins, and its number."""
+    """Return where the first complete line of the tail starts, and its number."""
     if size <= limit:
         return 0, 1
     log.seek(size - limit - 1)

@@ -1,6 +1,6 @@
-"""What is known after an attempt: the logs that were read, each rank's end, and `Evidence` that holds them together.
+"""The facts known after an attempt: the logs, each rank's end, and `Evidence`, which contains them.
 
-Values only: nothing here opens a file or asks the system. `ddp_run.evidence.gather` fills it; rules look at it.
+Values only: nothing here opens a file or queries the system. `ddp_run.evidence.gather` fills it, rules read it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ddp_run.values.typed_fields import frozen
 
 Found = TypeVar("Found")
 UNORDERED = 2**63
-"""`Death.order` of a rank of which nobody knows when it failed."""
+"""`Death.order` of a rank whose time of failure is unknown."""
 _CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 Phase = Literal["launch", "before-init", "init", "after-init", "training", "shutdown"]
 
 
 @frozen
 class Quote:
-    """A line that proves something: where it stands and what it says. `line` counts from 1, null if not known."""
+    """A line that proves something: its position and text. `line` counts from 1; None if unknown."""
 
     source: str
     line: int | None
@@ -44,9 +44,10 @@ class Quote:
 
 @frozen
 class LogText:
-    """The part of a log that was read: whole, its end, or one speaker's lines of it.
+    """The part of a log that was read: all, its end, or one speaker's lines.
 
-    `first_line` is the number of its first line (from 1); where lines were left out, `numbers` has that of each.
+    `first_line` is the number of its first line (from 1). If lines were left out, `numbers` has the number of each
+    line.
     """
 
     source: str
@@ -55,23 +56,23 @@ class LogText:
     numbers: tuple[int, ...] | None = None
 
     def number(self, index: int) -> int | None:
-        """The number, from 1, that the line at `index` of `lines` has in the file; null if it was not counted."""
+        """Return the number, from 1, in the file of the line at `index` of `lines`; None if it was not counted."""
         if self.numbers is not None:
             return self.numbers[index]
         return None if self.first_line is None else self.first_line + index
 
     def quote(self, index: int) -> Quote:
-        """The line at `index` of `lines`, with its address."""
+        """Return the line at `index` of `lines`, with its address."""
         return Quote(self.source, self.number(index), self.lines[index])
 
     def ending(self, count: int) -> LogText:
-        """The last `count` lines, numbers kept."""
+        """Return the last `count` lines with their numbers."""
         skipped = max(0, len(self.lines) - count)
         first = None if self.first_line is None else self.first_line + skipped
         return LogText(self.source, self.lines[skipped:], first, self.numbers and self.numbers[skipped:])
 
     def last(self, pattern: Pattern[str]) -> tuple[Quote, Match[str]] | None:
-        """The last line that the pattern is found in."""
+        """Return the last line that matches the pattern."""
         for index in range(len(self.lines) - 1, -1, -1):
             found = pattern.search(self.lines[index])
             if found:
@@ -79,7 +80,7 @@ class LogText:
         return None
 
     def first(self, pattern: Pattern[str]) -> tuple[Quote, Match[str]] | None:
-        """The first line that the pattern is found in."""
+        """Return the first line that matches the pattern."""
         for index, line in enumerate(self.lines):
             found = pattern.search(line)
             if found:
@@ -89,12 +90,12 @@ class LogText:
 
 @frozen
 class Death:
-    """One rank's failure: everything known of it.
+    """One rank's failure and everything known about it.
 
-    `code` is Python's convention (negative: signal); null: not known. `failed_at` is the stamp taken inside the rank
-    when its program failed, `died_at` the kernel's report of its end: the earlier of the two orders deaths.
-    `signals_sent` are the signals that ddp-run or the agent had sent to it before it died (the agent's are inferred:
-    it signals all others once one has died). `rank` is null where a log does not show it.
+    `code` is Python's convention (negative: signal); None: unknown. `failed_at` is the stamp taken inside the rank when
+    its program failed, `died_at` the kernel's report of its end; the earlier of the two orders deaths. `signals_sent`
+    are the signals that ddp-run or the agent had sent to it before it died (the agent's are inferred: it signals all
+    others once one has died). `rank` is None if a log does not show it.
     """
 
     rank: Rank | None
@@ -110,54 +111,54 @@ class Death:
     stderr: LogText = field(default_factory=lambda: LogText(""))
     stdout: LogText = field(default_factory=lambda: LogText(""))
     stack: LogText = field(default_factory=lambda: LogText(""))
-    """What faulthandler wrote on a fatal signal."""
+    """The output of faulthandler on a fatal signal."""
     phase: Phase | None = None
-    """The last phase that it reported; null where it could not."""
+    """The last phase that it reported; None if it could not."""
     step: int | None = None
-    """Optimizer steps that it had made; null where nobody looked."""
+    """The optimizer steps that it had made; None if they were not counted."""
     call: str | None = None
-    """The call of torch's that it was in when it was looked at last: `torch.cuda.set_device`."""
+    """The torch call that it was in at the last inspection: `torch.cuda.set_device`."""
     nccl: LogText = field(default_factory=lambda: LogText(""))
-    """What NCCL wrote into its own file."""
+    """NCCL's output in its own file."""
     memory: MemoryTrend | None = None
-    """What was seen of its memory, where it was looked at at least once."""
+    """Its memory use, if it was inspected at least once."""
     gpus: GpuLook | None = None
-    """The GPUs when it was last seen, where somebody looked."""
+    """The GPUs at the last inspection, if any."""
     core: str | None = None
-    """The file of its core dump, or the core_pattern (`|program`) that tells who got the dump; null: no dump seen."""
+    """The file of its core dump, or the core_pattern (`|program`) that shows who received it; None: no dump seen."""
     name: str | None = None
-    """Who it is, where it is no rank."""
+    """The name of the process if it is not a rank."""
 
     @property
     def where(self) -> str:
-        """The user's line that its exception shows: ` (train.py:88)`; empty where there is none."""
+        """The user's line in its exception: ` (train.py:88)`; empty if there is none."""
         return self.exception.where if self.exception is not None else ""
 
     @property
     def killed_without_exception(self) -> bool:
-        """A signal ended it and no exception is known: what it printed before need not be the end."""
+        """A signal ended it and no exception is known, so its last output need not explain the end."""
         return self.exception is None and (self.code or 0) < 0
 
     @property
     def crashed_on_the_way_out(self) -> bool:
-        """Its program had failed with an exception, and native code then crashed while the interpreter went down."""
+        """Its program failed with an exception, and native code then crashed during interpreter shutdown."""
         return self.exception is not None and self.failed_at is not None and -(self.code or 0) in _CRASHES
 
     @property
     def who(self) -> str:
-        """The rank in words."""
+        """The rank as text."""
         return self.name or ("a rank" if self.rank is None else f"rank {self.rank}")
 
     @property
     def order(self) -> int:
-        """When it failed, for ordering; unknown sorts last."""
+        """When it failed, for sorting; unknown sorts last."""
         stamps = [stamp for stamp in (self.failed_at, self.died_at) if stamp is not None]
         return min(stamps, default=UNORDERED)
 
 
 @frozen
 class CleanExit:
-    """A rank that ended with 0. `at`: the stamp at the end of its program, else the kernel's report of its end."""
+    """A rank that exited with 0. `at`: the stamp at the end of its program, else the kernel's report of its end."""
 
     rank: Rank
     local_rank: LocalRank | None
@@ -168,12 +169,12 @@ class CleanExit:
     stderr: LogText = field(default_factory=lambda: LogText(""))
     phase: Phase | None = None
     step: int | None = None
-    """As a Death's."""
+    """The same as in `Death`."""
 
 
 @frozen
 class SummaryEntry:
-    """One failure as a ChildFailedError prints it."""
+    """One failure as printed in a ChildFailedError."""
 
     rank: Rank
     local_rank: LocalRank | None
@@ -187,7 +188,7 @@ class SummaryEntry:
 
 @frozen
 class AgentEnd:
-    """How the agent ended and what it wrote. `killed_by_us`: ddp-run sent it SIGKILL."""
+    """How the agent ended, and its output. `killed_by_us`: ddp-run sent it SIGKILL."""
 
     code: int | None = None
     log: LogText = field(default_factory=lambda: LogText(""))
@@ -196,13 +197,13 @@ class AgentEnd:
     """When it was reaped."""
     summary: tuple[SummaryEntry, ...] = ()
     exception: ExceptionInfo | None = None
-    """What its log ends with."""
+    """The exception at the end of its log."""
 
     @property
     def own_failure(self) -> Death | None:
-        """Its end, to be judged by what it wrote as a rank's is; null where that only tells of its ranks, or of none.
+        """The agent's end, judged by its output like a rank's; None if the output only reports on ranks.
 
-        A signal says nothing of why it was sent.
+        A signal does not show why it was sent.
         """
         if (self.code or 0) <= 0 or self.summary:
             return None
@@ -211,94 +212,93 @@ class AgentEnd:
 
 @frozen
 class Evidence:
-    """All that rules may see of one attempt."""
+    """Everything that rules may see of one attempt."""
 
     attempt: int = 0
     attempts: int = 1
     deaths: tuple[Death, ...] = ()
     """Ranks that ended with anything but 0, earliest first."""
     clean_exits: tuple[CleanExit, ...] = ()
-    """Ranks that ended with 0, earliest first."""
+    """Ranks that exited with 0, earliest first."""
     started: int = 0
-    """How many ranks said hello."""
+    """The number of ranks that reported their start."""
     world_size: int | None = None
     agent: AgentEnd = field(default_factory=AgentEnd)
     stop_signal: int | None = None
-    """The first signal that told ddp-run to stop, where one did."""
+    """The first signal that told ddp-run to stop, if any."""
     stop_at: MonotonicNs | None = None
     phase: Phase | None = None
-    """The phase that all ranks of this node had reached, when a signal told ddp-run to stop or else at the end, and the
-    optimizer steps that each had made; null where that was not seen."""
+    """The phase that all ranks of this node had reached when a signal told ddp-run to stop, or at the end, and the
+    optimizer steps of each; None if unknown."""
     step: int | None = None
     host_oom_kills: int | None = None
     """Kills by the kernel's out-of-memory killer during this attempt, on the host."""
     cgroup_oom_kills: int | None = None
-    """The same, in our own memory cgroup."""
+    """The same in our own memory cgroup."""
     stall: StallSeen | None = None
-    """What was seen of a job that made no progress up to the end of the attempt."""
+    """The observation of a job that made no progress until the end of the attempt."""
     hung_s: float | None = None
-    """The job was ended after so many seconds without progress (--hang-timeout)."""
+    """The job was terminated after this many seconds without progress (--hang-timeout)."""
     hung_at: MonotonicNs | None = None
     not_ended: tuple[NotEnded, ...] = ()
-    """Processes that SIGKILL had not ended when the attempt was over."""
+    """Processes that SIGKILL had not ended by the end of the attempt."""
     survivors: tuple[Death, ...] = ()
-    """Those of them that are ranks; their codes are null."""
+    """The ranks among them; their codes are None."""
     kernel: LogText = field(default_factory=lambda: LogText(""))
-    """What the kernel logged while the attempt ran, where that may be read."""
+    """The kernel's log during the attempt, if readable."""
     kernel_pids: bool = False
-    """The pids in the kernel's log are those of this job: it does not run in a pid namespace of its own."""
+    """The pids in the kernel's log match this job's: it does not run in a separate pid namespace."""
     space: tuple[Space, ...] = ()
-    """Free space about when the first rank failed: /dev/shm, the run's folder, temporary files, the working directory.
-    """
+    """Free space when the first rank failed: /dev/shm, the run's folder, temporary files, the working directory."""
     master_port: int | None = None
-    """The port that ddp-run gave the agent, null where torch chose it."""
+    """The port that ddp-run gave the agent; None if torch chose it."""
     script: str | None = None
     nodes: int = 1
     all_nodes_ended_well: bool = False
-    """The ranks of all nodes have ended well, as the nodes told each other."""
+    """The ranks of all nodes ended well, as reported between the nodes."""
     folder: str | None = None
     host: str | None = None
     rank_taken: NodeRankTaken | None = None
-    """Another node had this node's rank, so that the job was not started."""
+    """Another node had this node's rank, so the job was not started."""
     unlike: NodesCompared | None = None
-    """How the nodes of the job differ, where that was compared here."""
+    """The differences between the job's nodes, if they were compared here."""
     logs_only: bool = False
-    """Read from logs of any launcher: no journal tells how the job ended."""
+    """Read from logs of any launcher: no journal shows how the job ended."""
     _found: dict[tuple[object, ...], object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, look: Callable[..., Found], *given: object) -> Found:
-        """What `look(self, *given)` finds, looked for once: rules are asked of each rank, and all logs are long."""
+        """Return the result of `look(self, *given)`, cached: rules run for each rank, and all logs are long."""
         key = (look, *given)
         if key not in self._found:
             self._found[key] = look(self, *given)
         return cast(Found, self._found[key])
 
     def without_secrets(self) -> Evidence:
-        """With exceptions that are redacted before a rule cuts anything out of them."""
+        """Return a copy whose exceptions are redacted before a rule quotes them."""
         agent = replace(self.agent, exception=redact_value(self.agent.exception))
         deaths = tuple(replace(each, exception=redact_value(each.exception)) for each in self.deaths)
         return replace(self, deaths=deaths, agent=agent)
 
     def path(self, source: str) -> str:
-        """A log's address as it can be pasted: absolute where the run's folder is known."""
+        """Return a log's path in a form that can be pasted: absolute if the run's folder is known."""
         return source if self.folder is None else f"{self.folder}/{source}"
 
     def space_of(self, path: str) -> Space | None:
-        """What was free there. Only for the very paths that were asked for: a folder below may be another mount."""
+        """Return the free space there. Only for the inspected paths themselves: a subfolder may be another mount."""
         return next((space for space in self.space if space.path == path), None)
 
     def kernel_line(self, pid: int | None) -> Quote | None:
-        """The kernel's last line about this process: "python[731]: segfault at …", "traps: python[731] …"."""
+        """Return the kernel's last line about this process: "python[731]: segfault at …", "traps: python[731] …"."""
         return self._kernel_says(rf"\[{pid}\]", pid)
 
     def killed_for_memory(self, pid: int | None) -> Quote | None:
-        """The kernel's own line that says its out-of-memory killer ended this process."""
+        """Return the kernel's own line which says that its out-of-memory killer ended this process."""
         return self._kernel_says(rf"{_KILLED}{pid}\b", pid)
 
     def spared_for_memory(self, pid: int | None) -> bool:
-        """The kernel names every process that its out-of-memory killer ended, and this one is not among them.
+        """Whether the kernel's out-of-memory killer did not kill this process: the kernel names every process it kills.
 
-        Not known where it may have named a thread of the process (vm.oom_kill_allocating_task).
+        Unknown if it may have named a thread of the process (vm.oom_kill_allocating_task).
         """
         if pid is None or not self.kernel_pids:
             return False
@@ -315,4 +315,4 @@ class Evidence:
 
 
 _KILLED = r"\b[Kk]illed process "
-"""Source: mm/oom_kill.c, __oom_kill_process: one line for each process, never left out for being one of many."""
+"""Source: mm/oom_kill.c, __oom_kill_process: one line for each process, exempt from rate limits."""

@@ -1,4 +1,4 @@
-"""How an attempt's ranks ended, as far as anybody saw it: the kernel, they themselves, the agent. Pure."""
+"""Determines how an attempt's ranks ended, from the kernel, the ranks themselves and the agent. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ddp_run.record.events import (
 )
 
 _AGENT_KILLS_AFTER_NS = 25_000_000_000
-"""The agent's SIGKILL follows its SIGTERM by 30 s (its own default, whatever --shutdown-timeout says)."""
+"""The agent sends SIGKILL 30 s after SIGTERM (its own default, whatever --shutdown-timeout says)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankEnds:
-    """How the ranks of the last restart ended, as far as anybody saw it."""
+    """How the ranks of the last restart ended, if observed."""
 
     failed: Mapping[Rank, RankFailed]
     finished: Mapping[Rank, RankFinished]
@@ -39,7 +39,7 @@ class RankEnds:
 
     @classmethod
     def of(cls, part: AttemptEvents, agent: AgentEnd, restart: int) -> RankEnds:
-        """What the events of this restart and the agent say."""
+        """Collect this restart's events and the agent's messages."""
         failed = {e.rank: e for e in part.events if isinstance(e, RankFailed) and e.restart == restart}
         exited = {e.rank: e for e in part.events if isinstance(e, RankExited) and e.restart == restart}
         summary = {entry.rank: entry for entry in agent.summary}
@@ -56,10 +56,9 @@ class RankEnds:
         )
 
     def code(self, start: RankStarted) -> int | None:
-        """Its exit code: the kernel's, else its own word, else the agent's.
+        """Return its exit code: the kernel's, else its own report, else the agent's.
 
-        A rank that had failed already and was ended by a signal of ours while it still cleaned up counts with the code
-        of its failure.
+        A rank that had already failed and was killed by our signal during cleanup keeps the code of its failure.
         """
         exited, failed = self.exited.get(start.rank), self.failed.get(start.rank)
         if exited is not None and exited.code is not None:
@@ -71,7 +70,7 @@ class RankEnds:
         return entry.code if entry is not None and entry.pid in (None, start.pid) else None
 
     def left(self, start: RankStarted) -> bool:
-        """Whether it ended with 0: seen, or nobody read the code and nothing speaks of a failure."""
+        """Whether it exited with 0: observed, or nobody read the code and nothing indicates a failure."""
         exited = self.exited.get(start.rank)
         if exited is None or start.rank in self.failed:
             return False
@@ -83,17 +82,17 @@ class RankEnds:
         )
 
     def left_at(self, start: RankStarted) -> MonotonicNs:
-        """When a rank that `left` did so: its connections are closed from the end of its program on."""
+        """Return when a rank that `left` did so: its connections close at the end of its program."""
         finished = self.finished.get(start.rank)
         return self.exited[start.rank].at if finished is None else finished.at
 
     def died(self, start: RankStarted) -> bool:
-        """Whether it failed: it said so, it ended and not with 0, or the agent says it did."""
+        """Whether it failed: it said so, it ended with a code other than 0, or the agent says so."""
         known = start.rank in self.failed or start.rank in self.exited or self.code(start) is not None
         return known and not self.left(start)
 
     def signals(self, start: RankStarted) -> tuple[int, ...]:
-        """The signals sent to it, by ddp-run or by the agent, before it failed."""
+        """Return the signals sent to it, by ddp-run or by the agent, before it failed."""
         failed, exited = self.failed.get(start.rank), self.exited.get(start.rank)
         stamps = [event.at for event in (failed, exited) if event is not None]
         return self._sent_before(start, min(stamps, default=None))
@@ -103,14 +102,14 @@ class RankEnds:
         return tuple(dict.fromkeys([*ours, *self._agents(start, at)]))
 
     def _agents(self, start: RankStarted, at: MonotonicNs | None) -> tuple[int, ...]:
-        """What the agent sent: it says so in its log; where it does not, a rank that ended of SIGTERM tells.
+        """Return the agent's signals: from its log, else inferred from a rank that SIGTERM ended.
 
         Source: torch/distributed/elastic/multiprocessing/api.py, `_close`: SIGTERM, 30 s later SIGKILL.
         """
         named = self.agent_sent.get(start.pid, ())
         failed = self.failed.get(start.rank)
         before_its_end = failed is None or at is None or at > failed.at
-        if before_its_end and -(self._end(start) or 0) in named:  # it ended of just that, whenever its death was seen
+        if before_its_end and -(self._end(start) or 0) in named:  # that signal ended it, whenever its death was seen
             return named
         told_at = min((e.at for e in self.sent if e.target in (Target.AGENT, Target.JOB)), default=None)
         causes = [stamp for stamp in (self.first_death, told_at) if stamp is not None]
@@ -125,7 +124,7 @@ class RankEnds:
         return (signal.SIGTERM, signal.SIGKILL) if late else (signal.SIGTERM,)
 
     def _end(self, start: RankStarted) -> int | None:
-        """How its process ended: the kernel's word, else the agent's."""
+        """Return how its process ended: the kernel's report, else the agent's."""
         exited, entry = self.exited.get(start.rank), self.summary.get(start.rank)
         if exited is not None and exited.code is not None:
             return exited.code

@@ -1,4 +1,4 @@
-"""Memory, space and GPUs around an attempt's deaths, and what became of a core: picked from its events. Pure."""
+"""Extracts memory, space and GPUs around an attempt's deaths, and core dumps, from its events. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ddp_run.record.events import (
 )
 from ddp_run.record.resources import Gpu, GpuHolder, GpuLook, MemoryTrend, MemoryUse, Space
 
-_SHM = "/dev/shm"  # noqa: S108  # not a temporary file: where shared memory lies
+_SHM = "/dev/shm"  # noqa: S108 # not a temporary file: the location of shared memory
 _ABOUT_NS = 10_000_000_000
-"""Two looks at memory apart."""
+"""The interval of two memory samples."""
 
 
 def oom_kills(part: AttemptEvents) -> tuple[int | None, int | None]:
-    """Kills by the kernel's out-of-memory killer between the first count and the last: of the host, of our cgroup."""
+    """Return the kernel's out-of-memory kills between the first and the last count: on the host, in our cgroup."""
     counts = [e for e in part.events if isinstance(e, MemoryCounted)]
     if len(counts) == 1 and part.counted_before is not None:
         counts.insert(0, part.counted_before)
@@ -38,9 +38,9 @@ def oom_kills(part: AttemptEvents) -> tuple[int | None, int | None]:
 
 
 def space(part: AttemptEvents, restart: int) -> tuple[Space, ...]:
-    """What was free when the first rank of this start failed. Of shared memory the least that was seen about then.
+    """Return the free space when the first rank of this start failed; for shared memory, the minimum around that time.
 
-    Shared memory is given back as its users end, so the look before the death can tell more than the one after it.
+    Shared memory is returned as its users end, so the sample before the death can show more than the one after it.
     """
     began = min((e.at for e in part.events if isinstance(e, RankStarted) and e.restart == restart), default=0)
     counted = {e.path: e for e in part.events if isinstance(e, SpaceCounted) and e.at >= began}
@@ -60,7 +60,7 @@ def space(part: AttemptEvents, restart: int) -> tuple[Space, ...]:
 
 
 def memory(part: AttemptEvents, start: RankStarted, ended_at: MonotonicNs | None) -> MemoryTrend | None:
-    """How the memory of a rank and its children went, up to its end; null where nobody looked."""
+    """Return the memory history of a rank and its children, up to its end; None if there are no samples."""
     looks = [
         e
         for e in part.events
@@ -89,7 +89,7 @@ def memory(part: AttemptEvents, start: RankStarted, ended_at: MonotonicNs | None
 
 
 def gpus(part: AttemptEvents, start: RankStarted, ends: RankEnds) -> GpuLook | None:
-    """The last look that shows the rank's own memory, else the last one while it was alive."""
+    """Return the last sample that shows the rank's own memory, else the last one while it was alive."""
     failed, exited = ends.failed.get(start.rank), ends.exited.get(start.rank)
     stamps = [event.at for event in (failed, exited) if event is not None]
     looks = [e for e in part.events if isinstance(e, GpuSampled) and e.at >= start.at]
@@ -113,7 +113,8 @@ def _gpu(look: GpuSampled, index: int) -> Gpu:
 
 
 def core(part: AttemptEvents, start: RankStarted) -> str | None:
-    """Where the kernel put the rank's core: a path, or the pattern that hands it to a program ("|…") or a socket."""
+    """Return where the kernel put the rank's core: a path, or the pattern that sends it to a program ("|…") or
+    socket."""
     dumped = next(
         (
             e

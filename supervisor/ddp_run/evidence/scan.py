@@ -1,7 +1,7 @@
-"""Reads what matters of a log of any size: its first lines, its end, and all around the words that rules look for.
+"""Reads the relevant parts of a log of any size: its first lines, its end, and the context of the words of rules.
 
-Memory is bounded whatever the log holds. The words are found by hyperscan (the extra `scan`), else by GNU grep; where
-neither is there, the reader is told what was not looked at. Which words matter is the caller's to say.
+Memory is bounded whatever the log contains. Words are found by hyperscan (the extra `scan`), else by GNU grep. If
+neither is available, the reader is told what was not searched. The caller chooses the words.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import size_in_words
 
 HEAD_LINES = 200
-"""What launchers say of the job: versions, world size, addresses."""
+"""Launchers print facts about the job there: versions, world size, addresses."""
 _HEAD_BYTES = 128 << 10
 FIRST_LINES = 40_000
 LAST_LINES = 80_000
 _AROUND = 2 << 10
 _STATES = 16
 _ALWAYS = "Traceback (most recent call last)"
-"""Kept of a line that a progress bar wrote over, whatever the words are."""
+"""The length kept of a line that a progress bar overwrote, whatever the words are."""
 
 
 @frozen
 class Excerpt:
-    """What was read of a log; `left_out` says in one line what was not looked at, null where nothing can be missing.
+    """The text read from a log. `left_out` says in one line what was not searched; None if nothing can be missing.
 
     Lines far from any word are left out of `text` without a note: `LogText.numbers` shows where.
     """
@@ -59,9 +59,9 @@ class Excerpt:
 def read_log(
     path: Path, source: str, words: Collection[str], engines: Collection[Engine] = ENGINES, *, logs: int = 1
 ) -> Excerpt:
-    """The log at `path`, whole where it has at most `TAIL_BYTES`; unpacked where it is gzip's.
+    """Read the log at `path`, all of it up to `TAIL_BYTES`; unpack gzip.
 
-    `logs`: how many share the room that there is for one. Raises OSError where it cannot be read.
+    `logs`: how many logs share the limit of one. Raises OSError if it cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as log:
@@ -71,7 +71,7 @@ def read_log(
 def read_stream(
     stream: BinaryIO, source: str, words: Collection[str], engines: Collection[Engine] = ENGINES, *, logs: int = 1
 ) -> Excerpt:
-    """The same of a pipe, which is first copied into a temporary file without a name. Raises OSError."""
+    """Read a pipe, by copying it to an unnamed temporary file first. Raises OSError."""
     room = _Room.of(logs)
     if is_whole_file(stream):
         return _read(stream.fileno(), source, words, engines, room)
@@ -82,7 +82,7 @@ def read_stream(
 
 
 def read_text(text: str, source: str, words: Collection[str]) -> Excerpt:
-    """The same of what is in memory already."""
+    """Read data that is already in memory."""
     kept = _Kept(tuple(dict.fromkeys([_ALWAYS, *words])), _Room.of(1))
     for number, line in enumerate(text.split("\n"), 1):
         kept.take(line, number)
@@ -91,7 +91,7 @@ def read_text(text: str, source: str, words: Collection[str]) -> Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """How much of one log is kept: less where there are many."""
+    """How much of one log is kept: less if there are many."""
 
     tail: int
     first_bytes: int
@@ -121,7 +121,7 @@ def _read(log: int, source: str, words: Collection[str], engines: Collection[Eng
         kept.add(log, (0, size), 1)
         return Excerpt(kept.text(source), kept.left_out())
     head, tail = _end_of_head(log), size - room.tail
-    end = min(size, tail + BEFORE)  # the tail begins with its first whole line: a word may stand in the one before
+    end = min(size, tail + BEFORE)  # the tail starts with its first complete line: a word may be in the line before
     places = Places(room.first_bytes, room.last_bytes)
     marks, unread = search(log, end, _needles(frozenset(words)), engines, places)
     spans = merged([(0, head), *places.spans(), (tail, size)])
@@ -136,7 +136,7 @@ def _read(log: int, source: str, words: Collection[str], engines: Collection[Eng
 
 @lru_cache(maxsize=2)
 def _needles(words: frozenset[str]) -> tuple[bytes, ...]:
-    """What to look for: the longest line of each word, since logs are read by line."""
+    """Return what to search for: the longest line of each word, since logs are read by line."""
     lines = {max(word.split("\n"), key=len).encode() for word in words}
     return tuple(sorted(line for line in lines if line and b"\0" not in line))
 
@@ -152,7 +152,7 @@ def _end_of_head(log: int) -> int:
 
 
 def _whole_lines(log: int, span: Span, size: int) -> Span:
-    """The span without the parts of lines at its ends; a line longer than what stands around words is cut."""
+    """Return the span without partial lines at its ends; a line longer than the context of words is cut."""
     start, end = span
     if start > 0:
         newline = os.pread(log, BEFORE, start - 1).find(b"\n")
@@ -177,7 +177,7 @@ def _newlines_before(log: int, marks: list[int], position: int) -> int:
 
 @dataclass(slots=True)
 class _Kept:
-    """The lines read so far, each with its number: the first and the last of them, bounded."""
+    """The lines read so far with their numbers: the first and the last of them, bounded."""
 
     words: tuple[str, ...]
     room: _Room = field(default_factory=lambda: _Room.of(1))
@@ -192,12 +192,12 @@ class _Kept:
         self.last_numbers = deque(maxlen=self.room.last_lines)
 
     def add(self, log: int, span: Span, number: int) -> None:
-        """Reads the span, whose first line has this number."""
+        """Read the span, whose first line has this number."""
         position, end = span
         rest = b""
         while position < end:
             chunk = os.pread(log, min(CHUNK, end - position), position)
-            if not chunk:  # the log was cut while it was read
+            if not chunk:  # the log was truncated while it was read
                 break
             position += len(chunk)
             whole, newline, after = chunk.rpartition(b"\n")
@@ -212,7 +212,7 @@ class _Kept:
             self.take(rest.decode("utf-8", errors="replace"), number)
 
     def take(self, line: str, number: int) -> None:
-        """One line, whatever its length."""
+        """Add one line of any length."""
         for state in self._states(line):
             self.count += 1
             if len(self.first) < self.room.first_lines:
@@ -223,9 +223,9 @@ class _Kept:
                 self.last_numbers.append(number)
 
     def _states(self, line: str) -> list[str]:
-        """The line as it was last seen, and what it said before that has words: a bar may stand before a traceback."""
+        """Return the line's last state, and earlier ones that contain words: a progress bar may precede a traceback."""
         line = line.rstrip("\r")
-        if "\0" in line:  # a hole: the log was emptied while its writer held its place
+        if "\0" in line:  # a hole: the log was truncated while its writer kept its offset
             line = line.replace("\0", "")
         if "\r" not in line and len(line) <= LINE_CHARS:
             return [line]
@@ -244,7 +244,7 @@ class _Kept:
         return LogText(source, lines, numbers[0], numbers)
 
     def left_out(self) -> str | None:
-        """A note where there were too many lines."""
+        """Return a note if there were too many lines."""
         dropped = self.count - len(self.first) - len(self.last)
         if dropped <= 0:
             return None
@@ -253,7 +253,7 @@ class _Kept:
 
 
 def _cut(line: str, words: Collection[str]) -> str:
-    """A long line's two ends and what stands around each word's first place."""
+    """Return a long line's two ends and the context of each word's first occurrence."""
     if len(line) <= LINE_CHARS:
         return line
     places = sorted(place for word in words if (place := line.find(word)) >= 0)[:_STATES]

@@ -1,9 +1,8 @@
-"""Finds the Python exceptions printed in a log, whatever stands before each line. Pure.
+"""Finds the Python exceptions printed in a log, whatever the prefix of each line. Pure.
 
-The forms are the interpreter's own, loguru's (`> File` for the frame that caught it) and the boxes of rich.
-
-Python prints no mark at the end of a traceback and none that says whether the exception was handled: `last` answers
-with the last one that could have ended the program.
+Forms: the interpreter's own, loguru's (`> File` for the frame that caught it) and the boxes of rich. Python marks
+neither the end of a traceback nor whether the exception was handled, so `last` returns the last one that could have
+ended the program.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.redaction import REDACTED
 
 _HEADER = re.compile(r"(?P<group>Exception Group )?Traceback \(most recent call last\):(?: \(RANK \d{1,9}\))?\s*$")
-"""Python's; torch.distributed.checkpoint adds whose it is (torch/distributed/checkpoint/utils.py)."""
+"""Python's; torch.distributed.checkpoint adds the rank (torch/distributed/checkpoint/utils.py)."""
 _FRAME = re.compile(r'^(?:  |> )File "(?P<file>.+)", line (?P<line>\d{1,9})(?:, in (?P<function>.+))?\s*$')
 _BOX = re.compile(r"(?:╭|\+)[─-]+ Traceback \(most recent call last\) [─-]+(?:╮|\+)\s*$")
 _BOX_END = re.compile(r"(?:╰|\+)[─-]+(?:╯|\+)\s*$")
@@ -27,9 +26,9 @@ _BOX_FRAME = re.compile(r"^(?P<file>\S.*):(?P<line>\d{1,9}) in (?P<function>\S+)
 _TOP = " Traceback (most recent call last) "
 _BOX_LINES = 4000
 _OPEN_BOXES = 200
-"""Boxes without an end, as a cut log has one, after which none is looked for."""
+"""After this many boxes without an end, as in a truncated log, stop searching for ends."""
 _TRACEBACK_CHARS = 64 << 10
-"""Of a longer text of an exception, with those that led to it, the first and the last half are kept."""
+"""If an exception's text, including those that led to it, is longer, its first and last half are kept."""
 _PATH_CHARS = 4096
 _BARE_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d{1,9})\s*$')
 _NAME = r"[^\W\d][\w.<>]*"
@@ -50,7 +49,7 @@ _PROGRAM_ENDED = re.compile(
 )
 """Words of subprocess.CalledProcessError, of Dask's KilledWorker, and of programs that start others."""
 _OTHER_SPEAKER = re.compile(
-    r"^(?!\[ERROR\] [\d:\-]{10,30} \(PID:)"  # torch_npu's own messages go on so
+    r"^(?!\[ERROR\] [\d:\-]{10,30} \(PID:)"  # torch_npu's own messages continue like this
     r"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
     r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: )"
 )
@@ -58,28 +57,28 @@ _NPUS = re.compile(r"\[ERROR\] \S{1,40} \(PID:\d{1,9}, Device:-?\d{1,9}, RankID:
 """A line of the messages of torch_npu's exceptions (torch_npu/csrc/core/npu/NPUException.cpp)."""
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/(?:rank|training)/")
 _OF_RAYS_WORKER = re.compile(r"\bray::\S{1,200} \(pid=\d{1,9}, ip=[^\n]{1,600}\)\s{0,9}$")
-"""What Ray puts before the frames of an exception that a worker sent to the driver."""
+"""Ray's prefix for the frames of an exception that a worker sent to the driver."""
 _WORKERS_LINES = 400
 _PYTHONS_HEADER = "Traceback (most recent call last):"
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _MESSAGE_LINES = 40
 _THREADS_LINES = 6
-"""Between `Exception in thread` and its traceback, where several threads write at once."""
+"""The most lines between `Exception in thread` and its traceback, if several threads write at once."""
 _NEWLINE = "\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """An exception in a log. `index` is the line that shows `Type: message`; `start` and `end` bound the whole."""
+    """An exception in a log. `index` is the line with `Type: message`; `start` and `end` bound all its lines."""
 
     info: ExceptionInfo
     index: int
     start: int
     end: int
     final: bool = True
-    """False where the text says that the program went on: in a thread, ignored, in the logging module."""
+    """False if the text says that the program went on: in a thread, ignored, in the logging module."""
     ignored: bool = False
-    """Python itself says that nobody heard of it."""
+    """Python itself says that the exception was ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class _Frame:
 
 
 def says_ignored(line: str) -> bool:
-    """Whether Python says there that what is raised next is ignored."""
+    """Whether Python says there that the next exception is ignored."""
     return _IGNORED.search(line) is not None
 
 
@@ -100,7 +99,8 @@ def is_library(file: str) -> bool:
 
 
 def find(lines: Sequence[str]) -> tuple[Printed, ...]:
-    """Every printed exception, in order; of a chain (`raise … from`) only the last, of a group only the group."""
+    """Return every printed exception, in order: only the last of a chain (`raise … from`), only the whole of a
+    group."""
     found: list[Printed] = []
     index = open_boxes = 0
     threads: list[int] = []
@@ -113,7 +113,7 @@ def find(lines: Sequence[str]) -> tuple[Printed, ...]:
             index += 1
             continue
         threads = [line for line in threads if printed.start - line <= _THREADS_LINES]
-        if threads:  # two that end at once write their headers, then their tracebacks
+        if threads:  # two threads that end at once write their headers, then their tracebacks
             threads.pop()
             printed = replace(printed, final=False)
         link = _link(lines, found[-1], printed) if found else None
@@ -125,18 +125,19 @@ def find(lines: Sequence[str]) -> tuple[Printed, ...]:
 
 
 def last(lines: Sequence[str]) -> Printed | None:
-    """The last exception that could have ended the program; one that ended only a thread where there is no other."""
+    """Return the last exception that could have ended the program; if there is none, one that ended only a thread."""
     found = find(lines)
     return next((p for p in reversed(found) if p.final), found[-1] if found else None)
 
 
 def line_of(log: LogText, exception: ExceptionInfo) -> Quote | None:
-    """The last line of the log that shows this exception: its type and the first line of its message.
+    """Return the last line of the log that shows this exception: its type and the first line of its message.
 
-    Else the last that begins with its type: a SyntaxError's message is printed without the place that `str` adds.
+    Otherwise the last that starts with its type: a SyntaxError's message is printed without the position that `str`
+    adds.
     """
     name = exception.type.rpartition(".")[2]
-    message = exception.message.partition("\n")[0].partition(REDACTED)[0].strip()  # the log has what was hidden
+    message = exception.message.partition("\n")[0].partition(REDACTED)[0].strip()  # the log is not redacted
     alone = re.compile(rf"(?<!\w){re.escape(name)}(?::|$)")
     named = [index for index in range(len(log.lines) - 1, -1, -1) if name in log.lines[index]]
     exact = next((index for index in named if message in log.lines[index]), None)
@@ -145,15 +146,16 @@ def line_of(log: LogText, exception: ExceptionInfo) -> Quote | None:
 
 
 def from_text(text: str) -> ExceptionInfo | None:
-    """The exception of one formatted traceback, as `error.json` holds it."""
+    """Return the exception of one formatted traceback, as in `error.json`."""
     printed = last(text.splitlines())
     return printed.info if printed is not None else None
 
 
 def chain(exception: ExceptionInfo) -> tuple[ExceptionInfo, ...]:
-    """The exception, then those that led to it or that it holds, as its traceback shows them: the nearest first.
+    """Return the exception, then those that led to it or that it contains, as its traceback shows them: nearest first.
 
-    That is what it was raised from or while handling, what a DataLoader worker raised, the members of a group.
+    These are the exceptions that it was raised from or while handling, a DataLoader worker's exception, and the members
+    of a group.
     """
     shown = {(exception.type, exception.message.partition("\n")[0])}
     links = [exception]
@@ -167,13 +169,13 @@ def chain(exception: ExceptionInfo) -> tuple[ExceptionInfo, ...]:
 
 @lru_cache(maxsize=16)
 def _all_in(text: str) -> tuple[ExceptionInfo, ...]:
-    """Every exception that a traceback shows; each rule asks for those of one rank after the other."""
+    """Return every exception that a traceback shows; cached, since each rule asks for those of every rank."""
     lines = text.splitlines()
     return tuple(printed.info for index in range(len(lines)) if (printed := _at(lines, index) or _sent(lines, index)))
 
 
 def interrupted(exception: ExceptionInfo) -> ExceptionInfo | None:
-    """The KeyboardInterrupt with which a chain begins: what is raised while it is handled comes of the clean-up."""
+    """Return the KeyboardInterrupt at the start of a chain: exceptions raised while handling it are cleanup's."""
     origin = chain(exception)[-1]
     if origin is exception or origin.type != "KeyboardInterrupt":
         return None
@@ -181,20 +183,20 @@ def interrupted(exception: ExceptionInfo) -> ExceptionInfo | None:
 
 
 def raised_from(exception: ExceptionInfo) -> bool:
-    """Whether those that led to it are its direct causes (`raise … from`), not what was being handled."""
+    """Whether those that led to it are its direct causes (`raise … from`), not exceptions being handled."""
     links = _CHAIN.findall(exception.traceback)
     return bool(links) and all(link.startswith(_DIRECT) for link in links)
 
 
 def before_exit(text: str) -> ExceptionInfo | None:
-    """The exception that a chained traceback shows before its last one: why a program called `sys.exit`."""
+    """Return the exception shown before the last one in a chained traceback: why a program called `sys.exit`."""
     lines = text.splitlines()
     chain = [index for index, line in enumerate(lines) if _CHAIN.search(line)]
     return from_text("\n".join(lines[: chain[-1]])) if chain else None
 
 
 def of_child(exception: ExceptionInfo) -> ExceptionInfo | None:
-    """What a child raised that torch.multiprocessing.spawn tells of; null where the exception is none of its.
+    """Return a child's exception as reported by torch.multiprocessing.spawn; None if there is none.
 
     Source: torch/multiprocessing/spawn.py, ProcessContext.join: the child's traceback is the message.
     """
@@ -204,12 +206,12 @@ def of_child(exception: ExceptionInfo) -> ExceptionInfo | None:
 
 
 def tells_of_a_program(exception: ExceptionInfo) -> bool:
-    """Whether it only says that a program which it had started failed: what that says itself is the reason."""
+    """Whether it only says that a program which it had started failed: that program's own message is the reason."""
     return _PROGRAM_ENDED.search(exception.message) is not None
 
 
 def at_its_origin(exception: ExceptionInfo) -> ExceptionInfo:
-    """With the place where it was raised, if it came from a DataLoader's worker: the main process only raised it again.
+    """Add the position where it was raised if it came from a DataLoader worker: the main process only raised it again.
 
     Source: torch/_utils.py, ExceptionWrapper: `Caught KeyError in DataLoader worker process 0.`, and below that
     `Original Traceback (most recent call last):` with the worker's own.
@@ -233,7 +235,7 @@ def _at(lines: Sequence[str], index: int, *, boxes: bool = True) -> Printed | No
 
 
 def _sent(lines: Sequence[str], index: int) -> Printed | None:
-    """One that a worker of Ray's sent, as it stands in the message of the driver's."""
+    """Return an exception that a Ray worker sent, from the message of the driver's."""
     if "ray::" not in lines[index] or _OF_RAYS_WORKER.search(lines[index]) is None:
         return None
     return _at([_PYTHONS_HEADER, *lines[index + 1 : index + _WORKERS_LINES]], 0)
@@ -260,7 +262,7 @@ def _traceback(lines: Sequence[str], start: int, header: re.Match[str]) -> Print
 
 
 def _boxed(lines: Sequence[str], start: int, before: str) -> Printed | None:
-    """An exception in a box of rich.traceback; its text is written as Python would."""
+    """Return the exception in a rich.traceback box, with its text in Python's own format."""
     prefix = Prefix.of(before, lines[start + 1 : start + 4])
     frames: list[_Frame] = []
     path = ""
@@ -273,20 +275,20 @@ def _boxed(lines: Sequence[str], start: int, before: str) -> Printed | None:
                 break
             continue
         if "Traceback (most" in text and _BOX.match(text):
-            break  # the next one begins: this one was cut off
+            break  # the next one starts: this one was cut off
         if _BOX_END.match(text):
             return _below_box(lines, start, index + 1, prefix, frames)
         said = _row(text)
         frame = _BOX_FRAME.match(path + said)
         if frame is not None:
             frames.append(_Frame(frame["file"], int(frame["line"]), frame["function"]))
-        path = path + said if said[:1] in "/<~" or path else ""  # a long path goes on in the next row
+        path = path + said if said[:1] in "/<~" or path else ""  # a long path continues in the next row
         path = "" if frame is not None or not said or len(path) > _PATH_CHARS else path
     return None
 
 
 def _row(text: str) -> str:
-    """What stands between the sides of a box; empty where the line has none."""
+    """Return the text between the sides of a box; empty if the line has none."""
     text = text.rstrip()
     return text[2:-1].rstrip() if text[:2] in ("│ ", "| ") and text[-1:] in ("│", "|") and len(text) > 2 else ""
 
@@ -321,7 +323,7 @@ def _bounded(text: str) -> str:
 
 
 def _frames(lines: Sequence[str], index: int, prefix: Prefix) -> tuple[list[_Frame], int]:
-    """The frames from `index` on, and the index of the line after them (other speakers' lines are stepped over)."""
+    """Return the frames from `index` on, and the index of the line after them (skipping other speakers' lines)."""
     frames: list[_Frame] = []
     strangers = 0
     while index < len(lines) and strangers < _MESSAGE_LINES:
@@ -337,9 +339,10 @@ def _frames(lines: Sequence[str], index: int, prefix: Prefix) -> tuple[list[_Fra
 
 
 def _message(lines: Sequence[str], index: int, prefix: Prefix, first: str | None) -> tuple[str, int]:
-    """The message and the index after it: Python marks no end, so a blank line or another speaker ends it.
+    """Return the message and the index after it. Python marks no end, so a blank line or another speaker ends it.
 
-    Not a blank line behind a colon: what that announces stands below it. `first` is null where the type stands alone.
+    A blank line after a colon does not: the announced text is below it. `first` is None if the type is alone on its
+    line.
     """
     message = [first or ""]
     end = index + 1
@@ -359,13 +362,13 @@ def _message(lines: Sequence[str], index: int, prefix: Prefix, first: str | None
 
 
 def _announces(before: str, lines: Sequence[str], blank: int) -> bool:
-    """Whether what stands behind a blank line belongs to what stands before it: a colon says so, or one behind code."""
+    """Whether the text after a blank line belongs to the text before it: after a colon, or between code and a colon."""
     quoted = before.startswith("  ") and blank + 1 < len(lines) and lines[blank + 1].rstrip().endswith(":")
     return before.rstrip().endswith(":") or quoted
 
 
 def _goes_on(text: str, following: Sequence[str | None]) -> bool:
-    """Whether here begins what a program writes again and again, numbers aside; a list in a message is indented."""
+    """Whether repeated output of a program starts here, ignoring numbers; a list in a message is indented."""
     if text[0].isspace() or len(following) < 2:
         return False
     form = _NUMBERS.sub("0", text)
@@ -379,7 +382,7 @@ def _ends_message(text: str) -> bool:
 
 
 def _worker_frames(lines: Sequence[str], index: int, end: int, prefix: Prefix) -> tuple[list[_Frame], int]:
-    """The frames inside a worker process that torch appends to the message ("Original Traceback …")."""
+    """Return the frames inside a worker process that torch appends to the message ("Original Traceback …")."""
     for position in range(index, min(len(lines), end + 2)):
         text = prefix.strip(lines[position])
         if text is not None and text.startswith("Original Traceback (most recent call last):"):
@@ -395,7 +398,7 @@ def _end_of_group(lines: Sequence[str], index: int, prefix: Prefix) -> int:
 
 
 def _syntax_error(lines: Sequence[str], start: int, before: str) -> Printed | None:
-    """What Python prints for a script that does not parse: the place, the source, and no header."""
+    """Parse Python's output for a script that does not compile: the position, the source, and no header."""
     prefix = Prefix.of(before, lines[start : start + 1])
     for index in range(start + 1, min(len(lines), start + 5)):
         text = prefix.strip(lines[index])
@@ -416,7 +419,7 @@ def _user_frame(frames: Sequence[_Frame]) -> _Frame:
 
 
 def _link(lines: Sequence[str], earlier: Printed, later: Printed) -> str | None:
-    """The words that say how the later came of the earlier; null where it did not."""
+    """Return the words that link the later exception to the earlier; None if they are not linked."""
     between = lines[earlier.end : later.start] if later.start - earlier.end <= _MESSAGE_LINES else ()
     return next((hit[0] for line in between if (hit := _CHAIN.search(line))), None)
 

@@ -1,4 +1,4 @@
-"""A log that is packed, a pipe or a device: copied, unpacked, as far as there is room."""
+"""Copies and unpacks a compressed log, a pipe or a device, if there is enough space."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from ddp_run.values.words import size_in_words
 
 _CHUNK = 256 << 10
 SPOOL_BYTES = 4 << 30
-"""Of a pipe, a device or what is packed at most so much is copied, and never more than half of the room that is there.
-"""
+"""The most that is copied from a pipe, a device or a compressed file, and never more than half of the free space."""
 
 
 def is_whole_file(stream: BinaryIO) -> bool:
-    """Whether it can be read where it lies: no pipe, no device, not begun, not packed."""
+    """Whether it can be read in place: not a pipe or device, not partly read, not compressed."""
     try:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode) or stream.tell() != 0:
             return False
         return os.pread(stream.fileno(), len(_GZIP), 0) != _GZIP
-    except OSError:  # io.UnsupportedOperation too: no descriptor
+    except OSError:  # also io.UnsupportedOperation: no descriptor
         return False
 
 
@@ -32,19 +31,19 @@ _GZIP = b"\x1f\x8b\x08"
 
 
 class _Again:
-    """A stream whose first bytes were read already."""
+    """A stream whose first bytes were already read."""
 
     def __init__(self, first: bytes, stream: BinaryIO) -> None:
         self._first, self._stream = first, stream
 
     def read(self, size: int) -> bytes:
-        """At most so many bytes."""
+        """Return at most this many bytes."""
         first, self._first = self._first[:size], self._first[size:]
         return first or self._stream.read(size)
 
 
 def _unpacked(stream: BinaryIO) -> Iterator[bytes]:
-    """What it holds, piece by piece. Raises OSError, EOFError and zlib.error where packed bytes are damaged."""
+    """Yield its content, piece by piece. Raises OSError, EOFError and zlib.error if compressed data is damaged."""
     first = stream.read(_CHUNK)
     again: Any = _Again(first, stream)
     source = gzip.GzipFile(fileobj=again) if first.startswith(_GZIP) else again
@@ -53,7 +52,7 @@ def _unpacked(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def copy(stream: BinaryIO, spool: int) -> str | None:
-    """Copies what it holds, unpacked, as far as there is room; says what it did not."""
+    """Copy its unpacked content while there is space; return a note about the rest."""
     copied = 0
     free = os.fstatvfs(spool)
     room = min(SPOOL_BYTES, free.f_bavail * free.f_frsize // 2)

@@ -1,4 +1,4 @@
-"""Where words stand in a log of any size: hyperscan (the extra `scan`), else GNU grep."""
+"""Finds words in a log of any size: with hyperscan (the extra `scan`), else with GNU grep."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ddp_run.values.words import size_in_words
 
 Engine = Literal["hyperscan", "grep"]
 ENGINES: tuple[Engine, ...] = ("hyperscan", "grep")
-"""In the order tried. For 1 GB and 545 words, in CPU seconds: hyperscan 1.8, grep 11, neither 1.2 (to count lines)."""
+"""In the order tried. CPU seconds for 1 GB and 545 words: hyperscan 1.8, grep 11, neither 1.2 (to count lines)."""
 
 
 BEFORE = 16 << 10
 AFTER = 64 << 10
-"""Bytes read around a place where a word stands: tracebacks stand before it, launchers' summaries after it."""
+"""The bytes read around a word: tracebacks precede it, launchers' summaries follow it."""
 Span = tuple[int, int]
-"""Of bytes in a file: from, to."""
+"""A range of bytes in a file: from, to."""
 CHUNK = 256 << 10
 FIRST_BYTES = 2 << 20
 LAST_BYTES = 6 << 20
-"""Of all that stands around words: the first shows the first failure of several, the latest what ended the job."""
+"""The limits for all context: the first shows the first of several failures, the last shows what ended the job."""
 BLOCK = 64 << 10
 _GREP_HITS = 20_000
 _GREP_SKIP = 4 << 20
@@ -37,7 +37,7 @@ _GREP_BYTES = 512 << 20
 def search(
     log: int, end: int, needles: tuple[bytes, ...], engines: Collection[Engine], places: Places
 ) -> tuple[list[int], str | None]:
-    """The newlines before each chunk up to `end`, and why places of words may be missing."""
+    """Return the newlines before each chunk up to `end`, and why words may have been missed."""
     longest = max(map(len, needles), default=0)
     if not needles:
         return _chunks(log, end, 0, None, places), None
@@ -53,7 +53,7 @@ def search(
 def _chunks(
     log: int, end: int, overlap: int, contains: Callable[[memoryview], bool] | None, places: Places
 ) -> list[int]:
-    """Reads all up to `end` once: counts newlines and asks, block by block, whether a word stands there."""
+    """Read everything up to `end` once: count newlines and check each block for words."""
     buffer = bytearray(overlap + CHUNK)
     marks, lines = [], 0
     with memoryview(buffer) as view:
@@ -72,7 +72,7 @@ def _chunks(
 
 @lru_cache(maxsize=2)
 def _hyperscan(needles: tuple[bytes, ...]) -> Callable[[memoryview], bool] | None:
-    """Says of a block of bytes whether any of the words is in it; null where hyperscan is not there."""
+    """Return a function that checks a block of bytes for any of the words; None if hyperscan is not available."""
     try:
         import hyperscan
     except ImportError:
@@ -82,9 +82,9 @@ def _hyperscan(needles: tuple[bytes, ...]) -> Callable[[memoryview], bool] | Non
         single = [hyperscan.HS_FLAG_SINGLEMATCH] * len(needles)
         database.compile(expressions=needles, elements=len(needles), flags=single, literal=True)
         scratch = hyperscan.Scratch(database)
-    except hyperscan.error:  # a processor without SSE 4.2, say
+    except hyperscan.error:  # for example, a processor without SSE 4.2
         return None
-    scan: Any = database.scan  # its stub knows only bytes and str
+    scan: Any = database.scan  # its stub has only bytes and str
 
     def found(*_: object) -> bool:
         return True  # the first is enough: the whole block is kept
@@ -100,7 +100,7 @@ def _hyperscan(needles: tuple[bytes, ...]) -> Callable[[memoryview], bool] | Non
 
 
 def _gnu_grep() -> str | None:
-    """Its path; others know no byte offsets."""
+    """Return the path of GNU grep; others have no byte offsets."""
     path = shutil.which("grep")
     return path if path is not None and _is_gnus(path) else None
 
@@ -115,9 +115,9 @@ def _is_gnus(grep: str) -> bool:
 
 
 def _grep(path: str, log: int, end: int, needles: tuple[bytes, ...], places: Places) -> bool:
-    """Finds the places with grep; false where it failed before `end`, as it does on a line that fills its memory.
+    """Find the places with grep; return False if it failed before `end`, as it does on a line that fills its memory.
 
-    Where words stand in line after line it is stopped, the next stretch counts as full of words, and it starts again.
+    If line after line contains words, it is stopped, the next stretch counts as full of words, and it starts again.
     """
     command = [path.encode(), b"-aFbo", *(part for needle in needles for part in (b"-e", needle))]
     environment = {**os.environ, "LC_ALL": "C"}
@@ -145,7 +145,7 @@ def _grep(path: str, log: int, end: int, needles: tuple[bytes, ...], places: Pla
 
 
 def _hits(process: subprocess.Popen[bytes], position: int, end: int, longest: int, places: Places) -> int | None:
-    """Notes where grep finds words; null where it came to its end, else the last place before it was left."""
+    """Record where grep finds words; return None if it reached its end, else the last place before it was stopped."""
     assert process.stdout is not None
     for count, line in enumerate(process.stdout, 1):
         place = position + int(line[: line.index(b":")])
@@ -157,7 +157,7 @@ def _hits(process: subprocess.Popen[bytes], position: int, end: int, longest: in
 
 @dataclass(slots=True)
 class Places:
-    """Where words stand, with what stands around them: the first and the latest, bounded in bytes."""
+    """The places of words with their context: the first and the last ones, bounded in bytes."""
 
     room: int = FIRST_BYTES
     last_bytes: int = LAST_BYTES
@@ -169,7 +169,7 @@ class Places:
     dropped: int = 0
 
     def add(self, start: int, end: int) -> None:
-        """A word stands between these; starts must not fall."""
+        """Record a word between these offsets; starts must not decrease."""
         start, end = max(0, start - BEFORE, self.end), end + AFTER
         if end <= start:
             return
@@ -198,12 +198,12 @@ class Places:
                 self.last.appendleft((oldest[0] + over, oldest[1]))
 
     def spans(self) -> Iterator[Span]:
-        """In order."""
+        """The spans in order."""
         yield from self.first
         yield from self.last
 
     def left_out(self) -> str | None:
-        """A note where not all places were kept."""
+        """A note if not all places were kept."""
         if not self.dropped:
             return None
         kept = f"the first {size_in_words(self.first_bytes)} and the last {size_in_words(self.last_bytes)}"
@@ -211,7 +211,7 @@ class Places:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """In order, with those that overlap joined."""
+    """Return the spans in order, merging those that overlap."""
     joined: list[Span] = []
     for start, end in sorted(spans):
         if joined and start <= joined[-1][1]:

@@ -1,1 +1,1 @@
-"""From evidence to a verdict: the catalogue of causes, who failed first, whether a retry helps."""
+"""Turns evidence into a verdict: the catalogue of causes, which rank failed first, whether a retry helps."""

@@ -1,4 +1,4 @@
-"""What to do next about a death whose cause is not known for itself."""
+"""Advice for a death whose rule gives none."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _POINTS_TO: dict[Phase, str] = {
     "(LOCAL_RANK), the model wrapper and the first batch",
     "shutdown": "training was over{}: check what runs after destroy_process_group and at exit",
 }
-"""What the phase of a death points to, first of all."""
+"""The first thing to check, by the phase in which the rank died."""
 
 
 def by_phase(death: Death) -> tuple[str, ...]:
-    """What the phase points to, for a death that says nothing else of its cause; no word where it had trained."""
+    """Return the advice for the phase of a death with no other clue; empty if the rank had already trained."""
     where = f", in {death.call}" if death.call is not None else ""
     if death.phase is None or death.phase not in _POINTS_TO:
         return ()
@@ -27,7 +27,7 @@ def by_phase(death: Death) -> tuple[str, ...]:
 
 
 def by_core(death: Death) -> tuple[str, ...]:
-    """How to read the core dump, where there is one."""
+    """Return commands that read the core dump, if the rank left one."""
     if death.core is None:
         return ()
     if death.core.startswith("/"):

@@ -1,4 +1,4 @@
-"""Which hosts failures speak against: of one verdict, and of all that is kept. Pure."""
+"""Finds hosts that are suspected of making runs fail, from one verdict or from all records. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ddp_run.record.host_failures import HostFailure
 _LEAST_RUNS = 2
 _LONGEST_TITLE = 300
 _LATEST_S = 4e9
-"""A stamp behind the year 2096 is none."""
+"""Stamps after the year 2096 are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostRecord:
-    """What is known of one host: runs by cause, when it last failed (seconds since the epoch), and how."""
+    """The history of one host: runs by cause, the last failure (seconds since the epoch), and how that run ended."""
 
     host: str
     causes: Counter[str]
@@ -29,24 +29,24 @@ class HostRecord:
 
     @property
     def runs(self) -> int:
-        """How many failed there."""
+        """The number of runs that failed there."""
         return self.causes.total()
 
 
 def failure_of(verdict: Verdict, run_id: str, wall_s: float) -> HostFailure | None:
-    """What is to be kept of a run; null where its cause says nothing of a host, or no host is known."""
+    """Return the record to keep for a run; None if its cause does not point to a host, or the host is unknown."""
     rule = rule_named(verdict.cause) if verdict.cause is not None else None
     first = verdict.first_failure
     if rule is None or rule.host is None or first is None or not first.host:
         return None
     if rule.name == "node-failed" and first.rank is not None:
-        return None  # a rank's log tells of another node's end
+        return None  # a rank's log reports the failure of another node
     title = (verdict.title or rule.title)[:_LONGEST_TITLE]
     return HostFailure(first.host, wall_s, rule.name, verdict.confidence, run_id, title)
 
 
 def records(failures: Iterable[HostFailure], since_s: float) -> list[HostRecord]:
-    """The hosts with failures since then, those with the most first; a run counts once for a host."""
+    """Return the hosts with failures since then, worst first. Each run counts once per host."""
     by_host: dict[str, dict[str, HostFailure]] = {}
     for each in failures:
         if since_s <= each.wall_s <= _LATEST_S and re.fullmatch(r"[\w.\-]{1,255}", each.host, re.ASCII):

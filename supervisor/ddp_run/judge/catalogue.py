@@ -1,4 +1,4 @@
-"""The catalogue of causes: one file of `rules/` each, found by being there."""
+"""The catalogue of causes: discovers every file in `rules/`."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from ddp_run.record.events import ExceptionInfo
 NAMELESS = Rule(
     "DDP000", "unknown", "Unknown cause", Area.UNKNOWN, Retry(helps=True, reason="the cause is unknown"), "0.1"
 )
-"""Where no rule has anything to say."""
+"""Used when no rule matches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One rule of the catalogue and what it is asked: of a rank's death, of a launch, of an order to stop."""
+    """One rule of the catalogue and its matchers: for a rank's death, for a launch, for a request to stop."""
 
     rule: Rule
     match: Callable[[Death, Evidence], Finding | None] | None = None
     match_launch: Callable[[Evidence], Finding | None] | None = None
     match_stop: Callable[[Evidence], Finding | None] | None = None
     signs: tuple[Sign, ...] = ()
-    """The words that it looks for in logs, where it does."""
+    """The words that it searches logs for, if any."""
     text: str = ""
     """Its documentation: what happened, how to recognise it, what to do."""
 
 
 def rule_modules() -> Iterator[str]:
-    """Load the rules' modules one by one, giving the name of each; a broken one is `load`'s to tell of."""
+    """Load the rule modules one by one and yield the name of each. `load` reports broken ones."""
     for name in _names():
         with suppress(Exception):
             _module(name)
@@ -54,7 +54,7 @@ def _module(name: str) -> ModuleType:
 
 @cache
 def load() -> tuple[tuple[Cause, ...], tuple[str, ...]]:
-    """The catalogue, by code, and a note for each file of `rules/` that could not be loaded."""
+    """Return the catalogue, sorted by code, and a note for each file in `rules/` that failed to load."""
     causes: list[Cause] = []
     notes: list[str] = []
     for file_name in _names():
@@ -68,34 +68,34 @@ def load() -> tuple[tuple[Cause, ...], tuple[str, ...]]:
 
 
 def catalogue() -> tuple[Cause, ...]:
-    """All causes, by code."""
+    """Return all causes, sorted by code."""
     return load()[0]
 
 
 GENERAL = ("python-exception", "unknown")
-"""What is said of a rank where no other cause is found, in this order."""
+"""The fallback causes of a rank, in this order, when no specific one matches."""
 
 
 def rule_named(name: str, causes: Iterable[Cause] | None = None) -> Rule | None:
-    """The cause of that name; null where the catalogue, or what is given of it, has none."""
+    """Return the cause with that name; None if the catalogue (or `causes`) does not have it."""
     known = catalogue() if causes is None else causes
     return next((cause.rule for cause in known if cause.rule.name == name), None)
 
 
 def not_superseded(findings: Sequence[Finding], by: Iterable[Finding] | None = None) -> list[Finding]:
-    """The findings that no other one (of `by`, where given) supersedes; all of them, where that leaves none."""
+    """Return the findings that no other one (of `by`, if given) supersedes; all of them if none would remain."""
     superseded = {name for finding in (findings if by is None else by) for name in finding.rule.supersedes}
     return [finding for finding in findings if finding.rule.name not in superseded] or list(findings)
 
 
 @cache
 def sign_words() -> tuple[str, ...]:
-    """What any rule looks for in a log."""
+    """Return all signs that rules search logs for."""
     return tuple(words(sign for cause in catalogue() for sign in cause.signs))
 
 
 def follows_another(exception: ExceptionInfo) -> bool:
-    """Whether the catalogue takes this exception for a consequence of another rank's failure."""
+    """Whether the catalogue treats this exception as a consequence of another rank's failure."""
     death = Death(rank=None, code=1, exception=exception)
     return any(
         cause.match(death, Evidence(deaths=(death,))) is not None

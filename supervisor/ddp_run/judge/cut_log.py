@@ -1,8 +1,8 @@
-"""What a log that is cut still shows: a tolerant reading, where the strict one finds no failure or no cause. Pure.
+"""A tolerant reading of incomplete logs, for when the strict one finds no failure or no cause. Pure.
 
-People paste the piece that they take for the failure: it begins or ends within a traceback, holds the warning and not
-the exception, shows one rank of eight, and no word of how anything ended. What stands behind the last sign of progress
-is then asked as if it were a rank's last words. The answer is never more than likely, and what is not shown stays null.
+People paste the piece that looks like the failure. It may start or end inside a traceback, contain the warning but not
+the exception, show one rank of eight, or not show how anything ended. This module treats the text after the last sign
+of progress as a rank's last words. Its answer is at most "likely", and whatever the log does not show stays None.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _ROOT = re.compile(
 )
 _ABORTED = "native-abort"
 _RAYS = "ray-actor-died"
-"""What Ray's driver says of every worker that ended; why, stands above if anywhere."""
+"""Ray's driver prints this for every worker that ended. The reason, if logged at all, is further up."""
 _GIVES_UP = re.compile(r"(?i:sigquit)[^\n]{1,80}It usually means (?:the|one) child failed")
 """SGLang's server, which then kills itself and its children."""
 _OF_THE_KILLED = (*GENERAL, "file-not-found")
 
 
 def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
-    """The strict reading's verdict; where that knows no cause, with the cause that the text shows all the same."""
+    """Return the strict reading's verdict. If that has no cause, use the best sign in the text."""
     if not _lacks_a_cause(strict):
         return _with_what_stands_above(logs, strict) if strict.cause in _MAY_FOLLOW else strict
     if strict.outcome is None:
@@ -50,7 +50,7 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
     signs = found_in(logs)
     first = strict.first_failure
     if strict.cause != _ABORTED and first is not None and first.signal is not None and not _ends_itself(logs):
-        # a server ends its processes by SIGKILL after an exception of one of them; others miss what was killed
+        # a server kills its processes with SIGKILL after one of them raises; the others then miss a peer
         signs = (sign for sign in signs if _may_lead_to_a_kill(sign))
     found = _strongest(signs)
     if found is None or (strict.outcome is not None and found.finding.rule.consequence):
@@ -59,24 +59,24 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
         return _with(strict, found, WORDLESS if strict.cause == _ABORTED else NOTE)
     if found.finding.rule.name in GENERAL:
         return strict
-    return _with(replace(strict, first_failure=None, collateral=()), found)  # who only noticed did not fail first
+    return _with(replace(strict, first_failure=None, collateral=()), found)  # a victim did not fail first
 
 
 def _may_lead_to_a_kill(sign: TextSign) -> bool:
-    """Whether who starts programs again, or ends them all, may have killed the rest for it."""
+    """Whether a supervisor that restarts or kills all processes may have killed the rest because of this one."""
     name = sign.finding.rule.name
     return name == "segfault" or (sign.exception is not None and name not in _OF_THE_KILLED)
 
 
 def _ends_itself(logs: Sequence[Log]) -> bool:
-    """Whether a server says that it ends all its processes because one of them failed."""
+    """Whether a server says that it stops all its processes because one of them failed."""
     return any(
         "usually means" in line and _GIVES_UP.search(line) for log in logs for line in log.text.ending(MOST_LINES).lines
     )
 
 
 def _strongest(signs: Iterable[TextSign]) -> TextSign | None:
-    """The one to believe: a cause wins over those that come of it, wherever they stand."""
+    """Return the most credible sign: a cause wins over its consequences, wherever they appear."""
     told = list(signs)
     causes = [sign.finding for sign in told if not sign.finding.rule.consequence]
     left = {finding.rule.name for finding in not_superseded([sign.finding for sign in told], by=causes)}
@@ -84,11 +84,12 @@ def _strongest(signs: Iterable[TextSign]) -> TextSign | None:
 
 
 def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
-    """With the cause of an earlier exception that says more, where nothing went on in between: what came last followed.
+    """Use the cause of an earlier exception that explains more, if no progress came after it: the last one followed
+    from it.
 
-    A clean-up, a summary or a retry in the same program raises anew; somebody presses Ctrl-C at what stands still. A
-    line that would say more (a warning, a word of another process) may be about something else: the last exception
-    stays, and is not certain.
+    A clean-up, a summary or a retry in the same program raises again, or a user presses Ctrl-C on a hung job. A line
+    that would explain more (a warning, another process' message) may be unrelated. In that case the last exception
+    stays, but is not certain.
     """
     first = strict.first_failure.rank if strict.first_failure is not None else None
     signs = list(found_in(logs))
@@ -120,7 +121,7 @@ def _say_the_same(one: ExceptionInfo, other: ExceptionInfo | None) -> bool:
 
 
 def _shortened(logs: Sequence[Log]) -> Verdict | None:
-    """The verdict where somebody has made torch's summary shorter: `Root Cause [0]: rank 1 exitcode: -6 (SIGABRT)`."""
+    """Return the verdict for a log with a shortened torch summary: `Root Cause [0]: rank 1 exitcode: -6 (SIGABRT)`."""
     for log in logs:
         text = log.text.ending(MOST_LINES)
         hit = _ROOT.search("\n".join(text.lines))
@@ -135,7 +136,7 @@ def _shortened(logs: Sequence[Log]) -> Verdict | None:
 def _lacks_a_cause(strict: Verdict) -> bool:
     if strict.outcome is None or strict.cause == _RAYS:
         return True
-    if strict.cause == _ABORTED and strict.confidence != "certain":  # who aborted on purpose (a watchdog) says why
+    if strict.cause == _ABORTED and strict.confidence != "certain":  # watchdogs print why they abort
         return True
     first = strict.first_failure
     silent = first is None or first.rank is None or first.exit_code is None or first.exit_code > 0
@@ -145,7 +146,7 @@ def _lacks_a_cause(strict: Verdict) -> bool:
 def _with(strict: Verdict, found: TextSign, note: str = NOTE) -> Verdict:
     finding = found.finding
     first = strict.first_failure
-    rank = None if finding.rule.consequence else found.rank  # who lost a peer did not fail first
+    rank = None if finding.rule.consequence else found.rank  # a rank that lost a peer did not fail first
     if first is None and (rank is not None or found.exception is not None):
         first = FirstFailure(rank, exception=found.exception)
     elif first is not None and first.exception is None and rank in (None, first.rank):

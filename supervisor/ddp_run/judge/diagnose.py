@@ -1,7 +1,7 @@
-"""Judges one attempt: all rules over all deaths, one cause, one exit code. Pure.
+"""Judges one attempt: applies all rules to all deaths and returns one cause and one exit code. Pure.
 
-Order of deaths is `Death.order` (a stamp inside the rank, or the kernel's report), never the agent's summary; that is
-the source only for ranks that nothing else speaks of. See docs/causes/ for what each rule looks for.
+Deaths are ordered by `Death.order` (a stamp inside the rank, or the kernel's report), not by the agent's summary. The
+summary is used only for ranks that have no other source. docs/causes/ describes what each rule looks for.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ddp_run.record.events import Rank
 from ddp_run.values.signals import in_words, shell_code
 
 LOST = 75
-"""Exit code where no rank failed by itself (EX_TEMPFAIL): worth a requeue."""
+"""Exit code if no rank failed on its own (EX_TEMPFAIL): worth a requeue."""
 USAGE = 2
 CANNOT_WORK, UNFIT = 2, 78
-"""sysexits.h EX_CONFIG: the nodes are not fit for the job."""
+"""EX_CONFIG of sysexits.h: the nodes are not fit for the job."""
 _Asked = TypeVar("_Asked")
 _WITH_AGENT_NS = 1_000_000_000
 _WAITED = ("nccl-timeout-hang", "gloo-timeout-hang")
@@ -33,13 +33,13 @@ _STOP_TYPES = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
 
 
 LEAVING_NS = 1_000_000_000
-"""The kernel closes a dying process' sockets before it reports the death (18 ms before, on a loaded host): its peers
+"""The kernel closes a dying process' sockets before it reports the death (18 ms before, on a loaded host), so its peers
 can stamp their failure first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A death and what is said of it. `reason` is why it is collateral, null where it failed by itself."""
+    """A death and its finding. `reason` says why it is collateral; None if it failed on its own."""
 
     death: Death
     finding: Finding
@@ -47,7 +47,7 @@ class _Judged:
 
 
 def judge(evidence: Evidence, causes: Sequence[Cause] | None = None) -> Verdict:
-    """The verdict for one attempt, by the given causes or the whole catalogue. Never raises for a broken rule."""
+    """Return the verdict for one attempt, using the given causes or the whole catalogue. Broken rules do not raise."""
     known, notes = load() if causes is None else (tuple(causes), ())
     judgement = _Judgement(evidence.without_secrets(), known, list(notes))
     verdict = judgement.verdict()
@@ -62,7 +62,7 @@ def judge(evidence: Evidence, causes: Sequence[Cause] | None = None) -> Verdict:
 
 
 def failed_by_itself(evidence: Evidence) -> bool:
-    """Whether any rank failed for a reason of its own: not for a lost peer, and not because it was told to end."""
+    """Whether any rank failed on its own, not because it lost a peer or was told to stop."""
     judgement = _Judgement(evidence.without_secrets(), load()[0], [])
     return any(judgement.of_itself(death) for death in judgement.attempt.deaths)
 
@@ -75,7 +75,7 @@ class _Judgement:
     causes: tuple[Cause, ...]
     notes: list[str]
     close: bool = False
-    """Another rank may have failed before the one that is named."""
+    """Another rank may have failed before the named one."""
 
     def verdict(self) -> Verdict:
         attempt = self.attempt
@@ -108,17 +108,17 @@ class _Judgement:
         return self._without_own_failure(judged)
 
     def of_itself(self, death: Death) -> bool:
-        """Whether it failed for a reason of its own."""
+        """Whether it failed on its own."""
         return self._judge_death(death).reason is None
 
-    # ------------------------------------------------------------------------------------ kinds of end
+    # ----------------------------------------------------------------------------------- ways a job can end
 
     def _succeeded(self) -> bool:
-        """Whether the ranks of all nodes exited with 0, also where a rank's program had failed: its process decides."""
+        """Whether the ranks of all nodes exited with 0. If a rank's program failed, its process' exit code decides."""
         attempt = self.attempt
         if any(death.code or (death.code is None and death.failed_at is not None) for death in attempt.deaths):
             return False
-        # An agent has nothing to add when the ranks of all nodes have ended well; ddp-run does not wait for its end.
+        # If the ranks of all nodes ended well, ddp-run does not wait for the agent: it has nothing to add.
         alone = attempt.nodes == 1 and attempt.world_size is not None
         ends = [leaver.at for leaver in attempt.clean_exits]
         ends += [death.died_at for death in attempt.deaths if death.code == 0 and death.died_at is not None]
@@ -128,14 +128,14 @@ class _Judgement:
         return attempt.stop_signal is None or attempt.stop_at is None or all(at <= attempt.stop_at for at in ends)
 
     def _refused(self, name: str, code: int) -> Verdict:
-        """The job was ended before its start, for the cause of this name: how its ranks ended says nothing."""
+        """Return the verdict for a job that was refused before its start; the way its ranks ended does not matter."""
         verdict = Verdict("refused", code, confidence="certain", phase="launch")
         asked = [cause for cause in self.causes if cause.rule.name == name]
         finding = self._best(self._ask(lambda cause: cause.match_launch, lambda ask: ask(self.attempt), asked))
         return verdict if finding is None else verdict.with_finding(finding)
 
     def _failed_before_stop(self, first: _Judged) -> bool:
-        """Whether it failed by itself and not because it was told to: signals may reach ranks before ddp-run."""
+        """Whether it failed on its own and not because of the stop; a signal may reach ranks before ddp-run."""
         stop, death = self.attempt.stop_signal or 0, first.death
         told = death.code == -stop or (
             stop == signal.SIGINT and death.exception is not None and death.exception.type == "KeyboardInterrupt"
@@ -143,7 +143,7 @@ class _Judgement:
         return not told and (self.attempt.stop_at is None or death.order < self.attempt.stop_at)
 
     def _failed_before_hang(self, first: _Judged) -> bool:
-        """Whether its program had failed before the job was ended: the others waited for a process that only stayed."""
+        """Whether a rank's program had failed before the stop, so that the others waited for its lingering process."""
         failed_at = first.death.failed_at
         return failed_at is not None and self.attempt.hung_at is not None and failed_at < self.attempt.hung_at
 
@@ -159,7 +159,8 @@ class _Judgement:
         return verdict if finding is None else verdict.with_finding(replace(finding, retry=retry))
 
     def _interrupted_code(self, stop: int, judged: Sequence[_Judged]) -> int:
-        """The code that all ranks chose, if they chose one; a rank that lost its peer to the stop chose none."""
+        """Return the exit code that all ranks chose, if they agree. A rank that lost its peer to the stop chose
+        none."""
         codes = {None if item.finding.rule.consequence else item.death.code for item in judged}
         everyone = not self.attempt.clean_exits and len(self.attempt.deaths) >= self.attempt.started
         common = codes.pop() if len(codes) == 1 and everyone else None
@@ -174,7 +175,7 @@ class _Judgement:
         if first.finding.culprit is not None:
             first_failure = self._culprit(first.finding.culprit, death)
             gone = tuple(each for each in gone if each.rank != first.finding.culprit)
-            # where the culprit has no code of its own, the job ends with that of the rank that tells of it
+            # if the culprit has no exit code, use the code of the rank that reports it
             own_code = death.code if first_failure.exit_code is None else first_failure.exit_code
         code = None if self.attempt.logs_only and own_code is None else shell_code(own_code) or 1
         verdict = Verdict("failed", code, first_failure=first_failure, collateral=gone)
@@ -184,19 +185,19 @@ class _Judgement:
         return replace(verdict, confidence="likely") if self.close and verdict.confidence == "certain" else verdict
 
     def _first(self, own: Sequence[_Judged]) -> _Judged:
-        """The first of those that failed by themselves; what differs from it and may have come before it is noted."""
+        """Return the first rank that failed on its own. Adds a note if a different failure may have come before it."""
         index, rivals = first_end([item.death for item in own])
         first = self._missed_by(own[index], own)
         unlike = [own[rival] for rival in rivals if _kind(own[rival]) != _kind(first)]
         if unlike:
             self.close = True
             self.notes.append(how_close([first.death, *(item.death for item in unlike)]))
-        elif rivals and first.death.failed_at is None:  # the cause is the same whoever was first
+        elif rivals and first.death.failed_at is None:  # the cause is the same, whichever was first
             self.notes.append(how_close([first.death, *(own[rival].death for rival in rivals)]))
         return first
 
     def _missed_by(self, waited: _Judged, own: Sequence[_Judged]) -> _Judged:
-        """In a text: whose exception stands above the time-out of a rank that waited, as nobody joined it any more."""
+        """For pasted logs: prefer an exception printed above the timeout of a rank that waited for the missing peer."""
         if not self.attempt.logs_only or waited.finding.rule.name not in _WAITED:
             return waited
         told = _line(waited)
@@ -206,7 +207,7 @@ class _Judgement:
         return missing
 
     def _first_to_blame(self, first: _Judged, judged: Sequence[_Judged]) -> _Judged:
-        """Rank 2 blames rank 0, and that blames rank 1: what rank 0 says counts."""
+        """Follow a chain of blame: if rank 2 blames rank 0, and rank 0 blames rank 1, rank 1 is meant."""
         seen = [first]
         while True:
             last = seen[-1]
@@ -218,7 +219,7 @@ class _Judgement:
             seen.append(named[0])
 
     def _culprit(self, rank: Rank, reporter: Death) -> FirstFailure:
-        """The rank that another one's text names as the cause: its own code counts where nobody had ended it."""
+        """Return the rank that another rank's text names as the cause, with its exit code if nobody killed it."""
         known = next((death for death in self.attempt.deaths if death.rank == rank), None)
         if known is None:
             return FirstFailure(rank)
@@ -227,7 +228,8 @@ class _Judgement:
         return replace(found, exception=known.exception if known is reporter else None)
 
     def _without_own_failure(self, judged: Sequence[_Judged]) -> Verdict:
-        """Only consequences are known here: of a rank that left with 0, of something outside, or of nothing seen."""
+        """Return the verdict if only consequences are known: of a rank that exited with 0, of an outside event, of
+        nothing."""
         lost = [item for item in judged if item.finding.rule.consequence]
         leaver = self._culprit_that_left(lost, judged)
         if leaver is not None:
@@ -239,14 +241,14 @@ class _Judgement:
         finding = self._best(specific) or (lost[0].finding if lost else self._best(findings))
         phase: Phase | None = self.attempt.phase if self.attempt.started or self.attempt.deaths else "launch"
         usage = finding is not None and finding.rule.area is Area.LAUNCH
-        # A scheduler that requeues a job for its exit code 75 would do so for ever where no retry can help.
+        # A scheduler that requeues on exit code 75 would loop endlessly if no retry can help.
         worth_a_try = finding is None or (finding.retry or finding.rule.retry).helps
         code = USAGE if usage else LOST if worth_a_try else 1
         verdict = Verdict("failed", code, collateral=gone, phase=phase, step=self.attempt.step)
         return verdict if finding is None else verdict.with_finding(finding)
 
     def _from_text_without_deaths(self) -> Verdict:
-        """A launch that failed, as the text shows; else there is nothing to say."""
+        """Return the verdict for a launch that failed according to the text, if any."""
         findings, specific = self._of_launch()
         finding = self._best(specific or findings)
         if finding is None or (self.attempt.agent.code is None and not specific):
@@ -254,7 +256,7 @@ class _Judgement:
         return Verdict("failed", self.attempt.agent.code, phase="launch").with_finding(finding)
 
     def _of_launch(self) -> tuple[list[Finding], list[Finding]]:
-        """What the rules say of the launch and of the agent's own failure, and of that what is no general cause."""
+        """Return the rules' findings about the launch and the agent's own failure, without the general causes."""
         attempt = self.attempt
         findings = self._ask(lambda cause: cause.match_launch, lambda ask: ask(attempt))
         agent = None if attempt.logs_only else attempt.agent.own_failure
@@ -265,10 +267,10 @@ class _Judgement:
             findings += self._ask(lambda cause: cause.match, lambda ask: ask(agent, attempt), of_itself)
         return findings, [finding for finding in findings if finding.rule.name not in GENERAL]
 
-    # -------------------------------------------------------------------------------------- who did it
+    # ------------------------------------------------------------------------------------- the responsible rank
 
     def _culprit_that_left(self, lost: Sequence[_Judged], judged: Sequence[_Judged]) -> CleanExit | None:
-        """The first rank that ended with 0 when the others lost it; only where they show nothing else."""
+        """Return the first rank that exited with 0 before the others lost it, if they show no other failure."""
         if not lost or not self.attempt.clean_exits:
             return None
         first = self.attempt.clean_exits[0]
@@ -282,7 +284,7 @@ class _Judgement:
         return verdict.with_finding(finding)
 
     def _named(self, first: _Judged, judged: Sequence[_Judged]) -> _Judged:
-        """A rank that ended with a code of its own and no word, while others lost it, is their peer that died."""
+        """A rank that exited with an unusual code and no message while others lost it is the peer that died."""
         lost = [item for item in judged if item.finding.rule.consequence]
         silent = first.finding.rule.name == "unknown" and (first.death.code is None or first.death.code > 0)
         if not lost or not silent:
@@ -320,11 +322,11 @@ class _Judgement:
         return "lost torch's agent" if self._went_with_agent(death) else None
 
     def _went_with_agent(self, death: Death) -> bool:
-        """Killed by the kernel because the agent had died before it (PR_SET_PDEATHSIG)."""
+        """Whether the kernel killed it because the agent had died before it (PR_SET_PDEATHSIG)."""
         agent = self.attempt.agent
         if agent.at is None or agent.code is None or agent.code >= 0 or death.code not in (-9, -15):
             return False
-        if agent.killed_by_us:  # after its ranks had ended, or with them: then they have signals of their own
+        if agent.killed_by_us:  # killed after its ranks, or together with them: their own signals are recorded
             return False
         return death.order >= agent.at - _WITH_AGENT_NS
 
@@ -336,7 +338,7 @@ class _Judgement:
         put: Callable[[_Asked], Finding | None],
         causes: Iterable[Cause] | None = None,
     ) -> list[Finding]:
-        """What each cause answers to one question; one that raises becomes a note and hides no other."""
+        """Return each cause's finding for one question. A rule that raises becomes a note and does not hide others."""
         found: list[Finding] = []
         for cause in self.causes if causes is None else causes:
             asked = choose(cause)
@@ -350,13 +352,13 @@ class _Judgement:
         return found
 
     def _best(self, findings: Sequence[Finding]) -> Finding | None:
-        """What no other finding supersedes; a cause before a consequence, the surer one first."""
+        """Return findings that no other supersedes: causes before consequences, the most confident first."""
         return min(not_superseded(findings), key=_precedence, default=None)
 
     # ----------------------------------------------------------------------------------- cross-checks
 
     def _cross_check(self, death: Death) -> None:
-        """Says where torch's summary names another rank than the stamps do; it is never followed silently."""
+        """Add a note if torch's summary names another rank than the stamps do; never follow it silently."""
         root = next((entry for entry in self.attempt.agent.summary if entry.root), None)
         if root is None or root.rank == death.rank or death.order == UNORDERED:
             return
@@ -368,9 +370,9 @@ class _Judgement:
         self.notes.append(f"torchrun's summary names rank {root.rank}; {seen}")
 
     def _as_sure_as_the_order(self, verdict: Verdict, judged: Sequence[_Judged]) -> Verdict:
-        """Without stamps, failures within one second of the agent's clock have no known order.
+        """Reduce the confidence if the order is unknown. Without stamps, failures within a second cannot be ordered.
 
-        That matters only where they differ.
+        This matters only if the failures differ.
         """
         if len({(item.finding.rule.name, _type(item.death)) for item in judged}) == 1:
             return verdict
@@ -399,12 +401,12 @@ def _kind(item: _Judged) -> tuple[str, str | None, int | None]:
 
 
 def _line(item: _Judged) -> int:
-    """The line of the log that shows it; 0 where none is known."""
+    """Return the number of the log line that shows it; 0 if unknown."""
     return next((quote.line for quote in item.finding.evidence if quote.line is not None), 0)
 
 
 def _is_stop(death: Death) -> bool:
-    """An exception by which a program obeys a signal; no exception counts as one."""
+    """Whether a program raised this to obey a signal. No exception at all counts, too."""
     return death.exception is None or death.exception.type.rpartition(".")[2] in _STOP_TYPES
 
 

@@ -1,6 +1,6 @@
-"""A rank that ended while others still needed it: well, or with a code and without a word. Pure.
+"""A rank that exited while others still needed it: with 0, or with an error code and no message. Pure.
 
-The others' finding (that they lost a peer) is the verdict's; this says whom they lost, and what to do about it.
+The verdict keeps the others' finding (they lost a peer). This module adds which rank they lost, and what to do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ddp_run.values.signals import in_words
 
 
 def finished_first(rank: Rank | None, lost: Finding, waiting: Sequence[Death]) -> Finding:
-    """It ended with 0; `lost` is what the first of those `waiting` shows."""
+    """The rank exited with 0; `lost` is the finding of the first of the `waiting` ranks."""
     went_on = f"{_who(rank)} exited with code 0 while {_those(waiting)} went on"
     uneven = f"make all ranks run the same number of steps: {went_on}"
     joined = "DistributedSampler(dataset, drop_last=True), or torch.distributed.algorithms.join.Join for uneven inputs"
@@ -25,7 +25,7 @@ def finished_first(rank: Rank | None, lost: Finding, waiting: Sequence[Death]) -
 
 
 def ended_silently(death: Death, found: Finding, lost: Finding, waiting: Sequence[Death]) -> Finding:
-    """It ended with another code, or one that nobody knows; `found` is what is known of its own end."""
+    """The rank exited with another code, or an unknown one; `found` is the finding about its end."""
     confidence: Confidence = "likely" if death.code is None else "certain"
     blamed = _lost(death.rank, death.code, lost, waiting)
     evidence = (*found.evidence, *lost.evidence)

@@ -1,7 +1,7 @@
-"""Which of several ends came first where the kernel's report alone cannot tell. Pure.
+"""Decides which end came first if the kernel's report alone cannot tell. Pure.
 
-A stamp taken inside a rank (`Death.failed_at`) is exact. The kernel reports a death once the process' memory is taken
-down, 8 to 16 ms after the end itself on an idle host: such an end may have come before one that seems earlier.
+A stamp taken inside a rank (`Death.failed_at`) is exact. The kernel reports a death only after freeing the process'
+memory, 8 to 16 ms after the actual end on an idle host. So such an end may have come before one that seems earlier.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from ddp_run.evidence.model import Death
 from ddp_run.values.words import named_ranks
 
 _LATE_NS = 50_000_000
-"""By so much the kernel's report may be late, on a busy host."""
+"""The longest delay of the kernel's report, on a busy host."""
 
 
 def first_end(deaths: Sequence[Death]) -> tuple[int, tuple[int, ...]]:
-    """Which of them came first, and which others may have, as indices; `deaths` by `Death.order`, not empty.
+    """Return the index of the first end, and of the others that may have been first. `deaths` must be sorted by
+    `Death.order` and not empty.
 
-    Among those that may have, the kind of end decides: a signal that nobody here sent, before an exception, before a
-    code without a word. What a signal ends had no part in it; a code may be the answer to another rank's end.
+    Among the candidates, the kind of end decides: a signal from outside, then an exception, then an exit code without a
+    message. A process killed by a signal did not react to anything; an exit code may be a reaction to another rank's
+    end.
     """
     earliest = deaths[0]
     if earliest.failed_at is None and earliest.died_at is None:
@@ -35,7 +37,7 @@ def first_end(deaths: Sequence[Death]) -> tuple[int, tuple[int, ...]]:
 
 
 def how_close(deaths: Sequence[Death]) -> str:
-    """A note on deaths whose order is not certain."""
+    """Return a note about deaths whose order is uncertain."""
     ranks = sorted(death.rank for death in deaths if death.rank is not None)
     apart = (max(death.order for death in deaths) - min(death.order for death in deaths)) / 1e6
     return f"{named_ranks(ranks)} exited within {apart:.0f} ms according to the kernel: which came first is uncertain"

@@ -1,4 +1,4 @@
-"""The rank that failed first and those that followed it, as a verdict holds them. Pure."""
+"""The rank that failed first and the ranks that followed, as a verdict stores them. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def of_death(death: Death) -> FirstFailure:
 
 
 def of_clean_exit(gone: CleanExit) -> FirstFailure:
-    """A rank that ended with 0 while the others still needed it."""
+    """A rank that exited with 0 while the others still needed it."""
     return FirstFailure(
         rank=gone.rank,
         local_rank=gone.local_rank,
@@ -41,5 +41,5 @@ def of_clean_exit(gone: CleanExit) -> FirstFailure:
 
 
 def follower(death: Death, reason: str) -> Collateral:
-    """A rank that failed because another had."""
+    """A rank that failed because another had failed."""
     return Collateral(death.rank, death.code, signal_name(death.code), reason)

@@ -1,4 +1,4 @@
-"""How programs say that a GPU had no memory left: torch, other frameworks, and the runtimes themselves. Pure."""
+"""Messages of programs whose GPU ran out of memory: torch, other frameworks, and the runtimes. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SERVERS = (
     ),  # TensorRT-LLM
     Sign("Error Code 2: OutOfMemory"),
 )
-"""Servers count what their cache for requests needs before they allocate it."""
+"""Servers compute the size of their request cache before they allocate it."""
 GPUS_OR_NOT = (
     Sign(
         "RESOURCE_EXHAUSTED: Out of memory",
@@ -43,13 +43,13 @@ GPUS_OR_NOT = (
     ),
     Sign("requested buffer of size", re.compile(r"Failed to allocate memory for requested buffer of size \d{1,20}")),
 )
-"""XLA's and ONNX Runtime's words, the same for a CPU's memory."""
+"""Messages of XLA and ONNX Runtime, which they also use for CPU memory."""
 IN_ASSERTION = Sign(
     "NVML_SUCCESS == ",
     re.compile(r"NVML_SUCCESS == [\s\S]{0,200}?CUDACachingAllocator\.cpp"),
     frozenset({"RuntimeError"}),
 )
-"""torch's allocator asks NVML who holds the memory only after it was refused some."""
+"""torch's allocator asks NVML for the memory's users only after an allocation failed."""
 _XLAS = (
     Sign("Ran out of memory in memory space", re.compile(r"Ran out of memory in memory space (?:hbm|vmem|smem)")),
     Sign(
@@ -72,7 +72,7 @@ _REFUSED = tuple(
     )
     for words in (" bytes on device", ") on device ordinal")
 )
-"""DALI's, Warp's and XLA's."""
+"""From DALI, Warp and XLA."""
 _RUNTIMES = Sign(
     "out of memory",
     re.compile(

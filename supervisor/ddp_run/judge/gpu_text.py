@@ -1,6 +1,7 @@
-"""Where the error of a GPU shows: in what ended the rank, and in what NCCL and the driver say of it. Pure.
+"""Finds the GPU error: in the error that ended the rank, and in messages of NCCL and the driver. Pure.
 
-Texts of NVIDIA's CUDA, AMD's ROCm (HIP) and Intel's XPU (SYCL, Level Zero) runtimes, as torch passes them on.
+Covers the runtimes of NVIDIA (CUDA), AMD (ROCm, HIP) and Intel (XPU: SYCL, Level Zero), as torch passes their messages
+on.
 """
 
 from __future__ import annotations
@@ -23,21 +24,22 @@ _UNHANDLED = re.compile(r"unhandled (?:cuda|system) error|ncclUnhandledCudaError
 _REMOTE = re.compile(r"ncclRemoteError|remote process exited")
 _BY = re.compile(r"[\w.\-]:(?P<pid>\d{1,9}):\d{1,9} \[\d{1,9}\] ")
 _NO_GPU = re.compile(r"no GPUs found!|No CUDA GPUs are available|Unexpected error from cudaGetDeviceCount")
-"""What torch says where it counts no GPU: why, it said in a warning before."""
+"""torch prints this if it counts no GPUs. A warning before it has the reason."""
 _PROGRAMS_NO_GPU = re.compile(
     r"CUDA (?:is )?not available|is_available\(\)|bf16/gpu|requires? a GPU|No GPU found|No supported gpu backend"
     r"|(?i:no (?:cuda|gpu|npu|tpu)s?\b.{0,30}(?:available|found|detected))"
 )
-"""What programs say of the same."""
+"""Other programs' messages for the same."""
 
 
 def errors_named(runtime: str, driver: str) -> tuple[Sign, ...]:
     """Signs for errors by their names, as libraries print them: `cudaErrorX`, `hipErrorX`, `CUDA_ERROR_X`.
 
-    Both are alternatives of a pattern. Source: driver_types.h and cuda.h of CUDA 13, hip_runtime_api.h of ROCm 7.
+    Both arguments are alternatives of a pattern. Source: driver_types.h and cuda.h of CUDA 13, hip_runtime_api.h of
+    ROCm 7.
     """
     said = rf"Error(?:{runtime})"
-    told = r"\b(?=: ?\w| \((?:\d|error code)| [a-z]{2}|['.,]?\s*$)"  # as source code shows a name, it says nothing
+    told = r"\b(?=: ?\w| \((?:\d|error code)| [a-z]{2}|['.,]?\s*$)"  # a name in displayed source code means nothing
     return (
         *(
             Sign(
@@ -51,10 +53,10 @@ def errors_named(runtime: str, driver: str) -> tuple[Sign, ...]:
 
 
 def ended_by_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:
-    """The sign in the exception that ended the rank; without one in its last words.
+    """Return the sign in the exception that ended the rank; without an exception, the one in its last words.
 
-    A rank that was killed from outside may have gone on after what it printed of its GPU: there only the very last
-    lines count, and prove nothing.
+    A rank that was killed from outside may have gone on after it printed a GPU message. In that case only the very last
+    lines count, and they prove nothing.
     """
     if death.exception is not None:
         return in_exception(death, signs)
@@ -65,7 +67,7 @@ def ended_by_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:
 
 
 def behind_nccl(death: Death, signs: Sequence[Sign]) -> Hit | None:
-    """The sign in NCCL's warnings, where one of its exceptions ended the rank: `unhandled cuda error` is no cause."""
+    """Return the sign in NCCL's warnings if NCCL's exception ended the rank: `unhandled cuda error` is not a cause."""
     raised = death.exception
     if raised is None:
         return None
@@ -76,7 +78,7 @@ def behind_nccl(death: Death, signs: Sequence[Sign]) -> Hit | None:
 
 
 def _without_other_processes(death: Death) -> LogText:
-    """The rank's log without what NCCL wrote in other processes (`HOST:PID:THREAD [GPU] …`): logs may mix them."""
+    """Return the rank's log without NCCL lines of other processes (`HOST:PID:THREAD [GPU] …`), as logs may mix them."""
     if death.pid is None:
         return death.stderr
     mine = str(death.pid)
@@ -85,7 +87,8 @@ def _without_other_processes(death: Death) -> LogText:
 
 
 def behind_no_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:
-    """The sign in torch's warnings, where the rank ended because it found no GPU; likely where only it says so."""
+    """Return the sign in torch's warnings if the rank ended because it found no GPU; likely if only the warning
+    fits."""
     raised = death.exception
     if raised is None:
         return None
@@ -98,7 +101,7 @@ def behind_no_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:
 
 
 def is_of_a_gpu(death: Death) -> bool:
-    """Whether what ended the rank is of a GPU's runtime, or is not known at all."""
+    """Whether the rank's end came from a GPU runtime, or is unknown."""
     raised = death.exception
     if raised is None:
         return death.code not in _FROM_OUTSIDE
@@ -106,7 +109,7 @@ def is_of_a_gpu(death: Death) -> bool:
 
 
 def vendor(text: str) -> str:
-    """Whose GPU a message speaks of: `HIP`, `XPU`, else `CUDA` (torch for ROCm says `CUDA` in Python's texts too)."""
+    """Return the runtime that a message is about: `HIP`, `XPU`, else `CUDA` (which torch for ROCm prints, too)."""
     if re.search(r"\bHIP\b|hip[A-Z]|HSA_STATUS|\bROCm\b|rocBLAS|miopen|MIOpen|\brocm|by GPU node-", text):
         return "HIP"
     return "XPU" if re.search(r"\bXPU\b|level_zero|PI_ERROR_|UR_RESULT_|SYCL|fault from GPU at", text) else "CUDA"

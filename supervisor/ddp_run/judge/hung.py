@@ -1,4 +1,4 @@
-"""The verdict of a job that was ended because nobody made progress: what was seen of its ranks says why. Pure."""
+"""The verdict for a job that was terminated because it made no progress, from observations of its ranks. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ddp_run.record import file_names
 from ddp_run.record.events import Rank
 
 CODE = 124
-"""Exit code of a job that was ended because it hung, as timeout(1) has it."""
+"""Exit code of a job terminated because it hung, the same as timeout(1)'s."""
 
 
 def hung(attempt: Evidence, causes: Sequence[Cause], after_s: float) -> Verdict:
-    """The verdict, `after_s` seconds of --hang-timeout being over."""
+    """Return the verdict after `after_s` seconds of --hang-timeout."""
     stall = attempt.stall
     name = stall.cause if stall is not None else "hang"
     rule = rule_named(name, causes) or NAMELESS
@@ -47,14 +47,14 @@ def hung(attempt: Evidence, causes: Sequence[Cause], after_s: float) -> Verdict:
 
 def _hanging(attempt: Evidence, rank: Rank) -> FirstFailure:
     known = next((death for death in _ranks(attempt) if death.rank == rank), None)
-    if known is not None:  # its code is that of the signal by which ddp-run ended it
+    if known is not None:  # ddp-run ended it with a signal, so that is its exit code
         return replace(of_death(known), exit_code=None, signal=None, exception=None)
     gone = next((each for each in attempt.clean_exits if each.rank == rank), None)
     return FirstFailure(rank) if gone is None else of_clean_exit(gone)
 
 
 def _with_stacks(attempt: Evidence, rank: Rank | None) -> Rank | None:
-    """Whose stacks show the hang: those of a rank that has left do not; those of whoever waits for it do."""
+    """Return the ranks whose stacks explain the hang: for a rank that has exited, the ranks waiting for it."""
     stall, known = attempt.stall, {death.rank for death in _ranks(attempt)}
     if rank in known or stall is None or all(each.rank != rank for each in attempt.clean_exits):
         return rank
@@ -62,17 +62,17 @@ def _with_stacks(attempt: Evidence, rank: Rank | None) -> Rank | None:
 
 
 def _is_here(attempt: Evidence, rank: Rank | None) -> bool:
-    """Whether it ran on this node: NCCL's RAS may have named a rank of another one."""
+    """Whether it ran on this node: NCCL's RAS may name a rank of another node."""
     return rank in {death.rank for death in attempt.deaths} | {each.rank for each in attempt.clean_exits}
 
 
 def _stacks(attempt: Evidence, rank: Rank | None) -> str:
-    """Where the stacks of a rank are."""
+    """Return the file with the rank's stacks."""
     known = [death for death in _ranks(attempt) if rank is None or death.rank == rank]
     source = known[0].stderr.source if known else ""
     return source.replace(file_names.STDERR, file_names.LIVE_STACKS) if source else file_names.LIVE_STACKS
 
 
 def _ranks(attempt: Evidence) -> tuple[Death, ...]:
-    """Those that ended, and those that could not be ended."""
+    """Return the ranks that ended, and those that could not be killed."""
     return (*attempt.deaths, *attempt.survivors)

@@ -1,7 +1,7 @@
-"""One attempt's verdict, whatever its logs, its files or a rule do: judging never fails, and ends within a known time.
+"""Judges one attempt, whatever its logs, its files or a rule do: judging never fails, and its time is limited.
 
-The journal's events are what ddp-run itself saw; logs add why. Where they cannot be read, or not in time, the verdict
-rests on the events alone.
+The journal's events are what ddp-run observed; logs add the reason. If the logs cannot be read in time, the verdict
+relies on the events alone.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ddp_run.values.signals import in_words, shell_code, signal_name
 from ddp_run.values.words import node_name
 
 LIMIT_S = 10.0
-"""Reading and judging take milliseconds; this catches a hostile log, or a file system that does not answer."""
+"""Judging normally takes milliseconds. The limit guards against hostile logs and unresponsive file systems."""
 _MOST_RESTARTS = 3
-"""Of an attempt, that are told of one by one."""
+"""The number of restarts in one attempt that are reported one by one."""
 
 
 class _TooLong(BaseException):
-    """Judging took too long. No Exception: what guards against a broken rule must let it pass."""
+    """Judging took too long. Not an Exception, so that the handler for broken rules lets it pass."""
 
 
 def judged(folder: Path, events: Sequence[Event], attempt: int, *, limit_s: float | None = None) -> Verdict:
-    """The verdict for one attempt, of `limit_s` seconds at most; where its files end that, a note says so.
+    """Return the verdict for one attempt within `limit_s` seconds; if its files fail or take too long, a note says so.
 
-    With a limit, to be called in the main thread, and with SIGALRM not in use.
+    With a limit, call this in the main thread and do not use SIGALRM elsewhere.
     """
     try:
         with _limit(limit_s):
@@ -50,7 +50,7 @@ def judged(folder: Path, events: Sequence[Event], attempt: int, *, limit_s: floa
 
 
 def judged_by_events(folder: Path, events: Sequence[Event], attempt: int) -> Verdict:
-    """The verdict by the journal's events alone, without a look at any file."""
+    """Return the verdict from the journal's events alone, without reading any file."""
     try:
         verdict = judge(replace(gather(NO_FILES, events, attempt), folder=str(folder)))
         return _with_restarts(verdict, NO_FILES, events, attempt)
@@ -59,13 +59,15 @@ def judged_by_events(folder: Path, events: Sequence[Event], attempt: int) -> Ver
 
 
 def restarted(folder: Path, events: Sequence[Event], attempt: int, restart: int, *, rank_files: bool = True) -> str:
-    """A line on the `restart`th time, from 1, that an attempt's agent started the ranks again: why, and how often it
-    may. `rank_files` as in `gather`."""
+    """Return a line about the attempt's `restart`th restart (from 1) by the agent: why, and how many it may make.
+
+    `rank_files` is the same as in `gather`.
+    """
     run = of_attempt(events, attempt).run
     most = run.restarts if run is not None and run.nodes == 1 else 0
     which = f"{restart} of {most}" if restart <= most else f"restart {restart}"
     ended = judge(gather(folder, events, attempt, restart - 1, rank_files=rank_files))
-    return f"{ended.title or 'no rank of this node failed by itself'}; torch's agent restarted all ranks ({which})"
+    return f"{ended.title or 'no rank of this node failed on its own'}; torch's agent restarted all ranks ({which})"
 
 
 def _with_restarts(verdict: Verdict, folder: Path, events: Sequence[Event], attempt: int) -> Verdict:
@@ -76,7 +78,7 @@ def _with_restarts(verdict: Verdict, folder: Path, events: Sequence[Event], atte
 
 
 def final(verdict: Verdict, events: Sequence[Event]) -> Verdict:
-    """The run's verdict from its last attempt's: another one where something ended the run before the next attempt."""
+    """Return the run's verdict: the last attempt's, unless something ended the run before the next attempt."""
     by = ended_before_retry(events)
     if by is None:
         return verdict
@@ -86,12 +88,12 @@ def final(verdict: Verdict, events: Sequence[Event]) -> Verdict:
         return Verdict("failed", LOST, title=title)
     stopped = _stopped(verdict, by.signum, before)
     of_several = any(isinstance(event, RunStarted) and event.nodes > 1 for event in events)
-    # every node tells of the same failure before; which of them, is known to the nodes' verdict on that attempt
+    # all nodes report the earlier failure; the nodes' verdict on that attempt knows which of them it was
     return replace(stopped, first_failure=None, evidence=(), collateral=()) if of_several else stopped
 
 
 def _stopped(verdict: Verdict, signum: int, before: str) -> Verdict:
-    """The run's verdict where a signal came in place of another attempt; `verdict` is the last attempt's."""
+    """Return the run's verdict if a signal arrived instead of another attempt; `verdict` is the last attempt's."""
     name = in_words(-signum)
     title = f"stopped by {name} before the next attempt{before}"
     stopped = replace(verdict, outcome="interrupted", exit_code=128 + signum, title=title, advice=())
@@ -99,13 +101,13 @@ def _stopped(verdict: Verdict, signum: int, before: str) -> Verdict:
 
 
 def final_reason(reason: str, events: Sequence[Event]) -> str:
-    """Why there is no other attempt: `reason`, as decided after the last, unless something ended the run since."""
+    """Return why there is no further attempt: `reason`, unless something ended the run after that decision."""
     by = ended_before_retry(events)
     return reason if by is None else ended(by).reason
 
 
 def _first_end(events: Sequence[Event], attempt: int, why: str) -> Verdict:
-    """The first rank that failed, and its code: the least that is owed."""
+    """Return a minimal verdict: the first rank that failed and its exit code."""
     ends = [
         event
         for event in of_attempt(events, attempt).events
@@ -127,7 +129,7 @@ def _brief(error: Exception) -> str:
 
 @contextmanager
 def _limit(seconds: float | None) -> Iterator[None]:
-    """Raises _TooLong after so many seconds: within a read that can be interrupted, and within a regular expression.
+    """Raise _TooLong after that many seconds, even inside an interruptible read or a regular expression.
 
     Source: Modules/_sre/sre_lib.h checks for signals every 4096 steps.
     """

@@ -1,4 +1,4 @@
-"""What was known of the nodes before they failed, as a note: a difference that may be the reason. Pure."""
+"""Adds a note about node differences that were known before the failure and may explain it. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST = 2
 
 
 def noted(verdict: Verdict, events: Sequence[Event]) -> Verdict:
-    """With a note for each known difference between nodes that may be the reason; never more than a possibility."""
+    """Add a note for each known difference between nodes that may explain the failure, never as more than a guess."""
     compared = next((event for event in reversed(events) if isinstance(event, NodesCompared)), None)
     rule = rule_named(verdict.cause) if verdict.cause is not None else None
     if compared is None or rule is None or verdict.outcome not in ("failed", "hung"):

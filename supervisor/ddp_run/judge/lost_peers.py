@@ -1,4 +1,4 @@
-"""Logs that show only ranks that lost a peer: what is said of them where nothing tells why the peer was gone. Pure."""
+"""Handles logs in which ranks only lost a peer and nothing shows why. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from ddp_run.judge.verdict import Collateral, Verdict
 
 CAUSES = ("peer-died", "store-lost")
-"""Causes that a rank shows which only noticed."""
+"""Causes shown by a rank that only noticed another's failure."""
 _PEER_DIED = "peer-died"
 _REASON = "lost its peer"
 _PEER = re.compile(
@@ -20,15 +20,15 @@ _PEER = re.compile(
 
 
 def address(message: str) -> str | None:
-    """The lost peer's address or host name, as gloo, NCCL and the store's client write it; null where they do not."""
+    """The lost peer's address or host name, as printed by gloo, NCCL or the store's client; None if not printed."""
     found = _PEER.search(message)
     return None if found is None else found["gloo"] or found["nccl"] or found["store"]
 
 
 def without_the_first(verdict: Verdict, logs: int) -> Verdict:
-    """A verdict by `logs` texts in which all ranks only noticed: none of them failed first, and what did is not there.
+    """Return a verdict for `logs` texts in which all ranks only noticed: the first failure is not in them.
 
-    How the job ended would follow from the first failure, so its exit code is not known either.
+    The exit code would follow from the first failure, so it is unknown, too.
     """
     title = f"{verdict.title}, which likely failed first" if verdict.cause == _PEER_DIED else verdict.title
     there = "this log" if logs == 1 else "these logs"
@@ -39,13 +39,13 @@ def without_the_first(verdict: Verdict, logs: int) -> Verdict:
         confidence="likely",
         first_failure=None,
         collateral=_followers(verdict),
-        notes=(f"this is a consequence: what failed first was not found in {there}", *verdict.notes),
+        notes=(f"this is a consequence: the first failure was not found in {there}", *verdict.notes),
         advice=(*(_where_to_look(verdict) if verdict.cause == _PEER_DIED else verdict.advice), *_together(logs)),
     )
 
 
 def _followers(verdict: Verdict) -> tuple[Collateral, ...]:
-    """The rank that was taken for the first, and those that were said to have lost it."""
+    """Return the rank that seemed to be first, and those that seemed to follow it."""
     first = verdict.first_failure
     if first is None:
         return verdict.collateral
@@ -68,7 +68,7 @@ def _where_to_look(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _is_here(peer: str) -> bool:
-    """Whether the address means the host itself, whichever that is."""
+    """Whether the address means the host itself, whichever host that is."""
     try:
         return ip_address(peer.removeprefix("::ffff:")).is_loopback
     except ValueError:

@@ -1,7 +1,7 @@
-"""How programs say in their own words that a file or folder is not there: in exceptions of any class, with its path.
+"""Messages of programs about a missing file or folder, in exceptions of any class, with the path. Pure.
 
-The words alone mean many things (a column, a key or a version is not found as well): they count beside what is a path
-by its form, or beside a word for something on a disk. Pure.
+The words alone are ambiguous (a column, a key or a version is also "not found"). They count only next to a path, or
+next to a word for something on a disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RAISED = frozenset(
         "ValueError",
     }
 )
-"""Classes with which programs say it."""
+"""Exception classes that programs use for it."""
 _FROM_ROOT = r"(?:~|\.{1,2})?/(?:[^\s'\"`:,;()]{0,400}[^\s'\"`:,;().!?])?"
 _FILE = (
     r"(?:[\w.\-]{1,100}/){0,20}[\w\-][\w.\-]{0,100}\."
@@ -45,19 +45,19 @@ _OF_CLASS = (
     r"^(?![\w.]{0,200}FileNotFoundError)[\w.]{1,200}(?:Error|Exception): "
     r"(?![^\n]*(?:shared (?:object|memory)|fatal error:|Error compiling|\.so\b|/dev/shm))"
 )
-"""Of no class that has the meaning itself, which a line alone does not prove; not a library, header, shared memory."""
+"""For classes without that meaning, so a line alone proves nothing. Excludes libraries, headers and shared memory."""
 _ABSENT = r"(?:not found|(?:can ?not|could not) be found|(?:does not|doesn't|(?<!must )(?<!should )not) exists?)"
 
 
 def _signs() -> Iterator[Sign]:
     for words in (" exist", "not found", "be found"):
-        # the path, and that it is absent
+        # the path, and that it is missing
         yield Sign(words, re.compile(rf"(?<![^\s'\"`(]){_PLACE}['\"`]?\)?,? (?:is |was )?{_ABSENT}\b"), _RAISED)
-        # what it is, its path, and that it is absent; a server has models by names that look like paths
+        # the kind, the path, and that it is missing; servers have model names that look like paths
         yield Sign(
             words, re.compile(rf"\b(?!(?i:model))(?i:{_KIND}) {_NAMED}['\"`]? (?:is |was )?{_ABSENT}\b"), _RAISED
         )
-        # what it is, that it is absent, and the path
+        # the kind, that it is missing, and the path
         yield Sign(
             words,
             re.compile(
@@ -66,7 +66,7 @@ def _signs() -> Iterator[Sign]:
             ),
             _RAISED,
         )
-        # what it is, and the folder that it is not in
+        # the kind, and the folder that does not contain it
         yield Sign(words, re.compile(rf"\b(?:checkpoint|directory|file|folder)s? {_ABSENT} in {_NAMED}"), _RAISED)
     for words in (" find ", " locate "):
         yield Sign(
@@ -96,7 +96,7 @@ def _signs() -> Iterator[Sign]:
 SIGNS: tuple[Sign, ...] = (
     *_signs(),
     Sign(
-        _ENOENT,  # what libraries in C and C++ give to classes of their own
+        _ENOENT,  # the words of C and C++ libraries in custom exception classes
         re.compile(
             rf"{_OF_CLASS}(?:[^\n]{{0,400}}?(?<![^\s'\"`(]){_PLACE}['\"`]?[^\n/]{{0,40}}|[^\n]{{0,1000}}){_ENOENT}"
         ),
@@ -122,6 +122,6 @@ SIGNS: tuple[Sign, ...] = (
 
 
 def missing_path(death: Death) -> Hit | None:
-    """The exception that ended the rank, where it says that a path does not exist; group `path` where it shows one."""
+    """Return the exception that ended the rank if it is about a missing path; group `path` if it shows the path."""
     hit = in_exception(death, SIGNS)
     return hit if hit is not None and hit.exception is death.exception else None

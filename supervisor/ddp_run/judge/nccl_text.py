@@ -1,8 +1,8 @@
-"""Reads what NCCL (or RCCL) says of an error: its result code, its last error, its warnings. Pure.
+"""Parses NCCL and RCCL errors: result code, last error, warnings. Pure.
 
-Forms: torch's `NCCL error in: FILE:LINE, internal error, NCCL version 2.14.3` with the name of the code and
-`Last error:` below (ProcessGroupNCCL.cpp, NCCLUtils.hpp), torch.cuda.nccl's `NCCL Error 5: …`, the watchdog's
-`NCCL error: …` (checkForNCCLErrorsInternal), and NCCL's own `HOST:PID:TID [DEVICE] FILE:LINE NCCL WARN …` (debug.cc).
+Forms: torch's `NCCL error in: FILE:LINE, internal error, NCCL version 2.14.3` with the name of the code and `Last
+error:` below (ProcessGroupNCCL.cpp, NCCLUtils.hpp), torch.cuda.nccl's `NCCL Error 5: …`, the watchdog's `NCCL error: …`
+(checkForNCCLErrorsInternal), and NCCL's `HOST:PID:TID [DEVICE] FILE:LINE NCCL WARN …` (debug.cc).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ERRORS = (
     Sign("ncclSystemError: "),
     Sign("ncclRemoteError: "),
 )
-"""By which an error of NCCL's that ended a rank is known."""
+"""Signs of an NCCL error that ended a rank."""
 REASONS = (Sign("NCCL WARN "), Sign("Last error:"))
-"""By which the lines that tell why are found."""
+"""Signs of the lines that give the reason."""
 
 _CODE = re.compile(r"\bnccl(?:UnhandledCudaError|SystemError|InternalError|InvalidArgument|InvalidUsage|RemoteError)\b")
 _PHRASES = {
@@ -50,7 +50,7 @@ _VERSION = re.compile(r"NCCL version (?P<version>[\d.]+)")
 _LAST_ERROR = re.compile(r"Last error:[ \t]*(?P<said>[^\n]*)(?:\n(?P<next>[^\n]*))?")
 _WARN = "NCCL WARN "
 _WARNER = re.compile(r"[\w.\-]:(?P<pid>\d{1,9}):\d+ \[-?\d+\] [^\[]{0,300}$")
-"""What stands before a warning: the process that gives it."""
+"""The prefix of a warning: the process that prints it."""
 _SPEAKER = re.compile(r"^(?:\[[A-Za-z_]*\d+\]:\s*)+")
 _LEFT = re.compile(r"[Cc]onnection (?:closed|reset) by (?:remote )?peer|Broken pipe")
 _NETWORK = re.compile(
@@ -71,9 +71,10 @@ _LINES_AFTER = 8
 
 @frozen
 class NcclError:
-    """An error of NCCL's that ended a rank.
+    """An NCCL error that ended a rank.
 
-    `reason` is the nearest to a cause that NCCL says: its last error, else its last warning; null where it says none.
+    `reason` is the closest that NCCL gets to a cause: its last error, else its last warning; None if it printed
+    neither.
     """
 
     code: str | None
@@ -84,30 +85,30 @@ class NcclError:
 
     @property
     def network(self) -> bool:
-        """The reason is the network's, and not that a peer closed its end."""
+        """Whether the reason is the network, and not a peer that closed its end."""
         said = self.reason
         return said is not None and bool(_NETWORK.search(said)) and not _LEFT.search(said) and not self.mismatch
 
     @property
     def peer_left(self) -> bool:
-        """Another process closed its end of a connection: a consequence."""
+        """Whether another process closed its end of a connection: a consequence."""
         if self.network or self.mismatch:
             return False
         return self.code == "ncclRemoteError" or (self.reason is not None and bool(_LEFT.search(self.reason)))
 
     @property
     def mismatch(self) -> bool:
-        """A peer sent another size than this rank expects."""
+        """Whether a peer sent a different size than this rank expects."""
         return self.reason is not None and bool(_MISMATCH.search(self.reason))
 
     @property
     def shared_memory(self) -> bool:
-        """Shared memory is too small, or may not be written."""
+        """Whether shared memory is too small or not writable."""
         return self.reason is not None and bool(_MEMORY_FILE.search(self.reason))
 
 
 def error_of(death: Death) -> NcclError | None:
-    """The error of NCCL's that ended this rank."""
+    """Return the NCCL error that ended this rank."""
     hit = ended_by(death, ERRORS)
     if hit is None:
         return None
@@ -143,7 +144,7 @@ def _last_error(text: str) -> str | None:
 
 
 def _warning(death: Death) -> tuple[str, Quote] | None:
-    """NCCL's last warning: this process' own, where its pid is known and stands before one."""
+    """Return NCCL's last warning; this process' own if its pid is known and precedes a warning."""
     said = [
         (hit["pid"] if (hit := _WARNER.search(before)) is not None else None, words.strip(), log.quote(index))
         for log in (death.nccl, death.stderr)

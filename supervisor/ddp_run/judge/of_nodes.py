@@ -1,7 +1,7 @@
-"""The verdict of a job of several nodes, from what each of them says of its own attempt. Pure.
+"""Computes the verdict of a multi-node job from every node's report of its own attempt. Pure.
 
-A node sees its own ranks: of another node's failure it sees that a peer is gone. So a cause counts more than a
-consequence wherever it is, then a lost node, then the order of the failures on one clock.
+A node sees only its own ranks. When another node fails, it sees only that a peer is gone. So a cause outranks a
+consequence on any node; next comes a lost node, then the order of failures on a common clock.
 """
 
 from __future__ import annotations
@@ -23,47 +23,46 @@ from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import node_name
 
 _NODE_FAILED = "node-failed"
-_ALONE = "this node was judged alone: what failed first may be on another one, where ddp-run's verdict names it"
+_ALONE = "this verdict covers one node only: the first failure may be on another node (see ddp-run's verdict there)"
 _CLOSE_NS = 20_000_000
-"""Two ends that are seen this near to each other have no known order (`ddp_run.judge.first_end`), besides the clocks'
-own error."""
+"""Ends this close to each other have no known order (`ddp_run.judge.first_end`), in addition to the clock error."""
 
 
 @frozen
 class Ends:
-    """When ranks of a node ended, by its own clock. `finished`: those that ended with 0."""
+    """When the ranks of a node ended, by its own clock. `finished`: the ranks that exited with 0."""
 
     finished: tuple[Rank, ...] = ()
     finished_at: tuple[MonotonicNs, ...] = ()
     failed_at: MonotonicNs | None = None
-    """When the first of its ranks failed, whatever of."""
+    """When the first of its ranks failed, for any reason."""
 
 
 @frozen
 class NodeReport:
-    """What one node says. `offset_ns`: its CLOCK_MONOTONIC minus ours, known to `error_ns`."""
+    """One node's report. `offset_ns` is its CLOCK_MONOTONIC minus ours, accurate to `error_ns`."""
 
     node_rank: int
     host: str
     folder: str
     verdict: Verdict | None
-    """Null where it gave none."""
+    """None if it sent none."""
     lost: str | None = None
     """Why there is none: "was lost: …", "did not join …"."""
     offset_ns: int = 0
     error_ns: int = 0
     here: bool = False
-    """It is this node's own."""
+    """It is this node's own report."""
     ends: Ends = field(default_factory=Ends)
     first: bool = False
-    """It was the first to say that it fails."""
+    """It was the first node to report its failure."""
 
 
 def of_nodes(reports: Sequence[NodeReport]) -> Verdict:
-    """One verdict for all."""
+    """Return one verdict for the whole job."""
     told = [report for report in reports if report.verdict is not None]
     for report in told:
-        if report.verdict is not None and report.verdict.outcome == "refused":  # node 0's: it was not to start
+        if report.verdict is not None and report.verdict.outcome == "refused":  # node 0's: it refused to start the job
             return report.verdict
     own = sorted((report for report in told if _is_own(report)), key=_when)
     if own:
@@ -81,20 +80,20 @@ def of_nodes(reports: Sequence[NodeReport]) -> Verdict:
     if not verdict.title:
         return verdict
     first = verdict.first_failure
-    if first is None and verdict.outcome == "failed" and not _lost_a_peer(chosen):  # its agent, say
+    if first is None and verdict.outcome == "failed" and not _lost_a_peer(chosen):  # the node's agent, for example
         first = FirstFailure(None, node_rank=chosen.node_rank, host=chosen.host or None)
     return replace(verdict, title=f"{verdict.title}, on {_node(chosen)}", first_failure=first)
 
 
 def alone(verdict: Verdict) -> Verdict:
-    """The verdict of a node that heard of no other: whoever its ranks lost may be elsewhere."""
+    """Return the verdict of a node without reports from others: the peer its ranks lost may be on another node."""
     if verdict.first_failure is not None or not _has_lost_a_peer(verdict):
         return verdict
     return replace(verdict, notes=(*verdict.notes, _ALONE))
 
 
 def ends_of(events: Sequence[Event], attempt: int) -> Ends:
-    """How the ranks of this node ended in an attempt; one whose program is through may still be killed with others."""
+    """Return how this node's ranks ended in an attempt. A rank may still be killed after its program has finished."""
     finished: dict[Rank, MonotonicNs] = {}
     failed: list[MonotonicNs] = []
     for event in of_attempt(events, attempt).events:
@@ -106,7 +105,7 @@ def ends_of(events: Sequence[Event], attempt: int) -> Ends:
 
 
 def _finished_early(told: Sequence[NodeReport]) -> NodeReport | None:
-    """The node whose rank ended with 0 before those of others lost it, with that for its verdict."""
+    """Return the node whose rank exited with 0 before other nodes' ranks lost it; its verdict then says so."""
     left = [(at - report.offset_ns, rank, report) for report in told for rank, at in _finished(report)]
     lost = [report for report in told if _lost_a_peer(report)]
     if not left or not lost:
@@ -124,7 +123,7 @@ def _finished_early(told: Sequence[NodeReport]) -> NodeReport | None:
     first = FirstFailure(rank, exit_code=0, at=MonotonicNs(at + leaver.offset_ns))
     finding = finished_first(rank, shown, waiting or [Death(None)])
     verdict = Verdict("failed", 1, first_failure=first).with_finding(finding)
-    return replace(leaver, verdict=verdict, here=True)  # what it quotes has its place already
+    return replace(leaver, verdict=verdict, here=True)  # its quotes already name their place
 
 
 def _finished(report: NodeReport) -> zip[tuple[Rank, MonotonicNs]]:
@@ -141,7 +140,7 @@ def _has_lost_a_peer(verdict: Verdict) -> bool:
 
 
 def by_clock_of(verdict: Verdict, offset_ns: int) -> Verdict:
-    """The verdict with its stamp by the clock of a node that is so far before ours."""
+    """Convert the verdict's stamp to the clock of a node that is `offset_ns` ahead of ours."""
     first = verdict.first_failure
     if first is None or first.at is None:
         return verdict
@@ -149,7 +148,7 @@ def by_clock_of(verdict: Verdict, offset_ns: int) -> Verdict:
 
 
 def _is_own(report: NodeReport) -> bool:
-    """Whether the node saw why: a failure that is not of another's making."""
+    """Whether the node saw the reason: its failure was not caused by another node."""
     verdict = report.verdict
     if verdict is None or verdict.outcome not in ("failed", "hung"):
         return False
@@ -173,7 +172,8 @@ def _failed(own: Sequence[NodeReport], reports: Sequence[NodeReport]) -> Verdict
     other = rivals[0]
     apart, error = _apart_ns(first, other) / 1e6, (first.error_ns + other.error_ns) / 1e6
     title = other.verdict.title if other.verdict is not None else None
-    note = f"{_node(other)} failed {apart:.0f} ms later (clocks known to {error:.0f} ms), may have been first: {title}"
+    clocks = f"(clock error up to {error:.0f} ms)"
+    note = f"{_node(other)} failed {apart:.0f} ms later {clocks} and may have been first: {title}"
     confidence = "likely" if verdict.confidence == "certain" else verdict.confidence
     return replace(verdict, confidence=confidence, notes=(*verdict.notes, note))
 
@@ -185,7 +185,7 @@ def _apart_ns(first: NodeReport, other: NodeReport) -> int:
 
 
 def _lost(lost: Sequence[NodeReport], reports: Sequence[NodeReport]) -> Verdict:
-    """Nobody failed by itself, and a node is gone."""
+    """Return the verdict if no rank failed on its own and a node is gone."""
     rule = rule_named(_NODE_FAILED) or NAMELESS
     first = lost[0]
     others = f", and {len(lost) - 1} more," if len(lost) > 1 else ""
@@ -199,7 +199,7 @@ def _lost(lost: Sequence[NodeReport], reports: Sequence[NodeReport]) -> Verdict:
 
 
 def _named(chosen: NodeReport, reports: Sequence[NodeReport]) -> Verdict:
-    """That node's verdict, told of the job: where its files are, and who followed on the other nodes."""
+    """Return that node's verdict as the job's: with the host of its files, and the followers on other nodes."""
     verdict = chosen.verdict
     assert verdict is not None
     first = verdict.first_failure
@@ -209,17 +209,17 @@ def _named(chosen: NodeReport, reports: Sequence[NodeReport]) -> Verdict:
     evidence = verdict.evidence if chosen.here else tuple(_abroad(quote, chosen) for quote in verdict.evidence)
     gone = (*verdict.collateral, *_followers(chosen, reports))
     silent = [report for report in reports if report.lost is not None]
-    notes = tuple(f"no verdict of {_node(report)}: it {report.lost}" for report in silent)
+    notes = tuple(f"no verdict from {_node(report)}: it {report.lost}" for report in silent)
     return replace(verdict, first_failure=first, evidence=evidence, collateral=gone, notes=(*verdict.notes, *notes))
 
 
 def _abroad(quote: Quote, report: NodeReport) -> Quote:
-    """A line of a file on another node: `host:/folder/file`."""
+    """Return the quote as a line of a file on another node: `host:/folder/file`."""
     return replace(quote, source=f"{report.host}:{report.folder}/{quote.source}") if "/" in quote.source else quote
 
 
 def _followers(chosen: NodeReport, reports: Sequence[NodeReport]) -> tuple[Collateral, ...]:
-    """The ranks of the other nodes that ended: all of them followed."""
+    """Return the ranks of the other nodes that ended: all of them followed."""
     found: list[Collateral] = []
     for report in reports:
         if report.node_rank == chosen.node_rank or report.verdict is None:
@@ -236,11 +236,11 @@ def _node(report: NodeReport) -> str:
     return node_name(report.node_rank, report.host)
 
 
-# --------------------------------------------------------------------------------------------- as events
+# ------------------------------------------------------------------------------------------------ events
 
 
 def reported(at: MonotonicNs, report: NodeReport) -> NodeReported:
-    """The event that keeps another node's report."""
+    """Return the event that stores another node's report."""
     verdict = None if report.verdict is None else _as_text(report.verdict)
     return NodeReported(
         *(at, report.node_rank, report.host, report.folder),
@@ -250,19 +250,19 @@ def reported(at: MonotonicNs, report: NodeReport) -> NodeReported:
 
 
 def agreed(at: MonotonicNs, verdict: Verdict, host: str, folder: str) -> VerdictAgreed:
-    """The event that keeps what node 0 said."""
+    """Return the event that stores node 0's verdict."""
     return VerdictAgreed(at, host, folder, _as_text(verdict))
 
 
 def again(verdict: Verdict, own: NodeReport, events: Sequence[Event]) -> Verdict:
-    """From this node's own verdict the job's, as it was agreed live; its own where what others said is no verdict."""
+    """Return the job's verdict as agreed live, from this node's own; its own if the others' reports are damaged."""
     try:
         for event in reversed(events):
             if isinstance(event, VerdictAgreed):
                 return typed_fields.read(Verdict, json.loads(event.verdict))
         others = [_report(event) for event in events if isinstance(event, NodeReported)]
     except (ValueError, RecursionError):
-        note = "what other nodes said is damaged: this is the verdict of this node alone"
+        note = "the other nodes' reports are damaged: this verdict covers this node only"
         return replace(verdict, notes=(*verdict.notes, note))
     return of_nodes([own, *others]) if others else alone(verdict)
 

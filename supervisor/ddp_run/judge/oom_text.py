@@ -1,8 +1,8 @@
-"""Where a text tells of out-of-memory kills: the kernel's lines, printed counters, schedulers' words. Pure.
+"""Recognises out-of-memory kills in text: kernel lines, printed counters, scheduler messages. Pure.
 
 Sources: mm/oom_kill.c and Documentation/admin-guide/cgroup-v2.rst (`memory.events`), cgroup-v1/memory.rst
-(`memory.oom_control`), cAdvisor's metrics, systemd and systemd-oomd, kubelet's events and `kubectl describe`,
-`docker inspect`, SLURM, PBS, LSF, Ray's raylet, earlyoom.
+(`memory.oom_control`), cAdvisor's metrics, systemd and systemd-oomd, kubelet's events and `kubectl describe`, `docker
+inspect`, SLURM, PBS, LSF, Ray's raylet, earlyoom.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _NAMED = (
         "oom-kill:constraint=",
         re.compile(r"oom-kill:constraint=\S{0,400}?,task=(?P<program>[^,]{0,64}),pid=(?P<pid>\d{1,9})"),
     ),
-    # before Linux 5.1: the process that was chosen; the one that was killed is named in a line of its own
+    # before Linux 5.1: the process that was chosen; a separate line names the one that was killed
     Sign(
         "ut of memory: Kill process ",
         re.compile(r"ut of memory: Kill process (?P<pid>\d{1,9}) \((?P<program>[^)]{0,64})\)"),
     ),
 )
-"""Who was killed; the kernel's numbers of processes are other ones than a container's."""
+"""The killed process. The kernel's pids differ from those inside a container."""
 _COUNTS = (
     Sign("oom_kill", re.compile(r"(?<![\w.])\"?oom_kill\"?[ :=\t]+(?P<count>\d{1,9})\b")),
     Sign("oom_events_total", re.compile(r"oom_events_total(?:\{[^}]{0,400}\})? (?P<count>\d{1,9})\b")),
 )
-"""Counters of a cgroup or host: they go on from one job to the next."""
+"""Counters of a cgroup or host. They continue from one job to the next."""
 _SCHEDULERS = (
     Sign(
         "exceeded memory limit",
@@ -44,11 +44,11 @@ _SCHEDULERS = (
     Sign("exceeds job hard limit ", re.compile(r"exceeds job hard limit \"[hs]_(?:vmem|rss|data)\"")),  # Grid Engine
     Sign("gone over", re.compile(r"Job has gone over (?:cgroup )?memory limit of ")),  # HTCondor
 )
-"""A scheduler's word that it ends a job for its memory."""
+"""A scheduler says that it kills a job for its memory use."""
 _TOLD = (
     *_SCHEDULERS,
     Sign("invoked oom-killer", re.compile(r"\w invoked oom-killer: ")),
-    # not Ray's guess, which is the same at every end of a worker
+    # not Ray's guess, which is the same for every worker that ends
     Sign("killed by the OOM killer", re.compile(r"(?<!\(1\) the process was )killed by the OOM killer")),
     Sign("Failed with result 'oom-kill'"),
     Sign(
@@ -58,7 +58,7 @@ _TOLD = (
         ),
     ),
     Sign("% memory budget", re.compile(r"exceeded \d{1,3}% memory budget\. (?:Restarting|Terminat|Killing)")),  # Dask
-    Sign("failed due to insufficient memory"),  # SageMaker, of an endpoint's container
+    Sign("failed due to insufficient memory"),  # SageMaker, about an endpoint's container
     Sign("SystemOOM"),
     Sign("System OOM encountered"),
     Sign("oom_kill event", re.compile(r"Detected \d+ oom_kill events? in")),
@@ -82,7 +82,7 @@ SIGNS: tuple[Sign, ...] = (*_NAMED, *_COUNTS, *_TOLD)
 
 
 def named(log: LogText, pid: int | None) -> Quote | None:
-    """The kernel's last line that says that it killed this process."""
+    """Return the kernel's last line that says it killed this process."""
     if pid is None:
         return None
     found = [hit.quote for sign in _NAMED[:3] for hit in every(log, sign) if hit["pid"] == str(pid)]
@@ -90,13 +90,13 @@ def named(log: LogText, pid: int | None) -> Quote | None:
 
 
 def by_scheduler(log: LogText) -> Quote | None:
-    """The last line in which a scheduler says that it ends a job for its memory, by whatever signal."""
+    """Return the last line in which a scheduler says that it kills a job for its memory, by any signal."""
     found = [hit.quote for sign in _SCHEDULERS for hit in every(log, sign)]
     return found[-1] if found else None
 
 
 def told(logs: Iterable[LogText]) -> Quote | None:
-    """What tells best that there was such a kill, whoever was killed: schedulers, then the kernel, then counts."""
+    """Return the best evidence of such a kill, of any process: schedulers, then the kernel, then counters."""
     texts = list(logs)
     for signs in (_TOLD, _NAMED):
         found = [hit.quote for text in texts for sign in signs for hit in every(text, sign)]
@@ -106,7 +106,7 @@ def told(logs: Iterable[LogText]) -> Quote | None:
 
 
 def _counted(log: LogText) -> Quote | None:
-    """The last count above 0; where a counter was printed more than once, only if it rose."""
+    """Return the last count above 0; if a counter was printed more than once, only if it rose."""
     for sign in _COUNTS:
         counts = [(int(hit["count"] or 0), hit.quote) for hit in every(log, sign)]
         before = counts[0][0] if len(counts) > 1 else 0

@@ -1,7 +1,7 @@
-"""How libraries say in an exception that a package is missing, or is not of the version that they need. Pure.
+"""Library exceptions about a missing package, or one with the wrong version. Pure.
 
-Few raise ImportError for it. These words are too common for whole logs (pip and warnings say them too), so they count
-only in the exception that ended the rank, and never for certain.
+Few libraries raise ImportError for this. The words are too common for whole logs (pip and warnings use them, too). So
+they count only in the exception that ended the rank, and are never certain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PACKAGE = (
     r"|timm|einops|hydra(?:-core)?|omegaconf|setuptools|flashinfer(?:-python)?|modelopt|ninja|cmake"
 )
 _OTHER = r"(?:NVIDIA|CUDA|cuda|[Dd]river|the (?:NVIDIA|CUDA|cuda|latest|newest|correct|appropriate)|git-lfs)\b"
-"""What is no package of Python, or is there already."""
+"""Not a Python package, or always installed."""
 _NUMBER = r"v?\d{1,5}(?:\.\d{1,5}){0,3}"
 _LATER = r"or (?:higher|later|newer|above|greater|lower|older|earlier|below)\b"
 
@@ -91,21 +91,21 @@ _WANTED = (
     ),
 )
 _HARDWARE = re.compile(r"\b(?:Ampere|Hopper|Blackwell|[Cc]ompute [Cc]apability)\b")
-"""Who asks for another GPU as well does not tell of versions alone."""
+"""A message that also asks for another GPU is not only about versions."""
 _IMPORT = frozenset({"ImportError", "ModuleNotFoundError"})
 _OF_A_CHILD = frozenset({"CalledProcessError", "RuntimeEnvSetupError", "BuildError"})
-"""They repeat a command, which may name packages."""
+"""These repeat a command, which may contain package names."""
 
 
 def missing_package(death: Death) -> Hit | None:
-    """An exception that says that a package is not installed; never for certain."""
+    """Return an exception that says that a package is not installed; never certain."""
     return _told(death, MISSING)
 
 
 def wrong_version(death: Death) -> Hit | None:
-    """An exception that says which version of a package it needs; never for certain.
+    """Return an exception that says which version of a package it needs; never certain.
 
-    ImportErrors often name the version that they want of a package that is not there at all.
+    ImportErrors often name the required version of a package that is not installed at all.
     """
     hit = _told(death, (*_WANTED, _COMPARED, _LESS, _OR_LATER))
     if hit is None or hit.exception is None or _HARDWARE.search(hit.exception.message):

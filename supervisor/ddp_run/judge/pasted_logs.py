@@ -1,4 +1,4 @@
-"""The verdict for logs of any launcher, by their text. Nothing in a log is ever run or believed: it is text. Pure."""
+"""Computes the verdict for logs of any launcher from their text. Nothing in a log is run or trusted. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ddp_run.judge.text_certainty import as_sure_as_the_text
 from ddp_run.judge.verdict import Verdict
 
 _BY_OTHERS = ("preempted-sigterm", "node-failed", "user-interrupt")
-"""What ended a job, if nothing in it had failed before."""
+"""What ended the job if nothing failed before."""
 _VAGUE = (None, *catalogue.GENERAL, "peer-died")
 
 
 def explain_text(text: str) -> Verdict:
-    """The verdict for a pasted log."""
+    """Return the verdict for pasted logs."""
     return explain_logs([Log(scan.read_text(text, "log", wanted_words()).text)])
 
 
 def explain_logs(logs: Sequence[Log]) -> Verdict:
-    """The verdict for logs that are read already: the strict reading's, else what a cut or wrapped log still shows."""
+    """Return the verdict for parsed logs: the strict reading's, else the one from a cut or wrapped log."""
     logs = [wrapped.without_indentation(log) for log in logs]
     found = _read(logs)
     if found.cause not in _VAGUE or found.confidence == "certain":
@@ -36,7 +36,7 @@ def explain_logs(logs: Sequence[Log]) -> Verdict:
 
 
 def _raised(verdict: Verdict) -> bool:
-    """Whether it rests on an exception: where lines are joined that were whole, one may be hidden."""
+    """Whether it rests on an exception. Joining lines that were not wrapped may hide one."""
     return verdict.first_failure is not None and verdict.first_failure.exception is not None
 
 
@@ -49,5 +49,5 @@ def _read(logs: Sequence[Log]) -> Verdict:
 
 
 def wanted_words() -> frozenset[str]:
-    """What any rule or reader may want of a large log."""
+    """Return all words that a rule or parser may need from a large log."""
     return frozenset({*catalogue.sign_words(), *transcript.WORDS})

@@ -1,10 +1,9 @@
-"""What schedulers, Kubernetes and clouds say of a job that they ended, or whose node they lost. Pure.
+"""Messages of schedulers, Kubernetes and clouds that end a job or lose its node. Pure.
 
-A platform may start the job again, which then goes on below these words; only the last lines of a log count.
-
-Sources: SLURM (slurmstepd, srun, sacct, seff, scontrol, its mails), submitit, Grid Engine, OAR, HTCondor's event log,
-Torque, Flux, kubelet's and the node controllers' conditions and events, Kueue, SageMaker, Databricks, Azure ML, Modal,
-providers of spot instances.
+A platform may restart the job, which then logs more below. So only the last lines of a log count. Sources: SLURM
+(slurmstepd, srun, sacct, seff, scontrol, its mails), submitit, Grid Engine, OAR, HTCondor's event log, Torque, Flux,
+kubelet's and the node controllers' conditions and events, Kueue, SageMaker, Databricks, Azure ML, Modal, providers of
+spot instances.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ddp_run.evidence.model import Death
 from ddp_run.judge.signs import Hit, Sign, in_last_words
 
 _LATELY = 30
-"""Lines before the end."""
+"""The number of lines at the end of a log that count."""
 _PREEMPTED = re.compile(
     r"(?P<what>\b(?i:job|instance|node|pod|vm|cluster|container|trial|allocation|machine)\b[^\n]{0,40}"
     r" (?:was|is|being|been|after being) preempted\b"
@@ -71,7 +70,7 @@ ENDED: tuple[Sign, ...] = (
     ),
     Sign("JobPreempted", re.compile(r"(?P<what>\bJobPreempted\b)")),
 )
-"""What other platforms say of a job that they ended; a job that was started again goes on after it."""
+"""Messages of other platforms that end a job. A restarted job logs more below."""
 STATES: tuple[Sign, ...] = (
     Sign(
         "not produced any output (state: ",  # submitit's
@@ -80,7 +79,7 @@ STATES: tuple[Sign, ...] = (
     ),
     Sign("MaxRuntimeExceeded", re.compile(r"(?P<what>MaxRuntimeExceeded)"), frozenset({"UnexpectedStatusException"})),
 )
-"""Of a job, in the exception of the program that waited for it."""
+"""About a job, in the exception of the program that waited for it."""
 LOST: tuple[Sign, ...] = (
     Sign("NodeNotReady", re.compile(r"(?P<what>\bNodeNotReady\b[^\n]{0,120})")),
     Sign(
@@ -102,13 +101,13 @@ LOST: tuple[Sign, ...] = (
     Sign("an not reconnect to ", re.compile(r"(?P<what>Can not reconnect to (?P<node>\S{1,255}), rescheduling job)")),
     Sign("type=node-failure", re.compile(r"job\.exception type=(?P<what>node-failure [^\n]{0,120})")),
 )
-"""Torque, srun, sacct, Azure ML, HTCondor and Flux, of an attempt that another one may have followed."""
+"""Torque, srun, sacct, Azure ML, HTCondor and Flux, about an attempt that another one may have followed."""
 LOST_STATE = Sign(
     "(state: NODE_FAIL)", re.compile(r"\(state: (?P<what>NODE_FAIL)\)"), frozenset({"UncompletedJobError"})
 )
-"""submitit's, in the program that waited for the job."""
+"""submitit's message, in the program that waited for the job."""
 
 
 def told_lately(death: Death, signs: tuple[Sign, ...]) -> Hit | None:
-    """The sign in the last lines of a rank that no exception ended."""
+    """Return the sign in the last lines of a rank that did not end with an exception."""
     return None if death.exception is not None else in_last_words(death, signs, _LATELY)

@@ -1,4 +1,4 @@
-"""The verdict for a run's folder: its journal goes through the code that judged it live."""
+"""Computes the verdict for a run's folder: replays its journal through the code that judged it live."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddp_run.record.events import Event, RunStarted
 
 
 def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
-    """The verdict of a run's last attempt, and its journal. Raises OSError; ValueError where there was no attempt."""
+    """Return the verdict and journal of a run's last attempt. Raises OSError, or ValueError if there was none."""
     recorded = journal.load(folder / file_names.EVENTS)
     events = recorded.events
     made = attempts_made(events)
@@ -36,6 +36,6 @@ def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
 
 
 def _agreed(folder: Path, run: RunStarted, verdict: Verdict, ends: Ends, said: Sequence[Event]) -> Verdict:
-    """The job's verdict from this node's own and what other nodes said."""
+    """Return the job's verdict from this node's own and the other nodes' reports."""
     own = NodeReport(run.node_rank, run.host, str(folder), verdict, here=True, ends=ends)
     return of_nodes.again(verdict, own, said)

@@ -1,4 +1,4 @@
-"""Whether there is another attempt. Pure; how long to wait: `ddp_run.supervise.job`."""
+"""Decides whether to make another attempt. Pure. `ddp_run.supervise.job` decides how long to wait."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ddp_run.record.events import PeerFailed, SignalReceived
 from ddp_run.values.signals import in_words
 
 _SAME_ENDS = 3
-"""Attempts that end alike without getting further before the next one is not made."""
+"""Stop after this many attempts that failed the same way without getting further."""
 _AT_INIT = ("nccl-network", "cuda-unavailable", "driver-mismatch")
-"""Causes that are the backend's where they come in init_process_group."""
+"""The backend is at fault if these causes occur in init_process_group."""
 _PORT_ROUNDS = 5
-"""How many ports may be stolen between our test of them and the agent's bind before it counts as a failure."""
+"""How often a port may be taken between our check and the agent's bind before it counts as a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What follows an attempt. `free`: it does not count against --max-retries.
+    """What follows an attempt.
 
-    `backend`: the process-group backend of all ranks from the next attempt on, null: as before. `port`: the master
-    port of the next attempt, where several nodes have agreed on one.
+    `free`: does not count against --max-retries. `backend`: the process-group backend of all ranks from the next
+    attempt on; None: unchanged. `port`: the master port of the next attempt, if several nodes have agreed on one.
     """
 
     retry: bool
@@ -43,10 +43,10 @@ def decide(
     earlier: Sequence[Verdict] = (),
     fallback: str | None = None,
 ) -> Decision:
-    """Retry or stop.
+    """Decide whether to retry or stop.
 
-    `port` is the master port that the attempt was given, `ports_lost` how often it was taken; `earlier` are the
-    attempts' verdicts before this one; `fallback` is the backend to try where the program's fails to initialise.
+    `port` is the attempt's master port, `ports_lost` how often it was taken, `earlier` the verdicts of previous
+    attempts, and `fallback` the backend to try if the program's own fails to initialise.
     """
     if verdict.outcome == "refused" and verdict.retry is not None:
         return Decision(False, verdict.retry.reason)
@@ -65,7 +65,7 @@ def decide(
     if policy == "by-cause" and verdict.retry is not None and not verdict.retry.helps:
         return Decision(False, verdict.retry.reason)
     if retries_left <= 0:
-        used = "the one retry is used" if asked == 1 else f"all {asked} retries are used"
+        used = "the only retry is used" if asked == 1 else f"all {asked} retries are used"
         return Decision(False, f"{used} (--max-retries)")
     if policy == "by-cause" and _stands_still([*earlier, verdict]):
         return Decision(False, f"{_SAME_ENDS} attempts failed the same way and none got further")
@@ -75,27 +75,27 @@ def decide(
 
 
 def ended(by: SignalReceived | PeerFailed) -> Decision:
-    """No other attempt: a signal told the run to stop before it began, or another node of the job ended it."""
+    """No other attempt: a signal stopped the run before the attempt began, or another node of the job ended it."""
     if isinstance(by, PeerFailed):
         return Decision(False, f"node {by.node_rank} ended the job before the next attempt: {by.said}")
     return Decision(False, f"ddp-run was stopped by {in_words(-by.signum)} before the next attempt")
 
 
-ALONE = Decision(False, "this node is not connected to the others, and one node cannot make another attempt")
+ALONE = Decision(False, "this node is not connected to the others and cannot retry alone")
 
 
 def not_started(number: int, error: OSError) -> Decision:
-    """No other attempt: the system would not start it. `number` counts from 1."""
+    """No other attempt: the system could not start it. `number` counts from 1."""
     return Decision(False, f"attempt {number} could not be started: {error}")
 
 
 def _failed_to_initialise(verdict: Verdict) -> bool:
-    """A communicator that could not be made, or no device for the backend; NCCL makes one at the first collective."""
+    """Whether no communicator was created or the backend has no device; NCCL creates one at the first collective."""
     return verdict.cause == "nccl-init" or (verdict.phase == "init" and verdict.cause in _AT_INIT)
 
 
 def _stands_still(verdicts: Sequence[Verdict]) -> bool:
-    """Whether the last attempts ended alike, at the same place, and none made more steps than the first of them."""
+    """Whether the last attempts failed the same way at the same place, and none made more steps than the first."""
     last = verdicts[-_SAME_ENDS:]
     if len(last) < _SAME_ENDS or len({_end(verdict) for verdict in last}) > 1:
         return False
@@ -115,7 +115,7 @@ def _port_stolen(verdict: Verdict, port: int | None) -> bool:
 
 
 UNDECIDED = "ddp-run was killed before deciding"
-"""What a verdict says of a retry until that is decided."""
+"""The text about retries in a verdict before the decision."""
 _END_REASONS = {"succeeded": "the job succeeded", "interrupted": "ddp-run was stopped"}
 
 

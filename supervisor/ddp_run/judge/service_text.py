@@ -1,12 +1,10 @@
-"""What clients of remote services raise: for no answer, for a refusal of who asks, for an object that is not there.
+"""Exceptions of remote services' clients: no answer, rejected credentials, missing object. Pure.
 
-Object stores, hubs, data bases and trackers have classes of their own for each; where one class says all, an HTTP
-status or the service's own code does. A sign begins with the exception's name: where a program only prints one that it
-handled, other words stand before it. Pure.
-
-Sources: the exceptions that httpx, aiohttp, botocore, google-api-core, google-auth, azure-core, azure-identity, redis,
-pymongo, psycopg, PyMySQL, grpc, kafka, minio, oss2, openai, datasets, modelscope, mlflow, neptune, clearml, comet and
-zarr define.
+Object stores, hubs, databases and trackers have an exception class for each. If one class covers all, an HTTP status or
+the service's own code tells them apart. A sign starts with the exception's name, because a program that only prints a
+handled exception puts other words before it. Sources: the exceptions defined by httpx, aiohttp, botocore,
+google-api-core, google-auth, azure-core, azure-identity, redis, pymongo, psycopg, PyMySQL, grpc, kafka, minio, oss2,
+openai, datasets, modelscope, mlflow, neptune, clearml, comet and zarr.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from ddp_run.judge.verdict import Confidence
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """A package whose classes of exceptions tell: how their names begin, and which of them say what (as patterns)."""
+    """A package with distinctive exception classes: the prefix of their names, and patterns for each meaning."""
 
     module: str
     no_answer: str = ""
@@ -31,7 +29,7 @@ class _Client:
 
 _MODELS = ("openai.", "anthropic.", "litellm.")
 _OPEN = (*_MODELS, "grpc.", "huggingface_hub.", "gdown.exceptions.")
-"""Whose refusals leave open whether a name is wrong, who is asked is down, or who asks is refused."""
+"""Errors of these clients do not show whether a name is wrong, the service is down, or the caller was rejected."""
 _CLIENTS = (
     _Client("httpx.", r"(?:Connect|Read|Write|RemoteProtocol|Proxy)Error|(?:Connect|Read|Write|Pool)Timeout"),
     _Client("httpcore.", r"(?:Connect|Read|Write|RemoteProtocol|Proxy)Error|(?:Connect|Read|Write|Pool)Timeout"),
@@ -128,7 +126,7 @@ _REASON = r"[ :\-]{1,3}(?:Unauthorized|Forbidden|Too Many|Internal Server|Bad Ga
 
 
 def _of_statuses(status: str) -> Iterator[Sign]:
-    """An HTTP status in an exception of any class: where the words before call it one, and others tell of a request."""
+    """An HTTP status in an exception of any class, if the words before it call it one and others indicate a request."""
     for words in ("rror code", "returned error ", "(error ", "HTTP response code: ", "tatus code"):
         said = rf"{re.escape(words)}[:=]? ?(?:{status})\b"
         yield Sign(words, re.compile(rf"{_RAISED}(?:{_REQUEST}[^\n]{{0,300}}?{said}|{said}{_REASON})"))
@@ -136,12 +134,12 @@ def _of_statuses(status: str) -> Iterator[Sign]:
 
 
 def _of_amazon(codes: str, group: str = "what") -> Sign:
-    """A code of S3's or of another service that speaks like it."""
+    """An error code of S3 or a compatible service."""
     return Sign("An error occurred (", re.compile(rf"An error occurred \((?P<{group}>{codes})\) when calling"))
 
 
 def as_sure(hit: Hit) -> Confidence:
-    """Less sure where a number in a message says it, or a class that leaves something open."""
+    """Less certain if only a number in the message says so, or an ambiguous class."""
     return "likely" if hit.sign in _STATUSES or hit.sign.words in _OPEN else hit.confidence
 
 
@@ -186,7 +184,7 @@ REFUSED: tuple[Sign, ...] = (
         re.compile(r"^PermissionError: (?:Access Denied|Forbidden)"),
         frozenset({"PermissionError"}),
     ),
-    # gRPC's codes, in which tensorstore and mlflow speak too
+    # gRPC's codes, also used by tensorstore and mlflow
     *(
         Sign(f"{code}: ", re.compile(rf"^[\w.]{{1,200}}: {code}: [^\n]{{0,120}}"))
         for code in ("PERMISSION_DENIED", "UNAUTHENTICATED")

@@ -1,7 +1,7 @@
-"""What a rule looks for in a rank's words, and where: in what ended the rank, never in what it survived. Pure.
+"""What a rule searches for, and where: in the text that ended the rank, not in errors that it survived. Pure.
 
-A sign's words are literal, so that a scanner can find the few lines of a large log that any rule may want before a
-regular expression sees one (`ddp_run.evidence.scan`).
+A sign's words are literal, so that a scanner can find the few relevant lines of a large log before any regular
+expression runs (`ddp_run.evidence.scan`).
 """
 
 from __future__ import annotations
@@ -19,34 +19,35 @@ from ddp_run.judge.verdict import Confidence, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-"""Signals that come of what a process does itself; another may have come long after any line."""
+"""Signals caused by the process itself. Any other signal may have come long after a line."""
 _NCCL_ERRORS = ("NCCL error", "NCCL Error", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError")
 URL = r"(?P<url>https?://[^\s'\"?<>]+)"
 """A URL up to its query; group `url`."""
 QUOTED_PATH = r"(?P<quote>['\"])(?P<path>.{1,1000}?)(?P=quote)"
-"""A path as Python's repr has it; groups `quote` and `path`."""
+"""A path in Python's repr form; groups `quote` and `path`."""
 ENDING = 400
-"""Lines before a rank's end in which its last words are looked for."""
+"""The number of lines before a rank's end that count as its last words."""
 
 _NEAR = 6
-"""Lines of others behind the words."""
+"""The number of lines by others that may follow."""
 _AT_THE_END = 60
 _NOT_STARTED = (126, 127)
-"""A shell's codes for a program that it could not run, and that it did not find."""
+"""A shell's exit codes for a program that it could not run or could not find."""
 _OF_LAUNCHERS = re.compile(r"\s{0,20}(?:\d{1,6}: )?(?:(?:srun|slurmstepd|pyxis|flux-job|flux-shell)\b|$|-{9}|\.\.\.$)")
 _WENT_WELL = re.compile(
     r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|[Ss]uccess\w*|[Ss]aved|Started container|COMPLETED)\b"
 )
 _OF_SCRIPTS = re.compile(r"\W{0,20}(?:[Jj]ob|JOB|[Ss]cript|[Ee]nd|real|user|sys)\b|\+ ")
-"""What a script prints at its end, whatever became of its commands."""
+"""Printed by scripts at the end, whether their commands failed or not."""
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """Words that a text must contain, case and all, and what must then be found in it (the words, by default).
+    """Words that a text must contain (case-sensitive), and what must then match (the words, by default).
 
-    `types`: the classes (without their modules) of exceptions that may say so; empty: any, and lines without one.
+    `types`: the classes (without modules) of exceptions that may contain them; empty: any, and lines outside
+    exceptions.
     """
 
     words: str
@@ -54,7 +55,7 @@ class Sign:
     types: frozenset[str] = field(default_factory=frozenset)
 
     def search(self, text: str) -> Match[str] | None:
-        """The first place where the text shows this sign."""
+        """Return the first match of this sign in the text."""
         if self.words not in text:
             return None
         return (self.pattern or re.compile(re.escape(self.words))).search(text)
@@ -62,7 +63,7 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A sign that was found. `exception` is the one that says so: the last, or one that led to it; null: a line."""
+    """A match. `exception` is the one that contains it: the last, or one that led to it. None: a plain line."""
 
     sign: Sign
     match: Match[str]
@@ -71,12 +72,12 @@ class Hit:
     confidence: Confidence
 
     def __getitem__(self, group: str) -> str | None:
-        """What a named group of the pattern matched; null where it has none, or it matched nothing."""
+        """Return the text of a named group; None if the pattern does not have it or it did not match."""
         return self.match.groupdict().get(group)
 
     @property
     def text(self) -> str:
-        """The line that shows it."""
+        """Return the line that shows it."""
         start = self.match.string.rfind("\n", 0, self.match.start()) + 1
         return self.match.string[start:].partition("\n")[0].strip()
 
@@ -91,7 +92,7 @@ class Hit:
         retry: Retry | None = None,
         also: Iterable[Quote] = (),
     ) -> Finding:
-        """What the rule says of this death because of this hit; `also` are further lines that prove it."""
+        """Return the rule's finding about this death, based on this hit; `also` are further lines that prove it."""
         quotes = [self.quote] if self.quote else []
         quotes += [quote for quote in also if quote not in quotes]
         return Finding(
@@ -107,12 +108,12 @@ class Hit:
 
 
 def ended_by(death: Death, signs: Sequence[Sign]) -> Hit | None:
-    """The sign in the exception that ended the rank; where no exception is known, in its last words."""
+    """Find the sign in the exception that ended the rank; if no exception is known, in its last words."""
     return in_exception(death, signs) if death.exception is not None else in_last_words(death, signs)
 
 
 def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
-    """The sign in the exception that ended the rank, else in those that led to it (`raise … from`, a worker's)."""
+    """Find the sign in the exception that ended the rank, else in those that led to it (`raise … from`, a worker's)."""
     if death.exception is None:
         return None
     for link in chain(death.exception):
@@ -126,7 +127,7 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
 
 
 def in_last_words(death: Death, signs: Sequence[Sign], lines: int = ENDING) -> Hit | None:
-    """The sign in the rank's last lines, the last of them first; certain only where a crash ended the rank there."""
+    """Find the sign in the rank's last lines, from the end; certain only if the rank crashed there."""
     sure: Confidence = "certain" if -(death.code or 0) in _CRASHES else "likely"
     plain = [sign for sign in signs if not sign.types]
     ending = death.stderr.ending(lines)
@@ -135,9 +136,9 @@ def in_last_words(death: Death, signs: Sequence[Sign], lines: int = ENDING) -> H
 
 
 def said_last(death: Death, signs: Sequence[Sign]) -> Hit | None:
-    """The last of the lines with a sign, where no exception ended the rank and nothing went on after them.
+    """Find the last line with a sign, if no exception ended the rank and nothing went on after it.
 
-    A shell's exit code for a program that was not started makes up for lines behind.
+    A shell's exit code for a program that was not started outweighs lines after it.
     """
     if death.exception is not None or death.code in _FROM_OUTSIDE:
         return None
@@ -157,12 +158,12 @@ def said_last(death: Death, signs: Sequence[Sign]) -> Hit | None:
 
 
 def anywhere(log: LogText, signs: Sequence[Sign]) -> Hit | None:
-    """The last line of the whole log with a sign: for what no program prints unless it has happened."""
+    """Find the last line of the whole log with a sign, for messages that no program prints unless it happened."""
     return _last(log, signs, "certain")
 
 
 def in_whole_log(attempt: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
-    """The last line of all that was written with a sign: what launchers and schedulers say. Looked for once."""
+    """Find the last line of all text with a sign: messages of launchers and schedulers. Searched once."""
     return attempt.once(_in_whole_log, signs)
 
 
@@ -171,7 +172,7 @@ def _in_whole_log(attempt: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
 
 
 def every(log: LogText, sign: Sign) -> list[Hit]:
-    """All lines of the log with a sign, the first first."""
+    """Find all lines of the log with a sign, in order."""
     if not _joined(log.lines).holds(sign.words):
         return []
     found = ((index, sign.search(line)) for index, line in enumerate(log.lines))
@@ -179,17 +180,17 @@ def every(log: LogText, sign: Sign) -> list[Hit]:
 
 
 def quotes(*hits: Hit | None) -> tuple[Quote, ...]:
-    """The lines of those that were found, as evidence."""
+    """Return the lines of the hits as evidence."""
     return tuple(hit.quote for hit in hits if hit is not None and hit.quote is not None)
 
 
 def words(signs: Iterable[Sign]) -> Collection[str]:
-    """All literals, each once."""
+    """Return all literals without duplicates."""
     return sorted({sign.words for sign in signs})
 
 
 def _speaks_of_nccl(log: LogText) -> bool:
-    """Whether the log tells of an error of NCCL's, so that what NCCL wrote elsewhere belongs to it."""
+    """Whether the log contains an NCCL error, so that NCCL's lines elsewhere belong to it."""
     text = _joined(log.lines)
     return any(text.holds(words) for words in _NCCL_ERRORS)
 
@@ -200,16 +201,17 @@ def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence) -> Hit | 
     for index in range(len(log.lines) - 1 if present else -1, -1, -1):
         line = log.lines[index]
         for sign in present:
-            match = sign.search(line) if sign.words in line else None  # a call for each line and sign takes seconds
+            match = sign.search(line) if sign.words in line else None  # one call per line and sign would take seconds
             if match is not None:
                 return Hit(sign, match, log.quote(index), None, confidence)
     return None
 
 
 class _Joined:
-    """All lines as one text: sixty rules look for their words in each log, most in vain, and that is quick in one.
+    """All lines as one text.
 
-    Each words are looked for once: a rule asks of every rank what the agent's log says.
+    Sixty rules search each log for their words, mostly in vain, and that is fast in one text. Each set of words is
+    searched once: a rule checks the agent's log for every rank.
     """
 
     __slots__ = ("_held", "_text")
@@ -219,7 +221,7 @@ class _Joined:
         self._held: dict[str, bool] = {}
 
     def holds(self, words: str) -> bool:
-        """Whether they stand anywhere in it."""
+        """Whether they occur anywhere in it."""
         held = self._held.get(words)
         if held is None:
             held = self._held[words] = words in self._text
@@ -237,7 +239,7 @@ def _found(sign: Sign, line: str) -> Hit | None:
 
 
 def _quote(log: LogText, link: ExceptionInfo, match: Match[str]) -> Quote | None:
-    """The line of the log that holds what was matched, else the one that shows the exception."""
+    """Return the log line that contains the match, else the one that shows the exception."""
     shown = link.message.partition("\n")[0]
     wanted = match[0].partition("\n")[0].strip()
     if wanted and wanted not in shown:

@@ -1,11 +1,10 @@
-"""What shells, container runtimes, schedulers and installers of packages say where no program began. Pure.
+"""Messages of shells, container runtimes, schedulers and package installers if no program started. Pure.
 
-A program may survive such words: a script goes on after a command that it has not found. They are asked for where next
-to nothing was written after them (`signs.said_last`).
-
-Sources: bash, dash and zsh; GNU coreutils, tar, rsync; env(1), systemd (src/core/execute.c); runc and crun, Docker's
-and containerd's daemons, nvidia-container-cli; Apptainer, enroot and pyxis; slurmstepd, HTCondor's starter, Flux'
-shell; kubelet's events; pip, uv, conda and mamba; Lmod and Environment Modules.
+A program may survive such messages: a script continues after a command that it cannot find. So they count only if
+almost nothing was written after them (`signs.said_last`). Sources: bash, dash and zsh; GNU coreutils, tar, rsync;
+env(1), systemd (src/core/execute.c); runc and crun, Docker's and containerd's daemons, nvidia-container-cli; Apptainer,
+enroot and pyxis; slurmstepd, HTCondor's starter, Flux' shell; kubelet's events; pip, uv, conda and mamba; Lmod and
+Environment Modules.
 """
 
 from __future__ import annotations
@@ -63,14 +62,14 @@ NO_PROGRAM: tuple[Sign, ...] = (
         re.compile(rf"{_NAME}: cannot execute: required file not found"),
     ),
 )
-"""Group `path`, `program`, `script` or `started`: what was to start."""
+"""Group `path`, `program`, `script` or `started`: what could not be started."""
 OBJECT_MISSING: tuple[Sign, ...] = (
     Sign("(NoSuch", re.compile(r"An error occurred \((?P<path>NoSuchKey|NoSuchBucket)\) when calling")),
-    Sign("fatal error: An error occurred (404)"),  # of the command-line client: a program may ask whether it is there
+    Sign("fatal error: An error occurred (404)"),  # the command-line client: may be a check
     Sign("NoSuchKey (404)"),
     Sign("No URLs matched: ", re.compile(r"No URLs matched: (?P<path>\S{1,1000})")),
 )
-"""Of an object store, as its client raises and prints it."""
+"""From object stores, as their clients raise and print it."""
 NO_FILE: tuple[Sign, ...] = (
     Sign("mount source ", re.compile(r"mount source (?P<path>[^\n]{1,1000}) doesn't exist")),
     Sign(": destination ", re.compile(r"destination (?P<path>[^\s]{1,1000}) doesn't exist in container")),
@@ -134,7 +133,7 @@ NO_FILE: tuple[Sign, ...] = (
         ),
     ),
 )
-"""Group `path`: what is missing, where it is named."""
+"""Group `path`: what is missing, if named."""
 DENIED: tuple[Sign, ...] = tuple(
     Sign(
         words,
@@ -162,7 +161,7 @@ UNREACHABLE: tuple[Sign, ...] = (
         re.compile(r"error sending request for url \((?P<url>https?://[^\s)]{1,400})\)"),
     ),
     Sign(
-        "fter connection broken by",  # pip's, which tries again, and then says only that it found no version
+        "fter connection broken by",  # pip's; it tries again, and then only says that it found no version
         re.compile(r"Retry\(total=\d+[^\n]{0,200}after connection broken by '(?P<why>[^\n]{1,200})'"),
     ),
     Sign("Could not resolve host: ", re.compile(r"(?P<why>Could not resolve host: (?P<host>[\w.\-]{1,255}))")),
@@ -211,7 +210,7 @@ FAULTY: tuple[Sign, ...] = (
     Sign("mount.nfs", re.compile(r"mount\.nfs4?: (?P<what>Connection timed out|[^\n]{0,80}not responding)")),
     Sign("I/O error, dev ", re.compile(r"(?P<what>I/O error, dev \w{1,40})")),
 )
-"""Group `what`: the file system's or the kernel's words."""
+"""Group `what`: the message of the file system or kernel."""
 VERSIONS: tuple[Sign, ...] = (
     Sign("ERROR: No matching distribution found for "),
     Sign("ERROR: ResolutionImpossible"),
@@ -219,7 +218,7 @@ VERSIONS: tuple[Sign, ...] = (
     Sign("requires a different Python", re.compile(r"ERROR: Package '[^'\n]{1,200}' requires a different Python")),
     Sign("No solution found when resolving dependencies"),
 )
-"""Of installers: pip and uv."""
+"""From installers: pip and uv."""
 BUILDS: tuple[Sign, ...] = (
     Sign("Failed building wheel for ", re.compile(r"Failed building wheel for (?P<name>[\w.\-]{1,100})")),
     Sign("Could not build wheels for ", re.compile(r"Could not build wheels for (?P<name>[\w.\-]{1,100})")),
@@ -264,4 +263,4 @@ SYNTAX: tuple[Sign, ...] = (
         "unrecognized option '", re.compile(r"\b(?:sbatch|srun|salloc): (?P<what>unrecognized option '[^'\n]{1,100}')")
     ),
 )
-"""Group `what`: the shell's words."""
+"""Group `what`: the shell's message."""

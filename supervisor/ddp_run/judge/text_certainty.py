@@ -1,9 +1,8 @@
-"""How sure one may be of what a pasted log shows, where nobody watched the ranks. Pure.
+"""How certain a cause from a pasted log can be, as nobody watched the ranks. Pure.
 
-What ended a live rank is known from its own stamps and exit code. A text shows what people have kept of it, and several
-programs may have written it: an answer that holds for the words can still be no answer to why the job ended. On posted
-logs that no rule had seen, every fourth certain answer was wrong where the text showed another cause too, and one in a
-hundred where it did not.
+The end of a live rank is known from its stamps and exit code. A pasted text is only an excerpt, possibly by several
+programs. An answer that fits the words may still not explain why the job ended. On posted logs that no rule had seen
+before, one in four certain answers was wrong if the text also showed another cause, and one in a hundred if it did not.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ddp_run.record.events import ExceptionInfo
 
 
 def as_sure_as_the_text(verdict: Verdict, logs: Sequence[Log]) -> Verdict:
-    """Likely in place of certain where the text shows another cause, or that somebody went on after a line."""
+    """Reduce certain to likely if the text shows another cause, or a process that went on after the line."""
     rule = rule_named(verdict.cause) if verdict.cause is not None else None
     if verdict.confidence != "certain" or rule is None:
         return verdict
@@ -30,12 +29,12 @@ def as_sure_as_the_text(verdict: Verdict, logs: Sequence[Log]) -> Verdict:
     doubtful = any(_speaks_of_another(sign, rule, exception) for sign in found_in(logs))
     told = max((quote.line or 0 for quote in verdict.evidence), default=0)
     if not doubtful and exception is None and (first is None or first.exit_code is None) and told:
-        doubtful = went_on_after(logs, told)  # nobody else tells of an end
+        doubtful = went_on_after(logs, told)  # nothing else shows an end
     return replace(verdict, confidence="likely") if doubtful else verdict
 
 
 def _speaks_of_another(sign: TextSign, rule: Rule, exception: ExceptionInfo | None) -> bool:
-    """Whether it is of another cause, or of another program's failure; not where it only follows a failure."""
+    """Whether it indicates another cause, or another program's failure. Consequences do not count."""
     other = sign.finding.rule
     if other.consequence or other.name == rule.name or other.name in rule.supersedes:
         return False
@@ -43,7 +42,7 @@ def _speaks_of_another(sign: TextSign, rule: Rule, exception: ExceptionInfo | No
 
 
 def _is_another(one: ExceptionInfo | None, of: ExceptionInfo | None) -> bool:
-    """Whether it is an exception that the other neither is nor came of."""
+    """Whether the exceptions are unrelated."""
     if one is None or of is None or raised.starts_a_launcher(one) or follows_another(one):
         return False
     return all(one.type != each.type for each in traceback_text.chain(of))

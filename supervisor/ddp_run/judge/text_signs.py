@@ -1,6 +1,6 @@
-"""What a pasted log shows behind the last sign of progress: each finding of the rules, and where it stands. Pure.
+"""Finds all signs after the last sign of progress in a pasted log: each rule's finding and its position. Pure.
 
-Every exception there is asked about, whole or torn, then single lines, as if each were a rank's last words.
+Every exception there is tested, complete or torn, and then single lines, each as if it were a rank's last words.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ddp_run.record.events import ExceptionInfo, Rank
 from ddp_run.values.typed_fields import frozen
 
 MOST_LINES = 4000
-"""Lines at a log's end that are looked at: this is for what people paste."""
+"""The number of lines read at a log's end: this handles pasted excerpts."""
 _MOST_LOGS = 64
 _MOST_EXCEPTIONS = 40
 _MOST_LINES_ASKED = 60
 _CALM = 15
-"""Lines without a word of trouble behind one: the program went on after it."""
+"""After this many lines without a problem, the program went on."""
 _BEFORE, _AFTER = 3, 9
-"""Lines around one with a sign's words that are shown to the rules."""
+"""The number of lines around a sign's words that rules see."""
 _ABORTS = re.compile(
     r"terminate called|Fatal Python error: (?!Seg)|double free|free\(\): |stack smashing|\*\*\* SIGABRT received at "
 )
 _KERNELS_CRASH = re.compile(r"\]: segfault at [0-9a-f]|traps: [^\n]{1,60} general protection")
 _PROGRESS = 3
-"""Lines of one form, numbers aside, that a program writes as it goes on."""
+"""This many lines of one form, ignoring numbers, mean that a program makes progress."""
 _BARS = 3
 _COUNT = re.compile(r"\d{1,12}/\d{1,12}")
 _BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
@@ -45,22 +45,22 @@ _TROUBLE = re.compile(
     r"|[Kk]ill(?:ed|ing)|[Aa]bort|frame #|[Ww]aiting|registered at|Process group|\^\^|Thread (?:0x|\d+ \()"
     r"|Process \d+: |PID|amdgpu|NVRM|ray::|@ +0x|#\d+ \S+ from "
 )
-"""What lines of progress do not say, though several ranks may write it in one form."""
+"""Not progress, although several ranks may print it in one form."""
 _LOGGED_BY_TORCH = re.compile(r"\[?[WE]\d{3,4} \d\d:")
 _OF_RAYS_DRIVER = re.compile(r"ray\.exceptions\.\w{1,40}Error\b")
 _LATE = re.compile(r"100%\||\[repeated \d{1,6}x across cluster\]")
-"""What Ray shows of other processes after its driver failed: it collects their lines, and what they had finished."""
+"""Printed by Ray for other processes after its driver failed: it collects their lines, and finished work."""
 _WENT_WELL = re.compile(r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|[Ss]uccess\w*|[Ss]aved)\b")
 _HANDLED = re.compile(
     r"\b(?:instead\b|[Ff]all(?:ing|s)? ?back\b|[Ss]kipp(?:ed|ing)\b|[Ii]gnor(?:ed|ing)\b|[Cc]ontinu(?:es?|ing)\b"
     r"|[Rr]etry(?:ing)? (?:in|after|\d)|[Ss]tarting (?:fresh|from scratch|over)\b)"
 )
-"""What a program says of an error that it goes on after."""
+"""Printed by a program that handles an error and goes on."""
 
 
 @frozen
 class TextSign:
-    """One finding, where it stands, and whose words it is."""
+    """One finding, its position, and the rank that printed it."""
 
     finding: Finding
     index: int
@@ -69,7 +69,7 @@ class TextSign:
 
     @property
     def strength(self) -> tuple[bool, bool, int, int]:
-        """For ordering, the strongest first: a cause, of an exception, surely meant, the earliest."""
+        """The sort key, strongest first: causes, specific ones, certain ones, the earliest."""
         rule = self.finding.rule
         sure = SUREST_FIRST.index(self.finding.confidence)
         return rule.consequence, rule.name in GENERAL, sure, self.index
@@ -83,7 +83,7 @@ def _words(spoken: SpokenText, index: int) -> str:
 
 
 def _behind_progress(spoken: SpokenText, summaries: Set[int]) -> int:
-    """The index behind the last line of those that a program writes again and again as it goes on."""
+    """Return the index after the last line of those that a program repeats while it makes progress."""
     said = [_words(spoken, index) for index in range(len(spoken.lines))]
     present = _present("\n".join(said))
     texts: dict[str, set[str]] = {}
@@ -96,24 +96,24 @@ def _behind_progress(spoken: SpokenText, summaries: Set[int]) -> int:
         if _BAR.search(line):
             bars.setdefault(_counted(line), index)
         elif spoken.by[index].agent or index in summaries or _LOGGED_BY_TORCH.match(line):
-            continue  # which is no progress, however often: `Sending process … closing signal`, a store that is tried
+            continue  # repeated, but not progress: `Sending process … closing signal`, reconnects to a store
         elif _is_calm(spoken, index) and not any(word in line for word in present):
             form = forms[index] = raised.form_of(line)
-            texts.setdefault(form, set()).add(line)  # what all ranks write alike once is no progress
+            texts.setdefault(form, set()).add(line)  # a line that all ranks print once is not progress
     often = [index for index, form in forms.items() if len(texts[form]) >= _PROGRESS]
-    drawn = sorted(bars.values())[-_BARS:]  # the last ones may be drawn once more by an end
+    drawn = sorted(bars.values())[-_BARS:]  # the exit may redraw the last bars
     still = drawn[0] if len(drawn) == _BARS else 0
     return max([still, *(index + 1 for index in often)])
 
 
 def _counted(line: str) -> str:
-    """How far a bar has come: `1818/7272`; else the whole line."""
+    """Return how far a progress bar is (`1818/7272`), else the whole line."""
     found = _COUNT.search(line)
     return line if found is None else str(found[0])
 
 
 def _present(text: str) -> list[str]:
-    """The words of rules' signs that the text holds."""
+    """Return the words of rules' signs that the text contains."""
     return [word for word in sign_words() if word in text]
 
 
@@ -121,7 +121,7 @@ def _present(text: str) -> list[str]:
 
 
 def found_in(logs: Sequence[Log]) -> Iterator[TextSign]:
-    """What the rules find behind the last progress: exceptions, whole and torn, then lines, then frames alone."""
+    """Yield the rules' findings after the last progress: exceptions (complete, torn), then lines, then bare frames."""
     spoken, summaries = _spoken(logs)
     behind = max(_behind_progress(spoken, summaries), got_over.until(spoken))
     everything = spoken.text(range(len(spoken.lines)))
@@ -135,14 +135,14 @@ def found_in(logs: Sequence[Log]) -> Iterator[TextSign]:
     others = [index for index in range(behind, len(spoken.lines)) if index not in inside]
     well = any(_WENT_WELL.search(spoken.lines[index]) for index in others)
     for sign in _lines(spoken, others, everything, summaries):
-        if not (well and sign.finding.rule.consequence):  # the first rank to end takes the store and its sockets along
+        if not (well and sign.finding.rule.consequence):  # the first rank to end closes the store and its sockets
             yield sign
     if not exceptions:
         yield from _frames(spoken, others, everything)
 
 
 def went_on_after(logs: Sequence[Log], line: int) -> bool:
-    """Whether somebody wrote on, as programs do that go on or end well, behind this line of the only log."""
+    """Whether a process kept writing after this line of the only log, like programs that go on or end normally."""
     if len(logs) != 1:
         return False
     spoken, summaries = _spoken(logs)
@@ -153,16 +153,16 @@ def went_on_after(logs: Sequence[Log], line: int) -> bool:
 
 
 def _spoken(logs: Sequence[Log]) -> tuple[SpokenText, Set[int]]:
-    """The end of the logs, and the lines there that launchers wrote when all was over."""
+    """Return the end of the logs, and the launchers' lines there."""
     spoken = SpokenText.of_logs([replace(log, text=log.text.ending(MOST_LINES)) for log in logs[:_MOST_LOGS]])
     return spoken, childfailed.boxes(spoken.lines) | launcher_text.report(spoken.lines)
 
 
 def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText, summaries: Set[int]) -> Iterator[TextSign]:
-    """What single lines show that hold the words of a sign, with the lines around them."""
+    """Yield findings from single lines with a sign's words, together with the lines around them."""
     present = _present("\n".join(spoken.lines[index] for index in indexes))
     telling = [k for k, index in enumerate(indexes) if any(word in spoken.lines[index] for word in present)]
-    once = {raised.form_of(spoken.lines[indexes[k]]): k for k in reversed(telling)}  # eight ranks say the same
+    once = {raised.form_of(spoken.lines[indexes[k]]): k for k in reversed(telling)}  # eight ranks print the same
     calm = [k for k, index in enumerate(indexes) if index not in summaries and _is_calm(spoken, index)]
     for k in sorted(once.values())[-_MOST_LINES_ASKED:]:
         index = indexes[k]
@@ -184,13 +184,13 @@ def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText, summ
 
 
 def _is_calm(spoken: SpokenText, index: int) -> bool:
-    """Whether a line is what a program writes as it goes on, whatever it is."""
+    """Whether a program prints such a line while it goes on, whatever it contains."""
     said = _words(spoken, index)
     return bool(said[:1].strip()) and not spoken.by[index].agent and not _TROUBLE.search(said)
 
 
 def _codes(line: str) -> Iterator[int | None]:
-    """The ends that a line may be about, besides one that nobody knows."""
+    """Yield the ends that a line may belong to, besides an unknown one."""
     yield None
     if any(sign.search(line) for sign in oom_text.SIGNS):
         yield -signal.SIGKILL
@@ -202,7 +202,7 @@ def _codes(line: str) -> Iterator[int | None]:
 
 
 def _frames(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> Iterator[TextSign]:
-    """A traceback whose last line is missing: the exception that it raises, else whose frames they are."""
+    """Return findings for a traceback without its last line: from its `raise`, else from the frames' packages."""
     torn = torn_frames.read(spoken.text(indexes))
     if torn is None:
         return
@@ -225,12 +225,12 @@ def _alone(ranks: Sequence[Rank]) -> Rank | None:
 
 
 def _asked(death: Death, everything: LogText) -> list[Finding]:
-    """What the catalogue's rules say of it, without what others of them win over; a broken rule says nothing."""
+    """Return the rules' findings without superseded ones; a broken rule returns nothing."""
     run = Evidence(deaths=(death,), agent=AgentEnd(log=everything), logs_only=True)
     found: list[Finding] = []
     for cause in catalogue():
         if cause.match is not None and cause.rule.name != "unknown":
-            with suppress(Exception):  # the strict reading tells of a broken rule
+            with suppress(Exception):  # the strict reading reports broken rules
                 finding = cause.match(death, run)
                 found += [] if finding is None else [finding]
     if any(finding.rule.name not in GENERAL for finding in found):

@@ -1,6 +1,6 @@
-"""How the nodes of a job differ before it starts, and which differences break jobs. Pure.
+"""Compares a job's nodes before it starts and finds differences that break jobs. Pure.
 
-A node that does not know a fact is not compared in it. A thousand nodes are compared in about 50 ms.
+A fact that a node does not know is not compared for it. Comparing a thousand nodes takes about 50 ms.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from ddp_run.values.words import named_nodes, node_name, size_in_words
 
 _MUST_AGREE = frozenset(
     {Known.TORCH, Known.CUDA, Known.NCCL, Known.SCRIPT}
-    # Each rank takes these for itself: another algorithm, protocol, transport or buffer size than its peer's
+    # Each rank reads these for itself: the algorithm, protocol, transport or buffer size may differ from its peer's
     | {"NCCL_ALGO", "NCCL_PROTO", "NCCL_NET", "NCCL_IB_DISABLE"}
     | {"NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"}
-    # DETAIL adds collectives before each of the program's
+    # DETAIL adds collectives before each of the program's own
     | {"TORCH_DISTRIBUTED_DEBUG"}
 )
 _MAY_DIFFER = frozenset({Known.RANKS, Known.INTERFACE, Known.VARIABLES})
 _SIZES = frozenset({Known.SHM, Known.LOCKED_MEMORY})
 _SIZES_ALIKE = 1.1
-"""The kernel makes both of the size of memory, which is not quite the same on two hosts of one kind."""
+"""The kernel derives both from the memory size, which varies slightly between identical hosts."""
 _CLOCKS_ALIKE_S = 1.0
-"""Logs of nodes whose clocks differ by more cannot be laid side by side."""
+"""If clocks differ by more, logs of the nodes cannot be compared side by side."""
 _CLOCKS_USABLE_S = 120.0
-"""Certificates and tokens may be refused where clocks differ by more: then it is said, and not only noted."""
+"""If clocks differ by more, certificates and tokens may be refused: print a warning, not just a note."""
 _CLOCK_ERROR_NS = 250_000_000
-"""A clock that is known less well is not compared."""
+"""A clock with a larger error is not compared."""
 _NOT_SET = "not set"
 _MEANS_NOT_SET = {"NCCL_IB_DISABLE": "0", "TORCH_DISTRIBUTED_DEBUG": "OFF"}
 _MOST_ROWS = 400
@@ -42,26 +42,26 @@ _LONGEST_NODES = 40
 
 @frozen
 class Row:
-    """One fact, and which nodes have which value of it: by the lowest node."""
+    """One fact and its values, each with its nodes, sorted by the lowest node."""
 
     name: str
     values: tuple[tuple[str, tuple[int, ...]], ...]
     differs: bool
     breaks: bool
-    """Jobs of such nodes often fail."""
+    """Jobs on such nodes often fail."""
     noted: bool = False
-    """The difference is worth a note only, and no line on the console."""
+    """The difference is recorded as a note and not printed to the console."""
 
 
 def clock(offset_ns: int, error_ns: int) -> tuple[Fact, ...]:
-    """The fact of a node's wall clock, which is so far before node 0's: none where that is not known well enough."""
+    """Return a node's wall clock as a fact: how far it is ahead of node 0's; nothing if the error is too large."""
     if error_ns > _CLOCK_ERROR_NS:
         return ()
     return (Fact(Known.CLOCK, f"{round(offset_ns / 1e9, 1) + 0:.1f}"),)  # + 0: not "-0.0"
 
 
 def compare(facts: Mapping[int, Sequence[Fact]]) -> tuple[Row, ...]:
-    """The table: from facts by node. What breaks jobs comes first, then other differences."""
+    """Return the table for the facts of each node: differences that break jobs first, then other differences."""
     columns: dict[str, dict[str, list[int]]] = {}
     with_variables: set[int] = set()
     for node in sorted(facts):
@@ -95,7 +95,7 @@ def _is_variable(name: str) -> bool:
 
 
 def _minor(version: str) -> str:
-    """`3.12` of `3.12.1`: what is compiled or pickled for one does not fit another."""
+    """Return `3.12` for `3.12.1`: files compiled or pickled for one minor version do not fit another."""
     return ".".join(version.split(".")[:2])
 
 
@@ -105,7 +105,7 @@ def _near(sizes: Sequence[str]) -> bool:
 
 
 def _apart_s(clocks: Sequence[str]) -> float | None:
-    """How far the earliest and the latest are apart; null where one is no number."""
+    """Return the difference between the earliest and the latest; None if one is not a number."""
     try:
         numbers = [float(each) for each in clocks]
     except ValueError:
@@ -121,23 +121,23 @@ def _size(value: str) -> int | None:
 
 
 def warnings(rows: Sequence[Row], hosts: Mapping[int, str], more_in: str) -> tuple[str, ...]:
-    """A line for each difference, one for those that are too many, and where all are: `more_in`."""
+    """Return a line for each difference, one for the rest if there are too many, and the file with all: `more_in`."""
     told = [row for row in rows if row.differs and not row.noted]
     if not told:
         return ()
     lines = [f"nodes differ in {_in_words(row, hosts)}{_consequence(row)}" for row in told[:_MOST_LINES]]
     more = f"nodes differ in {len(told) - len(lines)} more; " if len(told) > len(lines) else ""
-    return (*lines, f"{more}all that was compared: {more_in}")
+    return (*lines, f"{more}full comparison: {more_in}")
 
 
 def _consequence(row: Row) -> str:
     if row.name == Known.CLOCK:
         return "; certificates and tokens may be refused"
-    return "; a job of such nodes often fails" if row.breaks else ""
+    return "; jobs on such nodes often fail" if row.breaks else ""
 
 
 def compared(at: MonotonicNs, rows: Sequence[Row], hosts: Mapping[int, str], *, strict: bool) -> NodesCompared:
-    """The whole comparison, for the journal. `strict`: a difference that breaks jobs ends this one."""
+    """Return the whole comparison for the journal. `strict`: a difference that breaks jobs ends this one."""
     breaking = tuple(_in_words(row, hosts) for row in rows if row.breaks)
     differing = tuple(_in_words(row, hosts) for row in rows if row.differs and not row.breaks)
     alike = tuple(_in_words(row, hosts) for row in rows if not row.differs)
@@ -154,7 +154,7 @@ def _in_words(row: Row, hosts: Mapping[int, str]) -> str:
 
 
 def shown_value(name: str, value: str) -> str:
-    """A fact's value for people, cut to a length that fits into a line."""
+    """Return a fact's value for display, cut to fit a line."""
     size = _size(value) if name in _SIZES else None
     if size is not None:
         value = size_in_words(size)
@@ -165,7 +165,7 @@ def shown_value(name: str, value: str) -> str:
 
 
 def shown_nodes(nodes: Sequence[int], hosts: Mapping[int, str]) -> str:
-    """`node 1 (gpu-07)`, `nodes 0-6`, and of a long list its beginning."""
+    """Return `node 1 (gpu-07)`, `nodes 0-6`, or the beginning of a long list."""
     if len(nodes) == 1:
         return node_name(nodes[0], hosts.get(nodes[0]))
     named = named_nodes(nodes)

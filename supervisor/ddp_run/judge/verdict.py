@@ -1,7 +1,4 @@
-"""What a rule says of an attempt (`Finding`), and the answer (`Verdict`).
-
-Values only: `ddp_run.judge.diagnose` judges.
-"""
+"""A rule's answer (`Finding`) and the final answer (`Verdict`). Values only: `ddp_run.judge.diagnose` judges."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ SUREST_FIRST: tuple[Confidence, ...] = ("certain", "likely", "unknown")
 
 
 class Area(StrEnum):
-    """Hundreds of the codes."""
+    """The hundreds of the codes."""
 
     UNKNOWN = "0xx"
     LAUNCH = "1xx"
@@ -44,16 +41,13 @@ class Retry:
 
 @frozen
 class Rule:
-    """A cause of the catalogue. `supersedes`: names of causes that this one wins over when both match the same rank.
+    """A cause of the catalogue.
 
-    `consequence`: a rank that shows only this followed another's failure; it is named as the cause only where no rank
-    shows anything better.
-
-    `host`: whether this speaks against the host that it happened on, whatever program runs there: where it has happened
-    once, or only where several runs had it.
-
-    `unlike`: whether nodes that differ may be the reason: because ranks that do not do the same fail so (`together`),
-    or because other versions of libraries do this to a rank alone (`loading`).
+    `supersedes`: causes that this one wins over if both match the same rank. `consequence`: a rank that shows only this
+    followed another's failure; it is named as the cause only if no rank shows anything better. `host`: whether this
+    points to the host, independent of the program: after one occurrence, or only after several runs. `unlike`: whether
+    differences between nodes may be the reason: `together` if ranks fail like this when they don't all do the same,
+    `loading` if other library versions can do this to a single rank.
     """
 
     code: str
@@ -70,20 +64,20 @@ class Rule:
 
 @frozen
 class Finding:
-    """What one rule says of one death (or, with `rank` null, of the agent or the launch)."""
+    """One rule's finding about one death (or, if `rank` is None, about the agent or the launch)."""
 
     rule: Rule
     rank: Rank | None
     cause: str
-    """One line that stands alone: names the rank, lower case, no full stop."""
+    """One self-contained line: names the rank, lower case, no full stop."""
     evidence: tuple[Quote, ...] = ()
     advice: tuple[str, ...] = ()
     confidence: Confidence = "certain"
     retry: Retry | None = None
-    """Where this case differs from the rule's own policy."""
+    """Overrides the rule's own policy for this case."""
     exception: ExceptionInfo | None = None
     culprit: Rank | None = None
-    """The rank that the text itself names as the cause, where that is another (whom a waiting rank waits for)."""
+    """The rank that the text names as the cause, if not the rank itself: for example, the one that it waits for."""
 
 
 @frozen
@@ -104,7 +98,7 @@ class FirstFailure:
 
 @frozen
 class Collateral:
-    """A rank that failed because another had."""
+    """A rank that failed because another had failed."""
 
     rank: Rank | None
     exit_code: int | None
@@ -116,7 +110,7 @@ class Collateral:
 class Verdict:
     """The answer for one attempt. `verdict.json` is written from the last attempt's.
 
-    `outcome` and `exit_code` are null only for logs that do not show how the job ended.
+    `outcome` and `exit_code` are None only for logs that do not show how the job ended.
     """
 
     outcome: Outcome | None
@@ -124,7 +118,7 @@ class Verdict:
     cause: str | None = None
     code: str | None = None
     title: str | None = None
-    """One line that stands alone: what happened, to which rank."""
+    """One self-contained line: what happened, to which rank."""
     confidence: Confidence = "unknown"
     phase: Phase | None = None
     step: int | None = None
@@ -134,13 +128,13 @@ class Verdict:
     collateral: tuple[Collateral, ...] = ()
     advice: tuple[str, ...] = ()
     retry: Retry | None = None
-    """The catalogue's view: whether another attempt can help. What was decided is in the journal and verdict.json."""
+    """The catalogue's view: whether another attempt can help. The decision is in the journal and verdict.json."""
     notes: tuple[str, ...] = ()
     restarts: int | None = None
-    """How often the agent started the ranks again in this attempt (--max-restarts); null where that is not known."""
+    """How often the agent restarted the ranks in this attempt (--max-restarts); None if unknown."""
 
     def with_finding(self, finding: Finding) -> Verdict:
-        """With what a rule says for the cause."""
+        """Return the verdict with a rule's finding as its cause."""
         return replace(
             self,
             cause=finding.rule.name,
@@ -153,12 +147,12 @@ class Verdict:
         )
 
     def without_secrets(self) -> Verdict:
-        """Redacted; the quotations as one text, as a private key goes over many lines."""
+        """Return a redacted copy. Quotes are redacted as one text, because a private key spans several lines."""
         texts = redact_lines([quote.text for quote in self.evidence])
         quotes = tuple(replace(quote, text=text) for quote, text in zip(self.evidence, texts, strict=True))
         return redact_value(replace(self, evidence=quotes))
 
     @property
     def status(self) -> int:
-        """What to exit with: 1 where no code is known."""
+        """Return the code to exit with: 1 if no code is known."""
         return 1 if self.exit_code is None else self.exit_code

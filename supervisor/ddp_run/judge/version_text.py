@@ -1,6 +1,6 @@
-"""How programs say that versions do not fit each other: general phrases, and those of widely used libraries. Pure.
+"""Messages about incompatible versions: general phrases, and those of widely used libraries. Pure.
 
-Only of exceptions: as a warning, the same words are said in runs that go well.
+Only in exceptions: as warnings, the same words appear in successful runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PARTS_MISSING = (
     Sign("No such operator ", re.compile(r"No such operator (?!aten::|prim)\w{1,60}::\w{1,100}"), _RAISED),
     Sign("CUDA Setup failed despite GPU being available", types=_RAISED),  # bitsandbytes
 )
-"""A package has no code for the GPU: built for CPUs, or not loaded as it does not fit the installed torch."""
+"""A package has no code for the GPU: built for CPUs, or not loaded because it does not fit the installed torch."""
 SIGNS: tuple[Sign, ...] = (
     *(
         # not the driver's `Driver/library version mismatch`
@@ -40,7 +40,7 @@ SIGNS: tuple[Sign, ...] = (
             ("VERSION MISMATCH", "VERSION MISMATCH"),
         )
     ),
-    Sign("but source was compiled with", types=_RAISED),  # TensorFlow, of cuDNN
+    Sign("but source was compiled with", types=_RAISED),  # TensorFlow, about cuDNN
     Sign(
         "incompatible with", re.compile(r"\bversion [\w.+]{1,40} is [^\n]{0,40}?incompatible with (?=\w)"), _RAISED
     ),  # jaxlib, and below

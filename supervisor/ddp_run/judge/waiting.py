@@ -1,4 +1,4 @@
-"""Which rank the others waited for, where only the waiting ones speak. Pure."""
+"""Finds the rank that the others waited for if only the waiting ranks print something. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ddp_run.record.events import Rank
 
 
 def silent(attempt: Evidence, waiting: Sequence[Sign]) -> Rank | None:
-    """The only rank that ended without a word of its own while all others say that they waited; null if unsure.
+    """Return the only rank that ended without a message while all others say that they waited; None if unsure.
 
-    Lines that name no rank may be anyone's, so this answers only where each rank has its own log.
+    Lines without a rank may be anyone's, so this answers only if each rank has its own log.
     """
     if attempt.logs_only or attempt.world_size is None or len(attempt.deaths) < attempt.world_size:
         return None
@@ -24,7 +24,7 @@ def silent(attempt: Evidence, waiting: Sequence[Sign]) -> Rank | None:
 
 
 def dump_stacks(attempt: Evidence) -> str:
-    """The command that shows what each rank on a host is doing while the job hangs."""
+    """Return the command that shows what each rank on a host is doing while the job hangs."""
     if attempt.script is None:
         return "py-spy dump --pid PID"
     return f"for pid in $(pgrep -f {shlex.quote(attempt.script.rpartition('/')[2])}); do py-spy dump --pid $pid; done"

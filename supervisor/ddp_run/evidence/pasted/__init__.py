@@ -1,1 +1,1 @@
-"""Reads logs of any launcher, as people paste them: who wrote a line, what was raised, how it ended."""
+"""Parses pasted logs of any launcher: who wrote a line, what was raised, how it ended."""

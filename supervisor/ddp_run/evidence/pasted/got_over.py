@@ -1,7 +1,8 @@
-"""What a text itself says is over: failures before new workers, of tests that passed, of one request to a server. Pure.
+"""Finds failures that the text itself shows as over: before new workers, in passed tests, in single server requests.
+Pure.
 
 Sources: torch/distributed/elastic/agent/server/api.py (`Worker group FAILED. 2/3 attempts left; will restart worker
-group`), pytest's last line (`=== 3 passed in 0.10s ===`), uvicorn's log of requests, vLLM's words for a lost engine.
+group`), pytest's last line (`=== 3 passed in 0.10s ===`), uvicorn's request log, vLLM's messages about a lost engine.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _PASSED = re.compile(
 )
 _ANSWERED = re.compile(r'"(?:POST /\S{0,200}|GET /health\w{0,20}) HTTP/\d(?:\.\d)?" 20\d\b')
 _REFUSED = re.compile(r'"POST /\S{0,200} HTTP/\d(?:\.\d)?" 4\d\d\b|ValidationError: ')
-"""A server that answers after it refused a request goes on, unless it has lost what computes: an answer that has begun
-is told of late, and may never end."""
+"""A server that answers after it rejected a request goes on, unless it lost its engine. A started answer is logged
+late, and may never end."""
 _LOST = re.compile(
     r"Engine ?(?:Core|Dead)[^\n]{0,40}(?:Error|died|dead|failed)|^Process \S{1,80}:$|\b[Pp]roc(?:ess)?\w{0,20} died",
     re.M,
@@ -28,18 +29,18 @@ _TRYING = re.compile(r"\b[Tt]rying (?:port|another|again|the next)\b")
 
 
 def until(spoken: SpokenText) -> int:
-    """The index behind the last line that says so; 0 where none does."""
+    """Return the index after the last line that says so; 0 if none does."""
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
     return max([_restarted(spoken), _served(spoken), *(index + 1 for index in passed)])
 
 
 def is_answered(line: str) -> bool:
-    """Whether the line that tells of an error also says what is done instead."""
+    """Whether the line that reports an error also names the fallback."""
     return "rying " in line and _TRYING.search(line) is not None
 
 
 def _restarted(spoken: SpokenText) -> int:
-    """Behind the last start of new workers, unless the text ends with what the old ones still wrote."""
+    """Return the index after the last start of new workers, unless only output of the old ones follows."""
     last = max((index for index, line in enumerate(spoken.lines) if _RESTART in line), default=-1)
     if last < 0:
         return 0
@@ -50,7 +51,7 @@ def _restarted(spoken: SpokenText) -> int:
 
 
 def _served(spoken: SpokenText) -> int:
-    """Behind the last request that a server answered which refused another, unless it had lost what computes."""
+    """Return the index after the last answered request if one was rejected, unless the server had lost its engine."""
     answered = [index for index, line in enumerate(spoken.lines) if " HTTP/" in line and _ANSWERED.search(line)]
     if not answered or not any(_REFUSED.search(line) for line in spoken.lines):
         return 0

@@ -1,7 +1,7 @@
-"""Records as the lines that programs wrote: container runtimes' and collectors' records, loggers' fields. Pure.
+"""Converts records to the programs' lines: records of container runtimes and collectors, fields of loggers. Pure.
 
 Forms: docker's `{"log": …, "stream": …}`; a collector's record of each line (`message`, `textPayload`); a logger's
-record whose field holds a traceback; SageMaker's report of a job, which quotes the program's exception in a line.
+record whose field contains a traceback; SageMaker's report of a job, which quotes the program's exception in a line.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Iterator, Sequence
 _HEADER = "Traceback (most recent call last):"
 _QUOTES = 'ErrorMessage "'
 _KEYS = ("log", "message", "msg", "textPayload", "line", "text", "data", "body", "event")
-"""Where collectors and loggers put what was said."""
+"""Fields in which collectors and loggers put the text."""
 _DEEPEST = 4
-"""Records within records."""
+"""Nested records."""
 _MOSTLY = 0.9
 _FEW = 5
 _SAMPLE = 200
 _TELLS = ("rror", "xception", _HEADER)
-"""Words of a field that says more than the line itself."""
+"""Words in a field that adds information to the line itself."""
 
 
 def key_of(lines: Sequence[str]) -> str | None:
-    """The field that holds what was said, where nearly all lines are records with one; else null."""
+    """Return the field with the text, if nearly all lines are records with one; else None."""
     said = [line for line in lines if line and not line.isspace()][-_SAMPLE:]
     if len(said) < _FEW or sum(1 for line in said if line.startswith("{")) < _MOSTLY * len(said):
         return None
@@ -34,7 +34,7 @@ def key_of(lines: Sequence[str]) -> str | None:
 
 
 def unfolded(line: str, key: str | None = None) -> list[str]:
-    """The lines within a line of JSON: what `key` holds, docker's `log`; a traceback in a field follows its record."""
+    """Return the lines in a JSON line: the text of `key` or docker's `log`; a field's traceback follows its record."""
     if _QUOTES in line:
         before, _, quoted = line.partition(_QUOTES)
         message, _, command = quoted.partition('" Command "')
@@ -61,7 +61,7 @@ def _record(line: str) -> dict[str, object] | None:
 
 
 def _within(record: object, words: Sequence[str]) -> list[str]:
-    """The lines of the record's texts that hold one of the words."""
+    """Yield the lines of the record's texts that contain one of the words."""
     texts = (text for text in _texts(record, _DEEPEST) if any(word in text for word in words))
     return [part for text in texts for part in text.splitlines()]
 

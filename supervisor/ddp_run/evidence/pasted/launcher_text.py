@@ -1,4 +1,4 @@
-"""Reads how ranks ended in the words of launchers other than torch's agent. Pure.
+"""Parses how ranks ended from messages of launchers other than torch's agent. Pure.
 
 Sources: SLURM's `srun` and `slurmstepd` (src/srun, src/slurmd/slurmstepd), LSF's report of a job (bsub without -N),
 Open MPI's mpirun (orte/prrte help texts), MPICH's and Intel's (hydra), torch.multiprocessing.spawn, DeepSpeed's
@@ -41,7 +41,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """One end. `index` is the line that tells; `rank` is null where it does not name one."""
+    """One end. `index` is the line that reports it; `rank` is None if the line does not name one."""
 
     index: int
     rank: Rank | None
@@ -50,7 +50,7 @@ class Ended:
 
 
 def ends(lines: Sequence[str]) -> tuple[Ended, ...]:
-    """Every end with another code than 0, in the order told; a rank's once."""
+    """Return every end with a code other than 0, in order; at most one per rank."""
     found: list[Ended] = []
     told: set[tuple[Rank | None, int, str | None]] = set()
     whole = "\n".join(lines)
@@ -72,7 +72,7 @@ def ends(lines: Sequence[str]) -> tuple[Ended, ...]:
 
 
 def _first_of_mpirun(lines: Sequence[str]) -> list[Ended]:
-    """`Process name: [[1234,1],2]` and, below it, `Exit code:    3`: the first process with another than 0."""
+    """`Process name: [[1234,1],2]` and, below it, `Exit code: 3`: the first process with a code other than 0."""
     found = []
     for index, line in enumerate(lines[:-1]):
         name = _MPI_NAME.search(line)
@@ -94,7 +94,7 @@ def _signals_of_prrte(lines: Sequence[str]) -> list[Ended]:
 
 
 def report(lines: Sequence[str]) -> set[int]:
-    """The indexes of what LSF adds to a job's output: who ran it where, its script, its end, what it used."""
+    """Return the line indexes of LSF's report in a job's output: user and host, script, end, resource use."""
     found: set[int] = set()
     start: int | None = None
     for index, line in enumerate(lines):
@@ -111,7 +111,7 @@ _Read = Callable[[re.Match[str]], Iterable[tuple[Rank | None, int, str | None]]]
 
 def _srun(hit: re.Match[str]) -> Iterable[tuple[Rank | None, int, str | None]]:
     code = int(hit["code"]) if hit["code"] else _code(hit["how"])
-    code = code - 256 if code in (247, 241, 250, 245) else code  # a negative code of Python's, cut to 8 bits
+    code = code - 256 if code in (247, 241, 250, 245) else code  # a negative code in Python, cut to 8 bits
     code = 128 - code if 128 < code < 160 else code
     for first, last in _TASKS.findall(hit["tasks"]):
         for task in range(int(first), min(int(last or first), int(first) + _MOST_TASKS) + 1):
@@ -152,7 +152,8 @@ _SHELL = (
     r"(?:^(?=\w+(?:\s*$|\s{2,}))|(?<=\])(?=Killed\s{0,9}$)"
     r"|: line \d{1,9}: +\d{1,9} |(?:^|\s)\[\d{1,9}\][+\-]? +)"
 )
-"""bash: the word alone, also behind a bar that it cuts off, `run.sh: line 3: 4711 Killed …`, `[1]+  Killed …`."""
+"""bash: the word alone, also after a progress bar that it cuts off, `run.sh: line 3: 4711 Killed …`, `[1]+ Killed
+…`."""
 _FORMS: tuple[tuple[str, re.Pattern[str], _Read], ...] = (
     (
         "srun: error:",

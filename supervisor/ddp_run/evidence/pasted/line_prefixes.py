@@ -1,9 +1,9 @@
-"""Who wrote a line of a log that several processes wrote: what launchers and torch put before it. Pure.
+"""Finds who wrote each line of a shared log from the prefixes of launchers and torch. Pure.
 
 Forms: torch's `[rank3]:`; torchrun's and ddp-run's `[default3]:`, `[rank0-2]:`; mpirun's `[1,3]<stderr>:`; `srun -l`'s
 `3: `, and with a host `[node7:3]:`; kubectl's and docker compose's pod or service name; the time stamps of container
-runtimes before them. What stands before every line, whatever it is (pdsh's host, a CI's time, a quotation's `> `), is
-taken off first: the rest is what the processes wrote.
+runtimes before them. A prefix of every line (pdsh's host, a CI's time, a quotation's `> `) is stripped first, which
+leaves the text of the processes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ddp_run.record.events import Rank
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _ESCAPED = ("&quot;", "&lt;", "&gt;", "&#39;", "&#x27;", "&nbsp;")
-"""As a page's source has it; `&amp;` alone is any URL's."""
+"""From a page's source; `&amp;` alone may be part of any URL."""
 _COLOURS_REST = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3}){0,5})?m")
-"""What a form, or a copy from one, leaves of a sequence without its ESC."""
+"""The rest of an escape sequence whose ESC was lost in a form or a copy."""
 _RUNTIME = re.compile(
     r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? )?(?:std(?:out|err) [FP] )?"
 )
@@ -34,7 +34,7 @@ _MPI_NAME = (
 )
 _MPI = re.compile(_MPI_NAME)
 _MPI_SPACED = re.compile(_MPI_NAME + " ")
-"""Open MPI up to 4, and from 5 on (PRRTE); in SageMaker's jobs."""
+"""Open MPI up to 4, and from 5 on (PRRTE); in SageMaker jobs."""
 _TORCH_INSIDE = re.compile(r"\[rank(?P<ranks>\d{1,9})\]:")
 _WATCHDOG = re.compile(r"\[(?:PG [^\]]{0,200}?)?Rank (?P<ranks>\d{1,9})\]")
 _HEAD = re.compile(r"\bRank \d{1,9}\]:?\s{0,9}$")
@@ -52,7 +52,7 @@ _OF_SERVER = re.compile(
     r"(?:\((?:[\w.:\-]{1,60} )?(?:rank=(?P<ranks>\d{1,9}) )?pid=\d{1,9}(?:, [a-z_]{1,12}=[\w.:\-]{1,60}){0,3}\) ?){0,2}"
     r"(?:(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./\-]{1,80}:\d{1,6}\] ?)?"
 )
-"""Ray's and vLLM's names of a process, and vLLM's logger, which stands before each line of a traceback."""
+"""Process names of Ray and vLLM, and vLLM's logger, before each line of a traceback."""
 _MOST = 0.6
 _BEGINS_A_NAME = frozenset("[(rRlL")
 _HEADER = "Traceback (most recent call last):"
@@ -61,22 +61,22 @@ _STAMP = re.compile(
     r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? (?:std(?:out|err) [FP] )?"
 )
 _LABEL = re.compile(r"\[(?P<pod>[a-zA-Z][\w.\-]{0,255}:\d{1,6})\]:")
-"""A host and the number of a process there, which is no rank."""
+"""A host and a process number there, which is not a rank."""
 _HOST = re.compile(r"(?P<pod>[a-zA-Z][\w.\-]{0,255}): ")
 _NUMBERS = re.compile(r"\d+")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _FIRST_NUMBER = re.compile(r"\d+")
 _NUMBERED = re.compile(r"\s{0,8}(?P<number>\d{1,7})(?P<gap>:?[ \t]{0,8}|$)")
 _STEP = 3
-"""Between the numbers of two lines: empty ones may be left out."""
+"""The gap between the numbers of two lines: empty lines may be missing."""
 _MOST_NAMED = 4096
-"""Ranks that one line can name."""
+"""The most ranks that one line can name."""
 _WITHOUT = ("srun: ", "slurmstepd: ", "mpirun")
-"""Launchers that put something before others' lines and nothing before their own."""
+"""Launchers that prefix the lines of others but not their own."""
 _NO_WRAPPER = re.compile(r"\[[A-Za-z_]+\d+(?:[-,]\d+)*\]|\]<std|torch[./]|kernel: |\brank=\d")
-"""A rank's name, and what tells who else wrote a line: the agent, the kernel."""
+"""A rank's name, and signs of other writers: the agent, the kernel."""
 _OPENS = "([{<"
-"""What opens a name that differs from line to line."""
+"""The start of a name that differs from line to line."""
 _TO_A_GAP = re.compile(r"(?<![\w.\-/])[\w.\-/]+$")
 _FEW = 8
 _NEARLY_ALL = 0.9
@@ -89,16 +89,15 @@ _AGENT_WORDS = (
 
 
 class Spoken(NamedTuple):
-    """A line and who wrote it, as far as it says.
+    """A line and its writer, if named.
 
-    `text` is without what stands before every line of the log; `start` is where the words begin in it, behind all that
-    names a speaker.
+    `text` is without the prefix of every line of the log; `start` is the index in it after all speaker names.
     """
 
     text: str
     ranks: tuple[Rank, ...] = ()
     place: str | None = None
-    """The task, pod, service or host it is from, where each has its own."""
+    """The task, pod, service or host that it came from, if each has its own name."""
     start: int = 0
     agent: bool = False
     task: Rank | None = None
@@ -106,11 +105,11 @@ class Spoken(NamedTuple):
 
 
 def assign(lines: Sequence[str], most_named: int = 1 << 20) -> tuple[Spoken, ...]:
-    """Each line's speaker. A number before a colon counts as a task only where most lines have one (`srun -l`).
+    """Return each line's speaker.
 
-    Once the lines of several ranks have named `most_named` of them in all, only the first of each is kept.
-
-    The number of a task is a rank, unless the tasks are torch's agents, or torch names other ranks.
+    A number before a colon counts as a task only if most lines have one (`srun -l`). Once the lines of several ranks
+    have named `most_named` of them in total, only the first of each is kept. A task's number is a rank, unless the
+    tasks are torch's agents, or torch names other ranks.
     """
     whole = "\n".join(lines)
     tasks = _most(lines, _TASK.match)
@@ -126,7 +125,7 @@ def assign(lines: Sequence[str], most_named: int = 1 << 20) -> tuple[Spoken, ...
 
 
 def _below_names(lines: Sequence[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
-    """Each line that names no place, with the file that `tail` or `head` names above it (`==> rank1.log <==`)."""
+    """Return each unnamed line with the file that `tail` or `head` names above it (`==> rank1.log <==`)."""
     found: list[tuple[str, str | None]] = []
     file: str | None = None
     for line, place in lines:
@@ -137,7 +136,7 @@ def _below_names(lines: Sequence[tuple[str, str | None]]) -> list[tuple[str, str
 
 
 def _with_heads(spoken: tuple[Spoken, ...]) -> tuple[Spoken, ...]:
-    """A head of c10d's without its words is wrapped: what stands in the next line is of the same rank."""
+    """A c10d line header without text was wrapped: the next line belongs to the same rank."""
     heads = [index for index, each in enumerate(spoken[:-1]) if each.ranks and _HEAD.search(each.text[-_HEAD_CHARS:])]
     heads = [index for index in heads if not spoken[index + 1].ranks and not spoken[index + 1].agent]
     if not heads:
@@ -149,14 +148,14 @@ def _with_heads(spoken: tuple[Spoken, ...]) -> tuple[Spoken, ...]:
 
 
 def without_colour(line: str) -> str:
-    """The line without escape sequences, NULs (a shared file that one process cut short is full of them) and CR."""
+    """Return the line without escape sequences, NULs (common if one process truncates a shared file) and CR."""
     if "\r" in line:
         line = line.rstrip("\r")
     if "\x00" in line:
         line = line.replace("\x00", "")
     if "&" in line and any(each in line for each in _ESCAPED):
         line = html.unescape(line)
-    if "\u00a0" in line:  # web pages' blanks
+    if "\u00a0" in line:  # non-breaking spaces of web pages
         line = line.replace("\u00a0", " ")
     if "\x1b" in line:
         return _COLOUR.sub("", line)
@@ -167,7 +166,7 @@ def _speaker(line: str, place: str | None, tasks: bool, named: _Named) -> Spoken
     task = Rank(int(place)) if place is not None and _NUMBER.fullmatch(place) else None
     if line[:1] not in " \t|" or tasks:
         place, task, start = _placed(line, place, task, tasks)
-        line = line[start:]  # what follows is what the process, or torchrun for it, wrote
+        line = line[start:]  # the rest is from the process, or from torchrun on its behalf
     ranks: tuple[Rank, ...] = ()
     if line[:1] in "(EWIC" and (hit := _OF_SERVER.match(line)) is not None:
         line = line[hit.end() :]
@@ -190,7 +189,7 @@ def _speaker(line: str, place: str | None, tasks: bool, named: _Named) -> Spoken
 
 
 def _placed(line: str, place: str | None, task: Rank | None, tasks: bool) -> tuple[str | None, Rank | None, int]:
-    """The place and task that the line's beginning names, and the index behind it."""
+    """Return the place and task named at the start of the line, and the index after them."""
     start = 0
     runtime = _RUNTIME.match(line) if line[:1] in "s0123456789" else None
     if runtime and runtime.end() and _names(line, runtime.end(), tasks):
@@ -215,19 +214,19 @@ def _placed(line: str, place: str | None, task: Rank | None, tasks: bool) -> tup
 
 
 def _names(line: str, start: int, tasks: bool) -> bool:
-    """Whether a speaker follows the time stamp; else the stamp is the program's own."""
+    """Whether a speaker follows the time stamp; otherwise the stamp is the program's own."""
     following = [_RANKS, _MPI, _POD, _SERVICE, *([_TASK] if tasks else [])]
     return line.startswith("std", start - 9) or any(pattern.match(line, start) for pattern in following)
 
 
 class _Named:
-    """The ranks that lines name, so many in all."""
+    """Return the ranks that lines name, up to a total number."""
 
     def __init__(self, most: int) -> None:
         self._room = most
 
     def ranks(self, text: str) -> tuple[Rank, ...]:
-        """`0`, `0-2` or `0,5-7`: each of them; the first alone where no more can be kept."""
+        """Return each rank of `0`, `0-2` or `0,5-7`; only the first if no more can be kept."""
         if "-" not in text and "," not in text:
             return (Rank(int(text)),)
         found = _numbers(text) if self._room > 0 else _numbers(_FIRST_NUMBER.findall(text)[0])
@@ -246,14 +245,14 @@ def _numbers(text: str) -> tuple[Rank, ...]:
     return tuple(found)
 
 
-# ----------------------------------------------------------------------------------- what stands before every line
+# ------------------------------------------------------------------------------------- the prefix of every line
 
 
 _Match = Callable[[str], re.Match[str] | None]
 
 
 def _unwrapped(lines: Sequence[str], tasks: bool, mpi: bool) -> list[tuple[str, str | None]]:
-    """Each line without what stands before every line, and the place that this names."""
+    """Return each line without the prefix of every line, and the place that it names."""
     found: list[tuple[str, str | None]] = [(line, None) for line in lines]
     for _ in range(_LAYERS):
         rest = [line for line, _place in found]
@@ -266,7 +265,7 @@ def _unwrapped(lines: Sequence[str], tasks: bool, mpi: bool) -> list[tuple[str, 
 
 
 def _wrappers(lines: Sequence[str], tasks: bool, mpi: bool) -> Iterator[_Match]:
-    """What may stand before every line: known forms, then what stands before most tracebacks."""
+    """Return candidates for a prefix of every line: known forms, then the text before most tracebacks."""
     yield from (_STAMP.match, _POD.match, _SERVICE.match, _LABEL.match)
     if tasks:
         yield _TASK.match
@@ -283,7 +282,7 @@ def _wrappers(lines: Sequence[str], tasks: bool, mpi: bool) -> Iterator[_Match]:
 
 
 def _numbering(lines: Sequence[str]) -> _Match | None:
-    """What numbers the lines one by one: `cat -n`, an editor, a web page."""
+    """Return the pattern of line numbers: `cat -n`, an editor, a web page."""
     found = [hit for line in lines if (hit := _NUMBERED.match(line)) is not None]
     if len(found) < max(_FEW, _NEARLY_ALL * len(lines)):
         return None
@@ -295,7 +294,7 @@ def _numbering(lines: Sequence[str]) -> _Match | None:
 
 
 def _common(lines: Sequence[str]) -> Iterator[str]:
-    """What most tracebacks begin with, and what all lines begin with, numbers aside."""
+    """Return the prefix of most tracebacks, and the common start of all lines, ignoring numbers."""
     headers = [line.partition(_HEADER)[0].removesuffix("Original ") for line in lines if _HEADER in line]
     headers = [before.removesuffix("Exception Group ").removesuffix("  + ") for before in headers]
     if headers:
@@ -306,7 +305,7 @@ def _common(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _before_open(text: str) -> str:
-    """Without a bracket that it does not close, as in `(Worker pid=` before numbers and more."""
+    """Remove an unclosed bracket at the end, as in `(Worker pid=` before numbers and more."""
     opened = text.rfind("(")
     return text if opened < 0 or ")" in text[opened:] else text[:opened]
 
@@ -327,7 +326,7 @@ def _before_all(lines: Sequence[str], wrapper: _Match) -> bool:
 
 
 def _without(line: str, place: str | None, wrapper: _Match) -> tuple[str, str | None]:
-    hit = wrapper(line) or wrapper(line + " ")  # trailing blanks of empty lines get lost
+    hit = wrapper(line) or wrapper(line + " ")  # trailing spaces of empty lines get lost
     if hit is None:
         return line, place
     groups = hit.groupdict()

@@ -1,4 +1,4 @@
-"""The exceptions in a text that several processes wrote, and whether a program went on after one. Pure."""
+"""Finds the exceptions in a text by several processes, and whether a program went on after one. Pure."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LAUNCHERS_WORDS = re.compile(
     r"Unsupported nproc_per_node value|See root cause above|See stack trace[^.]{0,20} for (?:the )?root cause"
     r"|Engine (?:core|process) (?:initialization )?failed|Deployment '[^'\n]{1,80}' failed, deleting it"
 )
-"""What torchrun says of its own options, and servers (vLLM, Ray Serve) of a process that shows its own exception."""
+"""torchrun's for its own options, and servers' (vLLM, Ray Serve) for a process that prints its own exception."""
 _NOTEBOOKS = frozenset({"PapermillExecutionError", "CellExecutionError"})
-"""papermill's and nbclient's, of a cell of a notebook, whose own exception they show."""
+"""papermill's and nbclient's, for a notebook cell whose exception they print."""
 _QUOTES_A_PROGRAM = "ExecuteUserScriptError"
 """SageMaker's report of a job, which quotes the program's exception."""
 _STARTED = re.compile(r"Command '[^\n]{0,200}?\b(?:torchrun|accelerate|deepspeed|srun|mpirun|ddp-run|python[\d.]*)\b")
@@ -54,13 +54,13 @@ _SELF = re.compile(
 )
 """Messages of torch in which a rank names itself (reducer.cpp, ProcessGroupGloo.cpp)."""
 LAST_WORDS = 12
-"""What an uncaught exception ends a text with: at most so many lines with news follow it."""
+"""An uncaught exception ends a text: at most this many lines with new content follow it."""
 _MESSAGE_LINES = 20
 _WENT_ON = 3
 _REPEATED = 5
-"""Lines of known forms, and of one form, after which a program is taken to have gone on."""
+"""After this many lines of known forms, or of one form, a program is assumed to have gone on."""
 _BEFORE = 60
-"""How far above a torn exception's last line its frames may stand."""
+"""The frames of a torn exception are at most this far above its last line."""
 _MOST_ORPHANS = 2000
 _BAR = re.compile(r"\|[^|]*\|")
 _DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -70,15 +70,16 @@ _ORPHAN = re.compile(
 _FRAME = '  File "'
 _FRAME_LINES = 3
 OF_A_THREAD = ", in _bootstrap_inner"
-"""threading.Thread's: what is raised there ends the thread alone."""
+"""From threading.Thread: an exception there ends only the thread."""
 PLACE = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d{1,9})\b(?:, in (?P<function>[\w<>]+))?')
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception in the text. `ranks`: who says so, empty where nobody is named. `final`: nobody went on after it.
+    """An exception in the text.
 
-    `lines` are the indexes of its own.
+    `ranks`: the ranks that print it, empty if none is named. `final`: nothing went on after it. `lines` are the indexes
+    of its lines.
     """
 
     info: ExceptionInfo
@@ -89,7 +90,7 @@ class Raised:
 
 
 def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
-    """Every exception that may have ended a rank, in order; and the lines of those with which a launcher ended."""
+    """Return every exception that may have ended a rank, in order, and the lines of those that ended a launcher."""
     found: dict[int, Raised] = {}
     launchers: set[int] = set()
     taken: set[int] = set()
@@ -125,18 +126,20 @@ def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
 
 
 def all_of(spoken: SpokenText) -> list[Raised]:
-    """Every exception that stands there, torn ones and such as a program may have survived too; launchers' are not,
-    nor those of which Python says that it ignored them."""
+    """Return every exception in the text, including torn and survived ones.
+
+    Excludes launchers' exceptions, and those that Python says it ignored.
+    """
     found, launchers = find(spoken)
     taken = {index for each in found for index in each.lines} | launchers | ignored(spoken)
     said = [index for index, each in enumerate(spoken.by) if not each.agent]
-    alike = {_words_of(printed.info) for printed, _lines in _ignored(spoken)}  # of which only the end is shown
+    alike = {_words_of(printed.info) for printed, _lines in _ignored(spoken)}  # only its end is shown
     torn = [each for each in _orphans(spoken, said, taken) if _words_of(each.info) not in alike]
     return sorted([*found, *torn], key=lambda each: each.index)
 
 
 def ignored(spoken: SpokenText) -> set[int]:
-    """The lines of exceptions that Python ignored: in a destructor, at the interpreter's end, in the logging module."""
+    """Return the lines of exceptions that Python ignored: in a destructor, at interpreter exit, in logging."""
     return {index for _printed, indexes in _ignored(spoken) for index in indexes}
 
 
@@ -152,7 +155,7 @@ def _ignored(spoken: SpokenText) -> list[tuple[Printed, list[int]]]:
 
 
 def _speakers(spoken: SpokenText) -> list[list[int]]:
-    """The lines of each rank, then of each place, in which no other stands."""
+    """Yield the lines of each rank, then of each place without lines of others in between."""
     return [*spoken.index.own_lists(), *spoken.index.by_place.values()]
 
 
@@ -170,12 +173,12 @@ def _is_launchers(info: ExceptionInfo) -> bool:
 
 
 def says_a_launcher(text: str) -> bool:
-    """Whether it only points to another exception of another process."""
+    """Whether it only refers to another process' exception."""
     return _LAUNCHERS_WORDS.search(text) is not None
 
 
 def starts_a_launcher(info: ExceptionInfo) -> bool:
-    """Whether it only says that a program which it had started failed: what that says itself stands above it."""
+    """Whether it only says that a program which it had started failed: that program's own message is above it."""
     name = info.type.rpartition(".")[2]
     if name in _NOTEBOOKS or _QUOTES_A_PROGRAM in info.message:
         return True
@@ -185,7 +188,7 @@ def starts_a_launcher(info: ExceptionInfo) -> bool:
 
 
 def _spawned(lines: Sequence[str], printed: Printed) -> tuple[Rank, ...]:
-    """The rank of a child of torch.multiprocessing.spawn, whose traceback its parent prints."""
+    """Return the rank of a torch.multiprocessing.spawn child whose traceback its parent prints."""
     for line in lines[max(0, printed.start - 3) : printed.start]:
         hit = _SPAWNED.search(line)
         if hit:
@@ -194,7 +197,7 @@ def _spawned(lines: Sequence[str], printed: Printed) -> tuple[Rank, ...]:
 
 
 def _named(info: ExceptionInfo) -> tuple[Rank, ...]:
-    """The rank that an exception says it is from."""
+    """Return the rank named in an exception's text."""
     hit = _SELF.search(info.message)
     return (Rank(int(hit[1] or hit[2] or hit[3])),) if hit else ()
 
@@ -202,9 +205,9 @@ def _named(info: ExceptionInfo) -> tuple[Rank, ...]:
 class WentOn:
     """Whether one speaker went on after an exception in its text.
 
-    Python marks no end of a message. What tells that the program went on are lines of a form that it wrote before, or
-    now writes again and again (`step 7 loss 0.3`): they count wherever they stand behind the line that shows the
-    exception. Other tracebacks and native stacks are no news.
+    Python marks no end of a message. The program went on if there are lines of a form that it wrote before, or now
+    repeats (`step 7 loss 0.3`), anywhere after the line that shows the exception. Other tracebacks and native stacks do
+    not count.
     """
 
     def __init__(self, lines: Sequence[str], exceptions: Sequence[Printed]) -> None:
@@ -223,8 +226,8 @@ class WentOn:
                 again[forms[k]].append(k)
         known = sorted(((k, self._first[form]) for form, at in again.items() for k in at), reverse=True)
         self._known: list[tuple[int, tuple[int, ...]]] = []
-        """For each such line, the last one first: where the forms of it and of those behind it stand first, the
-        `_WENT_ON` earliest of them."""
+        """For each such line, from the last to the first: where the forms of it and of the lines after it first occur,
+        limited to the `_WENT_ON` earliest positions."""
         earliest: tuple[int, ...] = ()
         for k, first in known:
             earliest = tuple(sorted((*earliest, first))[:_WENT_ON])
@@ -240,13 +243,13 @@ class WentOn:
         return cls(lines, traceback_text.find(lines))
 
     def after(self, start: int, shown: int, end: int) -> bool:
-        """Whether it did so after the one that begins at `start`, is shown at `shown` and ends at `end`."""
+        """Whether it did so after the exception that starts at `start`, is shown at `shown` and ends at `end`."""
         if self._often_after > shown or self._known_after(start, shown):
             return True
         return len(self._plain) - bisect_left(self._plain, end) > LAST_WORDS
 
     def _known_after(self, start: int, shown: int) -> bool:
-        """Whether enough lines behind `shown` are of forms that stand before `start`."""
+        """Whether enough lines after `shown` have a form that also occurs before `start`."""
         place = bisect_right(self._known, shown, key=lambda each: each[0])
         earliest = self._known[place][1] if place < len(self._known) else ()
         return len(earliest) == _WENT_ON and earliest[-1] < start
@@ -259,12 +262,12 @@ def _is_news(line: str) -> bool:
 
 
 def form_of(line: str) -> str:
-    """The line with its numbers taken out."""
+    """Return the line without its numbers."""
     return _DIGITS.sub("0", line)
 
 
 def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> list[Raised]:
-    """`Type: message` lines whose traceback is cut off, or torn by several processes writing into each other."""
+    """Yield `Type: message` lines whose traceback is truncated, or torn by several processes writing at once."""
     found = []
     went_on: WentOn | None = None
     candidates = [
@@ -301,7 +304,7 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
 
 
 def _first_frame(lines: Sequence[str]) -> int:
-    """Where the frames begin that lead up to the end of these lines: each is two lines, or three with its marks."""
+    """Return where the frames before the end of these lines begin: each has two lines, or three with its marks."""
     begin, gap = len(lines), 0
     for index in range(len(lines) - 1, -1, -1):
         gap = 0 if _FRAME in lines[index] else gap + 1
@@ -312,7 +315,7 @@ def _first_frame(lines: Sequence[str]) -> int:
 
 
 def _message(first: str, following: Sequence[str]) -> str:
-    """The message with the lines that belong to it: NCCL's and torch's state-dict errors go on below."""
+    """Return the message with its continuation lines: NCCL's and torch's state-dict errors have some."""
     lines = [first]
     for line in following:
         if not line.strip() or PLACE.search(line) or _ORPHAN.match(line) or not _is_news(line):

@@ -1,4 +1,4 @@
-"""The lines of several logs in one row, and who wrote each. Pure."""
+"""Puts the lines of several logs in one sequence, with the writer of each. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ddp_run.evidence.pasted.line_prefixes import Spoken, assign, without_colour
 from ddp_run.record.events import Rank
 
 LINES_OF_ALL = 1_000_000
-"""Lines that are kept for all ranks together: a line that names nobody may be any rank's, so each has it."""
+"""The most lines kept for all ranks together: an unnamed line may be any rank's, so each gets it."""
 LINES_OF_ONE = 2_000
 NAMED_BY_ALL = 128 << 10
-"""How many times ranks are named in all: five lines of `[rank0-4095]: …` name 20,480."""
+"""The most rank mentions in total: five lines of `[rank0-4095]: …` name 20,480."""
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One text to explain; `rank` where its file's name tells."""
+    """One text to explain; `rank` if its file name shows one."""
 
     text: LogText
     rank: Rank | None = None
@@ -28,21 +28,21 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class SpokenText:
-    """All lines of all logs in one row, and who wrote each."""
+    """All lines of all logs in one sequence, and the writer of each."""
 
     lines: tuple[str, ...]
     by: tuple[Spoken, ...]
     sources: tuple[tuple[LogText, int], ...]
-    """For each line its log and its index there."""
+    """For each line, its log and its index there."""
     ranks: int = 0
-    """How many ranks launchers tell of."""
+    """The number of ranks that launchers mention."""
     index: _Index = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "index", _Index(self.by))
 
     def text(self, indexes: Sequence[int]) -> LogText:
-        """Some of the lines, numbers kept, under the name of the log that most of them are from."""
+        """Return some of the lines with their numbers, under the name of the log that most of them are from."""
         if not indexes:
             return LogText("")
         source = Counter(self.sources[index][0].source for index in indexes).most_common(1)[0][0]
@@ -52,7 +52,7 @@ class SpokenText:
 
     @classmethod
     def of_logs(cls, logs: Sequence[Log]) -> SpokenText:
-        """The logs one after the other; a line that several processes wrote is several lines."""
+        """Concatenate the logs; a line that several processes wrote becomes several lines."""
         lines: list[str] = []
         by: list[Spoken] = []
         sources: list[tuple[LogText, int]] = []
@@ -70,31 +70,31 @@ class SpokenText:
         return cls(tuple(lines), tuple(by), tuple(sources))
 
     def given_to_launchers(self, lines: set[int]) -> SpokenText:
-        """The same with these lines said to be launchers': they are no last words of a rank."""
+        """Return a copy with these lines marked as launchers': they are not a rank's last words."""
         by = (each._replace(agent=True, ranks=()) if index in lines else each for index, each in enumerate(self.by))
         return replace(self, by=tuple(by)) if lines else self
 
     def said_by(self, rank: Rank | None) -> LogText:
-        """The text of these lines; one for all ranks that are nowhere named, or always together."""
+        """Return the text of these lines; shared by all ranks that are never named, or always together."""
         groups = self.index.by_rank.get(rank, ()) if rank is not None else ()
         if groups not in self.index.texts:
             self.index.texts[groups] = self.text(self.of(rank))
         return self.index.texts[groups]
 
     def of(self, rank: Rank | None) -> list[int]:
-        """The lines that a rank wrote or may have written: the last of them where there are many ranks and lines."""
+        """Return the lines that a rank wrote or may have written; only the last ones if ranks and lines are many."""
         most = max(LINES_OF_ONE, LINES_OF_ALL // max(1, self.ranks, len(self.index.by_rank)))
         own = self.index.own(rank)[-most:]
         return sorted([*own, *self.index.nobodys[-most:]])[-most:] if own else self.index.nobodys[-most:]
 
 
 class _Index:
-    """The lines by who wrote them. Ranks that are always named together share one list."""
+    """Lines by writer. Ranks that are always named together share one list."""
 
     def __init__(self, by: Sequence[Spoken]) -> None:
         self.nobodys: list[int] = []
         self.by_place: dict[str | None, list[int]] = {}
-        """Of those, the lines that are from one place: none of its lines stand within another's."""
+        """Return the lines from one place, if they are not mixed with others' lines."""
         by_ranks: dict[tuple[Rank, ...], list[int]] = {}
         for index, each in enumerate(by):
             if each.ranks:
@@ -109,14 +109,14 @@ class _Index:
             for rank in ranks:
                 named.setdefault(rank, []).append(group)
         self.by_rank = {rank: tuple(groups) for rank, groups in named.items()}
-        """For each rank the groups in which it is named."""
+        """For each rank, the groups in which it is named."""
 
     def own(self, rank: Rank | None) -> list[int]:
-        """The lines that name the rank."""
+        """Return the lines that name the rank."""
         groups = self.by_rank.get(rank, ()) if rank is not None else ()
         return sorted(index for group in groups for index in self.groups[group])
 
     def own_lists(self) -> list[list[int]]:
-        """The same for every rank, the lowest first; once for ranks that are always named together."""
+        """Return the same for every rank, lowest first; once for ranks that are always named together."""
         first = {groups: rank for rank, groups in sorted(self.by_rank.items(), reverse=True)}
         return [self.own(rank) for rank in sorted(first.values())]

@@ -1,7 +1,7 @@
-"""What a traceback shows whose last line is missing: the `raise` that it ends with, else whose frames they are. Pure.
+"""Interprets a traceback without its last line: by the `raise` at its end, else by the frames' packages. Pure.
 
-A pasted log is often cut there. Python prints each frame's line of source below it, and where that is a `raise` it
-names the class and often the words; else the frames of some libraries say all the same what was being done.
+Pasted logs are often cut there. Python prints each frame's source line below it. If that is a `raise`, it names the
+class and often the message. Otherwise the frames of some libraries still show the operation.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LAUNCHERS = re.compile(
     r"|accelerate/commands/|deepspeed/launcher/|<frozen runpy>|/runpy\.py|torch/multiprocessing/spawn\.py"
 )
 _FEWEST = 2
-"""Frames that make a traceback; one alone may be a warning's."""
+"""The fewest frames that make a traceback; a single one may belong to a warning."""
 _NEAR = 6
-"""Frames, from the innermost one outwards, that say what was being done."""
+"""The number of frames, from the innermost one outwards, that show the operation."""
 _WHOSE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"/(?:triton/(?:compiler|runtime|backends)|torch/_inductor)/"), "compile-failure"),
     (re.compile(r"/torch/utils/cpp_extension\.py|/deepspeed/ops/op_builder/"), "compile-failure"),
@@ -42,12 +42,13 @@ _WHOSE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"<frozen importlib\._bootstrap>|/importlib/__init__\.py import_module"), "import-error"),
     (re.compile(r"/argparse\.py (?:error|exit)"), "bad-arguments"),
 )
-"""Whose frames say what was being done (file and function), and of what cause that most often dies."""
+"""Frames (file and function) that show the operation, and the cause of its most common failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class TornFrames:
-    """`exception`: as the last `raise` names it, or of type "" with only its place; `cause`: what the frames say."""
+    """`exception`: as named in the last `raise`, else with type "" and only its place; `cause`: derived from the
+    frames."""
 
     exception: ExceptionInfo
     cause: str | None
@@ -55,7 +56,7 @@ class TornFrames:
 
 
 def read(log: LogText) -> TornFrames | None:
-    """The last traceback of the text that no exception ends; null where there are no frames."""
+    """Return the last traceback of the text that does not end with an exception; None if there are no frames."""
     found = [(index, hit) for index, line in enumerate(log.lines) if (hit := _FRAME.search(line)) is not None]
     frames = [(index, hit) for index, hit in found if not _LAUNCHERS.search(hit["file"])]
     if not frames or frames[-1][0] != found[-1][0]:
@@ -73,7 +74,7 @@ def read(log: LogText) -> TornFrames | None:
 
 
 def _raised(lines: Sequence[str]) -> tuple[str, str] | None:
-    """The class that a line of source raises, and the words that it gives it as far as they stand there."""
+    """Return the class that a source line raises, and the literal part of its message."""
     for index, line in enumerate(lines):
         hit = _RAISE.search(line)
         if hit is not None:

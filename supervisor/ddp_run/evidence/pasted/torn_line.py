@@ -1,4 +1,4 @@
-"""A line that several processes wrote at once, each piece by piece into one stream. Pure."""
+"""Repairs a line that several processes wrote at once, in pieces, to one stream. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ _FEW = 6
 
 
 def once(line: str) -> str:
-    """The line as one process wrote it, where several wrote the same pieces at once (`ErrorError: : no xno x`)."""
+    """Return the line as one process wrote it, if several wrote the same pieces at once (`ErrorError: : no xno x`)."""
     for times in range(8 if len(line) <= _LONGEST else 0, 1, -1):
-        # Each character is there a multiple of times; most lines are told apart by a few of them.
+        # Each character occurs a multiple of times; a few of them rule out most lines.
         pieces = _pieces(line, times) if all(line.count(c) % times == 0 for c in line[:_FEW]) else None
         if pieces is not None:
             return pieces
@@ -30,7 +30,7 @@ def _pieces(line: str, times: int) -> str | None:
 
 
 def _repeats(line: str, start: int, size: int, times: int) -> bool:
-    """Whether the piece of that size stands there so many times."""
+    """Whether the piece of that size occurs this many times."""
     if line[start] != line[start + size]:
         return False
     piece = line[start : start + size]

@@ -1,8 +1,8 @@
-"""What logs of any launcher show of a failure, as Evidence: the same values that a run's own folder gives. Pure.
+"""Builds Evidence from pasted logs of any launcher: the same values as from a run's own folder. Pure.
 
-Several processes wrote into these texts, mostly without saying which. A rank's text is then what it wrote by name and
-what it may have written: the lines that name nobody. What only follows another's failure is told apart by the catalogue
-(`is_consequence`), since who is a victim is the rules' to say.
+Several processes wrote into these texts, mostly unnamed. So a rank's text consists of the lines that name it and the
+unnamed lines, which it may have written. The catalogue recognises consequences of other failures (`is_consequence`),
+since the rules decide who is a victim.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ WORDS = (
     *("core dumped", "oom-kill:", "illed process ", "exited with code", "Child process with PID"),
     *("KILLED BY SIGNAL", "THE EXIT STRING", "signaled to shutdown", "noticed that process rank", "] Exit code: -"),
 )
-"""Literals by which this finds how ranks ended, for a scanner of large logs."""
+"""The literals by which this finds how ranks ended, for a scanner of large logs."""
 _REFUSED = re.compile(r"(?:torchrun|run\.py|launch\.py|accelerate|deepspeed)\b.{0,200}: error: ")
 _TORN_LINES = 60
 _OFTEN = 40
-"""Nameless lines of one form behind a rank's exception that somebody else must have written."""
+"""This many unnamed lines of one form after a rank's exception must be from another process."""
 _TORN = re.compile(r"(?:Error|Exception)\b|Error[A-Z]")
 _KERNEL = ("NVRM: ", "ut of memory: ", "Killed process ", "oom-kill:", "oom_reaper", "segfault at ", "kernel: ")
 
 
 def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
-    """The evidence in these texts. Where nothing failed there, it has no deaths."""
+    """Return the evidence in these texts. If nothing failed there, it has no deaths."""
     spoken = SpokenText.of_logs(logs)
     everything = spoken.text(range(len(spoken.lines)))
     whole = "\n".join(spoken.lines)
@@ -63,7 +63,7 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     summary = tuple(told) or _observed_at_the_end(spoken)
     exceptions, launchers = find(spoken)
     starters = [raised for raised in exceptions if starts_a_launcher(raised.info)]
-    if starters and (summary or len(starters) == len(exceptions)):  # who started the program has no rank
+    if starters and (summary or len(starters) == len(exceptions)):  # the process that started the program has no rank
         others = [raised for raised in exceptions if raised not in starters]
         others = others or [raised for raised in all_of(spoken) if not starts_a_launcher(raised.info)]
         if others:
@@ -75,7 +75,7 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     deaths = _deaths(spoken, summary, exceptions, is_consequence)
     raised_by_agents = all(map(starts_a_launcher, (raised.info for raised in exceptions)))
     if not summary and raised_by_agents and any(AGENT_FRAME.search(spoken.lines[index]) for index in launchers):
-        # torch's agent raised by itself: what srun tells of its tasks is about agents
+        # torch's agent raised on its own: srun's messages about its tasks are about agents
         deaths = [death for death in deaths if death.exception is not None]
     if not deaths and stop is None and (not launchers or any(raised.final for raised in exceptions)):
         deaths = _nameless(spoken, exceptions, is_consequence)
@@ -96,7 +96,7 @@ def _kernels(lines: Sequence[str], whole: str) -> list[int]:
 
 
 def _observed_at_the_end(spoken: SpokenText) -> tuple[SummaryEntry, ...]:
-    """The failures that the agent logged, unless the ranks went on after them: it had started them again."""
+    """Return the failures that the agent logged, unless the ranks went on after them because it restarted them."""
     found = [
         (index, entry)
         for index, line in enumerate(spoken.lines)
@@ -113,7 +113,7 @@ def _observed_at_the_end(spoken: SpokenText) -> tuple[SummaryEntry, ...]:
 
 
 def _launchers_code(spoken: SpokenText, raised: bool) -> int | None:
-    """Python's code for an uncaught exception, or argparse's for a refused option; null where neither is shown."""
+    """Return Python's code for an uncaught exception, or argparse's for a rejected option; None if neither is shown."""
     if raised:
         return 1
     return 2 if any(_REFUSED.search(line) for line in spoken.lines[-LAST_WORDS:]) else None
@@ -125,7 +125,7 @@ def _launchers_code(spoken: SpokenText, raised: bool) -> int | None:
 def _deaths(
     spoken: SpokenText, summary: Sequence[SummaryEntry], exceptions: Sequence[Raised], is_consequence: IsConsequence
 ) -> list[Death]:
-    """The ranks that failed, the likeliest first one first: torch's root, then by its times, then as they speak."""
+    """Return the failed ranks, the most likely first: torch's root, then by torch's times, then in printed order."""
     sent = childfailed.signals_sent(spoken.lines)
     entries = sorted((e for e in summary if e.code != 0), key=lambda e: (not e.root, e.time or "", e.rank))
     deaths = [_told(spoken, entry, sent) for entry in _each_once(entries)]
@@ -140,7 +140,7 @@ def _deaths(
                 deaths.append(Death(rank=rank, code=_code_of(raised.info), stderr=spoken.said_by(rank)))
     nobodys = [raised for raised in exceptions if not raised.ranks]
     by_themselves = any(raised.ranks and raised.final and not is_consequence(raised.info) for raised in exceptions)
-    if by_themselves and any(death.rank is None for death in deaths):  # a launcher's code, and whose it is
+    if by_themselves and any(death.rank is None for death in deaths):  # a launcher's code, and its rank
         deaths = [death for death in deaths if death.rank is not None] or deaths
     given = _shared_out([_with_own(death, own) for death in deaths], nobodys, is_consequence)
     written = _Written(spoken, exceptions)
@@ -148,7 +148,7 @@ def _deaths(
 
 
 class _Written:
-    """What each of the ranks that failed wrote, as far as its exception shows what others did."""
+    """Finds each failed rank's text, without the exceptions that belong to others."""
 
     def __init__(self, spoken: SpokenText, exceptions: Sequence[Raised]) -> None:
         self._spoken = spoken
@@ -157,7 +157,7 @@ class _Written:
         self._forms: dict[int, str] = {}
 
     def by(self, death: Death) -> Death:
-        """Without the tracebacks of others in what it may have written, and what others wrote on end afterwards."""
+        """Remove others' tracebacks from its possible lines, and the others' continuous output after them."""
         spoken, shown = self._spoken, self._shown.get(id(death.exception))
         if not self._nobodys and (shown is None or death.rank is None):
             return death
@@ -177,7 +177,7 @@ class _Written:
 
 
 def _each_once(entries: Sequence[SummaryEntry]) -> list[SummaryEntry]:
-    """The last attempt's word for each rank (restarts print one summary; nodes each print theirs)."""
+    """Return the last attempt's failure for each rank (restarts print one summary each, as do nodes)."""
     kept: dict[Rank, SummaryEntry] = {}
     for entry in entries:
         if entry.rank not in kept:
@@ -199,12 +199,12 @@ def _told(spoken: SpokenText, entry: SummaryEntry, sent: dict[int, tuple[int, ..
 
 
 def _recorded(message: str) -> ExceptionInfo | None:
-    """The exception of a summary's traceback, where the program had `@record`."""
+    """Return the exception of a summary's traceback, if the program used `@record`."""
     return traceback_text.from_text(message) if "Traceback (most recent call last)" in message else None
 
 
 def _told_elsewhere(spoken: SpokenText, known: set[Rank | None]) -> list[Death]:
-    """Ends that other launchers tell of. One without a rank counts only where nothing else does."""
+    """Return the ends reported by other launchers. One without a rank counts only if there is nothing else."""
     ended = launcher_text.ends(spoken.lines)
     named = [each for each in ended if each.rank is not None and each.rank not in known]
     deaths = []
@@ -225,14 +225,14 @@ def _told_elsewhere(spoken: SpokenText, known: set[Rank | None]) -> list[Death]:
 
 
 def _went_on(spoken: SpokenText, index: int) -> bool:
-    """Whether programs wrote on behind the line: what ended there was another one, beside them."""
+    """Whether programs kept writing after the line: what ended there was a separate program."""
     others = [k for k, each in enumerate(spoken.by) if not each.agent]
     place = bisect_left(others, index)
     return WentOn.of([spoken.lines[k] for k in others]).after(0, place, place + 1)
 
 
 def _with_own(death: Death, last: Mapping[Rank, Raised]) -> Death:
-    """The last exception that this very rank shows, unless it lived on after it."""
+    """Return the last exception that this rank itself shows, unless it survived it."""
     if death.exception is not None or death.rank is None or not _may_raise(death):
         return death
     own = last.get(death.rank)
@@ -242,7 +242,7 @@ def _with_own(death: Death, last: Mapping[Rank, Raised]) -> Death:
 
 
 _RAISING = (None, 1, -signal.SIGINT, -signal.SIGABRT)
-"""Python's own code after an exception, and signals that follow one; any other code was chosen by the program."""
+"""Python's own code after an exception, and signals that follow one. The program chose any other code."""
 
 
 def _may_raise(death: Death) -> bool:
@@ -250,7 +250,7 @@ def _may_raise(death: Death) -> bool:
 
 
 def _shared_out(deaths: list[Death], nobodys: Sequence[Raised], is_consequence: IsConsequence) -> list[Death]:
-    """Gives the exceptions that name nobody to the ranks that have none: the causes first, to the first ranks."""
+    """Assign unnamed exceptions to the ranks that have none: causes first, in rank order."""
     lacking = [death for death in deaths if death.exception is None and death.code in _RAISING]
     fitting = [raised for raised in nobodys if raised.final or any(d.code == 1 for d in lacking)]
     if not lacking or not fitting:
@@ -271,7 +271,7 @@ def _shared_out(deaths: list[Death], nobodys: Sequence[Raised], is_consequence: 
 
 
 def _may_follow(death: Death) -> bool:
-    """Whether it can be the one that raised for another's failure: not where it aborted without a word of its own."""
+    """Whether it may be the rank that raised because of another's failure: not if it aborted without a message."""
     return death.code != -signal.SIGABRT or any(NATIVE.search(line) for line in death.stderr.lines)
 
 
@@ -280,7 +280,7 @@ def _kind(info: ExceptionInfo) -> tuple[str, str | None, int | None]:
 
 
 def _nameless(spoken: SpokenText, exceptions: Sequence[Raised], is_consequence: IsConsequence) -> list[Death]:
-    """Where no launcher tells of an end: the last exception that nothing follows, or last words of native code."""
+    """If no launcher reports an end: return the last exception that nothing follows, or native code's last message."""
     text = spoken.said_by(None)
     final = [raised for raised in exceptions if raised.final]
     causes = [raised for raised in final if not is_consequence(raised.info)] or final
@@ -305,12 +305,12 @@ def _nameless(spoken: SpokenText, exceptions: Sequence[Raised], is_consequence: 
 
 
 def _outside(lines: Sequence[str]) -> list[str]:
-    """The lines that are part of no whole traceback, nor of what says before one that the program goes on."""
+    """Return the lines outside complete tracebacks and outside messages that announce that the program goes on."""
     found = traceback_text.find(lines)
     inside = {index for each in found for index in range(each.start - (0 if each.final else 2), each.end)}
     return [line for index, line in enumerate(lines) if index not in inside]
 
 
 def _code_of(info: ExceptionInfo) -> int | None:
-    """Python ends with 1 after an exception that nobody caught; these two end otherwise."""
+    """Python exits with 1 after an uncaught exception; these two exit differently."""
     return None if info.type.rpartition(".")[2] in ("KeyboardInterrupt", "SystemExit") else 1

@@ -1,6 +1,6 @@
-"""Joins lines that a terminal, a mail or a web form has wrapped, and takes off what quotes them. Pure.
+"""Joins lines that a terminal, a mail client or a web form has wrapped, and strips quotation marks. Pure.
 
-Nothing marks such a break, and whole lines can look alike: this is for texts in which single lines show no cause.
+Such breaks are not marked, and complete lines can look alike, so this is used only if single lines show no cause.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from ddp_run.evidence.pasted.spoken_text import Log
 NOTE = "lines were joined that look wrapped"
 _MOST_LINES = 1000
 _NARROWEST, _WIDEST = 40, 250
-"""Columns at which people's terminals, mails and forms wrap."""
+"""The columns at which terminals, mail clients and forms wrap."""
 _QUOTE = re.compile(r"\s{0,3}(?:[>|] ?)+")
 _MOSTLY = 0.8
 _FEW = 4
 _NAMED = re.compile(r"\[(?:\w{1,20}\d|[\w.\-]{1,255}:\d{1,6})\]:")
-"""Who wrote a line: no break is before that."""
+"""The writer's prefix of a line: there is no break before it."""
 _BEGINS = re.compile(
     r"^(?:\s*$|\s*File \"|Traceback|[\[(]?\d{4}-\d\d-\d\d|\[?[EWIF]\d{4} |[=*-]{5}|\(\w{1,60} pid=\d"
     r"|step |Epoch)"
 )
-"""What stands at the beginning of a line of its own."""
+"""The start of a complete line."""
 
 
 def without_indentation(log: Log) -> Log:
-    """Without the blanks that stand before every line: a log within a list or a block of code."""
+    """Remove the common indentation: a log within a list or a code block."""
     lines = log.text.lines
     margin = min((len(line) - len(line.lstrip(" ")) for line in lines if line.strip()), default=0)
     if any(line[margin:].startswith('File "') for line in lines):  # a traceback's own: its first line is cut off
@@ -40,7 +40,8 @@ def without_indentation(log: Log) -> Log:
 
 
 def joined(logs: Sequence[Log]) -> Iterator[list[Log]]:
-    """The logs with lines joined as a terminal cuts them, then as words are filled; nothing where none look wrapped."""
+    """Yield the logs with lines joined as a terminal cuts them, then as words are filled; nothing if none look
+    wrapped."""
     if sum(len(log.text.lines) for log in logs) > _MOST_LINES:
         return
     plain = [replace(log, text=_unquoted(log.text)) for log in logs]
@@ -66,7 +67,7 @@ def _joined(text: LogText, follows: Callable[[str, str, int], str | None]) -> Lo
     numbers: list[int] = []
     last = ""
     for index, line in enumerate(text.lines):
-        bar = "%|" in line or "%|" in last  # as long as each other, and each whole
+        bar = "%|" in line or "%|" in last  # equally long, and each complete
         between = follows(last, line, width) if lines and not bar else None
         if between is None:
             lines.append(line)
@@ -78,26 +79,26 @@ def _joined(text: LogText, follows: Callable[[str, str, int], str | None]) -> Lo
 
 
 def _width(lines: Sequence[str]) -> int:
-    """That of the most lines where many are as long, else of the longest: wide characters make one longer."""
+    """Return the width of most lines if many are equally long, else of the longest: wide characters make one longer."""
     differing = {
         form_of(line): len(line) for line in lines if len(line) >= _NARROWEST
-    }  # bars are as long as each other
+    }  # progress bars are equally long
     often = Counter(differing.values()).most_common(1)
     longest = max((len(line) for line in lines), default=0)
     return often[0][0] if often and often[0][1] >= max(_FEW, len(lines) // 5) else longest
 
 
 def _cut(line: str, following: str, width: int) -> str | None:
-    """What stood between two lines that a terminal cut at its last column; null where it did not."""
+    """Return the text between two lines that a terminal cut at its last column; None if it did not."""
     if not following.strip() or _NAMED.match(following):
         return None
     if form_of(line) == form_of(following):
-        return None  # lines of progress, which are as long as each other
+        return None  # progress lines, which are equally long
     return "" if len(line) == width else " " if len(line) == width - 1 else None
 
 
 def _filled(line: str, following: str, width: int) -> str | None:
-    """The same where words were filled: the next one would not have fitted."""
+    """The same for filled words: the next word would not have fitted."""
     if not line.strip() or _BEGINS.match(following) or _NAMED.match(following):
         return None
     word = following.split(None, 1)[0]

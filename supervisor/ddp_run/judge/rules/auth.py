@@ -35,7 +35,7 @@ RULE = Rule(
 )
 _NOT_FOUND = "If you are trying to access a private or gated repo"
 _FORBIDDEN = "HTTP Error 403"
-"""urllib's: it sends no credentials by itself, and a mirror of data may refuse everybody."""
+"""urllib's error: it sends no credentials on its own, and a data mirror may refuse everybody."""
 _SAID: tuple[Sign, ...] = (
     # Hugging Face
     Sign(
@@ -113,9 +113,9 @@ SIGNS = (*_SAID, *REFUSED)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A service's refusal of who asks."""
+    """The exception or the lines with which a service rejects the caller."""
     if death.killed_without_exception:
-        return None  # a signal ended it: what it printed before was not the end
+        return None  # a signal ended it, so earlier output was not the end
     hit = ended_by(death, _SAID) or said_last(death, REFUSED)
     if hit is None:
         return None
@@ -130,7 +130,7 @@ def _host(hit: Hit) -> str | None:
 
 
 def _service(hit: Hit) -> str:
-    """Whose credentials they are: by the host, by the words, by the packages in the traceback."""
+    """Return the service that rejected the credentials: by host, by words, by the packages in the traceback."""
     host = _host(hit)
     said = f"{hit.sign.words}\n{hit.match[0]}"
     trace = f"{hit.exception.type}\n{hit.exception.traceback}" if hit.exception is not None else ""
@@ -174,7 +174,7 @@ def _cause(death: Death, hit: Hit, service: str) -> str:
 
 
 def _repository(hit: Hit) -> str | None:
-    """`owner/name` from an address of the Hub."""
+    """Return `owner/name` from a Hub URL."""
     found = re.match(
         r"https?://[^/]+/(?:api/(?:models|datasets|spaces)/|datasets/)?([\w.\-]+/[\w.\-]+)", hit["url"] or ""
     )

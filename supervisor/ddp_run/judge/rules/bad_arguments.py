@@ -51,7 +51,7 @@ _CLAP = tuple(
     Sign(f"error: {words}", re.compile(rf"(?<![\w:])error: (?P<what>{words}[^\n]+)"))
     for words in ("a value is required for '", "unexpected argument '", "the following required arguments were not ")
 )
-"""Programs in Rust: https://docs.rs/clap, the text of its errors."""
+"""Programs written in Rust: https://docs.rs/clap, the text of its errors."""
 _TGIS = (Sign("ArgumentValidation(", re.compile(r"^Error: ArgumentValidation\(\"(?P<what>[^\n]{1,300}?)\"?\)$")),)
 """The launcher of text-generation-inference."""
 _RAISED = tuple(
@@ -73,7 +73,7 @@ _RAISED = tuple(
         ("override_grammar", r"See https://hydra\.cc/docs/\S{1,60}/override_grammar"),
     )
 )
-"""Parsers in Python that raise what they reject."""
+"""Python parsers that raise for rejected arguments."""
 _PRINTED = tuple(
     Sign(words, re.compile(pattern))
     for words, pattern in (
@@ -94,29 +94,29 @@ _PRINTED = tuple(
         ("Argument --", r"[│|] (?P<what>Argument --[\w.\-]{1,100}: invalid [^\n│|]{1,300})"),
     )
 )
-"""Parsers in Python that print what they reject, and exit: Hydra with code 1, the others with 2."""
+"""Python parsers that print the rejected argument and exit: Hydra with code 1, the others with 2."""
 SIGNS: tuple[Sign, ...] = (_ARGPARSE, *_CLICK, *_CLAP, *_TGIS, *_RAISED, *_PRINTED)
 _CHECKS = re.compile(
     r'^  File "[^"\n]{1,400}", line \d{1,9}, in _?(?:(?:parse|validate|get)_(?:\w{1,60}_)?arg\w{0,60}'
     r"|(?:check|verify)_args|parse_(?:dict|yaml_file|json_file)|validate_launch_command)\n",
     re.MULTILINE,
 )
-"""Frames of functions that read or check the arguments of a program."""
+"""Names of functions that read or check a program's arguments."""
 _FRAME = re.compile(r'^  File "[^"\n]{1,400}", line \d{1,9}, in [^\n]{1,200}\n', re.MULTILINE)
 _BY_HAND = re.compile(r"^\s{0,20}(?:raise|assert)\b")
 _OPTION = re.compile(r"^[`'\"]?--[a-z][\w\-]{1,60}")
 _NEAR = 4
-"""Frames from the end within which such a function must be."""
+"""Such a function must be among this many innermost frames."""
 _REFUSALS = frozenset({"ValueError", "AssertionError"})
 _OF_A_CHILD = re.compile(r"^Command .{1,4000} returned non-zero exit status 2\.", re.DOTALL)
-"""Of subprocess.CalledProcessError: a program that the script started refused them."""
+"""For subprocess.CalledProcessError: a program that the script started rejected the arguments."""
 _USAGE = re.compile(r"[Uu]sage: ")
 _ENDING = 200
 _USAGES_CODE = 2
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Exit code 2 of the rank, or of a program that it started, with a usage text and an error (argparse, click)."""
+    """Match exit code 2 of the rank, or of a program it started, with a usage text and an error (argparse, click)."""
     refused = in_exception(death, _RAISED)
     if refused is not None:
         said = (refused["what"] or "").partition("\n")[0]
@@ -135,14 +135,14 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _printed(death: Death) -> Hit | None:
-    """What a parser wrote before it ended the program, or a program that this one started."""
+    """Find what a parser printed before it ended this program, or one that this program started."""
     ending = death.stderr.ending(_ENDING)
     usage = ending.last(_USAGE) is not None
     raised = death.exception
     if raised is not None and _OF_A_CHILD.search(raised.message):
         return anywhere(ending, (_ARGPARSE,)) if usage else None
     hit = None
-    if death.code is None and raised is None:  # a piece of a log that shows no end
+    if death.code is None and raised is None:  # an excerpt of a log that shows no end
         hit = anywhere(ending, (_ARGPARSES_OWN, *_CLAP, *_TGIS)) or _with_its_usage(ending)
         hit = hit or (anywhere(ending, _CLICK) if usage else None)
     elif death.code == _USAGES_CODE and usage:
@@ -152,7 +152,7 @@ def _printed(death: Death) -> Hit | None:
 
 
 def _with_its_usage(ending: LogText) -> Hit | None:
-    """argparse names the program in both: other tools write `error:` too."""
+    """argparse prints the program's name in both lines: other tools print `error:`, too."""
     hit = anywhere(ending, (_ARGPARSE,))
     if hit is None:
         return None
@@ -160,7 +160,7 @@ def _with_its_usage(ending: LogText) -> Hit | None:
 
 
 def _is_refusal(raised: ExceptionInfo) -> bool:
-    """Whether it begins with an option, or comes from a function that checks arguments or a class that this makes."""
+    """Whether the message starts with an option, or comes from code that checks arguments."""
     last = [found.end() for found in _FRAME.finditer(raised.traceback)][-_NEAR:]
     if not last or raised.type.rpartition(".")[2] not in _REFUSALS:
         return False
@@ -171,7 +171,7 @@ def _is_refusal(raised: ExceptionInfo) -> bool:
 
 
 def _names_something_else(death: Death) -> bool:
-    """An option may be right, and what it names not there."""
+    """An option may be valid although the file it names is missing."""
     return any(found(death) is not None for found in (missing_path, missing_package, wrong_version))
 
 

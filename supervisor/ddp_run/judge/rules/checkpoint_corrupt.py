@@ -8,9 +8,9 @@ at once, an HTML page or a git-lfs pointer instead of the weights, or a differen
 `PyTorchFileReader` (torch 2.13), `invalid header or archive is corrupted`; `invalid load key, 'v'.` (a git-lfs pointer
 begins with `version https://git-lfs…`), `'<'` (HTML), `'\\x00'` (blocks never written); `pickle data was truncated`,
 `Ran out of input` (empty file), `unexpected EOF, expected … more bytes`; safetensors' `Error while deserializing
-header`; `Invalid magic number; corrupt file?`, `GGUF magic invalid`. Of data: HDF5's `truncated file`, `Parquet magic
-bytes not found`, `Compressed file ended before the end-of-stream marker`, a checksum that does not match. Keys or sizes
-that do not match the model are `checkpoint-mismatch`; a class that `weights_only=True` rejects is `version-mismatch`.
+header`; `Invalid magic number; corrupt file?`, `GGUF magic invalid`. For data files: HDF5's `truncated file`, `Parquet
+magic bytes not found`, `Compressed file ended before the end-of-stream marker`, a checksum mismatch. Keys or sizes that
+do not match the model are `checkpoint-mismatch`; a class that `weights_only=True` rejects is `version-mismatch`.
 ## What to do
 Go back to the previous checkpoint, or download the file again (`git lfs pull`). To prevent it: save on rank 0 only, to
 a temporary name, and rename with `os.replace` once everything is written.
@@ -54,7 +54,7 @@ _DAMAGED: tuple[Sign, ...] = (
     Sign("heckpoint at ", re.compile(r"\b[Cc]heckpoint at \S{1,400} is (?:invalid|corrupt)")),
     Sign("not an sstable", types=frozenset({"DataLossError"})),  # TensorFlow
 )
-"""What readers of any format say of a file."""
+"""Messages of readers of any format about a file."""
 _DATA: tuple[Sign, ...] = (
     Sign("invalid hash value (expected", types=frozenset({"RuntimeError"})),  # torch.hub
     Sign("File not found or corrupted.", types=frozenset({"RuntimeError"})),  # torchvision
@@ -70,7 +70,7 @@ _DATA: tuple[Sign, ...] = (
     Sign("MDB_CORRUPTED"),
     Sign("moov atom not found"),  # ffmpeg
 )
-"""Of other files than checkpoints: a reader's guess at the reason, or one damaged sample among many."""
+"""About files other than checkpoints: a reader's guess at the reason, or one damaged sample among many."""
 SIGNS: tuple[Sign, ...] = (
     Sign("PytorchStreamReader failed", re.compile(r"PytorchStreamReader failed (?P<what>[^\n]{0,140})")),
     Sign(_KEY, re.compile(r"invalid load key, '(?P<key>[^']*)'")),
@@ -97,7 +97,7 @@ SIGNS: tuple[Sign, ...] = (
     *_DATA,
 )
 _UNPICKLER = next(sign for sign in SIGNS if sign.words == _OPERAND)
-# Python's spawn sends the program itself as a pickle: a child whose parent died reads half of it.
+# Python's spawn pickles the program itself: a child whose parent died reads half of it.
 _SPAWNED = re.compile(r"multiprocessing/(?:spawn|forkserver|connection|queues)\.py")
 _STARTS = {
     "v": "it starts with `v`, like a git-lfs pointer",
@@ -109,9 +109,9 @@ _STARTS = {
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A reader's refusal of a file's form."""
+    """Find the message with which a reader rejects a file's format."""
     if death.killed_without_exception and death.code != -signal.SIGABRT:
-        return None  # another signal ended it: what it printed before was not the end
+        return None  # another signal ended it, so earlier output was not the end
     hit = ended_by(death, SIGNS) or _below_a_blank_line(death)
     if hit is None or not _is_meant(hit) or (hit.exception is not None and _SPAWNED.search(hit.exception.traceback)):
         return None
@@ -124,14 +124,15 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _below_a_blank_line(death: Death) -> Hit | None:
-    """What the unpickler of `weights_only=True` adds below a blank line, which a log does not show as a part of it."""
+    """The unpickler of `weights_only=True` adds this below a blank line, so parsers lose it from the message."""
     refused = death.exception is not None and "Weights only load failed" in death.exception.message
     hit = in_last_words(death, (_UNPICKLER,)) if refused else None
     return replace(hit, confidence="certain") if hit is not None else None
 
 
 def _is_meant(hit: Hit) -> bool:
-    """An operand that no pickle has: others are only not supported. `Invalid argument`: of torch's reader of files."""
+    """Whether no pickle has this operand (others are merely unsupported). `Invalid argument`: only from torch's
+    reader."""
     if hit.sign.words == _OPERAND:
         return int(hit["operand"] or 0) not in _opcodes()
     if hit.sign.words == _CUT:
@@ -146,7 +147,7 @@ def _opcodes() -> frozenset[int]:
 
 
 def _start(hit: Hit) -> str | None:
-    """The first byte of the file as `invalid load key` shows it."""
+    """Return the file's first byte as shown by `invalid load key`."""
     if hit["operand"]:
         byte = int(hit["operand"])
         return chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}"

@@ -56,13 +56,13 @@ _PHRASES: tuple[Sign, ...] = (
         Sign(words, re.compile(rf"\b(?i:key|keys|tensor|parameter|weight)\b[^\n]{{0,200}} {words}"), _LIBRARIES)
         for words in ("not found in checkpoint", "not found in state", "not in state dict", "not in checkpoint")
     ),
-    Sign("from model not in state dict"),  # torch.distributed.checkpoint, by way of Megatron
+    Sign("from model not in state dict"),  # torch.distributed.checkpoint, through Megatron
     Sign("File does not contain tensor ", types=frozenset({"SafetensorError"})),
     Sign("this looks incorrect.", re.compile(r"Trying to set a tensor of shape [^\n]{1,300} this looks incorrect\.")),
     *(
         Sign(words, types=_LIBRARIES)
         for words in (
-            "ignore_mismatched_sizes=True",  # what transformers and diffusers propose
+            "ignore_mismatched_sizes=True",  # suggested by transformers and diffusers
             "Unexpected key(s) in state",
             "ensure that the architectures match",  # fairseq
             "Received saved weight with shape",  # Keras
@@ -73,7 +73,7 @@ _PHRASES: tuple[Sign, ...] = (
     Sign("not compatible with the stored shape"),  # Orbax
     Sign("on-disk value metadata tree structures do not match"),
 )
-"""What readers of other formats say, in exceptions of general classes."""
+"""Messages of readers of other formats, in general exception classes."""
 SIGNS: tuple[Sign, ...] = (
     Sign(_STATE_DICT, re.compile(r"Error\(s\) in loading state_dict for (?P<model>[\w.\[\]]+):(?P<body>[\s\S]*)")),
     Sign("doesn't match the size of optimizer's group"),
@@ -100,7 +100,7 @@ SIGNS: tuple[Sign, ...] = (
         "at save time was ",
         re.compile(r"world size at save time was (?P<saved>\d{1,9}), but at load time was (?P<now>\d{1,9})"),
     ),
-    Sign("weights were not initialized from checkpoint"),  # vLLM, as the next two
+    Sign("weights were not initialized from checkpoint"),  # vLLM, like the next two
     Sign("Attempted to load weight (torch.Size("),
     Sign(
         "There is no module or parameter named ",
@@ -144,14 +144,14 @@ _GENERAL = (
     Sign("; please reset the optimizer (--reset-optimizer)"),
     Sign("was unable to load the checkpoint. Ensure you passed in a DeepSpeed compatible"),
 )
-"""How exceptions of other libraries say it: fairseq, Megatron, Transformers, Diffusers, Keras, Lightning."""
+"""Exception messages of other libraries: fairseq, Megatron, Transformers, Diffusers, Keras, Lightning."""
 _RECOMPUTED = re.compile(r"torch\.utils\.checkpoint|[Rr]ecompute|[Tt]okenizer|use_reentrant|checkpoint\.\w")
 _SIZES = re.compile(
     r"size mismatch for (?P<key>[\w.]+): copying a param with shape torch\.Size\((?P<saved>\[[\d, ]*\])\)"
     r" from checkpoint, the shape in current model is torch\.Size\((?P<built>\[[\d, ]*\])\)"
 )
 _DIRECTLY = 10
-"""Lines between such a warning and a traceback that has to do with it."""
+"""The most lines between such a warning and a related traceback."""
 _PARTS = re.compile(
     r"(?:optimizers?|optim|model|net|weights|schedulers?|lr_schedulers?|scaler|ema|model_ema)(?:_states?)?(?:_dicts?)?"
     r"|state_dict|epoch|global_step|iteration|step|args|teacher|student|generator|discriminator|pytorch-lightning_versio"
@@ -170,7 +170,7 @@ _PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "model.")
 
 @dataclass(frozen=True, slots=True)
 class _Differences:
-    """What torch lists; `cut` where the list may go on beyond what was kept of it."""
+    """The differences that torch lists; `cut` if the kept text may have lost the end of the list."""
 
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
@@ -179,9 +179,9 @@ class _Differences:
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """torch's and its companions' own words, or a part that a checkpoint does not have."""
+    """Match the messages of torch and related libraries, or a part that a checkpoint does not have."""
     if death.killed_without_exception:
-        return None  # a signal ended it: what it printed before was not the end
+        return None  # a signal ended it, so earlier output was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:
         return _said_in_general(death) or _tolerated(death)
@@ -203,7 +203,7 @@ def _said_in_general(death: Death) -> Finding | None:
 
 
 def _tolerated(death: Death) -> Finding | None:
-    """Sizes that did not fit were only warned of, and the program failed as soon as it went on."""
+    """Match a warning about mismatched sizes if the program failed right after it."""
     raised = death.exception
     if raised is None or raised.type not in ("IndexError", "KeyError", "RuntimeError", "ValueError"):
         return None
@@ -230,7 +230,7 @@ def _where(hit: Hit) -> str:
 
 
 def _part(death: Death, hit: Hit) -> Finding | None:
-    """A KeyError counts where the line that raised it takes that key out of what is named like a checkpoint."""
+    """Match a KeyError if the line that raised it takes that key out of a variable named like a checkpoint."""
     key = hit["key"]
     lines = [] if hit.exception is None else hit.exception.traceback.splitlines()
     source = next((line for line in reversed(lines) if line.startswith("    ") and line.strip(" ~^")), "")
@@ -318,7 +318,7 @@ def _repair(found: _Differences) -> tuple[str, ...]:
 
 
 def _prefixed(with_it: tuple[str, ...], without: tuple[str, ...], prefix: str) -> bool:
-    """Whether the one side's names are the other's with this before them."""
+    """Whether one side's names equal the other's with this prefix."""
     bare = {name.removeprefix(prefix) for name in with_it}
     return bool(with_it) and all(name.startswith(prefix) for name in with_it) and bool(bare & set(without))
 

@@ -59,7 +59,7 @@ _GLOO = (
     Sign("Received data size doesn't match expected size"),
 )
 _COMPARED = Sign("Cannot apply desired operation due to shape mismatches")
-"""accelerate's own comparison (ACCELERATE_DEBUG_MODE)."""
+"""accelerate's comparison (ACCELERATE_DEBUG_MODE)."""
 _NCCL = (
     Sign(
         "collective mismatch error, local size ",
@@ -81,7 +81,7 @@ _COUNTED = (
         " has different values for ", re.compile(r"Rank \d{1,9} has different values for [^\n]{1,200}\. Other ranks: ")
     ),
 )
-"""Comparisons of Horovod, MPI, DeepSpeed and torch's checkpoints."""
+"""The comparisons of Horovod, MPI, DeepSpeed and torch's checkpoints."""
 _GARBLED = (
     Sign(
         "DefaultCPUAllocator: ",
@@ -91,7 +91,7 @@ _GARBLED = (
     Sign("UnpicklingError", types=frozenset({"UnpicklingError"})),
     Sign("EOFError", types=frozenset({"EOFError"})),
 )
-"""What comes of taking a peer's data for the size, or the bytes, of an object."""
+"""Errors caused by reading a peer's data as the size, or the bytes, of an object."""
 _OBJECTS = re.compile(
     r"distributed_c10d\.py\", line \d+, in (?:_tensor_to_object|(?:broadcast|recv|scatter|send)_object_list"
     r"|(?:all_)?gather_object)"
@@ -104,7 +104,7 @@ _ADVICE = (
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What torch's own comparison says, or data of another size than this rank expects."""
+    """Match torch's own comparison, or data of a different size than this rank expects."""
     hit = ended_by(death, (_DETECTED, *_GLOO, *_NCCL))
     if hit is None and (death.exception is None or "NCCL" in death.exception.message):
         hit = anywhere(death.nccl, _NCCL) or anywhere(death.stderr, _NCCL)
@@ -118,7 +118,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _garbled(death: Death) -> Finding | None:
-    """An object collective that read a size that no object has, or bytes that are none: it met another collective."""
+    """Match an object collective that read an impossible size or invalid bytes: it met a different collective."""
     hit = in_exception(death, _GARBLED)
     if hit is None or hit.exception is None or not _OBJECTS.search(hit.exception.traceback):
         return None

@@ -47,7 +47,7 @@ _VERSION = Sign(
     re.compile(r"The detected CUDA version \((?P<found>[\d.]+)\) mismatches[\s\S]{0,60}?PyTorch \((?P<built>[\d.]+)\)"),
 )
 _MISMATCH = Sign("mismatches the version that was used to compile")
-"""The same where the exception has the numbers as arguments of its own."""
+"""The same if the numbers are separate arguments of the exception."""
 _TRITON = Sign("Cannot find a working triton installation")
 _COMMAND = Sign(
     "returned non-zero exit status",
@@ -69,7 +69,7 @@ _IN_SOURCE = Sign(
         r" (?:fatal )?error: (?!\(-\d)[^\n]{0,100}"
     ),
 )
-"""What gcc, clang and nvcc say of a line of C++ or CUDA; OpenCV's own has a number: `error: (-215:Assertion…`."""
+"""Errors of gcc, clang and nvcc for a line of C++ or CUDA. OpenCV's have a number: `error: (-215:Assertion…`."""
 _SETUPS = Sign(
     "error: command '",
     re.compile(
@@ -77,7 +77,7 @@ _SETUPS = Sign(
         r"(?:nvcc|gcc|cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ninja|cmake))(?:-[\w.]{1,9})?' failed"
     ),
 )
-"""What setuptools says of a compiler."""
+"""setuptools' messages about a compiler."""
 _NO_TOOLKIT = (
     Sign("CUDA was not found on the system, please set the CUDA_HOME"),
     Sign(
@@ -129,10 +129,10 @@ _SAID = (
     _IN_SOURCE,
     Sign("nvcc fatal"),
     Sign("nvrtc: error", re.compile(r"nvrtc: error[^\n]{0,100}")),
-    Sign("PassManager::run failed"),  # Triton's, of MLIR
+    Sign("PassManager::run failed"),  # Triton's, from MLIR
     Sign("PTXASError", types=frozenset({"PTXASError"})),
     Sign("CompilationError", re.compile(r"triton\S{0,100}CompilationError"), frozenset({"CompilationError"})),
-    Sign("CompilationError: ", re.compile(r"\w{1,40}CompilationError: ")),  # of Triton's other backends
+    Sign("CompilationError: ", re.compile(r"\w{1,40}CompilationError: ")),  # from Triton's other backends
     Sign("CppCompileError", types=frozenset({"CppCompileError"})),
     Sign("CUDACompileError", types=frozenset({"CUDACompileError"})),
     Sign("InductorError", types=frozenset({"InductorError"})),
@@ -145,7 +145,7 @@ _FIRST_ERROR = re.compile(r"(?:\bfatal )?\berror: (?!subprocess|command)|^nvcc f
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What ended the rank is a compiler's failure."""
+    """Match a compiler failure that ended the rank."""
     hit = ended_by_gpu(death, _SAID) or said_last(death, BUILDS)
     if hit is None:
         return None
@@ -159,7 +159,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _builder(attempt: Evidence) -> Rank | None:
-    """The rank whose build failed: one builds for all ranks of a host."""
+    """Return the rank whose build failed: one rank per host builds for all."""
     return next((each.rank for each in attempt.deaths if ended_by(each, (_EXTENSION,)) is not None), None)
 
 
@@ -189,8 +189,8 @@ def _what(hit: Hit) -> str:
 
 
 def _compilers_error(death: Death) -> Quote | None:
-    """The compiler's first `error:` of the last build."""
-    for log in (death.stderr.ending(400), death.stdout.ending(400)):  # ninja's own words go to stdout
+    """Return the first `error:` of the last build."""
+    for log in (death.stderr.ending(400), death.stdout.ending(400)):  # ninja prints to stdout
         first = log.first(_FIRST_ERROR)
         if first is not None:
             return first[0]

@@ -36,7 +36,7 @@ RULE = Rule(
     supersedes=("nccl-init", "native-abort", "segfault", "compile-failure"),
 )
 _POINTS = Sign("DNN library initialization failed")
-"""XLA's, which points to the lines above it."""
+"""XLA's message, which refers to the lines above it."""
 SIGNS = (
     Sign(
         "CUBLAS_STATUS_",
@@ -82,7 +82,7 @@ SIGNS = (
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What ended the rank is the status of a library."""
+    """Match a library's error status that ended the rank."""
     hit = ended_by_gpu(death, SIGNS)
     if hit is None:
         return None

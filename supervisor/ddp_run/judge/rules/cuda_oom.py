@@ -68,12 +68,12 @@ _IDLE = re.compile(rf"and (?P<new>{SIZE}) is reserved by PyTorch but unallocated
 _ALLOWED = re.compile(rf"(?P<new>{SIZE}) allowed;")
 _RESERVED = re.compile(rf"; (?P<old>{SIZE}) (?:reserved in total|cached)")
 _FRESH_S = 2.0
-"""Most between a rank's failure and a look at its GPU that shows what was free then."""
+"""The longest time between a rank's failure and a look at its GPU that still shows the free memory at the failure."""
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """An allocation on a GPU that was refused and ended the rank."""
+    """Match a failed GPU allocation that ended the rank."""
     hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, IN_NCCL)
     if hit is None:
         return None
@@ -93,7 +93,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 class _Memory:
-    """The numbers of one message, in bytes; null where it does not have them."""
+    """The numbers of one message, in bytes; None if missing."""
 
     def __init__(self, text: str) -> None:
         gpu = _GPU.search(text)
@@ -104,7 +104,7 @@ class _Memory:
         reserved, self.idle = _read(_RESERVED, text), _read(_IDLE, text)
         if self.idle is None and reserved is not None and self.used is not None:
             self.idle = max(0, reserved - self.used)
-        # In a container the numbers may be another pid namespace's: then torch does not know itself among them.
+        # In a container the pids may be of another pid namespace, so torch does not find itself among them.
         self.holders = tuple(map(_holder, _OTHER.finditer(text))) if own is not None else ()
         if own is None and self.used is not None:
             own = self.used + (self.idle or 0)
@@ -117,17 +117,17 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """What the message says, together with what was seen of that GPU."""
+    """The message, combined with the last look at that GPU."""
 
     memory: _Memory
     death: Death
     gpu: Gpu | None
-    """The GPU in question; null: not seen, or not known which."""
+    """The GPU in question; None: not inspected, or unknown which."""
     certain: bool
     fresh: bool
-    """It was looked at when the rank failed, so that it shows what was free then."""
+    """It was inspected when the rank failed, so it shows the free memory at that time."""
     holders: tuple[GpuHolder, ...]
-    """The other processes that are known to hold memory of it, the largest first."""
+    """Other processes known to hold its memory, largest first."""
 
     @classmethod
     def of(cls, memory: _Memory, death: Death, attempt: Evidence) -> _Scene:
@@ -140,13 +140,13 @@ class _Scene:
         named = [replace(known.get(holder.pid, holder), held=holder.held) for holder in named]
         found = named or [holder for holder in seen if fresh and holder.rank != death.rank]
         total = memory.total or (gpu.total if gpu is not None else 0)
-        # NVML's "not available" comes out as 17179869184 GiB
+        # NVML's "not available" is printed as 17179869184 GiB
         holders = [holder for holder in found if holder.held is not None and holder.held <= total]
         return cls(memory, death, gpu, certain, fresh, tuple(sorted(holders, key=lambda holder: -(holder.held or 0))))
 
     @property
     def others(self) -> float | None:
-        """Bytes that other processes hold, as far as is known."""
+        """The bytes held by other processes, if known."""
         seen = sum(holder.held or 0 for holder in self.holders)
         return max(self.memory.others, seen) if self.memory.others is not None else seen or None
 
@@ -156,17 +156,17 @@ class _Scene:
 
     @property
     def foreign(self) -> bool:
-        """Whether other processes hold a part that counts: more than a tenth, which no CUDA context takes."""
+        """Whether other processes hold a significant part: more than a tenth, which no CUDA context needs."""
         return self.others is not None and self.total is not None and self.others > self.total / 10
 
     @property
     def large(self) -> tuple[GpuHolder, ...]:
-        """Those of the others that hold a part that counts."""
+        """The other processes that hold a significant part."""
         return tuple(each for each in self.holders if (each.held or 0) > (self.total or 0) / 20) if self.foreign else ()
 
     @property
     def sharing(self) -> tuple[Rank, ...]:
-        """The ranks of this job that hold a part that counts of the same GPU, this one included."""
+        """The job's ranks that hold a significant part of the same GPU, including this one."""
         ranks = {each.rank for each in self.large if each.rank is not None}
         return tuple(sorted({*ranks, self.death.rank})) if ranks and self.death.rank is not None else ()
 
@@ -180,7 +180,7 @@ class _Scene:
 
     @property
     def counted(self) -> str:
-        """The numbers that decide what to do, in words."""
+        """Return the numbers that decide what to do, as text."""
         parts = []
         if self.memory.free is not None and self.memory.total is not None:
             parts.append(f"{_shown(self.memory.free)} of {_shown(self.memory.total)} were free")
@@ -204,7 +204,7 @@ class _Scene:
 
     @property
     def quotes(self) -> tuple[Quote, ...]:
-        """What was seen of the GPU."""
+        """Return the GPU's state as seen."""
         look = self.death.gpus
         if look is None or self.gpu is None:
             return ()
@@ -217,7 +217,7 @@ def _holder(found: re.Match[str]) -> GpuHolder:
 
 
 def _rank(pid: int, death: Death, attempt: Evidence) -> Rank | None:
-    """The rank on the same host that has this pid."""
+    """Return the rank on the same host with this pid."""
     if attempt.logs_only and death.host is None:
         return None
     ranks: list[Death | CleanExit] = [*attempt.deaths, *attempt.clean_exits]
@@ -242,7 +242,7 @@ def _shown(size: float) -> str:
 
 
 def _phase(death: Death) -> str:
-    """What it was doing, as the frames show, the innermost first."""
+    """Return the operation that the frames show, checking the innermost first."""
     raised = death.exception
     frames = raised.traceback if raised is not None else ""
     for words, phase in (
@@ -256,7 +256,7 @@ def _phase(death: Death) -> str:
 
 
 def _is_pinned(death: Death) -> bool:
-    """Whether it was host memory that the driver was to pin: the runtime says `out of memory` of that too."""
+    """Whether the driver failed to pin host memory: the runtime also says `out of memory` for that."""
     raised = death.exception
     return raised is not None and "Tried to allocate" not in raised.message and "pin_memory" in raised.traceback
 

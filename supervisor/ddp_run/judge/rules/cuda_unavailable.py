@@ -52,15 +52,15 @@ _COUNT = re.compile(
 _DEMANDED = (
     Sign("mixed precision requires a GPU"),
     Sign("bf16/gpu. You need to assign use_cpu"),
-    Sign("CUDA is required but not available"),  # bitsandbytes, as transformers asks for it
+    Sign("CUDA is required but not available"),  # bitsandbytes, requested by transformers
 )
-"""Said of a program that runs on the CPU, wanted or not."""
+"""Printed for a program that runs on the CPU, intended or not."""
 _NO_PART = Sign(
     "torch._C' has no attribute '_",
     re.compile(r"module 'torch\._C' has no attribute '(?P<part>_(?:cuda|nccl|xpu|xccl|[Cc]ud|CUDA|Cuda|Xpu|XPU)\w*)'"),
     frozenset({"AttributeError"}),
 )
-"""torch's Python files ask its library for what only the builds for a GPU have."""
+"""torch's Python files ask its library for functions that only GPU builds have."""
 _NO_NAME = Sign(
     "' from 'torch._C'",
     re.compile(r"cannot import name '(?P<part>_(?:cuda|nccl|xpu)_\w+)' from 'torch\._C'"),
@@ -76,7 +76,7 @@ _NO_KERNELS = Sign(
 )
 _BUILT_WITHOUT = (_NO_PART, _NO_NAME, _DUMMY)
 _LIBRARY = (Sign("libcuda.so.1: cannot open shared object file"), Sign("libcuda.so cannot found"))
-"""The driver's own library, which no package brings: loaders, and Triton."""
+"""The driver's own library, which no package includes: messages of loaders, and Triton."""
 _LIBRARIES = (
     Sign(
         "ot compiled with ",  # pytorch3d, torch_scatter, Detectron2, XGBoost, OpenCV, xFormers and others
@@ -92,11 +92,11 @@ _LIBRARIES = (
         "not linked with support for", re.compile(r"PyTorch is not linked with support for (?P<lacks>\w{1,20}) devices")
     ),
 )
-"""What packages say that were built for CPUs only."""
+"""Messages of packages built for CPUs only."""
 _JAX = Sign(
     "Unable to initialize backend '", re.compile(r"Unable to initialize backend '(?:cuda|gpu|rocm|tpu)'"), _RAISED
 )
-"""Whatever the reason; where it is another cause's, that supersedes this one."""
+"""For any reason; if another cause explains it, that one supersedes this one."""
 _NONE = Sign("'NoneType' object has no attribute '", types=frozenset({"AttributeError"}))
 _ASSERTED = Sign("AssertionError", re.compile(r"^AssertionError(?::\s*)?$"), frozenset({"AssertionError"}))
 _ASSERTS_ONE = re.compile(
@@ -105,7 +105,7 @@ _ASSERTS_ONE = re.compile(
 _ASKED_FOR_ONE = re.compile(r"current_accelerator\([^)\n]{0,200}\)\.\w{1,60}\s{0,9}$", re.MULTILINE)
 _AGENTS = Sign("ValueError: Cuda is not available.")
 _OTHER_MAKERS = (
-    # JAX also logs the first of these where it goes on with another device
+    # JAX also logs the first of these if it goes on with another device
     Sign(
         "Unable to initialize backend '", re.compile(r"Unable to initialize backend '(?:tpu|cuda|gpu|rocm)'"), _RAISED
     ),
@@ -211,12 +211,12 @@ _REQUIRED = (
     Sign("mixed precision requires a device in"),
     Sign("Invalid CUDA '", re.compile(r"Invalid CUDA '[^'\n]{1,80}' requested")),
 )
-"""What libraries raise where they find no GPU; they say it of wrong devices and builds as well."""
+"""Libraries raise this if they find no GPU, but also for wrong devices and builds."""
 _REFUSALS = frozenset({"RuntimeError", "ValueError", "AssertionError", "NotImplementedError", "OSError", "Exception"})
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What ended the rank says that there is no GPU for it."""
+    """Match a message that there is no GPU, if it ended the rank."""
     hit = ended_by_gpu(death, SIGNS) or _none_there(death) or _required(death)
     if hit is None:
         return None
@@ -233,7 +233,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _none_there(death: Death) -> Hit | None:
-    """`torch.accelerator.current_accelerator()` gives None, and the program asks that for its type; or an assertion."""
+    """`torch.accelerator.current_accelerator()` returns None, and the program reads its type; or an assertion."""
     hit = in_exception(death, (_NONE, _ASSERTED))
     if hit is None or hit.exception is None:
         return None
@@ -242,7 +242,7 @@ def _none_there(death: Death) -> Hit | None:
 
 
 def _required(death: Death) -> Hit | None:
-    """A library's own check, in the exception that ended the rank."""
+    """Find a library's own check in the exception that ended the rank."""
     hit = in_exception(death, _REQUIRED)
     raised = death.exception
     if hit is None or raised is None or hit.exception is not raised:
@@ -251,7 +251,7 @@ def _required(death: Death) -> Hit | None:
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """torch's agent was to start a rank for each GPU (`--nproc-per-node=gpu`) and found none."""
+    """Match torch's agent that should start a rank per GPU (`--nproc-per-node=gpu`) and found none."""
     if attempt.started:
         return None
     hit = in_whole_log(attempt, (_AGENTS,))
@@ -288,7 +288,7 @@ _TOOLS = {
     "HIP": ("rocm-smi; ls -l /dev/kfd /dev/dri", "--device=/dev/kfd --device=/dev/dri", "HIP_VISIBLE_DEVICES"),
     "XPU": ("xpu-smi discovery; ls -l /dev/dri", "--device=/dev/dri", "ZE_AFFINITY_MASK"),
 }
-"""For each vendor: what to look with, what a container needs, and the variable that hides GPUs."""
+"""For each vendor: the tool to inspect GPUs, the container options, and the variable that hides GPUs."""
 
 
 def _advice(why: str, maker: str) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ _BY_SIGNAL = (
 )
 SIGNS: tuple[Sign, ...] = (
     *_BY_SIGNAL,
-    # torch before 1.0 and torch now: with `pid`, with `pid(s)`, with and without an exit code
+    # torch before 1.0 and today: with `pid`, with `pid(s)`, with and without an exit code
     Sign(
         "DataLoader worker (pid",
         re.compile(
@@ -56,7 +56,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign("A worker process managed by the executor was unexpectedly terminated"),
 )
 _TOLD = (Sign("eceived SIGTERM"),)
-"""Lightning's words, and those of many handlers: workers get the signal too, and their end may be all that follows."""
+"""Messages of Lightning and many handlers: workers get the signal, too, and their end may be all that follows."""
 _LOST = frozenset(
     {"ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError"}
 )
@@ -68,9 +68,9 @@ _BUS = "Bus error"
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What torch and the pools say of a worker that is gone; the line that names the signal before the others."""
+    """Match messages of torch and process pools about a missing worker; prefer the line with the signal."""
     if death.killed_without_exception and death.code != -signal.SIGABRT:
-        return None  # another signal ended it: what it printed before was not the end
+        return None  # another signal ended it, so earlier output was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:
         return _left_its_batch(death)
@@ -82,19 +82,19 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         why, proof = _killed_for_memory(hit, attempt)
         cause += why
         also += proof
-    # in a text the end of a worker is what is left to see of memory that ran out, of Ctrl-C, of a stop from outside
+    # in a text, a worker's end may be the only trace of an out-of-memory kill, Ctrl-C or an outside stop
     sure: Confidence = "likely" if attempt.logs_only or hit["signal"] == _BUS else hit.confidence
     return hit.finding(RULE, death, cause, _advice(hit), confidence=sure, also=also)
 
 
 def _went_with_the_rank(hit: Hit, attempt: Evidence) -> bool:
-    """Whether somebody sent SIGTERM to the rank too: that is why both ended."""
+    """Whether the rank received SIGTERM, too, which then explains both ends."""
     by_signal = (hit["signal"] or "").strip() == _TERMINATED
     return by_signal and in_whole_log(attempt, _TOLD) is not None and in_whole_log(attempt, _BY_AGENT) is None
 
 
 def _left_its_batch(death: Death) -> Finding | None:
-    """The rank wanted a tensor that a worker shares by file descriptor, and the worker was not there to give it.
+    """Match a rank that needed a tensor shared by file descriptor from a worker that was gone.
 
     Frames: torch/multiprocessing/reductions.py (rebuild_storage_fd) asks the worker's thread of
     multiprocessing/resource_sharer.py while a DataLoader takes the next batch.
@@ -114,7 +114,7 @@ def _left_its_batch(death: Death) -> Finding | None:
 
 
 def _killed_for_memory(hit: Hit, attempt: Evidence) -> tuple[str, list[Quote]]:
-    """What the kernel says of its out-of-memory killer: that it ended this worker, or that it ended somebody."""
+    """Return what the kernel logged about its out-of-memory killer: that it killed this worker, or any process."""
     kills = attempt.cgroup_oom_kills or attempt.host_oom_kills or 0
     pids = [int(pid) for pid in (hit["pids"] or "").split(", ") if pid.isdigit() and len(pid) < 10]
     named = next((line for line in map(attempt.killed_for_memory, pids) if line is not None), None)
@@ -127,7 +127,7 @@ def _killed_for_memory(hit: Hit, attempt: Evidence) -> tuple[str, list[Quote]]:
 
 
 def _same_worker(death: Death, hit: Hit) -> Hit | None:
-    """The line that names the signal of this very worker, where its traceback is torn apart by other ranks'."""
+    """Return the line with this worker's signal, if lines of other ranks split its traceback."""
     named = in_last_words(death, _BY_SIGNAL)
     pids = (hit["pids"] or "").split(", ")
     return replace(named, confidence=hit.confidence) if named is not None and named["pids"] in pids else None

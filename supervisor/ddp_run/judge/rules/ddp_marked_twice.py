@@ -38,7 +38,7 @@ _WHICH = re.compile(r"Parameter at index (?P<index>\d+)(?: with name (?P<name>\S
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """The reducer's own words; certain where they are in the exception that ended the rank."""
+    """Match the reducer's message; certain if it is in the exception that ended the rank."""
     hit = ended_by(death, SIGNS)
     if hit is None:
         return None

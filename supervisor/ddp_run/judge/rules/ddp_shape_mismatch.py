@@ -51,9 +51,9 @@ _ADVICE = (
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """DDP's comparison at construction: who has how many parameters, or which one has another shape."""
+    """Match DDP's comparison at construction: the number of parameters per rank, or the one with a different shape."""
     hit = ended_by(death, SIGNS)
-    if hit is None or hit["others"] == "0":  # a model without parameters is refused before: nothing was received
+    if hit is None or hit["others"] == "0":  # a model without parameters is rejected earlier, without a comparison
         return None
     if hit.sign is _COUNT:
         cause = f"rank {hit['one']}'s model has {hit['count']} parameters, rank {hit['other']}'s has {hit['others']}"

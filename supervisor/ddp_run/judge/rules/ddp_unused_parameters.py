@@ -39,7 +39,7 @@ RULE = Rule(
 )
 SIGNS = (
     Sign("Expected to have finished reduction in the prior iteration"),
-    Sign("has parameters that were not used in producing the loss returned by training_step"),  # Lightning's words
+    Sign("has parameters that were not used in producing the loss returned by training_step"),  # from Lightning
 )
 _NAMES = re.compile(r"Parameters which did not receive grad for rank (?P<rank>\d{1,9}): (?P<names>[^\n]+)")
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank (?P<rank>\d{1,9}): (?P<numbers>[\d \t]+)")
@@ -48,7 +48,7 @@ _SHOWN = 4
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """The reducer's own words; certain where they are in the exception that ended the rank."""
+    """Match the reducer's message; certain if it is in the exception that ended the rank."""
     hit = ended_by(death, SIGNS)
     if hit is None:
         return None
@@ -80,7 +80,7 @@ def _unused(said: str, seen: UnusedParameters | None) -> str:
 
 
 def _others(death: Death, attempt: Evidence) -> str:
-    """What further ranks left, where their exceptions show it."""
+    """Return the unused parameters of other ranks, if their exceptions show them."""
     left: dict[str, list[Rank]] = {}
     for each in attempt.deaths:
         unused = each.exception.unused if each.exception is not None else None

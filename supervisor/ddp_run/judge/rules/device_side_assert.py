@@ -80,7 +80,7 @@ _MEANINGS = (
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What ended the rank says so, or a kernel did before a GPU's error ended it."""
+    """Match an assertion that ended the rank, or a kernel's message before a GPU error ended it."""
     hit = ended_by_gpu(death, _SAID)
     if hit is None and not _may_follow(death):
         return None
@@ -102,7 +102,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _may_follow(death: Death) -> bool:
-    """Whether it ended of its own GPU, with words that follow a failed assertion too, or by an abort."""
+    """Whether its own GPU ended it, with a message that can follow a failed assertion, or by an abort."""
     raised = death.exception
     if raised is None:
         return death.code == -signal.SIGABRT
@@ -111,7 +111,7 @@ def _may_follow(death: Death) -> bool:
 
 
 def _first(log: LogText) -> tuple[Quote, re.Match[str]] | None:
-    """The first kernel's line: later ones are other threads'."""
+    """Return the first kernel's line: later ones are from other threads."""
     for index, line in enumerate(log.lines):
         for sign in _KERNEL:
             found = sign.search(line)
@@ -121,7 +121,7 @@ def _first(log: LogText) -> tuple[Quote, re.Match[str]] | None:
 
 
 def _before(hit: Hit, quotes: tuple[Quote, ...]) -> Hit:
-    """The hit with the kernel's line as the first proof."""
+    """Return the hit with the kernel's line as the first evidence."""
     return hit if not quotes else Hit(hit.sign, hit.match, quotes[0], hit.exception, hit.confidence)
 
 

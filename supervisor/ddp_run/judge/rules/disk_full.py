@@ -56,7 +56,7 @@ _NO_TEMPORARY = "No usable temporary directory found in "
 _TORN = (
     Sign(_NO_TEMPORARY, re.compile(rf"{_NO_TEMPORARY}\[")),
     Sign(_WRITER, re.compile(r"PytorchStreamWriter failed writing (?:file|central directory)[^\n]{0,80}")),
-    Sign("basic_ios::clear: iostream error"),  # torch 2.13 in place of `file write failed`
+    Sign("basic_ios::clear: iostream error"),  # torch 2.13 instead of `file write failed`
     Sign("requested and ", re.compile(r"(?<!\d)\d{1,20} requested and \d{1,20} written")),  # numpy's tofile and save
     Sign("Could not write all requested bytes"),
     Sign(_POSITION, re.compile(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+")),
@@ -66,9 +66,9 @@ _SHARED_MEMORY = re.compile(r"/dev/shm|</torch_|</?psm_|shared memory|SemLock\(|
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A write that the disk refused; one that only came out short is most likely the same."""
+    """Match a failed write; a short write most likely has the same reason."""
     if death.killed_without_exception and death.code != -signal.SIGABRT:
-        return None  # another signal ended it: what it printed before was not the end
+        return None  # another signal ended it, so earlier output was not the end
     hit = ended_by(death, _FULL) or in_exception(death, FULL) or said_last(death, FULL)
     if hit is not None:
         if _SHARED_MEMORY.search(_context(hit)):
@@ -86,7 +86,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """The agent ended without a word, and its log is on a disk that had no room for one."""
+    """Match an agent that ended without a message while the disk with its log was full."""
     agent = attempt.agent.own_failure
     name = "/" + (attempt.folder or "").rpartition("/")[2]  # the folder may have been moved since
     full = next((each for each in attempt.space if each.path.endswith(name) and each.nearly_full), None)
@@ -99,7 +99,7 @@ def match_launch(attempt: Evidence) -> Finding | None:
 
 
 def _has_another_reason(death: Death) -> bool:
-    """Whether an error number stands beside it: what came out short did so for that."""
+    """Whether an error number accompanies it, which then explains the short write."""
     links = chain(death.exception) if death.exception is not None else ()
     return any(link.type == "OSError" and link.message.startswith("[Errno ") for link in links)
 

@@ -7,9 +7,9 @@ an update without a reboot).
 `The NVIDIA driver on your system is too old (found version …)`, `CUDA driver version is insufficient for CUDA runtime
 version`, `Driver/library version mismatch`, error 803 `system has unsupported display driver / cuda driver
 combination`, error 804 `forward compatibility was attempted on non supported HW`, `the provided PTX was compiled with
-an unsupported toolchain`; of a container's start `unsatisfied condition: cuda>=…`. Torch prints the first as a warning
-and the script then fails because it "has no GPU": the warning is the cause. The version torch found is the CUDA version
-times 1000: 12020 is CUDA 12.2.
+an unsupported toolchain`; when a container starts, `unsatisfied condition: cuda>=…`. Torch prints the first as a
+warning, and the script then fails because it "has no GPU": the warning is the cause. The version torch found is the
+CUDA version times 1000: 12020 is CUDA 12.2.
 ## What to do
 - `nvidia-smi`: its `CUDA Version` is the newest this driver supports; `python -c "import torch;
   print(torch.version.cuda)"` is the version this torch needs. Update the driver, or install a torch for the driver's
@@ -57,7 +57,7 @@ _NEWER = (
         "but driver supports", re.compile(r"CUDA Runtime version is [\d.]{1,20}, but driver supports [\d.]{1,20}")
     ),  # cuDF
 )
-"""What needs a newer driver."""
+"""Messages of software that needs a newer driver."""
 SIGNS = (
     _TOO_OLD,
     _SHORT,
@@ -81,7 +81,7 @@ _MIXED = (_LIBRARY, _NVML, _IN_CONTAINER, _OF_KERNEL)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What ended the rank says so, or it found no GPU after torch had warned of the driver."""
+    """Match a message that ended the rank, or a rank that found no GPU after torch had warned about the driver."""
     hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS) or behind_no_gpu(death, SIGNS)
     return hit.finding(RULE, death, f"{death.who} cannot use its GPU: {_why(hit)}", _advice(hit)) if hit else None
 
@@ -103,7 +103,7 @@ def _why(hit: Hit) -> str:
         return "a CUDA compatibility library is loaded that this GPU does not support (error 804)"
     if "Ptx" in hit.match[0] or "PTX" in hit.match[0]:
         return "a kernel was compiled with a newer CUDA than the driver supports"
-    return f"the NVIDIA driver does not fit this CUDA ({hit.match[0]})"
+    return f"the NVIDIA driver does not match this CUDA version ({hit.match[0]})"
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ SIGNS = (_DUPLICATE, _SAME)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """NCCL says so in the error that ended the rank, or in the warning before it."""
+    """Match NCCL's message in the error that ended the rank, or in the warning before it."""
     hit = ended_by(death, SIGNS)
     also: tuple[Quote, ...] = ()
     said = hit.match.string if hit is not None else ""

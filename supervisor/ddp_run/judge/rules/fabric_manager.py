@@ -42,7 +42,7 @@ _MULTICAST = (
         ),
     ),
 )
-"""NCCL's src/transport/nvls.cc, which takes the fabric manager or the switches for the usual reason."""
+"""From NCCL's src/transport/nvls.cc, which suspects the fabric manager or the switches."""
 SIGNS = (
     Sign("system not yet initialized", re.compile(r"(?:\b802\b.{0,4}|[Ee]rror: |')system not yet initialized")),
     *errors_named("SystemNotReady", "SYSTEM_NOT_READY"),
@@ -51,7 +51,7 @@ SIGNS = (
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What ended the rank says so, or it found no GPU after torch had warned of it."""
+    """Match a message that ended the rank, or a rank that found no GPU after torch had warned about it."""
     hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS) or behind_no_gpu(death, SIGNS)
     if hit is None:
         return None

@@ -6,8 +6,8 @@ The program opened a path that does not exist on this host, or a folder where it
 `FileNotFoundError`, `IsADirectoryError`, `NotADirectoryError`; from Hugging Face libraries `Repo id must be in the form
 'repo_name' or 'namespace/repo_name'`, `is not a local folder and is not a valid model identifier` and `does not appear
 to have a file named config.json`: a local path that does not exist is taken for a name on the Hub. An exception of any
-class that says so beside a path (`Data directory not found: ./data`, `/data/x.lmdb: No such file or directory`), or a
-client of an object store: `NoSuchKey`, `BlobNotFound`, `No such object`. Of what is around a job: `mount source …
+class that says so next to a path (`Data directory not found: ./data`, `/data/x.lmdb: No such file or directory`), or a
+client of an object store: `NoSuchKey`, `BlobNotFound`, `No such object`. From the tools around a job: `mount source …
 doesn't exist`, `manifest unknown`, `Could not find conda environment`, Lmod's `The following module(s) are unknown`,
 and tools that end with `: No such file or directory`.
 ## What to do
@@ -36,7 +36,7 @@ RULE = Rule(
     since="0.1",
 )
 _WRAPPED = "Can't load "
-"""transformers, for whatever went wrong before."""
+"""transformers prints this for any earlier failure."""
 _ANOTHER = Sign("[Errno ", re.compile(r"\[Errno (?!2\])-?\d{1,4}\]"))
 _WITH_PATH = rf"(?:[^\n]*?(?:: |name = |at |file ){QUOTED_PATH})?"
 _IN_WORKER = r"(?!: Caught \w+ in )"
@@ -83,14 +83,14 @@ _RAISED: tuple[Sign, ...] = (
         "doesn't exist on the Hub or cannot be accessed",
         re.compile(r"Dataset (?P<quote>['\"])(?P<path>[^'\"]{1,300})(?P=quote) doesn't exist on the Hub"),
     ),
-    # Libraries in Rust (tokenizers, safetensors), C++ (torch's file adapter) and HDF5 raise classes of their own.
+    # Libraries in Rust (tokenizers, safetensors) and C++ (torch's file adapter), and HDF5, raise custom classes.
     Sign("No such file or directory (os error 2)", re.compile(r"No such file or directory \(os error 2\)")),
     Sign(
         "No such file or directory Error #2",  # sentencepiece's
         re.compile(r"Not found: \"(?P<path>[^\"\n]{1,1000})\": No such file or directory Error #2"),
     ),
     Sign(
-        ": No such file or directory",  # a shell's, of what a script reads in or starts
+        ": No such file or directory",  # a shell's, about a file that a script reads or starts
         re.compile(r"^\S{1,400}: line \d{1,9}: (?P<path>(?=[^\s:/]{0,80}/)[^\s:]{1,1000}): No such file or directory$"),
     ),
     Sign(
@@ -138,7 +138,7 @@ _RAISED: tuple[Sign, ...] = (
         re.compile(r"Can't find weights for (?P<path>\S{1,1000}) in \S{1,1000} or in the Hugging Face Hub"),
     ),
     Sign(
-        "Cannot find primary config '",  # Hydra; the next two are what it prints
+        "Cannot find primary config '",  # Hydra; it prints the next two
         re.compile(r"Cannot find primary config '(?P<file>[^'\n]{1,300})'"),
     ),
     Sign(
@@ -155,7 +155,7 @@ _RAISED: tuple[Sign, ...] = (
             r"Expected a string path to an existing deepspeed config[^\n]{0,120}? Received: (?P<path>\S{1,400})"
         ),
     ),
-    Sign(  # what a library says of one that it caught
+    Sign(  # a library's message for an exception that it caught
         "[Errno 2] No such file or directory: ",
         re.compile(rf"\[Errno 2\] No such file or directory: {QUOTED_PATH}"),
         frozenset({"OSError", "RuntimeError", "ValueError", "CheckpointException"}),
@@ -203,9 +203,9 @@ _SHARED_MEMORY = re.compile(r"^/dev/shm(?:/|$)|^/torch_\d+|^/psm_")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A missing path that ended the rank. A compiler that is missing, and shared memory, are other causes."""
+    """Match a missing path that ended the rank. Missing compilers and shared memory are other causes."""
     if death.killed_without_exception:
-        return None  # a signal ended it: what it printed before was not the end
+        return None  # a signal ended it, so earlier output was not the end
     hit = (
         ended_by(death, _RAISED)
         or in_exception(death, OBJECT_MISSING)
@@ -228,13 +228,13 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _is_program(hit: Hit, path: str | None) -> bool:
-    """Whether the missing file is a program that Python was to start."""
+    """Whether the missing file is a program that Python tried to start."""
     shown = hit.exception.traceback if hit.exception is not None else ""
     return path is not None and hit.sign.words == "FileNotFoundError" and bool(_STARTED.search(shown))
 
 
 def _sure(hit: Hit, death: Death) -> Confidence:
-    """A missing file that another exception followed may have been only the occasion of that one."""
+    """Lower the confidence if another exception followed: the missing file may only have triggered it."""
     last = death.exception is None or hit.exception is None or hit.exception.type == death.exception.type
     general = hit.sign.words == _WRAPPED or hit.sign in (*missing_text.SIGNS, *service_text.MISSING)
     clear = last and not _on_hub(hit) and not general
@@ -242,7 +242,7 @@ def _sure(hit: Hit, death: Death) -> Confidence:
 
 
 def _on_hub(hit: Hit) -> bool:
-    """Whether the text leaves open that a name on the Hub was meant, which may be hidden from this user."""
+    """Whether the text may mean a name on the Hub, which can be hidden from this user."""
     path = hit["path"] or ""
     either = ("is not a local folder", "doesn't exist on", "Can't load ", "or in the Hugging")
     return hit.sign.words.startswith(either) and not _looks_local(path)
@@ -293,7 +293,7 @@ def _advice(death: Death, attempt: Evidence, hit: Hit, path: str | None, program
 
 
 def _all_alike(death: Death, attempt: Evidence) -> bool:
-    """Whether every rank that speaks of an exception speaks of this kind."""
+    """Whether every rank with an exception has one of this kind."""
     mine = death.exception.type if death.exception is not None else None
     return not attempt.clean_exits and all(
         other.exception is None or other.exception.type == mine for other in attempt.deaths

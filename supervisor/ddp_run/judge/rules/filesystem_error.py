@@ -48,11 +48,11 @@ _ERRORS = (
     "Host is down",
 )
 _OF_A_PATH = ("Connection timed out", "Bad message", "No data available", "No such device", "Device or resource busy")
-"""Sockets and devices give these, too: they count where a path of a file stands beside them."""
+"""Sockets and devices return these, too: they count only next to a file path."""
 _READ_ONLY = "Read-only file system"
 _EIO = "Input/output error"
 _LOCKED = "unable to lock file, errno = "
-# A socket that is not connected gives the same errno: only what the class says of a file counts.
+# An unconnected socket returns the same errno, so the class must be about a file.
 _TYPES = frozenset(
     {"OSError", "IOError", "HfHubHTTPError", "SafetensorError", "RuntimeError", "BlockingIOError", "TimeoutError"}
 )
@@ -66,7 +66,7 @@ _RAISED: tuple[Sign, ...] = (
         Sign(words, re.compile(rf"(?P<what>{re.escape(words)}) \(os error \d+\)"))
         for words in (*_ERRORS, "No such device")
     ),
-    *(  # libraries in C give it to classes of their own
+    *(  # the words of C libraries in custom exception classes
         Sign(
             words,
             re.compile(
@@ -88,9 +88,9 @@ _SOCKET = re.compile(r"/socket\.py|/ssl\.py|/asyncio/|\.(?:recv|send|sendall|con
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """An error number that only a file system, a disk or a file server gives."""
+    """Match an error number that only a file system, a disk or a file server returns."""
     if death.killed_without_exception and death.code != -signal.SIGABRT:
-        return None  # another signal ended it: what it printed before was not the end
+        return None  # another signal ended it, so earlier output was not the end
     hit = ended_by(death, _RAISED) or said_last(death, FAULTY) or printed_text.at_the_end(death, _PRINTED)
     if hit is None or _of_socket(hit):
         return None
@@ -108,7 +108,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _of_socket(hit: Hit) -> bool:
-    """Whether a socket, not a file, gave the number."""
+    """Whether a socket, not a file, returned the number."""
     if hit.exception is None or hit["path"] is not None or not hit.sign.words.startswith(("Transport", "Cannot send")):
         return False
     return bool(_SOCKET.search(hit.exception.traceback))

@@ -53,7 +53,7 @@ _WRONG_NAME = Retry(helps=False, reason="the interface will still be missing")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Gloo's own words on an interface or an address that is not there, or on a connection that was never made."""
+    """Match Gloo's messages about a missing interface or address, or a connection that was never made."""
     hit = ended_by(death, SIGNS)
     if hit is None:
         return None

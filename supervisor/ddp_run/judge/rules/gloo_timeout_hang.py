@@ -57,7 +57,7 @@ _OPERATION = re.compile(
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A time-out of Gloo's; in a monitored barrier the text names who is missing."""
+    """Match a Gloo timeout. In a monitored barrier the text names the missing rank."""
     hit = ended_by(death, (_MISSING,)) or ended_by(death, SIGNS)
     if hit is None:
         return None

@@ -49,9 +49,9 @@ _GUESSED = (
     ),
     Sign("EL0005: The resources are busy"),  # Ascend
 )
-"""What a server takes it for when the GPU's free memory changes, or differs from another's."""
+"""A server's explanation if the GPU's free memory changes or differs from other GPUs'."""
 _GAUDI = Sign("Device acquire failed", re.compile(r"(?<!\[Device not found\] )Device acquire failed"))
-"""Intel Gaudi's: mostly another process has it."""
+"""Intel Gaudi: usually another process has the device."""
 _OF_OTHERS = (
     Sign("TPU is already in use by process"),  # libtpu's, and below
     Sign("libtpu multi-process lockfile"),
@@ -62,7 +62,7 @@ _OF_OTHERS = (
     Sign("Failed to initialize the HCCP process"),  # Ascend's EJ0001: the last job's process is still there
     _GAUDI,
 )
-"""Accelerators that are not NVIDIA's."""
+"""Accelerators of other vendors than NVIDIA."""
 SIGNS = (
     *_GUESSED,
     Sign("busy or unavailable", re.compile(r"CUDA-capable device\(?s\)? (?:is/)?are busy or unavailable")),
@@ -74,7 +74,7 @@ SIGNS = (
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What ended the rank says so."""
+    """Match a message that ended the rank."""
     hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS) or behind_no_gpu(death, SIGNS)
     if hit is None:
         return None

@@ -63,13 +63,13 @@ XIDS = {
     140: "an unrecovered ECC error",
     **dict.fromkeys(range(144, 151), "an NVLink error"),
 }
-"""What each number means that speaks of hardware (NVIDIA, "XID Errors", docs.nvidia.com/deploy/xid-errors). The rest
-come from programs or from the driver, or follow another."""
+"""The meaning of each number that indicates hardware (NVIDIA, "XID Errors", docs.nvidia.com/deploy/xid-errors).
+Programs or the driver cause the rest, or they follow another."""
 _NODE_ONLY = frozenset({79, 119, 120})
 _SURVIVED = frozenset({63, 64, 74, 92})
-"""Those that a program may live through."""
+"""A program may survive these."""
 _ONLY_BESIDE = frozenset({63, 64, 92})
-"""Those that count only beside what ended the rank: they record that memory was retired, now or at the next reset."""
+"""These count only next to an error that ended the rank: they record retired memory, now or at the next reset."""
 XID = re.compile(
     r"NVRM: Xid \(PCI:(?P<pci>[0-9A-Fa-f:.]+)\): (?P<number>\d{1,9})\b"
     r"(?:, pid='?(?P<pid>\d+))?(?:[^\n]{0,200}?name=(?P<name>[\w.\-/]+))?"
@@ -114,7 +114,7 @@ SIGNS = (_XID, *_SAID)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What ended the rank names the hardware, or the kernel did while a rank ended of its GPU."""
+    """Match a hardware error that ended the rank, or one in the kernel's log if a GPU error ended the rank."""
     hit = ended_by_gpu(death, _SAID) or behind_nccl(death, _SAID)
     xid = _xid(death, attempt)
     if hit is not None:
@@ -125,7 +125,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _xid(death: Death, attempt: Evidence) -> Hit | None:
-    """The kernel's word of hardware: of this process, else of none."""
+    """Return the kernel's message about hardware: for this process, else one without a process."""
     found = [hit for log in (attempt.kernel, death.stderr) for hit in _all(log)]
     found.sort(key=lambda hit: int(hit["number"] or 0) in _SURVIVED)
     own = [hit for hit in found if death.pid is not None and hit["pid"] == str(death.pid)]

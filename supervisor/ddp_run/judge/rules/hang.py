@@ -35,13 +35,13 @@ RULE = Rule(
     unlike="together",
 )
 _DUMPED = Sign('"MainThread"', re.compile(r'^\s{0,8}Thread \S{1,20} \((?P<how>idle|active)\): "MainThread"'))
-"""py-spy's dump: nobody takes one of a job that goes on. A GPU's calls wait with the CPU at work."""
+"""py-spy's dump: nobody takes one of a job that makes progress. Waiting GPU calls keep the CPU busy."""
 _TOOK_TOO_LONG = Sign("Timeout (", re.compile(r"^Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!"))
-"""faulthandler.dump_traceback_later's (CPython, Modules/faulthandler.c)."""
+"""From faulthandler.dump_traceback_later (CPython, Modules/faulthandler.c)."""
 _GAVE_UP = (
     Sign("RPC call to ", re.compile(r"(?P<what>RPC call to \w{1,80} timed out)"), frozenset({"TimeoutError"})),  # vLLM
     Sign(
-        "Barrier timed out. Id: ",  # XLA's, of a barrier in the program: not of those that meet at the start
+        "Barrier timed out. Id: ",  # XLA's, for a barrier in the program: not for the one at the start
         re.compile(r"(?P<what>Barrier timed out\. Id: (?!PjRT_Client_Connect)\S{1,200})"),
         frozenset({"XlaRuntimeError", "JaxRuntimeError"}),
     ),
@@ -62,10 +62,10 @@ _WATCHDOGS = (
     ),
 )
 _STALLED = Sign("are waiting for remainder of ranks for more than")
-"""Horovod's, which looks once a minute."""
+"""Horovod checks once a minute."""
 _WAIT_ON = (
     _STALLED,
-    Sign(  # vLLM; where lines were joined, the next one's words stand behind it
+    Sign(  # vLLM; if lines were joined, the next message follows on the same line
         "No available shared memory broadcast block found in",
         re.compile(r"block found in \d{1,6} second\S{0,4}(?: This typically happens[^\n]{1,120}\)\.)?\s{0,9}$"),
     ),
@@ -73,10 +73,10 @@ _WAIT_ON = (
         "and may be stuck. Expected ", re.compile(r"This thread has been waiting for [^\n]{1,300} and may be stuck")
     ),  # XLA
 )
-"""Said while others are waited for, also of what only takes long: they count where the log ends with them."""
+"""Printed while waiting for others, and also for slow operations: these count if the log ends with them."""
 _OFTEN = 3
 _LISTED = re.compile(r"Missing ranks:|\d{1,9}: \[")
-"""What Horovod lists below."""
+"""Horovod lists these below."""
 SIGNS = (_DUMPED, _TOOK_TOO_LONG, *_GAVE_UP, *_WATCHDOGS, *_WAIT_ON)
 _PLACE = re.compile(r"^\s{1,12}(?P<function>\S{1,120}) \((?P<place>[^()\n]{1,400}:\d{1,9})\)$")
 _WAITS = re.compile(
@@ -85,7 +85,7 @@ _WAITS = re.compile(
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A log of stacks that somebody took of what stands still, or the word of a server that gave up waiting."""
+    """Match a stack dump taken of a hung job, or a server's message that it gave up waiting."""
     gave_up = in_exception(death, _GAVE_UP)
     if gave_up is not None:
         return _told(gave_up, death)
@@ -103,7 +103,7 @@ def _told(hit: Hit, death: Death) -> Finding:
 
 
 def _waits_on(death: Death, attempt: Evidence) -> Finding | None:
-    """A log that ends while somebody waits, and has waited for minutes."""
+    """Match a log that ends while a process has been waiting for minutes."""
     if in_last_words(death, _WAIT_ON) is None:
         return None
     lines = attempt.agent.log.lines

@@ -66,17 +66,17 @@ _WORKER = Sign(
 SIGNS: tuple[Sign, ...] = (*_REFUSED, _WORKER, *oom_text.SIGNS, _TASK)
 _DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</torch_")
 _NO_HOST_HAS = 1 << 50
-"""Bytes: who asks for more has computed a shape or read a length wrongly."""
+"""Bytes. A larger request means a wrong shape or a misread length."""
 _LENGTH = ("print the shape and length of that allocation: one of them is wrong",)
 _ASKED_TO_END = (-signal.SIGTERM, -signal.SIGINT, 137, 143)
 _CANCELLED = (Sign("CANCELLED AT "),)
-"""SLURM's."""
+"""From SLURM."""
 _OF_THE_JOB = "a process of the job was killed for memory"
 _ADVICE = ("free -h; dmesg -T | grep -i 'killed process'", "try fewer DataLoader workers (num_workers) first")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A SIGKILL that somebody says was for memory, or an allocation of CPU memory that was refused."""
+    """Match a SIGKILL recorded as an out-of-memory kill, or a failed allocation of CPU memory."""
     if death.code == -signal.SIGKILL and signal.SIGKILL not in death.signals_sent:
         return _killed(death, attempt)
     if death.code in _ASKED_TO_END and death.exception is None and attempt.logs_only:
@@ -93,7 +93,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """The agent itself was killed for memory; or a log in which only the scheduler speaks of an end."""
+    """Match an agent that was killed for memory, or a log in which only the scheduler reports an end."""
     if attempt.logs_only and not attempt.deaths:
         if in_whole_log(attempt, _CANCELLED) is None:
             return None
@@ -119,7 +119,7 @@ def _trend(death: Death) -> tuple[Quote, ...]:
 
 
 def _named_by_the_kernel(death: Death, attempt: Evidence) -> Finding | None:
-    """The kernel's own line; its number of the process is another than ours where ours is a container's."""
+    """Match the kernel's own line. In a container its pid differs from ours."""
     line = oom_text.named(attempt.kernel, death.pid) if attempt.logs_only else attempt.killed_for_memory(death.pid)
     if line is None:
         return None
@@ -140,7 +140,7 @@ def _counted(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _told(death: Death, attempt: Evidence, what: str = "was killed by SIGKILL") -> Finding | None:
-    """Somebody says, or counted, that there was such a kill in the job, container or host; srun says which task's."""
+    """Match a message or counter that shows such a kill in the job, container or host; srun names the task."""
     task = in_whole_log(attempt, (_TASK,))
     kernel = () if attempt.spared_for_memory(death.pid) else (attempt.kernel,)
     quote = task.quote if task is not None else oom_text.told((attempt.agent.log, *kernel))
@@ -166,7 +166,7 @@ def _is_absurd(hit: Hit) -> bool:
 
 
 def _cause(death: Death, hit: Hit) -> str:
-    """What was refused, in the words of who refused it."""
+    """Return the failed allocation in the words of the allocator."""
     if hit["bytes"]:
         more = ", more than any host has: a wrong shape or length" if _is_absurd(hit) else ""
         return f"{death.who} could not allocate {size_in_words(int(hit['bytes']))} of memory{more}{death.where}"

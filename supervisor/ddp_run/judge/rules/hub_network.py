@@ -8,7 +8,8 @@ response, or an error that the server is busy or broken. The connections between
 'https://huggingface.co'`, `LocalEntryNotFoundError`, `Couldn't reach … on the Hub`, `Cannot connect to host …`, `503
 Server Error`, `429 Client Error: Too Many Requests`, `Could not connect to the endpoint URL`, `Could not resolve host`
 (git, curl), `dial tcp …: i/o timeout` and `toomanyrequests` (images of containers), `CERTIFICATE_VERIFY_FAILED`;
-`redis.exceptions.ConnectionError` and what other clients of data bases, object stores and trackers raise for no answer;
+`redis.exceptions.ConnectionError` and what other clients of databases, object stores and trackers raise without an
+answer;
 `SlowDown` and other codes of a busy object store; often deep in a chain that ends with an `OSError` from transformers.
 A name that does not resolve during rendezvous is `rendezvous-dns`; a rejected token is `auth`.
 ## What to do
@@ -72,7 +73,7 @@ _SAID: tuple[Sign, ...] = (
     ),
     Sign("HTTP Error ", re.compile(rf"HTTP Error (?:{_STATUS}|403: rate limit exceeded)[^\n]{{0,80}}")),
     Sign("retrieval incomplete: got only"),
-    # requests' and httpx' words for a status
+    # the words of requests and httpx for a status
     *(
         Sign(f"{status} Server Error", re.compile(rf"(?P<status>{status}) Server Error[^\n]*?(?:url: {URL}|$)"))
         for status in (500, 502, 503, 504)
@@ -80,7 +81,7 @@ _SAID: tuple[Sign, ...] = (
     Sign("429 Client Error", re.compile(rf"(?P<status>429) Client Error[^\n]*?(?:url: {URL}|$)")),
     Sign("Server error '5", re.compile(rf"Server error '(?P<status>5\d\d)[^']*' for url '{URL}")),
     Sign("Client error '429", re.compile(rf"Client error '(?P<status>429)[^']*' for url '{URL}")),
-    # reqwest, of programs in Rust
+    # reqwest, in programs written in Rust
     Sign("error sending request for url (", re.compile(rf"error sending request for url \({URL}")),
     # httpx, aiohttp
     *(Sign(name, re.compile(rf"{name}(?:: (?P<why>[^\n]{{0,100}}))?"), frozenset({name})) for name in sorted(_HTTPX)),
@@ -104,17 +105,17 @@ _SAID: tuple[Sign, ...] = (
 )
 SIGNS = (*_SAID, *UNREACHABLE)
 _TRIES_AGAIN = "Retrying (Retry("
-"""Of urllib3, which pip brings along."""
+"""From urllib3, which pip bundles."""
 _LEAVING = 20
-"""Lines before the end: clients also print these words when they try again, and go on."""
-# etcd's client, which torch's rendezvous may use, is a user of urllib3 too.
+"""The number of lines before the end: clients also print these words when they retry and go on."""
+# etcd's client, which torch's rendezvous may use, also uses urllib3.
 _RENDEZVOUS = re.compile(r"etcd|torch/distributed/elastic/rendezvous|kubernetes/client")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A client of HTTP that got no answer, or a server's word that it cannot."""
+    """Match an HTTP client without an answer, or a server's error."""
     if death.killed_without_exception:
-        return None  # a signal ended it: what it printed before was not the end
+        return None  # a signal ended it, so earlier output was not the end
     hit = in_exception(death, _SAID) if death.exception is not None else in_last_words(death, _SAID, _LEAVING)
     if hit is None or (hit.exception is None and _TRIES_AGAIN in hit.text):
         hit = said_last(death, UNREACHABLE)
@@ -130,7 +131,7 @@ def _host(hit: Hit) -> str | None:
     if hit["host"]:
         return hit["host"]
     found = re.match(r"https?://(?:[^/@\s]*@)?([^/:\s]+)", hit["url"] or hit["what"] or "")
-    if found is None and hit.exception is not None:  # the program's own line may show the address
+    if found is None and hit.exception is not None:  # the program's own line may show the URL
         found = re.search(r"['\"]https?://(?:[^/@\s]*@)?([\w.\-]+)", hit.exception.traceback)
     return found[1] if found else None
 

@@ -76,7 +76,7 @@ _PAGE_FAULT = (Sign("NVRM: Xid", re.compile(r"NVRM: Xid \([^)]{0,60}\): (?:13|31
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What ended the rank says so."""
+    """Match a message that ended the rank."""
     hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS)
     if hit is None:
         return None

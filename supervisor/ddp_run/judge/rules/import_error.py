@@ -40,13 +40,13 @@ _NOT_LOADED = Sign(
     ),
     frozenset({"AttributeError"}),
 )
-"""bitsandbytes went on without its library: these are the names of what that has."""
+"""bitsandbytes went on without its library, which defines these names."""
 _MISSING = (
-    Sign(" kernels not found. Please follow ", types=frozenset({"AssertionError"})),  # vLLM, as the next
+    Sign(" kernels not found. Please follow ", types=frozenset({"AssertionError"})),  # vLLM, like the next
     Sign("RuntimeError: NIXL is not available", types=_OF_LIBRARIES),
     Sign("cannot load MPI library", types=_OF_LIBRARIES),  # mpi4py
 )
-"""Of a package that is not there, in words that do not say so."""
+"""For a package that is not installed, in words that do not say so."""
 _TRITONS = (
     Sign(
         "Internal: ModuleNotFoundError: ",
@@ -57,7 +57,7 @@ _TRITONS = (
         re.compile(r"unable to load shared library: \S{1,400}\.so[\w.]{0,40}: cannot open shared object file"),
     ),
 )
-"""Triton's server: a model's backend that it cannot load, in a line of its log."""
+"""Triton's server cannot load a model's backend, in a line of its log."""
 _RAISED: tuple[Sign, ...] = (
     Sign("ModuleNotFoundError", types=frozenset({"ModuleNotFoundError"})),
     Sign("PackageNotFoundError", types=frozenset({"PackageNotFoundError"})),
@@ -69,7 +69,7 @@ _RAISED: tuple[Sign, ...] = (
     Sign("is not found or cannot be loaded", re.compile(r"\S{1,200}\.so\S{0,20} is not found or cannot be loaded")),
     Sign("Missing dependency: ", re.compile(r"Missing dependency: \S{1,100}\.so"), _LIBRARY),  # bitsandbytes
     _NOT_LOADED,
-    # libraries' own words for what they could not import, in exceptions of other classes
+    # libraries' messages for failed imports, in exceptions of other classes
     Sign(
         "Failed to import ",
         re.compile(r"Failed to import \S{1,200} because of the following error(?![^\n]*\n\[Errno )"),
@@ -91,7 +91,7 @@ _MODULE = re.compile(r"(?:No module named '|No package metadata was found for )(
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """An import or a dynamic library that failed and ended the rank."""
+    """Match a failed import or dynamic library that ended the rank."""
     hit = said_last(death, NO_LIBRARY)
     if hit is not None:
         cause = f"the program to start lacks a library: {hit['library']}"
@@ -108,7 +108,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _missing(death: Death) -> Finding | None:
-    """A library that found a package missing itself, and said so in an exception of its own."""
+    """Match a library that noticed a missing package and raised its own exception."""
     hit = missing_package(death)
     if hit is None or hit.exception is None:
         return None
@@ -118,7 +118,7 @@ def _missing(death: Death) -> Finding | None:
 
 
 def _ended_the_rank(death: Death, hit: Hit) -> bool:
-    """Not one that the program caught before it failed of something else; a later exception may repeat its words."""
+    """Whether it was not caught before a different failure; a later exception may repeat its words."""
     last, raised = death.exception, hit.exception
     if last is None or raised is None or raised is last:
         return True

@@ -54,7 +54,7 @@ _TOO_FEW = (
     Sign("unsupported gpu id ", re.compile(r"specifies invalid or unsupported gpu id (?P<device>\d{1,6})")),  # Triton
     Sign("' specified on host '", re.compile(r"No slot '(?P<device>\d{1,6})' specified on host '")),  # DeepSpeed
 )
-"""What servers and launchers say before they start more processes than the host has GPUs."""
+"""Servers and launchers print this before they start more processes than the host has GPUs."""
 SIGNS = (
     Sign("Invalid device string: ", re.compile(r"Invalid device string: '(?P<device>[^'\n]{1,80})'")),
     Sign("invalid device ordinal", re.compile(r"(?<!Error 101: )invalid device ordinal")),
@@ -70,7 +70,7 @@ SIGNS = (
         "valid device range is",
         re.compile(r"set device=(?P<device>\d{1,9}), valid device range is \[0, (?P<count>\d+)\)"),
     ),
-    Sign("[Error]: Invalid device ID."),  # both are Ascend's
+    Sign("[Error]: Invalid device ID."),  # both are from Ascend
     *_INTELS,
     Sign("But your machine only has: ", re.compile(r"You requested gpu: [^\n]{1,200}\n? *But your machine only has: ")),
     *_TOO_FEW,
@@ -83,7 +83,7 @@ _DEVICES = re.compile(r"device=(?P<device>\d+), num_gpus=(?P<count>\d+)")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What ended the rank says that its GPU does not exist."""
+    """Match a message that the GPU does not exist, if it ended the rank."""
     hit = ended_by_gpu(death, SIGNS)
     if hit is None:
         return None

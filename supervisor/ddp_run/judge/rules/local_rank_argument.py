@@ -48,7 +48,7 @@ _ENDING = 200
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """argparse's, click's or transformers' word on that very option, at the end."""
+    """Match the error of argparse, click or transformers about that very option, at the end."""
     hit = in_exception(death, (_TRANSFORMERS,))
     if hit is None and death.code in (2, None):
         hit = anywhere(death.stderr.ending(_ENDING), (*_NOT_KNOWN, _REQUIRED))

@@ -50,7 +50,7 @@ SIGNS = (_CALL, *_LIMIT)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """NCCL's warning behind the error that ended the rank; certain where a line names the limit."""
+    """Match NCCL's warning for the error that ended the rank; certain if a line names the limit."""
     hit = ended_by_gpu(death, (_CALL,)) or behind_nccl(death, (_CALL,))
     limit = anywhere(death.stderr, _LIMIT)
     if hit is None:

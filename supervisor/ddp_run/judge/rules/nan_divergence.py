@@ -144,15 +144,15 @@ _GENERAL = (
         frozenset({"RuntimeError", "ValueError", "AssertionError", "Exception", "InvalidArgumentError"}),
     ),
 )
-"""How an exception may say it of what only a training has."""
+"""Exception messages about values that only training has."""
 _OF_DATA = re.compile(r"\b(?:[Ii]nput|[Aa]udio|[Dd]ata|[Ff]eatures?|[Ii]mages?|[Ll]abels?|[Cc]olumns?|X|y) contains? ")
 _AT_ONCE = 160
-"""Characters: what a message comes to later is mostly a reason for something else."""
+"""Characters. Whatever a message mentions later is usually the reason for something else."""
 _LEAVING = 40
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What was raised for it; of a program that left by `sys.exit`, its own last words that it stops for it."""
+    """Match an exception about it; if the program left through `sys.exit`, its last words that say so."""
     raised = death.exception
     if raised is not None and raised.type.rpartition(".")[2] != "SystemExit":
         hit = in_exception(death, SIGNS)
@@ -169,7 +169,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _said_in_general(death: Death) -> Hit | None:
-    """Of the exception that ended the rank only: data that has NaN is another matter."""
+    """Only in the exception that ended the rank: NaN in data is a different problem."""
     hit = in_exception(death, _GENERAL)
     if hit is None or hit.exception is not death.exception or _OF_DATA.search(hit.match.string):
         return None
@@ -179,7 +179,7 @@ def _said_in_general(death: Death) -> Hit | None:
 
 
 def _last_words(death: Death) -> Hit | None:
-    """The message is mostly printed to stdout."""
+    """The message is usually printed to stdout."""
     return in_last_words(death, _STOPPING, _LEAVING) or anywhere(death.stdout.ending(_LEAVING), _STOPPING)
 
 

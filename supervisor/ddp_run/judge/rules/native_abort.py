@@ -32,7 +32,7 @@ RULE = Rule(
     unlike="loading",
 )
 _NO_REASON = "terminate called"
-"""What C++ prints before the reason, where there is one."""
+"""C++ prints this before the reason, if it prints one."""
 _WHAT = (Sign("what():  ", re.compile(r"what\(\):\s+(?P<what>.+)")),)
 _LAST_WORDS = (
     *(
@@ -51,7 +51,7 @@ SIGNS: tuple[Sign, ...] = (*_WHAT, *_LAST_WORDS)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Ended by SIGABRT, and not on its way out after an exception: torch's threads may crash a process there."""
+    """Match SIGABRT, unless the rank was exiting after an exception: torch's threads may crash a process then."""
     if death.code != -signal.SIGABRT or death.crashed_on_the_way_out:
         return None
     ending = death.stderr.ending(300)
@@ -70,13 +70,13 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         f"{death.who} aborted in native code{said}",
         tuple(quotes),
         (*advice, *by_phase(death), *by_core(death)),
-        # who aborted on purpose (a watchdog) says why: a log without that may lack it
+        # a process that aborts on purpose (a watchdog) prints why, but an incomplete log may lack it
         "certain" if _says_why(hit) or crash is not None or not attempt.logs_only else "likely",
     )
 
 
 def _raised_before(death: Death, hit: Hit | None) -> bool:
-    """Whether the text shows an exception that ended the program, and native code's word behind it or none at all."""
+    """Whether the text shows an exception that ended the program, followed by native code's message or none at all."""
     if death.exception is None:
         return False
     if hit is None or hit.quote is None:

@@ -48,7 +48,7 @@ _UNIQUE_ID = (
 _HCCL = (
     Sign("HCCL function error: ", re.compile(r"HCCL function error: (?P<call>[hH]cclCommInitRootInfo\w{0,20})\(")),
 )
-"""Ascend's, by way of torch_npu."""
+"""Ascend's errors, through torch_npu."""
 SIGNS = (*ERRORS, *REASONS, *_UNIQUE_ID, *_HCCL)
 _CODES = frozenset({"ncclInvalidUsage", "ncclInvalidArgument", "ncclInternalError", "ncclUnhandledCudaError"})
 _VERSIONS = re.compile(r"[Mm]ismatched NCCL version|mismatch in (?:info|rank count) from procs|Message truncated")
@@ -60,7 +60,7 @@ _WAITED = re.compile(r"wait timeout|Socket Timeout|[Tt]imed out|Timeout waiting"
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """An error of NCCL's that speaks of wrong use or of a failed set-up, not of the network or of a lost peer."""
+    """Match an NCCL error about wrong use or a failed setup, not about the network or a lost peer."""
     waited = ended_by(death, _UNIQUE_ID)
     if waited is not None:
         if not _WAITED.search(waited["error"] or ""):

@@ -42,12 +42,12 @@ _COMPLETION = Sign(
         r"NET/IB ?: Got completion from peer (?P<peer>\S{1,80}) with (?:error|status)[ =](?P<status>[1-9]\d{0,4})"
     ),
 )
-"""Source: NCCL's src/transport/net_ib.cc; older ones say `error 12`, newer ones `status=12`."""
+"""Source: NCCL's src/transport/net_ib.cc; older versions print `error 12`, newer ones `status=12`."""
 _PROXY = Sign(
     "Failed to execute operation Connect from rank ",
     re.compile(r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})"),
 )
-"""Source: NCCL's src/proxy.cc: the thread that opens connections to other hosts could not."""
+"""Source: NCCL's src/proxy.cc: the thread that connects to other hosts failed."""
 _TRIED = Sign(
     "socketPollConnect: connect ",
     re.compile(
@@ -55,7 +55,7 @@ _TRIED = Sign(
         r"\((?P<times>\d{1,9}/\d{1,9})\)"
     ),
 )
-"""Source: NCCL's src/misc/socket.cc: a connection that another rank's host refuses, tried again and again."""
+"""Source: NCCL's src/misc/socket.cc: another rank's host refuses a connection, again and again."""
 _UCX = Sign(
     "UCX  ERROR ",
     re.compile(
@@ -63,13 +63,13 @@ _UCX = Sign(
         r"|no [\w ]{1,40} transport to [^\n]{1,300}Destination is unreachable)"
     ),
 )
-"""UCX', which MPI and NCCL's UCX plugin use."""
+"""UCX messages; MPI and NCCL's UCX plugin use it."""
 _CCL = Sign(
     "host IP",
     re.compile(r"oneCCL: [^\n]{1,300}?(?P<said>can ?not get host IP|can't find interface \S{1,80} to get host IP)"),
     frozenset({"RuntimeError"}),
 )
-"""Intel's collective library, which found no address of this host."""
+"""Intel's collective library found no address of this host."""
 SIGNS = (*ERRORS, *REASONS, _COMPLETION, _PROXY, _TRIED, _UCX, _CCL)
 _INTERFACE = re.compile(
     r"no socket interface found|No usable listening interface|no interface found|no device found"
@@ -85,7 +85,7 @@ _NEVER = Retry(helps=False, reason="the interface will still be missing")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """An error of NCCL's whose reason is the network, or a system error for which it gives no reason."""
+    """Match an NCCL error caused by the network, or a system error without a reason."""
     ccl = in_exception(death, (_CCL,))
     if ccl is not None:
         cause = f"{death.who}: oneCCL found no network address of this host: {ccl['said']}"
@@ -118,7 +118,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _without_exception(death: Death) -> Finding | None:
-    """A log that shows a connection that was not made or a failed transfer over InfiniBand, and no exception."""
+    """Match a log with a failed connection or a failed transfer over InfiniBand, and no exception."""
     hit = in_last_words(death, (_PROXY,))
     if hit is not None:
         cause = f"{death.who}: NCCL could not connect to another host: {hit['said']}"

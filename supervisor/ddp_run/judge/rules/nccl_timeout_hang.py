@@ -101,29 +101,29 @@ _RAS = (
         "not launched any operations", re.compile(r"Rank (?P<rank>\d{1,9}) has not launched any operations(?P<count>)")
     ),
 )
-"""NCCL's own report of a communicator (the `ncclras` program, src/ras/client_support.cc)."""
+"""NCCL's own report about a communicator (the `ncclras` program, src/ras/client_support.cc)."""
 SIGNS = (*_TIMED_OUT, _STUCK, _MONITOR, _ENDED, _SIGNAL, _DONE, *_REPORTS, *_RAS, _PROGRESS)
 _NO_TIMEOUT = re.compile(r"(?:CUDA|HIP) error|NCCL error|illegal memory access|ECC|unspecified launch failure")
 _WHOLE_JOB = re.compile(r"default_pg|^PG 0$")
-"""The group in which a rank's number is its number in the job."""
+"""In this group, a rank's number equals its number in the job."""
 _NONE_YET = 2**62
-"""torch prints the count -1, "none yet", as an unsigned number in some releases."""
+"""Some torch releases print the count -1, "none yet", as an unsigned number."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Suspect:
-    """The rank that is likely missing; how one says so of it, and how it says so of itself; the lines that tell."""
+    """The rank that is likely missing, a phrase for it by other ranks and by itself, and the lines as evidence."""
 
     rank: Rank | None
     other: str
     own: str
     quotes: tuple[Quote, ...] = ()
     shown: bool = True
-    """Whether a line tells it; else only that the rank said nothing."""
+    """A line says so; otherwise only the rank's silence does."""
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A watchdog of NCCL's that gave up on a collective, or that a monitor gave up on."""
+    """Match an NCCL watchdog that gave up on a collective, or that a monitor gave up on."""
     hit = ended_by(death, _TIMED_OUT)
     if hit is None and (death.exception is None or _raised_later(death)):
         hit = in_last_words(death, _TIMED_OUT)
@@ -149,7 +149,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _raised_later(death: Death) -> bool:
-    """Whether the rank raised behind its own watchdog's word: the collective gives back what was never received."""
+    """Whether the rank raised after its own watchdog's message: the collective returns data that was never received."""
     first = _first(death)
     if first is None or first.quote is None or death.exception is None:
         return False
@@ -158,7 +158,7 @@ def _raised_later(death: Death) -> bool:
 
 
 def _first(death: Death) -> Hit | None:
-    """The watchdog's first word on it, which the abort's message repeats."""
+    """Return the watchdog's first message about it, which the abort repeats."""
     log = death.stderr.ending(ENDING)
     for index, line in enumerate(log.lines):
         match = _CAUGHT.search(line)
@@ -168,7 +168,7 @@ def _first(death: Death) -> Hit | None:
 
 
 def _stuck(death: Death, attempt: Evidence) -> Finding | None:
-    """No time-out of a collective: the watchdog's own heart stopped, another rank's did, or only the end is left."""
+    """Match other cases: the watchdog itself got stuck, another rank's did, or only the end is left in the log."""
     if death.exception is not None:
         return None
     hit = in_last_words(death, (_STUCK, _MONITOR, _ENDED))
@@ -208,7 +208,7 @@ def _seconds(milliseconds: str | None) -> str:
 
 
 def _suspect(attempt: Evidence) -> _Suspect | None:
-    """The rank that torch's report names, else the one that lags behind, else the only one without a word."""
+    """Return the rank in torch's report, else the one that lags behind, else the only silent one."""
     logs = [death.stderr for death in attempt.deaths] or [attempt.agent.log]
     return _reported(logs) or _seen_by_nccl(logs) or _lagging(logs) or _mute(attempt)
 
@@ -233,7 +233,7 @@ def _reported(logs: Iterable[LogText]) -> _Suspect | None:
 
 
 def _seen_by_nccl(logs: Iterable[LogText]) -> _Suspect | None:
-    """The only rank that NCCL's report shows behind the others of its communicator."""
+    """Return the only rank that, according to NCCL's report, is behind the others of its communicator."""
     for log in logs:
         told: list[tuple[int, Rank | None, Quote]] = []
         for index, line in enumerate(log.lines):
@@ -251,7 +251,7 @@ def _seen_by_nccl(logs: Iterable[LogText]) -> _Suspect | None:
 
 
 def _lagging(logs: Iterable[LogText]) -> _Suspect | None:
-    """The rank with the fewest collectives in one process group, where exactly one has fewer than all others."""
+    """Return the rank with the fewest collectives in one process group, if exactly one has fewer than all others."""
     groups: dict[str, dict[Rank, tuple[int, Quote]]] = {}
     for log in logs:
         for index, line in enumerate(log.lines):

@@ -67,7 +67,7 @@ _REFUSED = (
     Sign(" Backend requires SM>=", re.compile(r" Backend requires SM>=\d{2,3}\b")),
     Sign("engine plan file is generated on an incompatible device"),  # TensorRT
 )
-"""Libraries that compare the GPU with what they are built for."""
+"""Libraries that compare the GPU with the ones they were built for."""
 _RAISED = frozenset(
     {"RuntimeError", "ValueError", "AssertionError", "NotImplementedError", "ImportError", "UnsupportedCUDAError"}
 )
@@ -104,9 +104,9 @@ _TOO_OLD = (
     Sign("No supported CUDA architectures found"),  # FlashInfer
     Sign("architecture mismatch when calling `cu"),  # cuSPARSELt
 )
-"""What kernels ask of a GPU, in exceptions of the libraries that have them."""
+"""Requirements of kernels, in their libraries' exceptions."""
 _SEVERAL = "No operator found for `"
-"""xFormers then lists for each of its kernels why not: any of it may be the reason."""
+"""xFormers then lists a reason for each of its kernels; any of them may be the cause."""
 SIGNS = (
     *_REFUSED,
     *_TOO_OLD,
@@ -137,7 +137,7 @@ SIGNS = (
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What ended the rank says so; torch's warning alone is no failure."""
+    """Match a message that ended the rank; torch's warning alone is not a failure."""
     said = SIGNS[:-1]
     hit = ended_by_gpu(death, said) or behind_nccl(death, said)
     if hit is None:

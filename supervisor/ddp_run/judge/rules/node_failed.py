@@ -46,9 +46,9 @@ _RAYS = (
     ),
     Sign("have been lost due to node failure", re.compile(r"(?P<what>have been lost due to node failure)")),
 )
-"""Ray's word on what ran there; its raylet may be gone without the machine."""
+"""Ray's message about its processes there; its raylet may be gone although the machine is up."""
 _DAEMON = Sign("Remote daemon: ", re.compile(r"(?P<what>Remote daemon: \S{1,60} on node (?P<node>[\w.\-]{1,255}))"))
-"""Open MPI's and PRRTE's help text for a daemon of theirs that is gone."""
+"""The help text of Open MPI and PRRTE for a lost daemon."""
 _NAMED = Sign("error: Node failure on ", re.compile(r"(?P<what>Node failure on (?P<node>[\w.\-]{1,255}))"))
 _SCHEDULER = (
     Sign(
@@ -65,7 +65,7 @@ _SCHEDULER = (
         re.compile(r"(?P<what>this node manager has mistakenly been marked as dead by the GCS)"),
     ),
 )
-"""They name no node, or another one: that of the step's first process."""
+"""These name no node, or a different one: that of the step's first process."""
 SIGNS = (_NAMED, _DAEMON, *_SCHEDULER, *_RAYS, *LOST, LOST_STATE)
 _TELLING = (None, 1, 137, 143, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGHUP, -signal.SIGABRT)
 _LOST = re.compile(
@@ -75,7 +75,7 @@ _LOST = re.compile(
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """The scheduler says so, and the rank was ended, or only lost its peers."""
+    """Match the scheduler's message if the rank was killed or only lost its peers."""
     lost = ended_by(death, _RAYS)
     if lost is not None:
         return lost.finding(RULE, death, _cause(lost), _RAYS_ADVICE, confidence="likely")
@@ -90,7 +90,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """A log in which only the scheduler speaks of an end."""
+    """Match a log in which only the scheduler reports an end."""
     told = _told(attempt)
     if told is None or told.quote is None or attempt.deaths or _went_on(attempt.agent.log, told):
         return None
@@ -98,7 +98,7 @@ def match_launch(attempt: Evidence) -> Finding | None:
 
 
 def _went_on(log: LogText, told: Hit) -> bool:
-    """Ray goes on with the nodes that it has left."""
+    """Ray continues with its remaining nodes."""
     if told.sign.words != "has been marked dead":
         return False
     index = max(index for index, line in enumerate(log.lines) if told.sign.search(line))

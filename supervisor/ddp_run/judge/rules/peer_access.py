@@ -43,7 +43,7 @@ _LIBRARY = re.compile(r"custom_all_?reduce|IpcMemory|deep_ep")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """CUDA says so in what ended the rank, or NCCL in its warning before."""
+    """Match CUDA's message in the error that ended the rank, or in NCCL's warning before it."""
     hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS)
     if hit is None:
         return None

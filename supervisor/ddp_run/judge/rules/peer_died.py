@@ -37,7 +37,7 @@ _SPEAKER = (
     r"(?:gloo|c10d|TCPStore|[Ss]ocket|pair\.cc|ProcessGroup|NCCL|nccl|UCC|MPI|(?:Read|write|writev) (?:error )?\[)"
 )
 _OF = rf"\A(?:(?!{_SPEAKER}).)*{_SPEAKER}.*"
-"""Behind the first that speaks: trying each of many in turn would take time by the square of a text's length."""
+"""Skips to the first speaker: trying every one would take quadratic time."""
 SIGNS: tuple[Sign, ...] = (
     *(
         Sign(words, re.compile(_OF + words, re.DOTALL))
@@ -57,7 +57,7 @@ _GONE = (
     Sign("Process failed", re.compile(r"MPI\w{1,60}\(\d{1,6}\)\.{0,80}: Process failed")),  # MPICH
     Sign("Communication error with rank ", re.compile(r"\(\d{1,6}\)\.{0,80}: Communication error with rank \d{1,9}")),
 )
-"""Other runtimes' words, which say it themselves."""
+"""Messages of other runtimes, which are explicit."""
 SIGNS += _GONE
 _STORE_LOST = re.compile(r"^(?:Connection (?:reset|closed) by peer|Broken pipe|Connection was likely closed)")
 _TORCHS = frozenset({"RuntimeError", "DistNetworkError", "DistBackendError", "DistStoreError", "DistError"})
@@ -68,7 +68,7 @@ _ABORTS = re.compile(r"terminate called|what\(\): |[Ww]atchdog|[Tt]erminating th
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """The exception that ended the rank is torch's and speaks of a lost connection; without one, its last lines do."""
+    """Match a torch exception about a lost connection that ended the rank; without an exception, its last lines."""
     raised = death.exception
     if raised is not None:
         name = raised.type.rpartition(".")[2]
@@ -85,10 +85,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _may_follow(death: Death) -> bool:
-    """Whether its end can come of a lost peer: who aborts for that says so, as an exception that nobody caught.
-
-    Without such a word it aborted by itself, and who lost a connection are its peers, whose lines stand in one log.
-    Nobody crashes for it.
+    """Whether a lost peer can explain its end: a process that aborts for that prints an uncaught exception. Without
+    one, it aborted on its own, and the lines about lost connections in the shared log are its peers'. A lost peer never
+    causes a crash.
     """
     if death.code in _CRASHED:
         return False
@@ -102,6 +101,6 @@ def _says_lost(text: str) -> bool:
 
 
 def _cause(death: Death, attempt: Evidence, message: str) -> str:
-    """With the peer's address, where the message has it and the peer may be on another host."""
+    """Return the text with the peer's address, if the message has it and the peer may be on another host."""
     peer = address(message) if attempt.nodes > 1 or attempt.logs_only else None
     return f"{death.who} lost its connection to a peer{f' at {peer}' if peer else ''}"

@@ -49,7 +49,7 @@ _RAISED: tuple[Sign, ...] = (
     _SCRIPT,
     Sign("Permission denied (os error 13)", re.compile(r"Permission denied \(os error 13\)")),
     Sign(
-        ": Permission denied",  # what libraries in C and C++ give to classes of their own
+        ": Permission denied",  # the words of C and C++ libraries in custom exception classes
         re.compile(
             r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,400}?(?P<path>/[^\s:'\"]{1,400})['\"]?: Permission denied\.?$"
         ),
@@ -63,7 +63,7 @@ _RAISED: tuple[Sign, ...] = (
     Sign(  # Triton
         "failed to open directory ", re.compile(r"failed to open directory (?P<path>\S{1,1000}): Permission denied")
     ),
-    Sign(  # libuv, for the store of torch
+    Sign(  # libuv, for torch's store
         "name: EACCES",
         re.compile(r"failed to bind\. port: (?P<address>\d{1,5}), [^\n]{0,80}name: EACCES, message: permission"),
     ),
@@ -77,28 +77,28 @@ _CONTAINER = Sign(
         r"[\u2019'\"]?: (?P<what>Permission denied)"
     ),
 )
-"""What SLURM's plugin for containers shows of enroot, which makes the image before any rank starts."""
+"""SLURM's container plugin shows messages of enroot, which creates the image before any rank starts."""
 _PRINTED = printed_text.errors(("Permission denied",))
 SIGNS = (*_RAISED, _CONTAINER, *DENIED)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A refusal that ended the rank."""
+    """Match a refusal that ended the rank."""
     if death.killed_without_exception:
-        return None  # a signal ended it: what it printed before was not the end
+        return None  # a signal ended it, so earlier output was not the end
     hit = ended_by(death, _RAISED) or printed_text.at_the_end(death, _PRINTED)
     if hit is None and death.exception is None:
         hit = in_whole_log(attempt, (_CONTAINER,)) or said_last(death, DENIED)
     if hit is None:
         return None
     after = hit.exception is not None and death.exception is not None and hit.exception.type != death.exception.type
-    own = hit.sign.words == "PermissionError" and hit["what"] is None  # a program's words, not the system's
+    own = hit.sign.words == "PermissionError" and hit["what"] is None  # a message of the program, not of the system
     sure: Confidence = "likely" if after or own else hit.confidence
     return hit.finding(RULE, death, _cause(death.who, hit), _advice(hit), confidence=sure)
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """The agent may not start the program, or may not write its logs."""
+    """Match an agent that may not start the program or write its logs."""
     if attempt.started or attempt.deaths:
         return None
     lines = attempt.agent.log.lines

@@ -55,7 +55,7 @@ _ENDING = 400
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A rank that ended of it: the last exception says so, or the last lines where no exception is known."""
+    """Match a rank that ended because of it: in the last exception, or in the last lines if no exception is known."""
     raised = death.exception
     if raised is not None and not _taken(raised.message):
         return None
@@ -65,7 +65,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """The agent could not open its store."""
+    """Match an agent that could not open its store."""
     return None if attempt.started else _finding(attempt.agent.log, None, attempt)
 
 

@@ -34,7 +34,7 @@ RULE = Rule(
     retry=Retry(helps=True, reason="the job itself did not fail: one rank was terminated from outside"),
     since="0.1",
 )
-# A step that is cancelled without a reason is what srun does with the others when one task has failed. ddp-run's own
+# srun cancels a step without a reason when one of its tasks has failed. ddp-run's own
 # agent prints none of these.
 _SCHEDULER = (
     Sign(
@@ -55,21 +55,21 @@ _SCHEDULER = (
     Sign("=>> PBS: job killed: ", re.compile(r"(?P<what>PBS: job killed: (?!v?mem |node \d)[^\n]*)")),
 )
 _MUCH = 30
-"""Lines."""
+"""A number of lines."""
 _SRUN = (Sign("srun: forcing job termination"),)
-"""srun's own answer to a signal that tells it to end; of a task that failed it says `Terminating StepId=`."""
+"""srun's response to a signal that tells it to stop; for a failed task it prints `Terminating StepId=`."""
 _OF_SLURM = re.compile(r"(?:\d{1,6}: )?(?:srun|slurmstepd): ")
 _TROUBLE = re.compile(r"\b(?:FATAL|ERROR)\b|\b[\w.]{1,80}(?:Error|Exception)\b")
 _ENDS = re.compile(r"(?i:kill|abort|sigterm|terminat|exiting|signal)")
-"""What processes say that are told to end."""
+"""Messages of processes that are told to stop."""
 _NEAR = 40
-"""Lines before the end."""
+"""A number of lines before the end."""
 _WENT_WELL = re.compile(r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:completed|finished|done|ended well)\b")
 _END_LINES = 3
 _HANDLED = Sign(
     "KeyboardInterrupt: terminated", re.compile(r"^KeyboardInterrupt: terminated$"), frozenset({"KeyboardInterrupt"})
 )
-"""What vLLM's server makes of SIGTERM."""
+"""vLLM's server prints this for SIGTERM."""
 _RAISED = Sign("SIGTERMException", types=frozenset({"SIGTERMException"}))
 """Lightning's."""
 _WORKER = Sign(
@@ -78,7 +78,7 @@ _WORKER = Sign(
     frozenset({"RuntimeError"}),
 )
 _TOLD = (Sign("eceived SIGTERM"),)
-"""Lightning's words, and those of many handlers."""
+"""Messages of Lightning and many handlers."""
 _BY_AGENT = (Sign("closing signal SIGTERM"),)
 SIGNS: tuple[Sign, ...] = (
     _HANDLED,
@@ -92,19 +92,19 @@ SIGNS: tuple[Sign, ...] = (
 )
 _TELLING = (*(-int(number) for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGQUIT)), None)
 _SHELLS = (137, 143)
-"""The same where another launcher passes on a shell's code."""
+"""The same if another launcher passes on a shell's exit code."""
 _ENDING = (signal.SIGTERM, signal.SIGQUIT)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A rank that was ended by such a signal, which nobody here had sent."""
+    """Match a rank ended by such a signal that neither ddp-run nor the agent sent."""
     told = in_whole_log(attempt, _SCHEDULER)
     over = death.code is None and _ends_well(attempt.agent.log)
     if told is not None and death.exception is None and death.code in _TELLING and not over:
         return told.finding(RULE, death, f"{death.who} was killed by the scheduler: {told['what']}", _look(told))
     if _was_told_by_srun(death, attempt):
         hit = in_whole_log(attempt, _SRUN)
-        cause = "srun was told to end the job; by whom, the log does not show"
+        cause = "srun was told to end the job; the log does not show by whom"
         return None if hit is None else hit.finding(RULE, death, cause, _look(hit), confidence="likely")
     hit = in_exception(death, platform_text.STATES) or (
         told_lately(death, platform_text.ENDED) if death.code in (*_TELLING, *_SHELLS) else None
@@ -121,7 +121,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _was_told_by_srun(death: Death, attempt: Evidence) -> bool:
-    """Whether all that ended was killed, without a word, by an srun that had got a signal."""
+    """Whether all ranks that ended were killed, without a message, by an srun that had received a signal."""
     if not attempt.logs_only or death.code is None or in_whole_log(attempt, _SRUN) is None:
         return False
     killed = all(each.code in _TELLING[:2] and each.exception is None for each in attempt.deaths)
@@ -130,13 +130,13 @@ def _was_told_by_srun(death: Death, attempt: Evidence) -> bool:
 
 
 def _ends_well(log: LogText) -> bool:
-    """Whether the last lines say so: what the scheduler ended was an earlier attempt, which was started again."""
+    """Whether the last lines say so. Otherwise the scheduler ended an earlier attempt, which was restarted."""
     said = [line for line in log.ending(2 * _END_LINES).lines if line.strip()]
     return any(_WENT_WELL.search(line) for line in said[-_END_LINES:])
 
 
 def _went_on(log: LogText, sign: Sign) -> bool:
-    """Whether the job ended well or wrote much after what the scheduler said: it was started again."""
+    """Whether the job ended well or wrote much after the scheduler's message: it was restarted."""
     after = takewhile(lambda line: sign.search(line) is None, reversed(log.lines))
     later = [line for line in after if line.strip() and not _OF_SLURM.match(line)]
     return _ends_well(log) or (
@@ -145,14 +145,14 @@ def _went_on(log: LogText, sign: Sign) -> bool:
 
 
 def _worker_was_told(death: Death, attempt: Evidence) -> Hit | None:
-    """The line that shows that the rank itself got the SIGTERM which ended a worker of its DataLoader."""
+    """Return the line which shows that the rank itself received the SIGTERM that ended its DataLoader worker."""
     if not attempt.logs_only or in_exception(death, (_WORKER,)) is None:
         return None
     return in_whole_log(attempt, _TOLD)
 
 
 def match_stop(attempt: Evidence) -> Finding | None:
-    """The job was told to stop."""
+    """Match a job that was told to stop."""
     told = in_whole_log(attempt, _SCHEDULER)
     if attempt.stop_signal not in _ENDING and (told is None or attempt.stop_signal != signal.SIGHUP):
         return None
@@ -163,7 +163,7 @@ def match_stop(attempt: Evidence) -> Finding | None:
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """A log in which only the scheduler speaks of an end."""
+    """Match a log in which only the scheduler reports an end."""
     told = in_whole_log(attempt, _SCHEDULER)
     if told is None or told.quote is None or attempt.deaths or _went_on(attempt.agent.log, told.sign):
         return None

@@ -93,7 +93,7 @@ _REFUSALS = (
     Sign("distributed.initialize should only be called once"),  # JAX
     Sign("jax.distributed.initialize() must be called before any JAX calls"),
 )
-"""Other refusals, which say best themselves what is wrong."""
+"""Other refusals, whose messages already explain the mistake."""
 _BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl")
 SIGNS = (
     *_NOT_MADE,
@@ -112,18 +112,18 @@ _TORCHS = re.compile(r"torch/distributed/|torch\.distributed")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """torch's refusal, where it is the exception that ended the rank (or no exception is known)."""
+    """Match torch's refusal in the exception that ended the rank (or anywhere at its end if no exception is known)."""
     hit = ended_by(death, SIGNS)
     if hit is None or not _from_torch(hit):
         return None
     cause, advice = _told(hit)
-    # why there is no group may stand far above: no GPU was found, a library chose not to make one
+    # the reason for the missing group may be far above: no GPU was found, a library chose not to create one
     sure: Confidence = "likely" if attempt.logs_only and hit.sign in _NOT_MADE else hit.confidence
     return hit.finding(RULE, death, f"{death.who} {cause}", advice, confidence=sure)
 
 
 def _from_torch(hit: Hit) -> bool:
-    """Words as common as `Unknown backend` count only where torch.distributed itself raised them."""
+    """Common words such as `Unknown backend` count only if torch.distributed itself raised them."""
     if hit.sign in (*_UNKNOWN, *_OUTSIDE, *_ITSELF, _NOT_MADE[2], _NOT_MADE[3]):
         return hit.exception is not None and _TORCHS.search(hit.exception.traceback) is not None
     return True
@@ -145,7 +145,7 @@ def _told(hit: Hit) -> tuple[str, tuple[str, ...]]:
             f'{find}"cpu:gloo,cuda:nccl" supports both',
         )
     if hit.sign in _UNKNOWN:
-        wanted = (hit["backend"] or "").lower()  # torch knows the name that it says it does not have
+        wanted = (hit["backend"] or "").lower()  # torch knows the backend's name, but says that it does not have it
         near = [each for each in get_close_matches(wanted, _BACKENDS, 1) if each != wanted]
         return f"requested a backend that this torch does not have: {hit['backend']}", (
             *(f"did you mean {name}? init_process_group({name!r}), or --backend={name}" for name in near),

@@ -51,12 +51,12 @@ SIGNS += (_FORK, _REJECTED, _OF_LSF)
 
 
 def _follows(death: Death) -> bool:
-    """OpenBLAS raises SIGINT where it cannot start its threads, or the module that loads it is not imported."""
+    """OpenBLAS raises SIGINT if it cannot start its threads, or the import of its module fails."""
     return death.exception is not None and death.exception.type in ("KeyboardInterrupt", "ImportError")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """The kernel's refusal in the words of Python, of OpenMP, BLAS, C++ and Rust."""
+    """Match the kernel's refusal as reported by Python, OpenMP, BLAS, C++ and Rust."""
     if death.exception is None and death.code in (-signal.SIGKILL, -signal.SIGTERM):
         return None
     signs = [sign for sign in SIGNS if sign not in (_FORK, _REJECTED, _OF_LSF)]

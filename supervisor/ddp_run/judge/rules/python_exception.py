@@ -38,15 +38,15 @@ _MISTAKES = frozenset(
         *("UnicodeDecodeError", "UnicodeEncodeError", "ValueError", "ZeroDivisionError"),
     }
 )
-"""What Python raises for the code itself; an OSError, or a class of one's own, is about something else."""
+"""Python raises these for mistakes in the code; an OSError or a custom class is about something else."""
 _RAISED = re.compile(r"[^\n]{0,200}\n\s{1,40}raise\b")
-"""Behind a frame's place: its line of source raises by itself."""
+"""Follows a frame's position: the source line there contains the `raise`."""
 _ENDING = 40
 _PYTHONS_CODE = 1
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Any exception that is known to have ended the rank."""
+    """Match any exception known to have ended the rank."""
     raised = death.exception
     if raised is None:
         return _cut_off(death)
@@ -74,10 +74,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _is_the_reason(raised: ExceptionInfo, attempt: Evidence) -> bool:
-    """Not where it only tells of another program; in a pasted log only where the user's own code made a plain mistake.
+    """Whether it is certain: not if it only reports another program's failure; in a pasted log, only for a plain
+    mistake in the user's own code.
 
-    Libraries raise for what they were given and what they run on, and torch's operators raise RuntimeError below the
-    line that called them: the reason may have a name that a person knows.
+    Libraries raise for bad input and for problems of their environment, and torch's operators raise RuntimeError below
+    the line that called them. The real reason may have a more specific name.
     """
     if tells_of_a_program(raised):
         return False
@@ -92,14 +93,14 @@ def _is_the_reason(raised: ExceptionInfo, attempt: Evidence) -> bool:
 
 
 def _cut_off(death: Death) -> Finding | None:
-    """Frames of a traceback at the end, but no line that names the exception: a log that was cut, or torn."""
+    """Match a traceback at the end without the line that names the exception: a truncated or torn log."""
     ending = death.stderr.ending(_ENDING)
     frames = [index for index, line in enumerate(ending.lines) if _FRAME.search(line)]
     if death.code != _PYTHONS_CODE or len(frames) < 2:
         return None
     if AGENT_FRAME.search(
         ending.lines[frames[-1]]
-    ):  # torch's launcher tells of the ranks: these are no words of this one
+    ):  # torch's launcher reports on the ranks: these are not this rank's words
         return None
     after = [index for index in range(frames[-1] + 1, len(ending.lines)) if ending.lines[index][:1].strip()]
     quote = ending.quote(after[0] if after else frames[-1])

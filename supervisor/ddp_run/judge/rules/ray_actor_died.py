@@ -40,7 +40,7 @@ _EXIT = re.compile(r"[Ww]orker exit type: (?P<type>\w+)(?: Worker exit detail: (
 _PID = re.compile(r"^\s*pid: (?P<pid>\d+)", re.MULTILINE)
 _HOST = re.compile(r"^\s*ip: (?P<host>\S+)", re.MULTILINE)
 _TOLD_TO_END = "The process receives a SIGTERM"
-"""Ray's raylet writes this of workers that are ended with the job, also with one that went well."""
+"""Ray's raylet writes this for workers that end with the job, even a successful one."""
 SIGNS = (
     Sign("died unexpectedly before finishing this task"),
     Sign("The actor is dead because its"),
@@ -53,7 +53,7 @@ SIGNS = (
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Ray's exception ended the driver; without one, its words stand at the end."""
+    """Match Ray's exception that ended the driver; without one, its message at the end."""
     raised = death.exception
     if raised is not None and raised.type.rpartition(".")[2] not in _TYPES:
         return None

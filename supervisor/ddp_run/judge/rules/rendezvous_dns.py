@@ -47,21 +47,21 @@ _ETCDS = Sign(
     "Failed to get list of machines from ",
     re.compile(r"Failed to get list of machines from https?://(?P<host>[^\s:/]{1,300})[:/]"),
 )
-"""Source: python-etcd's client.py, by which torchelastic and `--rdzv-backend etcd` reach their server."""
+"""Source: python-etcd's client.py, used by torchelastic and `--rdzv-backend etcd`."""
 _PYTHONS = Sign("gaierror", types=frozenset({"gaierror"}))
 _SSHS = Sign(
     "ssh: Could not resolve hostname ",
     re.compile(r"ssh: Could not resolve hostname (?P<host>[\w.\-]{1,255}): (?P<said>[^\n]{1,80})"),
 )
 _STARTED_BY_SSH = (Sign("unable to reliably start one or more daemons"), Sign("ssh exited with exit code 255"))
-"""mpirun's and pdsh's words, where a host of the job could not be reached by ssh."""
+"""Messages of mpirun and pdsh if ssh cannot reach a host of the job."""
 SIGNS = (_UNRESOLVED, _NOT_REACHED, _ETCDS, _PYTHONS, _SSHS, *_STARTED_BY_SSH)
 _TORCHS = re.compile(r"torch/distributed/(?:rendezvous|distributed_c10d|elastic/|run)")
 _SAID = re.compile(r"\[Errno (?P<number>-?\d+)\] (?P<said>.+)")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A rank that could not connect, to a name that its own socket could not resolve."""
+    """Match a rank that could not connect to a name that its own socket could not resolve."""
     hit = ended_by(death, (_NOT_REACHED,))
     if hit is not None and not _UNRESOLVED.search(hit.match.string):
         return _finding(hit, death.stderr, death)
@@ -80,7 +80,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """torch's agent could not resolve the endpoint."""
+    """Match torch's agent that could not resolve the endpoint."""
     if attempt.started:
         return None
     ssh = in_whole_log(attempt, (_SSHS,)) if in_whole_log(attempt, _STARTED_BY_SSH) is not None else None
@@ -103,7 +103,7 @@ def _finding(hit: Hit, log: LogText, death: Death | None) -> Finding | None:
 
 
 def _unresolved(log: LogText, host: str | None) -> tuple[Quote, Hit] | None:
-    """The lookup of this host that failed, unless an address of it was tried later: then the name does resolve."""
+    """Return the failed lookup of this host, unless a later line tried an address of it, so the name does resolve."""
     found: tuple[Quote, Hit] | None = None
     for index, line in enumerate(log.lines):
         match = _UNRESOLVED.search(line)

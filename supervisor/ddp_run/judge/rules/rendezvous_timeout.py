@@ -86,7 +86,7 @@ _OTHERS = (
     Sign("KVS get error: timeout limit"),  # oneCCL
     Sign("failed to connect to lighthouse"),  # torchft
     Sign("was not reachable via ssh"),  # DeepSpeed's launcher
-    Sign("could not connect to some hosts via ssh"),  # Horovod's, as the next two
+    Sign("could not connect to some hosts via ssh"),  # Horovod's, like the next two
     Sign(
         "on any of the following addresses: ",
         re.compile(r"Horovod was unable to connect to [^\n]{1,80} on any of the fo"),
@@ -98,9 +98,9 @@ _OTHERS = (
     ),
     Sign(
         " workers arrived after ", re.compile(r"Only \d{1,6}/\d{1,6} workers arrived after")
-    ),  # Dask, as the line above
+    ),  # Dask, like the line above
 )
-"""Other runtimes' words for the same."""
+"""Messages of other runtimes for the same."""
 _IN_USE = Sign("return getattr(self._store, store_op)")
 _AWAY = re.compile(r"Connection (?:reset|closed) by peer|Broken pipe|[Ff]ailed to recv|Connection was likely closed")
 _IN_RANK = (_CONNECT, _CLIENTS, _BARRIER, _KEYS, _KEY, _OLD, *_OTHERS)
@@ -114,7 +114,7 @@ _GLOO_KEY = re.compile(r"/(?:cpu|gloo)//?\d+/(?P<rank>\d+)$")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A rank that ended because the others, or the store, were not there when the process group was made."""
+    """Match a rank that ended because the others, or the store, were missing when the process group was created."""
     hit = ended_by(death, _IN_RANK) or _old_timeout(death) or ended_by(death, _AGENT)
     if hit is None or "setting up NCCL communicator" in hit.match.string:
         return None
@@ -124,7 +124,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """torch's agent gave up before it had started a rank."""
+    """Match torch's agent that gave up before it started a rank."""
     if attempt.started:
         return None
     gave_up = in_whole_log(attempt, _AGENT)
@@ -144,13 +144,13 @@ def match_launch(attempt: Evidence) -> Finding | None:
 
 
 def _lost(log: LogText) -> bool:
-    """Whether the store answered at first: then it went away, and that is the connection error's meaning."""
+    """Whether the store answered at first: it then went away, and that explains the connection error."""
     hit = anywhere(log, (_IN_USE,))
     return hit is not None and any(_AWAY.search(line) for line in log.lines)
 
 
 def _old_timeout(death: Death) -> Hit | None:
-    """torch 1.x says only `Socket Timeout`: that is the store's where the process group was being made."""
+    """torch 1.x prints only `Socket Timeout`: it is the store's if the process group was being created."""
     if death.exception is None or not _MEETING.search(death.exception.traceback):
         return None
     return ended_by(death, (_SOCKET,))

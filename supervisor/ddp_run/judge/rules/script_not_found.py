@@ -4,7 +4,7 @@
 The script or module to run does not exist.
 ## How to recognise it
 `can't open file '…': [Errno 2] No such file or directory` with exit code 2, or, with `-m`, `No module named …` and
-`Error while finding module specification`; on all ranks, before the first line of the program. Of a program: `torchrun:
+`Error while finding module specification`; on all ranks, before the program's first line. For a program: `torchrun:
 command not found` (exit code 127), `bad interpreter`, `executable file not found in $PATH`, slurmstepd's `execve(): …:
 No such file or directory`.
 ## What to do
@@ -48,23 +48,23 @@ _NOT_EXECUTABLE = Sign(
 )
 _STARTING = re.compile(r"torch/distributed/elastic/multiprocessing/")
 _FRAMES = 16
-"""Lines from the agent's own frame that starts a program to the exception."""
+"""The lines between the agent's frame that starts a program and the exception."""
 _NO_PROGRAM = Sign(
     "executable file not found in $PATH",
     re.compile(r"\"(?P<path>[^\"\n]{1,400})\": executable file not found in \$PATH"),
 )
-"""Docker's, Apptainer's and other runtimes' for a container's program (Go, os/exec)."""
+"""Messages of Docker, Apptainer and other runtimes about a container's program (Go, os/exec)."""
 _EXECVE = Sign(
     "execve(): ", re.compile(r"error: execve\(\): (?P<path>[^\n]{1,1000}): (?:No such file or directory|not found)")
 )
 """slurmstepd's."""
 _TGIS = (Sign(" not found in PATH", re.compile(r"(?P<path>text-generation-\w{1,20}) not found in PATH")),)
-"""The launcher of text-generation-inference, of its own parts."""
+"""The launcher of text-generation-inference, about its own parts."""
 SIGNS: tuple[Sign, ...] = (_FILE, *_MODULE, _NOT_EXECUTABLE, _NO_PROGRAM, _EXECVE, *_TGIS, *NO_PROGRAM)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What Python says before a program begins."""
+    """Printed by Python before a program begins."""
     hit = anywhere(death.stderr, (_FILE,))
     if hit is not None and hit.quote is not None:
         return _no_file(death, hit.quote, hit["path"] or "")
@@ -80,7 +80,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         advice = (f"command -v {hit['path']}   # inside the container",)
         return Finding(RULE, death.rank, f"program {hit['path']} not found", (hit.quote,), advice, "likely")
     if death.exception is not None and not tells_of_a_program(death.exception):
-        return None  # Python was missing it in a program that something else had started
+        return None  # Python was missing in a program started by another one
     hit = anywhere(death.stderr, _MODULE)
     if hit is None or hit.quote is None:
         return _no_command(death, said_last(death, NO_PROGRAM))
@@ -95,7 +95,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """With `--no-python` the agent itself cannot start the program."""
+    """Match an agent that cannot start the program itself (`--no-python`)."""
     if attempt.started or attempt.deaths:
         return None
     lines = attempt.agent.log.lines

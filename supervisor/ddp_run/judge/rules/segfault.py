@@ -43,12 +43,12 @@ _KERNELS = (
     Sign("segfault at ", re.compile(r"\w\[\d{1,9}\]: segfault at [0-9a-f]{1,16} ip ")),
     Sign("general protection", re.compile(r"traps: [^\n]{1,40}\[\d{1,9}\] general protection")),
 )
-"""In a log that shows nothing else."""
+"""For a log that shows nothing else."""
 SIGNS: tuple[Sign, ...] = (_FATAL, *_CAUGHT, *_KERNELS)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Ended by SIGSEGV, and not on its way out after an exception: torch's threads may crash a process there."""
+    """Match SIGSEGV, unless the rank was exiting after an exception: torch's threads may crash a process then."""
     if death.code != -signal.SIGSEGV or death.crashed_on_the_way_out:
         return None
     crash = crash_of(death)

@@ -109,7 +109,7 @@ _SHARED = re.compile(r"/multiprocessing/(?:synchronize|shared_memory|heap|contex
 _EVICTED = Sign(
     "exceeds the limit", re.compile(r"Usage of EmptyDir volume \"(?P<file>\w{0,40}shm\w{0,40})\" exceeds the limit")
 )
-"""kubelet's: the volume that stands for /dev/shm."""
+"""From kubelet: the volume mounted as /dev/shm."""
 _OWN = (*_TORCHS, *_FILES, *_NCCLS, *_SERVERS, _WORKER, _HANDLER, _EVICTED)
 SIGNS = (*_OWN, _SIGNALLED, _LEFT, _SPACE)
 _ON_A_FULL_SHM = (
@@ -119,7 +119,7 @@ _ON_A_FULL_SHM = (
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What ended the rank says so; a bus error of a worker, or of a rank that speaks of /dev/shm, makes it likely."""
+    """Match a message that ended the rank; likely for a bus error of a worker, or of a rank that mentions /dev/shm."""
     hit = ended_by_gpu(death, _OWN) or behind_nccl(death, _NCCLS) or _semaphore(death)
     if hit is None:
         hit = _workers_bus_error(death) or _bus_error(death)
@@ -132,9 +132,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _workers_bus_error(death: Death) -> Hit | None:
-    """The bus error of the worker that is gone, where other ranks' lines stand between its exception and this rank's.
+    """Match a worker's bus error if other ranks' lines separate its exception from this rank's.
 
-    The worker's own line names no process: it counts where torch says of this worker only that it left.
+    The worker's own line names no process. It counts if torch says only that this worker left.
     """
     left = in_exception(death, (_LEFT,))
     if left is None:
@@ -156,14 +156,14 @@ def _semaphore(death: Death) -> Hit | None:
 
 
 def _bus_error(death: Death) -> Hit | None:
-    """SIGBUS of the rank itself, where its log speaks of shared memory."""
+    """Match SIGBUS of the rank itself if its log mentions shared memory."""
     return anywhere(death.stderr.ending(400), _OWN) if death.code == -signal.SIGBUS else None
 
 
 def _bus_error_without_a_word(death: Death, attempt: Evidence) -> Finding | None:
-    """SIGBUS of the rank itself while /dev/shm had no room: a page of a file there that the kernel could not give.
+    """Match SIGBUS of the rank itself while /dev/shm was full: the kernel could not allocate a page of a file there.
 
-    A file that somebody cut short, or a disk's error under a mapped file, gives the same signal: likely.
+    A truncated file or a disk error in a mapped file causes the same signal, so this is only likely.
     """
     space = attempt.space_of(_SHM) if death.code == -signal.SIGBUS else None
     if space is None or not space.nearly_full:

@@ -28,7 +28,7 @@ RULE = Rule(
     name="store-lost",
     title="Connection to the rendezvous store lost",
     area=Area.NETWORK,
-    retry=Retry(helps=True, reason="the log does not show why the store's process died; another attempt may, or pass"),
+    retry=Retry(helps=True, reason="the log does not show why the store's process died; a retry may show it, or pass"),
     since="0.1",
     supersedes=("peer-died",),
     consequence=True,
@@ -44,7 +44,7 @@ _FRAMES = re.compile(r"frame #\d+|Exception raised from |^\s*$")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A log that ends there: nobody says how anything ended."""
+    """Match a log that ends there and shows no end of any rank."""
     if not attempt.logs_only or death.code is not None or death.exception is not None:
         return None
     log = attempt.agent.log

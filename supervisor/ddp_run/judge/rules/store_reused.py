@@ -46,7 +46,7 @@ SIGNS = (_TIMED_OUT, _WAITING)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """torch's own count at the end of its wait, above the size of the world."""
+    """Match torch's own count at the end of its wait, if above the world size."""
     hit = ended_by(death, SIGNS)
     if hit is None or not _too_many(hit):
         return None

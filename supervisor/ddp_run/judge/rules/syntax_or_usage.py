@@ -5,8 +5,8 @@ Python or the shell could not read the script, or the launcher or scheduler reje
 given the same node rank. Training never started.
 ## How to recognise it
 `SyntaxError`, `IndentationError` or `TabError`; a `usage:` text and `error:` of torchrun with exit code 2; `can't open
-file '…/python'`, if the command line has the word `python` before the script. Of a shell script: `syntax error near
-unexpected token`, `unbound variable`, `$'\\r': command not found` (line ends of Windows); of a scheduler: options that
+file '…/python'`, if the command line has the word `python` before the script. For a shell script: `syntax error near
+unexpected token`, `unbound variable`, `$'\\r': command not found` (Windows line endings); for a scheduler: options that
 it rejects (`sbatch: error: Batch job submission failed: Invalid …`). mpirun: `There are not enough slots available`,
 `has detected an attempt to run as root`. With several nodes: `gpu-01 and gpu-02 both say that they are node 0`.
 ## What to do
@@ -37,14 +37,14 @@ _TYPES = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _VARIABLE = re.compile(r"\$\{?(?P<name>\w+)")
 _PLACE = re.compile(r" \([^()]*, line \d+\)$")
 _RAISED = re.compile(r"\n\s{1,40}raise [^\n]{1,400}\n(?:[\s^~]{1,400}\n)?\w{1,20}Error\b[^\n]*\s*$")
-"""By a program: Pillow calls a damaged picture a syntax error."""
+"""From a program: Pillow calls a damaged image a syntax error."""
 _PYTHON_AS_SCRIPT = Sign("can't open file '", re.compile(r"can't open file '(?:[^']*/)?(?P<word>python[\d.]*|\s*)'"))
 _PARSE = tuple(Sign(name, types=frozenset({name})) for name in sorted(_TYPES))
 _REFUSED = tuple(
     Sign(f"{name}: error: ", re.compile(rf"(?:^|[/\s]){re.escape(name)}: error: (?P<what>.+)"))
     for name in ("torchrun", "run.py", "launch.py", "torch.distributed.run", "torch.distributed.launch")
 )
-# What torch/distributed/run.py and the rendezvous' parameters raise for a value that they cannot read.
+# torch/distributed/run.py and the rendezvous parameters raise these for values that they cannot parse.
 _BAD_VALUE = tuple(
     Sign(words, re.compile(rf"(?:ValueError|RuntimeError): (?P<what>.{{0,300}}{re.escape(words)}.*)"))
     for words in (
@@ -63,7 +63,7 @@ _CONDA = (
         re.compile(r"(?P<what>Your shell has not been properly configured to use '\w{1,40} activate')"),
     ),
 )
-"""conda's and mamba's, whose errors look like exceptions."""
+"""From conda and mamba, whose errors look like exceptions."""
 _MPIRUNS = (
     Sign(
         "There are not enough slots available in the system",
@@ -74,12 +74,12 @@ _MPIRUNS = (
         re.compile(r"(?P<what>\w{1,20} has detected an attempt to run as root)"),
     ),
 )
-"""Open MPI's and PRRTE's help texts."""
+"""Help texts of Open MPI and PRRTE."""
 SIGNS: tuple[Sign, ...] = (*_PARSE, _PYTHON_AS_SCRIPT, *_REFUSED, *_BAD_VALUE, *SYNTAX, *_CONDA, *_MPIRUNS)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A rank whose script does not compile, or whose script is the word `python`."""
+    """Match a rank whose script does not compile, or whose script is the word `python`."""
     raised = death.exception
     if raised is not None and raised.type in _TYPES and not _RAISED.search(raised.traceback):
         quote = line_of(death.stderr, raised)
@@ -103,7 +103,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """Options that torch's launcher refused, or two nodes of one rank."""
+    """Match options that torch's launcher rejected, or two nodes with the same rank."""
     taken = attempt.rank_taken
     if taken is not None:
         numbers = f"ddp-run --node-rank=1 …   # each of the {attempt.nodes} nodes has its own number, from 0"

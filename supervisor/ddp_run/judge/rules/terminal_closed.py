@@ -40,7 +40,7 @@ _ADVICE = (
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A rank that ended by SIGHUP, which nobody here had sent."""
+    """Match a rank ended by a SIGHUP that neither ddp-run nor the agent sent."""
     if death.code != -signal.SIGHUP or signal.SIGHUP in death.signals_sent:
         return None
     cause = f"{death.who} was killed by SIGHUP: its terminal was probably closed"
@@ -48,7 +48,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_stop(attempt: Evidence) -> Finding | None:
-    """The job was told to stop by SIGHUP."""
+    """Match a job stopped by SIGHUP."""
     if attempt.stop_signal != signal.SIGHUP:
         return None
     hit = in_whole_log(attempt, SIGNS)

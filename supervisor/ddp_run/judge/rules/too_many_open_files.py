@@ -32,11 +32,11 @@ RULE = Rule(
 )
 _ANCDATA = "items of ancdata"
 _LOOP = "Failed to init uv loop"
-"""TCPStore of torch: libuv could not open what it waits with (uv_loop_init: epoll, eventfd, a pipe)."""
+"""torch's TCPStore: libuv could not open the files that it waits with (uv_loop_init: epoll, eventfd, a pipe)."""
 _SELECT = "filedescriptor out of range in select()"
 SIGNS: tuple[Sign, ...] = (
     Sign("Too many open files"),
-    Sign("FILE, message: ", re.compile(r"name: E[MN]FILE, message: ")),  # libuv, for the store of torch
+    Sign("FILE, message: ", re.compile(r"name: E[MN]FILE, message: ")),  # libuv, for torch's store
     Sign(_ANCDATA, re.compile(r"received 0 items of ancdata")),
     Sign(_LOOP),
     Sign(_SELECT),
@@ -44,9 +44,9 @@ SIGNS: tuple[Sign, ...] = (
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A refusal of the kernel to open one more, or what follows from it in a process that was to receive one."""
+    """Match the kernel's refusal to open another file, or the failure of a process that should have received one."""
     if death.killed_without_exception and death.code != -signal.SIGABRT:
-        return None  # another signal ended it: what it printed before was not the end
+        return None  # another signal ended it, so earlier output was not the end
     hit = ended_by(death, SIGNS)
     if hit is None:
         return None

@@ -43,7 +43,7 @@ SIGNS = (_NUMBERS, Sign("OutOfResources", types=frozenset({"OutOfResources"})))
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Triton's own exception, or a compiler's that holds it."""
+    """Match Triton's own exception, or a compiler's that contains it."""
     hit = ended_by_gpu(death, SIGNS)
     if hit is None:
         return None

@@ -8,7 +8,7 @@ too: anyone may have sent it.
 ## What to do
 For SIGKILL: `dmesg -T | tail`, `memory.events` of the job's cgroup, the scheduler's log. For an exit code without an
 error message: look for `os._exit` and `sys.exit` in the program, and read the rank's full log. To ask others,
-attach what `ddp-run bundle` packs.
+attach the archive that `ddp-run bundle` makes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KILLED = (
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Every death: what is known of it, and where to look."""
+    """Match every death: report what is known and where to look."""
     cause = f"{death.who} exited with {in_words(death.code).removeprefix('exit ')} and printed no error"
     if death.code is not None and death.code < 0:
         cause = f"{death.who} was killed by {in_words(death.code)}; sender unknown"
@@ -49,7 +49,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     quote = _last_line(death.stderr) if crash is None else crash.quotes
     advice = _read(death, attempt)
     if death.code == -signal.SIGKILL:
-        quote = _memory(death)  # its last line has nothing to do with a signal that no program sees coming
+        quote = _memory(death)  # its last line has nothing to do with a signal that a program cannot foresee
         advice = (*_scarce(death), *_KILLED, *_ask(attempt))
     elif death.code is not None and death.code < 0:
         said = attempt.kernel_line(death.pid)
@@ -59,7 +59,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """An agent that failed before or beside the ranks."""
+    """Match an agent that failed before the ranks or independently of them."""
     if not attempt.agent.code:
         return None
     how = "was killed by" if attempt.agent.code < 0 else "exited with"
@@ -70,13 +70,13 @@ def match_launch(attempt: Evidence) -> Finding | None:
 
 
 def _last_line(log: LogText) -> tuple[Quote, ...]:
-    """The last line that is not blank."""
+    """Return the last line that is not blank."""
     last = next((index for index in range(len(log.lines) - 1, -1, -1) if log.lines[index].strip()), None)
     return () if last is None else (log.quote(last),)
 
 
 def _memory(death: Death) -> tuple[Quote, ...]:
-    """What was seen of its memory: no proof for anything, but what whoever was asked would look at next."""
+    """Return what was seen of its memory: not proof, but the next thing that an expert would check."""
     return () if death.memory is None else (Quote("memory", None, f"{death.who}: {death.memory.words}"),)
 
 
@@ -92,7 +92,7 @@ def _read(death: Death, attempt: Evidence) -> tuple[str, ...]:
 
 
 def _ask(attempt: Evidence) -> tuple[str, ...]:
-    """For whoever finds nothing there."""
+    """Advice if nothing is found there."""
     if attempt.logs_only or not attempt.folder:
         return ()
     return (f"ddp-run bundle {shlex.quote(attempt.folder)}   # to ask others: one archive, secrets removed",)

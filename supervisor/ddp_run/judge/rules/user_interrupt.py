@@ -27,7 +27,7 @@ RULE = Rule(
     since="0.1",
 )
 _SHUTTING_DOWN = Sign("Detected KeyboardInterrupt, attempting graceful shutdown")
-"""Lightning's, which ends well then."""
+"""From Lightning, which then exits with 0."""
 _HANDLED = Sign(
     "eyboard ",
     re.compile(
@@ -35,14 +35,14 @@ _HANDLED = Sign(
         r"|\b(?:received|detected|caught|because of|due to|by) (?:a )?[Kk]eyboard [Ii]nterrupt\b"
     ),
 )
-"""What trainers say of one that they caught."""
+"""Messages of trainers that caught the interrupt."""
 _OF_SRUN = Sign("srun: sending Ctrl-C to ")
 _TOLD = (_SHUTTING_DOWN, _HANDLED, _OF_SRUN)
 SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=frozenset({"KeyboardInterrupt"})), *_TOLD)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """A rank that got SIGINT from somebody else than ddp-run and the agent."""
+    """Match a rank that received SIGINT from neither ddp-run nor the agent."""
     raised = death.exception
     if raised is None and death.code is None and attempt.logs_only:
         hit = anywhere(death.stderr, _TOLD)
@@ -60,7 +60,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_stop(attempt: Evidence) -> Finding | None:
-    """Told to stop by SIGINT."""
+    """Match a job stopped by SIGINT."""
     if attempt.stop_signal != signal.SIGINT:
         return None
     return Finding(RULE, None, "the job was interrupted (SIGINT)")

@@ -50,10 +50,10 @@ _LIBRARIES = (
     r"|keras|tensorflow|huggingface_hub|datasets|diffusers|peft|accelerate|timm|mmcv|mmengine|detectron2|triton|pandas"
 )
 _CLASS, _OPERATORS = "Tried to instantiate class '", "'_OpNamespace' '"
-"""Where a compiled extension registered nothing: torch/csrc/jit/python/python_custom_class.cpp, torch/_ops.py."""
+"""A compiled extension registered nothing: torch/csrc/jit/python/python_custom_class.cpp, torch/_ops.py."""
 _DROPPED = Sign(
     "No module named '",
-    # Python names the first part that is missing: of a name with a dot the package itself is there
+    # Python names the first missing part: for a dotted name, the package itself is there
     re.compile(
         rf"No module named '(?P<dropped>(?:{_LIBRARIES})\.[\w.]+|distutils|imp|asyncore|asynchat|cgi|pipes)'"
         r"(?!; '[\w.]+' is not a package)"
@@ -61,7 +61,7 @@ _DROPPED = Sign(
     frozenset({"ModuleNotFoundError"}),
 )
 _SOLVERS = ("Unsatisfiable", "LibMambaUnsatisfiable", "PackagesNotFound")
-"""conda's, of packages that do not go together; LibMamba is its solver."""
+"""From conda, for incompatible packages; LibMamba is its solver."""
 _LIBRARY_NAME = "' has no attribute '"
 _PYDANTICS = frozenset({"PydanticUserError", "PydanticImportError"})
 _CHECK = "python -m pip check   # which installed versions are incompatible?"
@@ -154,7 +154,7 @@ _SAID: tuple[Sign, ...] = (
             r"(?P<need>\S{1,40}[^\s.])"
         ),
     ),
-    Sign(  # a function that another minor version of Python pickled
+    Sign(  # a function pickled by another minor version of Python
         "code() ",
         re.compile(r"\bcode\(\) (?:argument \d{1,2} must be|takes at most \d{1,2} arguments)"),
         frozenset({"TypeError", "RaySystemError"}),
@@ -185,7 +185,7 @@ _SAID: tuple[Sign, ...] = (
         ),
     ),
     Sign("Loading a dataset cached in a", re.compile(r"Loading a dataset cached in a \w+ is not supported")),
-    Sign("Descriptors cannot ", re.compile(r"Descriptors cannot (?:not )?be create")),  # both are protobuf's
+    Sign("Descriptors cannot ", re.compile(r"Descriptors cannot (?:not )?be create")),  # both are from protobuf
     Sign(
         "maximum supported version for reading is",
         re.compile(
@@ -228,7 +228,7 @@ _OLDER = (
         _PYDANTICS,
     ),
 )
-"""What a library says that is older or newer than what it was given; a wrong file or name may say the same."""
+"""Messages of a library that is older or newer than its input; a wrong file or name may cause the same."""
 _KEYWORD = Sign(
     "got an unexpected keyword argument '",
     re.compile(r"(?:(?P<whose>\w{1,100})\.)?(?P<called>\w{1,100})\(\) got an unexpected keyword argument '"),
@@ -251,9 +251,9 @@ _LAST_FILE = re.compile(r'  File "(?P<file>[^"]+)", line \d+')
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """What loaders and packages say of versions that do not fit."""
+    """Match messages of loaders and packages about incompatible versions."""
     if death.killed_without_exception:
-        return None  # a signal ended it: what it printed before was not the end
+        return None  # a signal ended it, so earlier output was not the end
     hit = ended_by(death, _SAID) or said_last(death, VERSIONS)
     if hit is None or not _is_meant(hit):
         return _wanted(death)
@@ -261,7 +261,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _is_meant(hit: Hit) -> bool:
-    """Words that others use too count only where versions are what they are about."""
+    """Common words count only if they are about versions."""
     match hit.sign.words:
         case words if words == _LIBRARY_NAME:
             return _raised_in_package(hit)
@@ -272,17 +272,17 @@ def _is_meant(hit: Hit) -> bool:
 
 
 def _wanted(death: Death) -> Finding | None:
-    """An exception of a library's own that says which version it needs."""
+    """Match a library's own exception that says which version it needs."""
     hit = wrong_version(death) or _older(death)
     if hit is None or hit.exception is None or hit.exception is not death.exception:
         return None
     said = hit.exception.message.partition("\n")[0][:160]
-    cause = f"{death.who} has a version that does not fit{hit.exception.where}: {said}"
+    cause = f"{death.who} has an incompatible version{hit.exception.where}: {said}"
     return hit.finding(RULE, death, cause, (_CHECK,), confidence="likely")
 
 
 def _older(death: Death) -> Hit | None:
-    """A package that was given what its version does not know; among packages, that is a matter of versions."""
+    """Match a package that was given an argument or name that its version does not know."""
     hit = in_exception(death, (*_OLDER, _KEYWORD, _ARCHITECTURE))
     if hit is None or hit.exception is None:
         return None
@@ -296,14 +296,14 @@ def _older(death: Death) -> Hit | None:
 
 
 def _calls_by_name(hit: Hit, shown: str) -> bool:
-    """Whether the line that raised it calls what it names, with arguments of its own: `**` hands on a program's."""
+    """Whether the line that raised it passes explicit arguments to the named function: `**` passes on a program's."""
     source = next((line for line in reversed(shown.splitlines()) if line.startswith("    ") and line.strip(" ~^")), "")
     name = hit["whose"] if hit["called"] == "__init__" else hit["called"]
     return name is not None and f"{name}(" in source and "**" not in source
 
 
 def _raised_in_package(hit: Hit) -> bool:
-    """Whether an installed package asked for the name: a program's own misspelling is no matter of versions."""
+    """Whether an installed package asked for the name: a program's own misspelling is not about versions."""
     files = _LAST_FILE.findall(hit.exception.traceback) if hit.exception is not None else []
     return bool(files) and ("/site-packages/" in files[-1] or "/dist-packages/" in files[-1])
 
