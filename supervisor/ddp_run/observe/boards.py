@@ -205,13 +205,14 @@ def threads(pid: int) -> dict[int, ThreadLook]:
 def at_rest(before: Mapping[int, ThreadLook], now: Mapping[int, ThreadLook], sampler: int) -> bool:
     """Whether no thread ran Python between two looks half a second apart, nor can now: faulthandler may be called.
 
-    Its handler reads a thread's frames wherever the signal meets it. In the middle of a call of Python's it follows
+    Its handler reads a thread's frames wherever the signal meets it. In the middle of a Python call it follows
     pointers that are not set yet, and ends the process: after 12 to 400 signals in `all(iter(lambda: …, False))`
     (CPython 3.11.7, 3.12.1, 3.13.0), after 8000 in a plain loop (3.13.0), also with `all_threads=False`.
 
     Either no thread ran at all. Or the sampling thread (`sampler`) ran again and again and, as the caller knows, still
-    could not get the interpreter's lock. CPython asks for it every 5 ms, and whoever runs Python then releases it
-    (ceval_gil.c), so the holder is in C. A stopped process may be anywhere, and take the signal when it goes on.
+    could not get the interpreter's lock. CPython asks for it every 5 ms, and a thread that runs Python then
+    releases it (ceval_gil.c), so the holder is in C. A stopped process may be anywhere, and takes the signal when it
+    goes on.
     """
     others = now.keys() - {sampler}
     if not others or any(look.stopped for look in now.values()):

@@ -1,4 +1,4 @@
-"""When each rank was last seen to work: by its CPU time and bytes every two seconds, by its stack in closer looks."""
+"""When each rank was last seen to work: by CPU time and bytes every two seconds, by its stack in closer looks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ddp_run.observe.process_look import used
 from ddp_run.record.events import MonotonicNs, RankStarted
 
 _BUSY = 0.05
-"""CPU seconds per second from which a process works: one that polls every millisecond takes half of that."""
+"""CPU seconds per second from which a process counts as working. Polling every millisecond takes half as much."""
 _BYTES = 1 << 16
-"""The same of bytes per second: more than a few lines of output, or a small file that is read again and again."""
+"""Bytes per second likewise: more than a few lines of output, or a small file that is polled."""
 _APART_S = 1.9
 _SECOND = 1_000_000_000
 
@@ -20,7 +20,7 @@ _SECOND = 1_000_000_000
 @final
 @dataclass
 class Movement:
-    """Of the ranks of one start."""
+    """When the ranks of one start were last seen to work."""
 
     _used: dict[int, tuple[int, float, int]] = field(default_factory=dict)
     _moved: dict[int, int] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Movement:
     _sampled_at: int = 0
 
     def sample(self, at: MonotonicNs, alive: Iterable[RankStarted]) -> None:
-        """Look at what each has used since the last time; nothing where that was just now: CPU time comes in ticks."""
+        """Look at what each rank has used since last time. Skipped if that was just now: CPU time comes in ticks."""
         if at - self._sampled_at < _APART_S * _SECOND:
             return
         self._sampled_at = at
@@ -41,9 +41,9 @@ class Movement:
                 self._moved[pid] = at
 
     def moved(self, pid: int, at: MonotonicNs) -> None:
-        """A closer look has shown that it works."""
+        """Record that a closer look has shown this process at work."""
         self._moved[pid] = at
 
     def last(self, event: RankStarted) -> int:
-        """When it was last seen to work, or began."""
+        """When the rank was last seen to work, or started."""
         return self._moved.get(event.pid, event.at)

@@ -1,7 +1,7 @@
 """Looks at the running ranks once a second, and closer when none of them makes progress.
 
-Reads boards, /proc and the stacks that ranks write; decides nothing itself: `ddp_run.observe.progress` does. What it
-learns leaves as events.
+Reads boards, /proc and the stacks that ranks write, and returns events. The decisions are made elsewhere:
+`ddp_run.observe.stall_watch` says when to look closer, `ddp_run.observe.progress` what the looks mean.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from ddp_run.record.events import (
 from ddp_run.values.helper_process import HelperProcesses
 
 _STACKS_S = 0.2
-"""How long a rank mostly takes to write its stacks: it looks four times a second whether they are asked for."""
+"""How long a rank usually takes to write its stacks: it checks for a request four times a second."""
 _INSIST_S = 0.6
-"""When it is sent the signal, if it may be."""
+"""How long after the request the signal is sent, if it may be."""
 _STACKS_AT_MOST_S = 1.0
 _FLIGHT_S = 0.6
-"""How long it gets for what its flight recorder holds."""
+"""How long a rank gets to write its flight recorder's entries."""
 _ANSWERING = (ProcessState.RUNNING, ProcessState.SLEEPING, ProcessState.DISK)
 _SAMPLE_S = 60.0
 """How often the ranks' progress goes into the journal."""
@@ -50,9 +50,9 @@ _SECOND = 1_000_000_000
 
 @dataclass(slots=True)
 class _Closer:
-    """A closer look in progress: what was seen at its first and second half. `step` counts its turns.
+    """A closer look in progress. `step` counts its turns; `first` is what its first half showed.
 
-    An `early` one asks for flight recorders first, and is given up where they show nothing.
+    An `early` one asks for flight recorders first, and ends if they show nothing.
     """
 
     since: MonotonicNs
@@ -67,8 +67,8 @@ class _Closer:
 class Observer:
     """One start of the ranks of this node.
 
-    `boards`: folders that may hold their boards; `folder`: the attempt's; `environ`: the agent's, which the ranks get
-    (reading theirs takes a lock that a rank may hold for ever); `helpers`: knows what is started here.
+    `boards`: folders that may hold their boards; `folder`: the attempt's; `environ`: the agent's, which the ranks
+    inherit (reading theirs takes a lock that a rank may hold forever); `helpers`: gets the processes started here.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Observer:
         self._closer: _Closer | None = None
         self._said: Stall | None = None
         self._told: set[tuple[object, ...]] = set()
-        """Of the stall that lasts."""
+        """Keys of the current stall that were reported."""
         self._still: dict[Rank, Still] = {}
         self._movement = Movement()
         self._alive: Sequence[RankStarted] = ()
@@ -101,20 +101,20 @@ class Observer:
         self._ras = NcclRas(environ, folder)
 
     def close(self) -> None:
-        """Look no more: end what is still under way."""
+        """Stop looking, and end what is still under way."""
         self._give_up()
         self._native.end()
         for rank in [*self._boards]:
             self.forget(rank)
 
     def forget(self, rank: Rank) -> None:
-        """A rank has ended, or another one takes its place."""
+        """Drop a rank that has ended or is replaced by another."""
         board = self._boards.pop(rank, None)
         if board is not None:
             board.close()
 
     def progress(self, at: MonotonicNs) -> ProgressSampled | None:
-        """What the boards show now, as an event; null where there are none."""
+        """What the boards show now, as an event; None if there are no boards."""
         looks = [board.look() for board in self._boards.values()]
         if not looks:
             return None
@@ -128,7 +128,7 @@ class Observer:
         )
 
     def stalled_s(self, at: MonotonicNs) -> float:
-        """For how long nobody has made progress, where there was any; or worked, where nobody is known to wait."""
+        """Seconds since any rank made progress, or since any worked if none is known to wait. 0 before any progress."""
         since = self._watch.since
         if not since:
             return 0.0
@@ -138,12 +138,12 @@ class Observer:
 
     @property
     def stall(self) -> Stall | None:
-        """What was said last of a job that still stands."""
+        """The stall that was reported last, while it lasts."""
         return self._said
 
     @property
     def paths(self) -> Mapping[PathArgument, str]:
-        """Paths that were read from ranks that wait for them."""
+        """The paths that ranks wait for, as read from their memory."""
         return self._paths.known
 
     @property
@@ -154,7 +154,7 @@ class Observer:
     def look(
         self, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank], gpus: Sequence[GpuUse] = ()
     ) -> tuple[list[Event], float]:
-        """Events, and the seconds after which to look again. `left`: ranks that ended with 0."""
+        """Events, and the seconds after which to look again. `left`: ranks that exited with 0."""
         self._gpus, self._alive = gpus, alive
         self._left_at = {rank: self._left_at.get(rank, at) for rank in left}
         self._open(alive)
@@ -187,7 +187,7 @@ class Observer:
         return replace(look, worked_at=self._movement.last(event))
 
     def _resumed(self, at: MonotonicNs, moved_at: int, since: int) -> list[Event]:
-        """Somebody moves again, who stood since then."""
+        """End the stall that began at `since`: a rank moves again."""
         self._told.clear()
         if self._said is None:
             return []
@@ -218,7 +218,7 @@ class Observer:
         return [sample]
 
     def _compare(self, at: MonotonicNs) -> list[Event]:
-        """Who is late, once the recorders that were asked for have come."""
+        """The rank that is late, once the flight recorders' entries have come."""
         if not 0 < self._compare_at <= at:
             return []
         self._compare_at = 0
@@ -271,7 +271,7 @@ class Observer:
                 return self._judge(closer, at, alive), LOOK_S
 
     def _lock_files(self, closer: _Closer, alive: Sequence[RankStarted]) -> dict[str, list[int]]:
-        """Those that ranks wait for, by path, with who waits."""
+        """The lock files that ranks wait for: path and waiting pids."""
         found: dict[str, list[int]] = {}
         for event in alive:
             stack = closer.first[event.rank][0]
@@ -280,14 +280,14 @@ class Observer:
         return found
 
     def _give_up(self) -> None:
-        """Nobody wants to know any more."""
+        """Give up the closer look."""
         self._closer = None
         self._ras.end()
         self._paths.end()
 
     @property
     def _uses_nccl(self) -> bool:
-        """Its recorder asks CUDA, which may wait for what another thread does there: it is not asked in every pause."""
+        """NCCL's recorder asks CUDA, which may wait for another thread's work there, so not in every pause."""
         return any(board.uses_nccl for board in self._boards.values())
 
     def _ask_for_flights(self) -> None:
@@ -295,7 +295,7 @@ class Observer:
             board.ask_for_flight()
 
     def _apart(self, alive: Sequence[RankStarted]) -> bool:
-        """Whether the flight recorders, or a stopped rank, are reason enough for a closer look."""
+        """Whether the flight recorders or a stopped rank call for a closer look."""
         stopped = [event.rank for event in alive if state(event.pid) is ProcessState.STOPPED]
         return come_apart({rank: board.flight()[1] for rank, board in self._boards.items()}, stopped)
 
@@ -305,7 +305,7 @@ class Observer:
             board.ask_for_stacks()
 
     def _answered(self, alive: Sequence[RankStarted]) -> bool:
-        """Whether all have written their stacks that can."""
+        """Whether all ranks that can have written their stacks."""
         boards = [(self._boards.get(event.rank), event.pid) for event in alive]
         return all(board is None or board.stack() is not None or state(pid) not in _ANSWERING for board, pid in boards)
 
@@ -339,7 +339,7 @@ class Observer:
         )
         if stall is None:
             if self._said is not None and not self._said.waiting:
-                self._said = None  # who stood alone works again: not a step, but nothing to end the job for
+                self._said = None  # the rank works again: that isn't a step, but no reason to end the job either
             return list(ras.notes)
         if closer.early and not stall.certain:
             return list(ras.notes)
@@ -365,7 +365,7 @@ class Observer:
     # ------------------------------------------------------------------------------ more of each rank
 
     def _with_more(self, look: CloseLook, seen: Seen, at: MonotonicNs) -> CloseLook:
-        """With what its flight recorder says, and for how long it has stood."""
+        """The look with what the rank's flight recorder says and for how long it has stood still."""
         still = Still(seen[0], seen[1], at, at - round(look.apart_s * _SECOND))
         before = self._still.get(look.rank)
         if before is not None and before.same(still):

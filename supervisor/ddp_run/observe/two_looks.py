@@ -1,4 +1,4 @@
-"""From two looks at a rank, two seconds apart or half a minute, to what of it has moved in between."""
+"""Compares two looks at a rank, two seconds or half a minute apart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddp_run.record.events import Rank
 
 Seen = tuple[Stack | None, ProcessLook]
 _NAPPING = 0.05
-"""Less CPU time than this, in seconds per second, takes what only sleeps and looks again and again."""
+"""CPU seconds per second. A loop that only sleeps and polls takes less."""
 _SECOND = 1_000_000_000
 
 
@@ -23,13 +23,13 @@ def close_look(
     apart_s: float,
     ranks: Mapping[int, Rank],
 ) -> CloseLook:
-    """What two looks show, so many seconds apart; the second alone where the first is missing. `ranks`: by pid."""
+    """What two looks show, `apart_s` seconds apart; only the second if there is no first. `ranks`: by pid."""
     (stack, now), before = second, first[1] if first is not None else second[1]
     ran = now.state is ProcessState.SLEEPING and (
         before.state is ProcessState.RUNNING or (before.driven and now.driven)
     )
     cpu_s, apart_s = now.cpu_s - before.cpu_s, max(apart_s, 0.1)
-    # It may be met on its way from one sleep to the next.
+    # A look may catch it between two sleeps.
     naps = (now.asleep or before.asleep) and now.naps - before.naps > 1 and cpu_s < _NAPPING * apart_s
     awaits_child = now.reaps or (stack is not None and stack.doing is Doing.PROCESS)
     return CloseLook(
@@ -51,7 +51,7 @@ def close_look(
 
 @dataclass(frozen=True, slots=True)
 class Still:
-    """How a rank stood at the end of a closer look, and since when it has stood so."""
+    """A rank at the end of a closer look (`at`), and since when it has stood still."""
 
     stack: Stack | None
     process: ProcessLook
@@ -59,7 +59,7 @@ class Still:
     since: int
 
     def same(self, other: Still) -> bool:
-        """Whether nothing has moved since; looking itself wakes a thread a few times and writes some kilobytes."""
+        """Whether nothing has moved since. Allows for the look itself: a few wake-ups and some kilobytes written."""
         one, two, seconds = self.process, other.process, (other.at - self.at) / _SECOND
         frames = None if self.stack is None else self.stack.frames
         return (
