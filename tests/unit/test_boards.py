@@ -68,7 +68,7 @@ def test_an_observer_lets_go_of_all_boards(tmp_path: Path) -> None:
     assert descriptors() == before + 1
     observer.close()
     assert descriptors() == before
-    assert observer.progress(MonotonicNs(2)) is None
+    assert observer.boards.progress(MonotonicNs(2)) is None
 
 
 def test_what_is_no_board_of_this_process_is_not_read(tmp_path: Path) -> None:

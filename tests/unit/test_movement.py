@@ -13,10 +13,9 @@ from tests.waiting import wait_until
 
 from ddp_run.observe.close_look import ProcessState
 from ddp_run.observe.kernel_wait import holder_of
-from ddp_run.observe.movement import Movement
+from ddp_run.observe.movement import Movement, close_look
 from ddp_run.observe.process_look import ProcessLook, process, used
 from ddp_run.observe.stack_text import Frame, Stack
-from ddp_run.observe.two_looks import close_look
 from ddp_run.record.events import LocalRank, MonotonicNs, Rank, RankStarted
 
 S = 1_000_000_000

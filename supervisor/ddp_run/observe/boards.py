@@ -1,4 +1,4 @@
-"""Reads what a rank shows: its board, its stacks, its flight recorder. No rank waits for this, nor this for a rank."""
+"""Reads what ranks show: boards, stacks, flight recorders. No rank waits for this, and this waits for no rank."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import json
 import mmap
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, final
 
+from ddp_run.observe.close_look import ProcessState
 from ddp_run.observe.collectives import Collective, Entered, last_collectives, times_entered
-from ddp_run.observe.process_look import ProcessLook, goes_on, process
+from ddp_run.observe.movement import Seen
+from ddp_run.observe.process_look import ProcessLook, goes_on, process, state
 from ddp_run.observe.stack_text import Stack, dumps, is_whole
 from ddp_run.observe.stall_watch import RankLook
 from ddp_run.rank.board import CALLS, PHASES, Page
 from ddp_run.record import file_names
-from ddp_run.record.events import Rank
+from ddp_run.record.events import MonotonicNs, ProgressSampled, Rank, RankStarted
 from ddp_run.record.run_folder import open_run_file
 from ddp_run.values import process_table
 from ddp_run.values.kernel_text import WITHOUT_PYTHON
@@ -32,6 +34,7 @@ _MOST_RECORDED = 64 << 20
 SILENT_S = 5.0
 """The sampling thread runs four times a second."""
 _TRIES = 20
+_ANSWERING = (ProcessState.RUNNING, ProcessState.SLEEPING, ProcessState.DISK)
 _BROKEN = (AttributeError, TypeError, KeyError, ValueError)
 """What a flight recorder's file of another form raises."""
 
@@ -187,6 +190,92 @@ class Board:
             return {}
 
 
+@final
+class Boards:
+    """The boards of this node's ranks. `places`: folders that may hold them; `run_folder`: the ranks' own are below."""
+
+    def __init__(self, places: Sequence[Path], run_folder: Path) -> None:
+        self._places = places
+        self._run_folder = run_folder
+        self._by_rank: dict[Rank, Board] = {}
+
+    def open(self, alive: Sequence[RankStarted]) -> None:
+        """Open the boards that ranks have made since the last call."""
+        for event in alive:
+            if event.watched and event.rank not in self._by_rank:
+                folder = self._run_folder / event.folder
+                for place in self._places:
+                    board = Board.open(place, event.restart, event.rank, event.pid, folder)
+                    if board is not None:
+                        self._by_rank[event.rank] = board
+                        break
+
+    def __iter__(self) -> Iterator[Board]:
+        return iter(self._by_rank.values())
+
+    def get(self, rank: Rank) -> Board | None:
+        """The rank's board; None if it has none."""
+        return self._by_rank.get(rank)
+
+    def forget(self, rank: Rank) -> None:
+        """Drop a rank that has ended or is replaced by another."""
+        board = self._by_rank.pop(rank, None)
+        if board is not None:
+            board.close()
+
+    def close(self) -> None:
+        """Drop all ranks."""
+        for rank in [*self._by_rank]:
+            self.forget(rank)
+
+    def progress(self, at: MonotonicNs) -> ProgressSampled | None:
+        """What the boards show now, as an event; None if there are no boards."""
+        looks = [board.look() for board in self]
+        if not looks:
+            return None
+        return ProgressSampled(
+            at,
+            tuple(look.rank for look in looks),
+            tuple(look.phase or "" for look in looks),
+            tuple(look.steps for look in looks),
+            tuple(look.collectives for look in looks),
+            tuple(look.call for look in looks),
+        )
+
+    @property
+    def use_nccl(self) -> bool:
+        """Whether some rank uses NCCL, whose recorder asks CUDA and may wait for other threads there: ask it seldom."""
+        return any(board.uses_nccl for board in self)
+
+    def ask_for_flights(self) -> None:
+        """Have all ranks write what their flight recorders hold."""
+        for board in self:
+            board.ask_for_flight()
+
+    def ask_for_stacks(self) -> None:
+        """Have all ranks write their stacks."""
+        for board in self:
+            board.ask_for_stacks()
+
+    def insist_on_stacks(self) -> None:
+        """As `Board.insist_on_stacks`."""
+        for board in self:
+            board.insist_on_stacks()
+
+    def answered(self, alive: Sequence[RankStarted]) -> bool:
+        """Whether all ranks that can have written their stacks."""
+        boards = [(self.get(event.rank), event.pid) for event in alive]
+        return all(board is None or board.stack() is not None or state(pid) not in _ANSWERING for board, pid in boards)
+
+    def seen(self, alive: Sequence[RankStarted]) -> dict[Rank, Seen]:
+        """Each rank's stack, if it has a board that shows one, and its process."""
+        seen = {}
+        for event in alive:
+            board = self.get(event.rank)
+            seen[event.rank] = (board.stack(), board.process()) if board is not None else (None, process(event.pid))
+        return seen
+
+
 def threads(pid: int) -> dict[int, ThreadLook]:
     """The threads of a process that may run Python, by id; none if the process is gone."""
     found = {}
@@ -205,13 +294,14 @@ def threads(pid: int) -> dict[int, ThreadLook]:
 def at_rest(before: Mapping[int, ThreadLook], now: Mapping[int, ThreadLook], sampler: int) -> bool:
     """Whether no thread ran Python between two looks half a second apart, nor can now: faulthandler may be called.
 
-    Its handler reads a thread's frames wherever the signal meets it. In the middle of a call of Python's it follows
+    Its handler reads a thread's frames wherever the signal meets it. In the middle of a Python call it follows
     pointers that are not set yet, and ends the process: after 12 to 400 signals in `all(iter(lambda: …, False))`
     (CPython 3.11.7, 3.12.1, 3.13.0), after 8000 in a plain loop (3.13.0), also with `all_threads=False`.
 
     Either no thread ran at all. Or the sampling thread (`sampler`) ran again and again and, as the caller knows, still
-    could not get the interpreter's lock. CPython asks for it every 5 ms, and whoever runs Python then releases it
-    (ceval_gil.c), so the holder is in C. A stopped process may be anywhere, and take the signal when it goes on.
+    could not get the interpreter's lock. CPython asks for it every 5 ms, and a thread that runs Python then
+    releases it (ceval_gil.c), so the holder is in C. A stopped process may be anywhere, and takes the signal when it
+    goes on.
     """
     others = now.keys() - {sampler}
     if not others or any(look.stopped for look in now.values()):

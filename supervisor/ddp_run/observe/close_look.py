@@ -1,4 +1,4 @@
-"""What a closer look shows of one rank that makes no progress: values, and what they say by themselves. Pure."""
+"""What a closer look shows about one rank that makes no progress, and what follows from it. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ddp_run.values.words import duration_in_words
 BETWEEN_LOOKS_S = 1.6
 """Time between the two looks at the stacks."""
 STILL_S = 55.0
-"""For how long a thread must have stood still, as far as was looked, before it is taken for stuck."""
+"""A thread counts as stuck once all looks over this many seconds have found it in the same place."""
 INPUT = "input"
-"""What it waits for in the kernel, where that is a line from its standard input or a terminal."""
+"""What it waits for in the kernel, if that is a line from its standard input or a terminal."""
 _BUSY = 0.2
 """CPU seconds per second from which a process counts as working."""
 
@@ -34,9 +34,10 @@ class ProcessState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LockFile:
-    """A lock file that a rank waits for. `holder`: who has it, in words, null for none that can be seen.
+    """A lock file that a rank waits for.
 
-    `age_s`: since it was made; null where nobody could look at it, and then nothing is known of a holder.
+    `holder`: who has it, in words; None if no holder is visible. `age_s`: time since it was made; None if the file
+    could not be examined, and then its holder is unknown too.
     """
 
     path: str
@@ -55,7 +56,7 @@ class LockFile:
 
 @dataclass(frozen=True, slots=True)
 class CloseLook:
-    """One rank, looked at twice. CPU in seconds and bytes of input and output between the two."""
+    """One rank, looked at twice. `cpu_s` and `io_bytes` (input and output) are what it used between the looks."""
 
     rank: Rank
     state: ProcessState
@@ -67,41 +68,41 @@ class CloseLook:
     last: Mapping[str, Collective] = field(default_factory=dict)
     """The last collective in each process group."""
     current: Collective | None = None
-    """The collective that it waits for, where one has not ended."""
+    """The collective that it waits for, if one has not ended."""
     collectives: int = 0
-    """How many of the default group it has entered, as its board shows."""
+    """How many collectives of the default group it has entered, according to its board."""
     waits_on: str | None = None
-    """What its main thread waits for in the kernel, where that can be read: `read of /data/x.bin`."""
+    """What its main thread waits for in the kernel, if that can be read: `read of /data/x.bin`."""
     on_lock: bool = False
-    """Its main thread waits for a lock (futex) without a time-out."""
+    """Its main thread waits for a lock (futex) without a timeout."""
     asleep: bool = False
     """Its main thread sleeps for a set time."""
     naps: bool = False
-    """It has slept in either look, and woke in between to sleep again."""
+    """It was asleep in one of the looks, and woke in between to sleep again."""
     lock_file: LockFile | None = None
     child: str | None = None
     """The command of the process that it has started and waits for: `(ninja -v)`."""
     unseen: bool = False
-    """It has no board: neither stacks nor phases are known of it."""
+    """It has no board, so neither its stacks nor its phase are known."""
     idle_s: float = 0.0
-    """For how long it was not seen to take CPU time or move bytes."""
+    """Seconds since it was last seen to take CPU time or move bytes."""
     helpers: int = 0
-    """Threads of the program that wait for a set time or for something from outside."""
+    """Number of the program's threads that wait for a set time or for something from outside."""
     still_s: float = 0.0
-    """For how long, over earlier looks, nothing of it has moved."""
+    """For how long, including earlier looks, nothing in it has moved."""
     silent: bool = False
-    """No Python thread of it has run lately: the interpreter's lock is held."""
+    """None of its Python threads has run lately: the interpreter's lock is held."""
     steps: int = 0
     """Optimizer steps so far."""
 
     @property
     def stack(self) -> Stack | None:
-        """Where it stands, null where it wrote no stack."""
+        """Its latest stack; None if it wrote none."""
         return self.second or self.first
 
     @property
     def doing(self) -> Doing | None:
-        """What its main thread does, null without a stack."""
+        """What its main thread does; None without a stack."""
         if self.stack is None:
             return None
         doing = self.stack.doing
@@ -123,21 +124,21 @@ class CloseLook:
 
     @property
     def waits_for_certain(self) -> bool:
-        """The same, by its stack alone: an operation that is under way may leave the main thread to work."""
+        """Whether its stack alone shows that it waits: during an operation the main thread may do other work."""
         waiting = self.stack is not None and self.stack.doing in (Doing.COLLECTIVE, Doing.BACKWARD)
         return waiting and not self._moved and self.current is not None
 
     @property
     def patient(self) -> bool:
-        """Whether it is in what is never called a hang."""
+        """Whether it does something that is never called a hang."""
         return self.doing in (Doing.COMPILING, Doing.DEBUGGER)
 
     @property
     def stuck(self) -> bool:
-        """Whether it stands, in what does not end by itself as far as can be told.
+        """Whether it stands still and nothing suggests that this will end without help.
 
-        At once only in a lock that no time-out opens, with no thread that brings something from outside. All else
-        (a file, a process, the network, a sleep, what cannot be read) is waited for.
+        True at once only for a lock without a timeout, with no thread that brings something from outside. Anything
+        else (a file, a process, the network, a sleep, an unreadable wait) gets STILL_S first.
         """
         if self.works or self.patient or (self.stack is None and self.state is not ProcessState.DISK):
             return False
@@ -145,7 +146,7 @@ class CloseLook:
 
     @property
     def deadlocked(self) -> bool:
-        """Whether its main thread waits for a lock that nobody seems about to open."""
+        """Whether its main thread waits for a lock that nothing seems about to release."""
         if self.stack is None or not self.on_lock or self.state is ProcessState.DISK:
             return False
         if self.stack.helped or self.helpers > self.stack.monitors:
@@ -153,16 +154,16 @@ class CloseLook:
         return self.doing is Doing.LOCK or (self.doing is Doing.RUNNING and self.stack.in_users_code)
 
     def may_have_entered(self, number: int) -> bool:
-        """Whether it may wait for the default group's collective of this number by its handle.
+        """Whether it may be waiting on a handle for the default group's collective with this number.
 
-        A handle's wait looks like any lock in the program's own code, and older torch does not record gloo.
+        That wait looks like any lock in the program's own code, and older torch does not record gloo.
         """
         on_lock = self.doing is Doing.RUNNING and self.on_lock
         return on_lock and not self.last and 0 < number <= self.collectives
 
     @property
     def says_little(self) -> bool:
-        """Whether it stands, and its Python frames do not tell in what: native ones would."""
+        """Whether it stands still and its Python frames don't show why: native frames would."""
         if self.works or self.state is not ProcessState.SLEEPING:
             return False
         vague = self.doing in (Doing.RUNNING, Doing.IMPORTING) and (self.silent or not self.asleep)
@@ -170,7 +171,7 @@ class CloseLook:
 
     @property
     def left_behind(self) -> str | None:
-        """The path of a lock file that only its maker removes, where no process here has it open any more."""
+        """The path of a lock file that only its maker removes, if no process here has it open anymore."""
         lock = self.lock_file
         made = lock is not None and lock.age_s is not None and lock.holder is None
         waits = self.stack is not None and any("torch/utils/file_baton.py" in each.file for each in self.stack.frames)
@@ -178,13 +179,13 @@ class CloseLook:
 
     @property
     def _computes(self) -> bool:
-        # On a crowded machine a thread that wants to run gets little time: then its state tells.
+        # On a crowded machine a thread that wants to run gets little CPU time, but its state shows it.
         wants_to = self.state is ProcessState.RUNNING and not self.naps
         return wants_to or self.cpu_s >= _BUSY * self.apart_s
 
     @property
     def _spins(self) -> bool:
-        """Whether its CPU time may be that of waiting: CUDA asks the GPU over and over."""
+        """Whether it may use its CPU time to wait: CUDA polls the GPU."""
         return self.current is not None and self.current.nccl and self.doing is Doing.COLLECTIVE
 
     @property
@@ -195,7 +196,7 @@ class CloseLook:
 
     @property
     def place(self) -> str | None:
-        """Where in the user's code it stands."""
+        """Its place in the user's code."""
         return self.stack.users.place if self.stack and self.stack.users else None
 
     @property
@@ -209,7 +210,7 @@ class CloseLook:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """How busy the GPU of a rank is, in per cent. `sure`: the driver shows the rank there; else its local rank does."""
+    """How busy a rank's GPU is, in per cent. `sure`: the driver lists the rank there; else its local rank says so."""
 
     rank: Rank
     gpu: int

@@ -1,6 +1,6 @@
-"""Where the kernel put a core dump: what /proc/sys/kernel/core_pattern says, and the file if there is one.
+"""Where the kernel put a core dump: /proc/sys/kernel/core_pattern, and the file if there is one.
 
-Source: core(5). A pattern that begins with "|" names a program that got the dump, one with "@" a socket (Linux 6.16).
+Source: core(5). A pattern that begins with "|" names a program that gets the dump, "@" a socket (Linux 6.16).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ddp_run.values import kernel_text
 _PATTERN = Path("/proc/sys/kernel/core_pattern")
 _USES_PID = Path("/proc/sys/kernel/core_uses_pid")
 _FRESH_S = 60.0
-"""A file last written longer ago is another's dump."""
+"""A file last written longer ago is another process's dump."""
 _SPECIFIER = re.compile(r"%(.?)")
 
 
 def find(at: MonotonicNs, start: RankStarted) -> CoreDumped:
-    """What is known of the dump of a rank that has just died of it."""
+    """What is known about the core dump of a rank that has just died."""
     pattern = _read(_PATTERN)
     path: Path | None = None
     if pattern is not None and not pattern.startswith(("|", "@")):
@@ -34,7 +34,7 @@ def find(at: MonotonicNs, start: RankStarted) -> CoreDumped:
 
 
 def _file(pattern: str, pid: int, cwd: Path, *, with_pid: bool) -> Path | None:
-    """The newest fresh file with such a name. Where the name has the pid there can be no other's."""
+    """The newest fresh file that matches the pattern. A name with the pid can't be another process's."""
     name = _SPECIFIER.sub(lambda found: _known(found[1], pid), pattern or "core")
     if with_pid and not re.search(r"%[pP]", pattern):
         name += f".{pid}"
@@ -54,7 +54,7 @@ def _file(pattern: str, pid: int, cwd: Path, *, with_pid: bool) -> Path | None:
 
 
 def _known(specifier: str, pid: int) -> str:
-    # %P is the pid in the first namespace: here only where that is ours, so any number does
+    # %P is the pid in the first namespace, which may not be ours: accept any number
     return {"%": "%", "": "", "p": str(pid)}.get(specifier, "*")
 
 

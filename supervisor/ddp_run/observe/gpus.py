@@ -1,7 +1,7 @@
-"""Memory and use of this node's NVIDIA GPUs, asked of NVML by a process of its own, and which rank is on which GPU.
+"""Memory and use of this node's NVIDIA GPUs, and which rank is on which GPU.
 
-Nothing here waits: a question is a byte into a pipe, its answer comes when it comes, and a process that gives none is
-killed. Why a process, and what it says: `gpu_probe`.
+A separate process asks NVML; `gpu_probe` says why, and in what form it answers. Nothing here waits: a question is one
+byte into a pipe, the answer is read once it has come, and a process that doesn't answer is killed.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ WAIT_S = 1.0
 """How long the end of an attempt waits for the look that a death asked for."""
 _ANSWER_S = 15.0
 _FIRST_ANSWER_S = 90.0
-"""Without nvidia-persistenced, NVML's start wakes every GPU: seconds for each."""
+"""Without nvidia-persistenced, starting NVML wakes every GPU, which takes seconds each."""
 _FRESH_S = 5.0
-"""A look this old still tells how busy a GPU is."""
+"""A look up to this old still shows how busy a GPU is."""
 _CHANGE = 0.1
 _SMALL = 64 << 20
 """Changes below this many bytes are not worth a line."""
 _AT_LEAST_EVERY_S = 300.0
 _MOST_SAMPLES = 2000
-"""Of one attempt, in the journal; the last before a death and the one at it are written beyond it."""
+"""Per attempt, in the journal. The last sample before a death and the one at it are written in any case."""
 _MOST_PROCESSES = 64
 _PROGRAM = Path(__file__).parents[1] / "gpu_probe.py"
 _DEVICES = ("/dev/nvidiactl", "/dev/dxg")
-"""The driver's device, and that of WSL."""
+"""The driver's device, and WSL's."""
 _NONE = ("", "-1", "NoDevFiles")
 _ANCESTORS = 8
 _SECOND = 1_000_000_000
 
 
 def wanted(environ: Mapping[str, str]) -> bool:
-    """Whether there are NVIDIA GPUs that this job may use, as far as that shows without asking anybody."""
+    """Whether this job seems to have NVIDIA GPUs, judging by CUDA_VISIBLE_DEVICES and the driver's device files."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     return visible not in _NONE and (visible is not None or any(Path(path).exists() for path in _DEVICES))
 
@@ -53,46 +53,46 @@ def wanted(environ: Mapping[str, str]) -> bool:
 @final
 @dataclass(slots=True)
 class GpuWatch:
-    """What the process that asks has said."""
+    """The process that asks NVML, and what it has answered."""
 
     process: HelperProcess
     said_why: bool = False
-    """It ends because it cannot ask, and has told."""
+    """It has reported why it cannot ask, and ends."""
     _asked_at: MonotonicNs | None = None
-    """Of a question that has no answer yet."""
+    """When the question was asked that has no answer yet."""
     _answered: bool = False
     _wanted: bool = False
-    """The next sample is to be written whatever it shows."""
+    """Write the next sample, whatever it shows."""
     _held: bytes = b""
     _latest: GpuSampled | None = None
     _written: GpuSampled | None = None
     _lines: int = 0
     _own_pids: bool = False
     _environ: dict[int, dict[str, str] | None] = field(default_factory=dict)
-    """Of each rank, by pid; null where it cannot be read."""
+    """Each rank's environment, by pid; None if it cannot be read."""
 
     @classmethod
     def start(cls) -> Self:
-        """Raises OSError."""
+        """Start the process. Raises OSError."""
         # -P: the names of ddp-run's own modules must not hide others
         watch = cls(spawn([sys.executable, "-P", str(_PROGRAM)], outlives_us=False))
         watch._own_pids = in_first_pid_namespace()  # in others NVML may give the host's pids, or none
         return watch
 
     def ask(self, at: MonotonicNs) -> None:
-        """Ask for a look, where none is being waited for."""
+        """Ask for a look, unless one is pending."""
         if self._asked_at is not None:
             return
-        if self.process.tell(b"?"):  # else it has ended, and its descriptor says so
+        if self.process.tell(b"?"):  # otherwise it has ended, which `read` will report
             self._asked_at = at
 
     def ask_again(self, at: MonotonicNs) -> None:
-        """Ask, where the last look is more than a second old."""
+        """Ask if the last look is more than a second old."""
         if self._latest is None or at - self._latest.at > _SECOND:
             self.ask(at)
 
     def at_death(self, at: MonotonicNs) -> list[GpuSampled]:
-        """The last look, if it was not given out; one of now will be: a rank that fails still has its memory then."""
+        """The last look, if it was not returned yet. Also asks for one now: a failing rank still has its memory."""
         held = [self._latest] if self._latest is not None and self._latest is not self._written else []
         self._written = self._latest
         self._wanted = True
@@ -100,7 +100,7 @@ class GpuWatch:
         return held
 
     def awaited_s(self, at: MonotonicNs) -> float:
-        """For how many seconds more the look that a death asked for is to be waited for; 0 where it has come."""
+        """Seconds left to wait for the look that a death asked for; 0 once it has come."""
         if not self._wanted or self._asked_at is None:
             return 0.0
         return max(0.0, WAIT_S - (at - self._asked_at) / _SECOND)
@@ -113,9 +113,9 @@ class GpuWatch:
     def read(
         self, at: MonotonicNs, started: Mapping[Rank, int], alive: Sequence[Rank]
     ) -> tuple[list[GpuSampled | Noted], bool]:
-        """What is worth a line of what it has said since the last call, and whether it has ended.
+        """The events worth recording since the last call, and whether the process has ended.
 
-        `started`: the pids of all ranks, the dead too: NVML may list one still.
+        `started`: the pids of all ranks, including dead ones, which NVML may still list.
         """
         events: list[GpuSampled | Noted] = []
         got, over = self.process.take()
@@ -134,7 +134,7 @@ class GpuWatch:
         return events, over
 
     def use(self, at: MonotonicNs, local_ranks: Mapping[Rank, LocalRank]) -> tuple[GpuUse, ...]:
-        """How busy the ranks' GPUs were at the last look, where that is not long ago."""
+        """How busy the ranks' GPUs were at the last look, if it is recent."""
         if self._latest is None or at - self._latest.at > _FRESH_S * _SECOND:
             return ()
         return tuple(use for rank, local in sorted(local_ranks.items()) for use in use_of(self._latest, rank, local))
@@ -164,7 +164,7 @@ class GpuWatch:
         seen |= {on for pid, on, _ in processes if members[pid] is not None}
         devices = [device for device in answer["devices"] if device[0] in seen or None in visible]
         shown = {device[0] for device in devices}
-        # of many processes those of the job, then the largest
+        # if there are too many processes, keep the job's, then the largest
         processes = sorted(
             (process for process in processes if process[1] in shown),
             key=lambda process: (members[process[0]] is None, -(process[2] or 0)),
@@ -198,10 +198,10 @@ class GpuWatch:
 
 
 def visible_gpus(value: str | None, numbers: Mapping[str, int], *, ordered: bool) -> tuple[int, ...] | None:
-    """NVML's numbers of the GPUs that a process sees, in torch's order; null where that cannot be told.
+    """NVML's numbers of the GPUs that a process sees, in torch's order; None if that is unknown.
 
-    `value`: its CUDA_VISIBLE_DEVICES. `numbers`: NVML's by UUID. `ordered`: CUDA counts as NVML does, by bus; by
-    default it puts the fastest first. Source: CUDA programming guide, CUDA environment variables.
+    `value`: its CUDA_VISIBLE_DEVICES. `numbers`: NVML's numbers by UUID. `ordered`: CUDA counts by bus, as NVML does;
+    by default it puts the fastest first. Source: CUDA programming guide, CUDA environment variables.
     """
     if value is None:
         return tuple(sorted(numbers.values())) if ordered else None
@@ -214,7 +214,7 @@ def visible_gpus(value: str | None, numbers: Mapping[str, int], *, ordered: bool
             found += hits
         elif word.isdigit() and ordered:
             if int(word) not in numbers.values():
-                break  # what follows a wrong one is not seen either
+                break  # CUDA ignores an invalid device and all that follow it
             found.append(int(word))
         elif word in _NONE:
             break
@@ -224,7 +224,7 @@ def visible_gpus(value: str | None, numbers: Mapping[str, int], *, ordered: bool
 
 
 def differs(old: GpuSampled, new: GpuSampled) -> bool:
-    """Whether a sample tells something that the one before did not; how busy a GPU is changes all the time."""
+    """Whether a sample shows something new. How busy a GPU is doesn't count: it changes all the time."""
     if new.at - old.at >= _AT_LEAST_EVERY_S * _SECOND:
         return True
     if (old.gpus, old.ranks, old.visible, old.own_pids) != (new.gpus, new.ranks, new.visible, new.own_pids):
@@ -235,7 +235,7 @@ def differs(old: GpuSampled, new: GpuSampled) -> bool:
 
 
 def use_of(sample: GpuSampled, rank: Rank, local_rank: LocalRank) -> tuple[GpuUse, ...]:
-    """How busy the GPUs are that a rank is on; where NVML does not show that, the one that its local rank means."""
+    """How busy the GPUs are that NVML lists the rank on; if it lists none, the one implied by the local rank."""
     listed = sorted({on for on, member in zip(sample.on, sample.members, strict=True) if member == rank})
     order = sample.visible[sample.ranks.index(rank)] if rank in sample.ranks else None
     meant = order[local_rank : local_rank + 1] if order else ()

@@ -1,8 +1,9 @@
-"""The kernel's log since an attempt began, where it may be read, without ever waiting for it.
+"""The kernel's log since an attempt began, if it may be read. Never waits.
 
-Source: Documentation/ABI/testing/dev-kmsg: each read gives one record "PRIORITY,NUMBER,MICROSECONDS,FLAGS;TEXT" and
-lines of properties that begin with a space; SEEK_END is the end of what is there; EAGAIN: no more; EPIPE: records were
-overwritten before they were read, the next read goes on behind them. Needs CAP_SYSLOG where kernel.dmesg_restrict is 1.
+Source: Documentation/ABI/testing/dev-kmsg. Each read gives one record "PRIORITY,NUMBER,MICROSECONDS,FLAGS;TEXT" and
+lines of properties that begin with a space. SEEK_END is the current end; EAGAIN: no more; EPIPE: records were
+overwritten before they were read, and the next read continues after them. Needs CAP_SYSLOG if kernel.dmesg_restrict
+is 1.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ _WORTH = re.compile(
 @final
 @dataclass(slots=True)
 class KernelLog:
-    """The log from where `open` stands on."""
+    """The log, from the position that `open` chose."""
 
     _fd: int | None
     _lost: bool = False
 
     @classmethod
     def open(cls, *, from_start: bool = False) -> Self:
-        """Stand at the end of the log, or at its oldest record. Where it cannot be read there is nothing in it."""
+        """Start at the end of the log, or at its oldest record. A log that cannot be read acts as an empty one."""
         try:
             fd = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -60,7 +61,7 @@ class KernelLog:
         return self._fd is not None
 
     def read(self, at: MonotonicNs) -> KernelLogged | None:
-        """What was logged since, as far as it can concern a death; null where that is nothing."""
+        """The lines logged since the last call that may concern a death; None if there are none."""
         lines = [line for line in map(text_of, self._records()) if line is not None and _WORTH.search(line)]
         if not lines:
             return None
@@ -68,7 +69,7 @@ class KernelLog:
         return KernelLogged(at, tuple(kept), len(lines) - len(kept), in_first_pid_namespace())
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -82,14 +83,14 @@ class KernelLog:
                 continue
             except OSError:  # BlockingIOError: that was all
                 break
-            if not record:  # a plain file in its place
+            if not record:  # a plain file in place of the device
                 break
             records.append(record)
         return records
 
 
 def text_of(record: bytes) -> str | None:
-    """One record as dmesg shows it, "[seconds] text", without control characters; null for what is no record."""
+    """One record as dmesg shows it, "[seconds] text", without control characters; None if it is malformed."""
     head, semicolon, text = record.partition(b"\n")[0].partition(b";")
     fields = head.split(b",")
     if not semicolon or len(fields) < 3 or not fields[2].isdigit():

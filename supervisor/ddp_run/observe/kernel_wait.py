@@ -1,4 +1,4 @@
-"""What a thread waits for in the kernel: its system call, and the file, lock or mount that this is about."""
+"""What a thread waits for in the kernel: its system call, and the file, lock or mount involved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAGE = os.sysconf("SC_PAGESIZE")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """Where a file system is mounted. `minor`: the number of its device, by which FUSE lists its connections."""
+    """Where a file system is mounted. `minor`: the minor device number, by which FUSE lists its connections."""
 
     point: str
     kind: str
@@ -27,7 +27,7 @@ class Mount:
 
     @classmethod
     def of_line(cls, line: str) -> Self | None:
-        """Of a line of /proc/PID/mountinfo (proc(5))."""
+        """The mount in a line of /proc/PID/mountinfo (proc(5)); None if the line is malformed."""
         left, _, right = line.partition(" - ")
         fields = left.split(" ")
         if len(fields) < 5 or not right:
@@ -41,12 +41,12 @@ class Mount:
 
     @property
     def remote(self) -> bool:
-        """Whether another machine or a program answers for it, so that nobody may."""
+        """Whether another machine or a program serves it, and so may never answer."""
         return self.kind.startswith(("fuse.", "nfs")) or self.kind in _REMOTE
 
     @property
     def release(self) -> str | None:
-        """A command after which waits for it end with an error, for kinds that have one."""
+        """A command that makes waits for it fail with an error, for kinds that have one."""
         if self.kind.startswith("fuse"):
             return f"echo 1 > /sys/fs/fuse/connections/{self.minor}/abort"
         return f"umount -f {self.point}" if self.kind.startswith(("nfs", "cifs", "smb", "ceph")) else None
@@ -57,7 +57,7 @@ _REMOTE = frozenset({"fuse", "cifs", "smb3", "ceph", "lustre", "9p", "virtiofs",
 
 @dataclass(frozen=True, slots=True)
 class PathArgument:
-    """A path that a system call was given: it lies in the process' memory. `base`: the folder that it starts from."""
+    """Where in a process's memory the path argument of its system call is. `base`: the folder it starts from."""
 
     pid: int
     address: int
@@ -66,15 +66,15 @@ class PathArgument:
 
 @dataclass(frozen=True, slots=True)
 class KernelWait:
-    """What a thread waits for: `call` ("write to"), the path that it concerns, and what is known of that."""
+    """What a thread waits for: `call` ("write to"), the path concerned, and what is known about it."""
 
     call: str
     path: str | None = None
     argument: PathArgument | None = None
-    """Where the path can be read that is not known yet."""
+    """Where to read the path, while it isn't known."""
     mount: Mount | None = None
     holder: int | None = None
-    """The process that holds the lock which it waits for."""
+    """The process that holds the lock."""
 
     def said(self, ranks: Mapping[int, Rank]) -> str:
         """`write to /mnt/x/ckpt.pt (fuse at /mnt/x)`; `ranks`: which pids are ranks."""
@@ -135,9 +135,8 @@ _CALLS: dict[str, dict[str, tuple[int, ...]]] = {
         "memory": (-1,),
     },
 }
-"""System calls by number (Linux, asm/unistd.h), as far as they say what a thread waits for. `…at`: the second argument
-is a path, the first the descriptor of the folder that it starts from; -1: not in a system call, so it waits for
-memory."""
+"""The system calls that show what a thread waits for, by number (Linux, asm/unistd.h). `…at`: the second argument is a
+path, the first the descriptor of the folder that it starts from. -1: not in a system call, so it waits for memory."""
 _NAMES = {number: name for name, numbers in _CALLS.get(os.uname().machine, {}).items() for number in numbers}
 KNOWS_CALLS = bool(_NAMES)
 _OF_DESCRIPTOR = {"read": "read of", "write": "write to", "fsync": "fsync of", "lock": "flock of", "close": "close of"}
@@ -161,18 +160,18 @@ def call_of(pid: int, thread: int) -> tuple[str | None, list[int]]:
 
 
 def is_lock(name: str | None, arguments: list[int]) -> bool:
-    """Whether a call waits for a lock without a time-out."""
+    """Whether a call waits for a lock without a timeout."""
     return name == "futex" and len(arguments) > 3 and arguments[3] == 0
 
 
 def file_wait(pid: int, name: str | None, arguments: list[int]) -> KernelWait | None:
-    """What it waits for, where that is a file or a child that has not begun."""
+    """What the call waits for, if that is a file."""
     if name is None or len(arguments) < 3:
         return None
     if name in _OF_DESCRIPTOR:
         if name == "fcntl" and arguments[1] not in _LOCKS:
             return None
-        if name == "close":  # its descriptor is gone by then, and with it the path
+        if name == "close":  # the descriptor is already gone, and with it the path
             return KernelWait("close of")
         return _of_descriptor(pid, name, arguments[0] & 0xFFFFFFFF)
     if name.removesuffix("at") in _OF_PATH:
@@ -196,13 +195,13 @@ def _of_descriptor(pid: int, name: str, descriptor: int) -> KernelWait | None:
 
 
 def _folder(pid: int, descriptor: int) -> str | None:
-    """Where a path starts from that is given with a descriptor; AT_FDCWD is -100."""
+    """The folder that a path given with a descriptor starts from; AT_FDCWD is -100."""
     number = descriptor & 0xFFFFFFFF
     return link(pid, "cwd" if number == 0xFFFFFF9C else f"fd/{number}")
 
 
 def _mount_of(pid: int, descriptor: int) -> Mount | None:
-    """The mount that an open file is on, by its number in fdinfo. Null for what is on none (pipes)."""
+    """The mount that an open file is on, by its number in fdinfo. None for files on no mount (pipes)."""
     try:
         info = kernel_text.lines(Path(f"/proc/{pid}/fdinfo/{descriptor}"))
         number = next(line.split()[1] for line in info if line.startswith("mnt_id:"))
@@ -212,10 +211,10 @@ def _mount_of(pid: int, descriptor: int) -> Mount | None:
 
 
 def with_path(wait: KernelWait, path: str) -> KernelWait:
-    """With the path that its argument holds.
+    """The wait with the path that its argument holds.
 
-    Its mount is told only of a kind that can die: by the path alone a link may lead elsewhere, and other kinds are
-    everywhere.
+    Names the mount only if it is remote: the path may contain a link that leads elsewhere, and local file systems
+    aren't worth naming.
     """
     if wait.argument is None:
         return wait
@@ -229,16 +228,16 @@ def with_path(wait: KernelWait, path: str) -> KernelWait:
 
 
 def mount_over(path: str, lines: Sequence[str]) -> Mount | None:
-    """The mount that an absolute path without links lies on, by the lines of mountinfo; the later hides the earlier."""
+    """The mount of an absolute path without links. `lines`: of mountinfo, where later mounts hide earlier ones."""
     mounts = [mount for line in lines if (mount := Mount.of_line(line)) is not None]
     over = [mount for mount in mounts if f"{path}/".startswith(mount.point.rstrip("/") + "/")]
     return max(reversed(over), key=lambda mount: len(mount.point), default=None)
 
 
 def memory_of(pid: int) -> int | None:
-    """A descriptor of a process' memory; null where it may not be read.
+    """A descriptor of a process's memory; None if it may not be read.
 
-    The kernel asks at the opening whether the reader may trace the process (an ancestor may, its other children not).
+    On opening, the kernel checks whether the reader may trace the process: an ancestor may, a sibling may not.
     """
     try:
         return os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
@@ -247,9 +246,9 @@ def memory_of(pid: int) -> int | None:
 
 
 def read_path(memory: int, address: int) -> str | None:
-    """The path that lies there; null where none does.
+    """The path at this address; None if there is none.
 
-    Takes the lock of the process' memory, which can wait for ever: call it in a process of its own.
+    Takes the lock of the process's memory, which can block forever: call it in a separate process.
     """
     length = min(_LONGEST_PATH, 2 * _PAGE - address % _PAGE)
     try:
@@ -261,7 +260,7 @@ def read_path(memory: int, address: int) -> str | None:
 
 
 def _holder(pid: int) -> int | None:
-    """Who holds the lock that a process waits for: /proc/locks lists each lock, then who waits for it, marked `->`."""
+    """The holder of the lock that a process waits for. /proc/locks lists each lock, then its waiters, marked `->`."""
     try:
         lines = [line.split() for line in kernel_text.lines(Path("/proc/locks"))]
     except OSError:
@@ -277,10 +276,10 @@ def _holder(pid: int) -> int | None:
 
 
 def holder_of(path: str, waiting: Collection[int]) -> int | None:
-    """A process that has locked a file, or else has it open as who has made a lock file does, and is not `waiting`.
+    """A process not in `waiting` that has locked a file, or else has it open, as the maker of a lock file does.
 
-    Null where none is seen: others' processes cannot be looked into, and what runs on other hosts is not here. Asks the
-    file system: call it in a process of its own. Raises OSError.
+    None if no such process is visible: it may belong to another user or run on another host. Asks the file system, so
+    call it in a separate process. Raises OSError.
     """
     seen = os.stat(path)
     device = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}:{seen.st_ino}"
@@ -300,7 +299,7 @@ def holder_of(path: str, waiting: Collection[int]) -> int | None:
 
 
 def link(pid: int, name: str) -> str | None:
-    """Where a link of /proc/PID leads: the kernel knows, and asks no file system."""
+    """The target of a link in /proc/PID, which the kernel knows without asking a file system."""
     try:
         return str(Path(f"/proc/{pid}/{name}").readlink())
     except OSError:
@@ -308,7 +307,7 @@ def link(pid: int, name: str) -> str | None:
 
 
 def mounts(pid: int) -> list[str]:
-    """The lines of its mountinfo (proc(5))."""
+    """The lines of a process's mountinfo (proc(5))."""
     try:
         return kernel_text.lines(Path(f"/proc/{pid}/mountinfo"))
     except OSError:

@@ -1,7 +1,7 @@
-"""Memory of the host, of this process' memory cgroup and of processes, and kills for want of it, from the kernel.
+"""Memory of the host, of this process's memory cgroup and of processes, and out-of-memory kills, from the kernel.
 
 Sources: /proc/vmstat `oom_kill` (Linux 4.13); cgroup v2 `memory.events`, `memory.max`, `memory.current`; cgroup v1
-`memory.oom_control`, `memory.limit_in_bytes`, `memory.usage_in_bytes`; /proc/PID/statm. What cannot be read is null.
+`memory.oom_control`, `memory.limit_in_bytes`, `memory.usage_in_bytes`; /proc/PID/statm. Unreadable values are None.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ _SMALL = 64 << 20
 """Changes below this many bytes are not worth a line."""
 _AT_LEAST_EVERY_NS = 60_000_000_000
 _MOST_SAMPLES = 2000
-"""Of one attempt, in the journal; the last before a death is written beyond it."""
+"""Per attempt, in the journal. The last sample before a death is written in any case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """A memory cgroup, and its ancestors as far as they can be seen: itself first."""
+    """A memory cgroup. `folders`: its own, then those of its visible ancestors."""
 
     version: int
     folders: tuple[Path, ...]
 
     def oom_kills(self) -> int | None:
-        """Processes of it that the kernel's out-of-memory killer ended since it was made.
+        """Number of its processes that the kernel's out-of-memory killer has ended.
 
-        v2 counts those of its descendants too, v1 only its own.
+        v2 includes its descendants, v1 doesn't.
         """
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         return _counter(self.folders[0] / name, "oom_kill")
 
     def tightest(self) -> tuple[int, int] | None:
-        """(bytes used, limit) of the one, of itself and its ancestors, with the least left; null without a limit."""
+        """(bytes used, limit) of the cgroup, itself or an ancestor, with the least left; None without a limit."""
         used, limit = ("current", "max") if self.version == 2 else ("usage_in_bytes", "limit_in_bytes")
         found = []
         for folder in self.folders:
             at_most = _number(folder / f"memory.{limit}")
-            # v1 has no word for "none": it is the largest multiple of a page that fits
+            # v1 has no word for "none": it shows the largest multiple of a page
             if at_most is None or at_most >= 1 << 60:
                 continue
             taken = _number(folder / f"memory.{used}")
@@ -64,7 +64,7 @@ class Cgroup:
 
 
 def own_cgroup(proc: Path = _PROC) -> Cgroup | None:
-    """This process' memory cgroup: v1's hierarchy where the memory controller is in one, else v2's."""
+    """This process's memory cgroup: in v1's hierarchy if the memory controller is there, else in v2's."""
     try:
         entries = kernel_text.lines(proc / "self/cgroup")
         mounts = kernel_text.lines(proc / "self/mountinfo")
@@ -86,13 +86,13 @@ def own_cgroup(proc: Path = _PROC) -> Cgroup | None:
 
 
 def count_oom_kills() -> tuple[int | None, int | None]:
-    """(on the host since boot, in our cgroup since it was made)."""
+    """Out-of-memory kills: (on the host since boot, in our cgroup since it was created)."""
     cgroup = own_cgroup()
     return _counter(_PROC / "vmstat", "oom_kill"), cgroup.oom_kills() if cgroup else None
 
 
 def _hierarchies(mounts: Iterable[str], version: int) -> Iterator[tuple[str, Path]]:
-    """(which cgroup is mounted, where) of each mount of that version's memory hierarchy. Source: proc(5), mountinfo."""
+    """(cgroup, mount point) for each mount of that version's memory hierarchy. Source: proc(5), mountinfo."""
     for line in mounts:
         left, _, right = line.partition(" - ")
         kind = right.partition(" ")[0]
@@ -117,14 +117,14 @@ def _folders(path: str, mounts: Iterable[tuple[str, Path]]) -> tuple[Path, ...]:
 
 
 def unescaped(word: str) -> str:
-    """A path as it is, of a table of mounts that writes blanks as `\\040`. Source: proc(5), mountinfo."""
+    """A path from a table of mounts, which writes blanks as `\\040`. Source: proc(5), mountinfo."""
     return _OCTAL.sub(lambda found: chr(int(found[1], 8)), word)
 
 
 @final
 @dataclass
 class Sampler:
-    """Looks at the ranks' memory, and says which looks are worth a line in the journal."""
+    """Looks at the ranks' memory and returns the samples that are worth a line in the journal."""
 
     proc: Path = _PROC
     _cgroup: Cgroup | None = field(init=False)
@@ -138,7 +138,7 @@ class Sampler:
         self._shm = _is_tmpfs(self.proc, SHM)
 
     def look(self, at: MonotonicNs, pids: Mapping[Rank, int]) -> MemorySampled | None:
-        """The sample of now, where it tells something new since the last that was given out."""
+        """A sample, if it differs enough from the last one that was returned."""
         sample = self._latest = self._sample(at, pids)
         if self._written is not None and not _differs(self._written, sample):
             return None
@@ -149,7 +149,7 @@ class Sampler:
         return sample
 
     def at_death(self, at: MonotonicNs, pids: Mapping[Rank, int]) -> list[MemorySampled]:
-        """The last look, if it was not given out, and one of now: the dead have no memory any more, the host has."""
+        """The last look, if it was not returned yet, and one from now: a dead rank has no memory left to measure."""
         held = [self._latest] if self._latest is not None and self._latest is not self._written else []
         self._written = self._latest = self._sample(at, pids)
         return [*held, self._written]
@@ -175,7 +175,7 @@ class Sampler:
 
 
 def _differs(old: MemorySampled, new: MemorySampled) -> bool:
-    # seldom for what hardly changes: a run of weeks must not fill a disk with it
+    # few samples if little changes: a run of weeks must not fill a disk
     if new.at - old.at >= _AT_LEAST_EVERY_NS:
         return True
     if old.ranks != new.ranks:
@@ -196,7 +196,7 @@ def _resident(proc: Path, pid: int) -> int:
 
 
 def host_memory(proc: Path = _PROC) -> tuple[int | None, int | None]:
-    """(available, total) in bytes."""
+    """The host's (available, total) memory in bytes."""
     try:
         text = kernel_text.read(proc / "meminfo")
     except OSError:
@@ -206,7 +206,7 @@ def host_memory(proc: Path = _PROC) -> tuple[int | None, int | None]:
 
 
 def _is_tmpfs(proc: Path, point: str) -> bool:
-    """Whether a tmpfs is mounted there: asking it for its space cannot wait for another machine."""
+    """Whether a tmpfs is mounted there, which can be asked for its space without waiting for another machine."""
     try:
         mounts = kernel_text.lines(proc / "self/mountinfo")
     except OSError:

@@ -1,8 +1,8 @@
-"""Native frames of a rank that stands, from py-spy (the extra `stacks`), in a process of its own.
+"""Native frames of a rank that stands still, from py-spy (the extra `stacks`), in a separate process.
 
-py-spy holds the process while it looks, by PTRACE_SEIZE: should py-spy be killed meanwhile, the kernel lets the process
-go on. (pystack attaches with SIGSTOP, which would then stay: it is not used.) So a rank that works is not looked at,
-nor one in state D, which cannot be held.
+py-spy pauses the process while it looks, so ranks that work are not examined, nor ranks in state D, which cannot be
+paused. It uses PTRACE_SEIZE: if py-spy is killed meanwhile, the kernel resumes the process. (pystack isn't used: it
+attaches with SIGSTOP, which would stay.)
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ddp_run.values.helper_process import HelperProcess, HelperProcesses, fork
 
 TOOL = "py-spy"
 _WAIT_S = 40.0
-"""Reading the symbols of libtorch takes it seconds, on a busy host many."""
+"""Reading libtorch's symbols takes seconds, and many on a busy host."""
 _MOST = 2
-"""Ranks that are looked at in one stall."""
+"""Ranks examined per stall."""
 
 
 @final
 @dataclass(slots=True)
 class NativeStackProbe:
-    """py-spy at work on one process."""
+    """py-spy, examining one process."""
 
     process: HelperProcess
     rank: Rank
@@ -42,7 +42,7 @@ class NativeStackProbe:
 
 @final
 class NativeFrames:
-    """Asks for the frames of the ranks that are said to be the culprits: one after the other, each once a stall."""
+    """Gets the native frames of the culprits: one rank at a time, each once per stall."""
 
     def __init__(self, helpers: HelperProcesses) -> None:
         self._helpers = helpers
@@ -50,20 +50,20 @@ class NativeFrames:
         self._wanted: dict[Rank, int] = {}
         self._asked: set[Rank] = set()
         self._off = False
-        """It cannot be done here."""
+        """py-spy doesn't work here."""
 
     def want(self, pids: Mapping[Rank, int]) -> None:
-        """Of these ranks; the first of many alike will do."""
+        """Ask for the frames of the first few of these ranks. `pids`: by rank."""
         fresh = [rank for rank in pids if rank not in self._asked]
         self._wanted = {rank: pids[rank] for rank in fresh[:_MOST]}
 
     @property
     def holds_one(self) -> bool:
-        """Whether a rank may be held just now: it looks stopped."""
+        """Whether py-spy may be pausing a rank right now, which then looks stopped."""
         return self._question is not None
 
     def take(self, at: MonotonicNs) -> list[Event]:
-        """What has come; goes on to the next rank where nobody is asked."""
+        """The frames that have come, or a note on why there are none. Starts on the next rank if none is pending."""
         if self._question is None:
             self._ask()
             return []
@@ -84,7 +84,7 @@ class NativeFrames:
             return [Noted(at, f"no native frames of rank {rank} ({TOOL}: {why})")]
 
     def end(self) -> None:
-        """The ranks that were wanted do not stand any more, or nobody wants to know."""
+        """Drop all questions: the ranks work again, or the attempt is over."""
         self._wanted.clear()
         self._asked.clear()
         if self._question is not None:
@@ -104,7 +104,7 @@ class NativeFrames:
 
 
 def _become_tool(pid: int, fd: int) -> None:
-    """Looked for here and not before: a folder of PATH can be on a dead mount."""
+    """Run py-spy. It is looked up in this process, as a folder of PATH can be on a dead mount."""
     os.nice(10)
     os.dup2(fd, 1)
     os.dup2(fd, 2)

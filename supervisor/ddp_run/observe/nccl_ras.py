@@ -1,7 +1,7 @@
-"""Asks NCCL's RAS what it knows of the ranks, without waiting for it: a socket that is looked at now and then.
+"""Asks NCCL's RAS what it knows about the ranks, over a socket that is polled and never waited for.
 
-RAS listens in the ranks' processes, on localhost:28028 or where NCCL_RAS_ADDR says; lines of text (src/ras/client.cc,
-NCCL 2.24 and newer). Where some rank does not answer it takes seconds, and says by then who did.
+RAS listens in the ranks' processes, on localhost:28028 or at NCCL_RAS_ADDR, and speaks lines of text
+(src/ras/client.cc, NCCL 2.24 and newer). If some rank does not answer, RAS takes seconds and then says which ones did.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ddp_run.values.private_files import open_private
 
 PORT = 28028
 WAIT_S = 6.0
-"""How long an answer is waited for, in all."""
+"""How long to wait for an answer in total."""
 _PEERS_S = 2
-"""How long RAS is to wait for other processes' answers; it may take twice as long."""
+"""How long RAS should wait for other processes; it may take twice as long."""
 _MOST = 1 << 20
 _HELLO = b"CLIENT PROTOCOL 2\n"
 _ANSWERED = b"SERVER PROTOCOL "
@@ -35,7 +35,7 @@ _QUESTION = b"TIMEOUT %d\nVERBOSE STATUS\n" % _PEERS_S
 
 
 def addresses(environ: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-    """Where ranks of this environment listen; nowhere where RAS is off, or only a name server could tell."""
+    """Where ranks with this environment listen; empty if RAS is off or finding out would take a name server."""
     if environ.get("NCCL_RAS_ENABLE", "1").strip() == "0":
         return ()
     given = environ.get("NCCL_RAS_ADDR")
@@ -63,9 +63,9 @@ class _At(Enum):
 
 @final
 class RasQuery:
-    """One question. Call `over` until it is true; `text` is what has come by then, empty where nobody answered.
+    """One question. Call `over` until it is true; `text` then holds the answer, empty if there is none.
 
-    `why`: why there is no answer, or only a part of one; null where that is as it should be.
+    `why`: why the answer is missing or incomplete; None if it is complete, or if no communicator exists yet.
     """
 
     def __init__(self, places: tuple[tuple[str, int], ...], *, wait_s: float = WAIT_S) -> None:
@@ -84,7 +84,7 @@ class RasQuery:
         return rest.removeprefix(b"OK\n").decode("utf-8", "replace") if head.startswith(_ANSWERED) else ""
 
     def over(self) -> bool:
-        """Whether nothing more is to be expected. Never waits."""
+        """Read what has come, and return whether the exchange has ended. Never waits."""
         while self._at is not _At.OVER:
             try:
                 if not self._step():
@@ -99,11 +99,11 @@ class RasQuery:
         return self._at is _At.OVER
 
     def close(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         self._end(self.why)
 
     def _step(self) -> bool:
-        """Go on as far as that is possible at once; false where it is not. Raises OSError."""
+        """Take one step, if possible without waiting; returns whether it was. Raises OSError."""
         if self._socket is None:
             return False
         if self._at is _At.CONNECTING:
@@ -134,7 +134,7 @@ class RasQuery:
         return True
 
     def _next(self) -> None:
-        """Call the next address, if there is one. Nobody at any of them is nothing to speak of: no communicator yet."""
+        """Connect to the next address, if any. If none accepts, there is no communicator yet, which isn't an error."""
         self._end(None)
         while self._places:
             host, port = self._places.pop(0)
@@ -157,7 +157,7 @@ class RasQuery:
 
 @dataclass(frozen=True, slots=True)
 class RasSays:
-    """What RAS adds to a closer look: notes for the journal, whom it shows to be missing, its words for people."""
+    """What RAS adds to a closer look: notes for the journal, the ranks it shows to be missing, and lines to quote."""
 
     notes: tuple[Noted, ...] = ()
     missing: Missing | None = None
@@ -166,7 +166,7 @@ class RasSays:
 
 @final
 class NcclRas:
-    """RAS of the ranks that were started in `environ`, asked once a closer look; what it says is kept in `folder`."""
+    """Asks the RAS of ranks started with `environ`, once per closer look, and keeps its answer in `folder`."""
 
     def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
         self._places = addresses(environ)
@@ -175,23 +175,23 @@ class NcclRas:
         self._noted: set[str] = set()
 
     def ask(self) -> None:
-        """Begin; one rank's RAS knows of all of them, on all nodes."""
+        """Ask. One rank's RAS knows about all ranks on all nodes."""
         if self._places:
             self._question = RasQuery(self._places)
             self._question.over()  # so that it has greeted by the next turn
 
     def over(self) -> bool:
-        """Whether no answer is to be awaited, or no more of it. Goes on with the question; never waits."""
+        """Whether no question is pending. Reads what has come; never waits."""
         return self._question is None or self._question.over()
 
     def end(self) -> None:
-        """Nobody wants to know any more."""
+        """Drop the question."""
         if self._question is not None:
             self._question.close()
             self._question = None
 
     def says(self, at: MonotonicNs, alive: Sequence[RankStarted], world_size: int) -> RasSays:
-        """What has come, which ends the question. Nothing where nobody answered, or for another job."""
+        """The answer so far; ends the question. Empty if there is none, or if it is about another job."""
         question = self._question
         if question is None:
             return RasSays()
@@ -206,11 +206,11 @@ class NcclRas:
             return RasSays((*notes, *self._note(at, "NCCL RAS answered for another job on this host")))
         notes = (*notes, *self._note(at, self._keep(question.text)))
         quotes = ("NCCL RAS:", *report.quotes) if report.quotes else ()
-        # What was cut off might contradict the rest.
+        # The part that was cut off might contradict the rest.
         return RasSays(notes, missing(report, pids, here, world_size) if question.why is None else None, quotes)
 
     def _keep(self, text: str) -> str | None:
-        """Why it is not kept, where it is not."""
+        """Write the answer to the folder. Returns why that failed, or None."""
         try:
             descriptor = open_private(self._folder / file_names.RAS, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK)
             with open(descriptor, "w", encoding="utf-8") as file:
@@ -220,7 +220,7 @@ class NcclRas:
         return None
 
     def _note(self, at: MonotonicNs, text: str | None) -> tuple[Noted, ...]:
-        """Said once."""
+        """A note, unless it was given before."""
         if text is None or text in self._noted:
             return ()
         self._noted.add(text)

@@ -1,7 +1,7 @@
 """Looks at the running ranks once a second, and closer when none of them makes progress.
 
-Reads boards, /proc and the stacks that ranks write; decides nothing itself: `ddp_run.observe.progress` does. What it
-learns leaves as events.
+Reads boards, /proc and the stacks that ranks write, and returns events. The decisions are made elsewhere:
+`ddp_run.observe.stall_watch` says when to look closer, `ddp_run.observe.progress` what the looks mean.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
-from ddp_run.observe.boards import Board
+from ddp_run.observe.boards import Boards
 from ddp_run.observe.close_look import BETWEEN_LOOKS_S, CloseLook, GpuUse, LockFile, ProcessState
 from ddp_run.observe.collectives import LateWatch
-from ddp_run.observe.kernel_wait import PathArgument
-from ddp_run.observe.movement import Movement
+from ddp_run.observe.movement import Movement, Seen, close_look
 from ddp_run.observe.native_stack import NativeFrames
 from ddp_run.observe.nccl_ras import NcclRas
-from ddp_run.observe.process_look import process, state
+from ddp_run.observe.process_look import state
 from ddp_run.observe.progress import Stall, come_apart, explain
 from ddp_run.observe.stall_watch import EARLY_S, LOOK_S, Due, RankLook, Watch
-from ddp_run.observe.two_looks import Seen, Still, close_look
 from ddp_run.observe.waited_paths import WaitedPaths, completed
 from ddp_run.record.events import (
     Event,
@@ -36,13 +34,12 @@ from ddp_run.record.events import (
 from ddp_run.values.helper_process import HelperProcesses
 
 _STACKS_S = 0.2
-"""How long a rank mostly takes to write its stacks: it looks four times a second whether they are asked for."""
+"""How long a rank usually takes to write its stacks: it checks for a request four times a second."""
 _INSIST_S = 0.6
-"""When it is sent the signal, if it may be."""
+"""How long after the request the signal is sent, if it may be."""
 _STACKS_AT_MOST_S = 1.0
 _FLIGHT_S = 0.6
-"""How long it gets for what its flight recorder holds."""
-_ANSWERING = (ProcessState.RUNNING, ProcessState.SLEEPING, ProcessState.DISK)
+"""How long a rank gets to write its flight recorder's entries."""
 _SAMPLE_S = 60.0
 """How often the ranks' progress goes into the journal."""
 _SECOND = 1_000_000_000
@@ -50,9 +47,9 @@ _SECOND = 1_000_000_000
 
 @dataclass(slots=True)
 class _Closer:
-    """A closer look in progress: what was seen at its first and second half. `step` counts its turns.
+    """A closer look in progress. `step` counts its turns; `first` is what its first half showed.
 
-    An `early` one asks for flight recorders first, and is given up where they show nothing.
+    An `early` one asks for flight recorders first, and ends if they show nothing.
     """
 
     since: MonotonicNs
@@ -67,8 +64,8 @@ class _Closer:
 class Observer:
     """One start of the ranks of this node.
 
-    `boards`: folders that may hold their boards; `folder`: the attempt's; `environ`: the agent's, which the ranks get
-    (reading theirs takes a lock that a rank may hold for ever); `helpers`: knows what is started here.
+    `boards`: folders that may hold their boards; `folder`: the attempt's; `environ`: the agent's, which the ranks
+    inherit (reading theirs takes a lock that a rank may hold forever); `helpers`: gets the processes started here.
     """
 
     def __init__(
@@ -79,15 +76,13 @@ class Observer:
         environ: Mapping[str, str],
         helpers: HelperProcesses,
     ) -> None:
-        self._board_folders = boards
-        self._run_folder = run_folder
-        self._boards: dict[Rank, Board] = {}
+        self.boards = Boards(boards, run_folder)
         self._watch = Watch()
         self._closer: _Closer | None = None
-        self._said: Stall | None = None
+        self.stall: Stall | None = None
+        """The stall that was reported last, while it lasts."""
         self._told: set[tuple[object, ...]] = set()
-        """Of the stall that lasts."""
-        self._still: dict[Rank, Still] = {}
+        """Keys of the current stall that were reported."""
         self._movement = Movement()
         self._alive: Sequence[RankStarted] = ()
         self._left_at: dict[Rank, int] = {}
@@ -96,55 +91,25 @@ class Observer:
         self._compare_at = 0
         self._late_watch = LateWatch()
         self._gpus: Sequence[GpuUse] = ()
-        self._paths = WaitedPaths(helpers)
+        self.paths = WaitedPaths(helpers)
+        """The paths and lock files that ranks wait for."""
         self._native = NativeFrames(helpers)
         self._ras = NcclRas(environ, folder)
 
     def close(self) -> None:
-        """Look no more: end what is still under way."""
+        """Stop looking, and end what is still under way."""
         self._give_up()
         self._native.end()
-        for rank in [*self._boards]:
-            self.forget(rank)
-
-    def forget(self, rank: Rank) -> None:
-        """A rank has ended, or another one takes its place."""
-        board = self._boards.pop(rank, None)
-        if board is not None:
-            board.close()
-
-    def progress(self, at: MonotonicNs) -> ProgressSampled | None:
-        """What the boards show now, as an event; null where there are none."""
-        looks = [board.look() for board in self._boards.values()]
-        if not looks:
-            return None
-        return ProgressSampled(
-            at,
-            tuple(look.rank for look in looks),
-            tuple(look.phase or "" for look in looks),
-            tuple(look.steps for look in looks),
-            tuple(look.collectives for look in looks),
-            tuple(look.call for look in looks),
-        )
+        self.boards.close()
 
     def stalled_s(self, at: MonotonicNs) -> float:
-        """For how long nobody has made progress, where there was any; or worked, where nobody is known to wait."""
+        """Seconds since any rank made progress, or since any worked if none is known to wait. 0 before any progress."""
         since = self._watch.since
         if not since:
             return 0.0
-        if self._said is not None and not self._said.waiting:
+        if self.stall is not None and not self.stall.waiting:
             since = MonotonicNs(max([since, *map(self._movement.last, self._alive)]))
         return (at - since) / _SECOND
-
-    @property
-    def stall(self) -> Stall | None:
-        """What was said last of a job that still stands."""
-        return self._said
-
-    @property
-    def paths(self) -> Mapping[PathArgument, str]:
-        """Paths that were read from ranks that wait for them."""
-        return self._paths.known
 
     @property
     def looks_closer(self) -> bool:
@@ -154,17 +119,17 @@ class Observer:
     def look(
         self, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank], gpus: Sequence[GpuUse] = ()
     ) -> tuple[list[Event], float]:
-        """Events, and the seconds after which to look again. `left`: ranks that ended with 0."""
+        """Events, and the seconds after which to look again. `left`: ranks that exited with 0."""
         self._gpus, self._alive = gpus, alive
         self._left_at = {rank: self._left_at.get(rank, at) for rank in left}
-        self._open(alive)
+        self.boards.open(alive)
         if not self._watch.joined or at - self._watch.since > EARLY_S * _SECOND:
             self._movement.sample(at, alive)
         events: list[Event] = []
         before = self._watch.since
         due = self._watch.look(at, [*map(self._shown, alive), *(RankLook(rank, left=True) for rank in left)])
         if self._watch.since > before:
-            self._still = {}
+            self._movement.progressed()
             events += self._resumed(at, self._watch.since if self._watch.joined else at, before)
         events += self._sample(at)
         events += self._native.take(at)
@@ -174,7 +139,7 @@ class Observer:
             due = None
         if due is Due.CLOSER and (self._closer is None or self._closer.early):
             self._closer = _Closer(self._watch.since)
-        elif due is Due.EARLY and self._closer is None and not self._uses_nccl:
+        elif due is Due.EARLY and self._closer is None and not self.boards.use_nccl:
             self._closer = _Closer(self._watch.since, early=True, step=-1)
         if self._closer is None:
             return [*events, *self._compare(at)], LOOK_S
@@ -182,48 +147,38 @@ class Observer:
         return [*events, *more], after_s
 
     def _shown(self, event: RankStarted) -> RankLook:
-        board = self._boards.get(event.rank)
+        board = self.boards.get(event.rank)
         look = board.look() if board is not None else RankLook(event.rank)
         return replace(look, worked_at=self._movement.last(event))
 
     def _resumed(self, at: MonotonicNs, moved_at: int, since: int) -> list[Event]:
-        """Somebody moves again, who stood since then."""
+        """End the stall that began at `since`: a rank moves again."""
         self._told.clear()
-        if self._said is None:
+        if self.stall is None:
             return []
-        self._said = None
+        self.stall = None
         self._native.end()
         return [StallEnded(at, (moved_at - since) / _SECOND)]
-
-    def _open(self, alive: Sequence[RankStarted]) -> None:
-        for event in alive:
-            if event.watched and event.rank not in self._boards:
-                folder = self._run_folder / event.folder
-                for place in self._board_folders:
-                    board = Board.open(place, event.restart, event.rank, event.pid, folder)
-                    if board is not None:
-                        self._boards[event.rank] = board
-                        break
 
     def _sample(self, at: MonotonicNs) -> list[Event]:
         if at - self._sampled_at < _SAMPLE_S * _SECOND:
             return []
-        sample = self.progress(at)
+        sample = self.boards.progress(at)
         if sample is None or (self._sampled is not None and replace(sample, at=self._sampled.at) == self._sampled):
             return []
         self._sampled_at, self._sampled = at, sample
-        if "training" in sample.phases and self._closer is None and not self._uses_nccl:
-            self._ask_for_flights()
+        if "training" in sample.phases and self._closer is None and not self.boards.use_nccl:
+            self.boards.ask_for_flights()
             self._compare_at = at + round(_FLIGHT_S * _SECOND)
         return [sample]
 
     def _compare(self, at: MonotonicNs) -> list[Event]:
-        """Who is late, once the recorders that were asked for have come."""
+        """The rank that is late, once the flight recorders' entries have come."""
         if not 0 < self._compare_at <= at:
             return []
         self._compare_at = 0
         step_s = self._watch.step_s
-        late = self._late_watch.compare({rank: board.entered() for rank, board in self._boards.items()}, step_s)
+        late = self._late_watch.compare({board.rank: board.entered() for board in self.boards}, step_s)
         if late is None:
             return []
         return [StragglerSeen(at, late.rank, late.times, late.compared, round(late.waited_s, 3), round(step_s, 3))]
@@ -232,11 +187,10 @@ class Observer:
 
     def _look_closer(self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted]) -> tuple[list[Event], float]:
         """Ask for stacks, read them, wait, ask again, read again, judge."""
-        if closer.step in (1, 3) and not self._answered(alive):
+        if closer.step in (1, 3) and not self.boards.answered(alive):
             waited_s = (at - closer.asked_at) / _SECOND
             if waited_s >= _INSIST_S:
-                for board in self._boards.values():
-                    board.insist_on_stacks()
+                self.boards.insist_on_stacks()
             if waited_s < _STACKS_AT_MOST_S:
                 return [], _STACKS_S / 2
         if closer.step == 3 and not self._ras.over():
@@ -244,34 +198,36 @@ class Observer:
         closer.step += 1
         match closer.step:
             case 0:
-                self._ask_for_flights()
+                self.boards.ask_for_flights()
                 return [], _FLIGHT_S
             case 1:
                 if closer.early and not self._apart(alive):
                     self._closer = None
                     return [], LOOK_S
-                self._ask(closer, at)
+                closer.asked_at = at
+                self.boards.ask_for_stacks()
                 if not closer.early:
-                    self._ask_for_flights()
-                    if self._uses_nccl:
+                    self.boards.ask_for_flights()
+                    if self.boards.use_nccl:
                         self._ras.ask()
                 return [], _STACKS_S
             case 2:
                 self._ras.over()  # goes on with the question; the answer is awaited at the end
-                closer.first = self._seen(alive)
+                closer.first = self.boards.seen(alive)
                 closer.first_at = at
                 looks = (look for _, look in closer.first.values())
-                self._paths.ask(looks, self._lock_files(closer, alive), {event.pid: event.rank for event in alive})
+                self.paths.ask(looks, self._lock_files(closer, alive), {event.pid: event.rank for event in alive})
                 return [], BETWEEN_LOOKS_S
             case 3:
-                self._ask(closer, at)
+                closer.asked_at = at
+                self.boards.ask_for_stacks()
                 return [], _STACKS_S
             case _:
                 self._closer = None
                 return self._judge(closer, at, alive), LOOK_S
 
     def _lock_files(self, closer: _Closer, alive: Sequence[RankStarted]) -> dict[str, list[int]]:
-        """Those that ranks wait for, by path, with who waits."""
+        """The lock files that ranks wait for: path and waiting pids."""
         found: dict[str, list[int]] = {}
         for event in alive:
             stack = closer.first[event.rank][0]
@@ -280,45 +236,21 @@ class Observer:
         return found
 
     def _give_up(self) -> None:
-        """Nobody wants to know any more."""
+        """Give up the closer look."""
         self._closer = None
         self._ras.end()
-        self._paths.end()
-
-    @property
-    def _uses_nccl(self) -> bool:
-        """Its recorder asks CUDA, which may wait for what another thread does there: it is not asked in every pause."""
-        return any(board.uses_nccl for board in self._boards.values())
-
-    def _ask_for_flights(self) -> None:
-        for board in self._boards.values():
-            board.ask_for_flight()
+        self.paths.end()
 
     def _apart(self, alive: Sequence[RankStarted]) -> bool:
-        """Whether the flight recorders, or a stopped rank, are reason enough for a closer look."""
+        """Whether the flight recorders or a stopped rank call for a closer look."""
         stopped = [event.rank for event in alive if state(event.pid) is ProcessState.STOPPED]
-        return come_apart({rank: board.flight()[1] for rank, board in self._boards.items()}, stopped)
-
-    def _ask(self, closer: _Closer, at: MonotonicNs) -> None:
-        closer.asked_at = at
-        for board in self._boards.values():
-            board.ask_for_stacks()
-
-    def _answered(self, alive: Sequence[RankStarted]) -> bool:
-        """Whether all have written their stacks that can."""
-        boards = [(self._boards.get(event.rank), event.pid) for event in alive]
-        return all(board is None or board.stack() is not None or state(pid) not in _ANSWERING for board, pid in boards)
-
-    def _seen(self, alive: Sequence[RankStarted]) -> dict[Rank, Seen]:
-        seen = {}
-        for event in alive:
-            board = self._boards.get(event.rank)
-            seen[event.rank] = (board.stack(), board.process()) if board is not None else (None, process(event.pid))
-        return seen
+        return come_apart({board.rank: board.flight()[1] for board in self.boards}, stopped)
 
     def _judge(self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted]) -> list[Event]:
-        self._paths.end()
-        second = {rank: (stack, completed(look, self.paths)) for rank, (stack, look) in self._seen(alive).items()}
+        self.paths.end()
+        second = {
+            rank: (stack, completed(look, self.paths.known)) for rank, (stack, look) in self.boards.seen(alive).items()
+        }
         apart_s = (at - closer.first_at) / _SECOND
         ranks = {event.pid: event.rank for event in alive}
         looks = [close_look(rank, closer.first.get(rank), seen, apart_s, ranks) for rank, seen in second.items()]
@@ -338,12 +270,12 @@ class Observer:
             joined=self._watch.joined,
         )
         if stall is None:
-            if self._said is not None and not self._said.waiting:
-                self._said = None  # who stood alone works again: not a step, but nothing to end the job for
+            if self.stall is not None and not self.stall.waiting:
+                self.stall = None  # the rank works again: that isn't a step, but no reason to end the job either
             return list(ras.notes)
         if closer.early and not stall.certain:
             return list(ras.notes)
-        self._said = stall
+        self.stall = stall
         if stall.key in self._told:
             return list(ras.notes)
         self._told.add(stall.key)
@@ -365,21 +297,17 @@ class Observer:
     # ------------------------------------------------------------------------------ more of each rank
 
     def _with_more(self, look: CloseLook, seen: Seen, at: MonotonicNs) -> CloseLook:
-        """With what its flight recorder says, and for how long it has stood."""
-        still = Still(seen[0], seen[1], at, at - round(look.apart_s * _SECOND))
-        before = self._still.get(look.rank)
-        if before is not None and before.same(still):
-            still = replace(still, since=before.since)
-        self._still[look.rank] = still
+        """The look with what the rank's flight recorder says and for how long it has stood still."""
+        since = self._movement.stands_since(look.rank, seen, at, at - round(look.apart_s * _SECOND))
         worked_at = next(self._movement.last(event) for event in self._alive if event.rank == look.rank)
-        look = replace(look, still_s=0.0 if look.works else (at - still.since) / _SECOND)
-        look = replace(look, idle_s=(at - worked_at) / _SECOND)
-        board = self._boards.get(look.rank)
+        still_s = 0.0 if look.works else (at - since) / _SECOND
+        look = replace(look, still_s=still_s, idle_s=(at - worked_at) / _SECOND)
+        board = self.boards.get(look.rank)
         if board is None:
             return replace(look, unseen=True)
         if look.stack is not None and look.stack.lock_file is not None:
             path = look.stack.lock_file
-            look = replace(look, lock_file=self._paths.lock_files.get(path, LockFile(path)))
+            look = replace(look, lock_file=self.paths.lock_files.get(path, LockFile(path)))
         last, current = board.flight()
         shown = board.look()
         return replace(

@@ -1,7 +1,7 @@
 """From a closer look at ranks that make no progress to who waits for whom. Pure.
 
-Two looks at the stacks, a few seconds apart, tell a rank that stands still from one that works. What only takes long is
-said as what it is and never called a hang.
+Two looks at the stacks, a few seconds apart, tell a rank that stands still from one that works. Work that only takes
+long is reported as such and never called a hang.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ddp_run.record.events import MonotonicNs, Rank
 from ddp_run.values.words import is_or_are, named_ranks, verb_s
 
 _SLOW_S = 120.0
-"""What may end by itself (saving, data, network, a sleep) may stand this long before it is called a hang."""
+"""How long something that may end without help (saving, data, network, a sleep) may last before it is a hang."""
 _SECOND = 1_000_000_000
 _POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """What is known of a job that makes no progress.
+    """What is known about a job that makes no progress.
 
-    `hung`: nothing that is known to end by itself; else it only takes long. `culprits` are the ranks that the others
-    wait for; empty where that cannot be told. `cause` is a name of the catalogue. `patient`: not to be ended for its
-    length: a debugger, a compilation, a job that somebody has stopped. `certain`: waiting longer would not change it.
+    `hung`: it won't end without help, as opposed to only taking long. `culprits`: the ranks that the others wait for;
+    empty if unknown. `cause`: a name from the catalogue. `patient`: it must not be ended for taking long (a debugger,
+    a compilation, a job that a user has stopped). `certain`: waiting longer would not change it.
     """
 
     cause: str
@@ -45,13 +45,15 @@ class Stall:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Of all that is worth saying anew; how long it lasts is not."""
+        """Changes when the stall is worth reporting again. Its duration doesn't count."""
         return self.cause, self.hung, self.culprits, self.waiting, self.patient
 
 
 def come_apart(entered: Mapping[Rank, Collective | None], stopped: Sequence[Rank]) -> bool:
-    """Whether ranks that all wait in a collective wait in different ones, or some rank is stopped: worth a closer look
-    before patience ends. `entered`: what each rank of this node is in, null for none."""
+    """Whether a closer look is worth taking early: all ranks wait, but in different collectives, or some are stopped.
+
+    `entered`: the collective that each rank of this node waits in, or None.
+    """
     if stopped:
         return len(stopped) < len(entered)
     waits = [(each.group, each.number, each.kind) for each in entered.values() if each is not None]
@@ -69,11 +71,11 @@ def explain(
     ras: Missing | None = None,
     joined: bool = True,
 ) -> Stall | None:
-    """What two looks say. Null where nobody waits and nobody is stuck.
+    """The stall that two looks show; None if no rank waits and none is stuck.
 
-    `left`: ranks that ended with 0, and how many seconds ago. `joined`: some rank has begun to join the process group.
-    `world_size` above the number of ranks given here: the others are on other nodes. `ras`: whom NCCL shows to be
-    missing, be it there.
+    `left`: ranks that exited with 0, and how many seconds ago. `joined`: some rank has begun to join the process group.
+    `world_size`: if larger than the number of ranks given, the others are on other nodes. `ras`: the ranks that NCCL
+    shows to be missing, on any node.
     """
     seconds = (at - since) / _SECOND
     looks = sorted((each for each in looks if each.state is not ProcessState.GONE), key=lambda each: each.rank)
@@ -129,7 +131,7 @@ class _Scene:
         return f"{named_ranks(self.left)} exited with code 0 ({last}{min(self.left.values()):.0f} s ago)"
 
     def who_waits(self, culprits: Sequence[Rank]) -> str:
-        """`; ranks 0,2 wait for it in barrier`, where it is known for whom."""
+        """`; ranks 0,2 wait for it in barrier`; without "for it" if there are no culprits."""
         if not self.waiting:
             return ""
         whom = "" if not culprits else " for it" if len(culprits) == 1 else " for them"
@@ -144,8 +146,8 @@ def _in(looks: Sequence[CloseLook]) -> str:
 
 
 def _dated(stall: Stall, since: MonotonicNs, looks: Sequence[CloseLook], gpus: Sequence[GpuUse]) -> Stall:
-    """With what the ranks do: each group in a line, the culprits' first and with the end of their stack; then numbers
-    of theirs and of their GPUs."""
+    """The stall with its start and quotes: a line for each group of ranks, the culprits first and with the end of their
+    stack; then the ranks' numbers and their GPUs'."""
     grouped: dict[str, list[CloseLook]] = {}
     for each in looks:
         grouped.setdefault(what(each), []).append(each)
@@ -169,22 +171,22 @@ def _held(scene: _Scene) -> Stall:
 
 
 def _left(scene: _Scene) -> Stall:
-    """Whoever still runs waits, and a rank has ended."""
+    """All running ranks wait, and a rank has exited."""
     ranks = tuple(scene.left)
     return scene.stall(scene.whole, f"{scene.gone}{scene.who_waits(ranks)}", ranks, cause="peer-died")
 
 
 def _elsewhere(scene: _Scene) -> Stall:
-    """Some wait; the others are somewhere else: those are what is waited for."""
+    """Some ranks wait; the others are elsewhere, and are the ones waited for."""
     entered = max(each.collectives for each in scene.waiting)
     missing = [each for each in scene.others if not each.may_have_entered(entered)]
     hung = all(each.stuck for each in scene.others)
     if hung and not (missing and all(each.deadlocked for each in missing)):
         hung = scene.seconds >= _SLOW_S
     unseen = [each for each in scene.others if each.doing is None and each.state is not ProcessState.DISK]
-    # A rank that shows nothing of itself may well wait like the rest.
+    # A rank about which nothing is known may be waiting like the rest.
     culprits = () if unseen else ranks_of(missing)
-    # Those that are named first, alone, are whom "it" means.
+    # "it" refers to the ranks named first, so they must be exactly the culprits.
     said = groups(scene.others) + scene.who_waits(culprits if len(culprits) == len(scene.others) else ())
     if scene.left:
         said += f"; {scene.gone}"
@@ -192,7 +194,7 @@ def _elsewhere(scene: _Scene) -> Stall:
 
 
 def _apart(scene: _Scene) -> Stall:
-    """All wait for each other: in different collectives, or one has entered fewer."""
+    """All ranks wait for each other: in different collectives, or one has entered fewer."""
     found = _mismatch(scene) or _behind(scene) or _joining(scene) or _seen_by_nccl(scene)
     if found is not None:
         return found
@@ -204,7 +206,7 @@ def _apart(scene: _Scene) -> Stall:
 
 
 def _mismatch(scene: _Scene) -> Stall | None:
-    """The same number in the same group, but another operation, shape or type."""
+    """Ranks entered the same collective of a group with different operations, shapes or types."""
     entered: dict[tuple[str, int], dict[tuple[object, ...], list[CloseLook]]] = {}
     for each in scene.waiting:
         if each.current is not None:
@@ -232,7 +234,7 @@ def _said(look: CloseLook) -> str:
 
 
 def _behind(scene: _Scene) -> Stall | None:
-    """Ranks wait in a group for those that have entered fewer of its collectives: whom all the waiting leads to."""
+    """Ranks wait for others that have entered fewer collectives of a group: find those that all waiting leads to."""
     ranks = {each.rank: each for each in scene.waiting}
     waits_for: dict[Rank, set[Rank]] = {rank: set() for rank in ranks}
     for rank, each in ranks.items():
@@ -250,9 +252,9 @@ def _behind(scene: _Scene) -> Stall | None:
         return scene.stall(True, f"the ranks wait for each other: {groups(scene.waiting)}", (), certain=True)
     ahead = f"{named_ranks(ranks_of(waiting))} {is_or_are(waiting)} ahead"
     said = f"{groups(last)}; {ahead} and wait{verb_s(waiting)}{_in(waiting)}"
-    # A message of any size may be on its way between two of them; a GPU's wait looks like work.
+    # A large message may be in transit between two of them, and waiting for a GPU looks like work.
     sends = any(each.current is None and each.operation in _POINT_TO_POINT and each.works for each in last)
-    # Nor is a collective of NCCL's that all have entered, alone in front of the others, more than slow.
+    # An NCCL collective that all ranks have entered, with the others behind it, may just be slow too.
     slow = sends or (len(last) == 1 and last[0].current is not None and last[0].current.nccl)
     return scene.stall(not slow or scene.seconds >= _SLOW_S, said, ends, certain=not slow)
 
@@ -268,7 +270,7 @@ def _reachable(rank: Rank, edges: Mapping[Rank, set[Rank]]) -> set[Rank]:
 
 
 def _joining(scene: _Scene) -> Stall | None:
-    """Some make a process group, the others are in a collective."""
+    """Some ranks create a process group, the others are in a collective."""
     meeting = [each for each in scene.waiting if each.doing is Doing.MEETING]
     rest = [each for each in scene.waiting if each.doing is not Doing.MEETING]
     if not meeting or not rest:
@@ -279,20 +281,20 @@ def _joining(scene: _Scene) -> Stall | None:
 
 
 def _seen_by_nccl(scene: _Scene) -> Stall | None:
-    """NCCL shows who is missing: on another node, or here where torch has recorded nothing that says otherwise."""
+    """NCCL shows which ranks are missing: on another node, or here if torch's records don't contradict it."""
     ras = scene.ras
     if ras is None:
         return None
     waiting = [each for each in scene.waiting if each.rank not in ras.ranks]
     if not waiting or (len(waiting) < len(scene.waiting) and any(each.last for each in scene.waiting)):
         return None
-    # What a rank of another node does is not seen here: it may only take long.
+    # What a rank on another node does isn't visible here: it may only take long.
     hung = ras.gone or (scene.whole and scene.seconds >= _SLOW_S)
     return scene.stall(hung, f"{ras.said}{replace(scene, waiting=waiting).who_waits(ras.ranks)}", ras.ranks)
 
 
 def _places_apart(scene: _Scene) -> Stall:
-    """All wait and nobody has entered less, as far as was recorded."""
+    """All ranks wait, and no record shows one that is behind."""
     waiting = scene.waiting
     recorded = any(each.last for each in waiting)
     places: dict[tuple[str | None, str | None], list[CloseLook]] = {}
@@ -303,7 +305,7 @@ def _places_apart(scene: _Scene) -> Stall:
         where = f" at {waiting[0].place}" if len(places) == 1 and waiting[0].place else ""
         said = f"all ranks wait{_in(waiting)}{where} and none is missing: a slow network or device, or a long operation"
         return scene.stall(long, said, ())
-    if all(each.current is not None for each in waiting):  # in different groups, in none of which anybody is missing
+    if all(each.current is not None for each in waiting):  # in different groups, none of which lacks a rank
         return scene.stall(scene.seconds >= _SLOW_S, groups(waiting), ())
     few, *_, many = sorted(places.values(), key=lambda members: (len(members), members[0].rank))
     clear = len(few) < len(many) and len(places) == 2 and not recorded
@@ -311,8 +313,8 @@ def _places_apart(scene: _Scene) -> Stall:
 
 
 def _alone(scene: _Scene) -> Stall | None:
-    """Nobody is known to wait for another rank: said where nobody works, or before the ranks join a process group,
-    where one that has stood for long may wait for one that works."""
+    """No rank is known to wait for another. That is a stall if no rank works; before the ranks join a process group
+    also if some work, as a rank that has long stood still may wait for them."""
     working = [each for each in scene.others if each.works or not (scene.joined or each.idle_s >= QUIET_S)]
     standing = [each for each in scene.others if each not in working]
     if not standing or (working and scene.joined):

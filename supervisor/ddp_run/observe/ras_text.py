@@ -1,8 +1,8 @@
-"""Reads the answer of NCCL's RAS ("VERBOSE STATUS"), and says whom it shows to be missing or behind. Pure.
+"""Reads the answer of NCCL's RAS ("VERBOSE STATUS"), and finds the ranks that are missing or behind. Pure.
 
-RAS is a thread in every process that has an NCCL communicator (NCCL 2.24 and newer). It answers also while the rank is
-stuck, for all nodes. Wordings: src/ras/client_support.cc of 2.24 to 2.30. Until 2.25 all operations are counted
-together, later each kind by itself; 2.24 lists missing ranks as numbers, later with their processes.
+RAS is a thread in every process that has an NCCL communicator (NCCL 2.24 and newer). It answers for all nodes, even
+while the rank is stuck. Wordings: src/ras/client_support.cc of 2.24 to 2.30. Up to 2.25 all operations are counted
+together, later each kind separately. 2.24 lists missing ranks by number only, later versions with their processes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A rank by its number in a communicator, which need not be that in the job."""
+    """A rank by its number in a communicator, which may differ from its number in the job."""
 
     number: int
     process: Process | None
@@ -51,7 +51,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """So many ranks have launched so many operations. `members`: them, as far as they are named."""
+    """`ranks` of the communicator's ranks have launched `launched` operations. `members`: those that are named."""
 
     launched: int
     ranks: int
@@ -60,9 +60,9 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """One in which something differs. `absent`: ranks without an answer, all of them where `absent_ranks` are named.
+    """A communicator with a problem. `absent_ranks`: how many ranks did not answer; `absent`: those that are named.
 
-    `counts`: by kind of operation (`AllReduce`; `collective` before NCCL 2.26), where the ranks differ in them.
+    `counts`: by kind of operation (`AllReduce`; `collective` before NCCL 2.26), for kinds in which the ranks differ.
     """
 
     size: int | None
@@ -72,7 +72,7 @@ class Communicator:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All that are named."""
+        """All ranks that are named."""
         counted = [member for counts in self.counts.values() for count in counts for member in count.members]
         return (*self.absent, *counted)
 
@@ -81,7 +81,7 @@ class Communicator:
 class Report:
     """What RAS said. `dead`: processes that it has not reached for a minute; `silent`: those that did not answer now.
 
-    `in_all`: processes of the job, as far as it knows. `quotes` are its own lines on what is wrong.
+    `in_all`: how many processes RAS counts in the job. `quotes`: its own lines about what is wrong.
     """
 
     communicators: tuple[Communicator, ...] = ()
@@ -92,16 +92,16 @@ class Report:
 
     @property
     def processes(self) -> tuple[Process, ...]:
-        """All that it names."""
+        """All processes that are named."""
         members = [member for each in self.communicators for member in each.members]
         return (*self.dead, *self.silent, *(member.process for member in members if member.process is not None))
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Whom the others wait for, as RAS shows it beyond doubt. `said` lacks only that they wait.
+    """The ranks that the others wait for, if RAS leaves no doubt. `said`: a sentence, but for who waits.
 
-    `gone`: their processes cannot be reached any more.
+    `gone`: their processes can no longer be reached.
     """
 
     ranks: tuple[Rank, ...]
@@ -110,7 +110,7 @@ class Missing:
 
 
 def read(text: str) -> Report:
-    """What an answer says, as far as it got; nothing of a text that is none."""
+    """Parse an answer, which may be cut off. Returns an empty report for any other text."""
     return _Reader(text.splitlines()).report()
 
 
@@ -152,7 +152,7 @@ class _Reader:
         )
 
     def _take(self, line: str, block: str) -> str:
-        """Into the block that it belongs to, whose name is returned."""
+        """Add a line to the block that it belongs to. Returns that block's name."""
         if not line.startswith(" "):
             head = _COMMUNICATOR.match(line)
             if head is None:
@@ -200,10 +200,10 @@ def _member(said: re.Match[str]) -> Member:
 
 
 def missing(report: Report, pids: Mapping[int, Rank], here: frozenset[str], world_size: int) -> Missing | None:
-    """Whom the report shows to be missing or behind, where it leaves no doubt.
+    """The ranks that the report shows to be missing or behind; None if there is any doubt.
 
-    `pids`: the ranks of this node; `here`: which of the report's nodes are this host. RAS numbers ranks within a
-    communicator: those of this node are known by their processes, others only in a communicator of all ranks.
+    `pids`: this node's ranks; `here`: the names that the report uses for this host. RAS numbers ranks within a
+    communicator: this node's are identified by their processes, others only in a communicator of all ranks.
     """
     names = _Names(pids, here, world_size)
     absent = _absent(report, names)
@@ -214,7 +214,7 @@ def missing(report: Report, pids: Mapping[int, Rank], here: frozenset[str], worl
 
 
 def is_of(report: Report, pids: Mapping[int, Rank], here: frozenset[str], world_size: int) -> bool:
-    """Whether it is of these ranks: jobs on one host may share the port, and any one of them gets the call."""
+    """Whether the report is about these ranks: jobs on one host may share the port, and any of them may answer."""
     named = [each.pid for each in report.processes if each.node in here]
     return any(pid in pids for pid in named) if named else report.in_all in (None, world_size)
 
@@ -226,7 +226,7 @@ class _Names:
     world_size: int
 
     def ranks(self, members: Sequence[Member], size: int | None) -> tuple[Rank, ...] | None:
-        """Their ranks in the job; null where one is not known for sure."""
+        """Their ranks in the job; None if one of them is uncertain."""
         found = []
         for member in members:
             process = member.process
@@ -261,7 +261,7 @@ def _absent(report: Report, names: _Names) -> Missing | None:
 
 
 def _behind(each: Communicator, names: _Names) -> Missing | None:
-    """The ranks that have launched less than the others, the same ones in every kind of operation that differs."""
+    """The ranks that have launched fewer operations than the others, if they are the same for every kind."""
     found: Missing | None = None
     for kind, counts in each.counts.items():
         most = max((count.launched for count in counts), default=0)

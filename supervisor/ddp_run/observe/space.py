@@ -1,4 +1,4 @@
-"""Free space of file systems, asked by a process of its own: statvfs on a dead NFS server waits for ever."""
+"""Free space of file systems. A separate process asks, because statvfs on a dead NFS server blocks forever."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ddp_run.record.events import MonotonicNs, SpaceCounted
 from ddp_run.values.helper_process import HelperProcess, fork
 
 WAIT_S = 1.0
-"""How long the answers are waited for, in all."""
+"""How long to wait for all answers together."""
 
 
 @final
 @dataclass(slots=True)
 class StatvfsProbe:
-    """A process that asks."""
+    """The process that asks."""
 
     process: HelperProcess
     _told: int = 0
@@ -29,7 +29,7 @@ class StatvfsProbe:
         return cls(fork(lambda fd: _answer(paths, fd), WAIT_S))
 
     def answers(self, at: MonotonicNs) -> tuple[list[SpaceCounted], bool]:
-        """What has been answered since the last call, and whether that was all."""
+        """The answers since the last call, and whether there will be no more."""
         held, over = self.process.read()
         lines = held.split(b"\n")[:-1]
         fresh, self._told = lines[self._told :], len(lines)
@@ -37,7 +37,7 @@ class StatvfsProbe:
 
 
 def _answer(paths: Sequence[str], fd: int) -> None:
-    """Nothing but system calls on what is in memory already."""
+    """Runs after a fork: only makes system calls, and uses only what is in memory already."""
     for path in paths:
         try:
             found = os.statvfs(path)

@@ -1,4 +1,4 @@
-"""Reads the stacks that faulthandler writes, and says in a word what a thread does there. Pure.
+"""Reads the stacks that faulthandler writes, and tells what each thread is doing. Pure.
 
 Form (CPython, Python/traceback.c): `Thread 0x… (most recent call first):` or `Current thread 0x… …`, since 3.14 with
 the thread's name in brackets, then `  File "…", line N in f` from the innermost frame outwards.
@@ -25,7 +25,7 @@ _MOST_NATIVE = 12
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call: where it stands."""
+    """One call on a stack."""
 
     file: str
     line: int | None
@@ -33,7 +33,7 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """`train.py:88 in step`, as a person would say it."""
+        """`train.py:88 in step`."""
         line = "" if self.line is None else f":{self.line}"
         return f"{self.file.rpartition('/')[2]}{line} in {self.function}"
 
@@ -49,7 +49,7 @@ class Frame:
 
 
 class Doing(StrEnum):
-    """What a thread does, as far as its Python frames tell."""
+    """What a thread does, judging by its Python frames."""
 
     COLLECTIVE = "waits in a collective"
     BACKWARD = "waits in backward"
@@ -76,7 +76,7 @@ class Stack:
     others: tuple[tuple[Frame, ...], ...] = ()
     """The other threads'."""
     lock_file: str | None = None
-    """The path of the lock file that it waits for, where that is known."""
+    """The path of the lock file that it waits for, if known."""
 
     @property
     def users(self) -> Frame | None:
@@ -85,11 +85,11 @@ class Stack:
 
     @property
     def in_users_code(self) -> bool:
-        """Whether the innermost frame is the user's own, or one of Python's own locks called by it."""
+        """Whether the innermost Python frame is the user's own."""
         return bool(self.frames) and self.frames[0].own
 
     def in_same_loop(self, other: Stack) -> bool:
-        """Whether both stand in one function of the user's, called from one place: perhaps on two lines of a loop."""
+        """Whether both are in the same call of a user's function, perhaps on two lines of a loop."""
 
         def within(stack: Stack) -> tuple[object, ...]:
             at = next((index for index, frame in enumerate(stack.frames) if frame.own), len(stack.frames) - 1)
@@ -100,22 +100,22 @@ class Stack:
 
     @property
     def helped(self) -> bool:
-        """Whether another thread is at what takes its time: the network, a file, another process, data."""
+        """Whether another thread is busy with something that takes time: the network, a file, a process, data."""
         return any(_doing(frames) in _FROM_OUTSIDE for frames in self.others)
 
     @property
     def monitors(self) -> int:
-        """How many other threads only look on: progress bars' own."""
+        """How many other threads only watch: those of progress bars."""
         return sum(any(_MONITOR.search(frame.file) for frame in frames) for frames in self.others)
 
     @property
     def doing(self) -> Doing:
-        """What it does."""
+        """What the main thread does."""
         return _doing(self.frames)
 
     @property
     def operation(self) -> str | None:
-        """The collective's name, where it is in one: `all_reduce`."""
+        """The name of the collective that it is in, if any: `all_reduce`."""
         names = [frame.function for frame in self.frames if "torch/distributed/" in frame.file]
         return next((name for name in reversed(names) if name in _COLLECTIVES), None)
 
@@ -123,8 +123,7 @@ class Stack:
 def dumps(text: str, main_thread: int | None) -> tuple[Stack, ...]:
     """The main thread's stack in each dump of a file, oldest first.
 
-    A dump lists its threads in one go, the one that began last first; without the main thread's identity the last one
-    is taken for it.
+    A dump lists the newest thread first. Without the main thread's identity, the last thread is assumed to be it.
     """
     found: list[Stack | None] = []
     threads: list[tuple[int, list[Frame]]] = []
@@ -147,10 +146,9 @@ def dumps(text: str, main_thread: int | None) -> tuple[Stack, ...]:
 
 
 def native_frames(text: str, thread: int) -> tuple[str, ...]:
-    """A thread's innermost frames, native ones and those of Python up to the user's own code, of what
-    `py-spy dump --native --json` writes.
+    """A thread's innermost frames, native and Python, up to the user's own code.
 
-    Raises ValueError where the text is none of that, or has no such thread.
+    `text`: the output of `py-spy dump --native --json`. Raises ValueError if it is malformed or lacks the thread.
     """
     try:
         threads = json.loads(text[text.index("[") :])
@@ -168,7 +166,7 @@ def native_frames(text: str, thread: int) -> tuple[str, ...]:
 
 
 def is_whole(text: str) -> bool:
-    """Whether the last dump has come to its end: its last thread, the main one, reaches the rank's first frame.
+    """Whether the last dump is complete: its last thread, the main one, reaches the rank's first frame.
 
     A rank of `--run-path` is started by multiprocessing, and faulthandler cuts a stack after 100 frames.
     """
@@ -179,10 +177,10 @@ def is_whole(text: str) -> bool:
 
 
 def _main(threads: Sequence[tuple[int, list[Frame]]], ident: int | None, lock_file: str | None) -> Stack | None:
-    """The main thread's; null where a cut dump (faulthandler lists 100 threads) does not show it."""
+    """The main thread's stack; None if the dump was cut before it (faulthandler lists at most 100 threads)."""
     if not threads:
         return None
-    # The board's word is signed, faulthandler prints the same bits unsigned.
+    # The board's word is signed; faulthandler prints the same bits unsigned.
     wanted = threads[-1][0] if ident is None else ident & (2**64 - 1)
     frames = next((frames for known, frames in threads if known == wanted), None)
     if frames is None:
@@ -241,14 +239,14 @@ _BY_MEANS_OF: tuple[tuple[Doing, re.Pattern[str]], ...] = (
     (Doing.IMPORTING, re.compile(r"^<frozen importlib\._bootstrap>")),
     (Doing.LOCK, re.compile(r"/(?:threading|queue|concurrent/futures/\w+|multiprocessing/(?:queues|synchronize))\.py")),
 )
-"""What a library that knows its purpose may call: taken only where no caller says more."""
+"""Libraries that others call: they count only if no caller says more."""
 _COMPILER = re.compile(r"torch/_dynamo/convert_frame\.py")
-"""On the stack only while torch.compile compiles, also under a backend of the user's own."""
+"""On the stack only while torch.compile compiles, including with a user's backend."""
 _LOOKED_AT = 40
 
 
 def _doing(frames: Sequence[Frame]) -> Doing:
-    """What the library frames within the user's innermost say; nothing special where the user's own is innermost."""
+    """What the library frames called by the user's innermost frame do; RUNNING if there are none."""
     means: Doing | None = None
     for frame in frames[:_LOOKED_AT]:
         if frame.own:
@@ -260,7 +258,7 @@ def _doing(frames: Sequence[Frame]) -> Doing:
     if any(_COMPILER.search(frame.file) for frame in frames):
         return Doing.COMPILING
     if means is None and any("torch/utils/data/" in frame.file for frame in frames):
-        return Doing.DATA  # a data set's own code, called by a DataLoader
+        return Doing.DATA  # a data set's code, called by a DataLoader
     return means or Doing.RUNNING
 
 

@@ -1,4 +1,4 @@
-"""What the ranks of a stall do, in words and in lines to be quoted: how far each has come, the end of a stack. Pure."""
+"""Describes the ranks of a stall in words and in lines to quote: their progress, the end of a stack. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_GROUPS = 5
 
 
 def _apart_by(looks: Sequence[CloseLook], shown: Callable[[CloseLook], str | None]) -> str:
-    """`rank 1 12, ranks 0,2 13`: what each shows, those alike together; empty where nobody shows anything."""
+    """`rank 1 12, ranks 0,2 13`: what each rank shows, equal ones together; empty if none shows anything."""
     alike: dict[str, list[CloseLook]] = {}
     for each in looks:
         word = shown(each)
@@ -27,7 +27,7 @@ def _apart_by(looks: Sequence[CloseLook], shown: Callable[[CloseLook], str | Non
 
 
 def numbers(looks: Sequence[CloseLook]) -> list[str]:
-    """How far each has come, where they differ, and how much of a core each uses."""
+    """How far each rank has come, if they differ, and how much of a core each uses."""
     lines = []
     if len({each.steps for each in looks}) > 1:
         lines.append(f"optimizer steps so far: {_apart_by(looks, lambda each: str(each.steps))}")
@@ -45,7 +45,7 @@ def numbers(looks: Sequence[CloseLook]) -> list[str]:
 
 
 def to_remove(looks: Sequence[CloseLook]) -> list[str]:
-    """A command for each lock file that nobody seems to have any more."""
+    """A command for each lock file that no process seems to hold anymore."""
     paths = dict.fromkeys(path for each in looks if (path := each.left_behind) is not None)
     return [f"if no build is running elsewhere, remove it: rm {shlex.quote(path)}" for path in paths]
 
@@ -72,7 +72,7 @@ def end_of(stack: Stack) -> list[str]:
 
 
 def ranks_of(looks: Sequence[CloseLook]) -> tuple[Rank, ...]:
-    """Whose looks they are, in order."""
+    """Their ranks, sorted."""
     return tuple(sorted(each.rank for each in looks))
 
 
@@ -87,7 +87,7 @@ def groups(looks: Sequence[CloseLook]) -> str:
 
 
 def what(look: CloseLook, count: int = 1) -> str:
-    """`waits for a lock at train.py:88 in step`, of so many ranks."""
+    """`waits for a lock at train.py:88 in step`, conjugated for `count` ranks."""
     words = conjugated(_does(look), count)
     return words + (f" at {look.place}" if look.place else "")
 
@@ -116,7 +116,7 @@ def _does(look: CloseLook) -> str:
 
 
 def _stands(look: CloseLook) -> str:
-    """Of a rank whose stack tells no more than where it is, or that shows none."""
+    """What a rank does whose stack shows only where it is, or that has no stack."""
     if look.works:
         return "works" if look.unseen else "shows no stack"
     if look.naps or look.asleep:

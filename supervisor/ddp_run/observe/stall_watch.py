@@ -1,9 +1,9 @@
 """When to look closer at the ranks. Pure.
 
 A job makes progress while any rank's phase, steps or count of collectives changes. Before the ranks join a process
-group nothing of that changes, and what counts is that each works: takes CPU time, moves bytes. Where nothing shows
-progress for a while, a closer look is due. Before that, ranks that have come apart show in their flight recorders
-alone: an early look at those disturbs nobody.
+group, none of these changes; then each rank must work, that is, take CPU time or move bytes. After a while without
+progress a closer look is due. An early look, before that, reads only the flight recorders, which disturbs no rank and
+shows whether the ranks have come apart.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ PATIENCE_S = 15.0
 """Without progress for this long, or for STEPS_OF_PATIENCE times the usual step, a closer look is taken."""
 STEPS_OF_PATIENCE = 3.0
 AGAIN_S = 30.0
-"""When to look again while nothing changes."""
+"""How long to wait before the next closer look while nothing changes."""
 PATIENCE_LEFT_S = 5.0
-"""The same once a rank has ended with 0: it does not come back."""
+"""The patience once a rank has exited with 0: it won't come back."""
 QUIET_S = 10.0
-"""A rank that has not been seen to work for this long stands, where there is no other sign of progress."""
+"""A rank stands still if it was not seen to work for this long, and nothing else shows progress."""
 EARLY_S = 3.0
-"""Without progress for this long, or STEPS_OF_PATIENCE usual steps, the flight recorders are looked at."""
+"""After this long without progress, or STEPS_OF_PATIENCE usual steps, the flight recorders are read."""
 _EARLY_AGAIN_S = 10.0
-"""And not again for so long, then twice as long, up to the most: a job may pause at every step."""
+"""Then not again for this long, doubled each time up to _AT_MOST_S: a job may pause at every step."""
 _AT_MOST_S = 600.0
 _SECOND = 1_000_000_000
 _KEPT = 64
 
 
 class Due(StrEnum):
-    """What kind of look."""
+    """Which look is due."""
 
     EARLY = "early"
     CLOSER = "closer"
@@ -45,7 +45,7 @@ class Due(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RankLook:
-    """What a rank's board shows. `left`: it ended with 0."""
+    """What a rank's board shows. `left`: it exited with 0."""
 
     rank: Rank
     phase: str | None = None
@@ -56,17 +56,17 @@ class RankLook:
     left: bool = False
     call: str = ""
     worked_at: int = 0
-    """When it was last seen to work, or began."""
+    """When it was last seen to work, or started."""
 
     @property
     def progress_at(self) -> int:
-        """When it last did anything that counts, its steps apart: those carry no time."""
+        """When its phase or its collectives last changed. Steps don't count: they have no time."""
         return max(self.phase_at, self.collective_at)
 
 
 @dataclass
 class Watch:
-    """When to take a closer look. Fed once a second; keeps only what it needs for that."""
+    """Decides when to take a closer look. Call `look` once a second."""
 
     _seen_at: int = 0
     _steps: dict[Rank, tuple[int, int]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Watch:
     _early_again_s: float = _EARLY_AGAIN_S
     _early_not_before: int = 0
     _alone_s: float = PATIENCE_S
-    """Patience with ranks that have not joined: longer after each pause, as some programs just wait for work."""
+    """Patience with ranks that have not joined. Grows after each pause, as some programs just wait for work."""
     _all_stood: bool = False
     """At the last closer look."""
     joined: bool = False
@@ -107,7 +107,7 @@ class Watch:
             return self._early(at, ranks)
         all_stand = self.joined or at - latest >= QUIET_S * _SECOND
         if not all_stand and at - latest >= EARLY_S * _SECOND:
-            return None  # it is known soon
+            return None  # the next looks will tell
         if self._asked_at and at - self._asked_at < AGAIN_S * _SECOND and all_stand == self._all_stood:
             return None
         self._asked_at, self._all_stood = at, all_stand
@@ -115,7 +115,7 @@ class Watch:
 
     @property
     def since(self) -> MonotonicNs:
-        """When the last progress was; of ranks that have not joined, of the one that has stood longest."""
+        """When progress was last made; before the ranks join, by the one that has stood still longest."""
         return MonotonicNs(self._seen_at)
 
     @property
@@ -129,11 +129,11 @@ class Watch:
 
     @property
     def step_s(self) -> float:
-        """The usual time of a step in seconds; 0 where none was seen."""
+        """The usual time of a step in seconds; 0 if none was seen."""
         return median(self._durations) if self._durations else 0.0
 
     def _early(self, at: int, ranks: Sequence[RankLook]) -> Due | None:
-        """Once in a pause, where a process group exists, and ever more seldom."""
+        """An early look, if it is due: once per pause while a process group exists, at growing intervals."""
         if self._looked_early == self._seen_at or at < self._early_not_before:
             return None
         if not any(each.phase in ("after-init", "training") for each in ranks):
@@ -146,7 +146,7 @@ class Watch:
         return Due.EARLY
 
     def _learn(self, at: int, ranks: Sequence[RankLook]) -> None:
-        """Steps count from when they are seen; their usual time is that between two looks, shared among them."""
+        """Record new steps. Boards don't time them, so the time between two looks is divided among them."""
         for each in ranks:
             steps, seen_at = self._steps.get(each.rank, (0, 0))
             if each.steps == steps:

@@ -1,7 +1,7 @@
-"""The paths that ranks' system calls were given, from their memory; and who has the lock files they wait for.
+"""The path arguments of ranks' system calls, read from their memory, and the holders of lock files they wait for.
 
-Reading memory takes a lock that a rank may hold for ever (a mapped file on a dead mount), and a lock file may be on
-such a mount, so a process of its own does both (`ddp_run.values.helper_process`).
+A separate process (`ddp_run.values.helper_process`) does this: reading memory takes a lock that a rank may hold forever
+(for a mapped file on a dead mount), and a lock file may be on such a mount.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WAIT_S = 5.0
 @final
 @dataclass(slots=True)
 class PathProbe:
-    """A process that reads."""
+    """The process that reads."""
 
     process: HelperProcess
     _asked: tuple[PathArgument | str, ...]
@@ -38,9 +38,9 @@ class PathProbe:
         locks: Mapping[str, Collection[int]] = MappingProxyType({}),
         ranks: Mapping[int, Rank] = MappingProxyType({}),
     ) -> Self | None:
-        """Have the paths read that these looks lack, and lock files looked at; null where there is nothing to ask.
+        """Start reading the paths that these looks lack, and examining lock files. None if there is nothing to do.
 
-        `locks`: which processes wait for each; `ranks`: which pids are ranks. Raises OSError.
+        `locks`: the pids that wait for each lock file; `ranks`: by pid. Raises OSError.
         """
         arguments = [look.wait.argument for look in looks if look.wait is not None and look.wait.argument is not None]
         asked = [(each, memory) for each in arguments if (memory := memory_of(each.pid)) is not None]
@@ -59,7 +59,7 @@ class PathProbe:
         return {asked: path for asked, path in self._answered() if isinstance(asked, PathArgument)}
 
     def lock_files(self) -> dict[str, LockFile]:
-        """What has been seen of lock files."""
+        """The lock files examined so far."""
         return {asked: LockFile(asked, *seen) for asked, seen in self._answered() if isinstance(asked, str)}
 
     def _answered(self) -> list[tuple[PathArgument | str, Any]]:
@@ -70,19 +70,19 @@ class PathProbe:
 
 @final
 class WaitedPaths:
-    """The paths that are known by now, and the question for more."""
+    """The paths known so far, and the pending question for more."""
 
     def __init__(self, helpers: HelperProcesses) -> None:
         self._helpers = helpers
         self._question: PathProbe | None = None
         self.known: dict[PathArgument, str] = {}
         self.lock_files: dict[str, LockFile] = {}
-        """By their paths, as they were seen last."""
+        """By path, as last seen."""
 
     def ask(
         self, looks: Iterable[ProcessLook], locks: Mapping[str, Collection[int]], ranks: Mapping[int, Rank]
     ) -> None:
-        """As `PathProbe.ask`; a question of before is over."""
+        """As `PathProbe.ask`; ends the previous question."""
         self.end()
         try:
             self._question = PathProbe.ask(looks, locks, ranks)
@@ -92,7 +92,7 @@ class WaitedPaths:
             self._helpers.add(self._question.process)
 
     def end(self) -> None:
-        """Keep what has been answered, and wait no longer."""
+        """Keep the answers so far, and stop waiting for more."""
         if self._question is not None:
             self.known |= self._question.answers()
             self.lock_files |= self._question.lock_files()
@@ -123,7 +123,7 @@ def _answer(
 
 
 def completed(look: ProcessLook, paths: Mapping[PathArgument, str]) -> ProcessLook:
-    """A look with the path of its call, where that was read."""
+    """The look, with the path of its system call if that was read."""
     if look.wait is None or look.wait.argument is None or look.wait.argument not in paths:
         return look
     return replace(look, wait=with_path(look.wait, paths[look.wait.argument]))

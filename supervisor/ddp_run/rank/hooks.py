@@ -274,7 +274,7 @@ class Outermost:
 
     def __init__(self) -> None:
         self.known: "list[type]" = []
-        """Classes that need no look any more. A list, because a class need not be hashable."""
+        """Classes that need no more looks. A list, because a class need not be hashable."""
         self._looks: "dict[int, int]" = {}
         self._nested = False
 

@@ -196,7 +196,7 @@ class Program:
             sys.exit(code)
 
     def _stamp_ends(self) -> None:
-        """Report calls of `os._exit`, and of `exec`, after which nothing is seen of the process any more.
+        """Report calls of `os._exit`, and of `exec`, after which the process can no longer be seen.
 
         The kernel reports the end of a process when its memory is taken down, 8 to 16 ms later.
         """

@@ -47,7 +47,7 @@ class Sampling:
         self._c10d: "Any" = None
         """torch.distributed, once it is there."""
         self._grouped = False
-        """A process group was asked for: it has threads of its own."""
+        """The program has asked for a process group, which has its own threads."""
         self._lifetime = allocate_lock()
         """Held while the latest sampling thread should run: each has its own."""
         self._in_torch = allocate_lock()

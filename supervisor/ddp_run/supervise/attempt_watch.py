@@ -76,14 +76,14 @@ class AttemptWatch:
             boards, run_folder = self._run.inbox.board_folders, self._run.folder.path
             self._observer = Observer(boards, run_folder, self._folder, self._environ, self._run.helpers)
             self._loop.set_timer(_FIRST_LOOK_S, self._look_at_progress)
-        self._observer.forget(event.rank)
+        self._observer.boards.forget(event.rank)
 
     def rank_leaves(self, rank: Rank) -> None:
         """A rank has ended with 0. The others may still need the first one, so keep where it stood."""
         if self._observer is not None:
             if not any(process.exited_clean for process in self._ranks.latest if process.event.rank != rank):
                 self.note_progress()
-            self._observer.forget(rank)
+            self._observer.boards.forget(rank)
 
     @property
     def has_failed(self) -> bool:
@@ -131,12 +131,12 @@ class AttemptWatch:
     @property
     def paths(self) -> Mapping[PathArgument, str]:
         """The known paths of the ranks' system calls."""
-        return self._observer.paths if self._observer is not None else {}
+        return self._observer.paths.known if self._observer is not None else {}
 
     def note_progress(self) -> None:
         """Record where the ranks stand now."""
         try:
-            progress = self._observer.progress(now()) if self._observer is not None else None
+            progress = self._observer.boards.progress(now()) if self._observer is not None else None
         except (OSError, ValueError):
             return
         if progress is not None:
