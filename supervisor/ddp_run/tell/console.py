@@ -84,7 +84,7 @@ class Console:
         self._sources: dict[tuple[int, Stream], _Source] = {}
         self._collapser = Collapser()
         self._batch: list[tuple[Stream | None, bytes | memoryview]] = []
-        """What to write where; None: a line of ddp-run's own."""
+        """What to write to which stream; None: a line from ddp-run itself."""
         self._drawn = b""
         self._redraw_at = 0.0
         self._state_at: float | None = None
