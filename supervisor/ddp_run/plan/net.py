@@ -12,14 +12,13 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ddp_run.values.addresses import Resolved, is_local, literal_address
 from ddp_run.values.helper_process import answer_of, fork
 from ddp_run.values.process_table import command_lines, look
 
-_T = TypeVar("_T")
-
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _LOOKUP_S = 10.0
 """Limit of a single lookup; libc's is 5 s per server and try."""
 _MISSING_NAME_S = 60.0
@@ -130,16 +129,9 @@ def _look_up_patiently(
         return attempt()
     except _NotReady as error:
         tell(error)
-    try:
-        return _again(attempt, deadline_s, tell)
-    except _NotReady as error:
-        reason = f"{name} has no address after {time.monotonic() - started:.0f} s: {error}"
-        raise Unresolvable(reason, _ask_yourself(name)) from error
-
-
-def _again(attempt: Callable[[], _T], deadline_s: float, tell: Callable[[object], None]) -> _T:
     import tenacity
 
+    time.sleep(min(0.5, deadline_s))
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(_NotReady),
         wait=tenacity.wait_exponential(multiplier=0.5, max=5),
@@ -147,8 +139,11 @@ def _again(attempt: Callable[[], _T], deadline_s: float, tell: Callable[[object]
         before_sleep=lambda state: tell(state.outcome.exception() if state.outcome else None),
         reraise=True,
     )
-    time.sleep(min(0.5, deadline_s))
-    return retrying(attempt)
+    try:
+        return retrying(attempt)
+    except _NotReady as error:
+        reason = f"{name} has no address after {time.monotonic() - started:.0f} s: {error}"
+        raise Unresolvable(reason, _ask_yourself(name)) from error
 
 
 def _ask_yourself(name: str) -> tuple[str, ...]:
@@ -176,9 +171,6 @@ def _look_up(name: str, port: int, limit_s: float, missing_is_final: bool) -> li
     if not usable:
         raise Unresolvable(f"{name} has neither an IPv4 nor an IPv6 address")
     return usable
-
-
-_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 def _bounded(call: Callable[[], object], limit_s: float) -> Any:
@@ -249,16 +241,12 @@ def free_port(ip: str | None = None, avoid: Collection[int] = ()) -> int:
     It must be free at all addresses, because torch's store listens on all of them, whatever host it is given.
     """
     for _ in range(200):
-        port = _port_of_kernel()
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind(("", 0))
+            port = int(probe.getsockname()[1])
         if port not in avoid and port_is_free(port, ip):
             return port
     raise OSError(errno.EADDRINUSE, "no free port found in 200 tries")
-
-
-def _port_of_kernel() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def port_is_free(port: int, ip: str | None = None) -> bool:

@@ -11,14 +11,13 @@ import platform
 import re
 import resource
 import stat
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from ddp_run.plan import net
-from ddp_run.plan.installed_torch import find_torch_run
+from ddp_run.plan.installed_torch import find_torch_run, torch_versions
 from ddp_run.plan.launch_plan import LaunchPlan
 from ddp_run.settings.options import Options
 from ddp_run.values.node_fact import LONGEST_NAME, MOST_FACTS, Fact, Known
@@ -65,12 +64,14 @@ def collect(options: Options, environ: Mapping[str, str], address: str) -> NodeF
 
 
 def _host(options: Options, route: net.Route | None) -> Iterator[Fact]:
-    torch = _or_none(_torch_folder)
+    torch_run = _or_none(find_torch_run)
+    torch, cuda = _or_none(torch_versions) or (None, None)
     mtu = _or_none(lambda: net.mtu_of(route.interface)) if route is not None else None
     found: tuple[tuple[Known, str | None], ...] = (
         (Known.PYTHON, platform.python_version()),
-        *(_or_none(lambda: _torch(torch)) or () if torch is not None else ()),
-        (Known.NCCL, _or_none(lambda: _nccl(torch.parent)) if torch is not None else None),
+        (Known.TORCH, torch),
+        (Known.CUDA, cuda),
+        (Known.NCCL, _or_none(lambda: _nccl(torch_run.parents[2])) if torch_run is not None else None),
         (Known.DRIVER, _or_none(_driver)),
         (Known.GPUS, _or_none(lambda: str(len([*Path("/proc/driver/nvidia/gpus").iterdir()])))),
         (Known.SCRIPT, _or_none(lambda: _script(options))),
@@ -90,22 +91,6 @@ def _or_none(read: Callable[[], _T]) -> _T | None:
         return read()
     except Exception:  # a missing fact does no harm
         return None
-
-
-def _torch_folder() -> Path | None:
-    found = find_torch_run([entry for entry in sys.path if entry])
-    return found.parents[1] if found is not None else None
-
-
-def _torch(folder: Path) -> tuple[tuple[Known, str | None], ...]:
-    """From torch/version.py, which its build writes: `__version__ = '2.13.0+cu128'`, `cuda: Optional[str] = '12.8'`."""
-    text = (folder / "version.py").read_text(encoding="utf-8")
-    version = re.search(r"^__version__\b[^=\n]*= *['\"]([^'\"\n]+)", text, re.MULTILINE)
-    cuda = re.search(r"^cuda\b[^=\n]*= *(?:['\"]([^'\"\n]+)|None)", text, re.MULTILINE)
-    return (
-        (Known.TORCH, version[1] if version is not None else None),
-        (Known.CUDA, cuda[1] or "none" if cuda is not None else None),
-    )
 
 
 def _nccl(site_packages: Path) -> str | None:

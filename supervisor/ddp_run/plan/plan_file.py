@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddp_run import __version__
+from ddp_run.plan.installed_torch import torch_versions
 from ddp_run.plan.launch_plan import RANK_PROGRAM, LaunchPlan, agent_argv, log_dir
 from ddp_run.values.private_files import open_private
 from ddp_run.values.redaction import redact, redact_lines, redact_mapping, redact_words
@@ -42,7 +43,7 @@ def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None, node: Nod
         "options": settings,
         "environment": environment,
         "agent": list(redact_words(agent_argv(plan, folder=folder, rank_program=RANK_PROGRAM, port=None))),
-        "versions": {"ddp-run": __version__, "torch": torch_version(), "python": platform.python_version()},
+        "versions": {"ddp-run": __version__, "torch": torch_versions()[0], "python": platform.python_version()},
         "host": socket.gethostname(),
         "node": None if node is None else _of_node(node),
     }
@@ -64,23 +65,6 @@ def _plain(value: object) -> object:
     if isinstance(value, list | tuple):
         return list(redact_lines([str(each) for each in value]))
     return redact(str(value))
-
-
-def torch_version() -> str | None:
-    """Version of the installed torch from its `version.py`, without importing it; None if unknown."""
-    from importlib.util import find_spec
-
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    try:
-        text = Path(spec.origin).with_name("version.py").read_text()
-    except OSError:
-        return None
-    for line in text.splitlines():
-        if line.startswith("__version__"):
-            return line.partition("=")[2].strip().strip("'\"")
-    return None
 
 
 def write(path: Path, plan: LaunchPlan, argv: Sequence[str], run_id: str, node: NodeFacts | None) -> None:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, final
 
+from ddp_run.tell.held_lines import Collapser, Group, RawLines
 from ddp_run.tell.outlet import LeftS, Outlet, Outlets
 from ddp_run.tell.selection import Prefix, Shown, label, prefixed, shown_by
 from ddp_run.tell.tail import Chunk
-from ddp_run.values.lines import MAX_HELD, STREAMS, Collapser, Group, LineBuffer, RawLines, Stream, readable
+from ddp_run.values.lines import MAX_HELD, STREAMS, LineBuffer, Stream, readable
 
 _FLOOD: Final = 64 << 10
 _FLOOD_LINES: Final = 4096
