@@ -151,13 +151,12 @@ def launch(words: tuple[str, ...], *, begun: Callable[[Path], None] | None = Non
     early = _outlive_notices()
     from ddp_run.plan import preflight
     from ddp_run.plan.installed_torch import torch_rows
-    from ddp_run.plan.read_options import project_files
+    from ddp_run.plan.read_options import read_options
     from ddp_run.settings.grammar import HelpWanted
-    from ddp_run.settings.parse import parse
 
     environ = dict(os.environ)
     try:
-        options = parse(words, environ, torch_rows=torch_rows(), read_file=_read_file, projects=project_files)
+        options = read_options(words, environ, torch_rows())
     except HelpWanted as wanted:
         return _help(whole=wanted.whole)
     environ.update((each.name, each.value) for each in options.rank_variables)
@@ -210,7 +209,3 @@ def _outlive_notices() -> Sequence[Signals]:
         if signal.getsignal(signum) is signal.SIG_DFL:
             signal.signal(signum, lambda signum, _frame: came.append(signal.Signals(signum)))
     return came
-
-
-def _read_file(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")

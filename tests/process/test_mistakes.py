@@ -247,7 +247,7 @@ WARNED: dict[str, tuple[list[str], dict[str, str], str]] = {
     "several nodes without a number": (
         ["--nnodes=2", "--master-addr=127.0.0.1", "train.py"],
         {},
-        "no --node-rank: this is node 0; each other node needs a number of its own",
+        "no --node-rank: this is node 0; each other node needs its own number",
     ),
     "several nodes without a master": (
         ["--nnodes=2", "--node-rank=1", "train.py"],

@@ -394,8 +394,8 @@ def test_what_cannot_work_is_refused_with_its_reason(runner: Runner) -> None:
     assert "single_process=True" not in seen["no master"]
     assert title["no master"] == "MASTER_ADDR is not set in this process; a launcher gives it to each rank"
     assert "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0" in seen["no master"]
-    assert title["words"] == "WORLD_SIZE is no whole number: 'two'"
-    assert title["negative"] == "RANK is no whole number: '-1'"
+    assert title["words"] == "WORLD_SIZE is not a whole number: 'two'"
+    assert title["negative"] == "RANK is not a whole number: '-1'"
     assert title["too high"] == "RANK=4 is not below WORLD_SIZE=4"
     assert title["srun"] == "srun started 8 tasks, and RANK is not set in this one"
     for name in ("nccl", "asked by variable"):

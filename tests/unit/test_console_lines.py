@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.waiting import limit
 
-from ddp_run.values.lines import Collapser, LineBuffer, Stream, neutral, readable
+from ddp_run.tell.held_lines import Collapser
+from ddp_run.values.lines import LineBuffer, Stream, neutral, readable
 from ddp_run.values.words import rank_list
 
 

@@ -49,7 +49,7 @@ PURE = (
     *("evidence.childfailed", "evidence.crash_text"),
     *("observe.stack_text", "observe.close_look", "observe.stall_watch", "observe.collectives", "observe.progress"),
     *("observe.ras_text", "observe.stall_quotes", "tell.verdict_text", "tell.catalogue_text", "tell.quotation"),
-    *("tell.node_table", "tell.runs_table"),
+    *("tell.node_table", "tell.runs_table", "tell.held_lines"),
     *("values.signals", "values.problem", "values.secret_forms", "values.secret_names", "values.redaction"),
     "values.lines",
     *("values.typed_fields", "values.sealed", "supervise.nodes.messages"),

@@ -58,7 +58,9 @@ def test_gloo_takes_whole_names_and_opens_all() -> None:
     assert reason(GLOO, "eth0") is None
     assert reason(GLOO, "eth0,br-lan") is None
     assert reason(GLOO, "eth0,eth1") == ("eth1 is down", True)
-    missing = "eth is no interface of this host, which has lo, eth0, eth1, eth2, ib0, docker0, br-0123456789ab, br-lan"
+    missing = (
+        "eth isn't an interface of this host, which has lo, eth0, eth1, eth2, ib0, docker0, br-0123456789ab, br-lan"
+    )
     assert reason(GLOO, "eth") == (missing, True)
 
 

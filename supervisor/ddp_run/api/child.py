@@ -1,7 +1,7 @@
-"""`ddp-run` as a child process: what it says of its run, what it prints, its end; and how it is told to stop.
+"""`ddp-run` as a child process: what it reports about its run, what it prints, how it ends, and how to stop it.
 
-ddp-run owns its process: it reaps all children, is the parent of orphans, handles signals. So it is never run within
-the program that asks for a job. It is in a session of its own: Ctrl-C reaches it once, from here.
+ddp-run reaps all children, adopts orphans and handles signals, so it never runs in the calling program's process. It
+has its own session: Ctrl-C reaches it once, from here.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class _Child:
         return on_readable
 
     def _watch_end(self, stack: ExitStack) -> None:
-        """By the process itself: a fork of ddp-run that hangs in the kernel may hold the pipes open for ever."""
+        """Watch the process, not its pipes: a fork of ddp-run that hangs in the kernel may hold those open forever."""
         try:
             pidfd = os.pidfd_open(self._process.pid)
         except OSError:  # a kernel before 5.3: the channel's end is its end

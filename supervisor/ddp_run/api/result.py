@@ -27,13 +27,13 @@ class Result:
     folder: Path
     """The run's folder, absolute: events.jsonl, the ranks' files."""
     verdict: Verdict | None
-    """What verdict.json says, without times and `retry`; null where ddp-run was killed before it could write one."""
+    """What verdict.json says, without times and `retry`; None if ddp-run was killed before it could write one."""
     attempts: int | None
-    """How many attempts were made; null where there is no verdict."""
+    """How many attempts were made; None without a verdict."""
 
     @property
     def outcome(self) -> Outcome | None:
-        """succeeded, failed, hung, interrupted, refused; null where there is no verdict."""
+        """succeeded, failed, hung, interrupted, refused; None without a verdict."""
         return None if self.verdict is None else self.verdict.outcome
 
     @property

@@ -44,7 +44,7 @@ class Passed:
 
 
 def target(stream: TextIO | None, descriptor: int) -> int | None:
-    """For Popen: null where the child may have the program's own descriptor, else a pipe or /dev/null."""
+    """For Popen: None if the child may inherit the program's own descriptor, else a pipe or /dev/null."""
     if stream is None:
         return subprocess.DEVNULL
     try:

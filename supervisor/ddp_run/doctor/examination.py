@@ -15,10 +15,9 @@ from ddp_run.doctor.reports import Launched, Reports
 from ddp_run.plan.checks.devices import visible_gpus
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.plan.launch_plan import log_dir
-from ddp_run.plan.read_options import project_files
+from ddp_run.plan.read_options import read_options
 from ddp_run.settings.grammar import UNKNOWN_OPTION, HelpWanted
 from ddp_run.settings.options import Options
-from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row
 from ddp_run.values.finding import Finding, Grade, skipped
 from ddp_run.values.problem import Problem, Refused, nearest
@@ -73,13 +72,7 @@ def _options(
     words: tuple[str, ...], environ: Mapping[str, str], rows: Sequence[Row], own_options: Sequence[str]
 ) -> Options:
     try:
-        options = parse(
-            (*words, str(RANK_PROGRAM)),
-            environ,
-            torch_rows=rows,
-            read_file=lambda path: Path(path).read_text(encoding="utf-8"),
-            projects=project_files,
-        )
+        options = read_options((*words, str(RANK_PROGRAM)), environ, rows)
     except HelpWanted:
         helps = ("ddp-run doctor --help   # put it before the launch's options",)
         raise Refused((Problem("DDP101", "only a launch's options go here", helps=helps),), words) from None

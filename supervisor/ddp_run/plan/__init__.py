@@ -1,1 +1,1 @@
-"""From options and what this host is like to a launch plan; checks before the start."""
+"""Turns options and host facts into a launch plan, and checks both before the start."""

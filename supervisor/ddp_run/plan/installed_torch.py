@@ -48,12 +48,18 @@ def find_torch_run(search_path: Sequence[str] | None = None) -> Path | None:
     return None
 
 
-def torch_versions(torch_run: Path) -> tuple[str | None, str | None]:
-    """Versions of torch and of its CUDA ("none" in a build without); None if unknown. Raises `OSError`.
+def torch_versions() -> tuple[str | None, str | None]:
+    """Versions of the installed torch and of its CUDA ("none" in a build without); None if unknown.
 
     From torch/version.py, which torch's build writes: `__version__ = '2.13.0+cu128'`, `cuda: Optional[str] = '12.8'`.
     """
-    text = torch_run.parents[1].joinpath("version.py").read_text(encoding="utf-8")
+    torch_run = find_torch_run()
+    if torch_run is None:
+        return None, None
+    try:
+        text = torch_run.parents[1].joinpath("version.py").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None, None
     version = re.search(r"^__version__\b[^=\n]*= *['\"]([^'\"\n]+)", text, re.MULTILINE)
     cuda = re.search(r"^cuda\b[^=\n]*= *(?:['\"]([^'\"\n]+)|None)", text, re.MULTILINE)
     return (version[1] if version else None), (cuda[1] or "none" if cuda else None)

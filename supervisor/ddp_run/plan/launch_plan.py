@@ -1,4 +1,4 @@
-"""Options and host facts to a launch plan: the agent's command line and environment, with origins. Pure."""
+"""Make a launch plan from options and host facts: the agent's command and environment, with origins. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ENTRY_POINT = "ddp-run"
 """Our class among torchrun's `torchrun.logs_specs` entry points (pyproject.toml)."""
 _AGENT_MODULE = "torch.distributed.run"
 _POLL_S = "0.03"
-"""The agent's poll of its ranks (torchrun's default: 0.1 s): it costs a waitpid per rank and notices ends sooner."""
-# What becomes of these is ddp-run's business (files, console, bootstrap); their values reach the agent changed.
+"""How often the agent polls its ranks. Costs a waitpid per rank; torchrun's default of 0.1 s notices exits later."""
+# ddp-run handles these itself (files, console, bootstrap), so the agent gets other values.
 _TAKEN_OVER = frozenset({"log-dir", "redirects", "local-ranks-filter", "module", "no-python", "logs-specs"})
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A value that ddp-run sets, and why or from where."""
+    """A variable that ddp-run or the agent sets, with its origin."""
 
     name: str
     value: str
@@ -33,49 +33,51 @@ class Planned:
 
 
 class AgentNeeded(Enum):
-    """How long an agent has anything to do for the user; its own teardown takes 0.7 s."""
+    """Until when the job needs the agent. Stopping it there saves its teardown (0.7 s)."""
 
     FOR_ITS_RANKS = auto()
     FOR_OTHER_AGENTS = auto()
-    """Where the job goes well, until the ranks of all nodes have ended: agents wait for each other in a barrier. Else
-    for its ranks: that barrier is not completed then."""
+    """If the job succeeds, until the ranks of all nodes have ended: the agents meet in a barrier. Otherwise as
+    FOR_ITS_RANKS, since that barrier can't complete."""
     FOR_ALL_RANKS = auto()
-    """Until those of all nodes have ended, well or not: agents and ranks use the store of node 0's agent."""
+    """Until the ranks of all nodes have ended, even if some failed: all use the store of node 0's agent."""
     TO_ITS_END = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """All that is decided before anything starts."""
+    """Everything that is decided before the agent starts."""
 
     options: Options
     python: str
     master: str | None
-    """IP address of the master, null where torch's own default (this host) holds."""
+    """IP address of the master; None for torch's default, this host."""
     environment: tuple[Planned, ...]
-    """What the agent and so the ranks get beyond ddp-run's own environment."""
+    """Added to ddp-run's environment for the agent and the ranks."""
     restore: Mapping[str, str | None]
-    """Variables changed for the agent alone; the ranks get these values back (null: unset)."""
+    """Variables changed only for the agent; the ranks get these values back (None: unset)."""
     by_torch: tuple[Planned, ...]
-    """What the agent itself sets, to be shown: it tells only its own log."""
+    """Variables that the agent sets. They are shown because the agent only logs them."""
     nccl_log: bool
-    """Whether NCCL's messages go to a file per rank: never where the user asked NCCL for messages himself."""
+    """Whether NCCL logs to a file per rank; False if the user configured NCCL's log."""
 
     @property
     def chosen_port(self) -> int | None:
-        """The port that the user fixed for the rendezvous; null where torch takes a free one each time."""
+        """The rendezvous port that the user chose; None if torch picks a free one each time."""
         master = self.options.master
         return (master[1] or None) if master is not None else None
 
     @property
     def may_change_port(self) -> bool:
-        """Whether another port is nothing to speak of: one node, and a MASTER_PORT that is only exported, at which
-        torchrun does not look."""
+        """Whether the port may change without a message: one node, and the port comes from MASTER_PORT.
+
+        torchrun ignores that variable.
+        """
         return self.options.max_nodes == 1 and self.options.settings["master_port"].source is Source.VARIABLE
 
     @property
     def agent_signals(self) -> frozenset[int]:
-        """Signals that the agent takes and hands to the ranks (`--signals-to-handle`, torch 2.13 and newer)."""
+        """Signals that the agent handles and forwards to the ranks (`--signals-to-handle`, torch 2.13 and newer)."""
         setting = self.options.settings.get("signals_to_handle")
         if setting is None or not isinstance(setting.value, str):
             return STOP_SIGNALS
@@ -84,7 +86,7 @@ class LaunchPlan:
 
 
 def agent_needed(options: Options) -> AgentNeeded:
-    """For how long: to its end where the user gave it a handler or a layout of his own, or it may start ranks anew."""
+    """Say until when the job needs the agent: to its end with the user's own handlers, or if it may restart ranks."""
     if options.given & {"event_log_handler", "logs_specs", "duplicate_stdout_filters", "duplicate_stderr_filters"}:
         return AgentNeeded.TO_ITS_END
     if options.max_nodes == 1:
@@ -95,22 +97,22 @@ def agent_needed(options: Options) -> AgentNeeded:
 
 
 def local_restarts(options: Options) -> int | None:
-    """How often this node's agent alone starts its ranks again; null where the nodes' agents decide together."""
+    """How often this node's agent may restart its ranks; None if the nodes' agents decide together."""
     together = options.max_nodes > 1 and (options.restarts > 0 or options.min_nodes < options.max_nodes)
     return None if together else options.restarts
 
 
 def log_dir(options: Options) -> Path:
-    """The folder of all runs; relative to the working directory where it is not absolute."""
+    """The folder of all runs; may be relative to the working directory."""
     return Path(options.log_dir or DEFAULT_LOG_DIR)
 
 
 def make_plan(
     options: Options, environ: Mapping[str, str], *, python: str, master: str | None, interface: str | None = None
 ) -> LaunchPlan:
-    """Decide everything but what differs between attempts.
+    """Decide everything that is the same in all attempts.
 
-    `master` is the resolved address, where one was given; `interface` leads there from here, with several nodes.
+    `master`: the resolved address, if one was given. `interface`: with several nodes, the one that leads there.
     """
     environ = {**environ, **{each.name: each.value for each in options.rank_variables}}
     preset, nccl_log = _nccl_preset(options.nccl_debug, environ)
@@ -120,8 +122,8 @@ def make_plan(
         # addresses (measured: 16 of 18 gloo restarts failed on torch 2.13).
         environment.append(Planned("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", "needed by --max-restarts"))
     if interface is not None and "GLOO_SOCKET_IFNAME" not in environ:
-        # Gloo by itself takes what this host's name resolves to: 127.0.1.1, or a bridge of containers, on many hosts.
-        # NCCL uses every interface that fits, for speed, and passes over those.
+        # Gloo's default is the address of this host's name: on many hosts 127.0.1.1 or a container bridge. NCCL skips
+        # those, and uses every other interface for speed.
         environment.append(Planned("GLOO_SOCKET_IFNAME", interface, "the route to the master"))
     taken: tuple[str, ...] = ("PET_MODULE", "PET_NO_PYTHON")
     restore = {name: environ[name] for name in taken if name in environ}
@@ -130,14 +132,14 @@ def make_plan(
 
 
 def _threads_per_rank(options: Options, environ: Mapping[str, str]) -> tuple[Planned, ...]:
-    """torch/distributed/run.py, config_from_args: one thread per rank where there are several and nobody chose."""
+    """torch/distributed/run.py, config_from_args: one thread per rank if there are several and it is unset."""
     if "OMP_NUM_THREADS" in environ or (options.nproc_count or 0) < 2:
         return ()
     return (Planned("OMP_NUM_THREADS", "1", "torchrun's own: several ranks, not set; tune it for your CPUs"),)
 
 
 def _nccl_preset(preset: str, environ: Mapping[str, str]) -> tuple[tuple[Planned, ...], bool]:
-    # TORCH_DISTRIBUTED_DEBUG=DETAIL is in none: on torch 2.13 it ends every gloo DDP job with SIGSEGV.
+    # No preset sets TORCH_DISTRIBUTED_DEBUG=DETAIL: on torch 2.13 it crashes every gloo DDP job (SIGSEGV).
     wanted = {
         "off": {},
         "warn": {"NCCL_DEBUG": "WARN"},
@@ -152,7 +154,7 @@ def _nccl_preset(preset: str, environ: Mapping[str, str]) -> tuple[tuple[Planned
 
 
 def agent_environment(plan: LaunchPlan, environ: Mapping[str, str], run_id: str) -> dict[str, str]:
-    """The agent's environment but for what an attempt adds."""
+    """The agent's environment, without what each attempt adds."""
     result = dict(environ)
     result.update((each.name, each.value) for each in plan.environment)
     for name in plan.restore:
@@ -162,10 +164,10 @@ def agent_environment(plan: LaunchPlan, environ: Mapping[str, str], run_id: str)
 
 
 def agent_argv(plan: LaunchPlan, *, folder: Path, rank_program: Path, port: int | None) -> list[str]:
-    """The agent's command line. `folder`: the attempt's. `port`: instead of the one the user fixed, or null."""
+    """The agent's command line. `folder`: the attempt's. `port`: replaces the user's, if not None."""
     options = plan.options
-    # Without -P, `-m` would put the working directory first on the agent's path, where a file such as logging.py of
-    # the user's takes the place of Python's own. Children of --run-path inherit the flag, so not for those.
+    # Without -P, `-m` would put the working directory first on the agent's path, and a user's logging.py would shadow
+    # Python's. Not with --run-path: its children would inherit the flag.
     words = [plan.python, *([] if options.run_path else ["-P"]), "-m", _AGENT_MODULE]
     replaced = _replaced(plan, port)
     ours = _TAKEN_OVER | {_name(word) for word in replaced}
@@ -175,19 +177,19 @@ def agent_argv(plan: LaunchPlan, *, folder: Path, rank_program: Path, port: int 
     if not _duplicates(options):
         words.append("--tee=0")
     if options.needs_port:
-        words.append("--master-addr=127.0.0.1")  # newer releases do not look at the address of one node either
+        words.append("--master-addr=127.0.0.1")  # newer releases ignore it for one node
     if "monitor_interval" not in options.given:
         words.append(f"--monitor-interval={_POLL_S}")
     return [*words, *_rank_words(plan, rank_program)]
 
 
 def _duplicates(options: Options) -> bool:
-    """Whether the agent is to copy lines that match a filter; it does so for teed streams only."""
+    """Whether the agent must copy lines that match a filter. It does so only for streams that it tees."""
     return bool({"duplicate_stdout_filters", "duplicate_stderr_filters"} & options.given)
 
 
 def _replaced(plan: LaunchPlan, port: int | None) -> list[str]:
-    """What stands in the place of the user's words: the address for a name, and a fresh port."""
+    """Words that replace the user's: the resolved address, and another port."""
     words = []
     if plan.master is not None:
         words.append(f"--master-addr={f'[{plan.master}]' if ':' in plan.master else plan.master}")
@@ -211,16 +213,16 @@ def _rank_words(plan: LaunchPlan, rank_program: Path) -> list[str]:
     options = plan.options
     users = [options.script, *options.script_args]
     if options.no_python and not options.run_path:
-        # As an option: what PET_NO_PYTHON said is taken from the agent (see `restore`).
+        # As an option, since PET_NO_PYTHON is hidden from the agent (see `restore`).
         return ["--no-python", plan.python, "-I", "-S", "-u", str(rank_program), "exec", *users]
     mode = "run-path" if options.run_path else "module" if options.module else "script"
     return [str(rank_program), mode, *users]
 
 
 def dist_timeout_s(environ: Mapping[str, str]) -> float | None:
-    """TORCH_DIST_TIMEOUT in seconds (it is given in minutes), null where it is absent or no positive number.
+    """TORCH_DIST_TIMEOUT (minutes) in seconds; None if it is unset or isn't a positive number.
 
-    It reaches the process groups that the program makes without a time-out of its own.
+    It applies to process groups that the program creates without a timeout.
     """
     try:
         minutes = float(environ.get("TORCH_DIST_TIMEOUT", ""))

@@ -1,4 +1,4 @@
-"""Interfaces that the user named for NCCL or gloo, as the two read the names, and whether they lead to other nodes."""
+"""Whether the interfaces in NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME lead to other nodes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ddp_run.values.problem import Problem
 _NCCL, _GLOO = "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"
 _CODES = {_NCCL: "DDP205", _GLOO: "DDP204"}
 _BRIDGE = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}|virbr\d+|podman\d+|lxcbr\d+|lxdbr\d+|cni\d+")
-"""Bridges that each host has for its own containers or virtual machines."""
+"""Bridges to containers or virtual machines on the same host."""
 _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is wrong, and whether it surely fails: nodes that share a host need no way to another."""
+    """What is wrong, and whether it must fail: nodes on the same host don't need a route to another host."""
 
     problem: Problem
     certain: bool
 
 
 def judged(variable: str, value: str, here: Sequence[net.Interface], master: str | None) -> Found | None:
-    """What is wrong with a variable's value; null where it may work. `here`: this host's interfaces.
+    """Say what is wrong with a variable's value; None if it may work.
 
-    `master`: node 0's name or address, where it is known.
+    `here`: this host's interfaces. `master`: node 0's name or address, if known.
     """
     chosen = _chosen_by_nccl(value, here) if variable == _NCCL else _chosen_by_gloo(value, here)
     if chosen is None:
@@ -53,9 +53,9 @@ def judged(variable: str, value: str, here: Sequence[net.Interface], master: str
 
 
 def _chosen_by_nccl(value: str, here: Sequence[net.Interface]) -> list[net.Interface | str] | None:
-    """A list of prefixes, or of names behind `=`; null for one of exclusions (`^`), and for what NCCL ignores.
+    """Read a list of prefixes, or of names after `=`. Returns None for exclusions (`^`) and for what NCCL ignores.
 
-    Source: NCCL's documentation of NCCL_SOCKET_IFNAME; its src/misc/socket.cc takes no value of one character.
+    Source: NCCL's documentation of NCCL_SOCKET_IFNAME; its src/misc/socket.cc ignores a value of one character.
     """
     if value.startswith("^") or len(value) < 2:
         return None
@@ -68,9 +68,9 @@ def _chosen_by_nccl(value: str, here: Sequence[net.Interface]) -> list[net.Inter
 
 
 def _chosen_by_gloo(value: str, here: Sequence[net.Interface]) -> list[net.Interface | str] | None:
-    """A list of names. Source: torch's ProcessGroupGloo, which opens a device for each."""
+    """Read a list of names. Source: torch's ProcessGroupGloo, which opens a device for each."""
     by_name = {each.name: each for each in here}
-    missing = f"is no interface of this host, which has {_names(here)}"
+    missing = f"isn't an interface of this host, which has {_names(here)}"
     return [by_name.get(word, f"{word} {missing}") for word in value.split(",") if word]
 
 
@@ -80,7 +80,7 @@ def _names(here: Sequence[net.Interface]) -> str:
 
 
 def _unfit(interface: net.Interface, master: str | None) -> tuple[str, bool] | None:
-    """Why nothing reaches another node through it, and whether that is sure: some nodes share a host."""
+    """Say why it can't reach another node, and whether that is certain: nodes may share a host."""
     name = interface.name
     if not interface.is_up:
         return f"{name} is down", True

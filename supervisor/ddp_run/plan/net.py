@@ -1,4 +1,4 @@
-"""Network facts: names to addresses, what is local, free ports, who holds a port. Decides nothing about a job."""
+"""Network facts of this host: resolved names, free ports, routes, interfaces, and who listens on a port."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ddp_run.values.addresses import Resolved, is_local, literal_address
 from ddp_run.values.helper_process import answer_of, fork
 from ddp_run.values.process_table import command_lines, look
 
-_T = TypeVar("_T")
-
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _LOOKUP_S = 10.0
-"""A single look-up may take this long; libc's own limit is 5 s a server and try."""
+"""Limit of a single lookup; libc's is 5 s per server and try."""
 _MISSING_NAME_S = 60.0
-"""How long a name of a job of several nodes may be unknown: a pod's record appears after the pod has started."""
+"""How long a name may be unknown in a job with several nodes: a pod's record appears after the pod has started."""
 _HOLDER_S = 1.0
-"""How long the command line of who holds a port is waited for."""
+"""How long to wait for the command line of a port's holder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +43,15 @@ class Interface:
     addresses: tuple[str, ...]
     """IPv4 and IPv6."""
     is_up: bool
-    """IFF_UP: somebody has set it up."""
+    """IFF_UP: an administrator has enabled it."""
     is_running: bool
-    """IFF_RUNNING: it can carry packets. Those that cannot tell (tunnels, loopback) always can."""
+    """IFF_RUNNING: it can carry packets. Always set if it can't tell (tunnels, loopback)."""
     is_loopback: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that listens on a port; what the system does not show is null."""
+    """The process that listens on a port; None stands for what the system doesn't show."""
 
     pid: int | None
     name: str | None
@@ -60,7 +59,7 @@ class Holder:
 
 
 class Unresolvable(Exception):
-    """A name has no address that can be used. `helps`: what to do, best first."""
+    """A name has no usable address. `helps`: what to do, best first."""
 
     def __init__(self, reason: str, helps: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
@@ -68,7 +67,7 @@ class Unresolvable(Exception):
 
 
 class NoAddressYet(Unresolvable):
-    """It was asked for once: who goes on asking, as a launch does, may get one."""
+    """A single lookup found none; a caller that asks again, as a launch does, may get one."""
 
 
 class _NotReady(Exception):
@@ -85,13 +84,13 @@ def resolve(
     once: bool = False,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Resolved:
-    """The IP address of a master: IPv4 where it has one; an address passes unchanged.
+    """Return the IP address of a master: IPv4 if it has one. An address passes unchanged. Raises `Unresolvable`.
 
-    While DNS is not ready it is asked again until `deadline_s` seconds have passed, and `say` gets a line each time;
-    with several nodes that includes a name that does not exist, for at most 60 s. `once`: it is asked once, for so
-    many seconds. A name that leads to this host alone (127.0.1.1, docker0) is refused for several nodes unless
-    `loopback_allowed`; "localhost" and addresses mean what they say, as two nodes on one host need them. Raises
-    `Unresolvable`.
+    While DNS isn't ready, asks again for `deadline_s` seconds, and `say` gets a line each time. With several nodes,
+    it also asks again for a name that doesn't exist, for up to 60 s. `once`: asks once, for up to `deadline_s`.
+
+    With several nodes, a name that leads only to this host (127.0.1.1, docker0) is refused unless `loopback_allowed`.
+    "localhost" and addresses are always accepted: two nodes on one host need them.
     """
     literal = literal_address(name)
     if literal is not None:
@@ -130,16 +129,9 @@ def _look_up_patiently(
         return attempt()
     except _NotReady as error:
         tell(error)
-    try:
-        return _again(attempt, deadline_s, tell)
-    except _NotReady as error:
-        reason = f"{name} has no address after {time.monotonic() - started:.0f} s: {error}"
-        raise Unresolvable(reason, _ask_yourself(name)) from error
-
-
-def _again(attempt: Callable[[], _T], deadline_s: float, tell: Callable[[object], None]) -> _T:
     import tenacity
 
+    time.sleep(min(0.5, deadline_s))
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(_NotReady),
         wait=tenacity.wait_exponential(multiplier=0.5, max=5),
@@ -147,8 +139,11 @@ def _again(attempt: Callable[[], _T], deadline_s: float, tell: Callable[[object]
         before_sleep=lambda state: tell(state.outcome.exception() if state.outcome else None),
         reraise=True,
     )
-    time.sleep(min(0.5, deadline_s))
-    return retrying(attempt)
+    try:
+        return retrying(attempt)
+    except _NotReady as error:
+        reason = f"{name} has no address after {time.monotonic() - started:.0f} s: {error}"
+        raise Unresolvable(reason, _ask_yourself(name)) from error
 
 
 def _ask_yourself(name: str) -> tuple[str, ...]:
@@ -178,13 +173,10 @@ def _look_up(name: str, port: int, limit_s: float, missing_is_final: bool) -> li
     return usable
 
 
-_FAMILIES = (socket.AF_INET, socket.AF_INET6)
-
-
 def _bounded(call: Callable[[], object], limit_s: float) -> Any:
-    """The call's result, as JSON has it; libc cannot be interrupted in a look-up, so a process of its own makes it.
+    """Return the call's result, passed through JSON. A child makes the call: libc's lookup can't be interrupted.
 
-    Not a thread: the agent is started with work between fork and exec, when no other thread may hold a lock.
+    Not a thread: starting the agent runs code between fork and exec, when no other thread may hold a lock.
     """
     said = answer_of(fork(lambda fd: _answer(call, fd), limit_s))
     if not said:
@@ -244,29 +236,24 @@ def _docker_address() -> str | None:
 
 
 def free_port(ip: str | None = None, avoid: Collection[int] = ()) -> int:
-    """A port that nobody listens on, at all addresses of both families (and at `ip`), outside `avoid`.
+    """Return a port that is free at all IPv4 and IPv6 addresses (and at `ip`) and not in `avoid`. Raises `OSError`.
 
-    torch's store listens on every address whatever host it is given, so a port must be free on all of them. Raises
-    `OSError` where there is none.
+    It must be free at all addresses, because torch's store listens on all of them, whatever host it is given.
     """
     for _ in range(200):
-        port = _port_of_kernel()
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind(("", 0))
+            port = int(probe.getsockname()[1])
         if port not in avoid and port_is_free(port, ip):
             return port
     raise OSError(errno.EADDRINUSE, "no free port found in 200 tries")
 
 
-def _port_of_kernel() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
-
-
 def port_is_free(port: int, ip: str | None = None) -> bool:
     """Whether a server could listen on the port now, at all addresses and at `ip`.
 
-    SO_REUSEADDR is set as TCP servers do: it lets connections that have ended (TIME_WAIT) pass but no listener, since
-    the probe listens too.
+    SO_REUSEADDR is set, as TCP servers do: closed connections (TIME_WAIT) don't count, listeners do, because the probe
+    listens too.
     """
     literal = literal_address(ip) if ip else None
     wanted = [("0.0.0.0", socket.AF_INET), ("::", socket.AF_INET6)]  # noqa: S104 - where torch's store listens
@@ -285,13 +272,13 @@ def _can_listen(address: str, port: int, family: socket.AddressFamily) -> bool:
             probe.bind((address, port))
             probe.listen(1)
         except OSError as error:
-            # A host without IPv6, or an address that is not here, holds no port.
+            # Not in use: the host has no IPv6, or the address isn't local.
             return error.errno not in (errno.EADDRINUSE, errno.EACCES)
     return True
 
 
 def route_to(ip: str) -> Route | None:
-    """How this host reaches an address, by its own routing table; null where it has no route. Sends nothing."""
+    """Look up an address in this host's routing table; None without a route. Sends nothing."""
     literal = literal_address(ip)
     if literal is None:
         return None
@@ -311,7 +298,7 @@ def route_to(ip: str) -> Route | None:
 
 
 def interfaces() -> tuple[Interface, ...]:
-    """Those of this process' own network namespace (/sys may show another's); none where they cannot be read."""
+    """List the interfaces of this process's network namespace (/sys may show another's); empty if unreadable."""
     import psutil
 
     try:
@@ -327,7 +314,7 @@ def interfaces() -> tuple[Interface, ...]:
 
 
 def mtu_of(interface: str) -> int | None:
-    """The largest packet that an interface sends; null where that is not known."""
+    """An interface's MTU in bytes; None if unknown."""
     import psutil
 
     try:
@@ -338,7 +325,7 @@ def mtu_of(interface: str) -> int | None:
 
 
 def port_holder(port: int) -> Holder | None:
-    """Who listens on a TCP port of this host; null where nobody does. Other users' processes have no pid."""
+    """Find the listener on a TCP port of this host, if any. Another user's process has no pid."""
     import psutil
 
     from ddp_run.values.redaction import redact_words

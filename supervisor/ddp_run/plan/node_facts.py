@@ -1,5 +1,7 @@
-"""What this node is like, as far as all nodes of a job should be alike. Cheap: no torch, no process; what cannot be
-read is left out."""
+"""Facts of this node that should be the same on all nodes of a job.
+
+Cheap: torch isn't imported and no process is started. Facts that can't be read are left out.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,13 @@ import platform
 import re
 import resource
 import stat
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from ddp_run.plan import net
-from ddp_run.plan.installed_torch import find_torch_run
+from ddp_run.plan.installed_torch import find_torch_run, torch_versions
 from ddp_run.plan.launch_plan import LaunchPlan
 from ddp_run.settings.options import Options
 from ddp_run.values.node_fact import LONGEST_NAME, MOST_FACTS, Fact, Known
@@ -26,18 +27,18 @@ _T = TypeVar("_T")
 
 _LARGEST_SCRIPT = 10_000_000
 _SHOWN = 120
-"""Characters of a longer value; a hash stands for the rest."""
+"""Longer values are cut to this many characters, and a hash is added."""
 _PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "TORCHINDUCTOR_", "CUDA_")
 _OF_EACH_NODE = frozenset(
     {"CUDA_VISIBLE_DEVICES", "NCCL_HOSTID", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_COMM_ID", "NCCL_RAS_ADDR"}
 )
 _NAMES_OF_EACH_NODE = ("_IFNAME", "_FILE", "_DIR", "_DIRECTORY", "_PATH", "_HOME", "_ROOT", "_CERT", "_PKEY")
-"""Interfaces and places on a node's own disk."""
+"""Interfaces and local paths, which may differ between nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """This node's facts, and how it reaches node 0, whose name or address is `to`; null where there is no way."""
+    """This node's facts, and its route to node 0, whose name or address is `to`; None without a route."""
 
     facts: tuple[Fact, ...]
     to: str
@@ -45,7 +46,7 @@ class NodeFacts:
 
 
 def of_plan(plan: LaunchPlan, environ: Mapping[str, str]) -> NodeFacts | None:
-    """What this node will tell the others; null where nodes are not compared, or that fails, as it is for show."""
+    """Return what this node would tell the others, for display; None if nodes aren't compared, or on errors."""
     options, master = plan.options, plan.options.master
     if not options.has_fixed_nodes or options.preflight == "off" or master is None:
         return None
@@ -53,22 +54,24 @@ def of_plan(plan: LaunchPlan, environ: Mapping[str, str]) -> NodeFacts | None:
 
 
 def collect(options: Options, environ: Mapping[str, str], address: str) -> NodeFacts:
-    """This node's facts. `address`: node 0's."""
+    """Collect this node's facts. `address`: node 0's."""
     route = _or_none(lambda: net.route_to(address))
     facts = list(_host(options, route))
     shown = _variables(environ)
-    if len(facts) + len(shown) < MOST_FACTS:  # some alone would make the others look as if they were not set
+    if len(facts) + len(shown) < MOST_FACTS:  # all or none: missing ones would look unset
         facts += [Fact(Known.VARIABLES, str(len(shown))), *shown]
     return NodeFacts(tuple(Fact(each.name, _printable(each.value)) for each in facts), address, route)
 
 
 def _host(options: Options, route: net.Route | None) -> Iterator[Fact]:
-    torch = _or_none(_torch_folder)
+    torch_run = _or_none(find_torch_run)
+    torch, cuda = _or_none(torch_versions) or (None, None)
     mtu = _or_none(lambda: net.mtu_of(route.interface)) if route is not None else None
     found: tuple[tuple[Known, str | None], ...] = (
         (Known.PYTHON, platform.python_version()),
-        *(_or_none(lambda: _torch(torch)) or () if torch is not None else ()),
-        (Known.NCCL, _or_none(lambda: _nccl(torch.parent)) if torch is not None else None),
+        (Known.TORCH, torch),
+        (Known.CUDA, cuda),
+        (Known.NCCL, _or_none(lambda: _nccl(torch_run.parents[2])) if torch_run is not None else None),
         (Known.DRIVER, _or_none(_driver)),
         (Known.GPUS, _or_none(lambda: str(len([*Path("/proc/driver/nvidia/gpus").iterdir()])))),
         (Known.SCRIPT, _or_none(lambda: _script(options))),
@@ -86,35 +89,19 @@ def _host(options: Options, route: net.Route | None) -> Iterator[Fact]:
 def _or_none(read: Callable[[], _T]) -> _T | None:
     try:
         return read()
-    except Exception:  # a fact that cannot be read harms nobody
+    except Exception:  # a missing fact does no harm
         return None
 
 
-def _torch_folder() -> Path | None:
-    found = find_torch_run([entry for entry in sys.path if entry])
-    return found.parents[1] if found is not None else None
-
-
-def _torch(folder: Path) -> tuple[tuple[Known, str | None], ...]:
-    """From torch/version.py, which its build writes: `__version__ = '2.13.0+cu128'`, `cuda: Optional[str] = '12.8'`."""
-    text = (folder / "version.py").read_text(encoding="utf-8")
-    version = re.search(r"^__version__\b[^=\n]*= *['\"]([^'\"\n]+)", text, re.MULTILINE)
-    cuda = re.search(r"^cuda\b[^=\n]*= *(?:['\"]([^'\"\n]+)|None)", text, re.MULTILINE)
-    return (
-        (Known.TORCH, version[1] if version is not None else None),
-        (Known.CUDA, cuda[1] or "none" if cuda is not None else None),
-    )
-
-
 def _nccl(site_packages: Path) -> str | None:
-    """The version of the package that torch's wheels take NCCL from."""
+    """Version of the NCCL package that torch's wheels depend on."""
     folders = sorted(site_packages.glob("nvidia_nccl_cu*-*.dist-info"))
     versions = {folder.name.removesuffix(".dist-info").partition("-")[2] for folder in folders}
     return versions.pop() if len(versions) == 1 else None
 
 
 def _driver() -> str | None:
-    loaded = Path("/sys/module/nvidia/version")  # absent in some containers, where the other one is there
+    loaded = Path("/sys/module/nvidia/version")  # absent in some containers
     if loaded.exists():
         return loaded.read_text(encoding="ascii").strip()
     text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
@@ -133,7 +120,7 @@ def _script(options: Options) -> str | None:
 
 
 def _hash_of(words: Sequence[str]) -> str:
-    """Words may hold secrets: only that they differ is told."""
+    """A hash shows that words differ without showing them: they may hold secrets."""
     return hashlib.sha256("\0".join(words).encode(errors="surrogateescape")).hexdigest()[:12]
 
 

@@ -1,4 +1,4 @@
-"""The launch plan as data: plan.json, and what `--dry-run` prints. Every value with where it came from, no secrets."""
+"""The launch plan as plan.json and as `--dry-run` prints it: each value with its origin, without secrets."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddp_run import __version__
+from ddp_run.plan.installed_torch import torch_versions
 from ddp_run.plan.launch_plan import RANK_PROGRAM, LaunchPlan, agent_argv, log_dir
 from ddp_run.values.private_files import open_private
 from ddp_run.values.redaction import redact, redact_lines, redact_mapping, redact_words
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None, node: NodeFacts | None) -> dict[str, Any]:
-    """The plan as values for JSON; `node`: what this node is compared with others by, null where it is not."""
+    """The plan as values for JSON. `node`: the facts compared with other nodes; None if they aren't compared."""
     options = plan.options
     folder = log_dir(options) / (run_id or "RUN") / "attempt_0"
     settings: dict[str, Any] = {
@@ -42,7 +43,7 @@ def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None, node: Nod
         "options": settings,
         "environment": environment,
         "agent": list(redact_words(agent_argv(plan, folder=folder, rank_program=RANK_PROGRAM, port=None))),
-        "versions": {"ddp-run": __version__, "torch": torch_version(), "python": platform.python_version()},
+        "versions": {"ddp-run": __version__, "torch": torch_versions()[0], "python": platform.python_version()},
         "host": socket.gethostname(),
         "node": None if node is None else _of_node(node),
     }
@@ -66,25 +67,8 @@ def _plain(value: object) -> object:
     return redact(str(value))
 
 
-def torch_version() -> str | None:
-    """Version of the installed torch from its `version.py`, without importing it; null where there is none."""
-    from importlib.util import find_spec
-
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    try:
-        text = Path(spec.origin).with_name("version.py").read_text()
-    except OSError:
-        return None
-    for line in text.splitlines():
-        if line.startswith("__version__"):
-            return line.partition("=")[2].strip().strip("'\"")
-    return None
-
-
 def write(path: Path, plan: LaunchPlan, argv: Sequence[str], run_id: str, node: NodeFacts | None) -> None:
-    """Write plan.json. A disk that is full is the journal's to report, so a failure is passed over here."""
+    """Write plan.json. Errors are ignored here: the journal reports a full disk."""
     try:
         with open(open_private(path, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as file:
             file.write(json.dumps(as_data(plan, argv, run_id, node), indent=2) + "\n")
@@ -93,9 +77,9 @@ def write(path: Path, plan: LaunchPlan, argv: Sequence[str], run_id: str, node: 
 
 
 def as_text(plan: LaunchPlan, argv: Sequence[str], node: NodeFacts | None) -> str:
-    """What `--dry-run` prints: values that somebody set, environment, node, and the agent's command.
+    """What `--dry-run` prints: values that aren't defaults, environment, node, and the agent's command.
 
-    With `--log-format json` it is the object of plan.json, which has the defaults too.
+    With `--log-format json`, it is the content of plan.json, which includes defaults.
     """
     data = as_data(plan, argv, None, node)
     if plan.options.log_format == "json":

@@ -1,4 +1,4 @@
-"""The options of a launch from here: words, variables, a preset, or the pyproject.toml of this folder or one above."""
+"""The options of a launch in this folder: words, variables, a preset, or the nearest pyproject.toml."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def project_files() -> Iterator[tuple[str, str]]:
     """Path and text of each pyproject.toml that may hold options, the nearest first; unreadable ones are skipped."""
     try:
         here = Path.cwd()
-    except OSError:  # somebody removed it
+    except OSError:  # it was removed
         return
     for folder in (here, *here.parents):
         data = _content(folder, here)
@@ -41,9 +41,9 @@ def project_files() -> Iterator[tuple[str, str]]:
 
 
 def _content(folder: Path, here: Path) -> bytes:
-    """Return nothing of another user's file in a folder where everybody may write: it would choose what runs here.
+    """Ignore another user's file in a world-writable folder: it would choose what runs here.
 
-    In the working directory that user could as well replace the script, unless it is a place like /tmp.
+    In the working directory that user could replace the script anyway, unless the sticky bit is set, as in /tmp.
     """
     try:
         with private_files.open_file(folder / _NAME) as file:

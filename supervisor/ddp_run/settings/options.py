@@ -181,7 +181,7 @@ class Options:
     def has_fixed_nodes(self) -> bool:
         """Whether the job has several nodes, and each knows its number and where node 0 is from the start.
 
-        torch keeps the node ranks of a static rendezvous; every other kind numbers the nodes anew at each start.
+        torch keeps the node ranks of a static rendezvous; others number the nodes again at each start.
         """
         return self.is_static and self.min_nodes == self.max_nodes > 1
 

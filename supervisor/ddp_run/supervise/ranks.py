@@ -48,7 +48,7 @@ class RankProcess:
 class Ranks:
     """The ranks of one attempt; of each rank, the process that was started last.
 
-    `hear` reads what ranks have said so far: that belongs before their deaths. `ended` is told of each that is gone.
+    `hear` reads what ranks have said so far, which belongs before their deaths. `ended` is called for each that ended.
     """
 
     def __init__(

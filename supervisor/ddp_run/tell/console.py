@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, final
 
+from ddp_run.tell.held_lines import Collapser, Group, RawLines
 from ddp_run.tell.outlet import LeftS, Outlet, Outlets
 from ddp_run.tell.selection import Prefix, Shown, label, prefixed, shown_by
 from ddp_run.tell.tail import Chunk
-from ddp_run.values.lines import MAX_HELD, STREAMS, Collapser, Group, LineBuffer, RawLines, Stream, readable
+from ddp_run.values.lines import MAX_HELD, STREAMS, LineBuffer, Stream, readable
 
 _FLOOD: Final = 64 << 10
 _FLOOD_LINES: Final = 4096
@@ -84,7 +85,7 @@ class Console:
         self._sources: dict[tuple[int, Stream], _Source] = {}
         self._collapser = Collapser()
         self._batch: list[tuple[Stream | None, bytes | memoryview]] = []
-        """What to write where; None: a line of ddp-run's own."""
+        """What to write to which stream; None: a line from ddp-run itself."""
         self._drawn = b""
         self._redraw_at = 0.0
         self._state_at: float | None = None

@@ -73,7 +73,7 @@ class Outlet:
         except OSError as error:
             self.error = error
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-                # Somebody may make room: only what waits is lost, and the ranks' files hold it.
+                # Space may be freed later: only what waits is lost, and the ranks' files hold it.
                 self._queue.clear()
                 self.pending = 0
             else:

@@ -191,7 +191,7 @@ class Tailer:
         return chunks
 
     def stop_at_ends(self) -> None:
-        """The writers are gone: from now on, read what the files hold now, even if somebody still writes."""
+        """The writers are gone: from now on, read what the files hold now, even if another process still writes."""
         self._hear()
         self._look(None)
         self._at_rest = True

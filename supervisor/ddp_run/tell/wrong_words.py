@@ -112,5 +112,5 @@ def _holding(name: str, words: Sequence[str]) -> int:
 
 
 def _first_of(extra: str, words: Sequence[str]) -> int | None:
-    """Of the words that click lists, joined by blanks; null where options stand between them."""
+    """Where the words that click lists, joined by blanks, begin; None if options stand between them."""
     return next((start for start in range(1, len(words)) if " ".join(words[start:]) == extra), None)

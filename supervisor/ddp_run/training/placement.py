@@ -51,7 +51,7 @@ def setup_distributed(
     `single_process`: without a launcher make a group of one, instead of an error.
     `exit_on_error`: tell the error on stderr and exit with 1, instead of an exception.
 
-    With gloo the device is a GPU only where there is one for each local rank. Raises SetupError.
+    With gloo the device is a GPU only if each local rank has one. Raises SetupError.
     """
     try:
         return _set_up(backend, timeout_s, device, single_process)
@@ -119,7 +119,7 @@ def _given() -> tuple[int, int, int]:
 def _whole_number(name: str) -> int:
     text = os.environ[name].strip()
     if not text.isdecimal():
-        raise SetupError(f"{name} is no whole number: {os.environ[name]!r}", (_surroundings(),), _start_commands())
+        raise SetupError(f"{name} is not a whole number: {os.environ[name]!r}", (_surroundings(),), _start_commands())
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""Whether all ranks did as many steps: asked before the one with more waits for ever."""
+"""Whether all ranks did as many steps: checked before the rank with more waits forever."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def report_unused_parameters(model: torch.nn.Module) -> tuple[str, ...]:
 
     Call it after `loss.backward()` and before `zero_grad()`. Waits for nobody; each rank tells its own. A gradient
     left from an earlier step counts as one. For DistributedDataParallel the numbers are those of its error
-    ("Parameter indices which did not receive grad"). Where ranks differ, `backward()` itself may wait for ever, and
+    ("Parameter indices which did not receive grad"). Where ranks differ, `backward()` itself may wait forever, and
     with `find_unused_parameters=True` the other ranks' gradients stand in; both are avoided by
 
         with model.no_sync():

@@ -178,7 +178,7 @@ class _Following:
 
 
 def _modified_ns(path: Path) -> int:
-    """Nanoseconds since the epoch; 0 if somebody has removed the file."""
+    """Nanoseconds since the epoch; 0 if the file is gone."""
     try:
         return path.stat().st_mtime_ns
     except OSError:

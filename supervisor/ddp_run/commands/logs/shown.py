@@ -125,7 +125,7 @@ def _next(pieces: Iterator[Iterable[Chunk]], _streams: Collection[Stream]) -> It
 
 
 def _size(path: Path) -> int:
-    """Bytes; 0 if somebody has removed the file."""
+    """Bytes; 0 if the file is gone."""
     try:
         return path.stat().st_size
     except OSError:

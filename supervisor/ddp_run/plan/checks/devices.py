@@ -26,7 +26,7 @@ def _check(launch: Launch) -> Answer:
 
 
 def _more_ranks_than_gpus(options: Options, gpus: int | None) -> tuple[Problem, ...]:
-    """Only suspicious: gloo jobs do that."""
+    """A suspicion, not a problem: gloo jobs do that."""
     ranks = options.nproc_count
     if not gpus or ranks is None or ranks <= gpus:
         return ()

@@ -1,4 +1,4 @@
-"""With several nodes: interfaces that were named for NCCL or gloo, and that lead to no other node."""
+"""With several nodes: interfaces chosen for NCCL or gloo that don't lead to another node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LIBRARIES = {"NCCL_SOCKET_IFNAME": "nccl", "GLOO_SOCKET_IFNAME": "gloo"}
 
 
 def _check(launch: Launch) -> Answer:
-    """A problem only where --backend says that the ranks use the library: scripts that choose one do not tell."""
+    """Refuse only if --backend says that the ranks use the library. A script's own choice isn't known here."""
     options = launch.options
     named = {name: launch.environ[name] for name in _LIBRARIES if launch.environ.get(name)}
     if options.max_nodes == 1 or not named:

@@ -1,4 +1,4 @@
-"""The rendezvous' host: its address, and whether its port is free where this machine is that host."""
+"""The rendezvous host: its address, and, if it is this machine, whether its port is free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SEVERAL_NODES_S = 120.0
 _NO_ENDPOINT = "no --rdzv-endpoint: each host meets the nodes on itself only; other hosts need HOST:PORT of one of them"
 _AGENT = "torch.distributed.run"
 _DRY_RUN_S = 1.0
-"""A plan is shown at once: on a login node the job's names may mean nothing."""
+"""A dry run doesn't wait: a login node may be unable to resolve the job's names."""
 
 
 def _check(launch: Launch) -> Answer:
@@ -24,11 +24,11 @@ def _check(launch: Launch) -> Answer:
 
 
 def _unsaid(options: Options) -> Iterator[str]:
-    """What each of several nodes must be told, in a plan that is only shown: node 0 may rightly leave it out."""
+    """In a dry run, name the options that the other nodes need. Node 0 may leave them out."""
     if not options.dry_run or options.max_nodes == 1 or not options.is_static or options.rdzv_endpoint:
         return
     if "node_rank" not in options.given:
-        yield "no --node-rank: this is node 0; each other node needs a number of its own"
+        yield "no --node-rank: this is node 0; each other node needs its own number"
     if "master_addr" not in options.given:
         yield f"no --master-addr: the nodes would meet at {options.master_addr}, which is each host itself"
 
@@ -64,7 +64,7 @@ def _master(launch: Launch) -> Answer:
     local = is_local(found.ip)
     if port and local and options.node_rank == 0 and not net.port_is_free(port, found.ip):
         return Answer(options, problems=(_port_taken(options, port),))
-    # Not refused: behind address translation a host's public address is none of its interfaces'.
+    # Not refused: behind address translation no interface has the host's public address.
     stranger = options.node_rank == 0 and not local
     why = "" if "node_rank" in options.given else " as no --node-rank is given"
     warnings = (f"the master, {host}, is not an address of this machine, which is node 0{why}",) if stranger else ()
@@ -73,7 +73,7 @@ def _master(launch: Launch) -> Answer:
 
 
 def _interface_to(ip: str) -> str | None:
-    """What the routing table says; on the host itself, the interface that has the address."""
+    """Return the interface that leads there; None if unknown, or if the route is loopback."""
     from ipaddress import ip_address
 
     from ddp_run.plan import net
@@ -89,7 +89,7 @@ def _is_c10d(options: Options) -> bool:
 def _drop_foreign_variables(
     options: Options, is_local: Callable[[str], bool], port_is_free: Callable[[int], bool]
 ) -> Options:
-    """One node needs neither MASTER_ADDR nor MASTER_PORT: where they do not fit, they were meant for another job."""
+    """One node needs neither MASTER_ADDR nor MASTER_PORT. If they don't fit, they were set for another job."""
     if options.max_nodes > 1:
         return options
     port = options.settings["master_port"]

@@ -1,4 +1,4 @@
-"""Whether there is something to run: the script, the module or the program, looked for without running any of it."""
+"""Whether the script, module or program exists and can be run. Nothing of it is run or imported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ddp_run.settings.other_launchers import (
 from ddp_run.values.problem import Problem, nearest
 
 _NEAR = 0.8
-"""How like a file's name must be to be meant: two short names are alike by their `.py` alone."""
+"""The least similarity of a suggested file name. It is high: short names are similar by their `.py` alone."""
 _SHELLS = re.compile(rb"#!\s{0,9}[^\s#]{0,200}/(?:env\s{1,9})?(?:ba|z|k|da|a)?sh\b")
 
 
@@ -64,7 +64,7 @@ def _script_problem(options: Options, environ: Mapping[str, str], cwd: Path) -> 
 
 
 def _shell_script(options: Options, path: Path) -> Problem | None:
-    """A file that says it is for a shell, and that Python cannot compile: some are both."""
+    """Refuse a shell script, unless Python can compile it too: some files are both."""
     try:
         with path.open("rb") as file:
             text = file.read(1 << 20) if path.suffix == ".sh" or _SHELLS.match(file.peek(100)) else None
@@ -155,7 +155,7 @@ def _script_missing(options: Options, environ: Mapping[str, str], cwd: Path) -> 
 
 
 def _expanded(script: str, environ: Mapping[str, str], cwd: Path) -> str | None:
-    """The script's path with `~` and variables in the place of their names, if that is there."""
+    """Expand `~` and variables in the script's path. Returns None if the result doesn't exist."""
     text = re.sub(r"\$\{?(\w+)\}?", lambda found: environ.get(found[1], found[0]), script)
     home = environ.get("HOME", "")
     text = home + text[1:] if text.startswith("~/") and home else text
@@ -163,7 +163,7 @@ def _expanded(script: str, environ: Mapping[str, str], cwd: Path) -> str | None:
 
 
 def _similar_files(script: str, path: Path) -> list[str]:
-    """Names that may be meant, written as the script was."""
+    """Return similar names, with the script's folder as it was written."""
     try:
         names = [each.name for each in path.parent.iterdir() if each.suffix == ".py" or each.is_file()][:2000]
     except OSError:
@@ -219,7 +219,7 @@ def _without_module_flag(options: Options) -> list[str]:
 
 
 def _missing_part(name: str, cwd: Path) -> str | None:
-    """Why `python -m name` would find nothing; null where it finds it, or where only importing could tell."""
+    """Say why `python -m name` would fail; None if it would not, or if only an import could tell."""
     parts = name.split(".")
     if not all(parts):
         return "not a module name"
@@ -250,13 +250,15 @@ def _missing_main(name: str, spec: ModuleSpec) -> str | None:
 
 
 def _find_in(locations: Iterable[str], name: str) -> ModuleSpec | None:
-    """A submodule. It is looked for by its last name alone, as finders do: a package without `__init__.py` that is
-    known by its full name asks for its parent in `sys.modules`, and nothing is imported here."""
+    """Find a submodule by its last name alone.
+
+    By its full name, a package without `__init__.py` would need its parent in `sys.modules`; nothing is imported here.
+    """
     return PathFinder.find_spec(name, list(locations))
 
 
 def _find_module(name: str, cwd: Path) -> ModuleSpec | None:
-    """A top-level module as `python -m` in `cwd` finds it; nothing is imported."""
+    """Find a top-level module as `python -m` in `cwd` would, without importing it."""
     try:
         return PathFinder.find_spec(name, [str(cwd), *sys.path]) or find_spec(name)
     except (ImportError, ValueError, AttributeError):
@@ -264,7 +266,7 @@ def _find_module(name: str, cwd: Path) -> ModuleSpec | None:
 
 
 def _changes_its_path(spec: ModuleSpec) -> bool:
-    """Whether a package may find submodules in places that only its own code knows."""
+    """Whether the package's code may change where its submodules are found."""
     if spec.loader is None:  # a folder without __init__.py has no code
         return False
     if spec.origin is None or not spec.origin.endswith(".py"):
@@ -276,7 +278,7 @@ def _changes_its_path(spec: ModuleSpec) -> bool:
 
 
 def _similar_modules(options: Options, cwd: Path) -> tuple[str, ...]:
-    """Modules of the same folder with a name alike; of a package that cannot be run those in it, likely ones first."""
+    """Suggest similar names in the same folder; for a package without `__main__`, its modules, likely ones first."""
     words = options.argv[: options.script_word]
     inside = cwd.joinpath(*options.script.split("."))
     if inside.is_dir():

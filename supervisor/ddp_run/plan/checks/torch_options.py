@@ -1,4 +1,4 @@
-"""Options that torch would refuse only after its import, or that do nothing. No plug-in of torch's is imported."""
+"""Options that torch would refuse only after its import, or that have no effect. No plug-in is imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddp_run.settings.options import Options
 from ddp_run.values.problem import Problem, nearest
 
 _GROUP_BACKENDS = frozenset({"nccl", "gloo", "mpi", "ucc", "xccl", "hccl"})
-"""Backends of process groups, which people take for those of a rendezvous."""
+"""Process-group backends, often mistaken for rendezvous backends."""
 
 
 def _check(launch: Launch) -> Answer:
@@ -68,7 +68,7 @@ def _rendezvous_backend(options: Options, torch_run: Path | None) -> Problem | N
 
 
 def _own_backends(torch_run: Path) -> frozenset[str]:
-    """The names that torch itself registers, from its source; empty if they are written in another way."""
+    """Read the names that torch registers from its source; empty if its source has changed."""
     path = torch_run.parent / "elastic" / "rendezvous" / "registry.py"
     try:
         text = path.read_text(encoding="utf-8")

@@ -153,7 +153,7 @@ class Side(ABC):
         self._started = self._started or isinstance(event, RankStarted)
         place = self._place
         word = about(event, self._attempt, agent_restarts=place.agent_restarts, agent_needed=not self._all_well)
-        if isinstance(word, Paused):  # what is not heard in between is no silence of others
+        if isinstance(word, Paused):  # while paused it hears nothing, so others aren't silent
             self._standstill = Standstill()
         if word is not None:
             self._tell(word)

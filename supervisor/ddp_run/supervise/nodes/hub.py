@@ -48,7 +48,7 @@ class Hub(Side):
         """By node rank: those that have joined."""
         self._hosts = HostNames(place.host_names, place.nodes, ears.loop, ears.helpers)
         self._never_joined: str | None = None
-        """What is said of the nodes that did not join in time."""
+        """The message about nodes that didn't join in time."""
         self._pings = 0
         self._first: int | None = None
         """The node that was the first to fail."""

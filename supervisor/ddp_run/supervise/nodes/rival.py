@@ -1,7 +1,7 @@
 """Another node 0 at the master's address: for a node 0 that doesn't have that address, or not the port there.
 
-Behind address translation a host rightly doesn't have it, and any program may hold a port. So node 0 asks whoever
-answers there, and only a ddp-run of the same job counts, if it says that it is node 0.
+Behind address translation a host rightly doesn't have it, and any program may hold a port. So node 0 asks the
+program that answers there. Only a ddp-run of the same job counts, if it says that it is node 0.
 """
 
 from __future__ import annotations
