@@ -241,7 +241,7 @@ class Member(Side):
             return word.verdict, word.decision
         if self._lost is None:
             refused = verdict.retry.reason if verdict.outcome == "refused" and verdict.retry is not None else None
-            reason = refused or "no word from node 0, and one node cannot make another attempt"
+            reason = refused or "no word from node 0, and one node cannot retry alone"
             return alone(verdict), Decision(False, reason)
         gone = NodeReport(0, self._host_of_0, "", None, self._lost)
         verdict = self._verdict_of_all(verdict, ends, [gone])
