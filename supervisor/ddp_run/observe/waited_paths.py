@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Self, final
 
 from ddp_run.observe.close_look import LockFile
@@ -35,8 +34,8 @@ class PathProbe:
     def ask(
         cls,
         looks: Iterable[ProcessLook],
-        locks: Mapping[str, Collection[int]] = MappingProxyType({}),
-        ranks: Mapping[int, Rank] = MappingProxyType({}),
+        locks: Mapping[str, Collection[int]],
+        ranks: Mapping[int, Rank],
     ) -> Self | None:
         """Start reading the paths that these looks lack, and examining lock files. None if there is nothing to do.
 
