@@ -22,11 +22,12 @@ import pytest
 
 from ddp_run.observe.close_look import ProcessState
 from ddp_run.observe.kernel_wait import KNOWS_CALLS
-from ddp_run.observe.native_stack import TOOL, NativeStackProbe
+from ddp_run.observe.native_stack import TOOL, dump
 from ddp_run.observe.process_look import ProcessLook, described, process
 from ddp_run.observe.stack_text import native_frames
-from ddp_run.observe.waited_paths import PathProbe, completed
+from ddp_run.observe.waited_paths import WaitedPaths, completed
 from ddp_run.record.events import Rank
+from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.process_table import environs, is_alive
 from tests.waiting import limit, wait_until
 
@@ -112,13 +113,15 @@ def run_python() -> Iterator[Callable[..., int]]:
 
 def _look(pid: int, wanted: Callable[[ProcessLook], bool]) -> ProcessLook:
     (found,) = wait_until(lambda: [look for look in [process(pid)] if wanted(look)], f"a look at {pid}")
-    question = PathProbe.ask([found])
+    paths = WaitedPaths(HelperProcesses())
+    paths.ask([found], {}, {})
+    question = paths.question
     if question is None:
         return found
-    wait_until(lambda: question.process.read()[1], "the path")
-    question.process.end()
-    os.waitpid(question.process.pid, 0)
-    return completed(found, question.answers())
+    wait_until(lambda: question.read()[1], "the path")
+    paths.end()
+    os.waitpid(question.pid, 0)
+    return completed(found, paths.known)
 
 
 @needs_calls
@@ -352,11 +355,11 @@ STUCK = """
 
 
 def _asked(pid: int) -> bytes:
-    question = NativeStackProbe.ask(Rank(0), pid)
-    wait_until(lambda: question.process.read()[1], "py-spy")
-    said, _ = question.process.read()
-    question.process.end()
-    os.waitpid(question.process.pid, 0)
+    question = dump(pid)
+    wait_until(lambda: question.read()[1], "py-spy")
+    said, _ = question.read()
+    question.end()
+    os.waitpid(question.pid, 0)
     return said
 
 

@@ -3,56 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from ddp_run.observe.close_look import INPUT
-from ddp_run.observe.memory import unescaped
+from ddp_run.observe.mounts import Mount, mount_over, mounts
 from ddp_run.record.events import Rank
 from ddp_run.values import kernel_text
 
 _LONGEST_PATH = 4096
 _PAGE = os.sysconf("SC_PAGESIZE")
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """Where a file system is mounted. `minor`: the minor device number, by which FUSE lists its connections."""
-
-    point: str
-    kind: str
-    minor: str
-
-    @classmethod
-    def of_line(cls, line: str) -> Self | None:
-        """The mount in a line of /proc/PID/mountinfo (proc(5)); None if the line is malformed."""
-        left, _, right = line.partition(" - ")
-        fields = left.split(" ")
-        if len(fields) < 5 or not right:
-            return None
-        return cls(unescaped(fields[4]), right.split(" ")[0], fields[2].partition(":")[2])
-
-    @property
-    def said(self) -> str:
-        """`fuse at /mnt/x`."""
-        return f"{self.kind} at {self.point}"
-
-    @property
-    def remote(self) -> bool:
-        """Whether another machine or a program serves it, and so may never answer."""
-        return self.kind.startswith(("fuse.", "nfs")) or self.kind in _REMOTE
-
-    @property
-    def release(self) -> str | None:
-        """A command that makes waits for it fail with an error, for kinds that have one."""
-        if self.kind.startswith("fuse"):
-            return f"echo 1 > /sys/fs/fuse/connections/{self.minor}/abort"
-        return f"umount -f {self.point}" if self.kind.startswith(("nfs", "cifs", "smb", "ceph")) else None
-
-
-_REMOTE = frozenset({"fuse", "cifs", "smb3", "ceph", "lustre", "9p", "virtiofs", "gpfs", "beegfs", "afs", "wekafs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +168,7 @@ def _mount_of(pid: int, descriptor: int) -> Mount | None:
         number = next(line.split()[1] for line in info if line.startswith("mnt_id:"))
     except (OSError, StopIteration, IndexError):
         return None
-    return next((Mount.of_line(line) for line in mounts(pid) if line.startswith(f"{number} ")), None)
+    return next((mount for mount in mounts(Path(f"/proc/{pid}")) if mount.number == number), None)
 
 
 def with_path(wait: KernelWait, path: str) -> KernelWait:
@@ -223,15 +184,8 @@ def with_path(wait: KernelWait, path: str) -> KernelWait:
         if base is None or not base.startswith("/"):
             return KernelWait(wait.call, path)
         path = f"{base.rstrip('/')}/{path}" if path else base
-    mount = mount_over(path, mounts(wait.argument.pid))
+    mount = mount_over(path, mounts(Path(f"/proc/{wait.argument.pid}")))
     return KernelWait(wait.call, path, mount=mount if mount is not None and mount.remote else None)
-
-
-def mount_over(path: str, lines: Sequence[str]) -> Mount | None:
-    """The mount of an absolute path without links. `lines`: of mountinfo, where later mounts hide earlier ones."""
-    mounts = [mount for line in lines if (mount := Mount.of_line(line)) is not None]
-    over = [mount for mount in mounts if f"{path}/".startswith(mount.point.rstrip("/") + "/")]
-    return max(reversed(over), key=lambda mount: len(mount.point), default=None)
 
 
 def memory_of(pid: int) -> int | None:
@@ -304,11 +258,3 @@ def link(pid: int, name: str) -> str | None:
         return str(Path(f"/proc/{pid}/{name}").readlink())
     except OSError:
         return None
-
-
-def mounts(pid: int) -> list[str]:
-    """The lines of a process's mountinfo (proc(5))."""
-    try:
-        return kernel_text.lines(Path(f"/proc/{pid}/mountinfo"))
-    except OSError:
-        return []

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
+from ddp_run.observe.mounts import Mount, mounts
 from ddp_run.record.events import MemorySampled, MonotonicNs, Rank
 from ddp_run.values import kernel_text
 from ddp_run.values.process_table import below
@@ -20,7 +21,6 @@ from ddp_run.values.process_table import below
 SHM = "/dev/shm"  # noqa: S108  # not a temporary file: where shared memory lies
 _PROC = Path("/proc")
 _PAGE = os.sysconf("SC_PAGESIZE")
-_OCTAL = re.compile(r"\\([0-7]{3})")
 
 FIRST_LOOK_S = 0.25
 LOOK_S = 5.0
@@ -67,7 +67,6 @@ def own_cgroup(proc: Path = _PROC) -> Cgroup | None:
     """This process's memory cgroup: in v1's hierarchy if the memory controller is there, else in v2's."""
     try:
         entries = kernel_text.lines(proc / "self/cgroup")
-        mounts = kernel_text.lines(proc / "self/mountinfo")
     except OSError:
         return None
     paths: dict[int, str] = {}
@@ -78,9 +77,12 @@ def own_cgroup(proc: Path = _PROC) -> Cgroup | None:
             paths[1] = path
         elif number == "0" and not controllers:
             paths[2] = path
-    for version in (1, 2):
+    for version, kind in ((1, "cgroup"), (2, "cgroup2")):
         if version in paths:
-            folders = _folders(paths[version], _hierarchies(mounts, version))
+            found = [mount for mount in mounts(proc / "self") if mount.kind == kind]
+            if version == 1:
+                found = [mount for mount in found if "memory" in mount.options.split(",")]
+            folders = _folders(paths[version], found)
             return Cgroup(version, folders) if folders else None
     return None
 
@@ -91,22 +93,9 @@ def count_oom_kills() -> tuple[int | None, int | None]:
     return _counter(_PROC / "vmstat", "oom_kill"), cgroup.oom_kills() if cgroup else None
 
 
-def _hierarchies(mounts: Iterable[str], version: int) -> Iterator[tuple[str, Path]]:
-    """(cgroup, mount point) for each mount of that version's memory hierarchy. Source: proc(5), mountinfo."""
-    for line in mounts:
-        left, _, right = line.partition(" - ")
-        kind = right.partition(" ")[0]
-        wanted = (
-            kind == "cgroup2" if version == 2 else kind == "cgroup" and "memory" in right.rpartition(" ")[2].split(",")
-        )
-        fields = left.split(" ")
-        if wanted and len(fields) > 4:
-            yield unescaped(fields[3]), Path(unescaped(fields[4]))
-
-
-def _folders(path: str, mounts: Iterable[tuple[str, Path]]) -> tuple[Path, ...]:
+def _folders(path: str, hierarchies: Sequence[Mount]) -> tuple[Path, ...]:
     """The cgroup's folder and its ancestors' up to the mount. A container may have mounted only its own part."""
-    for root, point in mounts:
+    for root, point in ((mount.root, Path(mount.point)) for mount in hierarchies):
         if root in ("/", path) or path.startswith(root + "/"):
             within = path if root == "/" else path[len(root) :]
             if ".." in within.split("/"):  # outside what our cgroup namespace shows
@@ -114,11 +103,6 @@ def _folders(path: str, mounts: Iterable[tuple[str, Path]]) -> tuple[Path, ...]:
             folder = point / within.strip("/")
             return (folder, *(parent for parent in folder.parents if parent == point or point in parent.parents))
     return ()
-
-
-def unescaped(word: str) -> str:
-    """A path from a table of mounts, which writes blanks as `\\040`. Source: proc(5), mountinfo."""
-    return _OCTAL.sub(lambda found: chr(int(found[1], 8)), word)
 
 
 @final
@@ -207,12 +191,7 @@ def host_memory(proc: Path = _PROC) -> tuple[int | None, int | None]:
 
 def _is_tmpfs(proc: Path, point: str) -> bool:
     """Whether a tmpfs is mounted there, which can be asked for its space without waiting for another machine."""
-    try:
-        mounts = kernel_text.lines(proc / "self/mountinfo")
-    except OSError:
-        return False
-    kinds = [line.partition(" - ")[2].split(" ")[0] for line in mounts if line.split(" ")[4:5] == [point]]
-    return kinds[-1:] == ["tmpfs"]
+    return [mount.kind for mount in mounts(proc / "self") if mount.point == point][-1:] == ["tmpfs"]
 
 
 def _shm_space() -> tuple[int | None, int | None]:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, final
+from typing import final
 
 from ddp_run.observe.stack_text import native_frames
 from ddp_run.record.events import Event, MonotonicNs, NativeFramesSeen, Noted, Rank
@@ -25,19 +24,9 @@ _MOST = 2
 """Ranks examined per stall."""
 
 
-@final
-@dataclass(slots=True)
-class NativeStackProbe:
-    """py-spy, examining one process."""
-
-    process: HelperProcess
-    rank: Rank
-    pid: int
-
-    @classmethod
-    def ask(cls, rank: Rank, pid: int) -> Self:
-        """Start it, if it is installed. Raises OSError."""
-        return cls(fork(lambda fd: _become_tool(pid, fd), _WAIT_S), rank, pid)
+def dump(pid: int) -> HelperProcess:
+    """Start py-spy on a process. Says nothing if it isn't installed. Raises OSError."""
+    return fork(lambda fd: _become_tool(pid, fd), _WAIT_S)
 
 
 @final
@@ -46,7 +35,8 @@ class NativeFrames:
 
     def __init__(self, helpers: HelperProcesses) -> None:
         self._helpers = helpers
-        self._question: NativeStackProbe | None = None
+        self._question: tuple[Rank, int, HelperProcess] | None = None
+        """The rank, its pid, and py-spy examining it."""
         self._wanted: dict[Rank, int] = {}
         self._asked: set[Rank] = set()
         self._off = False
@@ -67,11 +57,11 @@ class NativeFrames:
         if self._question is None:
             self._ask()
             return []
-        said, over = self._question.process.read()
-        if not over and not self._question.process.late:
+        rank, pid, process = self._question
+        said, over = process.read()
+        if not over and not process.late:
             return []
-        rank, pid = self._question.rank, self._question.pid
-        self._question.process.end()
+        process.end()
         self._question = None
         if over and not said:  # py-spy is not there
             self._off = True
@@ -88,7 +78,7 @@ class NativeFrames:
         self._wanted.clear()
         self._asked.clear()
         if self._question is not None:
-            self._question.process.end()
+            self._question[2].end()
             self._question = None
 
     def _ask(self) -> None:
@@ -97,10 +87,11 @@ class NativeFrames:
         rank, pid = self._wanted.popitem()
         self._asked.add(rank)
         try:
-            self._question = NativeStackProbe.ask(rank, pid)
+            process = dump(pid)
         except OSError:
             return
-        self._helpers.add(self._question.process)
+        self._question = rank, pid, process
+        self._helpers.add(process)
 
 
 def _become_tool(pid: int, fd: int) -> None:

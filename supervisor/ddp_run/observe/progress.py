@@ -13,7 +13,7 @@ from ddp_run.observe.close_look import CloseLook, GpuUse, ProcessState
 from ddp_run.observe.collectives import Collective
 from ddp_run.observe.ras_text import Missing
 from ddp_run.observe.stack_text import Doing
-from ddp_run.observe.stall_quotes import busy, end_of, groups, numbers, ranks_of, to_remove, what
+from ddp_run.observe.stall_quotes import alike, busy, end_of, groups, numbers, ranks_of, to_remove, what
 from ddp_run.observe.stall_watch import QUIET_S
 from ddp_run.record.events import MonotonicNs, Rank
 from ddp_run.values.words import is_or_are, named_ranks, verb_s
@@ -148,11 +148,9 @@ def _in(looks: Sequence[CloseLook]) -> str:
 def _dated(stall: Stall, since: MonotonicNs, looks: Sequence[CloseLook], gpus: Sequence[GpuUse]) -> Stall:
     """The stall with its start and quotes: a line for each group of ranks, the culprits first and with the end of their
     stack; then the ranks' numbers and their GPUs'."""
-    grouped: dict[str, list[CloseLook]] = {}
-    for each in looks:
-        grouped.setdefault(what(each), []).append(each)
     quotes = []
-    for members in sorted(grouped.values(), key=lambda each: (each[0].rank not in stall.culprits, len(each))):
+    groups_of_ranks = alike(looks, what).values()
+    for members in sorted(groups_of_ranks, key=lambda each: (each[0].rank not in stall.culprits, len(each))):
         quotes.append(f"{named_ranks(ranks_of(members))}: {what(members[0], len(members))}")
         if members[0].rank in stall.culprits and members[0].stack is not None:
             quotes += end_of(members[0].stack)

@@ -14,14 +14,17 @@ _STACK_LINES = 5
 _MOST_GROUPS = 5
 
 
-def _apart_by(looks: Sequence[CloseLook], shown: Callable[[CloseLook], str | None]) -> str:
-    """`rank 1 12, ranks 0,2 13`: what each rank shows, equal ones together; empty if none shows anything."""
-    alike: dict[str, list[CloseLook]] = {}
+def alike(looks: Sequence[CloseLook], shown: Callable[[CloseLook], str]) -> dict[str, list[CloseLook]]:
+    """The looks that show the same, by what they show."""
+    found: dict[str, list[CloseLook]] = {}
     for each in looks:
-        word = shown(each)
-        if word is not None:
-            alike.setdefault(word, []).append(each)
-    groups = sorted(alike.items(), key=lambda pair: (len(pair[1]), pair[1][0].rank))
+        found.setdefault(shown(each), []).append(each)
+    return found
+
+
+def _apart_by(looks: Sequence[CloseLook], shown: Callable[[CloseLook], str]) -> str:
+    """`rank 1 12, ranks 0,2 13`: what each rank shows, equal ones together."""
+    groups = sorted(alike(looks, shown).items(), key=lambda pair: (len(pair[1]), pair[1][0].rank))
     words = [f"{named_ranks(ranks_of(members))} {word}" for word, members in groups[:_MOST_GROUPS]]
     return ", ".join(words + ["…"] * (len(groups) > _MOST_GROUPS))
 
@@ -78,12 +81,8 @@ def ranks_of(looks: Sequence[CloseLook]) -> tuple[Rank, ...]:
 
 def groups(looks: Sequence[CloseLook]) -> str:
     """`rank 0 is saving at train.py:88 in save; ranks 1-2 stand at …`."""
-    grouped: dict[str, list[CloseLook]] = {}
-    for each in looks:
-        grouped.setdefault(what(each), []).append(each)
-    return "; ".join(
-        f"{named_ranks(ranks_of(members))} {what(members[0], len(members))}" for members in grouped.values()
-    )
+    members = alike(looks, what).values()
+    return "; ".join(f"{named_ranks(ranks_of(each))} {what(each[0], len(each))}" for each in members)
 
 
 def what(look: CloseLook, count: int = 1) -> str:

@@ -10,9 +10,8 @@ import json
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any, Self, final
+from dataclasses import replace
+from typing import final
 
 from ddp_run.observe.close_look import LockFile
 from ddp_run.observe.kernel_wait import PathArgument, holder_of, memory_of, read_path, with_path
@@ -24,57 +23,14 @@ _WAIT_S = 5.0
 
 
 @final
-@dataclass(slots=True)
-class PathProbe:
-    """The process that reads."""
-
-    process: HelperProcess
-    _asked: tuple[PathArgument | str, ...]
-
-    @classmethod
-    def ask(
-        cls,
-        looks: Iterable[ProcessLook],
-        locks: Mapping[str, Collection[int]] = MappingProxyType({}),
-        ranks: Mapping[int, Rank] = MappingProxyType({}),
-    ) -> Self | None:
-        """Start reading the paths that these looks lack, and examining lock files. None if there is nothing to do.
-
-        `locks`: the pids that wait for each lock file; `ranks`: by pid. Raises OSError.
-        """
-        arguments = [look.wait.argument for look in looks if look.wait is not None and look.wait.argument is not None]
-        asked = [(each, memory) for each in arguments if (memory := memory_of(each.pid)) is not None]
-        if not asked and not locks:
-            return None
-        memories = [memory for _, memory in asked]
-        try:
-            process = fork(lambda fd: _answer(asked, locks, ranks, fd), _WAIT_S, keep=memories)
-            return cls(process, (*(each for each, _ in asked), *locks))
-        finally:
-            for memory in memories:
-                os.close(memory)
-
-    def answers(self) -> dict[PathArgument, str]:
-        """The paths that have been read so far."""
-        return {asked: path for asked, path in self._answered() if isinstance(asked, PathArgument)}
-
-    def lock_files(self) -> dict[str, LockFile]:
-        """The lock files examined so far."""
-        return {asked: LockFile(asked, *seen) for asked, seen in self._answered() if isinstance(asked, str)}
-
-    def _answered(self) -> list[tuple[PathArgument | str, Any]]:
-        held, _ = self.process.read()
-        found = [json.loads(line) for line in held.split(b"\n")[:-1]]
-        return [(self._asked[index], answer) for index, answer in found]
-
-
-@final
 class WaitedPaths:
-    """The paths known so far, and the pending question for more."""
+    """The paths and lock files known so far, and the question for more."""
 
     def __init__(self, helpers: HelperProcesses) -> None:
         self._helpers = helpers
-        self._question: PathProbe | None = None
+        self.question: HelperProcess | None = None
+        """The process that reads."""
+        self._asked: tuple[PathArgument | str, ...] = ()
         self.known: dict[PathArgument, str] = {}
         self.lock_files: dict[str, LockFile] = {}
         """By path, as last seen."""
@@ -82,22 +38,40 @@ class WaitedPaths:
     def ask(
         self, looks: Iterable[ProcessLook], locks: Mapping[str, Collection[int]], ranks: Mapping[int, Rank]
     ) -> None:
-        """As `PathProbe.ask`; ends the previous question."""
+        """Start reading the paths that these looks lack, and examining lock files. Ends the previous question.
+
+        `locks`: the pids that wait for each lock file; `ranks`: by pid.
+        """
         self.end()
+        arguments = [look.wait.argument for look in looks if look.wait is not None and look.wait.argument is not None]
+        asked = [(each, memory) for each in arguments if (memory := memory_of(each.pid)) is not None]
+        if not asked and not locks:
+            return
+        memories = [memory for _, memory in asked]
         try:
-            self._question = PathProbe.ask(looks, locks, ranks)
+            self.question = fork(lambda fd: _answer(asked, locks, ranks, fd), _WAIT_S, keep=memories)
         except OSError:
             return
-        if self._question is not None:
-            self._helpers.add(self._question.process)
+        finally:
+            for memory in memories:
+                os.close(memory)
+        self._asked = (*(each for each, _ in asked), *locks)
+        self._helpers.add(self.question)
 
     def end(self) -> None:
         """Keep the answers so far, and stop waiting for more."""
-        if self._question is not None:
-            self.known |= self._question.answers()
-            self.lock_files |= self._question.lock_files()
-            self._question.process.end()
-            self._question = None
+        if self.question is None:
+            return
+        held, _ = self.question.read()
+        for line in held.split(b"\n")[:-1]:
+            index, answer = json.loads(line)
+            asked = self._asked[index]
+            if isinstance(asked, PathArgument):
+                self.known[asked] = answer
+            else:
+                self.lock_files[asked] = LockFile(asked, *answer)
+        self.question.end()
+        self.question = None
 
 
 def _answer(

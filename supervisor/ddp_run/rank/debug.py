@@ -61,18 +61,11 @@ def after_init(module: "ModuleType") -> None:
         say("WARNING", "cannot describe the process group: %s" % error)
 
 
-def call_failed(call: str, error: BaseException) -> None:
-    """Show the error, its traceback, which the program may never show, and the variables."""
-    _failed(call, error, with_traceback=True)
+def failed(what: str, error: BaseException, with_traceback: bool) -> None:
+    """Show the error, and all variables that NCCL, CUDA and torch read.
 
-
-def program_failed(error: BaseException) -> None:
-    """Show the error and the variables; Python itself prints the traceback."""
-    _failed("the program", error, with_traceback=False)
-
-
-def _failed(what: str, error: BaseException, with_traceback: bool) -> None:
-    """`what` failed; with all variables that NCCL, CUDA and torch read."""
+    `with_traceback`: of a call, as the program may never show it; if the program itself failed, Python does.
+    """
     try:
         from traceback import format_exception
 

@@ -103,7 +103,7 @@ def _of_hooked(backend: "str | None", c10d: "Any") -> "dict[str, Any] | None":
 
 def _with_frames(kept: "dict[str, Any]", pickled: "Any") -> "dict[str, Any]":
     """Add the stacks of unfinished entries, which only the pickled form has."""
-    unfinished = _unfinished(kept["entries"])
+    unfinished = _unfinished(kept["entries"], [])
     # C++ stacks would make it look up symbols, for minutes.
     if unfinished and not any(os.environ.get(name, "0") not in ("", "0") for name in _CPP_STACKS):
         active = _unpickled(pickled(includeCollectives=True, includeStackTraces=True, onlyActive=True))
@@ -133,10 +133,11 @@ def _kept(library: str, recorded: "dict[str, Any]") -> "dict[str, Any]":
     }
 
 
-def _unfinished(entries: "list[Any]", later: "list[Any]" = []) -> "list[Any]":  # noqa: B006  # never changed
+def _unfinished(entries: "list[Any]", later: "list[Any]") -> "list[Any]":
     """NCCL's entries with no completed entry after them in their group, the first few of each group.
 
-    NCCL does the collectives of a group in order. Parts of a coalesced collective are never marked as complete.
+    `later`: the entries after these. NCCL does the collectives of a group in order. Parts of a coalesced collective are
+    never marked as complete.
     """
     groups: "dict[str, list[Any]]" = {}
     for index, entry in enumerate(entries + later):

@@ -207,7 +207,7 @@ class Hooks:
         return result
 
     def _describe(self, call: str, error: BaseException) -> None:
-        self._lines.call_failed(call, error)
+        self._lines.failed(call, error, True)
         self._boot.described = id(error)
 
 

@@ -225,7 +225,7 @@ class Program:
         setattr(posix, name, before)  # it is pickled by its module
 
     def _stamp_replaced(self, *_words: "Any", **_named: "Any") -> None:
-        if self._boot is not None and not self._replaced and os.getpid() == self._boot.pid:
+        if not self._replaced and os.getpid() == self._boot.pid:
             self._replaced = True  # execvp tries one folder after another
             self._boot.say("phase", time.monotonic_ns(), phase="replaced")
 
@@ -253,7 +253,7 @@ class Program:
             pass
         try:
             if (self._boot.watch or {}).get("debug") and self._boot.described != id(error):
-                self._load("debug").program_failed(error)
+                self._load("debug").failed("the program", error, False)
         except Exception:
             pass
 
