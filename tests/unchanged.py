@@ -1,4 +1,4 @@
-"""Tests that feed whole texts are slow: the gate runs them where what they feed has changed since they last passed.
+"""Dear tests, such as feed whole texts: the gate runs them where what they exercise has changed since they passed.
 
 `SUBJECTS` names what each such file of tests exercises. `unchanged.passed` keeps a digest of that, made when the tests
 passed. Where it is still the same, those marked by `slow_if_unchanged(__file__)` are `slow_system`; where not, they are
@@ -29,6 +29,7 @@ SUBJECTS = {
     "tests/unit/test_hostile_logs.py": JUDGING,
     "tests/unit/test_redaction.py": (f"{PACKAGE}/record", f"{PACKAGE}/values"),
     "tests/unit/test_scan.py": tuple(f"{PACKAGE}/{layer}" for layer in ("evidence", "record", "values")),
+    "tests/unit/test_typed_fields.py": JUDGING,
 }
 """Folders beside the file itself; `tests/unit/test_unchanged.py` sees to it that nothing they import is missing."""
 PASSED = Path(__file__).with_suffix(".passed")
