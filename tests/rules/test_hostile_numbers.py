@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.unchanged import slow_if_unchanged
 
 from ddp_run.evidence.childfailed import observed, parse
 from ddp_run.evidence.model import LogText
@@ -23,6 +24,7 @@ from ddp_run.observe import ras_text, stack_text
 SAMPLES = Path(__file__).parent / "samples"
 LONG = "9" * 4301
 HOSTILE = {"long": LONG, "superscript": "²", "nothing": "", "unsorted": "9-1,,7-"}
+slow = slow_if_unchanged(__file__)
 _NUMBER = re.compile(r"\d+")
 _FORM = re.compile(r"\d+|0x[0-9a-f]+|\s+")
 
@@ -39,12 +41,15 @@ def texts() -> Iterator[tuple[str, list[str]]]:
             yield folder.name, lines[-30:]
 
 
-@pytest.mark.parametrize("number", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize(
+    "number", [pytest.param(each, id=name, marks=[slow] if each == LONG else []) for name, each in HOSTILE.items()]
+)
 def test_every_number_of_a_sample(number: str) -> None:
     for name, lines in texts():
         assert not failed(verdict_of([_NUMBER.sub(number, line) for line in lines])), name
 
 
+@slow
 def test_every_number_of_every_form_of_line() -> None:
     seen: set[str] = set()
     for name, lines in texts():

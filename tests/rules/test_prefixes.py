@@ -16,6 +16,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from tests.unchanged import slow_if_unchanged
 
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted.line_prefixes import assign
@@ -189,11 +190,13 @@ FORMS = {
     "much between": Form(much_between, lambda record: record.first_end is not None),
 }
 
+QUICK = ("ddp-run", "pdsh", "torchrun --tee")
+slow = slow_if_unchanged(__file__)
 _EACH = 4
 """Every so manyth record goes through a form, another part of them through each form: all would take a minute."""
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else [slow]) for name in FORMS])
 def test_the_same_answer(name: str) -> None:
     form = FORMS[name]
     fitting = [record for record in records() if form.fits(record)]
@@ -227,6 +230,7 @@ def in_files(record: Record) -> list[Log]:
     ]
 
 
+@slow
 def test_files_of_ranks() -> None:
     chosen = [record for record in records() if record.names_ranks]
     assert len(chosen) > 30

@@ -7,11 +7,14 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unchanged import slow_if_unchanged
 from tests.waiting import limit
 
 from ddp_run.tell.held_lines import Collapser
 from ddp_run.values.lines import LineBuffer, Stream, neutral, readable
 from ddp_run.values.words import rank_list
+
+slow = slow_if_unchanged(__file__)
 
 
 def whole(buffer: LineBuffer, *pieces: bytes) -> bytes:
@@ -121,6 +124,7 @@ def test_bars_of_rich_that_stand_below_each_other_are_one_state() -> None:
     assert readable(buffer.take(b" all\n"), colour=False) == b"after all\n"
 
 
+@slow
 def test_a_long_line_in_small_pieces_takes_linear_time() -> None:
     def seconds(pieces: int) -> float:
         buffer = LineBuffer()
@@ -136,6 +140,7 @@ def test_a_long_line_in_small_pieces_takes_linear_time() -> None:
     assert large < 40 * small + 0.5
 
 
+@slow
 def test_a_line_in_tiny_pieces_takes_no_more_memory_than_its_bytes() -> None:
     buffer = LineBuffer()
     tracemalloc.start()
@@ -190,7 +195,11 @@ def test_nothing_but_colours_reaches_a_terminal(block: bytes, colour: bool) -> N
     assert shown.count("\n") == block.count(b"\n")
 
 
-@pytest.mark.parametrize("unit", [b"\x1b]", b"\x1b[", b"\x1b[1", b"\x1b", b"\x1bP ", b"\r", b"\xff"])
+QUICK = (b"\x1b[1", b"\r", b"\xff")
+UNITS = (b"\x1b]", b"\x1b[", b"\x1b[1", b"\x1b", b"\x1bP ", b"\r", b"\xff")
+
+
+@pytest.mark.parametrize("unit", [pytest.param(each, marks=[] if each in QUICK else [slow]) for each in UNITS])
 def test_a_hostile_long_line_takes_linear_time(unit: bytes) -> None:
     start = time.process_time()
     readable(unit * (1_000_000 // len(unit)) + b"\n", colour=True)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.unchanged import slow_if_unchanged
 
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
@@ -169,6 +170,12 @@ SHAPES: tuple[tuple[Callable[[int], list[str]], int], ...] = (
     (one_long_line, 1000),
     (nested_json, 100),
 )
+QUICK = (frames, orphans, torn, headers, syntax_errors, ncclwarnings)
+slow = slow_if_unchanged(__file__)
+
+
+def marks(shape: Callable[[int], list[str]]) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow_system] if shape is other_ranges else [] if shape in QUICK else [slow]
 
 
 def verdict_of(lines: list[str]) -> Verdict:
@@ -189,7 +196,7 @@ def cpu_s(lines: list[str], rounds: int = 1) -> float:
     ("shape", "size"),
     [
         # ranges are like other_ranges, and both take seconds
-        pytest.param(*each, id=each[0].__name__, marks=[pytest.mark.slow_system] if each[0] is other_ranges else [])
+        pytest.param(*each, id=each[0].__name__, marks=marks(each[0]))
         for each in SHAPES
     ],
 )

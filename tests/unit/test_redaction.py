@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.planted_secrets import AS_WORDS, BY_FORM, IN_TEXT, KEY_LINES, PRIVATE_KEY
+from tests.unchanged import slow_if_unchanged
 from tests.waiting import limit
 
 from ddp_run.record.events import ExceptionInfo, MonotonicNs, Rank, RankFailed
@@ -318,14 +319,20 @@ def test_a_key_behind_a_name_is_hidden_whole() -> None:
     assert redact(whole) == whole
 
 
-@pytest.mark.parametrize(
-    "piece",
+slow = slow_if_unchanged(__file__)
+QUICK = ("eyJ", "://u:p", "password='", "-----BEGIN PRIVATE KEY-----", "Bearer ", "\\\\n")
+
+
+PIECES = (
     ["eyJ", "key", "token=", "x_key=", "x_key=!", "token: ", "://", "://u:p", "://u@", "password='", 'token": \\"', "a",
      "hf_", "SG.", "sk-", "sk-Aa1", "AKIA", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "Aa0", "-", "=",
      "Bearer ", "Cookie: ", "api key ", "--pass ", "@a.", "\x1b[", "github_pat_", "xoxb-", "password=,", "token=a,",
      "x_key='", "://a:b/", "://@:", 'token="none" ', "curl -u a:", "curl ", "mysql -p'", "redis-cli -a ",
      "Aa0+/", "\\\\", "\\\\n", "\\\\t-", "--token', '"]
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", [pytest.param(each, marks=[] if each in QUICK else [slow]) for each in PIECES])
 @pytest.mark.timeout(limit(60))
 def test_hostile_text_is_read_once(piece: str) -> None:
     """A second or two at most; where the cost grew with the square of the length it would be many minutes."""

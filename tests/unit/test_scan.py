@@ -17,6 +17,7 @@ from typing import BinaryIO
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.unchanged import slow_if_unchanged
 from tests.waiting import limit
 
 from ddp_run.evidence import scan, unpacked, word_search
@@ -28,6 +29,7 @@ WORDS = ("NCCL WARN ", "CUDA out of memory", "пример без памяти")
 FILLER = b"step 12345 loss 0.1234 lr 3.0e-04 tokens/s 123456 mem 12345 MiB\n"
 SEARCHED = 6 << 20
 """Bytes before the tail: enough for places that stand apart."""
+slow = slow_if_unchanged(__file__)
 engines = pytest.mark.parametrize("engine", ENGINES)
 
 
@@ -104,6 +106,7 @@ def test_what_cannot_be_read_raises(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ large logs
 
 
+@slow
 @engines
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
@@ -204,6 +207,7 @@ def test_bytes_that_are_no_text(tmp_path: Path, engine: Engine) -> None:
 # ---------------------------------------------------------------------------------------------- pathological
 
 
+@slow
 @engines
 def test_one_line_of_50_megabytes(tmp_path: Path, engine: Engine) -> None:
     noise = b"x" * (25 << 20)
@@ -244,7 +248,9 @@ print(json.dumps([spent, peak, len(text.lines), text.number(len(text.lines) - 1)
 
 
 @engines
-@pytest.mark.parametrize("kind", PATHOLOGICAL)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind == "a word in every line" else [slow]) for kind in PATHOLOGICAL]
+)
 def test_memory_and_time_are_bounded(tmp_path: Path, engine: Engine, kind: str) -> None:
     line = PATHOLOGICAL[kind]
     data = line * ((20 << 20) // len(line))

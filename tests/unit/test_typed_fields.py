@@ -8,6 +8,7 @@ from dataclasses import asdict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unchanged import slow_if_unchanged
 
 from ddp_run.evidence.model import Quote
 from ddp_run.judge.verdict import Collateral, FirstFailure, Retry, Verdict
@@ -73,6 +74,7 @@ JSON = st.recursive(
 )
 
 
+@slow_if_unchanged(__file__)
 @given(JSON)
 def test_whatever_is_given_is_read_or_refused(given_value: object) -> None:
     for value in (given_value, {**asdict(VERDICT), "evidence": given_value}, {**asdict(VERDICT), "retry": given_value}):
