@@ -163,7 +163,7 @@ def agent_environment(plan: LaunchPlan, environ: Mapping[str, str], run_id: str)
     return result
 
 
-def agent_argv(plan: LaunchPlan, *, folder: Path, rank_program: Path, port: int | None) -> list[str]:
+def agent_argv(plan: LaunchPlan, *, folder: Path, port: int | None) -> list[str]:
     """The agent's command line. `folder`: the attempt's. `port`: replaces the user's, if not None."""
     options = plan.options
     # Without -P, `-m` would put the working directory first on the agent's path, and a user's logging.py would shadow
@@ -180,7 +180,7 @@ def agent_argv(plan: LaunchPlan, *, folder: Path, rank_program: Path, port: int 
         words.append("--master-addr=127.0.0.1")  # newer releases ignore it for one node
     if "monitor_interval" not in options.given:
         words.append(f"--monitor-interval={_POLL_S}")
-    return [*words, *_rank_words(plan, rank_program)]
+    return [*words, *_rank_words(plan)]
 
 
 def _duplicates(options: Options) -> bool:
@@ -209,14 +209,14 @@ def _port_argument(options: Options, port: int) -> str:
     return f"--master-port={port}"
 
 
-def _rank_words(plan: LaunchPlan, rank_program: Path) -> list[str]:
+def _rank_words(plan: LaunchPlan) -> list[str]:
     options = plan.options
     users = [options.script, *options.script_args]
     if options.no_python and not options.run_path:
         # As an option, since PET_NO_PYTHON is hidden from the agent (see `restore`).
-        return ["--no-python", plan.python, "-I", "-S", "-u", str(rank_program), "exec", *users]
+        return ["--no-python", plan.python, "-I", "-S", "-u", str(RANK_PROGRAM), "exec", *users]
     mode = "run-path" if options.run_path else "module" if options.module else "script"
-    return [str(rank_program), mode, *users]
+    return [str(RANK_PROGRAM), mode, *users]
 
 
 def dist_timeout_s(environ: Mapping[str, str]) -> float | None:

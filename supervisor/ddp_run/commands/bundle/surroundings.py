@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
-from ddp_run import __version__, commands
+from ddp_run import __version__
 from ddp_run.commands.bundle.asked import LeftOut, Text
 from ddp_run.values.redaction import redact_mapping
 
@@ -83,8 +83,6 @@ PROGRAMS = (
 def said_by(program: Program, environ: Mapping[str, str]) -> Text | LeftOut:
     """Run a program for what it prints. One that waits in the kernel, and cannot be killed, is left behind."""
     name = program.words[0]
-    if program.words[: len(_OURS)] == _OURS and program.words[len(_OURS)] not in commands.names():
-        return LeftOut(program.file, f"this ddp-run has no command `{program.words[len(_OURS)]}`")
     if shutil.which(name, path=environ.get("PATH")) is None:
         return LeftOut(program.file, f"{name} is not installed here")
     try:

@@ -31,7 +31,7 @@ def runs_folder(given: str | None, environ: Mapping[str, str]) -> Path:
         options = read_options(["x"], environ, torch_rows())
         if options.log_dir is not None:
             return Path(options.log_dir)
-        moved = log_dir(_check(Launch(options, environ, Path.cwd(), lambda _line: None)).options)
+        moved = log_dir(_check(Launch(options, environ, Path.cwd())).options)
     except (Refused, FileNotFoundError):  # the second if the working directory was removed
         return usual
     if private_files.is_planted(usual.absolute()) and moved.is_dir():
