@@ -298,7 +298,7 @@ def test_the_table_is_that_of_the_real_parser() -> None:
     from ddp_run.plan.installed_torch import ask_torch_parser
 
     read = {row.dest: row for row in _torch_rows()}
-    asked = {row.dest: row for row in ask_torch_parser(sys.executable)}
+    asked = {row.dest: row for row in ask_torch_parser()}
     assert list(read) == list(asked)
     for dest, row in read.items():
         other = asked[dest]

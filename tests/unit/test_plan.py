@@ -11,6 +11,7 @@ import pytest
 
 from ddp_run.plan import installed_torch, plan_file
 from ddp_run.plan.launch_plan import (
+    RANK_PROGRAM,
     AgentNeeded,
     LaunchPlan,
     agent_argv,
@@ -53,12 +54,12 @@ def test_gloo_is_told_the_interface_of_the_route(interface: str | None, own: dic
 
 
 def argv(given: LaunchPlan, port: int | None = None) -> list[str]:
-    return agent_argv(given, folder=Path("/run/attempt_0"), rank_program=Path("/rank/__main__.py"), port=port)
+    return agent_argv(given, folder=Path("/run/attempt_0"), port=port)
 
 
 def test_the_bootstrap_stands_in_the_scripts_place() -> None:
     words = argv(plan("--nproc-per-node=2", "train.py", "--lr", "1"))
-    assert words[-5:] == ["/rank/__main__.py", "script", "train.py", "--lr", "1"]
+    assert words[-5:] == [str(RANK_PROGRAM), "script", "train.py", "--lr", "1"]
     assert "--nproc-per-node=2" in words
     assert "--logs-specs=ddp-run" in words
 
@@ -90,11 +91,11 @@ def test_one_node_takes_a_free_port_whatever_torchs_default(rows: tuple[Row, ...
 @pytest.mark.parametrize(
     ("given", "end"),
     [
-        (("-m", "pkg.train", "x"), ["/rank/__main__.py", "module", "pkg.train", "x"]),
-        (("--run-path", "train.py"), ["/rank/__main__.py", "run-path", "train.py"]),
+        (("-m", "pkg.train", "x"), [str(RANK_PROGRAM), "module", "pkg.train", "x"]),
+        (("--run-path", "train.py"), [str(RANK_PROGRAM), "run-path", "train.py"]),
         (
             ("--no-python", "bash", "x.sh"),
-            ["--no-python", sys.executable, "-I", "-S", "-u", "/rank/__main__.py", "exec", "bash", "x.sh"],
+            ["--no-python", sys.executable, "-I", "-S", "-u", str(RANK_PROGRAM), "exec", "bash", "x.sh"],
         ),
     ],
 )

@@ -12,11 +12,10 @@ import pytest
 from tests.waiting import limit
 
 from ddp_run.plan import installed_torch
-from ddp_run.plan.launch_plan import agent_argv, agent_environment, make_plan
+from ddp_run.plan.launch_plan import RANK_PROGRAM, agent_argv, agent_environment, make_plan
 from ddp_run.settings.parse import parse
 
 ROWS = installed_torch.torch_rows()
-RANK = Path("/rank/__main__.py")
 PROGRAM = ["true", "--lr", "1"]
 
 _AS_THE_AGENT = """
@@ -64,7 +63,7 @@ def answers() -> dict[str, tuple[Any, Any]]:
     for options, variables in CASES.values():
         given = parse([*options, *PROGRAM], variables, torch_rows=ROWS)
         plan = make_plan(given, variables, python=sys.executable, master=None)
-        words = agent_argv(plan, folder=Path("/run"), rank_program=RANK, port=None)
+        words = agent_argv(plan, folder=Path("/run"), port=None)
         ours = words[words.index("torch.distributed.run") + 1 :]
         asked += [([*options, *PROGRAM], variables), (ours, agent_environment(plan, variables, "id"))]
     done = subprocess.run(
@@ -86,7 +85,7 @@ def _torchruns(command: str, words: list[str]) -> tuple[str, list[str]]:
 
 
 def _ours(command: str, words: list[str]) -> tuple[str, list[str]]:
-    before = words[: words.index(str(RANK))]
+    before = words[: words.index(str(RANK_PROGRAM))]
     mode, *rest = words[len(before) + 1 :]
     expected = {"run-path": ("run-path", []), "exec": (sys.executable, ["-I", "-S", "-u"])}
     assert (command, before) == expected.get(mode, (sys.executable, ["-u"]))

@@ -1,6 +1,6 @@
-"""The commands besides a launch: one file each, found by being there; its `command` is a click command.
+"""The commands besides a launch. Each module or package here is one; its `command` is a click command.
 
-The launch does not pass here: click is loaded for commands alone.
+A launch doesn't load click.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MEANT = {
     "doctor": "check preflight env",
     "": "run launch start",
 }
-"""Words of other tools, by the command that does the same; a launch has none."""
+"""Other tools' words, by the command that does the same; empty stands for a launch."""
 _NO_READER = 128 + signal.SIGPIPE
 
 
@@ -41,7 +41,7 @@ def names() -> tuple[str, ...]:
 
 
 def meant_by(words: Sequence[str]) -> tuple[str, ...]:
-    """The command line here of one that begins with another tool's word, as words; empty where that is none."""
+    """Translate a command line that begins with another tool's word; empty if it doesn't."""
     found = next((ours for ours, theirs in _MEANT.items() if words[0] in theirs.split()), None)
     return () if found is None or not (found or words[1:]) else ("ddp-run", *found.split(), *words[1:])
 
@@ -52,7 +52,7 @@ def all_commands() -> dict[str, click.Command]:
 
 
 def listing() -> list[tuple[str, str]]:
-    """For the help: how each is typed, in ASCII, and what it does."""
+    """Usage, in ASCII, and summary of each command, for the help."""
     import click
 
     found = []
@@ -63,8 +63,8 @@ def listing() -> list[tuple[str, str]]:
 
 
 def run(words: list[str]) -> int:
-    """Run one command; returns its exit code. Wrong words are told as those of a launch are."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale without UTF-8 would end an answer in a traceback
+    """Run one command; returns its exit code. Usage errors look like those of a launch."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # else a traceback if the locale isn't UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     import click
 
@@ -79,9 +79,9 @@ def run(words: list[str]) -> int:
         return _refused([_placed(each, refused.argv, words) for each in refused.problems], words)
     except click.Abort:
         return 130
-    except SystemExit:  # click's answer to a pipe that nobody reads any more
+    except SystemExit:  # click raises it if the pipe's reader has gone
         return _NO_READER
-    except OSError as error:  # standard output on a full disk, above all
+    except OSError as error:  # usually a full disk under standard output
         sys.stderr.write(f"ddp-run {words[0]}: {neutral_text(str(error))}\n")
         return 2
     return code if isinstance(code, int) else 0
@@ -93,9 +93,9 @@ def _refused(problems: Sequence[Problem], words: Sequence[str]) -> int:
 
 
 def _placed(problem: Problem, some: Sequence[str], words: Sequence[str]) -> Problem:
-    """A problem with one of those words that a command has handed on, at its place here.
+    """Move a problem from its place in the words that a command passed on to its place in all words.
 
-    From the end, as a command's own options mostly stand in front of them.
+    Searches from the end: a command's own options usually come first.
     """
     if problem.word is None or problem.word >= len(some):
         return replace(problem, word=None if problem.word is None else len(words))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
@@ -53,7 +52,7 @@ def command(
 
     if keep is None and older is None:
         raise click.UsageError("say which runs: --keep N, --older AGE, or both")
-    folder = runs_folder(log_dir, os.environ)
+    folder = runs_folder(log_dir)
     try:
         runs = recorded_runs(folder)
         if not any(run.is_ours for run in runs) and any(folder.iterdir()):

@@ -29,7 +29,7 @@ def command(log_dir: str | None, as_json: bool, count: int | None) -> int:
     from ddp_run.record.recorded_runs import closed_runs, recorded_runs, size_of
     from ddp_run.tell import runs_table
 
-    folder = runs_folder(log_dir, os.environ)
+    folder = runs_folder(log_dir)
     there = log_dir is not None or folder.exists()
     try:
         runs, closed = (recorded_runs(folder), closed_runs(folder)) if there else ([], 0)

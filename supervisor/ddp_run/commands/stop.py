@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 import sys
@@ -38,7 +37,7 @@ def command(run: str | None, kill: bool, log_dir: str | None) -> int:
     from ddp_run.tell.verdict_file import verdict_line
     from ddp_run.values.lines import neutral
 
-    chosen = _chosen(run, runs_folder(log_dir, os.environ))
+    chosen = _chosen(run, runs_folder(log_dir))
     started, process, name = chosen.started, chosen.process, neutral(chosen.folder.name)
     if started is None or process is None or not chosen.alive:
         raise click.ClickException(f"{name} {_why_not(chosen)}")

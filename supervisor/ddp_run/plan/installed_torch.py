@@ -76,10 +76,10 @@ def torch_rows() -> tuple[Row, ...]:
     try:
         return read_torch_table(path.read_text(encoding="utf-8"))
     except (TableUnreadable, OSError, ValueError):
-        return ask_torch_parser(sys.executable)
+        return ask_torch_parser()
 
 
-def ask_torch_parser(python: str) -> tuple[Row, ...]:
+def ask_torch_parser() -> tuple[Row, ...]:
     """Ask torch's parser itself for its options, in a process that imports torch (seconds). Raises `Refused`."""
     import json
     import subprocess
@@ -87,11 +87,11 @@ def ask_torch_parser(python: str) -> tuple[Row, ...]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
     try:
         done = subprocess.run(
-            [python, "-c", _PRINT_ACTIONS], env=environ, capture_output=True, text=True, timeout=120, check=True
+            [sys.executable, "-c", _PRINT_ACTIONS], env=environ, capture_output=True, text=True, timeout=120, check=True
         )
         return rows_of_actions(json.loads(done.stdout.splitlines()[-1]))
     except (subprocess.SubprocessError, OSError, ValueError, IndexError, TableUnreadable) as error:
         text = getattr(error, "stderr", None) or str(error)
         notes = tuple(str(text).strip().splitlines()[-1:])
-        problem = Problem("DDP601", "cannot read the installed torch's options", origin=python, notes=notes)
+        problem = Problem("DDP601", "cannot read the installed torch's options", origin=sys.executable, notes=notes)
         raise Refused((problem,)) from error

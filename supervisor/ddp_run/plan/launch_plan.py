@@ -9,6 +9,7 @@ from pathlib import Path
 from signal import Signals
 
 from ddp_run.settings.options import Options, Source
+from ddp_run.settings.preset import Variable
 from ddp_run.values.signals import STOP_SIGNALS
 
 RANK_PROGRAM = Path(__file__).parents[1] / "rank" / "__main__.py"
@@ -21,15 +22,6 @@ _POLL_S = "0.03"
 """How often the agent polls its ranks. Costs a waitpid per rank; torchrun's default of 0.1 s notices exits later."""
 # ddp-run handles these itself (files, console, bootstrap), so the agent gets other values.
 _TAKEN_OVER = frozenset({"log-dir", "redirects", "local-ranks-filter", "module", "no-python", "logs-specs"})
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A variable that ddp-run or the agent sets, with its origin."""
-
-    name: str
-    value: str
-    origin: str
 
 
 class AgentNeeded(Enum):
@@ -52,11 +44,11 @@ class LaunchPlan:
     python: str
     master: str | None
     """IP address of the master; None for torch's default, this host."""
-    environment: tuple[Planned, ...]
+    environment: tuple[Variable, ...]
     """Added to ddp-run's environment for the agent and the ranks."""
     restore: Mapping[str, str | None]
     """Variables changed only for the agent; the ranks get these values back (None: unset)."""
-    by_torch: tuple[Planned, ...]
+    by_torch: tuple[Variable, ...]
     """Variables that the agent sets. They are shown because the agent only logs them."""
     nccl_log: bool
     """Whether NCCL logs to a file per rank; False if the user configured NCCL's log."""
@@ -116,29 +108,29 @@ def make_plan(
     """
     environ = {**environ, **{each.name: each.value for each in options.rank_variables}}
     preset, nccl_log = _nccl_preset(options.nccl_debug, environ)
-    environment = [*(Planned(each.name, each.value, each.origin) for each in options.rank_variables), *preset]
+    environment = [*options.rank_variables, *preset]
     if options.restarts and "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in environ:
         # Without it the agent restarts ranks on the same port and store, where they find the last attempt's
         # addresses (measured: 16 of 18 gloo restarts failed on torch 2.13).
-        environment.append(Planned("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", "needed by --max-restarts"))
+        environment.append(Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", "needed by --max-restarts"))
     if interface is not None and "GLOO_SOCKET_IFNAME" not in environ:
         # Gloo's default is the address of this host's name: on many hosts 127.0.1.1 or a container bridge. NCCL skips
         # those, and uses every other interface for speed.
-        environment.append(Planned("GLOO_SOCKET_IFNAME", interface, "the route to the master"))
+        environment.append(Variable("GLOO_SOCKET_IFNAME", interface, "the route to the master"))
     taken: tuple[str, ...] = ("PET_MODULE", "PET_NO_PYTHON")
     restore = {name: environ[name] for name in taken if name in environ}
     by_torch = _threads_per_rank(options, environ)
     return LaunchPlan(options, python, master, tuple(environment), restore, by_torch, nccl_log)
 
 
-def _threads_per_rank(options: Options, environ: Mapping[str, str]) -> tuple[Planned, ...]:
+def _threads_per_rank(options: Options, environ: Mapping[str, str]) -> tuple[Variable, ...]:
     """torch/distributed/run.py, config_from_args: one thread per rank if there are several and it is unset."""
     if "OMP_NUM_THREADS" in environ or (options.nproc_count or 0) < 2:
         return ()
-    return (Planned("OMP_NUM_THREADS", "1", "torchrun's own: several ranks, not set; tune it for your CPUs"),)
+    return (Variable("OMP_NUM_THREADS", "1", "torchrun's own: several ranks, not set; tune it for your CPUs"),)
 
 
-def _nccl_preset(preset: str, environ: Mapping[str, str]) -> tuple[tuple[Planned, ...], bool]:
+def _nccl_preset(preset: str, environ: Mapping[str, str]) -> tuple[tuple[Variable, ...], bool]:
     # No preset sets TORCH_DISTRIBUTED_DEBUG=DETAIL: on torch 2.13 it crashes every gloo DDP job (SIGSEGV).
     wanted = {
         "off": {},
@@ -147,7 +139,7 @@ def _nccl_preset(preset: str, environ: Mapping[str, str]) -> tuple[tuple[Planned
         "trace": {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ALL", "TORCH_DISTRIBUTED_DEBUG": "INFO"},
     }[preset]
     planned = tuple(
-        Planned(name, value, f"--nccl-debug {preset}") for name, value in wanted.items() if name not in environ
+        Variable(name, value, f"--nccl-debug {preset}") for name, value in wanted.items() if name not in environ
     )
     ours = any(each.name == "NCCL_DEBUG" for each in planned)
     return planned, ours and "NCCL_DEBUG_FILE" not in environ
@@ -163,7 +155,7 @@ def agent_environment(plan: LaunchPlan, environ: Mapping[str, str], run_id: str)
     return result
 
 
-def agent_argv(plan: LaunchPlan, *, folder: Path, rank_program: Path, port: int | None) -> list[str]:
+def agent_argv(plan: LaunchPlan, *, folder: Path, port: int | None) -> list[str]:
     """The agent's command line. `folder`: the attempt's. `port`: replaces the user's, if not None."""
     options = plan.options
     # Without -P, `-m` would put the working directory first on the agent's path, and a user's logging.py would shadow
@@ -180,7 +172,7 @@ def agent_argv(plan: LaunchPlan, *, folder: Path, rank_program: Path, port: int 
         words.append("--master-addr=127.0.0.1")  # newer releases ignore it for one node
     if "monitor_interval" not in options.given:
         words.append(f"--monitor-interval={_POLL_S}")
-    return [*words, *_rank_words(plan, rank_program)]
+    return [*words, *_rank_words(plan)]
 
 
 def _duplicates(options: Options) -> bool:
@@ -209,14 +201,14 @@ def _port_argument(options: Options, port: int) -> str:
     return f"--master-port={port}"
 
 
-def _rank_words(plan: LaunchPlan, rank_program: Path) -> list[str]:
+def _rank_words(plan: LaunchPlan) -> list[str]:
     options = plan.options
     users = [options.script, *options.script_args]
     if options.no_python and not options.run_path:
         # As an option, since PET_NO_PYTHON is hidden from the agent (see `restore`).
-        return ["--no-python", plan.python, "-I", "-S", "-u", str(rank_program), "exec", *users]
+        return ["--no-python", plan.python, "-I", "-S", "-u", str(RANK_PROGRAM), "exec", *users]
     mode = "run-path" if options.run_path else "module" if options.module else "script"
-    return [str(rank_program), mode, *users]
+    return [str(RANK_PROGRAM), mode, *users]
 
 
 def dist_timeout_s(environ: Mapping[str, str]) -> float | None:

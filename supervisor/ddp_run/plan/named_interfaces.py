@@ -30,10 +30,11 @@ def judged(variable: str, value: str, here: Sequence[net.Interface], master: str
 
     `here`: this host's interfaces. `master`: node 0's name or address, if known.
     """
+    route = net.route_to(master) if master is not None else None
     chosen = _chosen_by_nccl(value, here) if variable == _NCCL else _chosen_by_gloo(value, here)
     if chosen is None:
         return None
-    reasons = [_unfit(each, master) if isinstance(each, net.Interface) else (each, True) for each in chosen]
+    reasons = [_unfit(each, master, route) if isinstance(each, net.Interface) else (each, True) for each in chosen]
     wrong = [reason for reason in reasons if reason is not None]
     takes_any = variable == _NCCL  # gloo opens a device for each
     if not wrong or (takes_any and len(wrong) < len(reasons)):
@@ -41,8 +42,7 @@ def judged(variable: str, value: str, here: Sequence[net.Interface], master: str
     sure = [reason for reason in wrong if reason[1]]
     is_certain = len(sure) == len(wrong) if takes_any else bool(sure)
     why = (wrong if takes_any else sure or wrong)[0][0]
-    route = net.route_to(master) if master is not None else None
-    fit = [each.name for each in here if _unfit(each, master) is None]
+    fit = [each.name for each in here if _unfit(each, master, route) is None]
     helps = ["ip -br addr   # the interfaces of this host", f"unset {variable}"]
     if route is not None and route.interface in fit:
         helps.insert(0, f"export {variable}={route.interface}   # leads to node 0")
@@ -79,7 +79,7 @@ def _names(here: Sequence[net.Interface]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
-def _unfit(interface: net.Interface, master: str | None) -> tuple[str, bool] | None:
+def _unfit(interface: net.Interface, master: str | None, route: net.Route | None) -> tuple[str, bool] | None:
     """Say why it can't reach another node, and whether that is certain: nodes may share a host."""
     name = interface.name
     if not interface.is_up:
@@ -90,7 +90,7 @@ def _unfit(interface: net.Interface, master: str | None) -> tuple[str, bool] | N
         return f"{name} has no carrier", False
     if interface.is_loopback and not _is_loopback(master):
         return f"{name} reaches this host only", False
-    if _BRIDGE.fullmatch(name) and not _leads_to(interface, master):
+    if _BRIDGE.fullmatch(name) and (route is None or route.interface != name):
         return f"{name} is a bridge within this host", False
     return None
 
@@ -98,8 +98,3 @@ def _unfit(interface: net.Interface, master: str | None) -> tuple[str, bool] | N
 def _is_loopback(master: str | None) -> bool:
     literal = literal_address(master) if master else None
     return master == "localhost" or (literal is not None and literal.ip.startswith(("127.", "::1")))
-
-
-def _leads_to(interface: net.Interface, master: str | None) -> bool:
-    route = net.route_to(master) if master is not None else None
-    return route is not None and route.interface == interface.name

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddp_run import __version__
 from ddp_run.plan.installed_torch import torch_versions
-from ddp_run.plan.launch_plan import RANK_PROGRAM, LaunchPlan, agent_argv, log_dir
+from ddp_run.plan.launch_plan import LaunchPlan, agent_argv, log_dir
 from ddp_run.values.private_files import open_private
 from ddp_run.values.redaction import redact, redact_lines, redact_mapping, redact_words
 
@@ -42,7 +42,7 @@ def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None, node: Nod
         "script_args": list(redact_words(options.script_args)),
         "options": settings,
         "environment": environment,
-        "agent": list(redact_words(agent_argv(plan, folder=folder, rank_program=RANK_PROGRAM, port=None))),
+        "agent": list(redact_words(agent_argv(plan, folder=folder, port=None))),
         "versions": {"ddp-run": __version__, "torch": torch_versions()[0], "python": platform.python_version()},
         "host": socket.gethostname(),
         "node": None if node is None else _of_node(node),

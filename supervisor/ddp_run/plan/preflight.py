@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,11 @@ from ddp_run.values.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to check. `say` takes a line for the user while a check waits."""
+    """What to check."""
 
     options: Options
     environ: Mapping[str, str]
     cwd: Path
-    say: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +57,13 @@ def all_checks() -> list[Check]:
     return sorted(found, key=lambda check: check.waits)
 
 
-def check(
-    options: Options,
-    environ: Mapping[str, str],
-    cwd: Path,
-    *,
-    say: Callable[[str], None] | None = None,
-    checks: Iterable[Check] | None = None,
-) -> Answer:
-    """Look at this machine. `say` gets a line while a check waits for a name (default: stderr)."""
+def check(options: Options, environ: Mapping[str, str], cwd: Path, *, checks: Iterable[Check] | None = None) -> Answer:
+    """Run the checks (default: all) on this machine. One that waits for a name says so on stderr."""
     found = Answer(options)
     for each in all_checks() if checks is None else checks:
         if (options.preflight == "off" and not each.needed) or (each.waits and found.problems):
             continue
-        answer = _run(each, Launch(found.options, environ, cwd, say or _say))
+        answer = _run(each, Launch(found.options, environ, cwd))
         strict = options.preflight == "strict"
         suspicions = [f"{problem.title}: {problem.label}" for problem in answer.suspicions if not strict]
         found = Answer(
@@ -92,8 +83,3 @@ def _run(check: Check, launch: Launch) -> Answer:
         return check.run(launch)
     except Exception as error:
         return Answer(launch.options, warnings=(f"check of {check.name} skipped: {type(error).__name__}: {error}",))
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"ddp-run: {line}\n")
-    sys.stderr.flush()

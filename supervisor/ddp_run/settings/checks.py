@@ -199,8 +199,15 @@ def _endpoint_port(options: Options) -> Problem | None:
     return options.problem("rdzv_endpoint", "a static rendezvous needs a port in its endpoint", helps=helps)
 
 
+def retries_without_fixed_nodes(options: Options) -> bool:
+    """Whether the nodes can't agree on the wanted retries: their number or rendezvous isn't fixed."""
+    return (
+        options.max_retries > 0 and options.max_nodes > 1 and options.retry != "never" and not options.has_fixed_nodes
+    )
+
+
 def _retries_of_changing_nodes(options: Options) -> Problem | None:
-    if options.max_retries == 0 or options.max_nodes == 1 or options.retry == "never" or options.has_fixed_nodes:
+    if not retries_without_fixed_nodes(options):
         return None
     notes = ("nodes can agree on a retry and its port only if each knows its number: --nnodes N --node-rank K",)
     helps = ("--max-retries=0 --max-restarts=N: torch's own restarts, on the same port",)

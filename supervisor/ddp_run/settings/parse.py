@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ddp_run.settings import values
-from ddp_run.settings.checks import bad_value, check_one, check_together, check_values
+from ddp_run.settings.checks import bad_value, check_one, check_together, check_values, retries_without_fixed_nodes
 from ddp_run.settings.grammar import Given, Words, read_words
 from ddp_run.settings.options import Options, Setting, Source
 from ddp_run.settings.preset import ConfigFile, read_config, read_project
@@ -70,7 +70,9 @@ def parse(
     )
     problems += check_values(options)
     if not problems:
-        options = _without_retries_of_changing_nodes(options)
+        # An exported MAX_RETRIES may not be meant for this job.
+        if options.settings["max_retries"].source is Source.VARIABLE and retries_without_fixed_nodes(options):
+            options = options.without(["max_retries"], "retries need a fixed number of nodes and a static rendezvous")
         problems += check_together(options)
     if problems:
         raise Refused(tuple(problems), tuple(argv))
@@ -282,16 +284,6 @@ def _script_as_value(given: Given) -> Problem:
 def _no_script(words: int) -> Problem:
     helps = ("ddp-run --nproc-per-node=2 train.py", "ddp-run --help")
     return Problem("DDP101", "the script is missing", words, "expected the training script here", helps=helps)
-
-
-def _without_retries_of_changing_nodes(options: Options) -> Options:
-    """Drop an exported MAX_RETRIES where nodes cannot agree on retries: it may not be meant for this job."""
-    is_exported = options.settings["max_retries"].source is Source.VARIABLE
-    if not is_exported or options.max_nodes == 1 or options.retry == "never" or options.has_fixed_nodes:
-        return options
-    if not options.max_retries:
-        return options
-    return options.without(["max_retries"], "retries need a fixed number of nodes and a static rendezvous")
 
 
 def _load_config(reading: Reading, read_file: Callable[[str], str] | None, projects: Projects) -> ConfigFile:

@@ -15,7 +15,7 @@ from ddp_run.values.problem import Problem, nearest
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """An environment variable to be set. `origin`: the place it comes from ("slurm.toml:7"), or the reason."""
+    """An environment variable to set. `origin`: where it comes from ("slurm.toml:7"), or why it is set."""
 
     name: str
     value: str

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import assert_never, final
 
-from ddp_run.plan.launch_plan import RANK_PROGRAM, agent_argv, agent_needed, local_restarts
+from ddp_run.plan.launch_plan import agent_argv, agent_needed, local_restarts
 from ddp_run.record import file_names
 from ddp_run.record.events import (
     AgentExited,
@@ -96,7 +96,7 @@ class Attempt:
         `port`: the master port, `instead`: the one to use in place of the user's, `backend`: as in `agent_environ`.
         """
         run = self._run
-        argv = agent_argv(run.plan, folder=self._folder, rank_program=RANK_PROGRAM, port=instead)
+        argv = agent_argv(run.plan, folder=self._folder, port=instead)
         run.emit(AttemptStarted(now(), self.number, redact_words(argv), port))
         environ = agent_environ(run.plan, run.environ, run.folder, run.inbox, self.number, backend)
         self._put(AgentStarted(now(), self._agent.start(argv, environ)))

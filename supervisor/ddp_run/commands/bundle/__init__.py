@@ -58,13 +58,13 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record.runs_meant import NoRun, run_named, runs_meant
 
-    folder = runs_folder(None, os.environ) if run is None else Path(run)
+    folder = runs_folder(None) if run is None else Path(run)
     try:
         if run is None:
             run_named(None, folder)
     except NoRun as error:
         raise click.ClickException(f"{error}; name a run's folder or a log") from error
-    chosen = runs_meant((str(folder),), lambda: runs_folder(None, os.environ), failed_first=True)
+    chosen = runs_meant((str(folder),), lambda: runs_folder(None), failed_first=True)
     if chosen.note is not None:
         click.echo(f"ddp-run: {neutral_text(chosen.note)}", err=True)
     wanted = asked(chosen.paths, max_size)

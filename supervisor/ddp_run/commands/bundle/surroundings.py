@@ -1,4 +1,4 @@
-"""What a bundle says of the machine: versions, variables, and what other programs print within a time limit."""
+"""What a bundle says about the machine: versions, variables, and the output of other programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
-from ddp_run import __version__, commands
+from ddp_run import __version__
 from ddp_run.commands.bundle.asked import LeftOut, Text
 from ddp_run.values.redaction import redact_mapping
 
@@ -35,8 +35,8 @@ _VALUES_OF = re.compile(
     """,
     re.VERBOSE,
 )
-"""Beginnings of the names whose values matter to a training. Only the names of the others are told: a value may be a
-secret although neither its name nor its form says so."""
+"""Prefixes of variables that matter to a training. Others are listed by name only: any value may be a secret, even if
+neither its name nor its form shows it."""
 
 
 def versions() -> str:
@@ -81,10 +81,8 @@ PROGRAMS = (
 
 
 def said_by(program: Program, environ: Mapping[str, str]) -> Text | LeftOut:
-    """Run a program for what it prints. One that waits in the kernel, and cannot be killed, is left behind."""
+    """Run a program and return its output. One that hangs in the kernel and can't be killed is left behind."""
     name = program.words[0]
-    if program.words[: len(_OURS)] == _OURS and program.words[len(_OURS)] not in commands.names():
-        return LeftOut(program.file, f"this ddp-run has no command `{program.words[len(_OURS)]}`")
     if shutil.which(name, path=environ.get("PATH")) is None:
         return LeftOut(program.file, f"{name} is not installed here")
     try:
@@ -101,6 +99,6 @@ def said_by(program: Program, environ: Mapping[str, str]) -> Text | LeftOut:
     try:
         said, _none = process.communicate(timeout=program.within_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # nobody has waited for it: the number is still its own
+        os.killpg(process.pid, signal.SIGKILL)  # not reaped, so the pid is still its own
         return LeftOut(program.file, f"{name} gave no answer within {program.within_s:g} s")
     return Text(program.file, said.decode("utf-8", "replace") or f"[no output, exit code {process.returncode}]\n")

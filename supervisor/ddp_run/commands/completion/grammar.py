@@ -131,3 +131,29 @@ def _short(text: str) -> str:
     first = " ".join(text.split()).partition(". ")[0].partition("; ")[0].rstrip(".")
     plain = "".join(each for each in first.replace("'", "\u2019") if each.isprintable() and each not in _SHELLS_OWN)
     return plain if len(plain) <= _MEANING_CHARS else plain[: _MEANING_CHARS - 1].rpartition(" ")[0] + "…"
+
+
+# ------------------------------------------------------------------- shared by the scripts for bash and zsh
+
+CASES = """\
+# What an option takes: sets kind and list.
+_ddp_run_option() {
+    local name=$2
+    [[ $name == --* ]] && name=${name//_/-}
+    kind=nothing list=%(none)s
+    case "$1 $name" in
+%(options)s
+    esac
+}
+
+_ddp_run_context() {
+    case "$1" in
+%(contexts)s
+    esac
+}
+"""
+
+
+def patterns(context: Context, flags: tuple[str, ...]) -> str:
+    """For a `case` of a context's name and an option."""
+    return "|".join(f"'{context.name} {dashed(flag)}'" for flag in flags)

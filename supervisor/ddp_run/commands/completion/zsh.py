@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_run.commands.completion.cases import CASES, patterns
-from ddp_run.commands.completion.grammar import Context, Grammar, Takes
+from ddp_run.commands.completion.grammar import CASES, Context, Grammar, Takes, patterns
 
 _HEAD = """\
 #compdef ddp-run

@@ -60,7 +60,7 @@ def _newest() -> str:
 def _log_dir() -> Path:
     from ddp_run.plan.checks.log_folder import runs_folder
 
-    return runs_folder(None, os.environ)
+    return runs_folder(None)
 
 
 def _is_fed() -> bool:

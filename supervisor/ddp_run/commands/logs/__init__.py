@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from ddp_run.values.lines import Stream
@@ -61,7 +59,7 @@ def command(
     if agent and (ranks is not None or stream is not None):
         raise click.UsageError("--agent replaces the ranks: leave out --rank, --stdout and --stderr")
     try:
-        found = run_named(run, runs_folder(log_dir, os.environ))
+        found = run_named(run, runs_folder(log_dir))
     except NoRun as error:
         raise click.ClickException(str(error)) from error
     wanted = Shown(found, ranks, stream, attempt, lines, agent)

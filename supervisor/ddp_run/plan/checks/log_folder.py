@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from ddp_run.values.problem import Problem, Refused
 _LEAST_FREE_BYTES = 1 << 20
 
 
-def runs_folder(given: str | None, environ: Mapping[str, str]) -> Path:
+def runs_folder(given: str | None) -> Path:
     """Where the runs of launches from here are: `given`, PET_LOG_DIR, a preset's, a pyproject.toml's, or the default.
 
     If no run can be made in the default folder now: that folder, or the one where runs go instead, by the newest run.
@@ -28,10 +27,10 @@ def runs_folder(given: str | None, environ: Mapping[str, str]) -> Path:
         return Path(given)
     usual = Path(DEFAULT_LOG_DIR)
     try:
-        options = read_options(["x"], environ, torch_rows())
+        options = read_options(["x"], os.environ, torch_rows())
         if options.log_dir is not None:
             return Path(options.log_dir)
-        moved = log_dir(_check(Launch(options, environ, Path.cwd(), lambda _line: None)).options)
+        moved = log_dir(_check(Launch(options, os.environ, Path.cwd())).options)
     except (Refused, FileNotFoundError):  # the second if the working directory was removed
         return usual
     if private_files.is_planted(usual.absolute()) and moved.is_dir():

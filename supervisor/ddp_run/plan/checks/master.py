@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ddp_run.plan.preflight import Answer, Check, Launch
@@ -42,14 +43,14 @@ def _master(launch: Launch) -> Answer:
     from ddp_run.plan import net
     from ddp_run.values.addresses import is_local
 
-    options = _drop_foreign_variables(options, is_local, net.port_is_free)
+    options = _drop_foreign_variables(options)
     c10d = _is_c10d(options)
     if not (options.is_static or c10d) or options.master is None:
         return Answer(options)
     host, port = options.master
     several = options.max_nodes > 1
     deadline_s = _DRY_RUN_S if options.dry_run else _SEVERAL_NODES_S if several else _ONE_NODE_S
-    say = launch.say if not options.dry_run else lambda _line: None
+    say = _say if not options.dry_run else lambda _line: None
     try:
         # Each c10d agent asks whether the host is its own, so a name of this host may be a loopback address there.
         found = net.resolve(host, port or 0, deadline_s, several_nodes=several, loopback_allowed=c10d, say=say)
@@ -72,6 +73,11 @@ def _master(launch: Launch) -> Answer:
     return Answer(options, warnings=warnings, master=master, interface=interface)
 
 
+def _say(line: str) -> None:
+    sys.stderr.write(f"ddp-run: {line}\n")
+    sys.stderr.flush()
+
+
 def _interface_to(ip: str) -> str | None:
     """Return the interface that leads there; None if unknown, or if the route is loopback."""
     from ipaddress import ip_address
@@ -86,26 +92,27 @@ def _is_c10d(options: Options) -> bool:
     return options.rdzv_backend == "c10d" and not options.standalone and bool(options.rdzv_endpoint)
 
 
-def _drop_foreign_variables(
-    options: Options, is_local: Callable[[str], bool], port_is_free: Callable[[int], bool]
-) -> Options:
+def _drop_foreign_variables(options: Options) -> Options:
     """One node needs neither MASTER_ADDR nor MASTER_PORT. If they don't fit, they were set for another job."""
     if options.max_nodes > 1:
         return options
+    from ddp_run.plan import net
+
     port = options.settings["master_port"]
     address = options.settings["master_addr"]
-    if address.source is Source.VARIABLE and not _names_this_host(options.master_addr, is_local):
+    if address.source is Source.VARIABLE and not _names_this_host(options.master_addr):
         dests = ["master_addr"] + (["master_port"] if port.source is Source.VARIABLE else [])
         return options.without(dests, f"{options.master_addr} is not this machine, and the job has one node")
-    if port.source is Source.VARIABLE and options.master_port and not port_is_free(options.master_port):
+    if port.source is Source.VARIABLE and options.master_port and not net.port_is_free(options.master_port):
         return options.without(["master_port"], f"port {options.master_port} is taken", quietly=True)
     return options
 
 
-def _names_this_host(name: str, is_local: Callable[[str], bool]) -> bool:
+def _names_this_host(name: str) -> bool:
     import socket
 
     from ddp_run.plan import net
+    from ddp_run.values.addresses import is_local
 
     if name in ("localhost", socket.gethostname()):
         return True
