@@ -257,11 +257,6 @@ class Boards:
         for board in self:
             board.ask_for_stacks()
 
-    def insist_on_stacks(self) -> None:
-        """As `Board.insist_on_stacks`."""
-        for board in self:
-            board.insist_on_stacks()
-
     def answered(self, alive: Sequence[RankStarted]) -> bool:
         """Whether all ranks that can have written their stacks."""
         boards = [(self.get(event.rank), event.pid) for event in alive]

@@ -143,7 +143,7 @@ class Observer:
             self._closer = _Closer(self._watch.since, early=True, step=-1)
         if self._closer is None:
             return [*events, *self._compare(at)], LOOK_S
-        more, after_s = self._look_closer(self._closer, at, alive)
+        more, after_s = self._look_closer(self._closer, at)
         return [*events, *more], after_s
 
     def _shown(self, event: RankStarted) -> RankLook:
@@ -185,12 +185,13 @@ class Observer:
 
     # --------------------------------------------------------------------------------- a closer look
 
-    def _look_closer(self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted]) -> tuple[list[Event], float]:
+    def _look_closer(self, closer: _Closer, at: MonotonicNs) -> tuple[list[Event], float]:
         """Ask for stacks, read them, wait, ask again, read again, judge."""
-        if closer.step in (1, 3) and not self.boards.answered(alive):
+        if closer.step in (1, 3) and not self.boards.answered(self._alive):
             waited_s = (at - closer.asked_at) / _SECOND
             if waited_s >= _INSIST_S:
-                self.boards.insist_on_stacks()
+                for board in self.boards:
+                    board.insist_on_stacks()
             if waited_s < _STACKS_AT_MOST_S:
                 return [], _STACKS_S / 2
         if closer.step == 3 and not self._ras.over():
@@ -201,7 +202,7 @@ class Observer:
                 self.boards.ask_for_flights()
                 return [], _FLIGHT_S
             case 1:
-                if closer.early and not self._apart(alive):
+                if closer.early and not self._apart():
                     self._closer = None
                     return [], LOOK_S
                 closer.asked_at = at
@@ -213,10 +214,10 @@ class Observer:
                 return [], _STACKS_S
             case 2:
                 self._ras.over()  # goes on with the question; the answer is awaited at the end
-                closer.first = self.boards.seen(alive)
+                closer.first = self.boards.seen(self._alive)
                 closer.first_at = at
                 looks = (look for _, look in closer.first.values())
-                self.paths.ask(looks, self._lock_files(closer, alive), {event.pid: event.rank for event in alive})
+                self.paths.ask(looks, self._lock_files(closer), {event.pid: event.rank for event in self._alive})
                 return [], BETWEEN_LOOKS_S
             case 3:
                 closer.asked_at = at
@@ -224,12 +225,12 @@ class Observer:
                 return [], _STACKS_S
             case _:
                 self._closer = None
-                return self._judge(closer, at, alive), LOOK_S
+                return self._judge(closer, at), LOOK_S
 
-    def _lock_files(self, closer: _Closer, alive: Sequence[RankStarted]) -> dict[str, list[int]]:
+    def _lock_files(self, closer: _Closer) -> dict[str, list[int]]:
         """The lock files that ranks wait for: path and waiting pids."""
         found: dict[str, list[int]] = {}
-        for event in alive:
+        for event in self._alive:
             stack = closer.first[event.rank][0]
             if stack is not None and stack.lock_file is not None:
                 found.setdefault(stack.lock_file, []).append(event.pid)
@@ -241,24 +242,23 @@ class Observer:
         self._ras.end()
         self.paths.end()
 
-    def _apart(self, alive: Sequence[RankStarted]) -> bool:
+    def _apart(self) -> bool:
         """Whether the flight recorders or a stopped rank call for a closer look."""
-        stopped = [event.rank for event in alive if state(event.pid) is ProcessState.STOPPED]
+        stopped = [event.rank for event in self._alive if state(event.pid) is ProcessState.STOPPED]
         return come_apart({board.rank: board.flight()[1] for board in self.boards}, stopped)
 
-    def _judge(self, closer: _Closer, at: MonotonicNs, alive: Sequence[RankStarted]) -> list[Event]:
+    def _judge(self, closer: _Closer, at: MonotonicNs) -> list[Event]:
         self.paths.end()
-        second = {
-            rank: (stack, completed(look, self.paths.known)) for rank, (stack, look) in self.boards.seen(alive).items()
-        }
+        shown = self.boards.seen(self._alive)
+        second = {rank: (stack, completed(look, self.paths.known)) for rank, (stack, look) in shown.items()}
         apart_s = (at - closer.first_at) / _SECOND
-        ranks = {event.pid: event.rank for event in alive}
+        ranks = {event.pid: event.rank for event in self._alive}
         looks = [close_look(rank, closer.first.get(rank), seen, apart_s, ranks) for rank, seen in second.items()]
         looks = [self._with_more(look, second[look.rank], at) for look in looks]
-        for pid in (event.pid for event in alive if event.rank in {look.rank for look in looks if look.works}):
+        for pid in (event.pid for event in self._alive if event.rank in {look.rank for look in looks if look.works}):
             self._movement.moved(pid, at)
-        world_size = max((event.world_size for event in alive), default=0)
-        ras = self._ras.says(at, alive, world_size)
+        world_size = max((event.world_size for event in self._alive), default=0)
+        ras = self._ras.says(at, self._alive, world_size)
         stall = explain(
             looks,
             {rank: (at - left_at) / _SECOND for rank, left_at in self._left_at.items()},
@@ -279,7 +279,8 @@ class Observer:
         if stall.key in self._told:
             return list(ras.notes)
         self._told.add(stall.key)
-        pids, little = {event.rank: event.pid for event in alive}, [look.rank for look in looks if look.says_little]
+        pids = {event.rank: event.pid for event in self._alive}
+        little = [look.rank for look in looks if look.says_little]
         wanted = little if not stall.waiting else [rank for rank in stall.culprits if rank in little]
         self._native.want({rank: pids[rank] for rank in wanted})
         seen = StallSeen(
