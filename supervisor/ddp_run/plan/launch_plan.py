@@ -46,8 +46,8 @@ class LaunchPlan:
     """IP address of the master; None for torch's default, this host."""
     environment: tuple[Variable, ...]
     """Added to ddp-run's environment for the agent and the ranks."""
-    restore: Mapping[str, str | None]
-    """Variables changed only for the agent; the ranks get these values back (None: unset)."""
+    restore: Mapping[str, str]
+    """Variables changed only for the agent; the ranks get these values back."""
     by_torch: tuple[Variable, ...]
     """Variables that the agent sets. They are shown because the agent only logs them."""
     nccl_log: bool
@@ -117,9 +117,7 @@ def make_plan(
         # Gloo's default is the address of this host's name: on many hosts 127.0.1.1 or a container bridge. NCCL skips
         # those, and uses every other interface for speed.
         environment.append(Variable("GLOO_SOCKET_IFNAME", interface, "the route to the master"))
-    restore: dict[str, str | None] = {
-        name: environ[name] for name in ("PET_MODULE", "PET_NO_PYTHON") if name in environ
-    }
+    restore: dict[str, str] = {name: environ[name] for name in ("PET_MODULE", "PET_NO_PYTHON") if name in environ}
     by_torch = _threads_per_rank(options, environ)
     return LaunchPlan(options, python, master, tuple(environment), restore, by_torch, nccl_log)
 
