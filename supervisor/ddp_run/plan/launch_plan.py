@@ -46,8 +46,8 @@ class LaunchPlan:
     """IP address of the master; None for torch's default, this host."""
     environment: tuple[Variable, ...]
     """Added to ddp-run's environment for the agent and the ranks."""
-    restore: Mapping[str, str | None]
-    """Variables changed only for the agent; the ranks get these values back (None: unset)."""
+    restore: Mapping[str, str]
+    """Variables changed only for the agent; the ranks get these values back."""
     by_torch: tuple[Variable, ...]
     """Variables that the agent sets. They are shown because the agent only logs them."""
     nccl_log: bool
@@ -117,8 +117,7 @@ def make_plan(
         # Gloo's default is the address of this host's name: on many hosts 127.0.1.1 or a container bridge. NCCL skips
         # those, and uses every other interface for speed.
         environment.append(Variable("GLOO_SOCKET_IFNAME", interface, "the route to the master"))
-    taken: tuple[str, ...] = ("PET_MODULE", "PET_NO_PYTHON")
-    restore = {name: environ[name] for name in taken if name in environ}
+    restore: dict[str, str] = {name: environ[name] for name in ("PET_MODULE", "PET_NO_PYTHON") if name in environ}
     by_torch = _threads_per_rank(options, environ)
     return LaunchPlan(options, python, master, tuple(environment), restore, by_torch, nccl_log)
 
@@ -166,18 +165,13 @@ def agent_argv(plan: LaunchPlan, *, folder: Path, port: int | None) -> list[str]
     words += [word for word in options.torch_arguments() if _name(word) not in ours]
     words += replaced
     words += [f"--logs-specs={_ENTRY_POINT}", f"--log-dir={folder}", "--redirects=3", "--local-ranks-filter="]
-    if not _duplicates(options):
-        words.append("--tee=0")
+    if not options.given & {"duplicate_stdout_filters", "duplicate_stderr_filters"}:
+        words.append("--tee=0")  # the agent filters only streams that it tees
     if options.needs_port:
         words.append("--master-addr=127.0.0.1")  # newer releases ignore it for one node
     if "monitor_interval" not in options.given:
         words.append(f"--monitor-interval={_POLL_S}")
     return [*words, *_rank_words(plan)]
-
-
-def _duplicates(options: Options) -> bool:
-    """Whether the agent must copy lines that match a filter. It does so only for streams that it tees."""
-    return bool({"duplicate_stdout_filters", "duplicate_stderr_filters"} & options.given)
 
 
 def _replaced(plan: LaunchPlan, port: int | None) -> list[str]:

@@ -25,6 +25,7 @@ from ddp_run.settings.other_launchers import (
 )
 from ddp_run.values.problem import Problem, nearest
 
+_EXPECTED = "expected the training script here"
 _NEAR = 0.8
 """The least similarity of a suggested file name. It is high: short names are similar by their `.py` alone."""
 _SHELLS = re.compile(rb"#!\s{0,9}[^\s#]{0,200}/(?:env\s{1,9})?(?:ba|z|k|da|a)?sh\b")
@@ -54,7 +55,8 @@ def _script_problem(options: Options, environ: Mapping[str, str], cwd: Path) -> 
     if not script or not path.exists():
         return _script_missing(options, environ, cwd)
     if path.is_dir() and not (path / "__main__.py").exists() and not (path / "__main__.pyc").exists():
-        return _not_runnable(options, f"{script} is a folder without __main__.py", "python cannot run it")
+        title = f"{script} is a folder without __main__.py"
+        return Problem("DDP102", title, options.script_word, "python cannot run it")
     if not os.access(path, os.R_OK):
         title = f"{script} is not readable"
         return Problem(
@@ -74,7 +76,7 @@ def _shell_script(options: Options, path: Path) -> Problem | None:
     except (SyntaxError, ValueError):
         program = options.script if "/" in options.script else f"./{options.script}"
         how = [program] if os.access(path, os.X_OK) else ["bash", options.script]
-        helps = (_command(options.argv[: options.script_word], "--no-python", *how, *options.script_args),)
+        helps = (_with_script(options, "--no-python", *how),)
         notes = ("every rank would run it; if the script calls ddp-run itself, start it without ddp-run",)
         title = f"{options.script} is a shell script"
         return Problem("DDP102", title, options.script_word, "python cannot run it", notes=notes, helps=helps)
@@ -116,9 +118,6 @@ def _launcher_misused(options: Options) -> Problem:
     )
 
 
-_EXPECTED = "expected the training script here"
-
-
 def _script_missing(options: Options, environ: Mapping[str, str], cwd: Path) -> Problem:
     script, word = options.script, options.script_word
     path = cwd / script
@@ -131,19 +130,15 @@ def _script_missing(options: Options, environ: Mapping[str, str], cwd: Path) -> 
         cure = _expanded(script, environ, cwd) or slip[1]
         return Problem("DDP102", title, word, "no such file", notes=(f"it has {slip[0]}",), helps=(cure,))
     notes: tuple[str, ...] = ()
-    before = options.argv[:word]
-    helps = tuple(
-        _command(before, name, *options.script_args) + f"   # did you mean {name}?"
-        for name in _similar_files(script, path)
-    )
+    helps = tuple(_with_script(options, name) + f"   # did you mean {name}?" for name in _similar_files(script, path))
     if not path.parent.is_dir():
         notes = (f"folder {path.parent} does not exist",)
     elif not helps and "/" not in script and _which(script, environ):
         notes = (f"{script} is a program, not a Python script",)
-        helps = (_command(before, "--no-python", script, *options.script_args),)
+        helps = (_with_script(options, "--no-python", script),)
     elif not helps and "/" not in script and not script.endswith(".py") and _missing_part(script, cwd) is None:
         notes = (f"{script} is a module",)
-        helps = (_command(before, "-m", script, *options.script_args),)
+        helps = (_with_script(options, "-m", script),)
     return Problem(
         "DDP102",
         f"script {script} does not exist",
@@ -173,10 +168,6 @@ def _similar_files(script: str, path: Path) -> list[str]:
     return [folder + name for name in exact or nearest(path.name, names, cutoff=_NEAR)]
 
 
-def _not_runnable(options: Options, title: str, label: str) -> Problem:
-    return Problem("DDP102", title, options.script_word, label)
-
-
 # ---------------------------------------------------------------------------------------------- modules
 
 
@@ -193,10 +184,10 @@ def _module_problem(options: Options, environ: Mapping[str, str], cwd: Path) -> 
     if (cwd / name).is_file():
         helps = [_command(_without_module_flag(options), name, *options.script_args)]
         if name.endswith(".py") and "/" not in name:
-            helps.append(_command(options.argv[:word], name[:-3], *options.script_args))
+            helps.append(_with_script(options, name[:-3]))
         return Problem("DDP102", f"-m takes a module, but {name} is a file", word, "a file name", helps=tuple(helps))
     if name.endswith(".py") and _missing_part(name[:-3], cwd) is None:
-        helps = [_command(options.argv[:word], name[:-3], *options.script_args)]
+        helps = [_with_script(options, name[:-3])]
         return Problem("DDP102", f"module {name} does not exist", word, "module names have no .py", helps=tuple(helps))
     title = f"module {name} does not exist"
     if "without __main__" in missing:
@@ -279,15 +270,14 @@ def _changes_its_path(spec: ModuleSpec) -> bool:
 
 def _similar_modules(options: Options, cwd: Path) -> tuple[str, ...]:
     """Suggest similar names in the same folder; for a package without `__main__`, its modules, likely ones first."""
-    words = options.argv[: options.script_word]
     inside = cwd.joinpath(*options.script.split("."))
     if inside.is_dir():
         names = sorted(_runnable_in(inside), key=lambda name: (name not in ("train", "main", "run", "cli"), name))
-        return tuple(_command(words, f"{options.script}.{name}", *options.script_args) for name in names[:3])
+        return tuple(_with_script(options, f"{options.script}.{name}") for name in names[:3])
     stem = options.script.rpartition(".")[2]
     prefix = options.script[: len(options.script) - len(stem)]
     names = _runnable_in(cwd.joinpath(*options.script.split(".")[:-1]))
-    return tuple(_command(words, prefix + name, *options.script_args) for name in nearest(stem, names))
+    return tuple(_with_script(options, prefix + name) for name in nearest(stem, names))
 
 
 def _runnable_in(folder: Path) -> list[str]:
@@ -307,12 +297,10 @@ def _program_problem(options: Options, environ: Mapping[str, str], cwd: Path) ->
     if "/" not in program:
         if _which(program, environ):
             return None
-        helps = (_command(options.argv[:word], f"./{program}", *options.script_args),) if path.is_file() else ()
+        helps = (_with_script(options, f"./{program}"),) if path.is_file() else ()
         return Problem("DDP102", f"program {program} is not on PATH", word, "no such program", helps=helps)
     if not path.exists():
-        similar = tuple(
-            _command(options.argv[:word], name, *options.script_args) for name in _similar_files(program, path)
-        )
+        similar = tuple(_with_script(options, name) for name in _similar_files(program, path))
         return Problem("DDP102", f"program {program} does not exist", word, "no such file", helps=similar)
     if path.is_dir() or not os.access(path, os.X_OK):
         cures = (f"chmod u+x {shlex.quote(program)}",) if path.is_file() else ()
@@ -324,6 +312,11 @@ def _which(program: str, environ: Mapping[str, str]) -> str | None:
     import shutil
 
     return shutil.which(program, path=environ.get("PATH", os.defpath))
+
+
+def _with_script(options: Options, *words: str) -> str:
+    """The launch with other words in the script's place."""
+    return _command(options.argv[: options.script_word], *words, *options.script_args)
 
 
 def _command(before: Sequence[str], *after: str) -> str:
