@@ -12,7 +12,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from ddp_run.observe.collectives import last_collectives
 from ddp_run.plan.net import free_port
@@ -141,6 +140,8 @@ def keep(name: str, outcome: Outcome) -> None:
 
 
 def has_ras() -> bool:
+    import torch  # not above: every process that collects would load it
+
     return bool(torch.cuda.nccl.version() >= (2, 24))  # type: ignore[no-untyped-call]
 
 
