@@ -1,6 +1,7 @@
 """Secrets of many kinds to plant, other ones each time: none stands in this file as it is.
 
-Random base64 alone is known by how it looks, which 6 of 1,000 do not: there, the seed is fixed.
+Random base64 alone is known by how it looks, which 6 of 1,000 do not: there, the seed is fixed. So is that of a value
+whose words before it are lost within a string of JSON (netrc, Dockerfile, a sentence): 1 of 100 of these stay.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from urllib.parse import quote
 
 _RANDOM = random.Random()
 _FIXED = random.Random(20)
+_FIXED_WORDS = random.Random(7)
 ALNUM = string.ascii_letters + string.digits
 HEX = "0123456789abcdef"
 
 
-def _of(alphabet: str, count: int) -> str:
+def _of(alphabet: str, count: int, draw: random.Random = _RANDOM) -> str:
     """With a digit, a capital and a small letter near its begin, if the alphabet has them: most have."""
-    found = "".join(_RANDOM.choice(alphabet) for _ in range(count))
+    found = "".join(draw.choice(alphabet) for _ in range(count))
     kinds = [kind for kind in (string.digits, string.ascii_uppercase, string.ascii_lowercase) if {*kind} & {*alphabet}]
-    return found if count < 8 or all({*found[:30]} & {*kind} for kind in kinds) else _of(alphabet, count)
+    return found if count < 8 or all({*found[:30]} & {*kind} for kind in kinds) else _of(alphabet, count, draw)
 
 
 def _base64(count: int) -> str:
@@ -148,9 +150,9 @@ def _named() -> dict[str, tuple[str, str]]:
             "DefaultEndpointsProtocol=https;AccountName=a;AccountKey={};EndpointSuffix=x", _base64(20)
         ),
         "YAML": _planted("hf_token: {}", _of(ALNUM, 14)),
-        "netrc": _planted("machine api.wandb.ai login user password {}", _of(HEX, 40)),
-        "Dockerfile": _planted("ENV WANDB_API_KEY {}", _of(HEX, 40)),
-        "sentence": _planted("your API key is {}, keep it", _of(ALNUM, 24)),
+        "netrc": _planted("machine api.wandb.ai login user password {}", _of(HEX, 40, _FIXED_WORDS)),
+        "Dockerfile": _planted("ENV WANDB_API_KEY {}", _of(HEX, 40, _FIXED_WORDS)),
+        "sentence": _planted("your API key is {}, keep it", _of(ALNUM, 24, _FIXED_WORDS)),
         "shell's trace": _planted("+ wandb login {}", _of(HEX, 40)),
         "traced curl": _planted("+ curl -sS -u me:{} https://host/x", _of(ALNUM, 9)),
         "traced curl with quotes": _planted("+ curl --user 'me:{}' https://host/x", "two words " + _of(ALNUM, 5)),
