@@ -25,7 +25,7 @@ JUDGING = tuple(f"{PACKAGE}/{layer}" for layer in ("evidence", "judge", "record"
 SUBJECTS = {
     "tests/rules/test_hostile_numbers.py": (*JUDGING, f"{PACKAGE}/observe", "tests/rules/samples"),
     "tests/rules/test_prefixes.py": (*JUDGING, "tests/rules/corpus"),
-    "tests/unit/test_console_lines.py": (f"{PACKAGE}/tell", f"{PACKAGE}/values"),
+    "tests/unit/test_console_lines.py": (*JUDGING, f"{PACKAGE}/tell"),
     "tests/unit/test_hostile_logs.py": JUDGING,
     "tests/unit/test_redaction.py": (f"{PACKAGE}/record", f"{PACKAGE}/values"),
     "tests/unit/test_scan.py": tuple(f"{PACKAGE}/{layer}" for layer in ("evidence", "record", "values")),
