@@ -174,7 +174,7 @@ def test_success_says_nothing_but_what_the_ranks_said(ddp: Launcher) -> None:
 
 
 # Rank 1 ends with 0 although its program failed; rank 0 does not need it, and ends when ddp-run knows of that. Rank 1
-# waits until ddp-run holds it: on a busy host the agent may reap it before, and then only the agent knows its exit code.
+# waits until ddp-run holds it: on a busy host the agent may reap it before, and then it alone knows the exit code.
 FAILED_AND_ENDED_WITH_0 = """
 import atexit, os, time
 journal = f"ddp-run-logs/{os.environ['DDP_RUN_ID']}/events.jsonl"
