@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -206,6 +206,36 @@ def test_a_fallback_costs_no_port_and_a_lost_port_no_backend() -> None:
     ends = [attempt(run, verdict("port-in-use"))[1] for _ in range(6)]
     assert [each.free for each in ends] == [True] * 5 + [False]
     assert run.backend == "gloo"
+
+
+def test_a_lost_port_of_torchs_own_is_replaced_by_one_that_the_kernel_gives() -> None:
+    run = retries("", master=None, port_needed=True)
+    _, decision = attempt(run, verdict("port-in-use"))
+    assert decision.port is not None
+    assert decision.port > 1024
+
+
+def test_the_port_just_after_the_first_comes_first() -> None:
+    port = unused_port()
+    assert attempt(retries(several(port)))[1].port == port + 1
+
+
+@pytest.mark.parametrize("master", [HOST, "127.0.0.9"])
+def test_a_port_is_free_at_the_masters_address_and_was_not_used(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str | None, set[int]]] = []
+
+    def given(ip: str | None = None, avoid: Collection[int] = ()) -> int:
+        asked.append((ip, set(avoid)))
+        return 31000 + len(asked)
+
+    monkeypatch.setattr("ddp_run.plan.net.free_port", given)
+    run = retries("--max-retries=2 --master-addr=localhost --master-port=29400", master=master)
+    for _ in range(3):
+        attempt(run)
+    assert asked == [(master, {29400}), (master, {29400, 31001})]
+    asked.clear()
+    attempt(retries(several(65535), master=master))
+    assert asked == [(master, {65535})]
 
 
 def test_without_a_free_port_there_is_no_other_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
