@@ -28,6 +28,7 @@ _LEAVE_TORCH_S = 5.0
 _LOCK_FILES = (
     ("/torch/utils/file_baton.py", ("wait",), "self", "lock_file_path"),
     ("/filelock/_api.py", ("acquire", "_poll_until_acquired"), "lock_filename", None),
+    ("/filelock/_core/_acquire.py", ("_poll_until_acquired",), "lock_filename", None),  # 4.3
 )
 """Loops that wait for a lock file: file, functions, and the variable that is the path or has it as an attribute."""
 _INNERMOST = 6
