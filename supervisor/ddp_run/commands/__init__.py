@@ -10,7 +10,7 @@ import io
 import pkgutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,14 @@ def meant_by(words: Sequence[str]) -> tuple[str, ...]:
 def all_commands() -> dict[str, click.Command]:
     """The commands, by name."""
     return {name: importlib.import_module(f"{__name__}.{name}").command for name in names()}
+
+
+def log_dir_option(function: Callable[..., int]) -> Callable[..., int]:
+    """Give a command that reads runs the option `--log-dir`."""
+    import click
+
+    said = "The folder of the runs (default: where a launch from here puts its own)."
+    return click.option("--log-dir", metavar="DIR", help=said)(function)
 
 
 def listing() -> list[tuple[str, str]]:

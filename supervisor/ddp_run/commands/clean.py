@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddp_run.commands import log_dir_option
+
 if TYPE_CHECKING:
     from ddp_run.record.recorded_runs import RecordedRun
 
@@ -32,9 +34,7 @@ def _age(_context: click.Context, _parameter: click.Parameter, text: str | None)
 @click.option("--only-succeeded", is_flag=True, help="Keep runs that did not succeed.")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option(
-    "--log-dir", metavar="DIR", help="The folder of the runs (default: where a launch from here puts its own)."
-)
+@log_dir_option
 def command(
     keep: int | None, older: int | None, only_succeeded: bool, dry_run: bool, yes: bool, log_dir: str | None
 ) -> int:

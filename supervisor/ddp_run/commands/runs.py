@@ -10,11 +10,11 @@ from datetime import datetime
 
 import click
 
+from ddp_run.commands import log_dir_option
+
 
 @click.command()
-@click.option(
-    "--log-dir", metavar="DIR", help="The folder of the runs (default: where a launch from here puts its own)."
-)
+@log_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON.")
 @click.option("-n", "count", type=click.IntRange(min=1), metavar="N", help="Only the N newest runs.")
 def command(log_dir: str | None, as_json: bool, count: int | None) -> int:

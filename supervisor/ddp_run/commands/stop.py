@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddp_run.commands import log_dir_option
+
 if TYPE_CHECKING:
     from ddp_run.record.recorded_runs import RecordedRun
 
@@ -21,9 +23,7 @@ _LATE_S = 10.0
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]")
 @click.option("--kill", is_flag=True, help="Kill the ranks at once, as a second Ctrl-C would.")
-@click.option(
-    "--log-dir", metavar="DIR", help="The folder of the runs (default: where a launch from here puts its own)."
-)
+@log_dir_option
 def command(run: str | None, kill: bool, log_dir: str | None) -> int:
     """Stop a running job, as Ctrl-C in its terminal would.
 

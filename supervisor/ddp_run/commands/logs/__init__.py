@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ddp_run.commands import log_dir_option
 from ddp_run.values.lines import Stream
 
 Spans = tuple[tuple[int, int], ...]
@@ -31,9 +32,7 @@ def _spans(_context: click.Context, _parameter: click.Parameter, text: str | Non
 @click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="This attempt, from 0 (default: the last).")
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="The last N lines of each file.")
 @click.option("--agent", is_flag=True, help="Show what torch.distributed.run itself wrote instead.")
-@click.option(
-    "--log-dir", metavar="DIR", help="The folder of the runs (default: where a launch from here puts its own)."
-)
+@log_dir_option
 def command(
     run: str | None,
     follow: bool,
