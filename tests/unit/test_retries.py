@@ -10,16 +10,16 @@ from dataclasses import replace
 
 import pytest
 from tests.ports import unused_port
+from tests.unit.test_retry import CATALOGUE, verdict
 
 from ddp_run.judge.retry import ALONE, Decision
-from ddp_run.judge.verdict import Outcome, Retry, Verdict
+from ddp_run.judge.verdict import Verdict
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.plan.launch_plan import make_plan
 from ddp_run.plan.net import port_is_free
 from ddp_run.settings.parse import parse
 from ddp_run.supervise.retries import Retries
 
-CATALOGUE = "so says the catalogue"
 HOST = "127.0.0.1"
 
 
@@ -30,10 +30,6 @@ def retries(line: str, *, master: str | None = HOST, connected: bool = True, por
         rows = tuple(replace(row, default=29500) if row.dest == "master_port" else row for row in rows)
     options = parse([*shlex.split(line), "x.py"], {}, torch_rows=rows, read_file=lambda _path: "")
     return Retries(make_plan(options, {}, python="python", master=master), lambda: connected)
-
-
-def verdict(cause: str = "peer-died", outcome: Outcome = "failed", *, helps: bool = True) -> Verdict:
-    return Verdict(outcome, 1, cause=cause, retry=Retry(helps, CATALOGUE))
 
 
 def attempt(run: Retries, ended: Verdict | None = None) -> tuple[int | None, Decision]:
@@ -121,7 +117,7 @@ def test_attempts_that_fail_the_same_way_are_remembered() -> None:
 def test_a_port_that_was_taken_does_not_count_and_the_next_one_is_near() -> None:
     port = unused_port()
     run = retries(f"--master-addr={HOST} --master-port={port}", connected=False)
-    stolen = verdict("port-in-use")
+    stolen = verdict(cause="port-in-use")
     _, decision = attempt(run, stolen)
     assert (run.counted, decision.retry, decision.free) == (0, True, True)
     assert decision.port is not None
@@ -137,7 +133,7 @@ def test_a_port_that_was_taken_does_not_count_and_the_next_one_is_near() -> None
 
 def test_ports_that_are_taken_are_given_up_after_five() -> None:
     run = retries(f"--master-addr={HOST} --master-port={unused_port()}")
-    ends = [attempt(run, verdict("port-in-use"))[1] for _ in range(6)]
+    ends = [attempt(run, verdict(cause="port-in-use"))[1] for _ in range(6)]
     assert [each.free for each in ends] == [True] * 5 + [False]
     assert not ends[-1].retry
     assert run.counted == 1
@@ -191,10 +187,10 @@ def test_one_node_alone_makes_no_other_attempt() -> None:
 
 def test_the_ranks_fall_back_to_another_backend_once() -> None:
     run = retries("--max-retries=1 --fallback-backend=gloo")
-    _, fallback = attempt(run, verdict("nccl-init"))
+    _, fallback = attempt(run, verdict(cause="nccl-init"))
     assert (fallback.free, fallback.backend, run.backend, run.counted) == (True, "gloo", "gloo", 0)
     assert "does not count" not in fallback.reason
-    _, again = attempt(run, verdict("nccl-init"))
+    _, again = attempt(run, verdict(cause="nccl-init"))
     assert (again.backend, run.backend, run.counted) == (None, "gloo", 1)
     assert again == Decision(True, CATALOGUE)
 
@@ -202,15 +198,15 @@ def test_the_ranks_fall_back_to_another_backend_once() -> None:
 def test_a_fallback_costs_no_port_and_a_lost_port_no_backend() -> None:
     port = unused_port()
     run = retries(f"--master-addr={HOST} --master-port={port} --fallback-backend=gloo")
-    attempt(run, verdict("nccl-init"))
-    ends = [attempt(run, verdict("port-in-use"))[1] for _ in range(6)]
+    attempt(run, verdict(cause="nccl-init"))
+    ends = [attempt(run, verdict(cause="port-in-use"))[1] for _ in range(6)]
     assert [each.free for each in ends] == [True] * 5 + [False]
     assert run.backend == "gloo"
 
 
 def test_a_lost_port_of_torchs_own_is_replaced_by_one_that_the_kernel_gives() -> None:
     run = retries("", master=None, port_needed=True)
-    _, decision = attempt(run, verdict("port-in-use"))
+    _, decision = attempt(run, verdict(cause="port-in-use"))
     assert decision.port is not None
     assert decision.port > 1024
 
