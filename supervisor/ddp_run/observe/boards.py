@@ -278,9 +278,9 @@ def threads(pid: int) -> dict[int, ThreadLook]:
         for thread in process_table.threads(pid):
             fields = process_table.status(thread)
             if not WITHOUT_PYTHON.match(fields["Name"]):
-                state = fields["State"][0]
+                letter = fields["State"][0]
                 switches = int(fields["voluntary_ctxt_switches"]) + int(fields["nonvoluntary_ctxt_switches"])
-                found[thread] = ThreadLook(state in "SDI", state in "Tt", switches)
+                found[thread] = ThreadLook(letter in "SDI", letter in "Tt", switches)
     except (KeyError, ValueError, IndexError):
         return {}
     return found
