@@ -235,7 +235,12 @@ KEEPS_ITS_LOCK = """
     ctypes.memset(page, 1, 1)
     print(flush=True)
     instead = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10  # MAP_FIXED: the page is written first
-    threading.Thread(target=libc.mmap, args=(page, 4096, both, instead, -1, 0)).start()
+    def keep():
+        where = f"/proc/self/task/{{threading.main_thread().native_id}}/wchan"
+        while open(where).read() != "hrtimer_nanosleep":  # later it might wait for the lock itself
+            time.sleep(0.01)
+        libc.mmap(page, 4096, both, instead, -1, 0)
+    threading.Thread(target=keep).start()
     time.sleep(1000)
 """
 KEPT = """
