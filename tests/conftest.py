@@ -17,6 +17,9 @@ INHERITED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGCHLD, sign
 """A shell ignores the first two in what it starts with `&`, and every program started from there does so too. SIGHUP
 is not among them: somebody who says `nohup scripts/test` wants it ignored; tests that send it see to it themselves."""
 
+HIDES_GPUS = Path("/proc/driver/nvidia/gpus").exists() and not os.environ.get("CUDA_VISIBLE_DEVICES")
+"""On a machine with GPUs the tests see none, so they hear what they hear elsewhere. Those of tests/gpu see them."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Also in each process of xdist: what is started from there inherits it."""
@@ -24,6 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("search", deadline=None, max_examples=2000)
     hypothesis.settings.load_profile(config.getoption("--hypothesis-profile", None) or "gate")
     os.environ["XDG_STATE_HOME"] = str(Path(tempfile.gettempdir()) / f"ddp-run-tests-{os.getuid()}")
+    if HIDES_GPUS:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     for signum in INHERITED:
         if signal.getsignal(signum) is signal.SIG_IGN:
             signal.signal(signum, signal.default_int_handler if signum is signal.SIGINT else signal.SIG_DFL)

@@ -2,7 +2,8 @@
 
 `HANGS` gives for each kind the rank at fault; it stands at the line marked `# KIND`. `SLOW` are the kinds that go on by
 themselves after `--seconds`, and end with 0. With `--until FILE` those that ask `taking_long` go on when that file is
-there, and all end when there is FILE.end.
+there, and all end when there is FILE.end. `--nccl`: on GPUs, where each rank calls itself another host, since NCCL
+refuses two ranks of one host on one GPU.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--folder", help="where the kinds of waiting for files find theirs")
     parser.add_argument("--seconds", type=float, default=23.0)
     parser.add_argument("--until", type=pathlib.Path)
+    parser.add_argument("--nccl", action="store_true")
     return parser.parse_args()
 
 
@@ -105,7 +107,7 @@ class Numbers(Dataset[torch.Tensor]):
                 pipe.read(4)  # dataset
         while index == 2 and self.slow is not None and self.slow():
             time.sleep(0.5)
-        return torch.ones(4)
+        return torch.ones(4, device="cpu")
 
 
 def pipe() -> str:
@@ -130,15 +132,21 @@ class Job:
             threading.Event().wait()  # no-init
         if args.kind == "late-init" and rank == 1:
             burn()
-        dist.init_process_group("gloo")
+        if args.nccl:
+            os.environ |= {"NCCL_HOSTID": f"host-{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+            torch.cuda.set_device(rank % torch.cuda.device_count())
+            torch.set_default_device("cuda")
+        dist.init_process_group("nccl" if args.nccl else "gloo")
         self.model = DistributedDataParallel(torch.nn.Linear(4, 4))
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
         self.pairs = dist.new_group([0, 1]), dist.new_group([0, 1])
 
     def step(self) -> None:
-        self.model(torch.ones(2, 4)).sum().backward()
+        loss = self.model(torch.ones(2, 4)).sum()
+        loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
+        loss.item()  # as scripts do that log it; here a rank on a GPU waits
 
     def train(self, steps: int = 10) -> None:
         for _ in range(steps):

@@ -1,12 +1,19 @@
-"""Tests that need a CUDA GPU: all of this folder is marked `gpu`, and skipped with its reason where there is none."""
+"""Tests that need a CUDA GPU: all of this folder is marked `gpu`, and skipped with its reason where there is none.
+
+With OUT set in the environment, the folders of their runs are kept there: real texts for tests/rules/samples.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import ddp, pytest_runtest_makereport
+from tests.conftest import HIDES_GPUS
+from tests.system.conftest import Outcome, ddp, pytest_runtest_makereport
 
 __all__ = ["ddp", "pytest_runtest_makereport"]
 
@@ -18,12 +25,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.gpu)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def gpus() -> int:
-    """How many CUDA devices there are. This process only counts them: it takes no memory of theirs."""
-    import torch
+def keep(name: str, outcome: Outcome) -> None:
+    """Keep a run's folder and its console, if OUT says where."""
+    out = os.environ.get("OUT")
+    if out and outcome.folder is not None:
+        folder = Path(out) / name
+        shutil.copytree(outcome.folder, folder, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+        (folder / "console.txt").write_text(f"{outcome.stdout}{outcome.stderr}")
 
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if count == 0:
-        pytest.skip("needs a CUDA GPU: torch.cuda sees none")
-    return count
+
+@pytest.fixture(scope="package", autouse=True)
+def gpus() -> Iterator[None]:
+    """Show the GPUs that other tests are not to see. This process only counts them: it takes no memory of theirs."""
+    with pytest.MonkeyPatch.context() as patch:
+        if HIDES_GPUS:
+            patch.delenv("CUDA_VISIBLE_DEVICES")
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA GPU: torch.cuda sees none")
+        yield

@@ -1,20 +1,14 @@
-"""NCCL on real GPUs: a hang with its evidence, refusals to start, broken kernels; most need one GPU only.
-
-With OUT set in the environment, each case leaves its ranks' stderr, the verdict and what ddp-run said in a folder
-there: real texts for tests/rules/samples.
-"""
+"""NCCL on real GPUs: a hang with its evidence, refusals to start, dead peers, broken kernels. One GPU is enough."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from pathlib import Path
 
 import pytest
 
 from ddp_run.observe.collectives import last_collectives
 from ddp_run.plan.net import free_port
+from tests.gpu.conftest import keep
 from tests.system.conftest import Launcher, Outcome
 
 HANG_S = 18
@@ -40,9 +34,13 @@ def step():
 
 step()
 """
+# NCCL refuses two ranks of one host on one GPU: each calls itself another host.
+SHARED = """
+os.environ |= {"NCCL_HOSTID": f"host-{local}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+torch.cuda.set_device(local % torch.cuda.device_count())
+"""
 MISSING_RANK = """
 import threading
-torch.cuda.set_device(local)
 dist.init_process_group("nccl")
 values = torch.ones(20, device="cuda")
 dist.all_reduce(values)
@@ -53,6 +51,20 @@ if local == 1:
     lock.acquire()
 dist.all_reduce(values)
 torch.cuda.synchronize()
+"""
+DIES = """
+import ctypes, signal
+dist.init_process_group("nccl")
+values = torch.ones(20, device="cuda")
+
+def step():
+    dist.all_reduce(values)
+    torch.cuda.synchronize()
+
+for _ in range(20): step()
+if local == 1:
+    {}
+while True: step()
 """
 ONE_GPU_FOR_TWO = """
 torch.cuda.set_device(0)
@@ -126,19 +138,6 @@ def run(
     return outcome
 
 
-def keep(name: str, outcome: Outcome) -> None:
-    out = os.environ.get("OUT")
-    if not out or outcome.folder is None:
-        return
-    folder = Path(out) / "nccl" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "console.txt").write_text(outcome.stderr)
-    for path in outcome.folder.rglob("*"):
-        if path.name in ("stderr.log", "nccl.log", "ras.txt", "flight.json", "verdict.json", "agent.log"):
-            kept = folder / str(path.relative_to(outcome.folder)).replace("/", "_")
-            shutil.copyfile(path, kept)
-
-
 def has_ras() -> bool:
     import torch  # not above: every process that collects would load it
 
@@ -175,10 +174,8 @@ def test_ras_is_let_alone_where_it_is_off(ddp: Launcher) -> None:
     assert "RAS" not in " ".join(event["text"] for event in outcome.named("Noted"))
 
 
-def test_a_rank_that_does_not_come_to_the_collective(ddp: Launcher, gpus: int) -> None:
-    if gpus < 2:
-        pytest.skip("needs two GPUs: NCCL takes one rank on each")
-    outcome = run(ddp, "missing_rank", MISSING_RANK, "--hang-timeout", HANG_S, ranks=2)
+def test_a_rank_that_does_not_come_to_the_collective(ddp: Launcher) -> None:
+    outcome = run(ddp, "missing_rank", SHARED + MISSING_RANK, "--hang-timeout", HANG_S, ranks=2)
     assert (outcome.code, outcome.verdict["cause"]) == (124, "hang")
     assert outcome.verdict["first_failure"]["rank"] == 1
     stall = outcome.named("StallSeen")[0]
@@ -187,9 +184,33 @@ def test_a_rank_that_does_not_come_to_the_collective(ddp: Launcher, gpus: int) -
         assert any("launched up to operation" in quote for quote in stall["quotes"])
 
 
+def test_nccl_ends_a_hang_itself(ddp: Launcher) -> None:
+    outcome = run(ddp, "watchdog", SHARED + MISSING_RANK, ranks=2, env={"TORCH_DIST_TIMEOUT": "0.4"})
+    verdict = outcome.verdict
+    assert (outcome.code, verdict["cause"]) == (134, "nccl-timeout-hang"), outcome.stderr
+    assert "rank 1" in verdict["title"]
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "cause", "code"),
+    [
+        ("raises", "raise ValueError('no such shard')", "python-exception", 1),
+        ("exits", "os._exit(9)", "peer-died", 9),
+        ("killed", "os.kill(os.getpid(), signal.SIGKILL)", "unknown", 137),
+        ("crashes", "ctypes.string_at(0)", "segfault", 139),
+        ("leaves", "os._exit(0)", "peer-died", 1),
+    ],
+)
+def test_a_rank_dies_while_the_other_waits_in_nccl(ddp: Launcher, name: str, line: str, cause: str, code: int) -> None:
+    outcome = run(ddp, name, SHARED + DIES.format(line), ranks=2, env={"TORCH_DIST_TIMEOUT": "0.5"})
+    verdict = outcome.verdict
+    assert (outcome.code, verdict["cause"]) == (code, cause), outcome.stderr
+    assert verdict["first_failure"]["rank"] == 1
+
+
 def test_two_ranks_on_one_gpu(ddp: Launcher) -> None:
     outcome = run(ddp, "one_gpu_for_two", ONE_GPU_FOR_TWO, ranks=2)
-    assert (outcome.code, outcome.verdict["cause"]) == (1, "nccl-init")
+    assert (outcome.code, outcome.verdict["cause"]) == (1, "duplicate-gpu")
     assert "Duplicate GPU detected" in json.dumps(outcome.verdict)
 
 

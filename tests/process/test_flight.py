@@ -33,6 +33,10 @@ REAL = """
     c10d = sys.modules["torch._C._distributed_c10d"]
     if not hasattr(c10d, "_dump_fr_trace_json"):
         sys.exit(77)
+    pending = {{"record_id": 0, "profiling_name": "nccl:all_reduce", "state": "scheduled"}}
+    frames = flight._with_frames({{"entries": [pending]}}, c10d._dump_fr_trace)["entries"][0]["frames"]
+    assert any(frame["name"] == "step" for frame in frames), frames
+    assert "torch._inductor" not in sys.modules and "_inductor" not in vars(torch)
     while True:  # until gloo's thread has marked it as done
         recorded = flight._unpickled(c10d._dump_fr_trace(True, True, False))
         if all(entry["retired"] for entry in recorded["entries"]):
@@ -57,6 +61,25 @@ def test_real_entries_and_the_users_line_of_them(tmp_path: Path) -> None:
     entries = json.loads(done.stdout)["entries"]  # the other form, which has frames
     last, _ = last_collectives({"recorders": [{"entries": entries}]})
     assert last["gloo:0"].place == "train.py:9 in step"
+
+
+def test_other_threads_import_the_compiler_meanwhile() -> None:
+    program = """
+        import sys, threading, torch
+        from ddp_run.rank import flight
+
+        seen = []
+        def compiles():
+            seen.append(torch._inductor.config.debug)
+        with flight._InductorStandIn():
+            assert not hasattr(torch._inductor, "codecache")
+            thread = threading.Thread(target=compiles)
+            thread.start()
+            thread.join()
+        assert seen == [False], seen
+        assert torch._inductor is sys.modules["torch._inductor"]
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=limit(120))
 
 
 def entry(record: int, number: int, state: str, group: str = "0", **more: object) -> dict[str, object]:

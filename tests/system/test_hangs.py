@@ -106,7 +106,7 @@ TOLD = (
 BY_DEFAULT = ("branch",)
 
 
-def _start(kind: str, *words: str, options: tuple[str, ...] = ()) -> tuple[str, ...]:
+def start(kind: str, *words: str, options: tuple[str, ...] = ()) -> tuple[str, ...]:
     seconds = STANDING_S if SLOW.get(kind, "") is None else 2 * STANDING_S
     return ("--nproc-per-node", "3", *options, str(STALL), "--kind", kind, "--seconds", str(seconds), *words)
 
@@ -130,11 +130,16 @@ def _line(kind: str) -> int:
 @pytest.mark.parametrize("kind", cases(HANGS, BY_DEFAULT))
 def test_hang(ddp: Launcher, kind: str) -> None:
     wanted = (HANGS if _gloo_is_recorded() else WITHOUT_A_RECORDER)[kind]
-    outcome = ddp(*_start(kind, options=("--hang-timeout", "5")))
-    verdict = outcome.verdict
+    outcome = ddp(*start(kind, options=("--hang-timeout", "5")))
     if kind == "shape" and outcome.code != 124:  # gloo aborts the rank that is sent more than it expects
-        assert (outcome.code, verdict["cause"]) == (128 + signal.SIGABRT, wanted.cause)
+        assert (outcome.code, outcome.verdict["cause"]) == (128 + signal.SIGABRT, wanted.cause)
         return
+    assert_told(outcome, kind, wanted)
+
+
+def assert_told(outcome: Outcome, kind: str, wanted: Hang) -> None:
+    """The job was ended because of the hang, and all that was said of it is as wanted."""
+    verdict = outcome.verdict
     assert (outcome.code, verdict["outcome"], verdict["cause"]) == (124, "hung", wanted.cause)
     if wanted.ranks:
         assert verdict["first_failure"]["rank"] in wanted.ranks
@@ -169,7 +174,7 @@ def _gone_on(ddp: Launcher, kind: str) -> Outcome:
     """How the job ended after its pause."""
     told = kind in TOLD
     go = ddp.cwd / "go"
-    running = ddp.start(*_start(kind, *(("--until", str(go)) if told else ())))
+    running = ddp.start(*start(kind, *(("--until", str(go)) if told else ())))
     if kind in ("stopped", "suspended"):
         running.wait_for_text("training", 3)
         _stop(running, kind)

@@ -384,7 +384,7 @@ def test_the_odd_one_of_three_in_another_collective() -> None:
     )
     assert stall is not None
     assert (stall.cause, stall.hung, stall.culprits) == ("collective-mismatch", True, (0,))
-    assert "rank 0 entered barrier of [20] at train.py:88 in step" in stall.said
+    assert "rank 0 entered barrier at train.py:88 in step" in stall.said
     assert "as collective 16" in stall.said
 
 
@@ -491,6 +491,21 @@ def test_nccls_collectives_are_compared_where_they_stand() -> None:
     assert stall is not None
     assert (stall.cause, stall.culprits) == ("collective-mismatch", (1,))
     assert "rank 1 entered broadcast of [20] at t.py:5 in f" in stall.said
+
+
+def test_a_rank_that_nccl_let_past_a_collective_that_others_entered_otherwise() -> None:
+    """As on an H200, NCCL 2.28.9: the barrier of rank 0 ended with the all_reduce of the others, which waited on."""
+    barrier = Collective("nccl:0", 16, "nccl:all_reduce_barrier", ((1,),), ("Float",))
+    past = replace(of_nccl(0, 17), history={("nccl:0", 16): barrier})
+    stall = judged(past, of_nccl(1, 16), of_nccl(2, 16))
+    assert stall is not None
+    assert (stall.cause, stall.hung, stall.culprits) == ("collective-mismatch", True, (0,))
+    assert stall.said == (
+        "rank 0 entered barrier, ranks 1-2 entered all_reduce of [20] at t.py:5 in f, "
+        "as collective 16 of the process group, 18 s"
+    )
+    alike = replace(past, history={("nccl:0", 16): replace(of_nccl(1, 16).current or barrier, pending=False)})
+    assert told(alike, of_nccl(1, 16), of_nccl(2, 16))[0] == "hang"
 
 
 def test_a_rank_alone_in_another_collective_of_nccls_may_only_be_slow_there() -> None:

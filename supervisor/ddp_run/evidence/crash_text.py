@@ -8,6 +8,7 @@ not shown, and the other threads' frames do not explain the crash.
 from __future__ import annotations
 
 import re
+import signal
 
 from ddp_run.evidence.model import Death, LogText, Quote
 from ddp_run.evidence.traceback_text import is_library
@@ -19,6 +20,8 @@ _FATAL = re.compile(r"Fatal Python error: (?P<what>[^\n]{0,400})")
 _FRAME = re.compile(
     r'^(?:\S{1,40}: ?)?\s{0,40}File "(?P<file>[^"]{1,4096})", line (?P<line>\d{1,9}) in (?P<function>\S{1,400})\s{0,9}$'
 )
+_ABORTED = f"{_FATAL_WORDS}Aborted"
+_CUT = re.compile(r"[^\n]Fatal Python error: Segmentation fault")
 _IN_STDERR = 200
 """The number of lines before a rank's end to search for faulthandler's output if it has no separate file."""
 
@@ -42,6 +45,18 @@ class Crash:
     def exception(self) -> ExceptionInfo:
         """The crash as the exception that ended a rank, for verdicts."""
         return ExceptionInfo("Fatal Python error", self.what, self.file, self.line, self.function)
+
+
+def code_before_the_dump(code: int | None, stack: LogText) -> int | None:
+    """The exit code that a rank would have had without faulthandler's file. None: unknown.
+
+    On SIGABRT faulthandler reads the stacks of all threads, also of those that still run. Reading a frame that has just
+    gone raises SIGSEGV in the middle of a line (seen with Python 3.12, when NCCL's watchdog aborted a process).
+    """
+    if code != -signal.SIGSEGV or _ABORTED not in stack.lines:
+        return code
+    after = "\n".join(stack.lines[stack.lines.index(_ABORTED) :])
+    return -signal.SIGABRT if _CUT.search(after) else code
 
 
 def crash_of(death: Death) -> Crash | None:

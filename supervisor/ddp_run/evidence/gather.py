@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from ddp_run.evidence import childfailed, resource_evidence, traceback_text
+from ddp_run.evidence.crash_text import code_before_the_dump
 from ddp_run.evidence.log_tail import TAIL_BYTES, read_tail
 from ddp_run.evidence.model import AgentEnd, CleanExit, Death, Evidence, LogText, Phase
 from ddp_run.evidence.pasted.raised import starts_a_launcher
@@ -310,7 +311,8 @@ def _with_logs(files: _Files, rank_folder: str, death: Death, share: int) -> Dea
     def read(name: str) -> LogText:
         return files.tail(f"{rank_folder}/{name}", share)
 
-    stderr, stdout = read(file_names.STDERR), read(file_names.STDOUT)
+    stderr, stdout, stack = read(file_names.STDERR), read(file_names.STDOUT), read(file_names.STACKS)
+    death = replace(death, code=code_before_the_dump(death.code, stack))
     exception = death.exception or _error_file(files, f"{rank_folder}/{file_names.ERROR}")
     exception = traceback_text.at_its_origin(exception) if exception is not None else None
     raised_in_child = None
@@ -322,7 +324,7 @@ def _with_logs(files: _Files, rank_folder: str, death: Death, share: int) -> Dea
         death,
         stderr=stderr,
         stdout=stdout,
-        stack=read(file_names.STACKS),
+        stack=stack,
         nccl=_nccl(read(file_names.NCCL), stdout),
         exception=_cause_of_exit(death.code, exception, stderr),
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from ddp_run.observe.close_look import ProcessState
-from ddp_run.observe.collectives import Collective, Entered, last_collectives, times_entered
+from ddp_run.observe.collectives import Collective, Entered, all_entered, last_collectives, times_entered
 from ddp_run.observe.movement import Seen
 from ddp_run.observe.process_look import ProcessLook, goes_on, process, state
 from ddp_run.observe.stack_text import Stack, dumps, is_whole
@@ -172,6 +172,13 @@ class Board:
             return last_collectives(self._recorded())
         except _BROKEN:
             return {}, None
+
+    def history(self) -> Mapping[tuple[str, int], Collective]:
+        """As `all_entered`; nothing until the rank has answered."""
+        try:
+            return all_entered(self._recorded())
+        except _BROKEN:
+            return {}
 
     def entered(self) -> Entered:
         """When it entered which collectives; nothing until the rank has answered."""

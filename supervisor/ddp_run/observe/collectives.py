@@ -50,14 +50,14 @@ class Collective:
 
     @property
     def name(self) -> str:
-        """`all_reduce`."""
-        return self.operation.rpartition(":")[2]
+        """`all_reduce`; NCCL's barrier is an all_reduce of one element, and recorded as `all_reduce_barrier`."""
+        return self.operation.rpartition(":")[2].removeprefix("all_reduce_")
 
     @property
     def said(self) -> str:
         """`all_reduce of [4, 8]`."""
         shown = ", ".join(str(list(size)) for size in self.sizes[:2])
-        return f"{self.name}{f' of {shown}' if shown else ''}"
+        return f"{self.name}{f' of {shown}' if shown and self.name != 'barrier' else ''}"
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -93,6 +93,11 @@ def last_collectives(recorded: Mapping[str, Any]) -> tuple[dict[str, Collective]
 def times_entered(recorded: Mapping[str, Any]) -> Entered:
     """When this rank entered each collective that its recorder still holds. Raises as `last_collectives`."""
     return {(each.group, each.number): created for created, each in _collectives(recorded) if created}
+
+
+def all_entered(recorded: Mapping[str, Any]) -> dict[tuple[str, int], Collective]:
+    """What this rank's recorder still holds, by process group and number. Raises as `last_collectives`."""
+    return {(each.group, each.number): each for _, each in _collectives(recorded)}
 
 
 def _collectives(recorded: Mapping[str, Any]) -> list[tuple[int, Collective]]:

@@ -315,6 +315,7 @@ class Observer:
             look,
             last=last,
             current=current,
+            history=board.history(),
             silent=board.is_silent(at),
             steps=shown.steps,
             collectives=shown.collectives,

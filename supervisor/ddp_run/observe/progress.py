@@ -204,31 +204,40 @@ def _apart(scene: _Scene) -> Stall:
 
 
 def _mismatch(scene: _Scene) -> Stall | None:
-    """Ranks entered the same collective of a group with different operations, shapes or types."""
-    entered: dict[tuple[str, int], dict[tuple[object, ...], list[CloseLook]]] = {}
-    for each in scene.waiting:
-        if each.current is not None:
-            kinds = entered.setdefault((each.current.group, each.current.number), {})
-            kinds.setdefault(each.current.kind, []).append(each)
-    for (_, number), kinds in sorted(entered.items()):
+    """Ranks entered the same collective of a group with different operations, shapes or types.
+
+    Some may be past it: NCCL lets a rank go on from an all_reduce that the others never completed (seen with 2.28: a
+    barrier met by all_reduce of another size).
+    """
+    pending = {(each.current.group, each.current.number) for each in scene.waiting if each.current is not None}
+    for group, number in sorted(pending):
+        kinds: dict[tuple[object, ...], list[tuple[CloseLook, Collective]]] = {}
+        for each in scene.waiting:
+            current = each.current
+            at_it = current is not None and (current.group, current.number) == (group, number)
+            entered = current if at_it else each.history.get((group, number))
+            if entered is not None:
+                kinds.setdefault(entered.kind, []).append((each, entered))
         if len(kinds) < 2:
             continue
-        sizes = sorted(kinds.values(), key=lambda members: (len(members), members[0].rank))
-        few, many = sizes[0], sizes[-1]
-        said = ", ".join(f"{named_ranks(ranks_of(members))} entered {_said(members[0])}" for members in sizes)
-        clear = len(few) < len(many) and len(sizes) == 2
+        sizes = sorted(kinds.values(), key=lambda members: (len(members), members[0][0].rank))
+        ranks = [ranks_of([look for look, _ in members]) for members in sizes]
+        said = ", ".join(
+            f"{named_ranks(who)} entered {_said(*members[0])}" for who, members in zip(ranks, sizes, strict=True)
+        )
+        clear = len(ranks[0]) < len(ranks[-1]) and len(sizes) == 2
         said = f"{said}, as collective {number} of the process group"
-        return scene.stall(True, said, ranks_of(few) if clear else (), cause="collective-mismatch", certain=True)
+        return scene.stall(True, said, ranks[0] if clear else (), cause="collective-mismatch", certain=True)
     return None
 
 
-def _said(look: CloseLook) -> str:
-    entered = look.current.said if look.current is not None else ""
-    place = look.current.place if look.current is not None and look.current.place else look.place
+def _said(look: CloseLook, entered: Collective) -> str:
+    here = entered is look.current
+    place = entered.place or (look.place if here else None)
     where = f" at {place}" if place else ""
-    named = look.stack.operation if look.stack else None
+    named = look.stack.operation if look.stack and here else None
     # The recorder calls gloo's barrier by other names.
-    return (named if named and named not in entered and "coalesced" not in named else entered) + where
+    return (named if named and named not in entered.said and "coalesced" not in named else entered.said) + where
 
 
 def _behind(scene: _Scene) -> Stall | None:

@@ -106,11 +106,40 @@ def _with_frames(kept: "dict[str, Any]", pickled: "Any") -> "dict[str, Any]":
     unfinished = _unfinished(kept["entries"], [])
     # C++ stacks would make it look up symbols, for minutes.
     if unfinished and not any(os.environ.get(name, "0") not in ("", "0") for name in _CPP_STACKS):
-        active = _unpickled(pickled(includeCollectives=True, includeStackTraces=True, onlyActive=True))
+        with _InductorStandIn():
+            active = _unpickled(pickled(includeCollectives=True, includeStackTraces=True, onlyActive=True))
         frames = {entry.get("record_id"): entry.get("frames") for entry in active.get("entries") or ()}
         for entry in unfinished:
             entry["frames"] = (frames.get(entry["record_id"]) or [])[:MOST_FRAMES]
     return kept
+
+
+class _InductorStandIn:
+    """Keeps torch from importing its compiler just to name frames: seconds of work in a rank that may never need it.
+
+    torch asks `hasattr(torch, "_inductor")`, which imports it (combined_traceback.cpp; seen with 2.11 and 2.13). Within
+    the block this thread is told that it lacks a code cache, as if it weren't there. Other threads import it as usual.
+    """
+
+    def __enter__(self) -> None:
+        from _thread import get_ident
+
+        self._thread = get_ident()
+        self._torch = vars(sys.modules["torch"])
+        if "torch._inductor" not in sys.modules:
+            self._torch.setdefault("_inductor", self)
+
+    def __exit__(self, *_: object) -> None:
+        if self._torch.get("_inductor") is self:
+            del self._torch["_inductor"]
+
+    def __getattr__(self, name: str) -> "Any":
+        from _thread import get_ident
+        from importlib import import_module
+
+        if get_ident() == self._thread:
+            raise AttributeError(name)
+        return getattr(import_module("torch._inductor"), name)
 
 
 def _unpickled(data: bytes) -> "dict[str, Any]":

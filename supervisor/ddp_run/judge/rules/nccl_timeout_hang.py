@@ -181,13 +181,16 @@ def _stuck(death: Death, attempt: Evidence) -> Finding | None:
             "export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=3600   # if the call is just slow",
         )
         return hit.finding(RULE, death, cause, advice, confidence="likely")
+    # torch calls every failure of a collective a timeout when it asks for a dump
+    if any(_NO_TIMEOUT.search(line) for line in death.stderr.ending(400).lines):
+        return None
     hit = in_last_words(death, (_SIGNAL,))
     if hit is not None:
         whom = "itself" if hit["rank"] is None else f"rank {hit['rank']}"
         cause = f"{death.who} aborted after an NCCL collective timed out, reported by {whom}"
         return hit.finding(RULE, death, cause, _advice(None, attempt), confidence="likely")
     hit = in_last_words(death, (_DONE,))
-    if hit is None or any(_NO_TIMEOUT.search(line) for line in death.stderr.ending(400).lines):
+    if hit is None:
         return None
     cause = f"{death.who} was aborted by the NCCL watchdog: a collective failed or timed out"
     return hit.finding(RULE, death, cause, _advice(None, attempt), confidence="likely")
