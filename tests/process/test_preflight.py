@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _check(rows: tuple[Row, ...], folder: Path, line: str, **variables: str) -> Answer:
-    environ = {"PATH": os.environ["PATH"], **variables}
+    environ = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "", **variables}
     return check(parse(shlex.split(line), environ, torch_rows=rows), environ, folder)
 
 
