@@ -69,7 +69,7 @@ IMPURE_CALLS = frozenset({"open", "print", "input", "exec"})
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "click": ("commands", "tell.wrong_words"),
     "structlog": ("tell.output",),
-    "tenacity": ("supervise.job", "plan.net"),
+    "tenacity": ("supervise.job",),
     "psutil": ("plan.net",),
     "torch": (
         "agent.logs_specs",
