@@ -23,7 +23,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tell": ("judge", "evidence", "record", "values"),
     "supervise": ("tell", "judge", "evidence", "observe", "record", "plan", "settings", "values"),
     "api": ("judge", "record", "values"),
-    "doctor": ("judge", "observe", "record", "plan", "settings", "values"),
+    "doctor": ("api", "judge", "observe", "record", "plan", "settings", "values"),
     "commands": ("api", "doctor", "tell", "judge", "evidence", "record", "plan", "settings", "values"),
     "cli": ("commands", "settings", "plan", "supervise", "tell", "values"),
     "__main__": ("cli",),
