@@ -23,7 +23,7 @@ from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import FirstFailure, Verdict
 from ddp_run.plan.net import free_port
 from ddp_run.record.events import Event, MonotonicNs, Rank, RankFailed
-from ddp_run.supervise.loop import Call, Loop
+from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.nodes.agreement import Ears, Place
 from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.member import Member
@@ -52,8 +52,8 @@ def ears(loop: Loop, told: list[Event]) -> Ears:
 
 def serve(loop: Loop, seconds: float) -> None:
     for wakeup in loop.wait(seconds):
-        if isinstance(wakeup, Call):
-            wakeup.handler()
+        if not isinstance(wakeup, int):
+            wakeup()
 
 
 def serve_until(loop: Loop, done: Callable[[], bool]) -> None:

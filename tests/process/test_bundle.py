@@ -120,7 +120,7 @@ def test_the_newest_run_here(tmp_path: Path) -> None:
     assert kept[f"{logs}/rank_0/stdout.log"].splitlines()[1:] == [f"step {step}" for step in range(900, 1000)]
     assert kept[f"{logs}/agent.log"] == "E torch.distributed.elastic\n"
     readme = kept["README.txt"]
-    assert f"{logs}/rank_0/stdout.log (962 B): the last 100 lines, of 9 KiB\n" in readme
+    assert f"{logs}/rank_0/stdout.log (955 B): the last 100 lines, of 9 KiB\n" in readme
     assert f"{logs}/rank_1/stderr.log:4 token: GitHub\n" in readme
     assert TOKEN in (folder / "attempt_0/rank_1/stderr.log").read_text(), "the run's own files are untouched"
 
@@ -143,7 +143,7 @@ def test_a_run_whose_logs_are_elsewhere(tmp_path: Path) -> None:
     folder = a_run(tmp_path)
     shutil.rmtree(folder / "attempt_0")
     done = run(tmp_path, folder, "-o", "b.tgz")
-    assert f"rank 1 of attempt 0 of {folder.name}, has no files in that folder.\n" in done.stdout
+    assert f"no files of the failing rank (rank 1 of attempt 0 of {folder.name}).\n" in done.stdout
 
 
 def test_a_bundle_can_be_explained(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_long_log_is_cut(tmp_path: Path) -> None:
     log = folder / "attempt_0" / "rank_1" / "stderr.log"
     log.write_text("".join(f"step {step} loss 0.1\n" for step in range(400_000)) + TRACEBACK)
     done = run(tmp_path, folder, "-o", "b.tgz", "--max-size", "1M")
-    assert f"rank 1 of attempt 0 of {folder.name}, is not there whole (stderr.log): README.txt says" in done.stdout
+    assert f"(rank 1 of attempt 0 of {folder.name}) are incomplete: stderr.log. README.txt says" in done.stdout
     kept = unpacked(tmp_path / "b.tgz")
     text = kept[f"{folder.name}/attempt_0/rank_1/stderr.log"]
     assert len(text) < 1.1 * (1 << 20)
@@ -295,5 +295,5 @@ def test_a_long_log_is_cut(tmp_path: Path) -> None:
         r"rank_1/stderr\.log \(1\.0 MiB\): without \S+ MiB of \S+ MiB, in its middle\n", kept["README.txt"]
     )
     again = run(tmp_path, folder, "-o", "b.tgz", "--force", "--max-size", "20M")
-    assert f"rank 1 of attempt 0 of {folder.name}, is there whole.\n" in again.stdout
+    assert f"(rank 1 of attempt 0 of {folder.name}) are included.\n" in again.stdout
     assert unpacked(tmp_path / "b.tgz")[f"{folder.name}/attempt_0/rank_1/stderr.log"].count("\n") == 400_003

@@ -16,7 +16,7 @@ import pytest
 from tests.waiting import limit
 
 from ddp_run import commands
-from ddp_run.commands.completion.grammar import grammar
+from ddp_run.commands.completion.grammar import LAUNCH, grammar
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.table import all_rows
 
@@ -129,9 +129,8 @@ def test_bash_offers(scripts: Path, here: Path, words: list[str], offered: set[s
 
 
 def test_bash_offers_every_option(scripts: Path, here: Path) -> None:
-    whole = grammar(all_rows(torch_rows()), commands.all_commands())
-    for context in whole.contexts:
-        words = [] if context is whole.launch else [context.name]
+    for context in grammar(all_rows(torch_rows()), commands.all_commands()):
+        words = [] if context.name == LAUNCH else [context.name]
         flags = {flag for option in context.options for flag in option.flags}
         assert set(in_bash(scripts, here, *words, "-")) == flags, context.name
 

@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import limit, wait_until
 
 from ddp_run.supervise.end_hooks import EndHooks, Hook
-from ddp_run.supervise.loop import Caught, Loop, reap
+from ddp_run.supervise.loop import Loop, reap
 
 
 @dataclass
@@ -30,10 +30,10 @@ class Bench:
 
     def serve(self, at_most_s: float) -> None:
         for woken in self.loop.wait(at_most_s):
-            if woken == Caught(signal.SIGCHLD):
+            if woken == signal.SIGCHLD:
                 for pid, code in reap():
                     self.hooks.reaped(pid, code)
-            elif woken == Caught(signal.SIGTERM):
+            elif woken == signal.SIGTERM:
                 self.stops += 1
 
     def run(self, **commands: str) -> list[str]:

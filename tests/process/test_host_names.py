@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests.waiting import wait_until
 
-from ddp_run.supervise.loop import Call, Loop, reap
+from ddp_run.supervise.loop import Loop, reap
 from ddp_run.supervise.nodes import host_names
 from ddp_run.supervise.nodes.host_names import HostNames
 from ddp_run.values.helper_process import HelperProcesses
@@ -26,8 +26,8 @@ def serve(loop: Loop, helpers: HelperProcesses) -> None:
 
     def gone() -> bool:
         for woken in loop.wait(0.05):
-            if isinstance(woken, Call):
-                woken.handler()
+            if not isinstance(woken, int):
+                woken()
         for pid, _code in reap():
             helpers.reaped(pid)
         return not helpers.pids

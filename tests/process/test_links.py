@@ -40,7 +40,7 @@ from ddp_run.record.events import (
     Target,
 )
 from ddp_run.record.journal import now
-from ddp_run.supervise.loop import Call, Loop
+from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.nodes import agreement, messages, other_node
 from ddp_run.supervise.nodes.agreement import Ears, Place
 from ddp_run.supervise.nodes.hub import Hub
@@ -78,8 +78,8 @@ def serve(loop: Loop, until: Callable[[], bool], within_s: float = 20.0) -> None
     while not until():
         assert time.monotonic() < deadline, "it took too long"
         for wakeup in loop.wait(0.1):
-            assert isinstance(wakeup, Call)
-            wakeup.handler()
+            assert not isinstance(wakeup, int)
+            wakeup()
 
 
 class End:
@@ -203,8 +203,8 @@ class Run:
 
 def serve_for(loop: Loop, seconds: float) -> None:
     for wakeup in loop.wait(seconds):
-        assert isinstance(wakeup, Call)
-        wakeup.handler()
+        assert not isinstance(wakeup, int)
+        wakeup()
 
 
 def free_listener() -> socket.socket:

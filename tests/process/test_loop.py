@@ -12,7 +12,7 @@ import pytest
 from tests.waiting import limit
 
 from ddp_run.supervise import loop as loop_module
-from ddp_run.supervise.loop import Caught, Loop, Wakeup
+from ddp_run.supervise.loop import Loop, Wakeup
 
 WAITS_FOR_A_CHILD = """
 import signal, subprocess
@@ -54,8 +54,8 @@ def test_no_signal_is_lost_behind_many_others(deaths: int) -> None:
         os.kill(own, signal.SIGTERM)
         os.kill(own, signal.SIGCHLD)
         caught = loop.wait(0)
-        assert caught.count(Caught(signal.SIGTERM)) == 1
-        assert Caught(signal.SIGCHLD) in caught
+        assert caught.count(signal.SIGTERM) == 1
+        assert signal.SIGCHLD in caught
         assert loop.wait(0) == []
 
 
@@ -68,4 +68,4 @@ def test_sigterm_twice_within_a_while_is_one(monkeypatch: pytest.MonkeyPatch, wi
         for signum in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGINT):
             os.kill(os.getpid(), signum)
             caught += loop.wait(0)
-    assert caught == [Caught(signal.SIGTERM)] * times + [Caught(signal.SIGINT)] * 2
+    assert caught == [signal.SIGTERM] * times + [signal.SIGINT] * 2

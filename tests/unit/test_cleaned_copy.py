@@ -22,16 +22,9 @@ NEVER = math.inf
 TOKEN = BY_FORM["Hugging Face"]
 
 
-def text_of(copy: Copy) -> str:
-    with copy.file as file:
-        data = file.read()
-    assert len(data) == copy.size
-    return data.decode()
-
-
 def whole(text: str, most: int = 50 << 20, deadline: float = NEVER) -> tuple[str, Copy]:
     copy = cleaned_copy.whole(io.BytesIO(text.encode()), most, deadline, CLEANER)
-    return text_of(copy), copy
+    return copy.text, copy
 
 
 def steps(count: int, first: int = 0) -> str:
@@ -107,20 +100,20 @@ def test_pieces_are_in_order_and_hold_no_secret(words: list[str], piece: int, mo
 def test_the_last_lines() -> None:
     text = f"api_key={TOKEN}\n" + steps(500)
     copy = cleaned_copy.last_lines(io.BytesIO(text.encode()), 100, CLEANER)
-    mark, *lines = text_of(copy).splitlines()
+    mark, *lines = copy.text.splitlines()
     assert lines == text.splitlines()[-100:]
-    assert mark == "[ddp-run bundle: what stands before these lines was left out]"
+    assert mark == "[ddp-run bundle: the lines before these were left out]"
     assert copy.left_out == f"the last 100 lines, of {len(text) // 1024} KiB"
     assert copy.removed == Removed()
     few = cleaned_copy.last_lines(io.BytesIO(b"one\ntwo"), 100, CLEANER)
-    assert (text_of(few), few.left_out) == ("one\ntwo", None)
+    assert (few.text, few.left_out) == ("one\ntwo", None)
 
 
 def test_last_lines_within_a_key() -> None:
     """The mark that tells what they are stands before them."""
     body = "\n".join(KEY_LINES * 30)
     text = f"-----BEGIN PRIVATE KEY-----\n{body}\n"
-    shown = text_of(cleaned_copy.last_lines(io.BytesIO(text.encode()), 100, CLEANER))
+    shown = cleaned_copy.last_lines(io.BytesIO(text.encode()), 100, CLEANER).text
     assert not any(line in shown for line in KEY_LINES)
 
 

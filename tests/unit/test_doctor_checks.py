@@ -19,7 +19,8 @@ from ddp_run.doctor.checks.network import Interface
 from ddp_run.doctor.reports import Launched, Reports, read_lines
 from ddp_run.judge import bad_hosts
 from ddp_run.observe.space import WAIT_S, StatvfsProbe
-from ddp_run.plan import named_interfaces, net
+from ddp_run.plan import net
+from ddp_run.plan.checks import interfaces as named_interfaces
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.plan.net import Holder
 from ddp_run.record.events import MonotonicNs, NodesCompared, SpaceCounted

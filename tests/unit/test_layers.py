@@ -23,7 +23,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tell": ("judge", "evidence", "record", "values"),
     "supervise": ("tell", "judge", "evidence", "observe", "record", "plan", "settings", "values"),
     "api": ("judge", "record", "values"),
-    "doctor": ("judge", "observe", "record", "plan", "settings", "values"),
+    "doctor": ("api", "judge", "observe", "record", "plan", "settings", "values"),
     "commands": ("api", "doctor", "tell", "judge", "evidence", "record", "plan", "settings", "values"),
     "cli": ("commands", "settings", "plan", "supervise", "tell", "values"),
     "__main__": ("cli",),
@@ -54,7 +54,7 @@ PURE = (
     "values.lines",
     *("values.typed_fields", "values.sealed", "supervise.nodes.messages"),
     *("supervise.nodes.reach", "values.node_fact", "api.options", "api.words"),
-    *("commands.completion.bash", "commands.completion.zsh", "commands.completion.fish"),
+    *("commands.completion.bash_zsh", "commands.completion.fish"),
     *("values.finding", "tell.doctor_table", "doctor.checks.gpu_links"),
     *("doctor.gpu_table", "doctor.checks.nodes", "doctor.checks.ranks", "doctor.reports"),
 )
@@ -69,7 +69,7 @@ IMPURE_CALLS = frozenset({"open", "print", "input", "exec"})
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "click": ("commands", "tell.wrong_words"),
     "structlog": ("tell.output",),
-    "tenacity": ("supervise.job", "plan.net"),
+    "tenacity": ("supervise.job",),
     "psutil": ("plan.net",),
     "torch": (
         "agent.logs_specs",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_run.plan.named_interfaces import judged
+from ddp_run.plan.checks.interfaces import judged
 from ddp_run.plan.net import Interface, interfaces
 
 NCCL, GLOO = "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"

@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import TextIO, final
 
 from ddp_run.api.result import LaunchRefused
 from ddp_run.api.streams import Passed, target
 
 _ASKED = 2
 """How often it is asked to stop; the second time ddp-run ends the job at once. Then it is killed."""
+_LOOK_S = 0.2
 _UNKNOWN = 70
 """sysexits.h EX_SOFTWARE, as ddp-run exits where it fails itself."""
 
@@ -45,21 +46,32 @@ class Said:
             self.exit_code = said.get("exit_code", self.exit_code)
 
 
-def run(words: Sequence[str], environ: Mapping[str, str] | None, cwd: str | Path | None) -> Said:
-    """Run `ddp-run` to its end. Raises LaunchRefused where it cannot be started.
+def run(
+    words: Sequence[str],
+    environ: Mapping[str, str] | None,
+    cwd: str | Path | None,
+    *,
+    streams: tuple[TextIO | None, TextIO | None] | None = None,
+    look: Callable[[], None] | None = None,
+) -> Said:
+    """Run `ddp-run` to its end. Raises LaunchRefused if it cannot be started.
+
+    What it prints goes to `streams` (default: `sys.stdout` and `sys.stderr`). `look` is called a few times a second.
 
     An exception that comes meanwhile (KeyboardInterrupt, what a signal's handler raises) stops the job, and leaves from
     here when nothing is left of it.
     """
     with ExitStack() as stack:
         try:
-            child = _Child(words, environ, cwd, stack)
+            child = _Child(words, environ, cwd, streams or (sys.stdout, sys.stderr), stack)
         except OSError as error:
             raise LaunchRefused(f"ddp-run: cannot start: {error}\n") from error
         raised: list[BaseException] = []
         while not child.ended and len(raised) <= _ASKED:
             try:
-                child.listen()
+                child.listen(_LOOK_S if look is not None else None)
+                if look is not None:
+                    look()
             except BaseException as error:
                 raised.append(error)
                 child.stop(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
@@ -75,6 +87,7 @@ class _Child:
         words: Sequence[str],
         environ: Mapping[str, str] | None,
         cwd: str | Path | None,
+        streams: tuple[TextIO | None, TextIO | None],
         stack: ExitStack,
     ) -> None:
         self.said = Said()
@@ -83,7 +96,7 @@ class _Child:
         self._channel, told_to = os.pipe()
         stack.callback(os.close, self._channel)
         os.set_blocking(self._channel, False)
-        out, err = sys.stdout, sys.stderr
+        out, err = streams
         try:
             self._process = subprocess.Popen(
                 # -P: no file of the working directory is taken for a module of ddp-run
@@ -101,14 +114,16 @@ class _Child:
         stack.callback(self._kill)
         self._selector = stack.enter_context(selectors.DefaultSelector())
         pipes = zip((self._process.stdout, self._process.stderr), (out, err), strict=True)
-        self._streams = [Passed(stack.enter_context(pipe), to) for pipe, to in pipes if pipe is not None]
+        self._streams = [
+            Passed(stack.enter_context(pipe), to) for pipe, to in pipes if pipe is not None and to is not None
+        ]
         for stream in self._streams:
             self._selector.register(stream.fd, selectors.EVENT_READ, self._until_end(stream.fd, stream.pass_on))
         self._watch_end(stack)
 
-    def listen(self) -> None:
+    def listen(self, at_most_s: float | None) -> None:
         """Wait for something from it, and do what that asks for."""
-        for key, _events in self._selector.select():
+        for key, _events in self._selector.select(at_most_s):
             key.data()
 
     def stop(self, signum: int) -> None:

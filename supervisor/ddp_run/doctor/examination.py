@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from ddp_run.api.result import LaunchRefused
 from ddp_run.doctor.check import Check, Level, Surroundings, all_checks, asked
 from ddp_run.doctor.launch import RANK_PROGRAM, run_ranks
 from ddp_run.doctor.reports import Launched, Reports
@@ -137,7 +138,7 @@ def _start_ranks(around: Surroundings, bad: Sequence[str]) -> None:
     around.doing(f"starting {around.ranks} ranks")
     try:
         around.reports = run_ranks(around, bad)
-    except OSError as error:
+    except (OSError, LaunchRefused) as error:
         around.reports = Reports(Launched(70, refused=f"cannot start ranks: {error}"))
 
 

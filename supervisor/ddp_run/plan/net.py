@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import json
-import os
 import socket
 import time
 from collections.abc import Callable, Collection
@@ -23,6 +21,8 @@ _LOOKUP_S = 10.0
 """Limit of a single lookup; libc's is 5 s per server and try."""
 _MISSING_NAME_S = 60.0
 """How long a name may be unknown in a job with several nodes: a pod's record appears after the pod has started."""
+_LONGEST_PAUSE_S = 5.0
+"""Between two lookups; the pauses double from half a second."""
 _HOLDER_S = 1.0
 """How long to wait for the command line of a port's holder."""
 
@@ -93,118 +93,78 @@ def resolve(
     "localhost" and addresses are always accepted: two nodes on one host need them.
     """
     literal = literal_address(name)
-    if literal is not None:
-        found = [literal]
-    elif once:
-        found = _look_up_once(name, port, deadline_s, several_nodes)
-    else:
-        found = _look_up_patiently(name, port, deadline_s, several_nodes, say)
+    found = [literal] if literal is not None else _look_up(name, port, deadline_s, several_nodes, once, say)
     best = min(found, key=lambda each: each.family != socket.AF_INET)
     if several_nodes and literal is None and name != "localhost" and not loopback_allowed:
         _refuse_private(name, best)
     return best
 
 
-def _look_up_once(name: str, port: int, limit_s: float, several_nodes: bool) -> list[Resolved]:
-    try:
-        return _look_up(name, port, limit_s, not several_nodes)
-    except _NotReady as error:
-        raise NoAddressYet(f"{name} has no address: {error}", _ask_yourself(name)) from error
-
-
-def _look_up_patiently(
-    name: str, port: int, deadline_s: float, several_nodes: bool, say: Callable[[str], None]
+def _look_up(
+    name: str, port: int, deadline_s: float, several_nodes: bool, once: bool, say: Callable[[str], None]
 ) -> list[Resolved]:
-    started = time.monotonic()
-
-    def attempt() -> list[Resolved]:
+    # No tenacity: loading it would delay every start, and most names are found at once.
+    started, pause_s = time.monotonic(), 0.5
+    while True:
         waited = time.monotonic() - started
-        missing_is_final = not several_nodes or waited > _MISSING_NAME_S
-        return _look_up(name, port, max(0.1, min(_LOOKUP_S, deadline_s - waited)), missing_is_final)
-
-    def tell(reason: object) -> None:
-        say(f"waiting for DNS: {name}: {reason} ({time.monotonic() - started:.0f} s of {deadline_s:.0f} s)")
-
-    try:
-        return attempt()
-    except _NotReady as error:
-        tell(error)
-    import tenacity
-
-    time.sleep(min(0.5, deadline_s))
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(_NotReady),
-        wait=tenacity.wait_exponential(multiplier=0.5, max=5),
-        stop=tenacity.stop_after_delay(deadline_s),
-        before_sleep=lambda state: tell(state.outcome.exception() if state.outcome else None),
-        reraise=True,
-    )
-    try:
-        return retrying(attempt)
-    except _NotReady as error:
-        reason = f"{name} has no address after {time.monotonic() - started:.0f} s: {error}"
-        raise Unresolvable(reason, _ask_yourself(name)) from error
+        limit_s = deadline_s if once else max(0.1, min(_LOOKUP_S, deadline_s - waited))
+        try:
+            return _look_up_once(name, port, limit_s, not several_nodes or waited > _MISSING_NAME_S)
+        except _NotReady as error:
+            waited = time.monotonic() - started
+            if once:
+                raise NoAddressYet(f"{name} has no address: {error}", _ask_yourself(name)) from error
+            if waited >= deadline_s:
+                reason = f"{name} has no address after {waited:.0f} s: {error}"
+                raise Unresolvable(reason, _ask_yourself(name)) from error
+            say(f"waiting for DNS: {name}: {error} ({waited:.0f} s of {deadline_s:.0f} s)")
+        time.sleep(min(pause_s, deadline_s - waited))
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def _ask_yourself(name: str) -> tuple[str, ...]:
     return f"getent ahosts {name}", "use the master's IP address instead of its name"
 
 
-def _look_up(name: str, port: int, limit_s: float, missing_is_final: bool) -> list[Resolved]:
+def _look_up_once(name: str, port: int, limit_s: float, missing_is_final: bool) -> list[Resolved]:
     try:
         answers = _bounded(lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM), limit_s)
     except socket.gaierror as error:
         reason = (error.strerror or str(error)).lower()
-        if error.errno == socket.EAI_AGAIN:
-            raise _NotReady(reason) from error
         unknown = error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
-        if unknown and not missing_is_final:
+        if error.errno == socket.EAI_AGAIN or (unknown and not missing_is_final):
             raise _NotReady(reason) from error
         raise Unresolvable(f"{name} has no address: {reason}", _ask_yourself(name)) from error
     except UnicodeError as error:
         raise Unresolvable(f"{name} is not a host name") from error
-    usable = [
-        Resolved(str(address[0]), socket.AddressFamily(family))
-        for family, _, _, _, address in answers
-        if family in _FAMILIES
-    ]
+    usable = [Resolved(str(address[0]), family) for family, *_, address in answers if family in _FAMILIES]
     if not usable:
         raise Unresolvable(f"{name} has neither an IPv4 nor an IPv6 address")
     return usable
 
 
 def _bounded(call: Callable[[], object], limit_s: float) -> Any:
-    """Return the call's result, passed through JSON. A child makes the call: libc's lookup can't be interrupted.
+    """Return the call's result, or raise its error. A child makes the call: libc's lookup can't be interrupted.
 
     Not a thread: starting the agent runs code between fork and exec, when no other thread may hold a lock.
     """
-    said = answer_of(fork(lambda fd: _answer(call, fd), limit_s))
+    import pickle
+
+    def answer(fd: int) -> None:
+        try:
+            told: tuple[object, Exception | None] = (call(), None)
+        except (OSError, UnicodeError) as error:
+            told = (None, error)
+        with open(fd, "wb") as pipe:
+            pickle.dump(told, pipe)
+
+    said = answer_of(fork(answer, limit_s))
     if not said:
         raise _NotReady(f"no answer in {limit_s:.1g} s")
-    kind, value = json.loads(said)
-    match kind:
-        case "gaierror":
-            raise socket.gaierror(*value)
-        case "unicode":
-            raise UnicodeError(value)
-        case "os":
-            raise OSError(*value)
-        case _:
-            return value
-
-
-def _answer(call: Callable[[], object], fd: int) -> None:
-    try:
-        told: tuple[str, object] = ("result", call())
-    except socket.gaierror as error:
-        told = ("gaierror", (error.errno, error.strerror))
-    except OSError as error:
-        told = ("os", (error.errno, error.strerror))
-    except UnicodeError as error:
-        told = ("unicode", str(error))
-    said = json.dumps(told).encode()
-    while said:
-        said = said[os.write(fd, said) :]
+    result, error = pickle.loads(said)  # noqa: S301 - our own child wrote it
+    if error is not None:
+        raise error
+    return result
 
 
 def _refuse_private(name: str, found: Resolved) -> None:

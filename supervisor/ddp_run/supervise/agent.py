@@ -30,7 +30,6 @@ class Agent:
         """`folder`: the attempt's, for the agent's output."""
         self._log = folder / file_names.AGENT_LOG
         self._read: GrowingLog | None = None
-        self._reported = False
         self.pid: int | None = None
         """None before its start and once it has been reaped."""
 
@@ -60,16 +59,14 @@ class Agent:
         return True
 
     def has_reported(self) -> bool:
-        """Whether its log ends with its complete report of a failure."""
+        """Whether its log has grown, and ends with its complete report of a failure."""
         from ddp_run.evidence import childfailed
         from ddp_run.evidence.log_tail import GrowingLog
 
         if self._read is None:
             self._read = GrowingLog(self._log.parent, file_names.AGENT_LOG)
         log = self._read.more()
-        if log is not None:
-            self._reported = childfailed.is_complete(log.lines)
-        return self._reported
+        return log is not None and childfailed.is_complete(log.lines)
 
 
 def agent_environ(

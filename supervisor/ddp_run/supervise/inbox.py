@@ -19,7 +19,6 @@ import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -207,16 +206,6 @@ def _has_owner(path: Path) -> bool:
 # ----------------------------------------------------------------------------------------------- messages
 
 
-class _Message(StrEnum):
-    """What a rank says (`ddp_run/rank/`)."""
-
-    STARTED = "started"
-    FAILED = "failed"
-    PHASE = "phase"
-    FINISHED = "finished"
-    MISSED = "missed"
-
-
 def _sender_of(ancillary: list[tuple[int, int, bytes]]) -> int:
     """The sending process's pid as the kernel gives it for our namespace; 0 if unknown."""
     for level, kind, data in ancillary:
@@ -242,25 +231,27 @@ def _heard(message: bytes, sender: int) -> Heard | None:
 def _said(given: dict[str, Any], sender: int) -> Said:
     """Raises ValueError if it isn't a message of ours."""
     given["at"] = at = MonotonicNs(min(_number(given.get("at"), below=1 << 63), now()))  # never in the future
-    match _Message(typed_fields.text(given.get("event"))):
-        case _Message.STARTED:
+    match given.get("event"):
+        case "started":
             return _started(given, sender)
-        case _Message.FAILED:
+        case "failed":
             failed = typed_fields.read(RankFailed, {"exception": None, **given})
             if not _INTERRUPTED <= failed.code < 256 or failed.code in (-1, 0):
                 raise ValueError("no code of a program that failed")
             return replace(failed, exception=_checked(failed.exception, given))
-        case _Message.PHASE:
+        case "phase":
             from ddp_run.rank.board import PHASES, REPLACED
 
             entered = typed_fields.read(RankPhase, given)
             if entered.phase not in (*PHASES, REPLACED):
                 raise ValueError(entered.phase)
             return entered
-        case _Message.FINISHED:
+        case "finished":
             return typed_fields.read(RankFinished, given)
-        case _Message.MISSED:
+        case "missed":
             return Noted(at, f"rank {given['rank']} cannot be monitored: {typed_fields.text(given.get('text'))}")
+        case _:
+            raise ValueError("not a message of a rank")
 
 
 def _number(value: object, below: int = _MANY) -> int:

@@ -14,7 +14,6 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from types import FrameType
 from typing import NamedTuple, Self, final
 
@@ -25,21 +24,9 @@ _ONE_SIGTERM_S = 1.0
 0.6 ms apart on two idle hosts) and means one stop with a grace period."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A descriptor became readable (or writable, if watched for that), or a timer expired: what to call."""
-
-    handler: Handler
-
-
-@dataclass(frozen=True, slots=True)
-class Caught:
-    """A signal arrived. Several of one kind may arrive as one; two SIGTERM within a second always do."""
-
-    signum: int
-
-
-Wakeup = Call | Caught
+Wakeup = Handler | int
+"""A descriptor became ready or a timer expired: what to call. Or a signal's number: several of one kind may arrive as
+one, and two SIGTERM within a second always do."""
 
 
 class _Timer(NamedTuple):
@@ -137,12 +124,12 @@ class Loop:
             if selected.fd == self._woken:
                 woken[:0] = self._signals()
             else:
-                woken.append(Call(selected.data))
+                woken.append(selected.data)
         now = time.monotonic()
         for key, timer in sorted(self._timers.items(), key=lambda each: each[1].deadline):
             if timer.deadline <= now:
                 del self._timers[key]
-                woken.append(Call(timer.handler))
+                woken.append(timer.handler)
         return woken
 
     def _note(self, signum: int, _frame: FrameType | None) -> None:
@@ -156,7 +143,7 @@ class Loop:
         noted, self._noted = self._noted, {}
         # If the pipe was full, what came then has no byte; one of each kind is enough.
         caught = numbers if len(numbers) < self._room else dict.fromkeys((*numbers, *noted))
-        return [Caught(number) for number in caught if not self._is_the_same_sigterm(number)]
+        return [number for number in caught if not self._is_the_same_sigterm(number)]
 
     def _is_the_same_sigterm(self, signum: int) -> bool:
         if signum != signal.SIGTERM:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Mapping, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, assert_never, cast, final
+from typing import TYPE_CHECKING, cast, final
 
 from ddp_run.plan.launch_plan import LaunchPlan
 from ddp_run.record.events import Event, EventSink, SignalReceived, SignalSent, Target
@@ -16,7 +16,7 @@ from ddp_run.record.run_folder import RunFolder
 from ddp_run.settings.options import Options
 from ddp_run.supervise.children import BroughtAlong, Keeper
 from ddp_run.supervise.inbox import Inbox
-from ddp_run.supervise.loop import Call, Caught, Loop, reap
+from ddp_run.supervise.loop import Loop, reap
 from ddp_run.tell.output import LEAST_S, ConsoleSettings, Output, Patience
 from ddp_run.tell.selection import Mode
 from ddp_run.values.helper_process import HelperProcesses
@@ -84,17 +84,14 @@ class Run:
         shown = self.tailer if self.on_signal is not None else None
         waits = (at_most_s, self.output.wait_s(shown) if shown is not None else None)
         for wakeup in self.loop.wait(min((each for each in waits if each is not None), default=None)):
-            match wakeup:
-                case Call(handler):
-                    handler()
-                case Caught(signal.SIGCHLD):
-                    self._reap()
-                case Caught(signal.SIGTSTP):
-                    suspended = True
-                case Caught(signum):
-                    self._hear(signum)
-                case _:
-                    assert_never(wakeup)
+            if not isinstance(wakeup, int):
+                wakeup()
+            elif wakeup == signal.SIGCHLD:
+                self._reap()
+            elif wakeup == signal.SIGTSTP:
+                suspended = True
+            else:
+                self._hear(wakeup)
         if suspended:
             self._suspend()
         if shown is not None:

@@ -17,8 +17,8 @@ from ddp_run.values.lines import neutral_text
 from ddp_run.values.words import size_in_words
 
 if TYPE_CHECKING:
-    from ddp_run.commands.bundle.asked import Asked
     from ddp_run.commands.bundle.packing import Contents
+    from ddp_run.commands.bundle.parts import Asked
 
 _STANDARD_OUTPUT = "-"
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -54,7 +54,7 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
     archive holds the verdict, the command, versions, the environment, all of the failing rank's log and the last 100
     lines of the others. Secrets are removed from these copies; the run's own files stay as they are.
     """
-    from ddp_run.commands.bundle.asked import asked
+    from ddp_run.commands.bundle.parts import asked
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record.runs_meant import NoRun, run_named, runs_meant
 
@@ -90,8 +90,8 @@ def _write(asked: Asked, name: str, path: str, *, force: bool) -> tuple[int | No
     from ddp_run.commands.bundle.packing import Packing
     from ddp_run.commands.bundle.parts import parts
 
-    with _opened(path, force=force) as (out, scratch):
-        packing = Packing(out, name, Cleaner(asked.environ), asked.limit, scratch)
+    with _opened(path, force=force) as out:
+        packing = Packing(out, name, Cleaner(asked.environ), asked.limit)
         packing.add(parts(asked))
         state = [*packing.contents.state(asked)]
         packing.finish(state)
@@ -99,12 +99,12 @@ def _write(asked: Asked, name: str, path: str, *, force: bool) -> tuple[int | No
 
 
 @contextmanager
-def _opened(path: str, *, force: bool) -> Iterator[tuple[BinaryIO, Path | None]]:
-    """The archive, for its owner alone, and the place for temporary files; it is at `path` only once it is whole."""
+def _opened(path: str, *, force: bool) -> Iterator[BinaryIO]:
+    """The archive, for its owner alone; it appears at `path` once it is complete."""
     if path == _STANDARD_OUTPUT:
         if sys.stdout.isatty():
             raise click.ClickException("standard output is a terminal: name a file, or pipe it")
-        yield sys.stdout.buffer, None
+        yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     target = Path(path)
@@ -116,7 +116,7 @@ def _opened(path: str, *, force: bool) -> Iterator[tuple[BinaryIO, Path | None]]
     opened = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(opened, "wb") as out:
-            yield out, target.parent
+            yield out
         half.replace(target)
     except BaseException:
         half.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A copy of a log without its secrets, whatever the log's size: bounded in bytes, in memory and in time.
+"""A copy of a log without its secrets, in memory: of a limited size and within a time limit, however long the log is.
 
 A log is read from its end: if room or time run out, what is left out lies between its first lines and its last ones.
 Pieces begin with a line, so that no secret is cut; `redact` knows both parts of a private key in two pieces.
@@ -7,12 +7,10 @@ Pieces begin with a line, so that no secret is cut; `redact` knows both parts of
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import BinaryIO, final
 from urllib.parse import quote
 
@@ -88,18 +86,11 @@ def _removed(text: str, cleaned: str, known: Sequence[tuple[str, str]]) -> Remov
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A cleaned text in a temporary file, at its start; `left_out` says what of the original it lacks."""
+    """A cleaned text; `left_out` says what of the original it lacks."""
 
-    file: BinaryIO
-    size: int
+    text: str
     removed: Removed
     left_out: str | None = None
-
-
-def of_text(text: str, cleaner: Cleaner) -> Copy:
-    """A text in memory."""
-    cleaned, removed = cleaner.clean(text)
-    return _copy(cleaned, removed)
 
 
 def last_lines(log: BinaryIO, count: int, cleaner: Cleaner) -> Copy:
@@ -115,44 +106,37 @@ def last_lines(log: BinaryIO, count: int, cleaner: Cleaner) -> Copy:
     ended = lines[-1] == ""
     first = max(0, len(lines) - count - ended)
     if not begin and not first:
-        return _copy(cleaned, removed)
-    mark = _mark("what stands before these lines was left out")
+        return Copy(cleaned, removed)
+    mark = _mark("the lines before these were left out")
     shown = Removed([(line - first + 1, kind) for line, kind in removed.lines if line > first], removed.more)
     left_out = f"the last {len(lines) - ended - first} lines, of {size_in_words(size)}"
-    return _copy(mark + "\n".join(lines[first:]), shown, left_out)
+    return Copy(mark + "\n".join(lines[first:]), shown, left_out)
 
 
-def whole(log: BinaryIO, limit: int, deadline: float, cleaner: Cleaner, folder: Path | None = None) -> Copy:
+def whole(log: BinaryIO, limit: int, deadline: float, cleaner: Cleaner) -> Copy:
     """A log's first lines and, from its end, as much as `limit` bytes and the deadline (on time.monotonic()) allow.
 
-    `folder` is the place for temporary files. Raises OSError.
+    Raises OSError.
     """
     size = log.seek(0, os.SEEK_END)
     head = _head(log, size if size <= min(limit, _AT_ONCE) else min(limit // 8, _PIECE), size)
-    done: list[tuple[int, int, int, Removed]] = []
+    pieces: list[tuple[str, Removed]] = []
     kept_from = size
-    with tempfile.TemporaryFile(dir=folder) as spool:
-        for begin, data in _backwards(log, len(head), max(len(head), size - (limit - len(head))), size):
-            text, removed = cleaner.clean(data.decode("utf-8", "replace"))
-            length = spool.write(_encoded(text))
-            done.append((spool.tell() - length, length, text.count("\n"), removed))
-            kept_from = begin
-            if time.monotonic() >= deadline:
-                break
-        text, removed = cleaner.clean(head.decode("utf-8", "replace"))
-        left_out, missing = None, kept_from - len(head)
-        if missing > 0:
-            text += _mark(f"{size_in_words(missing)} were left out here")
-            left_out = f"without {size_in_words(missing)} of {size_in_words(size)}, in its middle"
-        copied, lines = _copy(text, removed, left_out, folder), text.count("\n")
-        end = copied.file.seek(0, os.SEEK_END)
-        for at, length, count, found in reversed(done):
-            spool.seek(at)
-            end += copied.file.write(spool.read(length))
-            removed.add(found, lines)
-            lines += count
-    copied.file.seek(0)
-    return Copy(copied.file, end, removed, left_out)
+    for begin, data in _backwards(log, len(head), max(len(head), size - (limit - len(head))), size):
+        pieces.append(cleaner.clean(data.decode("utf-8", "replace")))
+        kept_from = begin
+        if time.monotonic() >= deadline:
+            break
+    left_out, missing = None, kept_from - len(head)
+    if missing > 0:
+        pieces.append((_mark(f"{size_in_words(missing)} were left out here"), Removed()))
+        left_out = f"without {size_in_words(missing)} of {size_in_words(size)}, in its middle"
+    pieces.append(cleaner.clean(head.decode("utf-8", "replace")))
+    removed, lines = Removed(), 0
+    for text, found in reversed(pieces):
+        removed.add(found, lines)
+        lines += text.count("\n")
+    return Copy("".join(text for text, _removed in reversed(pieces)), removed, left_out)
 
 
 def _head(log: BinaryIO, most: int, size: int) -> bytes:
@@ -197,14 +181,3 @@ def _after_first_line(data: bytes) -> int:
 
 def _mark(text: str) -> str:
     return f"[ddp-run bundle: {text}]\n"
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "backslashreplace")
-
-
-def _copy(text: str, removed: Removed, left_out: str | None = None, folder: Path | None = None) -> Copy:
-    file: BinaryIO = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed when it is in the archive
-    size = file.write(_encoded(text))
-    file.seek(0)
-    return Copy(file, size, removed, left_out)

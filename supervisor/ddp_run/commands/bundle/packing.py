@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import BinaryIO, assert_never, final
 
 from ddp_run.commands.bundle import cleaned_copy
-from ddp_run.commands.bundle.asked import Asked, File, LeftOut, Part, Text
 from ddp_run.commands.bundle.cleaned_copy import Cleaner, Copy, Removed
-from ddp_run.commands.bundle.parts import is_of_failing_rank
+from ddp_run.commands.bundle.parts import Asked, File, LeftOut, Part, Text, is_of_failing_rank
 from ddp_run.record.run_folder import open_run_file
 from ddp_run.values.lines import neutral_text
 from ddp_run.values.words import size_in_words
@@ -69,21 +68,21 @@ class Contents:
             packed = [each for each in self.files if is_of_failing_rank(each.name, run)]
             cut = [Path(each.name).name for each in packed if each.left_out]
             missing = [Path(each.name).name for each in self.left_out if is_of_failing_rank(each.name, run)]
-            of = f"The failing rank, rank {rank} of attempt {attempt} of {run.folder.name}"
+            of = f"the failing rank (rank {rank} of attempt {attempt} of {run.folder.name})"
             if cut or missing:
-                names, more = ", ".join((*cut, *missing)), "; --max-size takes more" if cut else ""
-                yield f"{of}, is not there whole ({names}): README.txt says what is left out{more}."
+                names, more = ", ".join((*cut, *missing)), "; a larger --max-size keeps more" if cut else ""
+                yield f"The files of {of} are incomplete: {names}. README.txt says what was left out{more}."
             else:
-                yield f"{of}, is there whole." if packed else f"{of}, has no files in that folder."
+                yield f"All files of {of} are included." if packed else f"The run's folder has no files of {of}."
 
 
 @final
 class Packing:
     """An archive that is being written to a stream. Raises OSError."""
 
-    def __init__(self, out: BinaryIO, top: str, cleaner: Cleaner, limit: int, scratch: Path | None) -> None:
+    def __init__(self, out: BinaryIO, top: str, cleaner: Cleaner, limit: int) -> None:
         self.contents = Contents()
-        self._top, self._cleaner, self._scratch = top, cleaner, scratch
+        self._top, self._cleaner = top, cleaner
         self._room = _MOST_BYTES_OF_LIMIT * limit
         self._deadline = time.monotonic() + _WITHIN_S + self._room / _LEAST_BYTES_PER_S
         self._zipped = gzip.GzipFile(filename="", mode="wb", compresslevel=5, fileobj=out)
@@ -94,7 +93,7 @@ class Packing:
         for part in parts:
             match part:
                 case Text():
-                    self._pack(part.name, cleaned_copy.of_text(part.text, self._cleaner), time.time())
+                    self._pack(part.name, Copy(*self._cleaner.clean(part.text)), time.time())
                 case File():
                     self._add_file(part)
                 case LeftOut():
@@ -104,8 +103,7 @@ class Packing:
 
     def finish(self, state: Sequence[str]) -> None:
         """Add README.txt and end the archive."""
-        data = _readme(self._top, state, self.contents).encode("utf-8", "backslashreplace")
-        self._write("README.txt", len(data), io.BytesIO(data), time.time())
+        self._write("README.txt", _readme(self._top, state, self.contents), time.time())
         self._tar.close()
         self._zipped.close()
 
@@ -126,18 +124,20 @@ class Packing:
         if limit is None:
             return cleaned_copy.last_lines(log, _LAST_LINES, self._cleaner)
         deadline = min(now + _ONE_WITHIN_S + limit / _LEAST_BYTES_PER_S, self._deadline)
-        return cleaned_copy.whole(log, min(limit, self._room), deadline, self._cleaner, self._scratch)
+        return cleaned_copy.whole(log, min(limit, self._room), deadline, self._cleaner)
 
     def _pack(self, name: str, copy: Copy, modified: float) -> None:
-        with copy.file:
-            self._write(name, copy.size, copy.file, modified)
-        self._room -= copy.size
-        self.contents.files.append(Packed(name, copy.size, copy.removed, copy.left_out))
+        size = self._write(name, copy.text, modified)
+        self._room -= size
+        self.contents.files.append(Packed(name, size, copy.removed, copy.left_out))
 
-    def _write(self, name: str, size: int, file: BinaryIO, modified: float) -> None:
+    def _write(self, name: str, text: str, modified: float) -> int:
+        """Returns the bytes of the file."""
+        data = text.encode("utf-8", "backslashreplace")
         entry = tarfile.TarInfo(f"{self._top}/{name}")
-        entry.size, entry.mode, entry.mtime = size, 0o600, int(modified)
-        self._tar.addfile(entry, file)
+        entry.size, entry.mode, entry.mtime = len(data), 0o600, int(modified)
+        self._tar.addfile(entry, io.BytesIO(data))
+        return len(data)
 
 
 # ----------------------------------------------------------------------------------------------- README.txt

@@ -1,6 +1,7 @@
-"""What goes into a bundle: a list of functions that give texts, files, and what is left out.
+"""What goes into a bundle: of runs with their journals and verdicts, or of logs of any launcher.
 
-Their order is that of the archive, by importance: if room or time run out, the later ones are left out.
+A list of functions gives texts, files, and what is left out. Their order is that of the archive, by importance: if
+room or time run out, the later ones are left out.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_run.commands.bundle import surroundings
-from ddp_run.commands.bundle.asked import Asked, File, LeftOut, Part, Run, Text
-from ddp_run.commands.explain.answer import block_text, json_text
-from ddp_run.record import file_names
+from ddp_run.commands.explain.answer import Answer, NotReadable, block_text, explain, json_text, log_files
+from ddp_run.record import file_names, journal
+from ddp_run.record.attempt_events import attempts_made
+from ddp_run.record.events import Event, Rank, RunEnded, RunStarted
+from ddp_run.record.runs_meant import is_run
 from ddp_run.values.redaction import redact_words
 
 _SMALL_BYTES = 1 << 20
@@ -26,6 +30,111 @@ _MOST_FILES = 20_000
 _RANK_FILE = re.compile(r"attempt_(\d{1,6})/(?:restart_\d{1,6}/)?rank_(\d{1,9})/([^/]+)")
 _ATTEMPT_FILE = re.compile(r"attempt_\d{1,6}/([^/]+)")
 _NODE_FILE = re.compile(rf"{file_names.NODES}/(?:node_\d{{1,9}}/)?[\w.\-]+\.(?:json|log|txt)")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A file of the archive that is made here."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A copy of `root / source`: its last lines, or with `limit` up to that many bytes of it."""
+
+    name: str
+    root: Path
+    source: str
+    limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What is missing, and why."""
+
+    name: str
+    why: str
+
+
+Part = Text | File | LeftOut
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run's folder, its journal, and its verdict; None if there was no attempt."""
+
+    folder: Path
+    events: tuple[Event, ...]
+    answer: Answer | None
+
+    @property
+    def started(self) -> RunStarted | None:
+        """Its first event."""
+        return next((event for event in self.events if isinstance(event, RunStarted)), None)
+
+    @property
+    def ended(self) -> bool:
+        """Whether ddp-run lived to record its end."""
+        return any(isinstance(event, RunEnded) for event in self.events)
+
+    @property
+    def failing(self) -> tuple[int, Rank] | None:
+        """The attempt and the rank whose files are copied whole."""
+        first = self.answer.verdict.first_failure if self.answer is not None else None
+        made = attempts_made(self.events)
+        return (made[-1], first.rank) if made and first is not None and first.rank is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Runs of one job, or logs of any launcher, with their verdict. `limit`: bytes of a long log."""
+
+    runs: tuple[Run, ...]
+    logs: tuple[Path, ...]
+    answer: Answer | None
+    no_answer: str | None
+    limit: int
+    environ: Mapping[str, str]
+
+
+def asked(paths: tuple[str, ...], limit: int) -> Asked:
+    """The runs or the logs at these paths. Raises NotReadable."""
+    answer, why = _answer(paths)
+    folders = [path for path in paths if is_run(path)]
+    runs = tuple(_run(folder, answer if len(folders) == 1 else _answer((folder,))[0]) for folder in folders)
+    logs = () if runs else tuple(_log(file) for path in paths for file in log_files(path))
+    return Asked(runs, logs, answer, why, limit, dict(os.environ))
+
+
+def _run(folder: str, answer: Answer | None) -> Run:
+    path = Path(folder).resolve()
+    try:
+        return Run(path, journal.load(path / file_names.EVENTS).events, answer)
+    except OSError as error:
+        raise NotReadable(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _log(file: str) -> Path:
+    path = Path(file).resolve()
+    try:
+        if stat.S_ISREG(path.stat().st_mode):
+            return path
+    except OSError as error:
+        raise NotReadable(f"{file} cannot be read: {error.strerror}") from error
+    raise NotReadable(f"{file} is neither a run's folder nor a log")
+
+
+def _answer(paths: tuple[str, ...]) -> tuple[Answer | None, str | None]:
+    """The verdict, or why there is none: a bundle does not need one."""
+    try:
+        return explain(paths, rank_from_filename=False), None
+    except NotReadable as error:
+        return None, str(error)
+
+
+# -------------------------------------------------------------------------------------------------- parts
 
 
 def parts(asked: Asked) -> Iterator[Part]:
@@ -62,7 +171,10 @@ def _surroundings(asked: Asked) -> Iterator[Part]:
     yield Text("versions.txt", surroundings.versions())
     yield Text("environment.txt", surroundings.environment(asked.environ))
     for program in surroundings.PROGRAMS:
-        yield surroundings.said_by(program, asked.environ)
+        try:
+            yield Text(program.file, surroundings.said_by(program, asked.environ))
+        except surroundings.NoAnswer as error:
+            yield LeftOut(program.file, str(error))
 
 
 def _files_of_runs(asked: Asked) -> Iterator[Part]:

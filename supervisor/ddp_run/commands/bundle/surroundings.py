@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from ddp_run import __version__
-from ddp_run.commands.bundle.asked import LeftOut, Text
 from ddp_run.values.redaction import redact_mapping
 
 _PACKAGES = re.compile(
@@ -80,11 +79,15 @@ PROGRAMS = (
 )
 
 
-def said_by(program: Program, environ: Mapping[str, str]) -> Text | LeftOut:
-    """Run a program and return its output. One that hangs in the kernel and can't be killed is left behind."""
+class NoAnswer(Exception):
+    """A program said nothing; the message says why."""
+
+
+def said_by(program: Program, environ: Mapping[str, str]) -> str:
+    """Run a program and return its output. Raises NoAnswer. If even SIGKILL doesn't end it, it is left behind."""
     name = program.words[0]
     if shutil.which(name, path=environ.get("PATH")) is None:
-        return LeftOut(program.file, f"{name} is not installed here")
+        raise NoAnswer(f"{name} is not installed here")
     try:
         process = subprocess.Popen(
             program.words,
@@ -95,10 +98,10 @@ def said_by(program: Program, environ: Mapping[str, str]) -> Text | LeftOut:
             start_new_session=True,
         )
     except OSError as error:
-        return LeftOut(program.file, f"{name} could not be started: {error.strerror}")
+        raise NoAnswer(f"{name} could not be started: {error.strerror}") from error
     try:
         said, _none = process.communicate(timeout=program.within_s)
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired as error:
         os.killpg(process.pid, signal.SIGKILL)  # not reaped, so the pid is still its own
-        return LeftOut(program.file, f"{name} gave no answer within {program.within_s:g} s")
-    return Text(program.file, said.decode("utf-8", "replace") or f"[no output, exit code {process.returncode}]\n")
+        raise NoAnswer(f"{name} gave no answer within {program.within_s:g} s") from error
+    return said.decode("utf-8", "replace") or f"[no output, exit code {process.returncode}]\n"

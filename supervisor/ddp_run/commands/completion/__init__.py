@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Literal
 
 import click
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="SHELL")
-def command(shell: str) -> int:
+def command(shell: Literal["bash", "zsh", "fish"]) -> int:
     """Print a shell completion script.
 
     \b
@@ -21,7 +22,7 @@ def command(shell: str) -> int:
     Python when a key is pressed.
     """
     from ddp_run import commands
-    from ddp_run.commands.completion import bash, fish, zsh
+    from ddp_run.commands.completion import bash_zsh, fish
     from ddp_run.commands.completion.grammar import grammar
     from ddp_run.judge.catalogue import catalogue
     from ddp_run.plan.installed_torch import torch_rows
@@ -32,7 +33,6 @@ def command(shell: str) -> int:
         rows = all_rows(torch_rows())
     except Refused:
         rows = all_rows(())
-    script = {"bash": bash.script, "zsh": zsh.script, "fish": fish.script}[shell]
-    causes = [cause.rule.name for cause in catalogue()]
-    sys.stdout.write(script(grammar(rows, commands.all_commands(), causes)))
+    contexts = grammar(rows, commands.all_commands(), [cause.rule.name for cause in catalogue()])
+    sys.stdout.write(fish.script(contexts) if shell == "fish" else bash_zsh.script(contexts, shell))
     return 0

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from ddp_run.commands.completion.grammar import LAUNCH, Grammar, Option, Takes, dashed
+from collections.abc import Iterable, Mapping
+
+from ddp_run.commands.completion.grammar import Context, Kind, Option, Takes, dashed
+
+_TAKES: Mapping[Kind, str] = {
+    "nothing": "",
+    "text": "-x",
+    "*.toml": "-x -k -a '(__fish_complete_suffix .toml)'",
+    "folder": "-x -a '(__fish_complete_directories)'",
+    "run": "-x -k -a '(__ddp_run_names __fish_complete_directories)'",
+    "log": "-x -k -a '(__ddp_run_names __fish_complete_path)'",
+    "file": "-F",
+}
 
 _HEAD = """\
 # Completion of ddp-run for fish:  ddp-run completion fish | source
@@ -54,17 +66,16 @@ complete -c ddp-run -n '__ddp_run_is script' -F
 """
 
 
-def script(grammar: Grammar) -> str:
+def script(contexts: Iterable[Context]) -> str:
     """The whole script."""
-    with_value = [
-        dashed(flag) for option in grammar.launch.options for flag in option.flags if option.takes.kind != "nothing"
-    ]
-    head = _HEAD % {"commands": " ".join(each.name for each in grammar.commands), "with_value": " ".join(with_value)}
-    lines = [f"complete -c ddp-run -n '__ddp_run_is start' -a {c.name} -d '{c.meaning}'" for c in grammar.commands]
-    for context in grammar.contexts:
-        where = "start launch" if context.name == LAUNCH else context.name
+    launch, *commands = contexts
+    with_value = [dashed(flag) for option in launch.options for flag in option.flags if option.takes.kind != "nothing"]
+    head = _HEAD % {"commands": " ".join(each.name for each in commands), "with_value": " ".join(with_value)}
+    lines = [f"complete -c ddp-run -n '__ddp_run_is start' -a {each.name} -d '{each.meaning}'" for each in commands]
+    for context in (launch, *commands):
+        where = "start launch" if context is launch else context.name
         lines += [_line(where, option) for option in context.options]
-        if context.name != LAUNCH and context.arguments.kind not in ("nothing", "text"):
+        if context is not launch and context.arguments.kind not in ("nothing", "text"):
             lines.append(f"complete -c ddp-run -n '__ddp_run_is {context.name}' {_takes(context.arguments)}")
     return head + "\n".join(lines) + "\n"
 
@@ -76,20 +87,4 @@ def _line(where: str, option: Option) -> str:
 
 
 def _takes(takes: Takes) -> str:
-    match takes.kind:
-        case "nothing":
-            return ""
-        case "text":
-            return "-x"
-        case "words":
-            return f"-x -a '{' '.join(takes.words)}'"
-        case "preset":
-            return "-x -k -a '(__fish_complete_suffix .toml)'"
-        case "folder":
-            return "-x -a '(__fish_complete_directories)'"
-        case "run":
-            return "-x -k -a '(__ddp_run_names __fish_complete_directories)'"
-        case "log":
-            return "-x -k -a '(__ddp_run_names __fish_complete_path)'"
-        case "file":
-            return "-F"
+    return f"-x -a '{' '.join(takes.words)}'" if takes.kind == "words" else _TAKES[takes.kind]

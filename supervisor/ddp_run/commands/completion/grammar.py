@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ddp_run.settings.table import Row
@@ -11,12 +11,12 @@ from ddp_run.settings.table import Row
 if TYPE_CHECKING:
     import click
 
-Kind = Literal["nothing", "words", "preset", "folder", "file", "run", "log", "text"]
-"""`run`: a run, the newest first, or a folder; `log`: a run, or any file."""
+Kind = Literal["nothing", "text", "words", "*.py", "*.toml", "file", "folder", "run", "log"]
+"""A pattern: such files, and folders. `run`: a run, the newest first, or a folder; `log`: a run, or any file."""
 LAUNCH = "launch"
 """The context of words that belong to no command."""
 
-_LAUNCH_KINDS: Mapping[str, Kind] = {"config": "preset", "log_dir": "folder"}
+_LAUNCH_KINDS: Mapping[str, Kind] = {"config": "*.toml", "log_dir": "folder"}
 _USUAL = {"nproc_per_node": ("auto", "cpu", "gpu", "xpu"), "rdzv_backend": ("c10d", "static")}
 """Not all that is allowed."""
 _ARGUMENTS: Mapping[str, Kind] = {"bundle": "log", "explain": "log", "logs": "run", "stop": "run", "hosts": "folder"}
@@ -54,76 +54,54 @@ class Context:
     arguments: Takes
 
 
-@dataclass(frozen=True, slots=True)
-class Grammar:
-    """All that can be completed."""
-
-    launch: Context
-    commands: tuple[Context, ...]
-
-    @property
-    def contexts(self) -> tuple[Context, ...]:
-        """The launch first."""
-        return (self.launch, *self.commands)
-
-
 def dashed(flag: str) -> str:
     """The spelling that a shell's words are compared with."""
     return flag.replace("_", "-") if flag.startswith("--") else flag
 
 
-def grammar(rows: Sequence[Row], commands: Mapping[str, click.Command], causes: Sequence[str] = ()) -> Grammar:
-    """From the rows of all options of a launch, the commands by name, and the names of the causes."""
-    asking = (
-        Option(("-h", "--help"), "Show help and exit", Takes("nothing")),
-        Option(("-V", "--version"), "Show the version and exit", Takes("nothing")),
-    )
-    options = tuple(_of_row(row) for row in rows if not row.prints_and_exits)
-    launch = Context(LAUNCH, "", (*options, *asking), Takes("file"))
-    found = [_of_command(name, command) for name, command in commands.items()]
-    found = [
-        replace(each, options=(*each.options, *options)) if each.name in _WITH_A_LAUNCH else each for each in found
-    ]
-    of_causes = Takes("words", tuple(causes))
-    return Grammar(
-        launch, tuple(replace(each, arguments=of_causes) if each.name == "rules" else each for each in found)
-    )
+def grammar(
+    rows: Sequence[Row], commands: Mapping[str, click.Command], causes: Sequence[str] = ()
+) -> Iterator[Context]:
+    """A launch, from the rows of its options, then the commands by name. `causes`: the names of the causes."""
+    helping = Option(("-h", "--help"), "Show help and exit", Takes("nothing"))
+    version = Option(("-V", "--version"), "Show the version and exit", Takes("nothing"))
+    launch = tuple(_of_row(row) for row in rows if not row.prints_and_exits)
+    yield Context(LAUNCH, "", (*launch, helping, version), Takes("*.py"))
+    for name, command in commands.items():
+        options = (*_options_of(command), helping, *(launch if name in _WITH_A_LAUNCH else ()))
+        takes = Takes("words", tuple(causes)) if name == "rules" else _arguments_of(name, command)
+        yield Context(name, _short(command.get_short_help_str(200)), options, takes)
 
 
 def _of_row(row: Row) -> Option:
     flags = tuple(flag for flag in row.flags if "_" not in flag) or row.flags
-    return Option(flags, _short(row.help), _row_takes(row))
-
-
-def _row_takes(row: Row) -> Takes:
-    if not row.takes_value:
-        return Takes("nothing")
-    if row.dest in _LAUNCH_KINDS:
-        return Takes(_LAUNCH_KINDS[row.dest])
     words = row.choices or _USUAL.get(row.dest)
-    return Takes("words", words) if words else Takes("text")
+    kind: Kind = "words" if words else _LAUNCH_KINDS.get(row.dest, "text")
+    return Option(flags, _short(row.help), Takes(kind, words or ()) if row.takes_value else Takes("nothing"))
 
 
-def _of_command(name: str, command: click.Command) -> Context:
+def _options_of(command: click.Command) -> Iterator[Option]:
     import click
 
-    options = [each for each in command.params if isinstance(each, click.Option)]
-    arguments = [each for each in command.params if isinstance(each, click.Argument)]
-    found = [Option(tuple(each.opts), _short(each.help or ""), _option_takes(each)) for each in options]
-    helping = Option(("-h", "--help"), "Show help and exit", Takes("nothing"))
-    words = next((tuple(map(str, each.type.choices)) for each in arguments if isinstance(each.type, click.Choice)), ())
-    takes = Takes("words", words) if words else Takes(_ARGUMENTS.get(name, "text" if arguments else "nothing"))
-    return Context(name, _short(command.get_short_help_str(200)), (*found, helping), takes)
+    for each in command.params:
+        if isinstance(each, click.Option):
+            kind = "nothing" if each.is_flag or each.count else _METAVARS.get(each.metavar or "", "text")
+            yield Option(tuple(each.opts), _short(each.help or ""), _choice(each) or Takes(kind))
 
 
-def _option_takes(option: click.Option) -> Takes:
+def _arguments_of(name: str, command: click.Command) -> Takes:
     import click
 
-    if option.is_flag or option.count:
-        return Takes("nothing")
-    if isinstance(option.type, click.Choice):
-        return Takes("words", tuple(map(str, option.type.choices)))
-    return Takes(_METAVARS.get(option.metavar or "", "text"))
+    for each in command.params:
+        if isinstance(each, click.Argument):
+            return _choice(each) or Takes(_ARGUMENTS.get(name, "text"))
+    return Takes("nothing")
+
+
+def _choice(parameter: click.Parameter) -> Takes | None:
+    import click
+
+    return Takes("words", tuple(parameter.type.choices)) if isinstance(parameter.type, click.Choice) else None
 
 
 def _short(text: str) -> str:
@@ -131,29 +109,3 @@ def _short(text: str) -> str:
     first = " ".join(text.split()).partition(". ")[0].partition("; ")[0].rstrip(".")
     plain = "".join(each for each in first.replace("'", "\u2019") if each.isprintable() and each not in _SHELLS_OWN)
     return plain if len(plain) <= _MEANING_CHARS else plain[: _MEANING_CHARS - 1].rpartition(" ")[0] + "…"
-
-
-# ------------------------------------------------------------------- shared by the scripts for bash and zsh
-
-CASES = """\
-# What an option takes: sets kind and list.
-_ddp_run_option() {
-    local name=$2
-    [[ $name == --* ]] && name=${name//_/-}
-    kind=nothing list=%(none)s
-    case "$1 $name" in
-%(options)s
-    esac
-}
-
-_ddp_run_context() {
-    case "$1" in
-%(contexts)s
-    esac
-}
-"""
-
-
-def patterns(context: Context, flags: tuple[str, ...]) -> str:
-    """For a `case` of a context's name and an option."""
-    return "|".join(f"'{context.name} {dashed(flag)}'" for flag in flags)

@@ -12,7 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ddp_run.doctor.check import Group, Surroundings, check, kernel_value
-from ddp_run.plan import named_interfaces, net
+from ddp_run.plan import net
+from ddp_run.plan.checks import interfaces as named_interfaces
 from ddp_run.values.addresses import Resolved, is_local
 from ddp_run.values.finding import Finding, failed, skipped, warned
 from ddp_run.values.typed_fields import frozen
