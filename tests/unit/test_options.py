@@ -21,7 +21,6 @@ from ddp_run.settings.table import (
     rows_of_actions,
 )
 from ddp_run.settings.table import read_torch_table as read_table
-from ddp_run.settings.values import PerRank, Streams
 from ddp_run.values.problem import CODES, Problem, Refused, render
 
 
@@ -102,13 +101,13 @@ def test_the_agent_gets_what_it_cannot_read_itself(parsed: Parse) -> None:
     expected = {"--standalone", "--redirects=3", "--module", "--rdzv-conf=timeout=5", "--nproc-per-node=2"}
     assert set(options.torch_arguments()) == expected
     assert options.role == "trainer"
-    assert options.redirects == PerRank(Streams.ALL)
+    assert options.redirects == 3
 
 
 def test_typed_values(parsed: Parse) -> None:
     options = parsed("--nnodes 1:2 --node-rank 1 --tee 0:1,3:3 --local-ranks-filter 0,2 --shutdown-timeout 3 x.py")
     assert (options.min_nodes, options.max_nodes, options.node_rank, options.grace_s) == (1, 2, 1, 3.0)
-    assert [options.tee.of(rank) for rank in range(4)] == [Streams.OUT, Streams.NONE, Streams.NONE, Streams.ALL]
+    assert options.tee == {0: 1, 3: 3}
     assert options.local_ranks_filter == frozenset({0, 2})
     assert options.master == ("127.0.0.1", 29500)
     assert parsed("x.py", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="7").grace_s == 7.0
@@ -366,7 +365,7 @@ def test_an_older_torch_gets_our_shutdown_timeout() -> None:
     assert [row.dest for row in table] == ["nnodes", "module", "bind"]
     assert table[2].choices is None
     options = parse(["--shutdown-timeout", "4", "x.py"], {}, torch_rows=table)
-    assert (options.grace_s, options.torch_arguments(), options.redirects) == (4.0, (), PerRank())
+    assert (options.grace_s, options.torch_arguments(), options.redirects) == (4.0, (), 0)
 
 
 _NEWER = _OLDER.replace(

@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 from ddp_run.settings import values
 from ddp_run.settings.preset import Variable
 from ddp_run.settings.table import Owner, Row
-from ddp_run.settings.values import PerRank
 from ddp_run.values.problem import Problem
 
 _T = TypeVar("_T")
@@ -219,18 +218,18 @@ class Options:
         return (self.master_addr, 29500 if self.master_port is None else self.master_port) if self.is_static else None
 
     @property
-    def redirects(self) -> PerRank:
-        """Streams that go only to files."""
+    def redirects(self) -> int | Mapping[int, int]:
+        """Streams that go only to files: 1 stdout, 2 stderr, 3 both; for all local ranks, or by local rank."""
         return values.read_streams(self._redirects)
 
     @property
-    def tee(self) -> PerRank:
-        """Streams that go to files and to the console."""
+    def tee(self) -> int | Mapping[int, int]:
+        """Streams that go to files and to the console, as in `redirects`."""
         return values.read_streams(self._tee)
 
     @property
-    def local_ranks_filter(self) -> frozenset[int] | None:
-        """Local ranks that reach the console; None for all."""
+    def local_ranks_filter(self) -> frozenset[int]:
+        """Local ranks that reach the console; empty: all."""
         return values.read_ranks(self._local_ranks_filter)
 
     @property
