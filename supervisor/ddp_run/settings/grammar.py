@@ -43,10 +43,6 @@ class Words:
     script_args: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
 
-    def last(self, dest: str) -> Given | None:
-        """The occurrence that counts."""
-        return next((each for each in reversed(self.given) if each.row.dest == dest), None)
-
 
 def read_words(argv: Sequence[str], rows: Sequence[Row]) -> Words:
     """Split a command line into options, script and the script's arguments.

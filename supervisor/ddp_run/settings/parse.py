@@ -73,7 +73,7 @@ def parse(
         # An exported MAX_RETRIES may not be meant for this job.
         if options.settings["max_retries"].source is Source.VARIABLE and retries_without_fixed_nodes(options):
             options = options.without(["max_retries"], "retries need a fixed number of nodes and a static rendezvous")
-        problems += check_together(options)
+        problems = check_together(options)
     if problems:
         raise Refused(tuple(problems), tuple(argv))
     return options
@@ -287,30 +287,28 @@ def _no_script(words: int) -> Problem:
 
 
 def _load_config(reading: Reading, read_file: Callable[[str], str] | None, projects: Projects) -> ConfigFile:
-    given = reading.words.last("config")
-    path = given.text if given else reading.environ.get("DDP_RUN_CONFIG")
+    given = reading.settings.get("config")
     keys = [row for row in reading.rows if not row.prints_and_exits]
-    if path is None:
+    if given is None and "DDP_RUN_CONFIG" not in reading.environ:
         found = (read_project(*project, keys) for project in projects())
         return next((each for each in found if each is not None), ConfigFile())
-    if path in ("", "none") or read_file is None:
+    if given is None or not given.text or given.text == "none" or read_file is None:
         return ConfigFile()
     try:
-        return read_config(path, read_file(path), keys)
+        return read_config(given.text, read_file(given.text), keys)
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = error.strerror
     except ValueError:
         reason = "it is not UTF-8 text"
-    word = given.word if given else None
-    origin = None if given else "environment variable DDP_RUN_CONFIG"
-    return ConfigFile(problems=(Problem("DDP101", f"cannot read {path}: {reason}", word, "the preset", origin),))
+    title = f"cannot read {given.text}: {reason}"
+    return ConfigFile(problems=(Problem("DDP101", title, given.word, "the preset", given.place),))
 
 
 def _grace_s(settings: Mapping[str, Setting], environ: Mapping[str, str], problems: list[Problem]) -> float:
     timeout = settings["shutdown_timeout"].value
     if isinstance(timeout, int):
         return float(timeout)
-    text = environ.get(_GRACE_VARIABLE, "")
+    text = environ.get(_GRACE_VARIABLE)
     try:
         return float(values.read_count(int(text))) if text else _DEFAULT_GRACE_S
     except ValueError:
