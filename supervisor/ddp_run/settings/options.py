@@ -8,7 +8,6 @@ from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from ddp_run.settings import values
-from ddp_run.settings.preset import Variable
 from ddp_run.settings.table import Owner, Row
 from ddp_run.values.problem import Problem
 
@@ -45,6 +44,15 @@ class Setting:
         if self.source in (Source.PET, Source.VARIABLE, Source.SCHEDULER):
             return f"environment variable {self.origin}"
         return None if self.source is Source.OPTION else self.origin
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """An environment variable to set. `origin`: where it comes from ("slurm.toml:7"), or why it is set."""
+
+    name: str
+    value: str
+    origin: str
 
 
 class _Value(Generic[_T]):

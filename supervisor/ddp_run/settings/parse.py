@@ -129,10 +129,8 @@ class Reading:
         """Read the TOML file of `--config`, or a project's."""
         self.problems += config.problems
         for row in self.rows:
-            if row.dest in config.values:
-                value, line = config.values[row.dest]
-                text = None if isinstance(value, bool) else value
-                self._give(row, Setting(value, Source.CONFIG, f"{config.path}:{line}", text))
+            if row.dest in config.settings:
+                self._give(row, config.settings[row.dest])
 
     def plain_variables(self) -> None:
         """Read NNODES and the like, if nothing stronger was given and they are about this job's rendezvous.
