@@ -1,4 +1,4 @@
-"""The texts of `-h` (short, with examples) and `--help` (every option), and the table of options for the docs. Pure."""
+"""The texts of `-h` (short, with examples) and of `--help` (every option). Pure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _entries(rows: Iterable[Row], width: int) -> str:
 
 def _help_entry(row: Row, width: int) -> str:
     flags = ", ".join([flag for flag in row.flags if not flag.startswith("--")] + [row.name])
-    head = f"  {flags} {_placeholder(row)}".rstrip()
+    head = f"  {flags} {placeholder(row)}".rstrip()
     default = "" if row.default in (None, "", False, []) else f"default {row.default}"
     origin = "; ".join(text for text in (", ".join(row.variables), default) if text)
     meaning = " ".join(_OWN_MEANING.get(row.dest, row.help).split())
@@ -71,21 +71,10 @@ def _help_entry(row: Row, width: int) -> str:
     return "\n".join([*first, *(" " * _INDENT + line for line in body)])
 
 
-def _placeholder(row: Row) -> str:
+def placeholder(row: Row) -> str:
+    """What stands for the option's value; empty if it takes none."""
     if not row.takes_value:
         return ""
     if row.choices:
         return "{" + ",".join(row.choices) + "}"
     return row.metavar or {"int": "N", "float": "NUMBER"}.get(row.type, "TEXT")
-
-
-def options_table_markdown(rows: Sequence[Row]) -> str:
-    """A Markdown table of the rows, for the docs."""
-    lines = ["| option | variable | default | meaning |", "| --- | --- | --- | --- |"]
-    for row in rows:
-        option = f"`{row.name} {_placeholder(row)}`".replace(" `", "`").replace("|", "\\|")
-        variables = ", ".join(f"`{name}`" for name in row.variables)
-        default = "" if row.default in (None, "", []) else "off" if row.default is False else str(row.default)
-        meaning = " ".join(row.help.split()).replace("|", "\\|")
-        lines.append(f"| {option} | {variables} | {default} | {meaning} |")
-    return "\n".join(lines) + "\n"
