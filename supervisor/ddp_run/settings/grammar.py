@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, SupportsIndex, cast
 
 from ddp_run.settings.other_launchers import foreign_option, move_behind_script, translate_options
-from ddp_run.settings.table import Owner, Row
+from ddp_run.settings.table import Row
 from ddp_run.values.problem import Problem, nearest
 
 
@@ -142,7 +142,7 @@ class _Parser(argparse.ArgumentParser):
         for row in rows:
             nargs = row.nargs if row.takes_value else 0
             action = self.add_argument(*row.flags, action=_Take, dest=row.dest, nargs=nargs, row=row)
-            if row.owner is Owner.TORCH:
+            if not row.is_ours:
                 self._torch.add(action)
         # Not required: a missing script is reported together with everything else.
         self.add_argument("training_script").required = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from ddp_run.settings.table import Owner, Row
+from ddp_run.settings.table import Row
 
 _HEAD = """\
 Usage: ddp-run [OPTIONS] SCRIPT [ARGS...]
@@ -44,8 +44,8 @@ def short_help(rows: Sequence[Row], commands: Sequence[tuple[str, str]], width: 
 
 def whole_help(rows: Sequence[Row], commands: Sequence[tuple[str, str]], width: int) -> str:
     """What `--help` prints: ddp-run's own options first, then torchrun's."""
-    own = _entries((row for row in rows if row.owner is Owner.DDP_RUN), width)
-    torchs = _entries((row for row in rows if row.owner is Owner.TORCH), width)
+    own = _entries((row for row in rows if row.is_ours), width)
+    torchs = _entries((row for row in rows if not row.is_ours), width)
     ending = f"torchrun's options, from the installed torch:\n{torchs}\n"
     return f"{_head(commands)}\nddp-run's own options:\n{own}\n\n{ending}"
 

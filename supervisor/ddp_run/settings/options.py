@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from ddp_run.settings import values
-from ddp_run.settings.table import Owner, Row
+from ddp_run.settings.table import Row
 from ddp_run.values.problem import Problem
 
 _T = TypeVar("_T")
@@ -252,7 +252,7 @@ class Options:
         return tuple(
             f"{row.name}={self.settings[row.dest].text}" if row.takes_value else row.name
             for row in self.rows
-            if row.owner is Owner.TORCH and self._handed_on(row)
+            if not row.is_ours and self._handed_on(row)
         )
 
     def _handed_on(self, row: Row) -> bool:

@@ -16,7 +16,7 @@ from ddp_run.settings.grammar import Given, Words, read_words
 from ddp_run.settings.options import Options, Setting, Source
 from ddp_run.settings.preset import ConfigFile, read_config, read_project
 from ddp_run.settings.schedulers import JobNodes, job_nodes
-from ddp_run.settings.table import Owner, Row, all_rows
+from ddp_run.settings.table import Row, all_rows
 from ddp_run.values.problem import Problem, Refused
 
 _DEFAULT_GRACE_S = 30.0
@@ -118,7 +118,7 @@ class Reading:
 
     def own_variables(self) -> None:
         """Read the variables of ddp-run's options."""
-        for row, raw in self._variables(Owner.DDP_RUN):
+        for row, raw in self._variables(ours=True):
             reason = _why_not(row, raw)
             if reason is not None and row.dest == "max_retries":  # many programs read a variable called MAX_RETRIES
                 self.notes.append(f"ignoring {raw.origin}={raw.text}: {reason}")
@@ -142,7 +142,7 @@ class Reading:
         the others at its own address.
         """
         own_rendezvous = self._has_own_rendezvous()
-        for row, raw in self._variables(Owner.TORCH):
+        for row, raw in self._variables(ours=False):
             if not self._may_give(row, Source.VARIABLE):
                 continue
             alone = self._one_node()
@@ -181,12 +181,12 @@ class Reading:
         """The settings of all rows."""
         return {row.dest: self.settings.get(row.dest, Setting(row.default)) for row in self.rows}
 
-    def _variables(self, owner: Owner) -> list[tuple[Row, Setting]]:
-        """Rows of an owner whose variable is set and not empty, with its value."""
+    def _variables(self, *, ours: bool) -> list[tuple[Row, Setting]]:
+        """Rows, ours or torch's, whose variable is set and not empty, with its value."""
         return [
             (row, Setting(True, Source.VARIABLE, row.variable, self.environ[row.variable]))
             for row in self.rows
-            if row.owner is owner and row.variable and self.environ.get(row.variable)
+            if row.is_ours is ours and row.variable and self.environ.get(row.variable)
         ]
 
     def _give(self, row: Row, raw: Setting) -> None:
@@ -214,12 +214,7 @@ class Reading:
         return bool(standalone or endpoint or backend not in (None, "static"))
 
     def _one_node(self) -> bool:
-        if "nnodes" not in self.settings:
-            return True
-        try:
-            return values.read_nnodes(str(self.settings["nnodes"].value))[1] == 1
-        except ValueError:
-            return False
+        return "nnodes" not in self.settings or _fixed_nodes(self.settings["nnodes"]) == 1
 
 
 _PRECEDENCE = {source: index for index, source in enumerate(Source)}
@@ -252,17 +247,21 @@ def _why_not(row: Row, raw: Setting) -> str | None:
     return None
 
 
+def _fixed_nodes(nnodes: Setting) -> int | None:
+    """How many nodes were requested; None for a range, or a text without a meaning."""
+    try:
+        fewest, most = values.read_nnodes(str(nnodes.value))
+    except ValueError:
+        return None
+    return most if fewest == most else None
+
+
 def _may_be(nnodes: Setting | None, found: JobNodes) -> bool:
     """Whether the requested nodes, if any, can be those that the scheduler gave."""
     if nnodes is None:
         return found.nodes is not None
-    try:
-        fewest, most = values.read_nnodes(str(nnodes.value))
-    except ValueError:
-        return False
-    if found.nodes is not None:
-        return fewest == most == found.nodes
-    return fewest == most > max(1, int(found.settings["node_rank"][0]))
+    nodes = _fixed_nodes(nnodes)
+    return nodes == found.nodes if found.nodes else (nodes or 1) > max(1, int(found.settings["node_rank"][0]))
 
 
 def _took_the_script(given: Given, argv: Sequence[str], words: Words) -> bool:

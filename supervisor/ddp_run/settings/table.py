@@ -9,7 +9,6 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 POSITIONALS = ("training_script", "training_script_args")
@@ -25,13 +24,6 @@ _KINDS = ("env", "check_env", "store", "store_true", *_PRINTERS)
 
 class TableUnreadable(Exception):
     """The installed torch's parser is not built the way this module reads it; ask the real parser instead."""
-
-
-class Owner(StrEnum):
-    """Who understands an option."""
-
-    TORCH = "torchrun"
-    DDP_RUN = "ddp-run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +42,8 @@ class Row:
     """The variable from which torchrun itself reads the default."""
     variable: str | None = None
     """The variable that ddp-run reads."""
-    owner: Owner = Owner.TORCH
+    is_ours: bool = False
+    """Whether the option is ddp-run's: torchrun does not understand it."""
     metavar: str = ""
     prints_and_exits: bool = False
     """Whether torchrun answers it and starts nothing, as with `--print-completion`."""
@@ -78,7 +71,7 @@ def _own(name: str, help: str, *, variable: str | None = "", **fields: Any) -> R
     dest = name.replace("-", "_")
     flags = tuple(dict.fromkeys((f"--{name}", f"--{dest}")))
     variable = f"DDP_RUN_{dest.upper()}" if variable == "" else variable
-    return Row(flags, dest, help, variable=variable, owner=Owner.DDP_RUN, **fields)
+    return Row(flags, dest, help, variable=variable, is_ours=True, **fields)
 
 
 OWN_ROWS: tuple[Row, ...] = (
