@@ -1,7 +1,7 @@
 """The grammar of the command line: argparse's, over the installed torch's table of options. Pure.
 
 argparse itself reads the words, so abbreviations, clusters, `--`, the rest of the line and each Python version's
-habits are those of torchrun's parser. Here it converts, prints and exits nothing.
+habits are those of torchrun's parser. Here it converts no value, prints nothing and never exits.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Word(str):
 
 
 class _Stopped(Exception):
-    """The words are not a launch's: none of the others matter."""
+    """The one problem of a command line whose other words can't be read, or don't matter."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -140,7 +140,7 @@ class _Parser(argparse.ArgumentParser):
         self._ambiguous: Problem | None = None
         """The first abbreviation of several of torch's options; some versions of argparse accept it in the script's."""
         for row in rows:
-            nargs = row.nargs if row.takes_value else 0
+            nargs = None if row.takes_value else 0
             action = self.add_argument(*row.flags, action=_Take, dest=row.dest, nargs=nargs, row=row)
             if not row.is_ours:
                 self._torch.add(action)

@@ -260,7 +260,7 @@ class Options:
         return setting.source not in (Source.PET, Source.DEFAULT) and setting.value is not False
 
     def without(self, dests: Collection[str], reason: str, *, quietly: bool = False) -> Options:
-        """These options with the default again, and a note that says why; `quietly`: only their origin says it."""
+        """Reset options to their defaults, with a note that gives the reason; `quietly`: only their origin gives it."""
         rows = {row.dest: row for row in self.rows}
         note = f"ignoring {' and '.join(self.settings[dest].origin for dest in dests)}: {reason}"
         origin = f"default, {note}" if quietly else "default"

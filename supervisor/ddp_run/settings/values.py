@@ -85,7 +85,7 @@ def read_host(text: str) -> str:
         raise ValueError(f"{text!r} has a port; expected only a host name or an address")
     if re.fullmatch(r"[\d.]+", bare) and bare.count(".") == 3 and not _is_address(bare):
         raise ValueError(f"{text!r} is not an IPv4 address (four numbers from 0 to 255)")
-    if not (_is_address(bare) or re.fullmatch(r"[\w.-]+", bare)):
+    if not (re.fullmatch(r"[\w.-]+", bare) or _is_address(bare)):
         raise ValueError(f"{text!r} is not a host name or an address")
     return bare
 
