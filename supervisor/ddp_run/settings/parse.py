@@ -73,7 +73,7 @@ def parse(
         # An exported MAX_RETRIES may not be meant for this job.
         if options.settings["max_retries"].source is Source.VARIABLE and retries_without_fixed_nodes(options):
             options = options.without(["max_retries"], "retries need a fixed number of nodes and a static rendezvous")
-        problems = check_together(options)
+        problems = list(check_together(options))
     if problems:
         raise Refused(tuple(problems), tuple(argv))
     return options
