@@ -135,10 +135,10 @@ class Reading:
     def plain_variables(self) -> None:
         """Read NNODES and the like, if nothing stronger was given and they are about this job's rendezvous.
 
-        They win over a preset, but are asked after it: all that it says shows whether they are about this job. Such
-        names are exported for other purposes too. A rendezvous that was chosen otherwise ignores them. One node needs
-        no port, so a broken MASTER_PORT refuses nothing there (Kubernetes gives every pod MASTER_PORT=tcp://… if a
-        service is called "master"). NNODES without a master makes no job of several nodes: each node would wait for
+        Such names are exported for other purposes too. They win over a preset but are read after it, as it can show
+        that they belong to another job. A rendezvous that was chosen otherwise ignores them. One node needs no port,
+        so a broken MASTER_PORT is only a note there (Kubernetes gives every pod MASTER_PORT=tcp://… if a service is
+        called "master"). NNODES without a master doesn't start a job of several nodes: each of them would wait for
         the others at its own address.
         """
         own_rendezvous = self._has_own_rendezvous()

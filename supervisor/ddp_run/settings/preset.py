@@ -90,22 +90,20 @@ def _read(path: str, text: str, start: int, table: Mapping[str, object], rows: S
     return ConfigFile(settings, tuple(problems), variables)
 
 
+_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int,), "an integer"),
+    "float": ((int, float), "a number"),
+}
+
+
 def _allowed(row: Row, value: object) -> str | None:
     """What the option's value must be; None if it is that."""
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    if not row.takes_value:
-        fits, allowed = isinstance(value, bool), "true or false"
-    elif row.type == "int":
-        fits, allowed = is_integer, "an integer"
-    elif row.type == "float":
-        fits, allowed = is_integer or isinstance(value, float), "a number"
-    else:
-        fits, allowed = is_integer or isinstance(value, str), "a string"
-    return None if fits else allowed
+    types, allowed = _TYPES.get(row.type, ((int, str), "a string")) if row.takes_value else ((bool,), "true or false")
+    return None if type(value) in types else allowed  # True is an int too
 
 
 def _line_of(key: str, text: str, start: int = 0) -> int:
-    """The line after `start` that has the key, else `start`; tomllib does not tell."""
+    """The line after `start` that has the key, else `start`; tomllib gives no line numbers."""
     pattern = re.compile(rf"""^\s*\[*\s*{_PROJECT_PREFIX}(?P<quote>["']?){re.escape(key)}(?P=quote)\s*[=.\]]""")
     for number, line in enumerate(text.splitlines(), 1):
         if number > start and pattern.match(line):
