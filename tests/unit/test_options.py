@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
 import shlex
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.grammar import HelpWanted
-from ddp_run.settings.help_text import options_table_markdown, short_help, whole_help
+from ddp_run.settings.help_text import short_help, whole_help
 from ddp_run.settings.options import Options, Source
 from ddp_run.settings.parse import parse
 from ddp_run.settings.table import (
@@ -21,7 +23,6 @@ from ddp_run.settings.table import (
     rows_of_actions,
 )
 from ddp_run.settings.table import read_torch_table as read_table
-from ddp_run.settings.values import PerRank, Streams
 from ddp_run.values.problem import CODES, Problem, Refused, render
 
 
@@ -37,7 +38,7 @@ Parse = Callable[..., Options]
 def parsed(rows: tuple[Row, ...]) -> Parse:
     def parse_line(line: str, config: str | None = None, **variables: str) -> Options:
         def read(path: str) -> str:
-            if config is None:
+            if config is None or path != "p.toml":
                 raise FileNotFoundError(2, "No such file or directory", path)
             return config
 
@@ -49,6 +50,7 @@ def parsed(rows: tuple[Row, ...]) -> Parse:
 def _problems(parsed: Parse, line: str, config: str | None = None, **variables: str) -> tuple[Problem, ...]:
     with pytest.raises(Refused) as caught:
         parsed(line, config, **variables)
+    assert caught.value.argv == tuple(shlex.split(line))
     return caught.value.problems
 
 
@@ -99,16 +101,17 @@ def test_the_agent_gets_what_it_cannot_read_itself(parsed: Parse) -> None:
         PET_NO_PYTHON="0",
     )
     assert (options.script, options.script_args) == ("mod", ("-r", "1"))
+    assert options.argv[options.script_word :] == ("mod", "-r", "1")
     expected = {"--standalone", "--redirects=3", "--module", "--rdzv-conf=timeout=5", "--nproc-per-node=2"}
     assert set(options.torch_arguments()) == expected
     assert options.role == "trainer"
-    assert options.redirects == PerRank(Streams.ALL)
+    assert options.redirects == 3
 
 
 def test_typed_values(parsed: Parse) -> None:
     options = parsed("--nnodes 1:2 --node-rank 1 --tee 0:1,3:3 --local-ranks-filter 0,2 --shutdown-timeout 3 x.py")
     assert (options.min_nodes, options.max_nodes, options.node_rank, options.grace_s) == (1, 2, 1, 3.0)
-    assert [options.tee.of(rank) for rank in range(4)] == [Streams.OUT, Streams.NONE, Streams.NONE, Streams.ALL]
+    assert options.tee == {0: 1, 3: 3}
     assert options.local_ranks_filter == frozenset({0, 2})
     assert options.master == ("127.0.0.1", 29500)
     assert parsed("x.py", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="7").grace_s == 7.0
@@ -160,6 +163,13 @@ def test_a_number_of_nodes_without_a_master_is_not_this_jobs(parsed: Parse, vari
     assert parsed("x.py", NNODES="-2", **variables).max_nodes == 1
     assert _only(parsed, "--master-addr=127.0.0.1 x.py", NNODES="-2").origin == "environment variable NNODES"
     assert parsed("x.py", NNODES="1").notes == ()
+    assert parsed("x.py", NNODES="1", MASTER_ADDR="a").notes == ()
+
+
+@pytest.mark.parametrize("line", ["x.py", "--standalone x.py", "--nnodes=1 x.py", "--rdzv-endpoint=a:1 x.py"])
+def test_a_number_of_ranks_counts_whatever_becomes_of_the_other_variables(parsed: Parse, line: str) -> None:
+    assert parsed(line, NNODES="2", NPROC_PER_NODE="4", NODE_RANK="1").nproc == "4"
+    assert parsed(line, NODE_RANK="1", NPROC_PER_NODE="4", MASTER_PORT="29511").nproc == "4"
 
 
 def test_variables_lead_to_several_nodes(parsed: Parse) -> None:
@@ -223,6 +233,73 @@ def test_each_mistake_is_one_problem_at_its_word(parsed: Parse, line: str, word:
     assert text.startswith(f"error[{problem.code}]: {problem.title}\n")
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--nnodes=0 x.py", "must be at least 1"),
+        ("--max-retries=many x.py", "'many' is not an integer"),
+        ("--retry=sometimes x.py", "by-cause, always, never"),
+        ("--start-method=thread x.py", "spawn"),
+    ],
+)
+def test_a_refusal_says_what_is_allowed(parsed: Parse, line: str, says: str) -> None:
+    assert says in _only(parsed, line).title
+    (variable,) = _problems(parsed, "--master-addr=a x.py", NNODES="0")
+    assert variable.title == "NNODES: must be at least 1"
+
+
+def test_a_missing_script_is_told_with_an_example_and_where_it_belongs(parsed: Parse) -> None:
+    problem = _only(parsed, "--nproc-per-node=2")
+    assert "script" in problem.label
+    assert "ddp-run --nproc-per-node=2 train.py" in problem.helps
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("--log-dir train.py", 1),
+        ("--standalone --nproc-per-node train.py", 2),
+        ("--nproc-per-node train.py --lr 1", 1),
+        ("--max-retries run.sh x", 1),
+        ("--console train.py data.csv", 1),
+    ],
+)
+def test_an_option_that_took_the_script_is_named(parsed: Parse, line: str, word: int) -> None:
+    """As where an empty variable was to be its value: what the other words then mean is of no use."""
+    problem = _only(parsed, line)
+    words = shlex.split(line)
+    assert (problem.code, problem.word) == ("DDP101", word)
+    assert f"{words[word - 1]} took the script {words[word]}" in problem.title
+    assert "empty" in problem.notes[0]
+    assert f'{words[word - 1]}="$NAME"' in problem.helps[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--log-dir train.py x.py",
+        "--log-dir=train.py x.py",
+        "-m --role a.sh pkg.train",
+        "--on-end run.sh --standalone x.py",
+    ],
+)
+def test_a_value_may_look_like_a_script(parsed: Parse, line: str) -> None:
+    assert parsed(line).script in ("x.py", "pkg.train")
+
+
+def test_a_value_in_the_option_s_own_word_is_no_script(parsed: Parse) -> None:
+    assert "script is missing" in _only(parsed, "--log-dir=train.py").title
+    assert "train.py" in _only(parsed, "--nproc-per-node=train.py x.py").title
+
+
+def test_a_malformed_grace_is_named(parsed: Parse) -> None:
+    for text in ("soon", "-1", "1.5"):
+        problem = _only(parsed, "x.py", TORCH_ELASTIC_SHUTDOWN_TIMEOUT=text)
+        assert (problem.code, problem.origin) == ("DDP101", "environment variable TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+        assert text in problem.title
+    assert parsed("--shutdown-timeout=3 x.py", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="soon").grace_s == 3.0
+
+
 def test_no_words_end_in_anything_but_a_refusal(rows: tuple[Row, ...]) -> None:
     odd = (
         " |\r|\u201cx\u201d|\u2013nnodes=2|~/x|$X|a.b|-|--|-m|--lr|--lr=1|-1|1e-3|srun|mpirun|accelerate|launch|python"
@@ -252,6 +329,20 @@ def test_what_torchrun_ignores_is_not_checked(parsed: Parse) -> None:
     assert parsed("x.py", PET_START_METHOD="nonsense").script == "x.py"
 
 
+def test_a_variable_that_the_option_overrides_is_not_read_but_for_a_switch(parsed: Parse) -> None:
+    """As under torchrun: it reads an option's variable as the default, and a switch's always."""
+    assert parsed("--max-restarts=1 x.py", PET_MAX_RESTARTS="x").restarts == 1
+    assert parsed("--standalone x.py", PET_STANDALONE="0").standalone
+    problem = _only(parsed, "--standalone x.py", PET_STANDALONE="yes")
+    assert problem.origin == "environment variable PET_STANDALONE"
+
+
+def test_mistakes_in_variables_are_told_beside_others(parsed: Parse) -> None:
+    variables = {"NNODES": "x", "MASTER_ADDR": "a"}
+    assert len(_problems(parsed, "x.py", PET_STANDALONE="maybe", **variables)) == 2
+    assert len(_problems(parsed, "--nnodes=two x.py", MASTER_PORT="tcp://10.0.0.1:80")) == 2
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("PET_STANDALONE", "yes"), ("PET_MAX_RESTARTS", "x"), ("PET_NNODES", "two"), ("DDP_RUN_RETRY", "x")],
@@ -271,7 +362,7 @@ def test_retries_of_somebody_elses_are_not_taken(parsed: Parse, line: str, retri
     options = parsed(f"{line} --master-addr a x.py", MAX_RETRIES=retries)
     assert (options.max_retries, options.settings["max_retries"].source) == (0, Source.DEFAULT)
     (note,) = options.notes
-    assert note.startswith("ignoring MAX_RETRIES")
+    assert re.match(r"ignoring MAX_RETRIES(=\S+)?: (retries need|'.+' is not an integer|must be at least 0)", note)
     assert parsed("--nnodes 2 --master-addr a --retry never x.py", MAX_RETRIES="3").max_retries == 3
 
 
@@ -341,8 +432,17 @@ def test_a_mistake_in_a_preset_has_its_line(parsed: Parse, config: str, place: s
 
 
 def test_an_unreadable_preset(parsed: Parse) -> None:
-    assert _only(parsed, "--config p.toml x.py").word == 1
-    assert _only(parsed, "x.py", DDP_RUN_CONFIG="p.toml").origin == "environment variable DDP_RUN_CONFIG"
+    by_option = _only(parsed, "--config p.toml x.py")
+    assert (by_option.code, by_option.word, by_option.origin) == ("DDP101", 1, None)
+    assert by_option.title == "cannot read p.toml: No such file or directory"
+    by_variable = _only(parsed, "x.py", DDP_RUN_CONFIG="p.toml")
+    assert (by_variable.word, by_variable.origin) == (None, "environment variable DDP_RUN_CONFIG")
+
+
+def test_a_preset_of_bytes_is_not_read(rows: tuple[Row, ...]) -> None:
+    with pytest.raises(Refused) as caught:
+        parse(["--config=p.toml", "x.py"], {}, torch_rows=rows, read_file=lambda _path: b"\xff".decode())
+    assert "not UTF-8" in caught.value.problems[0].title
 
 
 # ------------------------------------------------------------------------------------------------- table
@@ -366,7 +466,7 @@ def test_an_older_torch_gets_our_shutdown_timeout() -> None:
     assert [row.dest for row in table] == ["nnodes", "module", "bind"]
     assert table[2].choices is None
     options = parse(["--shutdown-timeout", "4", "x.py"], {}, torch_rows=table)
-    assert (options.grace_s, options.torch_arguments(), options.redirects) == (4.0, (), PerRank())
+    assert (options.grace_s, options.torch_arguments(), options.redirects) == (4.0, (), 0)
 
 
 _NEWER = _OLDER.replace(
@@ -436,15 +536,15 @@ def test_an_unknown_form_of_the_source_is_not_guessed(source: str) -> None:
 COMMANDS = [("explain [PATH...]", "Print the verdict."), ("rules [WORD...]", "Print the causes.")]
 
 
-def test_help_and_readme_table_name_every_option(rows: tuple[Row, ...]) -> None:
+def test_the_help_names_every_option_and_the_reference_ours(rows: tuple[Row, ...]) -> None:
     table = all_rows(rows)
-    text, markdown = whole_help(table, COMMANDS, 90), options_table_markdown(table)
+    text = whole_help(table, COMMANDS, 90)
     for row in table:
         assert (f"\n  {row.name}" in text or f", {row.name}" in text) is not row.prints_and_exits
-        assert f"`{row.name}" in markdown
+    reference = (Path(__file__).parents[2] / "docs" / "reference.md").read_text(encoding="utf-8")
+    assert [row.name for row in OWN_ROWS if f"\n| `{row.name}" not in reference] == []
     assert text.index("\n  --max-retries") < text.index("\n  --nnodes")
     assert max(map(len, text.splitlines())) <= 90
-    assert len(markdown.splitlines()) == len(table) + 2
     assert {row.dest for row in OWN_ROWS} <= {row.dest for row in table}
 
 

@@ -290,7 +290,7 @@ def test_own_options_leave_torch_its_abbreviations(row: Row) -> None:
         if len(matching) == 1:
             theirs = next(each for each in rows if matching[0] in each.flags)
             words, _ = _settle([prefix, "1", "x.py"] if theirs.takes_value else [prefix, "x.py"], {}, rows)
-            assert words.last(theirs.dest) is not None, prefix
+            assert [each.row for each in words.given] == [theirs], prefix
 
 
 def test_the_table_is_that_of_the_real_parser() -> None:

@@ -8,8 +8,7 @@ from enum import Enum, auto
 from pathlib import Path
 from signal import Signals
 
-from ddp_run.settings.options import Options, Source
-from ddp_run.settings.preset import Variable
+from ddp_run.settings.options import Options, Source, Variable
 from ddp_run.values.signals import STOP_SIGNALS
 
 RANK_PROGRAM = Path(__file__).parents[1] / "rank" / "__main__.py"

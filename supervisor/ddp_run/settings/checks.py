@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ddp_run.settings import values
 from ddp_run.settings.options import Options, Setting, Source
@@ -48,9 +48,8 @@ def check_one(dest: str, value: object) -> None:
         check(value)
 
 
-def check_values(options: Options) -> list[Problem]:
+def check_values(options: Options) -> Iterator[Problem]:
     """Problems of the values, each by itself."""
-    problems = []
     for row in options.rows:
         setting = options.settings[row.dest]
         if setting.source is Source.DEFAULT or not _counts(options, row.dest):
@@ -58,8 +57,7 @@ def check_values(options: Options) -> list[Problem]:
         try:
             check_one(row.dest, setting.value)
         except ValueError as error:
-            problems.append(bad_value(row, setting, str(error)))
-    return problems
+            yield bad_value(row, setting, str(error))
 
 
 def _counts(options: Options, dest: str) -> bool:
@@ -157,46 +155,30 @@ def slip_in(word: str) -> tuple[str, str] | None:
 # ---------------------------------------------------------------------------------------- values together
 
 
-def check_together(options: Options) -> list[Problem]:
+def check_together(options: Options) -> Iterator[Problem]:
     """Problems of values that are each right; for options in which `check_values` found none."""
-    checks = (
-        _module_or_program,
-        _standalone_nodes,
-        _node_rank,
-        _endpoint_port,
-        _retries_of_changing_nodes,
-        _start_method,
-    )
-    return [problem for check in checks if (problem := check(options)) is not None]
-
-
-def _module_or_program(options: Options) -> Problem | None:
-    # --run-path takes precedence over both.
-    if not (options.module and options.no_python) or options.run_path:
-        return None
-    helps = ("-m is for Python modules, --no-python for other programs: use only one of them",)
-    return options.problem("module", "-m and --no-python cannot be used together", helps=helps)
-
-
-def _standalone_nodes(options: Options) -> Problem | None:
-    if not options.standalone or options.min_nodes == 1:
-        return None
-    title = f"--standalone is for one node, but {options.min_nodes} nodes were requested"
-    return options.problem("nnodes", title, helps=("remove --standalone and add --master-addr",))
-
-
-def _node_rank(options: Options) -> Problem | None:
-    if not options.is_static or 0 <= options.node_rank < options.max_nodes:
-        return None
-    title = f"node rank {options.node_rank} is out of range for {options.max_nodes} nodes: 0 to {options.max_nodes - 1}"
-    return options.problem("node_rank", title)
-
-
-def _endpoint_port(options: Options) -> Problem | None:
-    if not options.is_static or not options.rdzv_endpoint or (options.master or ("", None))[1] is not None:
-        return None
-    helps = (f"--rdzv-endpoint={options.rdzv_endpoint}:29500",)
-    return options.problem("rdzv_endpoint", "a static rendezvous needs a port in its endpoint", helps=helps)
+    if options.module and options.no_python and not options.run_path:  # --run-path takes precedence over both
+        helps = ("-m is for Python modules, --no-python for other programs: use only one of them",)
+        yield options.problem("module", "-m and --no-python cannot be used together", helps=helps)
+    if options.standalone and options.min_nodes > 1:
+        title = f"--standalone is for one node, but {options.min_nodes} nodes were requested"
+        yield options.problem("nnodes", title, helps=("remove --standalone and add --master-addr",))
+    if options.is_static and not 0 <= options.node_rank < options.max_nodes:
+        nodes = options.max_nodes
+        title = f"node rank {options.node_rank} is out of range for {nodes} nodes: 0 to {nodes - 1}"
+        yield options.problem("node_rank", title)
+    if options.is_static and options.rdzv_endpoint and (options.master or ("", None))[1] is None:
+        helps = (f"--rdzv-endpoint={options.rdzv_endpoint}:29500",)
+        yield options.problem("rdzv_endpoint", "a static rendezvous needs a port in its endpoint", helps=helps)
+    if retries_without_fixed_nodes(options):
+        title = "--max-retries needs a fixed number of nodes and a static rendezvous"
+        notes = ("nodes can agree on a retry and its port only if each knows its number: --nnodes N --node-rank K",)
+        helps = ("--max-retries=0 --max-restarts=N: torch's own restarts, on the same port",)
+        yield options.problem("max_retries", title, notes=notes, helps=helps)
+    method = options.settings.get("start_method", Setting("spawn")).value
+    if options.run_path and method not in ("spawn", "fork", "forkserver"):
+        title = f"unknown start method {method}: expected spawn, fork or forkserver"
+        yield options.problem("start_method", title)
 
 
 def retries_without_fixed_nodes(options: Options) -> bool:
@@ -204,20 +186,3 @@ def retries_without_fixed_nodes(options: Options) -> bool:
     return (
         options.max_retries > 0 and options.max_nodes > 1 and options.retry != "never" and not options.has_fixed_nodes
     )
-
-
-def _retries_of_changing_nodes(options: Options) -> Problem | None:
-    if not retries_without_fixed_nodes(options):
-        return None
-    notes = ("nodes can agree on a retry and its port only if each knows its number: --nnodes N --node-rank K",)
-    helps = ("--max-retries=0 --max-restarts=N: torch's own restarts, on the same port",)
-    title = "--max-retries needs a fixed number of nodes and a static rendezvous"
-    return options.problem("max_retries", title, notes=notes, helps=helps)
-
-
-def _start_method(options: Options) -> Problem | None:
-    setting = options.settings.get("start_method")
-    if not options.run_path or setting is None or setting.value in ("spawn", "fork", "forkserver"):
-        return None
-    title = f"unknown start method {setting.value}: expected spawn, fork or forkserver"
-    return options.problem("start_method", title)

@@ -1,11 +1,11 @@
-"""The texts of `-h` (short, with examples) and `--help` (every option), and the table of options for the docs. Pure."""
+"""The texts of `-h` (short, with examples) and of `--help` (every option). Pure."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from ddp_run.settings.table import Owner, Row
+from ddp_run.settings.table import Row
 
 _HEAD = """\
 Usage: ddp-run [OPTIONS] SCRIPT [ARGS...]
@@ -44,8 +44,8 @@ def short_help(rows: Sequence[Row], commands: Sequence[tuple[str, str]], width: 
 
 def whole_help(rows: Sequence[Row], commands: Sequence[tuple[str, str]], width: int) -> str:
     """What `--help` prints: ddp-run's own options first, then torchrun's."""
-    own = _entries((row for row in rows if row.owner is Owner.DDP_RUN), width)
-    torchs = _entries((row for row in rows if row.owner is Owner.TORCH), width)
+    own = _entries((row for row in rows if row.is_ours), width)
+    torchs = _entries((row for row in rows if not row.is_ours), width)
     ending = f"torchrun's options, from the installed torch:\n{torchs}\n"
     return f"{_head(commands)}\nddp-run's own options:\n{own}\n\n{ending}"
 
@@ -61,7 +61,7 @@ def _entries(rows: Iterable[Row], width: int) -> str:
 
 def _help_entry(row: Row, width: int) -> str:
     flags = ", ".join([flag for flag in row.flags if not flag.startswith("--")] + [row.name])
-    head = f"  {flags} {_placeholder(row)}".rstrip()
+    head = f"  {flags} {placeholder(row)}".rstrip()
     default = "" if row.default in (None, "", False, []) else f"default {row.default}"
     origin = "; ".join(text for text in (", ".join(row.variables), default) if text)
     meaning = " ".join(_OWN_MEANING.get(row.dest, row.help).split())
@@ -71,21 +71,10 @@ def _help_entry(row: Row, width: int) -> str:
     return "\n".join([*first, *(" " * _INDENT + line for line in body)])
 
 
-def _placeholder(row: Row) -> str:
+def placeholder(row: Row) -> str:
+    """What stands for the option's value; empty if it takes none."""
     if not row.takes_value:
         return ""
     if row.choices:
         return "{" + ",".join(row.choices) + "}"
     return row.metavar or {"int": "N", "float": "NUMBER"}.get(row.type, "TEXT")
-
-
-def options_table_markdown(rows: Sequence[Row]) -> str:
-    """A Markdown table of the rows, for the docs."""
-    lines = ["| option | variable | default | meaning |", "| --- | --- | --- | --- |"]
-    for row in rows:
-        option = f"`{row.name} {_placeholder(row)}`".replace(" `", "`").replace("|", "\\|")
-        variables = ", ".join(f"`{name}`" for name in row.variables)
-        default = "" if row.default in (None, "", []) else "off" if row.default is False else str(row.default)
-        meaning = " ".join(row.help.split()).replace("|", "\\|")
-        lines.append(f"| {option} | {variables} | {default} | {meaning} |")
-    return "\n".join(lines) + "\n"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from ddp_run.settings import values
-from ddp_run.settings.preset import Variable
-from ddp_run.settings.table import Owner, Row
-from ddp_run.settings.values import PerRank
+from ddp_run.settings.table import Row
 from ddp_run.values.problem import Problem
 
 _T = TypeVar("_T")
@@ -48,14 +46,23 @@ class Setting:
         return None if self.source is Source.OPTION else self.origin
 
 
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """An environment variable to set. `origin`: where it comes from ("slurm.toml:7"), or why it is set."""
+
+    name: str
+    value: str
+    origin: str
+
+
 class _Value(Generic[_T]):
     """An option's value as an attribute of `Options`. `missing`: the value if the installed torch has no such option.
 
-    `dest`: the option, if the attribute has another name.
+    `dest`: the option, if the attribute has another name. `read`: what the value's text means.
     """
 
-    def __init__(self, missing: _T, dest: str = "") -> None:
-        self._missing, self._dest = missing, dest
+    def __init__(self, missing: _T, dest: str = "", *, read: Callable[[str], _T] | None = None) -> None:
+        self._missing, self._dest, self._read = missing, dest, read
 
     def __set_name__(self, _owner: type, name: str) -> None:
         self._dest = self._dest or name
@@ -63,7 +70,7 @@ class _Value(Generic[_T]):
     def __get__(self, options: Options, _owner: type) -> _T:
         setting = options.settings.get(self._dest)
         value: Any = self._missing if setting is None else setting.value
-        return value  # type: ignore[no-any-return]
+        return value if setting is None or self._read is None else self._read(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +95,19 @@ class Options:
 
     # ------------------------------------------------------------------------------ torchrun's options
 
-    _nnodes = _Value("1:1", "nnodes")
+    _nnodes = _Value((1, 1), "nnodes", read=values.read_nnodes)
     nproc = _Value("1", "nproc_per_node")
     """Ranks on this node as written: a number, auto, cpu, gpu, xpu or a plug-in's name."""
+    nproc_count = _Value[int | None](1, "nproc_per_node", read=values.read_nproc)
+    """Ranks on this node; None if the number of devices decides."""
     node_rank = _Value(0)
     """Index of this node; counts only for a static rendezvous."""
-    _master_addr = _Value("127.0.0.1", "master_addr")
+    master_addr = _Value("127.0.0.1", read=lambda text: text.strip("[]"))
+    """Name or address of the static rendezvous' host; IPv6 without brackets."""
     rdzv_backend = _Value("static")
     rdzv_endpoint = _Value("")
     """HOST:PORT, or empty."""
-    _rdzv_conf = _Value("", "rdzv_conf")
+    _rdzv_conf = _Value[Mapping[str, str]]({}, "rdzv_conf", read=values.read_rdzv_conf)
     standalone = _Value(False)
     """One node with a private rendezvous; everything else about the rendezvous is ignored."""
     restarts = _Value(0, "max_restarts")
@@ -109,9 +119,12 @@ class Options:
     """The script is run by runpy in a process that torch forks or spawns."""
     log_dir = _Value[str | None](None)
     logs_specs = _Value[str | None](None)
-    _redirects = _Value("0", "redirects")
-    _tee = _Value("0", "tee")
-    _local_ranks_filter = _Value("", "local_ranks_filter")
+    redirects = _Value[int | Mapping[int, int]](0, read=values.read_streams)
+    """Streams that go only to files: 1 stdout, 2 stderr, 3 both; for all local ranks, or by local rank."""
+    tee = _Value[int | Mapping[int, int]](0, read=values.read_streams)
+    """Streams that go to files and to the console, as in `redirects`."""
+    local_ranks_filter = _Value[frozenset[int]](frozenset(), read=values.read_ranks)
+    """Local ranks that reach the console; empty: all."""
 
     # --------------------------------------------------------------- ddp-run's options, as in the table
 
@@ -141,22 +154,12 @@ class Options:
     @property
     def min_nodes(self) -> int:
         """The fewest nodes that the job starts with."""
-        return values.read_nnodes(self._nnodes)[0]
+        return self._nnodes[0]
 
     @property
     def max_nodes(self) -> int:
         """The most nodes that the job can have."""
-        return values.read_nnodes(self._nnodes)[1]
-
-    @property
-    def nproc_count(self) -> int | None:
-        """Ranks on this node; None if the number of devices decides."""
-        return values.read_nproc(self.nproc)
-
-    @property
-    def master_addr(self) -> str:
-        """Name or address of the static rendezvous' host; IPv6 without brackets."""
-        return self._master_addr.strip("[]")
+        return self._nnodes[1]
 
     @property
     def master_port(self) -> int | None:
@@ -192,7 +195,7 @@ class Options:
         900 s is the default in torch's launcher/api.py.
         """
         try:
-            return float(values.read_rdzv_conf(self._rdzv_conf).get("timeout", "900"))
+            return float(self._rdzv_conf.get("timeout", "900"))
         except ValueError:
             return 900.0
 
@@ -219,21 +222,6 @@ class Options:
         return (self.master_addr, 29500 if self.master_port is None else self.master_port) if self.is_static else None
 
     @property
-    def redirects(self) -> PerRank:
-        """Streams that go only to files."""
-        return values.read_streams(self._redirects)
-
-    @property
-    def tee(self) -> PerRank:
-        """Streams that go to files and to the console."""
-        return values.read_streams(self._tee)
-
-    @property
-    def local_ranks_filter(self) -> frozenset[int] | None:
-        """Local ranks that reach the console; None for all."""
-        return values.read_ranks(self._local_ranks_filter)
-
-    @property
     def has_hooks(self) -> bool:
         """Whether the user's commands run after the job."""
         return any((self.on_success, self.on_failure, self.on_end))
@@ -245,7 +233,7 @@ class Options:
         return tuple(
             f"{row.name}={self.settings[row.dest].text}" if row.takes_value else row.name
             for row in self.rows
-            if row.owner is Owner.TORCH and self._handed_on(row)
+            if not row.is_ours and self._handed_on(row)
         )
 
     def _handed_on(self, row: Row) -> bool:
@@ -253,7 +241,7 @@ class Options:
         return setting.source not in (Source.PET, Source.DEFAULT) and setting.value is not False
 
     def without(self, dests: Collection[str], reason: str, *, quietly: bool = False) -> Options:
-        """These options with the default again, and a note that says why; `quietly`: only their origin says it."""
+        """Reset options to their defaults, with a note that gives the reason; `quietly`: only their origin gives it."""
         rows = {row.dest: row for row in self.rows}
         note = f"ignoring {' and '.join(self.settings[dest].origin for dest in dests)}: {reason}"
         origin = f"default, {note}" if quietly else "default"

@@ -51,33 +51,24 @@ _WITHOUT_COUNTERPART = {
     ("mpirun", 2): "-mca --mca",
 }
 """Their other options, by launcher and number of values."""
-_OWNERS: Mapping[str, tuple[str, int]] = {
-    **{name: (owner, 1) for owner, names in _TRANSLATED.items() for name in names},
-    **{name: key for key, names in _WITHOUT_COUNTERPART.items() for name in names.split()},
+_FOREIGN: Mapping[str, tuple[str, int, str]] = {
+    **{name: (launcher, 1, ours) for launcher, names in _TRANSLATED.items() for name, ours in names.items()},
+    **{name: (*key, "") for key, names in _WITHOUT_COUNTERPART.items() for name in names.split()},
 }
-"""Launcher and number of values, by option."""
+"""By option: its launcher, how many values it takes, and ddp-run's option of the same meaning, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A command line of another launcher in ddp-run's words. `dropped`: options without a counterpart."""
+    """A command line of another launcher in ddp-run's words. `notes`: which options have no counterpart."""
 
     command: str
-    owner: str
-    dropped: tuple[str, ...] = ()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What became of the options without a counterpart."""
-        if not self.dropped:
-            return ()
-        instead = _INSTEAD.get(self.owner)
-        return (f"left out: {', '.join(self.dropped)}" + (f" ({instead})" if instead else ""),)
+    notes: tuple[str, ...] = ()
 
 
 def foreign_option(word: str) -> str | None:
     """The launcher whose option this is; for options that ddp-run does not have."""
-    return _OWNERS.get(_name(word), (None, 0))[0]
+    return _FOREIGN[_name(word)][0] if _name(word) in _FOREIGN else None
 
 
 def translate_options(argv: Sequence[str], rows: Sequence[Row]) -> Translation:
@@ -89,14 +80,13 @@ def translate_options(argv: Sequence[str], rows: Sequence[Row]) -> Translation:
     multi_gpu = False
     while words and words[0].startswith("-") and len(words[0]) > 1:
         name = _name(words[0])
-        if name in values or name not in _OWNERS:
+        if name in values or name not in _FOREIGN:
             ours += _take(words, values.get(name, 0))
             continue
-        launcher, count = _OWNERS[name]
+        launcher, count, option = _FOREIGN[name]
         owner = owner or launcher
         taken = _take(words, count)
-        option = _TRANSLATED.get(launcher, {}).get(name)
-        if option is not None:
+        if option:
             given[option] = taken[-1].partition("=")[2] if len(taken) == 1 else taken[-1]
         elif name == "--multi-gpu":
             multi_gpu = True
@@ -108,7 +98,9 @@ def translate_options(argv: Sequence[str], rows: Sequence[Row]) -> Translation:
     if owner != "deepspeed" and total.isdigit() and nodes.isdigit() and int(nodes) > 1:
         given[_NPROC] = str(max(1, int(total) // int(nodes)))  # the others count processes of all nodes
     options = [f"{name}={value}" for name, value in given.items()]
-    return Translation(shlex.join(["ddp-run", *ours, *options, *without_python(words)]), owner, tuple(dropped))
+    left_out = f"left out: {', '.join(dropped)}" + (f" ({_INSTEAD[owner]})" if owner in _INSTEAD else "")
+    command = shlex.join(["ddp-run", *ours, *options, *without_python(words)])
+    return Translation(command, (left_out,) if dropped else ())
 
 
 def move_behind_script(argv: Sequence[str], unknown: Sequence[str], rows: Sequence[Row]) -> str | None:
@@ -137,11 +129,10 @@ def translate_launcher(words: Sequence[str], before: Sequence[str], rows: Sequen
             start = next((index for index, word in enumerate(rest) if not word.startswith("-")), len(rest))
         options = [word for word in rest[:start] if not word.startswith(("--ntasks-per-node", "--ntasks=", "-n"))]
         inner = shlex.join(["ddp-run", *before, *without_python(rest[start:])])
-        return Translation(f"{shlex.join([name, '--ntasks-per-node=1', *options])} {inner}", name)
+        return Translation(f"{shlex.join([name, '--ntasks-per-node=1', *options])} {inner}")
     if name == "accelerate" and rest[:1] == ["launch"]:
         rest = rest[1:]
-    found = translate_options([*before, *rest], rows)
-    return Translation(found.command, name, found.dropped)
+    return translate_options([*before, *rest], rows)
 
 
 def without_python(words: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from ddp_run.settings.grammar import Given, Words, read_words
 from ddp_run.settings.options import Options, Setting, Source
 from ddp_run.settings.preset import ConfigFile, read_config, read_project
 from ddp_run.settings.schedulers import JobNodes, job_nodes
-from ddp_run.settings.table import Owner, Row, all_rows
+from ddp_run.settings.table import Row, all_rows
 from ddp_run.values.problem import Problem, Refused
 
 _DEFAULT_GRACE_S = 30.0
@@ -73,7 +73,7 @@ def parse(
         # An exported MAX_RETRIES may not be meant for this job.
         if options.settings["max_retries"].source is Source.VARIABLE and retries_without_fixed_nodes(options):
             options = options.without(["max_retries"], "retries need a fixed number of nodes and a static rendezvous")
-        problems += check_together(options)
+        problems = list(check_together(options))
     if problems:
         raise Refused(tuple(problems), tuple(argv))
     return options
@@ -118,7 +118,7 @@ class Reading:
 
     def own_variables(self) -> None:
         """Read the variables of ddp-run's options."""
-        for row, raw in self._variables(Owner.DDP_RUN):
+        for row, raw in self._variables(ours=True):
             reason = _why_not(row, raw)
             if reason is not None and row.dest == "max_retries":  # many programs read a variable called MAX_RETRIES
                 self.notes.append(f"ignoring {raw.origin}={raw.text}: {reason}")
@@ -129,22 +129,20 @@ class Reading:
         """Read the TOML file of `--config`, or a project's."""
         self.problems += config.problems
         for row in self.rows:
-            if row.dest in config.values:
-                value, line = config.values[row.dest]
-                text = None if isinstance(value, bool) else value
-                self._give(row, Setting(value, Source.CONFIG, f"{config.path}:{line}", text))
+            if row.dest in config.settings:
+                self._give(row, config.settings[row.dest])
 
     def plain_variables(self) -> None:
         """Read NNODES and the like, if nothing stronger was given and they are about this job's rendezvous.
 
-        They win over a preset, but are asked after it: all that it says shows whether they are about this job. Such
-        names are exported for other purposes too. A rendezvous that was chosen otherwise ignores them. One node needs
-        no port, so a broken MASTER_PORT refuses nothing there (Kubernetes gives every pod MASTER_PORT=tcp://… if a
-        service is called "master"). NNODES without a master makes no job of several nodes: each node would wait for
+        Such names are exported for other purposes too. They win over a preset but are read after it, as it can show
+        that they belong to another job. A rendezvous that was chosen otherwise ignores them. One node needs no port,
+        so a broken MASTER_PORT is only a note there (Kubernetes gives every pod MASTER_PORT=tcp://… if a service is
+        called "master"). NNODES without a master doesn't start a job of several nodes: each of them would wait for
         the others at its own address.
         """
         own_rendezvous = self._has_own_rendezvous()
-        for row, raw in self._variables(Owner.TORCH):
+        for row, raw in self._variables(ours=False):
             if not self._may_give(row, Source.VARIABLE):
                 continue
             alone = self._one_node()
@@ -183,12 +181,12 @@ class Reading:
         """The settings of all rows."""
         return {row.dest: self.settings.get(row.dest, Setting(row.default)) for row in self.rows}
 
-    def _variables(self, owner: Owner) -> list[tuple[Row, Setting]]:
-        """Rows of an owner whose variable is set and not empty, with its value."""
+    def _variables(self, *, ours: bool) -> list[tuple[Row, Setting]]:
+        """Rows, ours or torch's, whose variable is set and not empty, with its value."""
         return [
             (row, Setting(True, Source.VARIABLE, row.variable, self.environ[row.variable]))
             for row in self.rows
-            if row.owner is owner and row.variable and self.environ.get(row.variable)
+            if row.is_ours is ours and row.variable and self.environ.get(row.variable)
         ]
 
     def _give(self, row: Row, raw: Setting) -> None:
@@ -216,12 +214,7 @@ class Reading:
         return bool(standalone or endpoint or backend not in (None, "static"))
 
     def _one_node(self) -> bool:
-        if "nnodes" not in self.settings:
-            return True
-        try:
-            return values.read_nnodes(str(self.settings["nnodes"].value))[1] == 1
-        except ValueError:
-            return False
+        return "nnodes" not in self.settings or _fixed_nodes(self.settings["nnodes"]) == 1
 
 
 _PRECEDENCE = {source: index for index, source in enumerate(Source)}
@@ -254,17 +247,21 @@ def _why_not(row: Row, raw: Setting) -> str | None:
     return None
 
 
+def _fixed_nodes(nnodes: Setting) -> int | None:
+    """How many nodes were requested; None for a range, or a text without a meaning."""
+    try:
+        fewest, most = values.read_nnodes(str(nnodes.value))
+    except ValueError:
+        return None
+    return most if fewest == most else None
+
+
 def _may_be(nnodes: Setting | None, found: JobNodes) -> bool:
     """Whether the requested nodes, if any, can be those that the scheduler gave."""
     if nnodes is None:
         return found.nodes is not None
-    try:
-        fewest, most = values.read_nnodes(str(nnodes.value))
-    except ValueError:
-        return False
-    if found.nodes is not None:
-        return fewest == most == found.nodes
-    return fewest == most > max(1, int(found.settings["node_rank"][0]))
+    nodes = _fixed_nodes(nnodes)
+    return nodes == found.nodes if found.nodes else (nodes or 1) > max(1, int(found.settings["node_rank"][0]))
 
 
 def _took_the_script(given: Given, argv: Sequence[str], words: Words) -> bool:
@@ -287,30 +284,28 @@ def _no_script(words: int) -> Problem:
 
 
 def _load_config(reading: Reading, read_file: Callable[[str], str] | None, projects: Projects) -> ConfigFile:
-    given = reading.words.last("config")
-    path = given.text if given else reading.environ.get("DDP_RUN_CONFIG")
+    given = reading.settings.get("config")
     keys = [row for row in reading.rows if not row.prints_and_exits]
-    if path is None:
+    if given is None and "DDP_RUN_CONFIG" not in reading.environ:
         found = (read_project(*project, keys) for project in projects())
         return next((each for each in found if each is not None), ConfigFile())
-    if path in ("", "none") or read_file is None:
+    if given is None or not given.text or given.text == "none" or read_file is None:
         return ConfigFile()
     try:
-        return read_config(path, read_file(path), keys)
+        return read_config(given.text, read_file(given.text), keys)
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = error.strerror
     except ValueError:
         reason = "it is not UTF-8 text"
-    word = given.word if given else None
-    origin = None if given else "environment variable DDP_RUN_CONFIG"
-    return ConfigFile(problems=(Problem("DDP101", f"cannot read {path}: {reason}", word, "the preset", origin),))
+    title = f"cannot read {given.text}: {reason}"
+    return ConfigFile(problems=(Problem("DDP101", title, given.word, "the preset", given.place),))
 
 
 def _grace_s(settings: Mapping[str, Setting], environ: Mapping[str, str], problems: list[Problem]) -> float:
     timeout = settings["shutdown_timeout"].value
     if isinstance(timeout, int):
         return float(timeout)
-    text = environ.get(_GRACE_VARIABLE, "")
+    text = environ.get(_GRACE_VARIABLE)
     try:
         return float(values.read_count(int(text))) if text else _DEFAULT_GRACE_S
     except ValueError:

@@ -9,25 +9,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ddp_run.settings.options import Setting, Source, Variable
 from ddp_run.settings.table import Row
 from ddp_run.values.problem import Problem, nearest
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
-    """An environment variable to set. `origin`: where it comes from ("slurm.toml:7"), or why it is set."""
-
-    name: str
-    value: str
-    origin: str
-
-
-@dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """What a preset says, by destination: text as on the command line (True for a flag), and line."""
+    """What a preset says, by destination: texts as on the command line, and values of options without one."""
 
-    path: str = ""
-    values: Mapping[str, tuple[str | bool, int]] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     variables: tuple[Variable, ...] = ()
     """For the ranks, including those that the user has set."""
@@ -63,67 +54,56 @@ def read_project(path: str, text: str, rows: Sequence[Row]) -> ConfigFile | None
         return None
     if not isinstance(table, dict):
         origin = f"{path}:{_line_of('ddp-run', text)}"
-        return ConfigFile(path, problems=(Problem("DDP101", "tool.ddp-run is not a table", origin=origin),))
+        return ConfigFile(problems=(Problem("DDP101", "tool.ddp-run is not a table", origin=origin),))
     return _read(path, text, start, table, rows)
 
 
 def _not_toml(path: str, error: ValueError) -> ConfigFile:
     line = re.search(r"at line (\d+)", str(error))
     origin = f"{path}:{line[1]}" if line else path
-    return ConfigFile(path, problems=(Problem("DDP101", f"not valid TOML: {error}", origin=origin),))
+    return ConfigFile(problems=(Problem("DDP101", f"not valid TOML: {error}", origin=origin),))
 
 
 def _read(path: str, text: str, start: int, table: Mapping[str, object], rows: Sequence[Row]) -> ConfigFile:
     """Read the options of a table. `start`: the number of the line before its first, if known."""
     names = {spelling: row for row in rows if row.dest != "config" for spelling in (row.key, row.dest)}
-    values: dict[str, tuple[str | bool, int]] = {}
+    settings: dict[str, Setting] = {}
     problems: list[Problem] = []
     for key, value in table.items():
         if key == "env":
             continue
-        line = _line_of(key, text, start)
+        origin = f"{path}:{_line_of(key, text, start)}"
         row = names.get(key)
         if row is None:
             title = f"unknown key {key}"
             close = nearest(key.replace("_", "-"), [each.key for each in names.values()])
             help = f"did you mean {' or '.join(close)}?" if close else "keys are option names without the dashes"
-            problems.append(Problem("DDP101", title, origin=f"{path}:{line}", helps=(help,)))
-        elif row.dest in values:
-            problems.append(Problem("DDP101", f"{row.key} is set twice, also as {key}", origin=f"{path}:{line}"))
+            problems.append(Problem("DDP101", title, origin=origin, helps=(help,)))
+        elif row.dest in settings:
+            problems.append(Problem("DDP101", f"{row.key} is set twice, also as {key}", origin=origin))
+        elif allowed := _allowed(row, value):  # without the value: it may be a secret
+            problems.append(Problem("DDP101", f"{key}: expected {allowed}", origin=origin))
         else:
-            try:
-                values[row.dest] = (_as_text(row, value), line)
-            except TypeError as error:
-                problems.append(Problem("DDP101", f"{key} = {_shown(value)}: {error}", origin=f"{path}:{line}"))
+            written = None if isinstance(value, bool) else str(value)
+            settings[row.dest] = Setting(value, Source.CONFIG, origin, written)
     variables = _variables(path, text, start, table.get("env", {}), problems)
-    return ConfigFile(path, values, tuple(problems), variables)
+    return ConfigFile(settings, tuple(problems), variables)
 
 
-def _as_text(row: Row, value: object) -> str | bool:
-    """The value as on the command line. Raises `TypeError` with what is allowed."""
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    if not row.takes_value:
-        fits, allowed = isinstance(value, bool), "true or false"
-    elif row.type == "int":
-        fits, allowed = is_integer, "an integer"
-    elif row.type == "float":
-        fits, allowed = is_integer or isinstance(value, float), "a number"
-    else:
-        fits, allowed = is_integer or isinstance(value, str), "a string"
-    if not fits:
-        raise TypeError(f"expected {allowed}")
-    return value if isinstance(value, bool) else str(value)
+_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int,), "an integer"),
+    "float": ((int, float), "a number"),
+}
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = repr(value)
-    return text if len(text) < 60 else text[:59] + "…"
+def _allowed(row: Row, value: object) -> str | None:
+    """What the option's value must be; None if it is that."""
+    types, allowed = _TYPES.get(row.type, ((int, str), "a string")) if row.takes_value else ((bool,), "true or false")
+    return None if type(value) in types else allowed  # True is an int too
 
 
 def _line_of(key: str, text: str, start: int = 0) -> int:
-    """The line after `start` that has the key, else `start`; tomllib does not tell."""
+    """The line after `start` that has the key, else `start`; tomllib gives no line numbers."""
     pattern = re.compile(rf"""^\s*\[*\s*{_PROJECT_PREFIX}(?P<quote>["']?){re.escape(key)}(?P=quote)\s*[=.\]]""")
     for number, line in enumerate(text.splitlines(), 1):
         if number > start and pattern.match(line):

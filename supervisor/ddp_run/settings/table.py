@@ -9,7 +9,6 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 POSITIONALS = ("training_script", "training_script_args")
@@ -27,13 +26,6 @@ class TableUnreadable(Exception):
     """The installed torch's parser is not built the way this module reads it; ask the real parser instead."""
 
 
-class Owner(StrEnum):
-    """Who understands an option."""
-
-    TORCH = "torchrun"
-    DDP_RUN = "ddp-run"
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
     """One option. `type` is "str", "int", "float" or the name of one of torch's converters."""
@@ -45,12 +37,12 @@ class Row:
     type: str = "str"
     default: object = None
     choices: tuple[str, ...] | None = None
-    nargs: str | int | None = None
     pet: str | None = None
     """The variable from which torchrun itself reads the default."""
     variable: str | None = None
     """The variable that ddp-run reads."""
-    owner: Owner = Owner.TORCH
+    is_ours: bool = False
+    """Whether the option is ddp-run's: torchrun does not understand it."""
     metavar: str = ""
     prints_and_exits: bool = False
     """Whether torchrun answers it and starts nothing, as with `--print-completion`."""
@@ -78,7 +70,7 @@ def _own(name: str, help: str, *, variable: str | None = "", **fields: Any) -> R
     dest = name.replace("-", "_")
     flags = tuple(dict.fromkeys((f"--{name}", f"--{dest}")))
     variable = f"DDP_RUN_{dest.upper()}" if variable == "" else variable
-    return Row(flags, dest, help, variable=variable, owner=Owner.DDP_RUN, **fields)
+    return Row(flags, dest, help, variable=variable, is_ours=True, **fields)
 
 
 OWN_ROWS: tuple[Row, ...] = (
@@ -235,9 +227,9 @@ def _keywords(call: ast.Call) -> dict[str, Any]:
             case "choices" | "help" as name, value:  # if computed (choices from an enum), torch alone checks it
                 with suppress(TableUnreadable):
                     given[name] = _literal(value)
-            case "default" | "nargs" | "dest" as name, value:
+            case "default" | "dest" as name, value:
                 given[name] = _literal(value)
-            case "metavar", _:
+            case "metavar" | "nargs", _:  # each of torch's options takes one value, or none
                 pass
             case _:
                 raise TableUnreadable(f"unknown form in line {call.lineno}: {ast.unparse(word.value)}")
@@ -258,9 +250,11 @@ def rows_of_actions(actions: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]:
     """
     rows = []
     for action in actions:
-        kind = action["action"] if action["action"] in _KINDS else "store_true" if action["nargs"] == 0 else "store"
+        words = {name: value for name, value in action.items() if name != "nargs"}
+        if action["action"] not in _KINDS:
+            words["action"] = "store_true" if action["nargs"] == 0 else "store"
         if action["action"] != "help":
-            rows.append(_row(**{**action, "action": kind}))
+            rows.append(_row(**words))
     return tuple(rows)
 
 
@@ -272,7 +266,6 @@ def _row(
     type: str = "str",
     default: object = None,
     choices: Sequence[str] | None = None,
-    nargs: str | int | None = None,
     help: str | None = None,
 ) -> Row:
     if action not in _KINDS:
@@ -288,7 +281,6 @@ def _row(
         type=type,
         default=default if takes_value else bool(default),
         choices=None if choices is None else tuple(str(choice) for choice in choices),
-        nargs=nargs if takes_value else None,
         pet=f"PET_{name.upper()}" if action in ("env", "check_env") else None,
         variable=name.upper() if name in _PLAIN_VARIABLES else None,
         prints_and_exits=action in _PRINTERS,

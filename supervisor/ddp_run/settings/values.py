@@ -8,33 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import IntFlag
 
 DEVICE_WORDS = ("auto", "cpu", "gpu", "xpu")
 # Names that torch plug-ins give to torchrun's "privateuse1" backend; only torch knows which one is installed.
 _PLUG_IN_WORDS = ("privateuseone", "npu", "mlu", "musa", "hpu", "gcu")
-
-
-class Streams(IntFlag):
-    """A set of a rank's streams, like torch's `Std`."""
-
-    NONE = 0
-    OUT = 1
-    ERR = 2
-    ALL = 3
-
-
-@dataclass(frozen=True, slots=True)
-class PerRank:
-    """Streams of every local rank, or of the named ones."""
-
-    every: Streams = Streams.NONE
-    ranks: Mapping[int, Streams] = field(default_factory=dict)
-
-    def of(self, local_rank: int) -> Streams:
-        """The streams of one local rank; none if others are named."""
-        return self.ranks.get(local_rank, Streams.NONE) if self.ranks else self.every
 
 
 def convert(text: str, type: str) -> int | float | str:
@@ -108,7 +85,7 @@ def read_host(text: str) -> str:
         raise ValueError(f"{text!r} has a port; expected only a host name or an address")
     if re.fullmatch(r"[\d.]+", bare) and bare.count(".") == 3 and not _is_address(bare):
         raise ValueError(f"{text!r} is not an IPv4 address (four numbers from 0 to 255)")
-    if not (_is_address(bare) or re.fullmatch(r"[\w.-]+", bare)):
+    if not (re.fullmatch(r"[\w.-]+", bare) or _is_address(bare)):
         raise ValueError(f"{text!r} is not a host name or an address")
     return bare
 
@@ -144,22 +121,19 @@ def read_endpoint(text: str) -> tuple[str, int | None]:
     return host, int(port) if colon else None
 
 
-def read_streams(text: str) -> PerRank:
-    """`0`, `1`, `2` or `3` for all local ranks, or `LOCAL_RANK:STREAMS,…`."""
+def read_streams(text: str) -> int | Mapping[int, int]:
+    """`0`, `1`, `2` or `3` for all local ranks, or by local rank from `LOCAL_RANK:STREAMS,…`; like torch's `Std`."""
     if re.fullmatch(r"[0-3]", text):
-        return PerRank(Streams(int(text)))
+        return int(text)
     if re.fullmatch(r"\d:[0-3](,\d:[0-3])*", text):
-        pairs = (pair.split(":") for pair in text.split(","))
-        return PerRank(ranks={int(rank): Streams(int(streams)) for rank, streams in pairs})
+        return {int(pair[0]): int(pair[2]) for pair in text.split(",")}
     raise ValueError(f"{text!r} is not 0, 1 (stdout), 2 (stderr), 3 (both) or LOCAL_RANK:STREAMS,… (example: 0:1,1:3)")
 
 
-def read_ranks(text: str) -> frozenset[int] | None:
-    """A comma-separated list of local ranks; None (all of them) if it is empty."""
-    if not text:
-        return None
+def read_ranks(text: str) -> frozenset[int]:
+    """A comma-separated list of local ranks; empty: all of them."""
     try:
-        return frozenset(int(part) for part in text.split(","))
+        return frozenset(int(part) for part in text.split(",") if text)
     except ValueError:
         raise ValueError(f"{text!r} is not a comma-separated list of local ranks") from None
 

@@ -94,6 +94,5 @@ def agent_environ(
 
 def _terminal(options: Options, environ: Mapping[str, str]) -> dict[str, str]:
     """Variables that let ranks draw what only a terminal can show (progress bars)."""
-    files_only = options.redirects.every or options.redirects.ranks
-    shown = options.console in ("all", "rank0") and not files_only
+    shown = options.console in ("all", "rank0") and not options.redirects
     return terminal.variables_for_ranks(environ, options.nproc_count or 0) if shown else {}

@@ -147,9 +147,9 @@ def _console_settings(options: Options) -> ConsoleSettings:
         mode=cast(Mode, options.console),
         json=options.log_format == "json",
         ranks=options.nproc_count or 0,
-        redirects=options.redirects.ranks or int(options.redirects.every),
-        tee=options.tee.ranks or int(options.tee.every),
-        local_ranks=options.local_ranks_filter or (),
+        redirects=options.redirects,
+        tee=options.tee,
+        local_ranks=options.local_ranks_filter,
         prefix_template=options.prefix_template,
         role=options.role,
     )
