@@ -94,7 +94,7 @@ class Observer:
         self.paths = WaitedPaths(helpers)
         """The paths and lock files that ranks wait for."""
         self._native = NativeFrames(helpers)
-        self._ras = NcclRas(environ, folder)
+        self._ras = NcclRas(environ, folder, helpers)
 
     def close(self) -> None:
         """Stop looking, and end what is still under way."""
