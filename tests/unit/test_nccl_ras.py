@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import pytest
 from tests.waiting import wait_until
 
-from ddp_run.observe.nccl_ras import RasQuery, addresses
+from ddp_run.observe.nccl_ras import addresses, answer, ask
+from ddp_run.values.helper_process import HelperProcess, reap
 
 Serve = Callable[[socket.socket], None]
 ANSWER = b"NCCL version 2.27.5 compiled with CUDA 12.9\n\nErrors\n======\n\n"
@@ -38,9 +39,15 @@ def server(serve: Serve) -> Iterator[int]:
 
 
 def asked(port: int, wait_s: float = 60.0) -> tuple[str, str | None]:
-    question = RasQuery((("127.0.0.1", port),), wait_s=wait_s)
-    wait_until(question.over, "the end of the question")
-    return question.text, question.why
+    return ended(ask((("127.0.0.1", port),), within_s=wait_s))
+
+
+def ended(question: HelperProcess) -> tuple[str, str | None]:
+    wait_until(lambda: question.read()[1] or question.late, "the end of the question")
+    told = answer(question)
+    question.end()
+    reap(question.pid)
+    return told
 
 
 def lines(caller: socket.socket, count: int) -> list[bytes]:
@@ -88,9 +95,10 @@ def test_an_answer_that_comes_too_late_is_used_as_far_as_it_came() -> None:
 
 def test_it_is_never_waited_for() -> None:
     with server(silent) as port:
-        question = RasQuery((("127.0.0.1", port),), wait_s=3600)
-        assert [question.over() for _ in range(3)] == [False] * 3
-        del question  # hangs up
+        question = ask((("127.0.0.1", port),), within_s=3600)
+        assert [question.read() for _ in range(3)] == [(b"", False)] * 3
+        question.end()  # hangs up
+        reap(question.pid)
 
 
 def test_nobody_is_there() -> None:
@@ -101,9 +109,7 @@ def test_nobody_is_there() -> None:
 
 def test_the_second_address_is_called_where_nobody_is_at_the_first() -> None:
     with server(as_nccl_does(ANSWER)) as port:
-        question = RasQuery((("::1", port), ("127.0.0.1", port)), wait_s=60)
-        wait_until(question.over, "the end of the question")
-        assert question.text == ANSWER.decode()
+        assert ended(ask((("::1", port), ("127.0.0.1", port)), within_s=60)) == (ANSWER.decode(), None)
 
 
 def silent(caller: socket.socket) -> None:

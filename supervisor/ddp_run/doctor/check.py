@@ -162,10 +162,7 @@ def _nvidia_smi(words: Sequence[str]) -> str | NoAnswer:
 
 def kernel_value(path: Path) -> str:
     """Return the value in a file of /proc or /sys; empty if it can't be read."""
-    try:
-        return kernel_text.read(path).strip()
-    except OSError:
-        return ""
+    return kernel_text.read(path).strip()
 
 
 # ------------------------------------------------------------------------------------------------- checks

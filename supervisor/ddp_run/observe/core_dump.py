@@ -23,11 +23,14 @@ _SPECIFIER = re.compile(r"%(.?)")
 
 def find(at: MonotonicNs, start: RankStarted) -> CoreDumped:
     """What is known about the core dump of a rank that has just died."""
-    pattern = _read(_PATTERN)
+    try:
+        pattern = os.fsdecode(_PATTERN.read_bytes()).strip()
+    except OSError:
+        return CoreDumped(at, start.rank, start.restart, None, None)
     path: Path | None = None
-    if pattern is not None and not pattern.startswith(("|", "@")):
+    if not pattern.startswith(("|", "@")):
         try:
-            path = _file(pattern, start.pid, Path.cwd(), with_pid=_read(_USES_PID) == "1")
+            path = _file(pattern, start.pid, Path.cwd(), with_pid=kernel_text.read(_USES_PID).strip() == "1")
         except OSError:  # our working directory is gone
             pass
     return CoreDumped(at, start.rank, start.restart, pattern, None if path is None else str(path))
@@ -56,10 +59,3 @@ def _file(pattern: str, pid: int, cwd: Path, *, with_pid: bool) -> Path | None:
 def _known(specifier: str, pid: int) -> str:
     # %P is the pid in the first namespace, which may not be ours: accept any number
     return {"%": "%", "": "", "p": str(pid)}.get(specifier, "*")
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return kernel_text.read(path).strip()
-    except OSError:
-        return None

@@ -49,56 +49,34 @@ class KernelWait:
         return f"{self.call} {self.path or 'a file'}{mount}{holder}"
 
 
-_CALLS: dict[str, dict[str, tuple[int, ...]]] = {
-    "x86_64": {
-        "read": (0, 17, 19, 295, 327),
-        "write": (1, 18, 20, 296, 328),
-        "fsync": (74, 75, 277, 306),
-        "close": (3,),
-        "list": (78, 217),
-        "size": (77, 285),
-        "status": (5, 138),
-        "lock": (73,),
-        "fcntl": (72,),
-        "open": (2, 85),
-        "openat": (257, 437),
-        "stat": (4, 6, 21, 80, 137),
-        "statat": (262, 269, 332, 439),
-        "change": (82, 83, 84, 87, 76),
-        "changeat": (258, 263, 264, 316),
-        "start": (59,),
-        "wait": (61, 247),
-        "futex": (202,),
-        "sleep": (35, 230),
-        "clone": (56, 58, 435),
-        "memory": (-1,),
-    },
-    "aarch64": {
-        "read": (63, 65, 67, 69, 286),
-        "write": (64, 66, 68, 70, 287),
-        "fsync": (82, 83, 84, 267),
-        "close": (57,),
-        "list": (61,),
-        "size": (46, 47),
-        "status": (80, 44),
-        "lock": (32,),
-        "fcntl": (25,),
-        "openat": (56, 437),
-        "stat": (43,),
-        "statat": (79, 48, 291, 439),
-        "change": (45,),
-        "changeat": (34, 35, 38, 276),
-        "start": (221,),
-        "wait": (95, 260),
-        "futex": (98,),
-        "sleep": (101, 115),
-        "clone": (220, 435),
-        "memory": (-1,),
-    },
+_CALLS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "read": ((0, 17, 19, 295, 327), (63, 65, 67, 69, 286)),
+    "write": ((1, 18, 20, 296, 328), (64, 66, 68, 70, 287)),
+    "fsync": ((74, 75, 277, 306), (82, 83, 84, 267)),
+    "close": ((3,), (57,)),
+    "list": ((78, 217), (61,)),
+    "size": ((77, 285), (46, 47)),
+    "status": ((5, 138), (80, 44)),
+    "lock": ((73,), (32,)),
+    "fcntl": ((72,), (25,)),
+    "open": ((2, 85), ()),
+    "openat": ((257, 437), (56, 437)),
+    "stat": ((4, 6, 21, 80, 137), (43,)),
+    "statat": ((262, 269, 332, 439), (79, 48, 291, 439)),
+    "change": ((82, 83, 84, 87, 76), (45,)),
+    "changeat": ((258, 263, 264, 316), (34, 35, 38, 276)),
+    "start": ((59,), (221,)),
+    "wait": ((61, 247), (95, 260)),
+    "futex": ((202,), (98,)),
+    "sleep": ((35, 230), (101, 115)),
+    "clone": ((56, 58, 435), (220, 435)),
+    "memory": ((-1,), (-1,)),
 }
-"""The system calls that show what a thread waits for, by number (Linux, asm/unistd.h). `…at`: the second argument is a
-path, the first the descriptor of the folder that it starts from. -1: not in a system call, so it waits for memory."""
-_NAMES = {number: name for name, numbers in _CALLS.get(os.uname().machine, {}).items() for number in numbers}
+"""The system calls that show what a thread waits for, by number on x86_64 and on aarch64 (Linux, asm/unistd.h). `…at`:
+the second argument is a path, the first the descriptor of the folder that it starts from. -1: not in a system call, so
+it waits for memory."""
+_MACHINE = {"x86_64": 0, "aarch64": 1}.get(os.uname().machine)
+_NAMES = {} if _MACHINE is None else {number: name for name, on in _CALLS.items() for number in on[_MACHINE]}
 KNOWS_CALLS = bool(_NAMES)
 _OF_DESCRIPTOR = {"read": "read of", "write": "write to", "fsync": "fsync of", "lock": "flock of", "close": "close of"}
 _OF_DESCRIPTOR |= {"list": "listing of", "size": "change of size of", "status": "status of", "fcntl": "lock of"}
@@ -116,7 +94,7 @@ def call_of(pid: int, thread: int) -> tuple[str | None, list[int]]:
     try:
         words = kernel_text.read(Path(f"/proc/{pid}/task/{thread}/syscall")).split()
         return _NAMES.get(int(words[0])), [int(word, 16) for word in words[1:7]]
-    except (OSError, ValueError, IndexError):
+    except (ValueError, IndexError):
         return None, []
 
 
@@ -163,12 +141,9 @@ def _folder(pid: int, descriptor: int) -> str | None:
 
 def _mount_of(pid: int, descriptor: int) -> Mount | None:
     """The mount that an open file is on, by its number in fdinfo. None for files on no mount (pipes)."""
-    try:
-        info = kernel_text.lines(Path(f"/proc/{pid}/fdinfo/{descriptor}"))
-        number = next(line.split()[1] for line in info if line.startswith("mnt_id:"))
-    except (OSError, StopIteration, IndexError):
-        return None
-    return next((mount for mount in mounts(Path(f"/proc/{pid}")) if mount.number == number), None)
+    info = kernel_text.lines(Path(f"/proc/{pid}/fdinfo/{descriptor}"))
+    numbers = {line.removeprefix("mnt_id:").strip() for line in info if line.startswith("mnt_id:")}
+    return next((mount for mount in mounts(Path(f"/proc/{pid}")) if mount.number in numbers), None)
 
 
 def with_path(wait: KernelWait, path: str) -> KernelWait:
@@ -214,19 +189,23 @@ def read_path(memory: int, address: int) -> str | None:
 
 
 def _holder(pid: int) -> int | None:
-    """The holder of the lock that a process waits for. /proc/locks lists each lock, then its waiters, marked `->`."""
-    try:
-        lines = [line.split() for line in kernel_text.lines(Path("/proc/locks"))]
-    except OSError:
-        return None
-    held: dict[str, str] = {}
-    for words in lines:
-        if len(words) > 5 and words[1] == "->":
-            if words[5] == str(pid) and held.get(words[0], "-1").isdigit():
-                return int(held[words[0]]) or None
-        elif len(words) > 4:
-            held[words[0]] = words[4]
-    return None
+    """The holder of the lock that a process waits for."""
+    locks = _locks()
+    awaited = {number for number, who, _, waits in locks if waits and who == pid}
+    return next((who for number, who, _, waits in locks if number in awaited and not waits), None)
+
+
+def _locks() -> list[tuple[str, int, str, bool]]:
+    """The number of each lock, the process, the file (device and inode), and whether it only waits for the lock.
+
+    /proc/locks marks those by `->`. Its pid is 0 for a process of another pid namespace: left out.
+    """
+    found = []
+    for line in kernel_text.lines(Path("/proc/locks")):
+        words = line.replace("->", " ").split()
+        if len(words) > 5 and words[4].isdigit() and words[4] != "0":
+            found.append((words[0], int(words[4]), words[5], "->" in line))
+    return found
 
 
 def holder_of(path: str, waiting: Collection[int]) -> int | None:
@@ -237,9 +216,9 @@ def holder_of(path: str, waiting: Collection[int]) -> int | None:
     """
     seen = os.stat(path)
     device = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}:{seen.st_ino}"
-    for words in (line.split() for line in kernel_text.lines(Path("/proc/locks"))):
-        if len(words) > 5 and words[5] == device and words[4].isdigit() and int(words[4]) not in (0, *waiting):
-            return int(words[4])
+    for _, who, file, waits in _locks():
+        if file == device and not waits and who not in waiting:
+            return who
     wanted = os.path.realpath(path)
     for process in Path("/proc").iterdir():
         if not process.name.isdigit() or int(process.name) in waiting:

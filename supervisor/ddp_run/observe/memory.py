@@ -65,12 +65,8 @@ class Cgroup:
 
 def own_cgroup(proc: Path = _PROC) -> Cgroup | None:
     """This process's memory cgroup: in v1's hierarchy if the memory controller is there, else in v2's."""
-    try:
-        entries = kernel_text.lines(proc / "self/cgroup")
-    except OSError:
-        return None
     paths: dict[int, str] = {}
-    for entry in entries:
+    for entry in kernel_text.lines(proc / "self/cgroup"):
         number, _, rest = entry.partition(":")
         controllers, _, path = rest.partition(":")
         if "memory" in controllers.split(","):
@@ -172,19 +168,13 @@ def _differs(old: MemorySampled, new: MemorySampled) -> bool:
 
 def _resident(proc: Path, pid: int) -> int:
     """Resident memory in bytes; 0 for a process that is gone or a zombie. Source: proc(5), statm, second field."""
-    try:
-        with open(proc / str(pid) / "statm", "rb", buffering=0) as file:
-            return int(file.read().split()[1]) * _PAGE
-    except (OSError, ValueError, IndexError):
-        return 0
+    pages = kernel_text.read(proc / str(pid) / "statm").split()
+    return int(pages[1]) * _PAGE if pages else 0
 
 
 def host_memory(proc: Path = _PROC) -> tuple[int | None, int | None]:
     """The host's (available, total) memory in bytes."""
-    try:
-        text = kernel_text.read(proc / "meminfo")
-    except OSError:
-        return None, None
+    text = kernel_text.read(proc / "meminfo")
     found = {name: int(size) << 10 for name, size in re.findall(r"^(MemAvailable|MemTotal):\s*(\d+) kB", text, re.M)}
     return found.get("MemAvailable"), found.get("MemTotal")
 
@@ -203,20 +193,11 @@ def _shm_space() -> tuple[int | None, int | None]:
 
 
 def _number(path: Path) -> int | None:
-    try:
-        text = kernel_text.read(path).strip()
-    except OSError:
-        return None
+    text = kernel_text.read(path).strip()
     return int(text) if text.isdigit() else None
 
 
 def _counter(path: Path, name: str) -> int | None:
-    try:
-        lines = kernel_text.lines(path)
-    except OSError:
-        return None
-    for line in lines:
-        word, _, value = line.partition(" ")
-        if word == name and value.strip().isdigit():
-            return int(value)
-    return None
+    found = dict(line.split(" ", 1) for line in kernel_text.lines(path) if " " in line)
+    value = found.get(name, "").strip()
+    return int(value) if value.isdigit() else None

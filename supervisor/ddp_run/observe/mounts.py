@@ -48,12 +48,8 @@ class Mount:
 
 def mounts(process: Path) -> list[Mount]:
     """All mounts that a process sees; later ones hide earlier ones. Empty if unreadable. `process`: /proc/PID."""
-    try:
-        lines = kernel_text.lines(process / "mountinfo")
-    except OSError:
-        return []
     found = []
-    for line in lines:
+    for line in kernel_text.lines(process / "mountinfo"):
         left, _, right = line.partition(" - ")
         fields, kind = left.split(" "), right.split(" ")
         if len(fields) > 4 and right:

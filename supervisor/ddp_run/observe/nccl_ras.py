@@ -1,4 +1,4 @@
-"""Asks NCCL's RAS what it knows about the ranks, over a socket that is polled and never waited for.
+"""Asks NCCL's RAS what it knows about the ranks, in a separate process that may wait for the answer.
 
 RAS listens in the ranks' processes, on localhost:28028 or at NCCL_RAS_ADDR, and speaks lines of text
 (src/ras/client.cc, NCCL 2.24 and newer). If some rank does not answer, RAS takes seconds and then says which ones did.
@@ -6,14 +6,11 @@ RAS listens in the ranks' processes, on localhost:28028 or at NCCL_RAS_ADDR, and
 
 from __future__ import annotations
 
-import errno
 import ipaddress
 import os
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from pathlib import Path
 from typing import final
 
@@ -21,6 +18,7 @@ from ddp_run.observe.ras_text import Missing, is_of, missing, read
 from ddp_run.record import file_names
 from ddp_run.record.events import MonotonicNs, Noted, RankStarted
 from ddp_run.values.addresses import is_local
+from ddp_run.values.helper_process import HelperProcess, HelperProcesses, fork
 from ddp_run.values.private_files import open_private
 
 PORT = 28028
@@ -28,7 +26,8 @@ WAIT_S = 6.0
 """How long to wait for an answer in total."""
 _PEERS_S = 2
 """How long RAS should wait for other processes; it may take twice as long."""
-_MOST = 1 << 20
+_MOST, _PIECE = 1 << 20, 1 << 16
+_LONGEST_GREETING = 200
 _HELLO = b"CLIENT PROTOCOL 2\n"
 _ANSWERED = b"SERVER PROTOCOL "
 _QUESTION = b"TIMEOUT %d\nVERBOSE STATUS\n" % _PEERS_S
@@ -54,105 +53,57 @@ def addresses(environ: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     return ((str(ip), int(port)),)
 
 
-class _At(Enum):
-    CONNECTING = auto()
-    GREETING = auto()
-    ASKING = auto()
-    OVER = auto()
+def ask(places: Sequence[tuple[str, int]], *, within_s: float = WAIT_S) -> HelperProcess:
+    """Ask the first of these addresses that accepts, in a separate process. Raises OSError."""
+    return fork(lambda fd: _ask(places, fd), within_s)
 
 
-@final
-class RasQuery:
-    """One question. Call `over` until it is true; `text` then holds the answer, empty if there is none.
+def answer(process: HelperProcess) -> tuple[str, str | None]:
+    """The answer so far, empty if there is none, and why it's missing or incomplete.
 
-    `why`: why the answer is missing or incomplete; None if it is complete, or if no communicator exists yet.
+    The reason is None if the answer is complete, or if nobody listens: then no communicator exists yet.
     """
+    said, over = process.read()
+    text, _, why = said.partition(b"\0")
+    return text.decode("utf-8", "replace"), (why.decode() or None) if over else "NCCL RAS did not respond in time"
 
-    def __init__(self, places: tuple[tuple[str, int], ...], *, wait_s: float = WAIT_S) -> None:
-        self._places = list(places)
-        self._socket: socket.socket | None = None
-        self._at = _At.OVER
-        self._got = b""
-        self._deadline = time.monotonic() + wait_s
-        self.why: str | None = None
-        self._next()
 
-    @property
-    def text(self) -> str:
-        """The answer so far, without the handshake."""
-        head, _, rest = self._got.partition(b"\n")
-        return rest.removeprefix(b"OK\n").decode("utf-8", "replace") if head.startswith(_ANSWERED) else ""
-
-    def over(self) -> bool:
-        """Read what has come, and return whether the exchange has ended. Never waits."""
-        while self._at is not _At.OVER:
-            try:
-                if not self._step():
-                    break
-            except OSError as error:
-                if self._at is _At.CONNECTING:
-                    self._next()
-                else:
-                    self._end(f"NCCL RAS connection failed: {error.strerror or error}")
-        if self._at is not _At.OVER and time.monotonic() >= self._deadline:
-            self._end("NCCL RAS did not respond in time")
-        return self._at is _At.OVER
-
-    def close(self) -> None:
-        """Stop waiting."""
-        self._end(self.why)
-
-    def _step(self) -> bool:
-        """Take one step, if possible without waiting; returns whether it was. Raises OSError."""
-        if self._socket is None:
-            return False
-        if self._at is _At.CONNECTING:
-            try:
-                self._socket.getpeername()
-            except OSError:
-                failed = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if failed:
-                    raise OSError(failed, os.strerror(failed)) from None
-                return False
-            self._at = _At.GREETING
-            self._socket.send(_HELLO)  # a new connection has room for so few bytes
+def _ask(places: Sequence[tuple[str, int]], fd: int) -> None:
+    """Write the answer to `fd` as it comes, and then, after a NUL, why it ended early."""
+    why = ""
+    for host, port in places:
         try:
-            got = self._socket.recv(1 << 16)
-        except BlockingIOError:
-            return False
-        self._got += got
-        if not got:
-            self._end(None if self._at is _At.ASKING else "the service on the NCCL RAS port closed the connection")
-        elif self._at is _At.GREETING and not self._got.startswith(_ANSWERED[: len(self._got)]):
-            self._got = b""
-            self._end("another service is listening on the NCCL RAS port")
-        elif self._at is _At.GREETING and b"\n" in self._got:
-            self._at = _At.ASKING
-            self._socket.send(_QUESTION)
-        elif len(self._got) > _MOST:
-            self._end(f"NCCL RAS sent more than {_MOST >> 20} MiB; the rest was dropped")
-        return True
+            connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+            connection.connect((host, port))
+        except OSError:  # nobody listens, or no such address family here
+            continue
+        try:
+            why = _converse(connection, fd)
+        except OSError as error:
+            why = f"NCCL RAS connection failed: {error.strerror or error}"
+        break
+    os.write(fd, b"\0" + why.encode())
 
-    def _next(self) -> None:
-        """Connect to the next address, if any. If none accepts, there is no communicator yet, which isn't an error."""
-        self._end(None)
-        while self._places:
-            host, port = self._places.pop(0)
-            try:
-                self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-                self._socket.setblocking(False)
-                if self._socket.connect_ex((host, port)) in (0, errno.EINPROGRESS):
-                    self._at = _At.CONNECTING
-                    return
-            except OSError:  # no such address family here
-                pass
-            self._end(None)
 
-    def _end(self, why: str | None) -> None:
-        self.why, self._at = why, _At.OVER
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+def _converse(connection: socket.socket, fd: int) -> str:
+    """Ask, and copy the answer. Returns why it isn't complete, or an empty string. Raises OSError."""
+    connection.sendall(_HELLO)
+    lines = connection.makefile("rb", buffering=0)
+    greeting = lines.readline(_LONGEST_GREETING)
+    if not _ANSWERED.startswith(greeting[: len(_ANSWERED)]):
+        return "another service is listening on the NCCL RAS port"
+    if not greeting.endswith(b"\n"):
+        return "the service on the NCCL RAS port closed the connection"
+    connection.sendall(_QUESTION)
+    room = _MOST
+    got = lines.readline(3).removeprefix(b"OK\n") or lines.read(_PIECE)
+    while got and room > 0:
+        os.write(fd, got)
+        room -= len(got)
+        got = lines.read(_PIECE)
+    if not got:
+        return ""
+    return f"NCCL RAS sent more than {_MOST >> 20} MiB; the rest was dropped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,46 +119,50 @@ class RasSays:
 class NcclRas:
     """Asks the RAS of ranks started with `environ`, once per closer look, and keeps its answer in `folder`."""
 
-    def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
+    def __init__(self, environ: Mapping[str, str], folder: Path, helpers: HelperProcesses) -> None:
         self._places = addresses(environ)
         self._folder = folder
-        self._question: RasQuery | None = None
+        self._helpers = helpers
+        self._question: HelperProcess | None = None
         self._noted: set[str] = set()
 
     def ask(self) -> None:
         """Ask. One rank's RAS knows about all ranks on all nodes."""
         if self._places:
-            self._question = RasQuery(self._places)
-            self._question.over()  # so that it has greeted by the next turn
+            try:
+                self._question = ask(self._places)
+            except OSError:
+                return
+            self._helpers.add(self._question)
 
     def over(self) -> bool:
-        """Whether no question is pending. Reads what has come; never waits."""
-        return self._question is None or self._question.over()
+        """Whether no answer is awaited. Reads what has come; never waits."""
+        return self._question is None or self._question.read()[1] or self._question.late
 
     def end(self) -> None:
         """Drop the question."""
         if self._question is not None:
-            self._question.close()
+            self._question.end()
             self._question = None
 
     def says(self, at: MonotonicNs, alive: Sequence[RankStarted], world_size: int) -> RasSays:
         """The answer so far; ends the question. Empty if there is none, or if it is about another job."""
-        question = self._question
-        if question is None:
+        if self._question is None:
             return RasSays()
+        text, why = answer(self._question)
         self.end()
-        notes = self._note(at, question.why)
-        if not question.text:
+        notes = self._note(at, why)
+        if not text:
             return RasSays(notes)
-        report = read(question.text)
+        report = read(text)
         pids = {event.pid: event.rank for event in alive}
         here = frozenset(node for node in {each.node for each in report.processes} if is_local(node))
         if not is_of(report, pids, here, world_size):
             return RasSays((*notes, *self._note(at, "NCCL RAS answered for another job on this host")))
-        notes = (*notes, *self._note(at, self._keep(question.text)))
+        notes = (*notes, *self._note(at, self._keep(text)))
         quotes = ("NCCL RAS:", *report.quotes) if report.quotes else ()
         # The part that was cut off might contradict the rest.
-        return RasSays(notes, missing(report, pids, here, world_size) if question.why is None else None, quotes)
+        return RasSays(notes, missing(report, pids, here, world_size) if why is None else None, quotes)
 
     def _keep(self, text: str) -> str | None:
         """Write the answer to the folder. Returns why that failed, or None."""

@@ -6,10 +6,10 @@ Reads boards, /proc and the stacks that ranks write, and returns events. The dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import final
+from typing import NamedTuple, final
 
 from ddp_run.observe.boards import Boards
 from ddp_run.observe.close_look import BETWEEN_LOOKS_S, CloseLook, GpuUse, LockFile, ProcessState
@@ -45,19 +45,12 @@ _SAMPLE_S = 60.0
 _SECOND = 1_000_000_000
 
 
-@dataclass(slots=True)
-class _Closer:
-    """A closer look in progress. `step` counts its turns; `first` is what its first half showed.
-
-    An `early` one asks for flight recorders first, and ends if they show nothing.
-    """
+class _Closer(NamedTuple):
+    """A closer look in progress, of a stall that began at `since`. `turns`: gives the seconds until each next turn."""
 
     since: MonotonicNs
-    early: bool = False
-    step: int = 0
-    asked_at: int = 0
-    first: dict[Rank, Seen] = field(default_factory=dict)
-    first_at: int = 0
+    early: bool
+    turns: Generator[float, None, list[Event]]
 
 
 @final
@@ -79,6 +72,8 @@ class Observer:
         self.boards = Boards(boards, run_folder)
         self._watch = Watch()
         self._closer: _Closer | None = None
+        self._at = MonotonicNs(0)
+        """When the current look began."""
         self.stall: Stall | None = None
         """The stall that was reported last, while it lasts."""
         self._told: set[tuple[object, ...]] = set()
@@ -94,7 +89,7 @@ class Observer:
         self.paths = WaitedPaths(helpers)
         """The paths and lock files that ranks wait for."""
         self._native = NativeFrames(helpers)
-        self._ras = NcclRas(environ, folder)
+        self._ras = NcclRas(environ, folder, helpers)
 
     def close(self) -> None:
         """Stop looking, and end what is still under way."""
@@ -120,7 +115,7 @@ class Observer:
         self, at: MonotonicNs, alive: Sequence[RankStarted], left: Sequence[Rank], gpus: Sequence[GpuUse] = ()
     ) -> tuple[list[Event], float]:
         """Events, and the seconds after which to look again. `left`: ranks that exited with 0."""
-        self._gpus, self._alive = gpus, alive
+        self._at, self._gpus, self._alive = at, gpus, alive
         self._left_at = {rank: self._left_at.get(rank, at) for rank in left}
         self.boards.open(alive)
         if not self._watch.joined or at - self._watch.since > EARLY_S * _SECOND:
@@ -138,13 +133,16 @@ class Observer:
         if self._native.holds_one:
             due = None
         if due is Due.CLOSER and (self._closer is None or self._closer.early):
-            self._closer = _Closer(self._watch.since)
+            self._closer = self._begin(early=False)
         elif due is Due.EARLY and self._closer is None and not self.boards.use_nccl:
-            self._closer = _Closer(self._watch.since, early=True, step=-1)
+            self._closer = self._begin(early=True)
         if self._closer is None:
             return [*events, *self._compare(at)], LOOK_S
-        more, after_s = self._look_closer(self._closer, at)
-        return [*events, *more], after_s
+        try:
+            return events, next(self._closer.turns)
+        except StopIteration as judged:
+            self._closer = None
+            return [*events, *judged.value], LOOK_S
 
     def _shown(self, event: RankStarted) -> RankLook:
         board = self.boards.get(event.rank)
@@ -185,53 +183,51 @@ class Observer:
 
     # --------------------------------------------------------------------------------- a closer look
 
-    def _look_closer(self, closer: _Closer, at: MonotonicNs) -> tuple[list[Event], float]:
-        """Ask for stacks, read them, wait, ask again, read again, judge."""
-        if closer.step in (1, 3) and not self.boards.answered(self._alive):
-            waited_s = (at - closer.asked_at) / _SECOND
+    def _begin(self, *, early: bool) -> _Closer:
+        since = self._watch.since
+        return _Closer(since, early, self._look_closer(since, early=early))
+
+    def _look_closer(self, since: MonotonicNs, *, early: bool) -> Generator[float, None, list[Event]]:
+        """Ask for stacks, read them, wait, ask again, read again, judge.
+
+        An early look first asks for the flight recorders, and ends if they show nothing.
+        """
+        self.boards.ask_for_flights()
+        if early:
+            yield _FLIGHT_S
+            if not self._apart():
+                return []
+        elif self.boards.use_nccl:
+            self._ras.ask()
+        yield from self._ask_for_stacks()
+        first, first_at = self.boards.seen(self._alive), self._at
+        looks = (look for _, look in first.values())
+        self.paths.ask(looks, self._lock_files(first), {event.pid: event.rank for event in self._alive})
+        yield BETWEEN_LOOKS_S
+        yield from self._ask_for_stacks()
+        while not self._ras.over():
+            yield _STACKS_S
+        return self._judge(since, first, first_at, early=early)
+
+    def _ask_for_stacks(self) -> Iterator[float]:
+        """Have all ranks write their stacks; those that don't are asked once more, by a signal."""
+        asked_at = self._at
+        self.boards.ask_for_stacks()
+        yield _STACKS_S
+        while not self.boards.answered(self._alive):
+            waited_s = (self._at - asked_at) / _SECOND
             if waited_s >= _INSIST_S:
                 for board in self.boards:
                     board.insist_on_stacks()
-            if waited_s < _STACKS_AT_MOST_S:
-                return [], _STACKS_S / 2
-        if closer.step == 3 and not self._ras.over():
-            return [], _STACKS_S
-        closer.step += 1
-        match closer.step:
-            case 0:
-                self.boards.ask_for_flights()
-                return [], _FLIGHT_S
-            case 1:
-                if closer.early and not self._apart():
-                    self._closer = None
-                    return [], LOOK_S
-                closer.asked_at = at
-                self.boards.ask_for_stacks()
-                if not closer.early:
-                    self.boards.ask_for_flights()
-                    if self.boards.use_nccl:
-                        self._ras.ask()
-                return [], _STACKS_S
-            case 2:
-                self._ras.over()  # goes on with the question; the answer is awaited at the end
-                closer.first = self.boards.seen(self._alive)
-                closer.first_at = at
-                looks = (look for _, look in closer.first.values())
-                self.paths.ask(looks, self._lock_files(closer), {event.pid: event.rank for event in self._alive})
-                return [], BETWEEN_LOOKS_S
-            case 3:
-                closer.asked_at = at
-                self.boards.ask_for_stacks()
-                return [], _STACKS_S
-            case _:
-                self._closer = None
-                return self._judge(closer, at), LOOK_S
+            if waited_s >= _STACKS_AT_MOST_S:
+                return
+            yield _STACKS_S / 2
 
-    def _lock_files(self, closer: _Closer) -> dict[str, list[int]]:
+    def _lock_files(self, first: Mapping[Rank, Seen]) -> dict[str, list[int]]:
         """The lock files that ranks wait for: path and waiting pids."""
         found: dict[str, list[int]] = {}
         for event in self._alive:
-            stack = closer.first[event.rank][0]
+            stack = first[event.rank][0]
             if stack is not None and stack.lock_file is not None:
                 found.setdefault(stack.lock_file, []).append(event.pid)
         return found
@@ -247,72 +243,65 @@ class Observer:
         stopped = [event.rank for event in self._alive if state(event.pid) is ProcessState.STOPPED]
         return come_apart({board.rank: board.flight()[1] for board in self.boards}, stopped)
 
-    def _judge(self, closer: _Closer, at: MonotonicNs) -> list[Event]:
+    def _judge(
+        self, since: MonotonicNs, first: Mapping[Rank, Seen], first_at: MonotonicNs, *, early: bool
+    ) -> list[Event]:
+        at = self._at
         self.paths.end()
-        shown = self.boards.seen(self._alive)
-        second = {rank: (stack, completed(look, self.paths.known)) for rank, (stack, look) in shown.items()}
-        apart_s = (at - closer.first_at) / _SECOND
+        second = self.boards.seen(self._alive)
         ranks = {event.pid: event.rank for event in self._alive}
-        looks = [close_look(rank, closer.first.get(rank), seen, apart_s, ranks) for rank, seen in second.items()]
-        looks = [self._with_more(look, second[look.rank], at) for look in looks]
-        for pid in (event.pid for event in self._alive if event.rank in {look.rank for look in looks if look.works}):
-            self._movement.moved(pid, at)
+        looks = []
+        for event in self._alive:
+            stack, process = second[event.rank]
+            seen = stack, completed(process, self.paths.known)
+            look = close_look(event.rank, first.get(event.rank), seen, (at - first_at) / _SECOND, ranks)
+            if look.works:
+                self._movement.moved(event.pid, at)
+            looks.append(self._with_more(look, event, seen))
         world_size = max((event.world_size for event in self._alive), default=0)
         ras = self._ras.says(at, self._alive, world_size)
         stall = explain(
             looks,
             {rank: (at - left_at) / _SECOND for rank, left_at in self._left_at.items()},
-            closer.since,
+            since,
             at,
             world_size=world_size,
             gpus=self._gpus,
             ras=ras.missing,
             joined=self._watch.joined,
         )
-        if stall is None:
-            if self.stall is not None and not self.stall.waiting:
-                self.stall = None  # the rank works again: that isn't a step, but no reason to end the job either
-            return list(ras.notes)
-        if closer.early and not stall.certain:
+        if stall is None and self.stall is not None and not self.stall.waiting:
+            self.stall = None  # the rank works again: that isn't a step, but no reason to end the job either
+        if stall is None or (early and not stall.certain):
             return list(ras.notes)
         self.stall = stall
         if stall.key in self._told:
             return list(ras.notes)
         self._told.add(stall.key)
-        pids = {event.rank: event.pid for event in self._alive}
-        little = [look.rank for look in looks if look.says_little]
-        wanted = little if not stall.waiting else [rank for rank in stall.culprits if rank in little]
-        self._native.want({rank: pids[rank] for rank in wanted})
-        seen = StallSeen(
-            at,
-            stall.cause,
-            stall.hung,
-            stall.said,
-            stall.culprits,
-            stall.waiting,
-            closer.since,
-            (*stall.quotes, *ras.quotes),
-        )
-        return [*ras.notes, seen]
+        little = {look.rank for look in looks if look.says_little}
+        wanted = little.intersection(stall.culprits) if stall.waiting else little
+        self._native.want({event.rank: event.pid for event in self._alive if event.rank in wanted})
+        quotes = (*stall.quotes, *ras.quotes)
+        told = (stall.cause, stall.hung, stall.said, stall.culprits, stall.waiting, since, quotes)
+        return [*ras.notes, StallSeen(at, *told)]
 
     # ------------------------------------------------------------------------------ more of each rank
 
-    def _with_more(self, look: CloseLook, seen: Seen, at: MonotonicNs) -> CloseLook:
-        """The look with what the rank's flight recorder says and for how long it has stood still."""
+    def _with_more(self, look: CloseLook, event: RankStarted, seen: Seen) -> CloseLook:
+        """The look with what the rank's board and flight recorder say and for how long it has stood still."""
+        at = self._at
         since = self._movement.stands_since(look.rank, seen, at, at - round(look.apart_s * _SECOND))
-        worked_at = next(self._movement.last(event) for event in self._alive if event.rank == look.rank)
         still_s = 0.0 if look.works else (at - since) / _SECOND
-        look = replace(look, still_s=still_s, idle_s=(at - worked_at) / _SECOND)
+        look = replace(look, still_s=still_s, idle_s=(at - self._movement.last(event)) / _SECOND)
         board = self.boards.get(look.rank)
         if board is None:
             return replace(look, unseen=True)
-        if look.stack is not None and look.stack.lock_file is not None:
-            path = look.stack.lock_file
-            look = replace(look, lock_file=self.paths.lock_files.get(path, LockFile(path)))
+        path = look.stack.lock_file if look.stack is not None else None
         last, current = board.flight()
         shown = board.look()
         return replace(
             look,
+            lock_file=self.paths.lock_files.get(path, LockFile(path)) if path is not None else None,
             last=last,
             current=current,
             history=board.history(),

@@ -20,6 +20,7 @@ from ddp_run.values import kernel_text
 from ddp_run.values.kernel_text import NOT_OF_THE_PROGRAM
 from ddp_run.values.process_table import acting, below, children, command_lines, look, status, threads
 
+_SLEPT = "voluntary_ctxt_switches"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """include/linux/proc_ns.h, PROC_PID_INIT_INO."""
@@ -68,9 +69,9 @@ def process(pid: int, sampler: int = 0) -> ProcessLook:
     place = _place(pid, name) if wait is None and now is ProcessState.DISK else None
     asleep = name == "sleep" or (name is None and _wchan(pid) == "hrtimer_nanosleep")
     io_bytes = _io(pid)
-    others = _other_threads(pid, sampler)
     naps = _switches(pid)
-    switches = naps + sum(map(_switches, others))
+    others = _other_threads(pid, sampler)
+    switches = naps + sum(others.values())
     driven = False
     for child in below(pid) or ():
         state_of_child, cpu_of_child = _state_and_cpu(child)
@@ -79,7 +80,7 @@ def process(pid: int, sampler: int = 0) -> ProcessLook:
         driven = driven or state_of_child is ProcessState.RUNNING
         cpu_s += cpu_of_child
         io_bytes += _io(child)
-        switches += sum(map(_switches, (child, *_other_threads(child))))
+        switches += _switches(child) + sum(_other_threads(child).values())
     return ProcessLook(
         now,
         cpu_s,
@@ -153,19 +154,14 @@ def _state_and_cpu(pid: int) -> tuple[ProcessState, float]:
     return known.get(found.state.decode(), ProcessState.SLEEPING), found.cpu_ticks / _TICKS
 
 
-def _other_threads(pid: int, sampler: int = 0) -> list[int]:
-    """Its threads without the main one, ddp-run's own and torch's."""
-    found = []
-    for thread in threads(pid):
-        if thread in (pid, sampler):
-            continue
-        try:
-            name = kernel_text.read(Path(f"/proc/{pid}/task/{thread}/comm"))
-        except OSError:
-            continue
-        if not NOT_OF_THE_PROGRAM.match(name):
-            found.append(thread)
-    return found
+def _other_threads(pid: int, sampler: int = 0) -> dict[int, int]:
+    """Its threads without the main one, ddp-run's own and torch's, and how often each has gone to sleep."""
+    seen = {thread: status(thread) for thread in threads(pid) if thread not in (pid, sampler)}
+    return {
+        thread: int(fields.get(_SLEPT, 0))
+        for thread, fields in seen.items()
+        if fields and not NOT_OF_THE_PROGRAM.match(fields["Name"])
+    }
 
 
 def _place(pid: int, name: str | None) -> str | None:
@@ -195,22 +191,15 @@ def _child(pid: int, named: Sequence[int]) -> int | None:
 
 def _switches(thread: int) -> int:
     """How often a thread has gone to sleep."""
-    return int(status(thread).get("voluntary_ctxt_switches", 0))
+    return int(status(thread).get(_SLEPT, 0))
 
 
 def _io(pid: int) -> int:
     """Bytes that its system calls have read and written, files and sockets alike."""
-    try:
-        lines = kernel_text.lines(Path(f"/proc/{pid}/io"))
-    except OSError:
-        return 0
-    values = dict(line.split(": ") for line in lines if ": " in line)
+    values = dict(line.split(": ") for line in kernel_text.lines(Path(f"/proc/{pid}/io")) if ": " in line)
     return int(values.get("rchar", 0)) + int(values.get("wchar", 0))
 
 
 def _wchan(pid: int) -> str | None:
-    try:
-        name = kernel_text.read(Path(f"/proc/{pid}/wchan")).strip()
-    except OSError:
-        return None
+    name = kernel_text.read(Path(f"/proc/{pid}/wchan")).strip()
     return name if name not in ("", "0") else None

@@ -38,7 +38,6 @@ class Stall:
     said: str
     culprits: tuple[Rank, ...] = ()
     waiting: tuple[Rank, ...] = ()
-    since: MonotonicNs | None = None
     quotes: tuple[str, ...] = ()
     patient: bool = False
     certain: bool = False
@@ -95,7 +94,7 @@ def explain(
     if found is None:
         return None
     sure = found.certain and all(each.waits_for_certain for each in running) and scene.whole
-    return _dated(replace(found, certain=sure), since, looks, gpus)
+    return replace(found, certain=sure, quotes=_quotes(found, looks, gpus))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +144,16 @@ def _in(looks: Sequence[CloseLook]) -> str:
     return f" in {' and '.join(operations)}" if operations else ""
 
 
-def _dated(stall: Stall, since: MonotonicNs, looks: Sequence[CloseLook], gpus: Sequence[GpuUse]) -> Stall:
-    """The stall with its start and quotes: a line for each group of ranks, the culprits first and with the end of their
-    stack; then the ranks' numbers and their GPUs'."""
+def _quotes(stall: Stall, looks: Sequence[CloseLook], gpus: Sequence[GpuUse]) -> tuple[str, ...]:
+    """A line for each group of ranks, the culprits first and with the end of their stack; then the ranks' numbers and
+    their GPUs'."""
     quotes = []
     groups_of_ranks = alike(looks, what).values()
     for members in sorted(groups_of_ranks, key=lambda each: (each[0].rank not in stall.culprits, len(each))):
         quotes.append(f"{named_ranks(ranks_of(members))}: {what(members[0], len(members))}")
         if members[0].rank in stall.culprits and members[0].stack is not None:
             quotes += end_of(members[0].stack)
-    return replace(stall, since=since, quotes=(*quotes, *to_remove(looks), *numbers(looks), *busy(gpus)))
+    return (*quotes, *to_remove(looks), *numbers(looks), *busy(gpus))
 
 
 def _held(scene: _Scene) -> Stall:

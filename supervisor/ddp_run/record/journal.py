@@ -11,10 +11,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, final, get_args, overload
+from typing import final, overload
 
-from ddp_run.record import events
-from ddp_run.record.events import Event, GpuSampled, MemorySampled, MonotonicNs, ProgressSampled, Rank, RunStarted
+from ddp_run.record.events import (
+    KINDS,
+    Event,
+    GpuSampled,
+    MemorySampled,
+    MonotonicNs,
+    ProgressSampled,
+    Rank,
+    RankStarted,
+    RunStarted,
+)
 from ddp_run.record.run_folder import open_run_file
 from ddp_run.values import typed_fields
 from ddp_run.values.private_files import open_private
@@ -152,8 +161,6 @@ def decode(line: str) -> Event | None:
         raise ValueError("not an event") from error
 
 
-_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(events.Event)}
-
 _PARALLEL: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "MemorySampled": (("ranks", "own", "children"),),
     "GpuSampled": (
@@ -183,10 +190,10 @@ def event_of(recorded: object) -> Event | None:
     """
     if not isinstance(recorded, dict):
         raise ValueError("not an event")
-    kind = _KINDS.get(typed_fields.text(recorded.get("event")))
+    kind = KINDS.get(typed_fields.text(recorded.get("event")))
     if kind is None:
         return None
-    event: Event = typed_fields.read(kind, recorded)
+    event = typed_fields.read(kind, recorded)
     for name, least in _LEAST.items():
         value = getattr(event, name, None)
         if isinstance(value, int) and value < least:
@@ -195,7 +202,7 @@ def event_of(recorded: object) -> Event | None:
         counts = {len(getattr(event, name)) for name in group if name != "calls" or getattr(event, name)}
         if len(counts) > 1:
             raise ValueError(f"{', '.join(group)} are not of one length")
-    if isinstance(event, events.RankStarted):
+    if isinstance(event, RankStarted):
         _check_folder(event.folder)
     return event
 

@@ -156,10 +156,7 @@ def _private_folder() -> Path:
 
 def _this_host() -> str | None:
     """The id of this boot of the kernel, which its containers share; None if it can't be read."""
-    try:
-        return kernel_text.read(Path("/proc/sys/kernel/random/boot_id")).strip() or None
-    except OSError:
-        return None
+    return kernel_text.read(Path("/proc/sys/kernel/random/boot_id")).strip() or None
 
 
 def clear_stale() -> None:

@@ -19,7 +19,6 @@ from ddp_run.record.events import (
     AllRanksEnded,
     Event,
     HangTimedOut,
-    Kept,
     PeerFailed,
     Rank,
     RankExited,
@@ -146,7 +145,7 @@ class AttemptMachine:
             case PeerFailed():
                 return self._on_peer_failed(event)
             case _:
-                return _nothing(event)
+                return []
 
     @property
     def is_running(self) -> bool:
@@ -305,7 +304,7 @@ class AttemptMachine:
         self._state = _State.KILLING
         return [SendSignal(Target.JOB, Signals.SIGKILL, reason), SetTimer(_GIVE_UP, _GIVE_UP_S)]
 
-    def _due(self, timer: Timer) -> tuple[Rank, ...]:
+    def _due(self, timer: TimerFired) -> tuple[Rank, ...]:
         """The ranks whose deadline this is and that haven't ended."""
         alive = ((rank, each.restart) for rank, each in self._ranks.items() if each.alive)
         return tuple(rank for rank, at in alive if timer.rank in (None, rank) and timer.restart in (None, at))
@@ -330,8 +329,3 @@ class AttemptMachine:
             return []
         self._state = _State.DONE
         return [FinishAttempt()]
-
-
-def _nothing(_event: Kept) -> list[Action]:
-    """Do nothing. The type makes mypy complain about a decisive event without a case above."""
-    return []

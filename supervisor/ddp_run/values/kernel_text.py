@@ -7,15 +7,18 @@ from pathlib import Path
 
 
 def read(path: Path) -> str:
-    """All of such a file; what is not UTF-8 stays as in file names (os.fsdecode). Raises OSError.
+    """All of such a file, decoded like file names (os.fsdecode); empty if it can't be read.
 
     Names of processes are cut after 15 bytes (prctl(2), PR_SET_NAME), within a character too.
     """
-    return path.read_bytes().decode("utf-8", "surrogateescape")
+    try:
+        return path.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
 
 
 def lines(path: Path) -> list[str]:
-    """Its lines. Raises OSError. Names hold other characters that `str.splitlines` takes for the end of a line."""
+    """Its lines. Names hold other characters that `str.splitlines` takes for the end of a line."""
     return read(path).removesuffix("\n").split("\n")
 
 

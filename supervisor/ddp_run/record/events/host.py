@@ -1,0 +1,89 @@
+"""What the host shows: memory, GPUs, free space, the kernel's log."""
+
+from __future__ import annotations
+
+from ddp_run.record.events.base import Event, Rank
+from ddp_run.values.typed_fields import frozen
+
+
+@frozen
+class MemoryCounted(Event):
+    """Out-of-memory kills so far, as the kernel counts them: host-wide and in this process' own memory cgroup."""
+
+    host_oom_kills: int | None
+    cgroup_oom_kills: int | None
+
+
+@frozen
+class MemorySampled(Event):
+    """Memory in bytes at one moment. `own[i]` and `children[i]` are the resident memory of rank `ranks[i]` and of the
+    processes below it. Pages that they share count for each of them.
+
+    `available` and `total` are the host's; `cgroup_used` and `cgroup_limit` those of the tightest memory cgroup that
+    this process is in. Null: can't be read, or there is no limit.
+    """
+
+    ranks: tuple[Rank, ...]
+    own: tuple[int, ...]
+    children: tuple[int, ...]
+    available: int | None
+    total: int | None
+    cgroup_used: int | None
+    cgroup_limit: int | None
+    shm_free: int | None
+    """Free bytes of /dev/shm, and its size, if it is a tmpfs."""
+    shm_total: int | None
+
+
+@frozen
+class GpuSampled(Event):
+    """Memory in bytes and use of this node's GPUs at one moment, by NVML. `gpus` are numbers as in nvidia-smi. `busy`
+    is the time in which a kernel ran, in per cent; null if it can't be read.
+
+    Process `pids[i]` holds `held[i]` bytes of GPU `on[i]`. `members[i]` is the rank that it is or descends from, null
+    if it isn't a rank's. If `own_pids` is false, the pids belong to another pid namespace, or NVML gave none: nobody
+    knows whose they are. `visible[i]` are the GPUs of rank `ranks[i]` in torch's order, as its environment had them
+    when it started; null if unknown.
+    """
+
+    gpus: tuple[int, ...]
+    uuids: tuple[str, ...]
+    used: tuple[int, ...]
+    free: tuple[int, ...]
+    total: tuple[int, ...]
+    busy: tuple[int | None, ...]
+    pids: tuple[int, ...]
+    on: tuple[int, ...]
+    held: tuple[int | None, ...]
+    names: tuple[str, ...]
+    members: tuple[Rank | None, ...]
+    own_pids: bool
+    ranks: tuple[Rank, ...]
+    visible: tuple[tuple[int, ...] | None, ...]
+
+
+@frozen
+class SpaceCounted(Event):
+    """Free space of the file system that `path` is on, in bytes and inodes that an ordinary user may take.
+
+    A file system without a fixed number of inodes (btrfs) has 0 of 0.
+    """
+
+    path: str
+    free: int
+    total: int
+    free_inodes: int
+    total_inodes: int
+
+
+@frozen
+class KernelLogged(Event):
+    """Lines that the kernel logged during the attempt and that may explain a death.
+
+    `left_out`: how many such lines weren't kept. `own_pids`: their pids are the ones that this process sees (both are
+    in the first pid namespace).
+    """
+
+    lines: tuple[str, ...]
+    left_out: int
+    own_pids: bool
