@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddp_run.settings.values import PerRank, Streams
 from ddp_run.tell.console import Console, Read
 from ddp_run.tell.outlet import LeftS
 from ddp_run.tell.output import Patience
@@ -304,10 +305,16 @@ def test_filter_of_ranks_and_streams() -> None:
 def test_filter_follows_torchruns_options(
     redirects: int | dict[int, int], tee: int | dict[int, int], local_ranks: tuple[int, ...], expected: str
 ) -> None:
-    shown = shown_by("all", redirects, tee, local_ranks)
+    shown = shown_by("all", per_rank(redirects).of, per_rank(tee).of, local_ranks)
     streams: tuple[Stream, ...] = ("stdout", "stderr")
     seen = [f"{stream[3]}{local}" for local in (0, 1) for stream in streams if shown(local + 8, local, stream)]
     assert " ".join(seen) == expected
+
+
+def per_rank(option: int | dict[int, int]) -> PerRank:
+    if isinstance(option, int):
+        return PerRank(Streams(option))
+    return PerRank(ranks={local_rank: Streams(streams) for local_rank, streams in option.items()})
 
 
 def test_hidden_ranks_are_not_shown_and_not_waited_for(screen: Screen) -> None:

@@ -47,7 +47,7 @@ def end(run: Run, outcome: Outcome, attempts: int) -> int:
     _run_hooks(run, verdict, attempts, patience)
     show_rest(run, patience)
     told.show_line(verdict)
-    run.output.finish(patience)
+    run.output.console.finish(patience.for_own)
     # Node 0 records failures for all hosts: it has the verdict of all nodes.
     if run.nodes is None or run.nodes.where() is None:
         keep_against_host(verdict, run.folder.run_id, run.environ)
@@ -87,7 +87,7 @@ def _run_hooks(run: Run, verdict: Verdict, attempts: int, patience: Patience) ->
     if not options.has_hooks:
         return
     run.keeper.dismiss()  # what the commands leave in the background is the user's
-    run.output.flush(patience)
+    run.output.console.flush(patience.for_own)
     began = time.monotonic()
     environ = hook_environ(run.environ, options, verdict, run.folder, attempts)
     commands = EndHooks(environ, run.serve, lambda: run.stops, partial(run.output.say, level="warning"))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Mode = Literal["all", "rank0", "failed", "none", "raw"]
 Shown = Callable[[int, int, Stream], bool]
 """Whether the console shows (rank, local rank, stream)."""
+Streams = Callable[[int], int]
+"""The streams of a local rank: 1 for stdout, 2 for stderr, 3 for both."""
 Prefix = Callable[[int, int], str]
 """The prefix of the lines of (rank, local rank)."""
 
@@ -33,19 +35,15 @@ _SENT_LINES: Final = 50
 
 def shown_by(
     mode: Mode,
-    redirects: int | Mapping[int, int] = 0,
-    tee: int | Mapping[int, int] = 0,
+    redirects: Streams = lambda _local_rank: 0,
+    tee: Streams = lambda _local_rank: 0,
     local_ranks: Collection[int] = (),
 ) -> Shown:
     """What the console shows by `--console` and torchrun's `-r`, `-t`, `--local-ranks-filter`.
 
-    `redirects` and `tee` hold 1 for stdout, 2 for stderr, for all local ranks or by local rank; an empty
-    `local_ranks` means all. As in torch.distributed.elastic.multiprocessing.api.DefaultLogsSpecs.reify, a stream that
-    is redirected but not teed goes to its file only.
+    An empty `local_ranks` means all. As in torch.distributed.elastic.multiprocessing.api.DefaultLogsSpecs.reify, a
+    stream that is redirected but not teed goes to its file only.
     """
-
-    def bits(option: int | Mapping[int, int], local_rank: int) -> int:
-        return option if isinstance(option, int) else option.get(local_rank, 0)
 
     def shown(rank: int, local_rank: int, stream: Stream) -> bool:
         if mode in {"failed", "none"} or (mode == "rank0" and rank != 0):
@@ -53,7 +51,7 @@ def shown_by(
         if local_ranks and local_rank not in local_ranks:
             return False
         bit = _BIT[stream]
-        return not bits(redirects, local_rank) & bit or bool(bits(tee, local_rank) & bit)
+        return not redirects(local_rank) & bit or bool(tee(local_rank) & bit)
 
     return shown
 
