@@ -68,12 +68,7 @@ class Run:
 
     def __post_init__(self) -> None:
         options = self.plan.options
-        self.output = Output(
-            _console(options, self.environ),
-            self.loop,
-            json=options.log_format == "json",
-            failed_only=options.console == "failed",
-        )
+        self.output = Output(_console(options, self.environ), self.loop, json=options.log_format == "json")
         self.keeper = Keeper(self.folder.run_id, self.inbox.board_folders, self.helpers, self.brought_along)
         self.stack.callback(self.keeper.dismiss)
         self.sinks = [self.journal.record, self.output.tell]

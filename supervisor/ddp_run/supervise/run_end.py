@@ -20,6 +20,7 @@ from ddp_run.supervise.end_hooks import EndHooks, hook_environ, hooks
 from ddp_run.supervise.retries import Outcome
 from ddp_run.supervise.run import Run
 from ddp_run.tell.output import AT_THE_END_S, Patience
+from ddp_run.tell.selection import failed_lines
 from ddp_run.tell.teller import Teller
 from ddp_run.values import helper_process
 
@@ -62,9 +63,11 @@ def teller(run: Run, attempts: int) -> Teller:
 
 
 def show_failed(run: Run, verdict: Verdict) -> None:
-    """`--console failed`: show the last lines of the ranks that failed. The files have them too."""
+    """With `--console failed`, show the last lines of the ranks that failed. The files have them too."""
+    if run.plan.options.console != "failed" or verdict.outcome == "succeeded":
+        return
     try:
-        run.output.show_failed(verdict, run.journal.events, run.folder.path)
+        run.output.console.replay(failed_lines(verdict, run.journal.events, run.folder.path), time.monotonic())
     except Exception as error:
         run.output.say(f"cannot show the last lines of the failed ranks ({type(error).__name__})")
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import Any, Protocol, final
 
 from ddp_run.record.events import (
     Event,
@@ -25,15 +25,11 @@ from ddp_run.record.events import (
 )
 from ddp_run.tell.console import Console
 from ddp_run.tell.outlet import Outlet
-from ddp_run.tell.selection import failed_lines
 from ddp_run.tell.tail import POLL_S, Chunk, Tailer
 from ddp_run.values import terminal
 from ddp_run.values.lines import STREAMS, Stream, neutral
 from ddp_run.values.redaction import redact
 from ddp_run.values.words import named_ranks, size_in_words
-
-if TYPE_CHECKING:
-    from ddp_run.judge.verdict import Verdict
 
 STDOUT, STDERR = 1, 2
 AT_THE_END_S = 60.0
@@ -101,13 +97,12 @@ class Descriptors(Protocol):
 class Output:
     """Moves the ranks' lines to the console, and writes ddp-run's own."""
 
-    def __init__(self, console: Console, loop: Descriptors, *, json: bool, failed_only: bool) -> None:
-        """`json`: whether ddp-run's own messages are JSON. `failed_only`: show what failed ranks wrote, at the end."""
+    def __init__(self, console: Console, loop: Descriptors, *, json: bool) -> None:
+        """`json`: whether ddp-run's own messages are JSON."""
         self.console = console
         self.json = json
         self.colour = terminal.colour(sys.stderr)
         self._loop = loop
-        self._failed_only = failed_only
 
     # ------------------------------------------------------------------- the ranks' lines
 
@@ -175,11 +170,6 @@ class Output:
             if fd is not None:
                 self._loop.unwatch(fd)
         tailer.close()
-
-    def show_failed(self, verdict: Verdict, events: Sequence[Event], folder: Path) -> None:
-        """With `--console failed`, show the last lines of the ranks that failed, now that they are known."""
-        if self._failed_only and verdict.outcome != "succeeded":
-            self.console.replay(failed_lines(verdict, events, folder), time.monotonic())
 
     # ------------------------------------------------------------------ ddp-run's own messages
 
