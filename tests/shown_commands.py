@@ -20,6 +20,7 @@ PLACEHOLDERS = {
     "…": "train.py",  # the rest of a launch
     "{}": "unknown",  # what advice fills in: a cause, a folder
     "NAME": "unknown",  # a cause
+    "%": "bash",  # `%(shell)s` of a template
     "INSTANCE": "4242",  # at Vast.ai
     "[ARGUMENTS...]": "--epochs",
     "$SLURM_JOB_ID": "42",

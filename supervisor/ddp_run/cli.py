@@ -83,9 +83,11 @@ def _tell_refused(refused: Refused) -> None:
     if not _wants_json(refused.argv):
         sys.stderr.write(render(refused.problems, refused.argv, width=columns(), colour=colour(sys.stderr)))
         return
-    from ddp_run.tell import refusal
+    import json
 
-    sys.stderr.write(refusal.as_json_line(refused.problems))
+    from ddp_run.tell.verdict_file import refusal
+
+    sys.stderr.write(json.dumps({"event": "verdict", "level": "error", **refusal(refused.problems)}) + "\n")
 
 
 def _wants_json(words: Sequence[str]) -> bool:

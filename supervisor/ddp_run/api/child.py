@@ -6,6 +6,7 @@ has its own session: Ctrl-C reaches it once, from here.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import selectors
@@ -16,10 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO, final
+from typing import IO, TextIO, final
 
 from ddp_run.api.result import LaunchRefused
-from ddp_run.api.streams import Passed, target
 
 _ASKED = 2
 """How often it is asked to stop; the second time ddp-run ends the job at once. Then it is killed."""
@@ -102,8 +102,8 @@ class _Child:
                 # -P: no file of the working directory is taken for a module of ddp-run
                 [sys.executable, "-P", "-m", "ddp_run.called", str(told_to), str(os.getpid()), *words],
                 stdin=subprocess.DEVNULL,
-                stdout=target(out, 1),
-                stderr=target(err, 2),
+                stdout=_target(out, 1),
+                stderr=_target(err, 2),
                 env=environ,
                 cwd=cwd,
                 pass_fds=(told_to,),
@@ -115,7 +115,7 @@ class _Child:
         self._selector = stack.enter_context(selectors.DefaultSelector())
         pipes = zip((self._process.stdout, self._process.stderr), (out, err), strict=True)
         self._streams = [
-            Passed(stack.enter_context(pipe), to) for pipe, to in pipes if pipe is not None and to is not None
+            _Passed(stack.enter_context(pipe), to) for pipe, to in pipes if pipe is not None and to is not None
         ]
         for stream in self._streams:
             self._selector.register(stream.fd, selectors.EVENT_READ, self._until_end(stream.fd, stream.pass_on))
@@ -180,3 +180,49 @@ class _Child:
         if self.said.exit_code is None:  # it was killed; 0 where SIGCHLD is ignored and the kernel does not say more
             self.said.exit_code = 128 - code if code < 0 else code or _UNKNOWN
         self.ended = True
+
+
+@final
+class _Passed:
+    """One stream of the child, read from a pipe and written to `sys.stdout` or `sys.stderr`.
+
+    A notebook shows what is written to these two; their descriptors, if they have any, lead elsewhere.
+    """
+
+    def __init__(self, source: IO[bytes], to: TextIO) -> None:
+        self.fd = source.fileno()
+        os.set_blocking(self.fd, False)
+        self._to: TextIO | None = to
+        self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
+
+    def pass_on(self) -> bool:
+        """Hand on what there is; false at the end of it."""
+        while True:
+            try:
+                got = os.read(self.fd, 65536)
+            except BlockingIOError:
+                return True
+            self._write(self._decode(got, final=not got))
+            if not got:
+                return False
+
+    def _write(self, text: str) -> None:
+        """A stream that is closed or full costs the job nothing: the run's folder has every line."""
+        if self._to is None or not text:
+            return
+        try:
+            self._to.write(text)
+            self._to.flush()
+        except (OSError, ValueError):
+            self._to = None
+
+
+def _target(stream: TextIO | None, descriptor: int) -> int | None:
+    """For Popen: None if the child may inherit the program's own descriptor, else a pipe or /dev/null."""
+    if stream is None:
+        return subprocess.DEVNULL
+    try:
+        stream.flush()  # what the program wrote before stands before what the job writes
+        return None if stream.fileno() == descriptor else subprocess.PIPE
+    except (AttributeError, OSError, ValueError):
+        return subprocess.PIPE

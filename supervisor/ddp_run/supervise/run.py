@@ -17,8 +17,10 @@ from ddp_run.settings.options import Options
 from ddp_run.supervise.children import BroughtAlong, Keeper
 from ddp_run.supervise.inbox import Inbox
 from ddp_run.supervise.loop import Loop, reap
-from ddp_run.tell.output import LEAST_S, ConsoleSettings, Output, Patience
-from ddp_run.tell.selection import Mode
+from ddp_run.tell.console import Console
+from ddp_run.tell.output import LEAST_S, STDERR, STDOUT, Output, Patience
+from ddp_run.tell.selection import Mode, prefix_of, shown_by
+from ddp_run.values import terminal
 from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.process_table import below, living, send
 from ddp_run.values.signals import NOTICE_SIGNALS, STOP_SIGNALS
@@ -65,7 +67,8 @@ class Run:
     """Gets pid and exit code of each child that isn't a helper: the running attempt's, or the commands' at the end."""
 
     def __post_init__(self) -> None:
-        self.output = Output(_console_settings(self.plan.options), self.environ, self.loop)
+        options = self.plan.options
+        self.output = Output(_console(options, self.environ), self.loop, json=options.log_format == "json")
         self.keeper = Keeper(self.folder.run_id, self.inbox.board_folders, self.helpers, self.brought_along)
         self.stack.callback(self.keeper.dismiss)
         self.sinks = [self.journal.record, self.output.tell]
@@ -142,14 +145,15 @@ class Run:
         return Patience(seconds, lambda: self.serve(0))
 
 
-def _console_settings(options: Options) -> ConsoleSettings:
-    return ConsoleSettings(
-        mode=cast(Mode, options.console),
-        json=options.log_format == "json",
-        ranks=options.nproc_count or 0,
-        redirects=options.redirects,
-        tee=options.tee,
-        local_ranks=options.local_ranks_filter,
-        prefix_template=options.prefix_template,
-        role=options.role,
+def _console(options: Options, environ: Mapping[str, str]) -> Console:
+    mode = cast(Mode, options.console)
+    return Console(
+        STDOUT,
+        STDERR,
+        ranks=1 if mode == "rank0" else options.nproc_count or 0,
+        shown=shown_by(mode, options.redirects, options.tee, options.local_ranks_filter),
+        prefix=prefix_of(options.prefix_template, options.role),
+        colour=not environ.get("NO_COLOR"),
+        force_colour=terminal.colour_forced(),
+        raw=mode == "raw",
     )

@@ -20,6 +20,7 @@ from ddp_run.supervise.end_hooks import EndHooks, hook_environ, hooks
 from ddp_run.supervise.retries import Outcome
 from ddp_run.supervise.run import Run
 from ddp_run.tell.output import AT_THE_END_S, Patience
+from ddp_run.tell.selection import failed_lines
 from ddp_run.tell.teller import Teller
 from ddp_run.values import helper_process
 
@@ -47,7 +48,7 @@ def end(run: Run, outcome: Outcome, attempts: int) -> int:
     _run_hooks(run, verdict, attempts, patience)
     show_rest(run, patience)
     told.show_line(verdict)
-    run.output.finish(patience)
+    run.output.console.finish(patience.for_own)
     # Node 0 records failures for all hosts: it has the verdict of all nodes.
     if run.nodes is None or run.nodes.where() is None:
         keep_against_host(verdict, run.folder.run_id, run.environ)
@@ -62,9 +63,11 @@ def teller(run: Run, attempts: int) -> Teller:
 
 
 def show_failed(run: Run, verdict: Verdict) -> None:
-    """`--console failed`: show the last lines of the ranks that failed. The files have them too."""
+    """With `--console failed`, show the last lines of the ranks that failed. The files have them too."""
+    if run.plan.options.console != "failed" or verdict.outcome == "succeeded":
+        return
     try:
-        run.output.show_failed(verdict, run.journal.events, run.folder.path)
+        run.output.console.replay(failed_lines(verdict, run.journal.events, run.folder.path), time.monotonic())
     except Exception as error:
         run.output.say(f"cannot show the last lines of the failed ranks ({type(error).__name__})")
 
@@ -87,7 +90,7 @@ def _run_hooks(run: Run, verdict: Verdict, attempts: int, patience: Patience) ->
     if not options.has_hooks:
         return
     run.keeper.dismiss()  # what the commands leave in the background is the user's
-    run.output.flush(patience)
+    run.output.console.flush(patience.for_own)
     began = time.monotonic()
     environ = hook_environ(run.environ, options, verdict, run.folder, attempts)
     commands = EndHooks(environ, run.serve, lambda: run.stops, partial(run.output.say, level="warning"))

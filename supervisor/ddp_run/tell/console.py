@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, final
 
-from ddp_run.tell.held_lines import Collapser, Group, RawLines
+from ddp_run.tell.held_lines import Collapser, Group
 from ddp_run.tell.outlet import LeftS, Outlet, Outlets
 from ddp_run.tell.selection import Prefix, Shown, label, prefixed, shown_by
 from ddp_run.tell.tail import Chunk
@@ -23,6 +23,8 @@ _FLOOD_LINES: Final = 4096
 """Comparing a line takes 10 to 20 µs: the loop must not be away when ranks die."""
 _MAX_WAITING_LINES: Final = 512
 _SILENCE_S: Final = 2.0
+_RAW_SILENCE_S: Final = 0.2
+"""After this long without more of it, a line is shown without its end: it may be a prompt."""
 _REDRAW_S: Final = 0.1
 _STATE_S: Final = 10.0
 _LEFT_S: Final = 30.0
@@ -42,7 +44,7 @@ class _Source:
     stream: Stream
     prefix: bytes
     shown: bool
-    lines: LineBuffer = field(default_factory=LineBuffer)
+    lines: LineBuffer
     fed_at: float = 0.0
 
     @property
@@ -80,7 +82,8 @@ class Console:
         self._prefix = prefix
         self._colour = colour
         self._force_colour = force_colour
-        self._raw = RawLines() if raw else None
+        self._raw = raw
+        self._silence_s = _RAW_SILENCE_S if raw else _SILENCE_S
         self.outlets = Outlets(stdout_fd, stderr_fd)
         self._sources: dict[tuple[int, Stream], _Source] = {}
         self._collapser = Collapser()
@@ -96,11 +99,9 @@ class Console:
     @property
     def deadline(self) -> float | None:
         """When `tick` is due even if nothing comes; None: never."""
-        times = [source.fed_at + _SILENCE_S for source in self._sources.values() if source.is_partial]
+        times = [source.fed_at + self._silence_s for source in self._sources.values() if source.is_partial]
         if self._collapser.deadline is not None:
             times.append(self._collapser.deadline)
-        if self._raw is not None and self._raw.deadline is not None:
-            times.append(self._raw.deadline)
         live = self._live_outlet()
         if live is None:
             times.extend(() if self._state_at is None else (self._state_at,))
@@ -116,9 +117,6 @@ class Console:
         for chunk in chunks:
             source = self._source(chunk)
             if not source.shown:
-                continue
-            if self._raw is not None:
-                self._batch.append((chunk.stream, self._raw.take(chunk.rank, chunk.stream, chunk.data, now)))
                 continue
             if chunk.fresh:
                 self._end_line(source, now)
@@ -136,11 +134,9 @@ class Console:
         for source in self._sources.values():
             if source.stream not in taking:
                 source.fed_at = now  # the rest of its line may be in the file
-            elif source.is_partial and now >= source.fed_at + _SILENCE_S:
+            elif source.is_partial and now >= source.fed_at + self._silence_s:
                 self._end_line(source, now)
         self._emit_groups(self._collapser.due(now, self._shown_ranks()))
-        if self._raw is not None:
-            self._batch += self._raw.due(now)
         if self._live_outlet() is None:
             self._show_state(now)
         self._settle(now)
@@ -229,8 +225,6 @@ class Console:
         for source in self._sources.values():
             if source.stream in streams:
                 self._end_line(source, now)
-        if self._raw is not None:
-            self._batch += self._raw.rest(streams)
         self._emit_groups(self._collapser.all())
         self._settle(now)
 
@@ -240,14 +234,18 @@ class Console:
         if source is None:
             prefix = self._prefix(chunk.rank, chunk.local_rank) if self._prefix else label((chunk.rank,))
             shown = self._shown(chunk.rank, chunk.local_rank, chunk.stream)
-            source = self._sources[key] = _Source(*key, prefix.encode("utf-8", "replace"), shown)
+            lines = LineBuffer(raw=self._raw)
+            source = self._sources[key] = _Source(*key, prefix.encode("utf-8", "replace"), shown, lines)
         return source
 
     def _shown_ranks(self) -> int:
         return max(self.ranks, len({source.rank for source in self._sources.values() if source.shown}))
 
     def _show(self, source: _Source, block: bytes, now: float, flood: bool) -> None:
-        """Show whole lines of one rank; `block` ends with a newline."""
+        """Show whole lines of one rank; `block` ends with a newline, unless all is passed as it is."""
+        if self._raw:
+            self._batch.append((source.stream, block))
+            return
         block = readable(block, colour=self._colour and (self._force_colour or self.outlets.of(source.stream).tty))
         if flood or self._prefix is not None or self._shown_ranks() < 2:
             self._emit_groups(self._collapser.all())
@@ -264,7 +262,7 @@ class Console:
 
     def _end_line(self, source: _Source, now: float) -> None:
         rest = source.lines.rest()
-        if rest[-1:] == b"\n":  # empty lines
+        if rest[-1:] == b"\n" or self._raw:  # empty lines, or all as it is
             self._show(source, rest, now, flood=False)
         elif readable(rest, colour=False).strip(b" "):
             self._show(source, rest + b"\n", now, flood=False)

@@ -183,16 +183,6 @@ class Outlets:
         """Bytes taken but not written yet."""
         return sum(outlet.pending for outlet in self)
 
-    @property
-    def gone(self) -> bool:
-        """Nobody reads any of it any more."""
-        return all(outlet.gone for outlet in self)
-
-    @property
-    def error(self) -> OSError | None:
-        """Why something could not be written; EPIPE if nobody reads it any more."""
-        return next((outlet.error for outlet in self if outlet.error is not None), None)
-
     def pump(self) -> int:
         """Write what can be written now; returns the number of bytes."""
         return sum(outlet.pump() for outlet in self)

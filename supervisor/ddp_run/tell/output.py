@@ -8,11 +8,10 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import Any, Protocol, final
 
 from ddp_run.record.events import (
     Event,
@@ -26,15 +25,11 @@ from ddp_run.record.events import (
 )
 from ddp_run.tell.console import Console
 from ddp_run.tell.outlet import Outlet
-from ddp_run.tell.selection import Mode, failed_lines, prefix_of, shown_by
 from ddp_run.tell.tail import POLL_S, Chunk, Tailer
 from ddp_run.values import terminal
 from ddp_run.values.lines import STREAMS, Stream, neutral
 from ddp_run.values.redaction import redact
 from ddp_run.values.words import named_ranks, size_in_words
-
-if TYPE_CHECKING:
-    from ddp_run.judge.verdict import Verdict
 
 STDOUT, STDERR = 1, 2
 AT_THE_END_S = 60.0
@@ -48,24 +43,6 @@ _LAST_WORDS_S = 1.0
 _COUNT_S = 1.0
 """How long lines that are not shown are counted."""
 _TAIL_BUDGET = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class ConsoleSettings:
-    """What people asked to see.
-
-    `redirects` and `tee`: the streams of all local ranks (1: stdout, 2: stderr, 3: both), or by local rank;
-    `local_ranks`: those to show, empty for all; `ranks`: how many run here.
-    """
-
-    mode: Mode
-    json: bool
-    ranks: int
-    redirects: int | Mapping[int, int]
-    tee: int | Mapping[int, int]
-    local_ranks: Collection[int]
-    prefix_template: str | None
-    role: str
 
 
 @final
@@ -118,24 +95,14 @@ class Descriptors(Protocol):
 
 @final
 class Output:
-    """Owns the console: moves the ranks' lines to it, and writes ddp-run's own."""
+    """Moves the ranks' lines to the console, and writes ddp-run's own."""
 
-    def __init__(self, settings: ConsoleSettings, environ: Mapping[str, str], loop: Descriptors) -> None:
-        self._loop = loop
-        self.json = settings.json
-        """Whether ddp-run's own messages are JSON."""
-        self._failed_only = settings.mode == "failed"
+    def __init__(self, console: Console, loop: Descriptors, *, json: bool) -> None:
+        """`json`: whether ddp-run's own messages are JSON."""
+        self.console = console
+        self.json = json
         self.colour = terminal.colour(sys.stderr)
-        self.console = Console(
-            STDOUT,
-            STDERR,
-            ranks=1 if settings.mode == "rank0" else settings.ranks,
-            shown=shown_by(settings.mode, settings.redirects, settings.tee, settings.local_ranks),
-            prefix=prefix_of(settings.prefix_template, settings.role),
-            colour=not environ.get("NO_COLOR"),
-            force_colour=terminal.colour_forced(),
-            raw=settings.mode == "raw",
-        )
+        self._loop = loop
 
     # ------------------------------------------------------------------- the ranks' lines
 
@@ -204,11 +171,6 @@ class Output:
                 self._loop.unwatch(fd)
         tailer.close()
 
-    def show_failed(self, verdict: Verdict, events: Sequence[Event], folder: Path) -> None:
-        """With `--console failed`, show the last lines of the ranks that failed, now that they are known."""
-        if self._failed_only and verdict.outcome != "succeeded":
-            self.console.replay(failed_lines(verdict, events, folder), time.monotonic())
-
     # ------------------------------------------------------------------ ddp-run's own messages
 
     @cached_property
@@ -272,14 +234,6 @@ class Output:
     def show(self, text: str) -> None:
         """Write text to stderr as it is: the verdict and the last line."""
         self.console.say(text.rstrip("\n"), time.monotonic())
-
-    def flush(self, patience: Patience) -> None:
-        """Write what waits, while there is time: another program writes to stderr next."""
-        self.console.flush(patience.for_own)
-
-    def finish(self, patience: Patience) -> None:
-        """Write what waits, while there is time; nothing comes after."""
-        self.console.finish(patience.for_own)
 
 
 def last_words(text: str) -> None:

@@ -58,7 +58,7 @@ class _Tail:
     fd: int = -1
     offset: int = 0
     end: int | None = None
-    """Where reading stops; None while the file grows."""
+    """Where reading stops, and the file is closed; None while the file grows."""
     watch: int = -1
     """Its inotify watch."""
     polled: bool = True
@@ -66,8 +66,6 @@ class _Tail:
     suspect: bool = False
     """The path may lead to another file by now."""
     fresh: bool = True
-    retired: bool = False
-    """Close it at its present end."""
     unreadable: bool = False
     """The last try to read it failed."""
     identity: tuple[int, int] = (0, 0)
@@ -158,8 +156,7 @@ class Tailer:
         """Read this rank's files to their present ends and close them: the rank starts again, with other files."""
         for tail in self._tails:
             if tail.rank == rank:
-                tail.retired = True
-                self._mark(tail)
+                self._stop_at_end(tail)
 
     def read(self, budget: int = 1 << 20, streams: Collection[Stream] = STREAMS) -> list[Chunk]:
         """What is new in the files of these streams: at most `budget` bytes, the files taking turns."""
@@ -196,11 +193,7 @@ class Tailer:
         self._look(None)
         self._at_rest = True
         for tail in self._tails:
-            self._mark(tail)
-            try:
-                tail.end = os.fstat(tail.fd).st_size
-            except OSError:
-                tail.end = 0
+            self._stop_at_end(tail)
 
     def take_notes(self) -> list[str]:
         """What happened to files since the last call that should not: truncated, replaced, unreadable."""
@@ -222,6 +215,13 @@ class Tailer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _stop_at_end(self, tail: _Tail) -> None:
+        self._mark(tail)
+        try:
+            tail.end = os.fstat(tail.fd).st_size
+        except OSError:
+            tail.end = 0
 
     def _mark(self, tail: _Tail) -> None:
         """There may be more to read."""
@@ -276,11 +276,6 @@ class Tailer:
 
     def _at_end(self, tail: _Tail) -> None:
         """All was read: is the file shorter now, or another one?"""
-        if tail.retired:
-            tail.close()
-            self._forget_watch(tail)
-            self._tails.remove(tail)
-            return
         try:
             length = os.fstat(tail.fd).st_size
         except OSError as error:
@@ -290,10 +285,14 @@ class Tailer:
         if length < tail.offset:
             self._notes.append(f"{tail.path} was truncated; reading it from the start")
             tail.offset, tail.fresh = 0, True
-            tail.end = length if self._at_rest else None
+            tail.end = None if tail.end is None else length
             self._mark(tail)
         elif tail.suspect:
             self._check_identity(tail)
+        if tail.end is not None and tail not in self._ready:
+            tail.close()
+            self._forget_watch(tail)
+            self._tails.remove(tail)
 
     def _check_identity(self, tail: _Tail) -> None:
         """Go on with another file if the path leads to one now."""

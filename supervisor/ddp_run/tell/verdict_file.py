@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ from ddp_run.values.redaction import redact
 
 if TYPE_CHECKING:
     from ddp_run.judge.of_nodes import NodeReport
+    from ddp_run.values.problem import Problem
 
 _UNSAFE: Final = re.compile(r"[^!-$&-~\u00a1-\u1fff\u2070-\u2fff\u3001-\ud7ff\ue000-\U0010ffff]")
 
@@ -56,11 +58,8 @@ def as_json(
         "step": verdict.step,
         "call": verdict.call,
         "first_failure": None if first is None else _first_failure(first, wall_at),
-        "evidence": [{"source": q.source, "line": q.line, "text": q.text} for q in verdict.evidence],
-        "collateral": [
-            {"rank": c.rank, "exit_code": c.exit_code, "signal": c.signal, "reason": c.reason}
-            for c in verdict.collateral
-        ],
+        "evidence": list(map(asdict, verdict.evidence)),
+        "collateral": list(map(asdict, verdict.collateral)),
         "notes": list(verdict.notes),
         "advice": list(verdict.advice),
         "retry": {"decision": decision, "reason": decision_reason},
@@ -92,6 +91,23 @@ def _shown(value: Any) -> Any:
     if isinstance(value, list):
         return [_shown(each) for each in value]
     return {key: _shown(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def refusal(problems: Sequence[Problem]) -> dict[str, Any]:
+    """The object for a launch that was refused: the first problem is the cause, the others' titles end the advice."""
+    first = problems[0]
+    others = tuple(f"{problem.code}: {problem.title}" for problem in problems[1:])
+    verdict = Verdict(
+        "refused",
+        2,
+        cause=first.cause,
+        code=first.code,
+        title=first.title,
+        confidence="certain",
+        phase="launch",
+        advice=(*first.helps, *others),
+    )
+    return as_json(verdict.without_secrets(), attempts=0, decision_reason="nothing was started")
 
 
 def write(path: Path, content: dict[str, Any]) -> None:

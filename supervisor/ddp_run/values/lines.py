@@ -42,12 +42,16 @@ _EMPTY: Final = (b"\n\n", b"\n")
 
 @final
 class LineBuffer:
-    """Cuts one stream of one rank into whole lines; holds the unfinished one."""
+    """Cuts one stream of one rank into whole lines; holds the unfinished one.
 
-    __slots__ = ("_held", "progress")
+    With `raw`, no byte is changed, and a carriage return ends a line too: there are no progress bars.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_held", "_raw", "progress")
+
+    def __init__(self, *, raw: bool = False) -> None:
         self._held = bytearray()
+        self._raw = raw
         self.progress = False
         """The unfinished line has been rewritten by a carriage return: a progress bar."""
 
@@ -61,6 +65,11 @@ class LineBuffer:
 
         Empty lines at its end wait for what follows: it may be a bar that stands lower.
         """
+        if self._raw:
+            data = self.rest() + data
+            end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+            self._held += data[end:]
+            return data[:end]
         if self._held[:1] == b"\n":
             data, self._held = self.rest() + data, bytearray()
         if b"\x1b" in data or (self._held and data[:1] == b"\n"):

@@ -75,16 +75,11 @@ def render(
     from ddp_run.values.redaction import redact_value, redact_words
 
     problems, argv = redact_value(tuple(problems)), redact_words(argv)
-    paint = _paint if colour else _no_paint
+
+    def paint(text: str, escape: str) -> str:
+        return f"{escape}{text}{_PLAIN}" if colour else text
+
     return "\n".join("\n".join(_block(each, argv, program, width, paint)) + "\n" for each in problems)
-
-
-def _paint(text: str, colour: str) -> str:
-    return f"{colour}{text}{_PLAIN}"
-
-
-def _no_paint(text: str, colour: str) -> str:  # noqa: ARG001 - the signature of _paint
-    return text
 
 
 def _block(problem: Problem, argv: Sequence[str], program: str, width: int, paint: Painter) -> list[str]:

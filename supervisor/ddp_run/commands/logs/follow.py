@@ -40,12 +40,12 @@ def follow_run(shown: Shown) -> bool:
         try:
             while following.goes_on():
                 console.feed(tailer.read(streams=console.outlets.taking), time.monotonic())
-                if console.outlets.gone or not _wait(tailer, console):
+                if console.outlets.err.gone or not _wait(tailer, console):
                     checked(console)
                     return True
             tailer.stop_at_ends()
             console.show_rest(lambda _streams: tailer.read(), no_limit)
-            is_read = not console.outlets.gone
+            is_read = not console.outlets.err.gone
             console.finish(no_limit)
         finally:
             console.suspend()

@@ -83,7 +83,7 @@ def show_run(shown: Shown) -> bool:
             console.show_rest(partial(_next, pieces), no_limit)
         except OSError as error:
             console.say(f"ddp-run: cannot read {neutral(str(log.path))}: {error.strerror}", time.monotonic())
-        if console.outlets.gone:
+        if console.outlets.err.gone:
             break
     console.finish(no_limit)
     checked(console)
@@ -103,8 +103,9 @@ def console_for(shown: Shown) -> Console:
 
 def checked(console: Console) -> None:
     """Raise OSError if lines were lost (a full disk), unless because nobody reads them any more."""
-    if console.outlets.error is not None and console.outlets.error.errno != errno.EPIPE:
-        raise console.outlets.error
+    error = console.outlets.err.error
+    if error is not None and error.errno != errno.EPIPE:
+        raise error
 
 
 def no_limit() -> float:
