@@ -29,6 +29,21 @@ RAISED: tuple[tuple[str, str, str, str], ...] = (
         "",
         "nan-divergence",
     ),
+    ("FloatingPointError", "underflow encountered in multiply", "    return x * window", "python-exception"),
+    ("FloatingPointError", "overflow encountered in exp", "    return np.exp(x)", "nan-divergence"),
+    (
+        "SyntaxError",
+        "unterminated string literal (detected at line 1)",
+        '    return ast.literal_eval(row)\n  File "/usr/lib/python3.11/ast.py", line 64, in literal_eval\n    node = '
+        "parse(node, mode='eval')\n  File \"<unknown>\", line 1\n    ['a', 'b\n         ^",
+        "python-exception",
+    ),
+    (
+        "SyntaxError",
+        "unterminated string literal (detected at line 4)",
+        '    from model import Net\n  File "/home/user/model.py", line 4\n    x = \'a\n        ^',
+        "syntax-or-usage",
+    ),
     ("FloatingPointError", "Loss became infinite or NaN at iteration=300!", "", "nan-divergence"),
     (
         "ValueError",

@@ -139,3 +139,22 @@ def test_a_name_that_resolves_is_not_to_blame() -> None:
 
 def test_the_watchdog_also_tells_of_other_errors() -> None:
     assert verdict_of(DEAD_WATCHDOG + ENDED.format(-6)).cause != "nccl-timeout-hang"
+
+
+@pytest.mark.parametrize(
+    ("frame", "raised", "helps"),
+    [
+        ("/usr/lib/python3.11/socketserver.py", "OSError: [Errno 98] Address already in use", False),
+        (
+            "/venv/lib/python3.11/site-packages/torch/distributed/rendezvous.py",
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+            "useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use",
+            True,
+        ),
+    ],
+)
+def test_a_new_master_port_cures_only_the_stores(frame: str, raised: str, helps: bool) -> None:
+    verdict = verdict_of(f'{MAIN}  File "{frame}", line 466, in bind\n    pass\n{raised}\n{ENDED.format(1)}')
+    assert verdict.cause == "port-in-use"
+    assert verdict.retry is not None
+    assert verdict.retry.helps is helps

@@ -50,7 +50,13 @@ _STOPPING = tuple(
 _DISTRIBUTION = re.compile(
     r"to satisfy the constraint [\s\S]{0,200}?found invalid values:[\s\S]{0,1500}?\b(?:nan|inf)\b"
 )
+_SAMPLING = Sign(
+    "probability tensor contains either",
+    re.compile(r"probability tensor contains either `?inf`?, `?nan`? or element < 0"),
+)
+"""Not certain: a sampler's negative weights give it as well."""
 SIGNS: tuple[Sign, ...] = (
+    _SAMPLING,
     Sign("The total norm of order ", re.compile(r"The total norm of order \S+ for gradients[^\n]{0,40} is non-finite")),
     Sign(
         "returned nan values in its",
@@ -59,10 +65,6 @@ SIGNS: tuple[Sign, ...] = (
     Sign("Current loss scale already at minimum"),
     Sign("Minimum loss scale reached"),
     Sign("to satisfy the constraint", _DISTRIBUTION),
-    Sign(
-        "probability tensor contains either",
-        re.compile(r"probability tensor contains either `?inf`?, `?nan`? or element < 0"),
-    ),
     Sign("Detected nan and/or inf values"),
     Sign("The loss returned in `training_step` is"),
     Sign("found NaN in local"),
@@ -123,7 +125,11 @@ SIGNS: tuple[Sign, ...] = (
             ),
         )
     ),
-    Sign("FloatingPointError", types=frozenset({"FloatingPointError"})),
+    Sign(
+        "FloatingPointError",
+        re.compile(r"FloatingPointError(?!: underflow)"),  # an underflow is finite
+        frozenset({"FloatingPointError"}),
+    ),
     *_STOPPING,
 )
 _FINITE = r"(?:nans?|infs?|infinit[ey]|infinity|non-?finite)"
@@ -165,7 +171,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     others = [other for other in attempt.deaths if other.rank != death.rank and other.exception is not None]
     alone = raised is not None and bool(others) and all(_another(other, death) for other in others)
-    return hit.finding(RULE, death, _cause(death, hit), _advice(death, hit, alone))
+    confidence = "likely" if hit.sign is _SAMPLING else hit.confidence
+    return hit.finding(RULE, death, _cause(death, hit), _advice(death, hit, alone), confidence=confidence)
 
 
 def _said_in_general(death: Death) -> Hit | None:

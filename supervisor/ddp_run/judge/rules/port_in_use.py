@@ -76,8 +76,10 @@ def _finding(log: LogText, death: Death | None, attempt: Evidence) -> Finding | 
     port = _port(log)
     who = "torch's agent" if death is None else death.who
     retry = RULE.retry
-    if None not in (port, attempt.master_port) and port != attempt.master_port and death is not None:
-        retry = Retry(helps=False, reason=f"port {port} is set by the program, so the next attempt will use it again")
+    another = None not in (port, attempt.master_port) and port != attempt.master_port and death is not None
+    if another or (port is None and _bound_by_program(death)):
+        which = f"port {port}" if port is not None else "the port"
+        retry = Retry(helps=False, reason=f"{which} is set by the program, so the next attempt will use it again")
     named = f"port {port}" if port is not None else "a port"
     return Finding(
         RULE,
@@ -88,6 +90,12 @@ def _finding(log: LogText, death: Death | None, attempt: Evidence) -> Finding | 
         retry=retry,
         exception=death.exception if death is not None else None,
     )
+
+
+def _bound_by_program(death: Death | None) -> bool:
+    """Whether the exception comes from Python's own sockets: torch's store opens its port in C++."""
+    raised = death.exception if death is not None else None
+    return raised is not None and raised.type.rpartition(".")[2] == "OSError" and "/torch/" not in raised.traceback
 
 
 def _taken(text: str) -> bool:

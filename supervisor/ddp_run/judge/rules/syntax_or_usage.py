@@ -38,6 +38,10 @@ _VARIABLE = re.compile(r"\$\{?(?P<name>\w+)")
 _PLACE = re.compile(r" \([^()]*, line \d+\)$")
 _RAISED = re.compile(r"\n\s{1,40}raise [^\n]{1,400}\n(?:[\s^~]{1,400}\n)?\w{1,20}Error\b[^\n]*\s*$")
 """From a program: Pillow calls a damaged image a syntax error."""
+_GIVEN_TEXT = re.compile(
+    r', line \d+, in [^\n]{1,400}\n(?:[^\n]{0,400}\n){1,3}\s{0,40}File "<[^">\n]{1,100}>", line \d+\n'
+)
+"""A running program had Python parse a text (`eval`, `ast.literal_eval`): the text is data, and the script is fine."""
 _PYTHON_AS_SCRIPT = Sign("can't open file '", re.compile(r"can't open file '(?:[^']*/)?(?P<word>python[\d.]*|\s*)'"))
 _PARSE = tuple(Sign(name, types=frozenset({name})) for name in sorted(_TYPES))
 _REFUSED = tuple(
@@ -81,7 +85,8 @@ SIGNS: tuple[Sign, ...] = (*_PARSE, _PYTHON_AS_SCRIPT, *_REFUSED, *_BAD_VALUE, *
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a rank whose script does not compile, or whose script is the word `python`."""
     raised = death.exception
-    if raised is not None and raised.type in _TYPES and not _RAISED.search(raised.traceback):
+    of_script = raised is not None and not (_RAISED.search(raised.traceback) or _GIVEN_TEXT.search(raised.traceback))
+    if raised is not None and raised.type in _TYPES and of_script:
         quote = line_of(death.stderr, raised)
         place = f"{raised.file}:{raised.line}" if raised.file else "the script"
         return Finding(
