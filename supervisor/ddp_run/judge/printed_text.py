@@ -1,4 +1,4 @@
-"""A file error that a program caught, printed with a word for failure, and exited with. Pure.
+"""A file error that a program caught, printed with a word for failure, and exited with; and prints that failed. Pure.
 
 Handled errors look the same, so it counts only in the very last lines, and only if no exception is known.
 """
@@ -16,6 +16,7 @@ LINES = 8
 _FAILURE = r"(?i:\b(?:error|critical|fatal|fail(?:ed|ure)?|exception|could not|cannot|unable)\b)"
 
 _WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
+_PRINTING = re.compile(r"\bprint\(|\b(?:sys\.)?std(?:out|err)\b|\btqdm\b|fp_write\(|\.emit\(|self\.flush\(\)")
 
 
 def errors(words: Iterable[str]) -> tuple[Sign, ...]:
@@ -33,3 +34,11 @@ def at_the_end(death: Death, signs: tuple[Sign, ...]) -> Hit | None:
     """Return such a line among the last ones of a rank without an exception."""
     hit = in_last_words(death, signs, LINES) if death.exception is None else None
     return None if hit is None or _WARNED.search(hit.text) else hit
+
+
+def could_not_print(death: Death) -> bool:
+    """Whether the exception that ended the rank comes from printing: its terminal is gone."""
+    raised = death.exception
+    if raised is None or raised.type not in ("OSError", "IOError") or raised.message != "[Errno 5] Input/output error":
+        return False
+    return bool(_PRINTING.search("\n".join(raised.traceback.splitlines()[-4:])))

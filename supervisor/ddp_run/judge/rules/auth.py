@@ -34,8 +34,6 @@ RULE = Rule(
     supersedes=("hub-network", "file-not-found", "permission-denied"),
 )
 _NOT_FOUND = "If you are trying to access a private or gated repo"
-_FORBIDDEN = "HTTP Error 403"
-"""urllib's error: it sends no credentials on its own, and a data mirror may refuse everybody."""
 _SAID: tuple[Sign, ...] = (
     # Hugging Face
     Sign(
@@ -51,7 +49,10 @@ _SAID: tuple[Sign, ...] = (
     Sign("Invalid user token."),
     # requests, httpx, urllib
     *(
-        Sign(f"{status} Client Error", re.compile(rf"(?P<status>{status}) Client Error(?:[^\n]*?url: {URL})?"))
+        Sign(
+            f"{status} Client Error",
+            re.compile(rf"(?P<status>{status}) Client Error(?!: rate limit)(?:[^\n]*?url: {URL})?"),
+        )
         for status in (401, 403)
     ),
     *(
@@ -66,7 +67,7 @@ _SAID: tuple[Sign, ...] = (
         for status in (401, 403)
     ),
     Sign("HTTP Error 401", re.compile(r"HTTP Error (?P<status>401)")),
-    Sign(_FORBIDDEN, re.compile(r"HTTP Error (?P<status>403)(?!: rate limit)")),
+    Sign("HTTP Error 403", re.compile(r"HTTP Error (?P<status>403)(?!: rate limit)")),
     # wandb
     Sign("api_key not configured (no-tty)"),
     Sign("No API key configured. Use `wandb login`"),
@@ -120,7 +121,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None:
         return None
     service = _service(hit)
-    sure: Confidence = "likely" if hit.sign.words in (_NOT_FOUND, _FORBIDDEN) else service_text.as_sure(hit)
+    # A server may refuse everybody, whatever credentials they have.
+    for_all = hit["status"] == "403" and service in (None, "", _host(hit))
+    sure: Confidence = "likely" if for_all or hit.sign.words == _NOT_FOUND else service_text.as_sure(hit)
     return hit.finding(RULE, death, _cause(death, hit, service), _advice(hit, service), confidence=sure)
 
 

@@ -195,6 +195,10 @@ _PRINTED = (
 SIGNS = (*_RAISED, *OBJECT_MISSING, *NO_FILE)
 _HUB = ("Repo id must be", "Incorrect path_or", "is not a local folder", "doesn't exist on the Hub", "Can't load ")
 _STARTED = re.compile(r'subprocess\.py", line \d+, in _execute_child')
+_SOCKET = re.compile(
+    r"\n\s{1,40}\S{1,40}\.connect\([^\n]{0,200}\n(?:[\s^~]{1,400}\n)?FileNotFoundError: [^\n'\"]{0,80}\s*$"
+)
+"""The address of a process that has ended: a path that the program never named."""
 _COMPILERS = re.compile(
     r"(?:^|/)(?:nvcc|ninja|hipcc|icpx|ptxas|ccache|ld|make|cmake|(?:[\w.\-]*-)?(?:gcc|g\+\+|cc|c\+\+|clang(?:\+\+)?)(?:-\d+)?)"
     r"$"
@@ -213,6 +217,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         or printed_text.at_the_end(death, _PRINTED)
     )
     if hit is None or (hit.sign.words == _WRAPPED and in_last_words(death, (_ANOTHER,)) is not None):
+        return None
+    if hit.exception is not None and _SOCKET.search(hit.exception.traceback):
         return None
     path = (hit["path"] or "").rstrip(".") or None
     program = _is_program(hit, path)

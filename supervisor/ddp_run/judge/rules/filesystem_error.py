@@ -6,8 +6,8 @@ permissions.
 ## How to recognise it
 `[Errno 116] Stale file handle`, `[Errno 5] Input/output error`, `[Errno 30] Read-only file system`, `[Errno 107]
 Transport endpoint is not connected` (a FUSE or Gluster mount whose daemon died), `[Errno 108] Cannot send after
-transport endpoint shutdown` (Lustre), `[Errno 117] Structure needs cleaning`, `No locks available`. Printing after the
-terminal was closed gives `Input/output error` too; the failing line is then a `print` or a progress bar.
+transport endpoint shutdown` (Lustre), `[Errno 117] Structure needs cleaning`, `No locks available`. A `print` after the
+terminal was closed gives `Input/output error` too: [terminal-closed](terminal-closed.md).
 ## What to do
 `findmnt -T PATH` shows the mount and its server, `dmesg -T | tail` the kernel's messages. If it happens on one node
 only, exclude that node. For a read-only mount in a container, mount it with `:rw` or use another folder.
@@ -50,7 +50,6 @@ _ERRORS = (
 _OF_A_PATH = ("Connection timed out", "Bad message", "No data available", "No such device", "Device or resource busy")
 """Sockets and devices return these, too: they count only next to a file path."""
 _READ_ONLY = "Read-only file system"
-_EIO = "Input/output error"
 _LOCKED = "unable to lock file, errno = "
 # An unconnected socket returns the same errno, so the class must be about a file.
 _TYPES = frozenset(
@@ -83,7 +82,6 @@ _RAISED: tuple[Sign, ...] = (
 )
 SIGNS = (*_RAISED, *FAULTY)
 _PRINTED = printed_text.errors(_ERRORS)
-_PRINTING = re.compile(r"\bprint\(|\b(?:sys\.)?std(?:out|err)\b|\btqdm\b|fp_write\(|\.emit\(|self\.flush\(\)")
 _SOCKET = re.compile(r"/socket\.py|/ssl\.py|/asyncio/|\.(?:recv|send|sendall|connect|shutdown|getpeername)\(")
 
 
@@ -92,16 +90,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if death.killed_without_exception and death.code != -signal.SIGABRT:
         return None  # another signal ended it, so earlier output was not the end
     hit = ended_by(death, _RAISED) or said_last(death, FAULTY) or printed_text.at_the_end(death, _PRINTED)
-    if hit is None or _of_socket(hit):
+    if hit is None or _of_socket(hit) or printed_text.could_not_print(death):
         return None
-    if hit.sign.words == _EIO and hit["path"] is None and _printing(hit):
-        return hit.finding(
-            RULE,
-            death,
-            f"{death.who} could not print: its terminal is gone",
-            ("tmux   # run the job in it, or with nohup: when the ssh session ends, its terminal is gone",),
-            confidence="likely",
-        )
     return hit.finding(
         RULE, death, _cause(death, hit), _advice(death, attempt, hit), retry=_retry(hit), confidence=_sure(hit)
     )
@@ -112,10 +102,6 @@ def _of_socket(hit: Hit) -> bool:
     if hit.exception is None or hit["path"] is not None or not hit.sign.words.startswith(("Transport", "Cannot send")):
         return False
     return bool(_SOCKET.search(hit.exception.traceback))
-
-
-def _printing(hit: Hit) -> bool:
-    return hit.exception is not None and bool(_PRINTING.search("\n".join(hit.exception.traceback.splitlines()[-4:])))
 
 
 def _sure(hit: Hit) -> Confidence:

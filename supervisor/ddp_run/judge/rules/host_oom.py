@@ -64,6 +64,8 @@ _WORKER = Sign(
     re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed"),
 )
 SIGNS: tuple[Sign, ...] = (*_REFUSED, _WORKER, *oom_text.SIGNS, _TASK)
+_OF_PROGRAM = re.compile(r"\n\s{1,40}raise MemoryError\b[^\n]{0,400}\n(?:[\s^~]{1,400}\n)?MemoryError\b[^\n]*\s*$")
+"""Python raises its own without a statement."""
 _DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</torch_")
 _NO_HOST_HAS = 1 << 50
 """Bytes. A larger request means a wrong shape or a misread length."""
@@ -88,6 +90,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return _told(death, attempt, "lost a DataLoader worker to SIGKILL")
     hit = ended_by(death, _REFUSED)
     if hit is None or _DEVICE.search(_said(hit)):
+        return None
+    if hit.exception is not None and _OF_PROGRAM.search(hit.exception.traceback):
         return None
     return hit.finding(RULE, death, _cause(death, hit), _LENGTH if _is_absurd(hit) else _ADVICE)
 

@@ -79,6 +79,10 @@ _SAID: tuple[Sign, ...] = (
         for status in (500, 502, 503, 504)
     ),
     Sign("429 Client Error", re.compile(rf"(?P<status>429) Client Error[^\n]*?(?:url: {URL}|$)")),
+    Sign(  # GitHub's
+        "403 Client Error: rate limit",
+        re.compile(rf"(?P<status>403) Client Error: rate limit exceeded[^\n]*?(?:url: {URL}|$)"),
+    ),
     Sign("Server error '5", re.compile(rf"Server error '(?P<status>5\d\d)[^']*' for url '{URL}")),
     Sign("Client error '429", re.compile(rf"Client error '(?P<status>429)[^']*' for url '{URL}")),
     # reqwest, in programs written in Rust

@@ -5,7 +5,8 @@ The job received SIGHUP, which the kernel sends to everything running in a termi
 connection dropped, the window or notebook was closed, the container's session ended. torch's agent stops on it.
 ## How to recognise it
 `SignalException: Process … got signal: 1`, `Received 1 death signal, shutting down workers` (older releases), `Hangup`
-from the shell, exit code 129, ranks killed by SIGHUP. The job itself did not fail.
+from the shell, exit code 129, ranks killed by SIGHUP; `OSError: [Errno 5] Input/output error` at a `print` or a
+progress bar. The job itself did not fail.
 ## What to do
 Run the job without a terminal that can go away: in `tmux` or `screen`, or with `setsid ddp-run … > log 2>&1 < /dev/null
 &`, or under a scheduler. `nohup ddp-run …` is enough for ddp-run, which keeps an ignored SIGHUP ignored; torchrun stops
@@ -18,6 +19,8 @@ import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.traceback_text import line_of
+from ddp_run.judge.printed_text import could_not_print
 from ddp_run.judge.signs import Sign, in_whole_log, quotes
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 
@@ -33,6 +36,7 @@ SIGNS = (
     Sign("got signal: 1", re.compile(r"SignalException: Process \d+ got signal: 1\b")),
     Sign("death signal, shutting down workers", re.compile(r"Received (?:1|Signals\.SIGHUP) death signal")),
 )
+_STILL_GONE = Retry(helps=False, reason="the terminal will still be gone")
 _ADVICE = (
     "tmux new -s train   # start the job in it; detach with Ctrl-b d, reattach with: tmux attach -t train",
     "setsid ddp-run … > train.log 2>&1 < /dev/null &   # without tmux",
@@ -40,7 +44,12 @@ _ADVICE = (
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Match a rank ended by a SIGHUP that neither ddp-run nor the agent sent."""
+    """Match a rank ended by a SIGHUP that neither ddp-run nor the agent sent, or one that could no longer print."""
+    if could_not_print(death):
+        cause = f"{death.who} could not print: its terminal is gone"
+        quote = line_of(death.stderr, death.exception) if death.exception is not None else None
+        shown = (quote,) if quote is not None else ()
+        return Finding(RULE, death.rank, cause, shown, _ADVICE, "likely", _STILL_GONE, exception=death.exception)
     if death.code != -signal.SIGHUP or signal.SIGHUP in death.signals_sent:
         return None
     cause = f"{death.who} was killed by SIGHUP: its terminal was probably closed"

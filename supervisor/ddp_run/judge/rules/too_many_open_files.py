@@ -34,6 +34,7 @@ _ANCDATA = "items of ancdata"
 _LOOP = "Failed to init uv loop"
 """torch's TCPStore: libuv could not open the files that it waits with (uv_loop_init: epoll, eventfd, a pipe)."""
 _SELECT = "filedescriptor out of range in select()"
+_OF_HOST = ("cat /proc/sys/fs/file-nr   # open, free, the host's limit; root raises it: sysctl -w fs.file-max=N",)
 SIGNS: tuple[Sign, ...] = (
     Sign("Too many open files"),
     Sign("FILE, message: ", re.compile(r"name: E[MN]FILE, message: ")),  # libuv, for torch's store
@@ -61,6 +62,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         cause = f"{death.who} has more than 1024 files open, the maximum for select()"
     elif "Too many open files in system" in hit.text or "ENFILE" in hit.text:
         cause = f"{death.who} could not open a file: the whole host has too many open"
+        return hit.finding(RULE, death, cause, _OF_HOST)
     else:
         cause = f"{death.who} reached its limit of open files (ulimit -n)"
     return hit.finding(RULE, death, cause, _advice(hit.sign.words, death), confidence=sure)
