@@ -149,11 +149,36 @@ def test_a_stolen_port_leads_to_another_one_and_costs_no_retry(ddp: Launcher, gi
     assert outcome.stderr == (f"ddp-run: {said}\n" if given == "option" else "")
 
 
-def test_the_agents_own_restarts_work(ddp: Launcher) -> None:
-    outcome = ddp(
-        "--standalone", "--nproc-per-node", 2, "--max-restarts", 1,
-        TRAIN, "--fault", "kill", "--first-attempts", 1, "--count-file", ddp.cwd / "count",
-    )  # fmt: skip
+# In its first start rank 1 is killed, and its peer fails of that, as in a collective.
+KILLED_ONCE = """
+import os, signal, time
+def lives(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+rank = os.environ["RANK"]
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if rank == "1":
+        with open("part", "w") as file: file.write(str(os.getpid()))
+        os.rename("part", "first")
+        while not os.path.exists("watching"): time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not os.path.exists("first"): time.sleep(0.01)
+    first = open("first").read()
+    open("watching", "w").close()
+    while lives(first): time.sleep(0.001)
+    raise RuntimeError("Connection closed by peer [127.0.0.1]:41234")
+print(f"rank {rank} done")
+"""
+
+
+@pytest.mark.parametrize("program", cases(("without torch", "training"), ("without torch",)))
+def test_the_agents_own_restarts_work(ddp: Launcher, program: str) -> None:
+    words: tuple[object, ...] = (ddp.script(KILLED_ONCE),)
+    if program == "training":
+        words = (TRAIN, "--fault", "kill", "--first-attempts", 1, "--count-file", ddp.cwd / "count")
+    outcome = ddp("--standalone", "--nproc-per-node", 2, "--max-restarts", 1, *words)
     assert outcome.code == 0, outcome.stderr
     assert (outcome.verdict["attempts"], outcome.verdict["restarts"]) == (1, 1)
     said = "rank 1 was killed by SIGKILL; sender unknown; torch's agent restarted all ranks (1 of 1)"
