@@ -204,8 +204,10 @@ class Launcher:
         self.started.append(running)
         return running
 
-    def __call__(self, *words: object, env: dict[str, str] | None = None) -> Outcome:
-        running = self.start(*words, env=env)
+    def __call__(
+        self, *words: object, env: dict[str, str] | None = None, cwd: str | None = None, within: Sequence[str] = ()
+    ) -> Outcome:
+        running = self.start(*words, env=env, cwd=cwd, within=within)
         outcome = running.wait()
         running.assert_nothing_left()
         if outcome.folder is not None and (outcome.folder / "verdict.json").exists():
