@@ -236,15 +236,6 @@ def test_the_console_shows_ranks_that_failed(ddp: Launcher) -> None:
     assert ddp("--console=failed", ddp.script("print('fine')")).stdout == ""
 
 
-def test_json_messages(ddp: Launcher) -> None:
-    outcome = ddp("--log-format", "json", "--max-retries", 1, "--retry", "always", ddp.script("raise ValueError('x')"))
-    lines = [line for line in outcome.stderr.splitlines() if not line.startswith("[rank")]
-    assert lines[-1].startswith("ddp-run: verdict ")
-    for line in lines[:-1]:
-        json.loads(line)
-    assert any(json.loads(line)["event"] == "verdict" for line in lines[:-1])
-
-
 def test_an_elastic_job_takes_in_a_second_node(ddp: Launcher) -> None:
     """Its first ranks are ended and started again by the agents: that is no failure."""
     program = ddp.script(
