@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from ddp_run import training
-from ddp_run.training import placement
 from tests.ports import unused_port
 from tests.waiting import limit
 
@@ -330,7 +328,7 @@ def test_unused_parameters_are_named_by_each_rank(ddp: Launcher) -> None:
 _REFUSALS = """
 import json, os, sys
 import torch, torch.distributed as dist
-from ddp_run.training import SetupError, cleanup, setup_distributed
+from ddp_run.training import SetupError, cleanup, placement, setup_distributed
 
 FULL = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 seen = {}
@@ -373,17 +371,33 @@ except ValueError as error:
 cleanup()
 attempt("anew", {}, single_process=True)
 cleanup()
+
+said = RuntimeError("CUDA error: invalid device ordinal\\nGPU device may be out of range, do you have enough GPUs?")
+for number in (3, 0):
+    try:
+        placement._refuse_device(f"rank {number} (local rank {number})", number, 2, said)
+    except SetupError as error:
+        seen[f"GPU {number} of 2"] = str(error)
+
 with open("rank_0.json", "w") as file:
     json.dump(seen, file)
+for variable in FULL:
+    os.environ.pop(variable, None)
+setup_distributed(exit_on_error=True)
 """
 
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
-def test_what_cannot_work_is_refused_with_its_reason(runner: Runner) -> None:
-    ended = runner([sys.executable, runner.program(_REFUSALS)], **_NO_GPU)
-    assert ended.code == 0, ended.stderr
-    seen = ended.left[0]
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    runner = Runner(tmp_path_factory.mktemp("refused"))
+    return runner([sys.executable, runner.program(_REFUSALS)], **_NO_GPU)
+
+
+def test_what_cannot_work_is_refused_with_its_reason(refused: Ended) -> None:
+    assert 0 in refused.left, refused.stderr
+    seen = refused.left[0]
     title = {name: str(text).splitlines()[0] for name, text in seen.items()}
     assert title["no launcher"] == (
         "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT are not set in this process; "
@@ -411,26 +425,20 @@ def test_what_cannot_work_is_refused_with_its_reason(runner: Runner) -> None:
     assert seen["after"] == ["of the training", False]
 
 
-def test_an_error_can_end_the_process(runner: Runner) -> None:
-    program = runner.program("from ddp_run.training import setup_distributed\nsetup_distributed(exit_on_error=True)\n")
-    ended = runner([sys.executable, program])
-    assert ended.code == 1
-    assert ended.stderr.startswith("error: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT are not set")
-    assert "Traceback" not in ended.stderr
+def test_an_error_can_end_the_process(refused: Ended) -> None:
+    assert refused.code == 1
+    assert refused.stderr.startswith("error: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT are not set")
+    assert "Traceback" not in refused.stderr
 
 
-def test_a_rank_without_a_gpu_is_told_how_many_there_are() -> None:
-    said = RuntimeError("CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?")
-    with pytest.raises(training.SetupError) as raised:
-        placement._refuse_device("rank 3 (local rank 3)", 3, 2, said)
-    lines = str(raised.value).splitlines()
+def test_a_rank_without_a_gpu_is_told_how_many_there_are(refused: Ended) -> None:
+    lines = refused.left[0]["GPU 3 of 2"].splitlines()
     assert lines[:2] == [
         "rank 3 (local rank 3) has no GPU 3: 2 are visible, counted from 0",
         "  --> RuntimeError: CUDA error: invalid device ordinal",
     ]
     assert any(line.startswith("help: torchrun --nproc-per-node 2 ") for line in lines)
-    with pytest.raises(training.SetupError, match=r"^rank 0 \(local rank 0\) cannot use GPU 0 of 2\n"):
-        placement._refuse_device("rank 0 (local rank 0)", 0, 2, said)
+    assert refused.left[0]["GPU 0 of 2"].startswith("rank 0 (local rank 0) cannot use GPU 0 of 2\n")
 
 
 def test_the_module_costs_no_torch() -> None:
