@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.torch_process import TorchProcess
 
 INHERITED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 """A shell ignores the first two in what it starts with `&`, and every program started from there does so too. SIGHUP
@@ -32,3 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
     for signum in INHERITED:
         if signal.getsignal(signum) is signal.SIG_IGN:
             signal.signal(signum, signal.default_int_handler if signum is signal.SIGINT else signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session")
+def torch_process() -> Iterator[TorchProcess]:
+    """Runs programs that ask torch something; it is loaded once for all of them."""
+    process = TorchProcess("torch.distributed.run")
+    yield process
+    process.end()

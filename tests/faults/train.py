@@ -1,6 +1,9 @@
 """A small real DDP training with a fault where asked. Imports nothing of ddp_run, so it runs under any launcher.
 
-train.py [--steps N] [--fault KIND --rank R [--step S]] [--step-s SECONDS] [--out FILE] [--handle-term]
+train.py [--steps N] [--fault KIND --rank R [--step S]] [--step-s SECONDS] [--workers N] [--by-hand]
+
+With --by-hand gradients are averaged without DistributedDataParallel and the optimizer, which take as long to load as
+torch itself: for tests that ask for neither.
 """
 
 import argparse
@@ -30,6 +33,8 @@ def main() -> None:
     )
     parser.add_argument("--count-file")
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--by-hand", action="store_true")
+    parser.add_argument("--ddp", action="store_false", dest="by_hand")
     args = parser.parse_args()
 
     rank = int(os.environ["RANK"])
@@ -52,18 +57,29 @@ def main() -> None:
 
 def _train(args: argparse.Namespace, faulty: bool) -> None:
     torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Linear(8, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    layer = torch.nn.Linear(8, 1)
+    model = layer if args.by_hand else DistributedDataParallel(layer)
+    optimizer = None if args.by_hand else torch.optim.SGD(model.parameters(), lr=0.1)
     batches = _batches(args.workers)
     for step in range(args.steps):
         if faulty and step == args.step:
             _fail(args.fault)
         time.sleep(args.step_s)
-        optimizer.zero_grad()
+        model.zero_grad()
         loss = model(next(batches)).square().mean()
         loss.backward()
-        optimizer.step()
+        if optimizer is None:
+            _step(layer)
+        else:
+            optimizer.step()
         print(f"step {step} loss {loss.item():.6f}", flush=True)
+
+
+def _step(layer: torch.nn.Linear) -> None:
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter -= 0.1 / dist.get_world_size() * parameter.grad
 
 
 def _attempt(args: argparse.Namespace, rank: int) -> int:

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.waiting import limit, wait_until
+from tests.waiting import limit
 
 from .cluster import Cluster
 from .conftest import PORT, PROGRAMS, TRAIN, Job, NodeOutcome
@@ -170,14 +170,6 @@ def test_a_short_cut_harms_nothing(cluster: Cluster, start_job: StartJob) -> Non
     cluster.cut(1)
     time.sleep(10)  # the length of the cut is what is tested
     cluster.heal(1)
-    assert [outcome.code for outcome in job.wait()] == [0, 0]
-
-
-def test_who_is_missing_is_said(cluster: Cluster, start_job: StartJob) -> None:
-    job = start_job(cluster, TRAIN, "--steps", 2, later=(1,))
-    line = re.compile(r"waiting for node 1 of 2 for [45] s; other nodes here: none")
-    wait_until(lambda: line.search(job[0].console()), "the line")
-    job.start(1)
     assert [outcome.code for outcome in job.wait()] == [0, 0]
 
 

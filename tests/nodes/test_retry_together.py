@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Sequence
 
@@ -35,8 +36,14 @@ def assert_one_end(outcomes: Sequence[NodeOutcome], code: int, attempts: int) ->
     assert len(set(used)) == attempts
 
 
-def test_a_retry_cures_a_job_of_two_nodes(cluster: Cluster, start_job: StartJob) -> None:
-    outcomes = start_job(cluster, TRAIN, *FAILS, "--fail-times", 1, options=("--max-retries", 2)).wait()
+def test_a_node_that_is_missing_is_told_and_a_retry_cures_a_job_of_two_nodes(
+    cluster: Cluster, start_job: StartJob
+) -> None:
+    job = start_job(cluster, TRAIN, *FAILS, "--fail-times", 1, options=("--max-retries", 2), later=(1,))
+    line = re.compile(r"waiting for node 1 of 2 for [45] s; other nodes here: none")
+    wait_until(lambda: line.search(job[0].console()), lambda: f"who is missing: {job[0].console()}")
+    job.start(1)
+    outcomes = job.wait()
     assert_one_end(outcomes, 0, attempts=2)
     for rank, outcome in enumerate(outcomes):
         assert f"rank {rank} done" in outcome.stdout

@@ -6,11 +6,8 @@ their sources.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
-from tests.waiting import limit
+from tests.torch_process import TorchProcess
 
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
@@ -60,12 +57,10 @@ def explained(text: str) -> Verdict:
     return judge(transcript.read([Log(LogText("log", tuple(text.rstrip().split("\n"))))], follows_another))
 
 
-def test_the_installed_torch() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM], input=CALLS, capture_output=True, text=True, timeout=limit(120)
-    )
-    assert done.returncode == 0, done.stderr
-    kind, *parts = done.stdout.split("---- ")
+def test_the_installed_torch(torch_process: TorchProcess) -> None:
+    answer = torch_process.run(f"import warnings; warnings.simplefilter('ignore')\n{PROGRAM}", given=CALLS)
+    assert answer.code == 0, answer.stderr
+    kind, *parts = answer.stdout.split("---- ")
     if kind.strip() != "none":
         pytest.skip("this torch is built with CUDA")
     said = {call: text for call, _, text in (part.partition("\n") for part in parts) if "Traceback" in text}

@@ -204,8 +204,10 @@ class Launcher:
         self.started.append(running)
         return running
 
-    def __call__(self, *words: object, env: dict[str, str] | None = None) -> Outcome:
-        running = self.start(*words, env=env)
+    def __call__(
+        self, *words: object, env: dict[str, str] | None = None, cwd: str | None = None, within: Sequence[str] = ()
+    ) -> Outcome:
+        running = self.start(*words, env=env, cwd=cwd, within=within)
         outcome = running.wait()
         running.assert_nothing_left()
         if outcome.folder is not None and (outcome.folder / "verdict.json").exists():
@@ -225,9 +227,9 @@ def assert_replay_agrees(outcome: Outcome) -> None:
     assert json.loads(json.dumps(answer.document)) == outcome.verdict
 
 
-@pytest.fixture
-def ddp(tmp_path: Path) -> Iterator[Launcher]:
-    launcher = Launcher(tmp_path)
+@contextmanager
+def _launcher(cwd: Path) -> Iterator[Launcher]:
+    launcher = Launcher(cwd)
     yield launcher
     for running in launcher.started:
         if running.process.poll() is None:
@@ -239,13 +241,27 @@ def ddp(tmp_path: Path) -> Iterator[Launcher]:
                     os.kill(int(carrier.split()[0]), signal.SIGKILL)
 
 
+@pytest.fixture
+def ddp(tmp_path: Path) -> Iterator[Launcher]:
+    with _launcher(tmp_path) as launcher:
+        yield launcher
+
+
+@pytest.fixture(scope="module")
+def shared_ddp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    """For a job that several tests of a file read: a fixture of the file's runs it, once (docs/testing.md)."""
+    with _launcher(tmp_path_factory.mktemp("shared")) as launcher:
+        yield launcher
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     outcome: Any = yield
     report = outcome.get_result()
-    launcher = getattr(item, "funcargs", {}).get("ddp")
-    if report.when == "call" and report.failed and isinstance(launcher, Launcher):
-        for running in launcher.started:
+    used = [getattr(item, "funcargs", {}).get(name) for name in ("ddp", "shared_ddp")]
+    started = [running for launcher in used if isinstance(launcher, Launcher) for running in launcher.started]
+    if report.when in ("setup", "call") and report.failed:
+        for running in started:
             report.sections.append((f"console of {running.cwd}", running.console()[-6000:]))
             for path in sorted((running.folder or running.cwd).rglob("*.log")):
                 report.sections.append((str(path), path.read_text(errors="replace")[-2000:]))

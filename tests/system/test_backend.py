@@ -86,10 +86,3 @@ def test_debug_lines_of_a_failure_in_the_training(ddp: Launcher, tmp_path: Path)
     ]
     assert "hunter2" not in outcome.stderr
     assert outcome.verdict["cause"] == "python-exception"
-
-
-def test_a_program_that_wants_nothing_of_it_sees_nothing(ddp: Launcher, tmp_path: Path) -> None:
-    program = script(tmp_path, "import os, sys\nprint(sorted(os.environ.get('DDP_RUN_BOOT', '')), len(sys.argv))\n")
-    outcome = ddp("--nproc-per-node", 2, program)
-    assert (outcome.code, by_rank(outcome.stdout)) == (0, {0: ["[] 1"], 1: ["[] 1"]})
-    assert "DDP-" not in outcome.stderr

@@ -54,23 +54,35 @@ def test_four_ranks_that_die_within_milliseconds(ddp: Launcher, _repeat: int) ->
 
 @pytest.mark.parametrize("_repeat", REPEAT)
 @pytest.mark.parametrize(
-    "fault,code",
+    "fault,code,loop",
     [
-        ("slow-death", 1),
-        pytest.param("early-leave", 1, marks=pytest.mark.slow_system),
-        pytest.param("os-exit7", 7, marks=pytest.mark.slow_system),
-        pytest.param("raise", 1, marks=pytest.mark.slow_system),
+        ("slow-death", 1, "--by-hand"),
+        pytest.param("slow-death", 1, "--ddp", marks=pytest.mark.slow_system),
+        pytest.param("early-leave", 1, "--ddp", marks=pytest.mark.slow_system),
+        pytest.param("os-exit7", 7, "--ddp", marks=pytest.mark.slow_system),
+        pytest.param("raise", 1, "--ddp", marks=pytest.mark.slow_system),
     ],
 )
-def test_the_cause_and_not_its_victims(ddp: Launcher, fault: str, code: int, _repeat: int) -> None:
-    outcome = ddp("--nproc-per-node", 3, TRAIN, "--fault", fault, "--rank", 2)
+def test_the_cause_and_not_its_victims(ddp: Launcher, fault: str, code: int, loop: str, _repeat: int) -> None:
+    outcome = ddp("--nproc-per-node", 3, TRAIN, loop, "--fault", fault, "--rank", 2)
     assert outcome.verdict["first_failure"]["rank"] == 2, outcome.events
     assert {each["rank"] for each in outcome.verdict["collateral"]} == {0, 1}
     assert outcome.code == code
 
 
+# Rank 1 fails and stays; rank 0 waits for it, as in a collective.
+STUCK = """
+import os, threading, time
+if os.environ["RANK"] == "1":
+    threading.Thread(target=time.sleep, args=(300,)).start()
+    raise ValueError("fault, then a thread that stays")
+time.sleep(600)
+"""
+
+
 def test_a_rank_stuck_in_its_own_teardown_is_ended_and_named(ddp: Launcher) -> None:
-    outcome = ddp("--nproc-per-node", 2, "--shutdown-timeout", 2, TRAIN, "--fault", "stuck-teardown")
+    """In a training: test_a_rank_that_failed_and_stays_is_no_hang."""
+    outcome = ddp("--nproc-per-node", 2, "--shutdown-timeout", 2, ddp.script(STUCK))
     first = outcome.verdict["first_failure"]
     assert first["rank"] == 1
     assert first["exception"]["message"] == "fault, then a thread that stays"

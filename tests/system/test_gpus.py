@@ -12,7 +12,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -36,8 +38,11 @@ RUNS_OUT = (
     WAITS
     + """
 if os.environ["RANK"] == "1":
-    import torch
-    raise torch.OutOfMemoryError(pathlib.Path(os.environ["GO"]).read_text())
+    import atexit
+    atexit.register(time.sleep, 0.5)  # an interpreter with torch takes its time to go down
+    # as torch's own, without its import
+    error = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
+    raise error(pathlib.Path(os.environ["GO"]).read_text())
 time.sleep(600)
 """
 )
@@ -106,15 +111,54 @@ def probes(running: Running) -> list[int]:
     return found
 
 
-def test_memory_by_gpu_and_by_process(ddp: Launcher, machine: Machine) -> None:
-    running = ddp.start("--nproc-per-node", 2, ddp.script(WAITS), env=machine.environ)
+HAS_A_CHILD = """
+import os, subprocess
+if os.environ["RANK"] == "1":
+    child = subprocess.Popen(["sleep", "600"])
+    open(os.environ["GO"] + ".child", "w").write(f"{child.pid}\\n")
+"""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A job of two ranks, and what was seen: of both; of the second one's child; when GPU 1 was lost."""
+
+    pids: tuple[int, int]
+    of_ranks: dict[str, Any]
+    of_child: dict[str, Any]
+    running: Running
+    code: int
+
+
+@pytest.fixture(scope="module")
+def watched(shared_ddp: Launcher, library: Path) -> Watched:
+    machine, ddp = Machine(library, shared_ddp.cwd), shared_ddp
+    machine.say()
+    running = ddp.start("--nproc-per-node", 2, ddp.script(HAS_A_CHILD + WAITS), env=machine.environ)
+
+    def look(at: int) -> dict[str, Any]:
+        def looks() -> list[dict[str, Any]]:
+            return [event for event in running.events("GpuSampled") if at in event["pids"]]
+
+        return wait_until(looks, f"a look at process {at}")[0]
+
     first, second = running.pids(2)
-    stranger = os.getpid()
-    machine.say(
-        f"process 0 {second} {9 * GIB}", f"process 1 {first} {20 * GIB}", f"process 1 {stranger} -", used=(9, 21)
-    )
-    wait_until(lambda: any(second in event["pids"] for event in running.events("GpuSampled")), "a look at both ranks")
-    seen = next(event for event in running.events("GpuSampled") if second in event["pids"])
+    stranger = f"process 1 {os.getpid()} -"
+    machine.say(f"process 0 {second} {9 * GIB}", f"process 1 {first} {20 * GIB}", stranger, used=(9, 21))
+    of_ranks = look(second)
+    told = machine.go.with_name("go.child")
+    wait_until(lambda: told.exists() and told.read_text().endswith("\n"), "the child's pid")
+    machine.say(f"process 0 {int(told.read_text())} {9 * GIB}", used=(9, 0))
+    of_child = look(int(told.read_text()))
+    assert of_child["gpus"] == [0, 1]
+    machine.say("error 1 15")
+    wait_until(lambda: any(event["gpus"] == [0] for event in running.events("GpuSampled")), "a look at the other")
+    machine.let_go()
+    return Watched((first, second), of_ranks, of_child, running, running.wait().code)
+
+
+def test_memory_by_gpu_and_by_process(watched: Watched) -> None:
+    seen, (first, second), stranger = watched.of_ranks, watched.pids, os.getpid()
     assert (seen["gpus"], seen["uuids"]) == ([0, 1], ["GPU-00000000-1111", "GPU-10000000-1111"])
     assert (seen["used"], seen["free"], seen["total"]) == ([9 * GIB, 21 * GIB], [71 * GIB, 59 * GIB], [80 * GIB] * 2)
     assert seen["busy"] == [37, 37]
@@ -124,11 +168,16 @@ def test_memory_by_gpu_and_by_process(ddp: Launcher, machine: Machine) -> None:
     assert (seen["ranks"], seen["visible"]) == ([0, 1], [[1, 0], [1, 0]])
     names = dict(zip(seen["pids"], seen["names"], strict=True))
     assert names[stranger] == Path("/proc/self/comm").read_text().strip()
-    machine.let_go()
-    outcome = running.wait()
-    assert outcome.code == 0
-    assert notes(running) == []
-    assert not probes(running)
+    assert not probes(watched.running)
+
+
+def test_a_child_of_a_rank_is_the_ranks(watched: Watched) -> None:
+    assert (watched.of_child["members"], watched.of_child["names"]) == ([1], ["sleep"])
+
+
+def test_a_gpu_that_is_lost_while_the_job_runs_is_noted_and_nothing_else(watched: Watched) -> None:
+    assert watched.code == 0
+    assert notes(watched.running) == ["GPU 1 is not monitored: GPU is lost"]
 
 
 def test_a_gpu_that_two_ranks_share_runs_out(ddp: Launcher, machine: Machine) -> None:
@@ -153,21 +202,6 @@ def test_a_gpu_that_two_ranks_share_runs_out(ddp: Launcher, machine: Machine) ->
     assert shown.startswith("GPU 1 (GPU-10000000): 1.0 GiB of 80.0 GiB free 0.")
     assert shown.endswith(" after it failed; rank 0 49.0 GiB; rank 1 30.0 GiB")
     assert "ranks 0-1 share" in verdict["advice"][0]
-
-
-def test_a_child_of_a_rank_is_the_ranks(ddp: Launcher, machine: Machine) -> None:
-    child = (
-        "import os, subprocess\nchild = subprocess.Popen(['sleep', '60'])\n"
-        "open(os.environ['GO'] + '.' + os.environ['RANK'], 'w').write(str(child.pid) + chr(10))\n" + WAITS
-    )
-    running = ddp.start("--nproc-per-node", 1, ddp.script(child), env=machine.environ)
-    told = machine.go.with_name("go.0")
-    wait_until(lambda: told.exists() and told.read_text().endswith("\n"), "the child's pid")
-    machine.say(f"process 0 {int(told.read_text())} {9 * GIB}", used=(9, 0))
-    seen = wait_until(lambda: [event for event in running.events("GpuSampled") if event["pids"]], "a look at it")
-    assert (seen[0]["members"], seen[0]["names"]) == ([0], ["sleep"])
-    machine.let_go()
-    assert running.wait().code == 0
 
 
 def more(*values: object) -> ParameterSet:
@@ -218,16 +252,6 @@ def test_without_the_binding(ddp: Launcher, machine: Machine, tmp_path: Path) ->
     assert running.wait().code == 0
     assert len(notes(running)) == 1
     assert "pip install 'ddp-run[gpu]'" in notes(running)[0]
-
-
-def test_a_gpu_that_is_lost_while_the_job_runs(ddp: Launcher, machine: Machine) -> None:
-    running = ddp.start("--nproc-per-node", 1, ddp.script(WAITS), env=machine.environ)
-    wait_until(lambda: any(event["gpus"] == [0, 1] for event in running.events("GpuSampled")), "a look at both")
-    machine.say("error 1 15")
-    wait_until(lambda: any(event["gpus"] == [0] for event in running.events("GpuSampled")), "a look at the other")
-    machine.let_go()
-    assert running.wait().code == 0
-    assert notes(running) == ["GPU 1 is not monitored: GPU is lost"]
 
 
 @pytest.mark.parametrize("function", cases(("init", "memory"), ("memory",)))

@@ -11,7 +11,7 @@ import pytest
 from tests.ports import unused_port
 from tests.waiting import limit
 
-from .conftest import Launcher, cases
+from .conftest import Launcher, Outcome, by_rank, cases
 
 SHOW = """
 import json, os, sys
@@ -25,8 +25,73 @@ def shown(outcome_folder: Path | None, rank: int = 0) -> dict[str, object]:
     return dict(json.loads(text))
 
 
+# ------------------------------------------------------------------------------------------ a job that goes well
+
+WORDS = ["--lr", "1e-3", "--wandb-api-key", "s3cr3t-0001", "--token=s3cr3t-0002"]
+MINE = {"NCCL_DEBUG": "TRACE", "NCCL_DEBUG_FILE": "/dev/null", "TORCH_DISTRIBUTED_DEBUG": "OFF", "OMP_NUM_THREADS": "3"}
+
+
+@pytest.fixture(scope="module")
+def plain(shared_ddp: Launcher) -> Outcome:
+    """Two ranks that show themselves, started where files have the names of Python's own."""
+    work = shared_ddp.cwd / "work"
+    work.mkdir()
+    for name in ("logging", "json", "signal", "subprocess", "torch"):
+        (work / f"{name}.py").write_text("raise SystemExit('imported the wrong file')")
+    script = shared_ddp.script(SHOW)
+    return shared_ddp("--nproc_per_node=2", "--nccl-debug", "trace", script, *WORDS, env=MINE, cwd="work")
+
+
+def test_files_of_the_working_directory_do_not_replace_pythons_own(plain: Outcome) -> None:
+    """As under torchrun, whose agent does not look there."""
+    assert plain.code == 0, plain.stderr
+
+
+def test_ranks_have_the_programs_words_and_their_places(plain: Outcome) -> None:
+    for rank in (0, 1):
+        seen = shown(plain.folder, rank)
+        argv, env = seen["argv"], seen["env"]
+        assert isinstance(argv, list)
+        assert isinstance(env, dict)
+        assert argv[1:] == WORDS
+        assert (env["RANK"], env["WORLD_SIZE"]) == (str(rank), "2")
+        assert "DDP_RUN_BOOT" not in env
+
+
+def test_success_says_nothing_but_what_the_ranks_said(plain: Outcome) -> None:
+    assert plain.stderr == ""
+    assert plain.folder is not None
+    files = {rank: plain.folder / f"attempt_0/rank_{rank}/stdout.log" for rank in (0, 1)}
+    assert by_rank(plain.stdout) == {rank: file.read_text().splitlines() for rank, file in files.items()}
+    assert [len(lines) for lines in by_rank(plain.stdout).values()] == [1, 1]
+
+
+def test_a_variable_that_the_user_set_is_never_changed(plain: Outcome) -> None:
+    env = shown(plain.folder)["env"]
+    assert isinstance(env, dict)
+    assert {name: env[name] for name in MINE} == MINE
+
+
+def test_folders_are_the_users_alone(plain: Outcome) -> None:
+    assert plain.folder is not None
+    assert os.stat(plain.folder).st_mode & 0o077 == 0
+    assert os.stat(plain.folder / "events.jsonl").st_mode & 0o077 == 0
+
+
+def test_no_secret_of_the_command_line_in_our_files(plain: Outcome) -> None:
+    assert plain.folder is not None
+    for name in ("plan.json", "events.jsonl", "verdict.json"):
+        assert "s3cr3t" not in (plain.folder / name).read_text()
+
+
+def test_nothing_is_looked_at_where_nobody_died(plain: Outcome) -> None:
+    assert not plain.named("SpaceCounted")
+    assert not plain.named("KernelLogged")
+
+
+# ------------------------------------------------------------------------------------------ words, files, consoles
+
 WAYS = {
-    "script": ["--nproc_per_node=2", "{script}", "--lr", "1e-3"],
     "standalone": ["--nproc-per-node", "2", "--standalone", "{script}", "--lr", "1e-3"],
     "redirect": ["--nproc_per_node", "2", "--redirect=3", "{script}", "--lr", "1e-3"],
     "c10d": ["--nnodes=1:1", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "{script}",
@@ -37,7 +102,7 @@ WAYS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", cases(WAYS, ("script", "module")))
+@pytest.mark.parametrize("way", cases(WAYS, ("module",)))
 def test_the_ways_to_name_a_program(ddp: Launcher, way: str) -> None:
     words = WAYS[way]
     script = ddp.script(SHOW)
@@ -69,16 +134,6 @@ def test_closed_descriptors(ddp: Launcher, closed: str) -> None:
     assert ("a line" in outcome.stdout) == ("1" not in closed)
 
 
-def test_files_of_the_working_directory_do_not_replace_pythons_own(ddp: Launcher) -> None:
-    """As under torchrun, whose agent does not look there."""
-    work = ddp.cwd / "work"
-    work.mkdir()
-    for name in ("logging", "json", "signal", "subprocess", "torch"):
-        (work / f"{name}.py").write_text("raise SystemExit('imported the wrong file')")
-    running = ddp.start("--nproc-per-node", 2, ddp.script("print('fine')"), cwd="work")
-    assert running.wait().code == 0, running.console()
-
-
 def test_pet_variables_work_as_under_torchrun(ddp: Launcher) -> None:
     ddp.script(SHOW)
     environ = {"PET_NPROC_PER_NODE": "2", "PET_MODULE": "1", "PYTHONPATH": str(ddp.cwd)}
@@ -89,19 +144,6 @@ def test_pet_variables_work_as_under_torchrun(ddp: Launcher) -> None:
     assert env["PET_MODULE"] == "1", "ranks see the user's value"
     outcome = ddp("sh", "-c", "echo $PET_NO_PYTHON", env={"PET_NO_PYTHON": "1"})
     assert (outcome.code, outcome.stdout) == (0, "[rank0]: 1\n"), outcome.stderr
-
-
-def test_a_variable_that_the_user_set_is_never_changed(ddp: Launcher) -> None:
-    mine = {
-        "NCCL_DEBUG": "TRACE",
-        "NCCL_DEBUG_FILE": "/dev/null",
-        "TORCH_DISTRIBUTED_DEBUG": "OFF",
-        "OMP_NUM_THREADS": "3",
-    }
-    outcome = ddp("--nccl-debug", "trace", ddp.script(SHOW), env=mine)
-    env = shown(outcome.folder)["env"]
-    assert isinstance(env, dict)
-    assert {name: env[name] for name in mine} == mine
 
 
 @pytest.mark.slow_system
@@ -157,20 +199,6 @@ def test_a_closed_console_does_not_end_the_run(ddp: Launcher) -> None:
     assert (ddp.cwd / "finished").exists()
 
 
-def test_folders_are_the_users_alone(ddp: Launcher) -> None:
-    outcome = ddp(ddp.script("pass"))
-    assert outcome.folder is not None
-    assert os.stat(outcome.folder).st_mode & 0o077 == 0
-    assert os.stat(outcome.folder / "events.jsonl").st_mode & 0o077 == 0
-
-
-def test_no_secret_of_the_command_line_in_our_files(ddp: Launcher) -> None:
-    outcome = ddp(ddp.script("pass"), "--wandb-api-key", "s3cr3t-0001", "--token=s3cr3t-0002")
-    assert outcome.folder is not None
-    for name in ("plan.json", "events.jsonl", "verdict.json"):
-        assert "s3cr3t" not in (outcome.folder / name).read_text()
-
-
 def test_dry_run_starts_nothing_and_shows_origins(ddp: Launcher) -> None:
     outcome = ddp(
         "--nproc-per-node",
@@ -206,15 +234,6 @@ def test_the_console_shows_ranks_that_failed(ddp: Launcher) -> None:
     assert outcome.stdout == "[rank1]: out of 1\n"
     assert outcome.stderr.startswith("[rank1]: err of 1\nerror[")
     assert ddp("--console=failed", ddp.script("print('fine')")).stdout == ""
-
-
-def test_json_messages(ddp: Launcher) -> None:
-    outcome = ddp("--log-format", "json", "--max-retries", 1, "--retry", "always", ddp.script("raise ValueError('x')"))
-    lines = [line for line in outcome.stderr.splitlines() if not line.startswith("[rank")]
-    assert lines[-1].startswith("ddp-run: verdict ")
-    for line in lines[:-1]:
-        json.loads(line)
-    assert any(json.loads(line)["event"] == "verdict" for line in lines[:-1])
 
 
 def test_an_elastic_job_takes_in_a_second_node(ddp: Launcher) -> None:

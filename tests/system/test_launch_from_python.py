@@ -42,7 +42,12 @@ def test_a_training_from_a_thread_with_other_streams(ddp: Launcher) -> None:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), ThreadPoolExecutor(1) as threads:
         job = threads.submit(
-            ddp_run.launch, TRAIN, ["--steps", 2], nproc_per_node=2, cwd=ddp.cwd, env=ddp.environ({"DDP_DEBUG": "1"})
+            ddp_run.launch,
+            TRAIN,
+            ["--by-hand", "--steps", 2],
+            nproc_per_node=2,
+            cwd=ddp.cwd,
+            env=ddp.environ({"DDP_DEBUG": "1"}),
         )
         result = job.result(limit(240))
     assert (result.ok, result.exit_code, result.outcome, result.attempts) == (True, 0, "succeeded", 1), err.getvalue()

@@ -63,9 +63,8 @@ def test_ranks_and_their_children_end_with_whoever_is_killed(ddp: Launcher, whom
 
 @pytest.mark.parametrize("whom", cases(("supervisor", "agent", "rank"), ("supervisor",)))
 def test_data_loader_workers_end_too(ddp: Launcher, whom: str) -> None:
-    running = ddp.start(
-        "--nproc-per-node", 2, "--shutdown-timeout", 2, TRAIN, "--workers", 2, "--steps", 10000, "--step-s", 0.05
-    )
+    words = (TRAIN, "--by-hand", "--workers", 2, "--steps", 10000, "--step-s", 0.05)
+    running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 2, *words)
     running.wait_for_text("step 2", 2)
     assert running.folder is not None
     run_id = running.folder.name

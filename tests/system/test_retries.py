@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.ports import unused_port
 
-from .conftest import TRAIN, Launcher, assert_replay_agrees, cases
+from .conftest import TRAIN, Launcher, Outcome, assert_replay_agrees, cases
 
 # Fails in its first runs, as counted in a file per rank; writes the port it was given.
 FLAKY = """
@@ -69,11 +70,24 @@ def test_ports_differ_between_attempts_where_the_user_fixed_one(ddp: Launcher) -
     assert [event["port"] for event in outcome.named("AttemptStarted")] == [int(each) for each in ports]
 
 
-def test_retries_end_when_they_are_used_up(ddp: Launcher) -> None:
-    outcome = ddp("--max-retries", 1, ddp.script(FLAKY), ddp.cwd / "count", 9, env={})
-    assert outcome.code == 137
-    assert outcome.verdict["attempts"] == 2
-    assert outcome.last_line["attempts"] == "2"
+@pytest.fixture(scope="module")
+def used_up(shared_ddp: Launcher) -> Outcome:
+    """A job whose one retry fails too, and which says so in JSON."""
+    words = ("--log-format", "json", "--max-retries", 1)
+    return shared_ddp(*words, shared_ddp.script(FLAKY), shared_ddp.cwd / "count", 9)
+
+
+def test_retries_end_when_they_are_used_up(used_up: Outcome) -> None:
+    assert used_up.code == 137
+    assert used_up.verdict["attempts"] == 2
+    assert used_up.last_line["attempts"] == "2"
+
+
+def test_json_messages(used_up: Outcome) -> None:
+    lines = [line for line in used_up.stderr.splitlines() if not line.startswith("[rank")]
+    assert lines[-1].startswith("ddp-run: verdict ")
+    told = [json.loads(line) for line in lines[:-1]]
+    assert any(each["event"] == "verdict" for each in told)
 
 
 @pytest.mark.slow_system
@@ -91,8 +105,9 @@ HOPELESS = {
 }
 
 
-@pytest.mark.parametrize("cause", cases(HOPELESS, ("python-exception",)))
+@pytest.mark.parametrize("cause", cases(HOPELESS, ()))
 def test_what_no_retry_can_cure_is_not_retried(ddp: Launcher, cause: str) -> None:
+    """In the gate: test_exit_codes.py."""
     program = HOPELESS[cause]
     outcome = ddp("--nproc-per-node", 2, "--max-retries", 3, ddp.script(program))
     assert outcome.verdict["cause"] == cause
@@ -149,11 +164,36 @@ def test_a_stolen_port_leads_to_another_one_and_costs_no_retry(ddp: Launcher, gi
     assert outcome.stderr == (f"ddp-run: {said}\n" if given == "option" else "")
 
 
-def test_the_agents_own_restarts_work(ddp: Launcher) -> None:
-    outcome = ddp(
-        "--standalone", "--nproc-per-node", 2, "--max-restarts", 1,
-        TRAIN, "--fault", "kill", "--first-attempts", 1, "--count-file", ddp.cwd / "count",
-    )  # fmt: skip
+# In its first start rank 1 is killed, and its peer fails of that, as in a collective.
+KILLED_ONCE = """
+import os, signal, time
+def lives(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+rank = os.environ["RANK"]
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if rank == "1":
+        with open("part", "w") as file: file.write(str(os.getpid()))
+        os.rename("part", "first")
+        while not os.path.exists("watching"): time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not os.path.exists("first"): time.sleep(0.01)
+    first = open("first").read()
+    open("watching", "w").close()
+    while lives(first): time.sleep(0.001)
+    raise RuntimeError("Connection closed by peer [127.0.0.1]:41234")
+print(f"rank {rank} done")
+"""
+
+
+@pytest.mark.parametrize("program", cases(("without torch", "training"), ("without torch",)))
+def test_the_agents_own_restarts_work(ddp: Launcher, program: str) -> None:
+    words: tuple[object, ...] = (ddp.script(KILLED_ONCE),)
+    if program == "training":
+        words = (TRAIN, "--fault", "kill", "--first-attempts", 1, "--count-file", ddp.cwd / "count")
+    outcome = ddp("--standalone", "--nproc-per-node", 2, "--max-restarts", 1, *words)
     assert outcome.code == 0, outcome.stderr
     assert (outcome.verdict["attempts"], outcome.verdict["restarts"]) == (1, 1)
     said = "rank 1 was killed by SIGKILL; sender unknown; torch's agent restarted all ranks (1 of 1)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from pathlib import Path
@@ -60,9 +59,15 @@ def test_a_stop_signal_reaches_each_rank_once(ddp: Launcher, signum: signal.Sign
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow_system)])
-def test_ranks_that_do_not_handle_it_die_of_it(ddp: Launcher, signum: signal.Signals) -> None:
+def test_ranks_that_handle_no_signal_die_of_a_stop_and_a_notice_is_kept_from_them(
+    ddp: Launcher, signum: signal.Signals
+) -> None:
     running = ddp.start("--nproc-per-node", 2, ddp.script(DEAF))
     running.wait_for_text("listening", 2)
+    running.signal(signal.SIGUSR1)
+    running.wait_for("Noted")
+    assert running.process.poll() is None
+    assert running.events("RankExited") == [], "the notice would kill them"
     running.signal(signum)
     assert running.wait().code == 128 + signum
     running.assert_nothing_left()
@@ -83,16 +88,7 @@ def test_the_second_signal_kills_at_once(ddp: Launcher) -> None:
     assert stop.returncode == 0
 
 
-def test_ranks_that_stay_are_killed_after_the_grace(ddp: Launcher) -> None:
-    running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 1, ddp.script(LISTEN), "by-itself")
-    running.wait_for_text("listening", 2)
-    running.signal(signal.SIGTERM)
-    outcome = running.wait()
-    assert outcome.code == 143
-    assert [event["code"] for event in outcome.named("RankExited")] == [-signal.SIGKILL] * 2
-
-
-def test_and_by_ddp_run_itself_where_the_agent_does_not(ddp: Launcher) -> None:
+def test_ranks_that_stay_are_killed_by_ddp_run_where_the_agent_does_not(ddp: Launcher) -> None:
     """The agent is stopped by the first rank that it signals."""
     stops = ddp.script(
         "import os, signal, time\nsignal.signal(signal.SIGTERM, lambda *_: os.kill(os.getppid(), signal.SIGSTOP))\n"
@@ -109,24 +105,17 @@ def test_and_by_ddp_run_itself_where_the_agent_does_not(ddp: Launcher) -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGUSR1, pytest.param(signal.SIGUSR2, marks=pytest.mark.slow_system)])
-def test_notices_reach_the_ranks_and_end_nothing(ddp: Launcher, signum: signal.Signals) -> None:
-    running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 3600, ddp.script(LISTEN), "by-itself")
+def test_notices_reach_the_ranks_and_end_nothing_and_nohup_is_respected(ddp: Launcher, signum: signal.Signals) -> None:
+    with disposition(signal.SIGHUP, signal.SIG_IGN):  # what nohup does
+        running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 3600, ddp.script(LISTEN), "by-itself")
     running.wait_for_text("listening", 2)
+    running.signal(signal.SIGHUP)
     running.signal(signum)
-    running.wait_for_text(f"got {signum.name}", 2)
+    running.wait_for_text(f"got {signum.name}", 2)  # whoever took the second has had the first
     assert running.process.poll() is None
+    assert not any("SIGHUP" in text for text in texts(running.folder))
     assert subprocess.call([DDP_RUN, "stop", "--kill"], cwd=running.cwd) == 0
     assert running.wait().code == 130
-
-
-def test_a_notice_is_kept_from_ranks_that_it_would_kill(ddp: Launcher) -> None:
-    running = ddp.start(ddp.script(DEAF))
-    running.wait_for_text("listening")
-    running.signal(signal.SIGUSR1)
-    running.wait_for("Noted")
-    assert running.process.poll() is None
-    running.signal(signal.SIGTERM)
-    assert running.wait().code == 143
 
 
 def test_a_signal_before_any_rank_exists(ddp: Launcher) -> None:
@@ -139,11 +128,12 @@ def test_a_signal_before_any_rank_exists(ddp: Launcher) -> None:
     running.assert_nothing_left()
 
 
-def test_ctrl_z_stops_the_whole_job_and_fg_continues_it(ddp: Launcher) -> None:
-    ticking = "import time\ni = 0\nwhile True: print(i, flush=True); i += 1; time.sleep(0.1)"
-    running = ddp.start("--nproc-per-node", 2, ddp.script(ticking))
+def test_ctrl_z_stops_the_whole_job_fg_continues_it_and_ranks_that_stay_are_killed_after_the_grace(
+    ddp: Launcher,
+) -> None:
+    running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 1, ddp.script(LISTEN), "by-itself")
     pids = running.pids(2)
-    running.wait_for_text("3\n", 2)
+    running.wait_for_text("listening", 2)
     running.signal(signal.SIGTSTP)
     # a process that was stopped shows it only when it would have run again
     job = (running.process.pid, *pids)
@@ -151,8 +141,11 @@ def test_ctrl_z_stops_the_whole_job_and_fg_continues_it(ddp: Launcher) -> None:
     running.signal(signal.SIGCONT)
     wait_until(lambda: all(state(pid) is not ProcessState.STOPPED for pid in pids), "the ranks to go on")
     assert running.process.poll() is None
-    os.kill(running.process.pid, signal.SIGTERM)
-    assert running.wait().code == 143
+    running.signal(signal.SIGTERM)
+    outcome = running.wait()
+    assert outcome.code == 143
+    assert [text.count("got SIGTERM") for text in texts(outcome.folder)] == [1, 1]
+    assert [event["code"] for event in outcome.named("RankExited")] == [-signal.SIGKILL] * 2
 
 
 @pytest.mark.parametrize(
@@ -167,16 +160,3 @@ def test_a_stop_signal_that_was_ignored_is_taken(ddp: Launcher, signum: signal.S
     running.signal(signum)
     assert running.wait().code == 128 + signum
     running.assert_nothing_left()
-
-
-def test_nohup_is_respected(ddp: Launcher) -> None:
-    with disposition(signal.SIGHUP, signal.SIG_IGN):  # what nohup does
-        running = ddp.start(ddp.script(LISTEN), "0")
-    running.wait_for_text("listening")
-    running.signal(signal.SIGHUP)
-    running.signal(signal.SIGUSR1)
-    running.wait_for_text("got SIGUSR1")  # whoever took the second has had the first
-    assert running.process.poll() is None
-    running.signal(signal.SIGTERM)
-    assert running.wait().code == 143
-    assert "SIGHUP" not in texts(running.folder)[0]

@@ -57,8 +57,7 @@ def with_mounts(ddp: Launcher, mounted: str, *words: object) -> Outcome:
     return outcome
 
 
-def test_sigkill_by_hand_shows_its_memory_and_is_not_called_oom(ddp: Launcher) -> None:
-    grows = f"""{LOOKED_AT}
+GROWS = f"""{LOOKED_AT}
 import signal
 held = []
 if os.environ["RANK"] == "1":
@@ -69,39 +68,39 @@ if os.environ["RANK"] == "1":
     os.kill(os.getpid(), signal.SIGKILL)
 time.sleep(600)
 """
-    outcome = ddp("--nproc-per-node", 2, ddp.script(grows))
-    assert (outcome.verdict["cause"], outcome.verdict["confidence"]) == ("unknown", "unknown")
-    trend = death(outcome, 1).memory
+
+
+@pytest.fixture(scope="module")
+def killed(shared_ddp: Launcher) -> Outcome:
+    """A job of which one rank was killed by hand when it had been seen to grow."""
+    return shared_ddp("--nproc-per-node", 2, shared_ddp.script(GROWS))
+
+
+def test_sigkill_by_hand_shows_its_memory_and_is_not_called_oom(killed: Outcome) -> None:
+    assert (killed.verdict["cause"], killed.verdict["confidence"]) == ("unknown", "unknown")
+    trend = death(killed, 1).memory
     assert trend is not None
     assert trend.last.own > trend.first.own + (100 << 20)
     assert trend.limit is not None
     assert trend.last.own < trend.limit
     assert trend.ended_at is not None
     assert trend.ended_at >= trend.last.at
-    shown = [quote["text"] for quote in outcome.verdict["evidence"] if quote["source"] == "memory"]
+    shown = [quote["text"] for quote in killed.verdict["evidence"] if quote["source"] == "memory"]
     assert len(shown) == 1
     assert "rank 1: resident memory " in shown[0]
-    assert shown[0] in outcome.stderr
+    assert shown[0] in killed.stderr
 
 
-def test_what_was_free_at_a_death(ddp: Launcher) -> None:
-    outcome = ddp("--nproc-per-node", 1, ddp.script("raise SystemExit(3)"))
-    found = evidence(outcome)
-    assert outcome.folder is not None
-    space = found.space_of(str(outcome.folder))
-    system = os.statvfs(outcome.folder)
+def test_what_was_free_at_a_death(killed: Outcome) -> None:
+    found = evidence(killed)
+    assert killed.folder is not None
+    space = found.space_of(str(killed.folder))
+    system = os.statvfs(killed.folder)
     assert space is not None
     assert space.total == system.f_blocks * system.f_frsize
     assert 0 < space.free <= space.total
-    assert not outcome.named("CoreDumped")
-    assert {event["path"] for event in outcome.named("SpaceCounted")} >= {"/dev/shm", str(ddp.cwd / "run0")}
-
-
-def test_nothing_is_looked_at_where_nobody_died(ddp: Launcher) -> None:
-    outcome = ddp("--nproc-per-node", 1, ddp.script("pass"))
-    assert outcome.code == 0
-    assert not outcome.named("SpaceCounted")
-    assert not outcome.named("KernelLogged")
+    assert not killed.named("CoreDumped")
+    assert {event["path"] for event in killed.named("SpaceCounted")} >= {"/dev/shm", str(killed.folder.parents[1])}
 
 
 def test_a_core_dump_is_found(ddp: Launcher) -> None:

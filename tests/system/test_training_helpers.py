@@ -7,16 +7,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ddp_run import training
-from ddp_run.training import placement
 from tests.ports import unused_port
+from tests.torch_process import TorchProcess
 from tests.waiting import limit
 
 from .conftest import DEADLINE_S, Launcher
@@ -40,37 +39,48 @@ class Ended:
 class Runner:
     """Starts programs in a folder of their own, with nothing of this process' launcher in the environment."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, loaded: TorchProcess) -> None:
+        self.folder, self._loaded = folder, loaded
 
-    def __call__(self, words: Sequence[object], **env: str) -> Ended:
-        clean = Launcher(self.folder).environ(env)
-        done = subprocess.run(
-            [str(word) for word in words],
-            cwd=self.folder,
-            env=clean,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
-        left = {
+    def alone(self, program: Path, *words: str, **env: str) -> Ended:
+        """A program without a launcher, where torch is loaded already."""
+        answer = self._loaded.run(program, *words, cwd=self.folder, env=Launcher(self.folder).environ(env))
+        return Ended(answer.code, answer.stdout, answer.stderr, self._left())
+
+    def _left(self) -> dict[int, Any]:
+        return {
             int(path.stem.removeprefix("rank_")): json.loads(path.read_text())
             for path in sorted(self.folder.glob("rank_*.json"))
         }
-        return Ended(done.returncode, done.stdout, done.stderr, left)
 
     def program(self, text: str) -> Path:
         path = self.folder / "train.py"
         path.write_text(text)
         return path
 
-    def torchrun(self, ranks: int, program: Path, *words: str, **env: str) -> Ended:
-        return self([TORCHRUN, f"--nproc-per-node={ranks}", program, *words], **env)
+    def torchrun(self, ranks: int, program: Path) -> Ended:
+        done = subprocess.run(
+            [TORCHRUN, f"--nproc-per-node={ranks}", program],
+            cwd=self.folder,
+            env=Launcher(self.folder).environ({}),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr, self._left())
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[TorchProcess]:
+    """Also what DistributedDataParallel loads, which takes as long as torch itself."""
+    process = TorchProcess("torch._dynamo")
+    yield process
+    process.end()
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    return Runner(tmp_path)
+def runner(tmp_path: Path, loaded: TorchProcess) -> Runner:
+    return Runner(tmp_path, loaded)
 
 
 # ------------------------------------------------------------------------------------------ step counts
@@ -144,9 +154,17 @@ def test_ranks_with_different_step_counts_are_named_on_every_rank(runner: Runner
 
 
 _STORE_IN_RANK_0 = """
-import os, time
+import os, sys, time
 from ddp_run.training import StepCountError, check_step_counts, setup_distributed
 
+pids = []
+for rank in ("0", "1"):
+    pids.append(os.fork())
+    if pids[-1] == 0:
+        os.environ.update(RANK=rank, LOCAL_RANK=rank)
+        break
+else:
+    sys.exit(str([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]))
 here = setup_distributed("gloo", timeout_s=60)
 if here.rank == 0:
     time.sleep(1.5)
@@ -159,24 +177,8 @@ except StepCountError as error:
 
 def test_rank_0_takes_the_store_away_only_after_the_others_have_read(runner: Runner) -> None:
     """As with launchers that leave the store to rank 0, which here ends at once after the check."""
-    program = runner.program(_STORE_IN_RANK_0)
     job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port())}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, program],
-            cwd=runner.folder,
-            env=Launcher(runner.folder).environ(job | {"RANK": rank, "LOCAL_RANK": rank}),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in ("0", "1")
-    ]
-    try:
-        said = [rank.communicate(timeout=DEADLINE_S)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [3, 3], said
+    assert runner.alone(runner.program(_STORE_IN_RANK_0), **job).stderr.splitlines()[-1:] == ["[3, 3]"]
 
 
 _UNEVEN_EPOCH = """
@@ -204,7 +206,7 @@ def test_different_step_counts_end_a_run_before_a_rank_waits(ddp: Launcher) -> N
 def test_the_example_of_the_reference_runs(runner: Runner) -> None:
     examples = re.findall(r"^```python\n(.*?)^```$", REFERENCE.read_text(), re.MULTILINE | re.DOTALL)
     (example,) = (each for each in examples if "ddp_run.training" in each)
-    ended = runner([sys.executable, runner.program(example)], **ALONE, WORLD_SIZE="1")
+    ended = runner.alone(runner.program(example), **ALONE, WORLD_SIZE="1")
     assert ended.code == 0, ended.stderr
     assert "warning: rank" not in ended.stderr
 
@@ -330,7 +332,7 @@ def test_unused_parameters_are_named_by_each_rank(ddp: Launcher) -> None:
 _REFUSALS = """
 import json, os, sys
 import torch, torch.distributed as dist
-from ddp_run.training import SetupError, cleanup, setup_distributed
+from ddp_run.training import SetupError, cleanup, placement, setup_distributed
 
 FULL = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 seen = {}
@@ -373,17 +375,33 @@ except ValueError as error:
 cleanup()
 attempt("anew", {}, single_process=True)
 cleanup()
+
+said = RuntimeError("CUDA error: invalid device ordinal\\nGPU device may be out of range, do you have enough GPUs?")
+for number in (3, 0):
+    try:
+        placement._refuse_device(f"rank {number} (local rank {number})", number, 2, said)
+    except SetupError as error:
+        seen[f"GPU {number} of 2"] = str(error)
+
 with open("rank_0.json", "w") as file:
     json.dump(seen, file)
+for variable in FULL:
+    os.environ.pop(variable, None)
+setup_distributed(exit_on_error=True)
 """
 
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
-def test_what_cannot_work_is_refused_with_its_reason(runner: Runner) -> None:
-    ended = runner([sys.executable, runner.program(_REFUSALS)], **_NO_GPU)
-    assert ended.code == 0, ended.stderr
-    seen = ended.left[0]
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory, loaded: TorchProcess) -> Ended:
+    runner = Runner(tmp_path_factory.mktemp("refused"), loaded)
+    return runner.alone(runner.program(_REFUSALS), **_NO_GPU)
+
+
+def test_what_cannot_work_is_refused_with_its_reason(refused: Ended) -> None:
+    assert 0 in refused.left, refused.stderr
+    seen = refused.left[0]
     title = {name: str(text).splitlines()[0] for name, text in seen.items()}
     assert title["no launcher"] == (
         "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT are not set in this process; "
@@ -411,26 +429,20 @@ def test_what_cannot_work_is_refused_with_its_reason(runner: Runner) -> None:
     assert seen["after"] == ["of the training", False]
 
 
-def test_an_error_can_end_the_process(runner: Runner) -> None:
-    program = runner.program("from ddp_run.training import setup_distributed\nsetup_distributed(exit_on_error=True)\n")
-    ended = runner([sys.executable, program])
-    assert ended.code == 1
-    assert ended.stderr.startswith("error: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT are not set")
-    assert "Traceback" not in ended.stderr
+def test_an_error_can_end_the_process(refused: Ended) -> None:
+    assert refused.code == 1
+    assert refused.stderr.startswith("error: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT are not set")
+    assert "Traceback" not in refused.stderr
 
 
-def test_a_rank_without_a_gpu_is_told_how_many_there_are() -> None:
-    said = RuntimeError("CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?")
-    with pytest.raises(training.SetupError) as raised:
-        placement._refuse_device("rank 3 (local rank 3)", 3, 2, said)
-    lines = str(raised.value).splitlines()
+def test_a_rank_without_a_gpu_is_told_how_many_there_are(refused: Ended) -> None:
+    lines = refused.left[0]["GPU 3 of 2"].splitlines()
     assert lines[:2] == [
         "rank 3 (local rank 3) has no GPU 3: 2 are visible, counted from 0",
         "  --> RuntimeError: CUDA error: invalid device ordinal",
     ]
     assert any(line.startswith("help: torchrun --nproc-per-node 2 ") for line in lines)
-    with pytest.raises(training.SetupError, match=r"^rank 0 \(local rank 0\) cannot use GPU 0 of 2\n"):
-        placement._refuse_device("rank 0 (local rank 0)", 0, 2, said)
+    assert refused.left[0]["GPU 0 of 2"].startswith("rank 0 (local rank 0) cannot use GPU 0 of 2\n")
 
 
 def test_the_module_costs_no_torch() -> None:
@@ -462,7 +474,7 @@ ALL = [
 
 
 def test_the_minimal_test_in_one_process(runner: Runner) -> None:
-    ended = runner([sys.executable, MINIMAL])
+    ended = runner.alone(MINIMAL)
     assert (ended.code, ended.stderr) == (0, "")
     assert _steps(ended.stdout, 0) == ALL
 
@@ -487,7 +499,7 @@ def test_the_minimal_test_under_ddp_run(ddp: Launcher) -> None:
 
 
 def test_the_minimal_test_waits_for_nobody_for_ever(runner: Runner) -> None:
-    ended = runner([sys.executable, MINIMAL, "--timeout", "1"], **ALONE, WORLD_SIZE="2")
+    ended = runner.alone(MINIMAL, "--timeout", "1", **ALONE, WORLD_SIZE="2")
     assert ended.code == 1
     assert _steps(ended.stdout, 0) == ALL[:3]
     assert ended.stderr.startswith("[DDP-TEST] rank 0: FAILED in step 3/6 (process group)\n")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from tests.waiting import limit
+from tests.torch_process import TorchProcess
 
 from ddp_run.evidence import childfailed
 
@@ -50,17 +48,11 @@ Other Failures:
 
 
 @pytest.fixture(scope="module")
-def box(tmp_path_factory: pytest.TempPathFactory) -> str:
+def box(tmp_path_factory: pytest.TempPathFactory, torch_process: TorchProcess) -> str:
     """What the installed torch prints for three failures: a code, a signal, a recorded traceback."""
-    error_file = tmp_path_factory.mktemp("box") / "error.json"
-    done = subprocess.run(
-        [sys.executable, "-c", PRINT_BOX, str(error_file)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=limit(120),
-    )
-    return done.stdout
+    answer = torch_process.run(PRINT_BOX, str(tmp_path_factory.mktemp("box") / "error.json"))
+    assert answer.code == 0, answer.stderr
+    return answer.stdout
 
 
 def test_reads_what_the_installed_torch_prints(box: str) -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import cache
 from itertools import chain
 from re import Pattern, _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 import pytest
-from tests.hostile_patterns import blows_up, collected, digest, failure, passed
+from tests import hostile_patterns
+from tests.hostile_patterns import blows_up, digest, failure, passed
 
-PATTERNS = collected()
-PASSED = passed()
+collected = cache(hostile_patterns.collected)
+"""Imports all of the package, and torch: when a test asks for it, not in each process that collects tests."""
+PARTS = 16
+"""In so many tests all patterns are fed, side by side."""
 
 
 def test_one_that_blows_up_is_found() -> None:
-    assert blows_up(re.compile("a+b"), "", "a") is not None
+    (said,) = failures([("bad", re.compile("a+b"))])
+    assert said.startswith("bad: 'a+b' on '' + 'a' * n: ")
 
 
 @pytest.mark.parametrize("text", [r"\ba{1,20}b", r"\Aa+b", "[ab]{1,200}c"])
@@ -24,7 +30,7 @@ def test_one_that_does_not_is_not(text: str) -> None:
 
 
 def test_patterns_are_found_in_every_layer_that_reads_text() -> None:
-    layers = {name.partition(".")[0] for name, _pattern in PATTERNS.values()}
+    layers = {name.partition(".")[0] for name, _pattern in collected().values()}
     assert layers >= {"values", "settings", "plan", "supervise", "observe", "evidence", "judge", "tell", "commands"}
 
 
@@ -46,17 +52,23 @@ def test_no_pattern_repeats_a_group_possessively() -> None:
     """Python before 3.11.5, Debian 12's among them, finds nothing by such ones (python/cpython#106052)."""
     for text, known in ((r"(?:(?!ab).)*+ab", True), (r"x|(?:(ab)++)?", True), (r"[a-z]*+a++.?+", False)):
         assert holds_on_to_more_than_a_character(_parser.parse(text)) is known, text
-    for name, pattern in PATTERNS.values():
+    for name, pattern in collected().values():
         tree = _parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)
         assert not holds_on_to_more_than_a_character(tree), f"{name}: {pattern.pattern!r}"
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        pytest.param(each, id=f"{name}-{k}", marks=[pytest.mark.slow_system] if digest(each) in PASSED else [])
-        for k, (name, each) in enumerate(PATTERNS.values())
-    ],
-)
-def test_a_pattern_costs_no_more_than_its_line_is_long(pattern: Pattern[Any]) -> None:
-    assert failure(pattern) is None
+def failures(fed: Iterable[tuple[str, Pattern[Any]]]) -> list[str]:
+    """Of patterns by their names: those that cost more than their line is long, and that line."""
+    return [f"{name}: {slow}" for name, pattern in fed if (slow := failure(pattern)) is not None]
+
+
+@pytest.mark.timeout(1800)  # for all of them, where the way in which they are fed has changed
+def test_a_pattern_that_is_new_costs_no_more_than_its_line_is_long() -> None:
+    known = passed()
+    assert failures(each for each in collected().values() if digest(each[1]) not in known) == []
+
+
+@pytest.mark.slow_system
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_pattern_costs_no_more_than_its_line_is_long(part: int) -> None:
+    assert failures([*collected().values()][part::PARTS]) == []

@@ -6,12 +6,12 @@ import importlib.metadata
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from tests.torch_process import TorchProcess
 from tests.waiting import limit
 
 from ddp_run.plan.installed_torch import torch_rows
@@ -45,11 +45,11 @@ def test_this_host() -> None:
     assert Known.LOCKED_MEMORY in found
 
 
-def test_the_installed_torch_says_the_same_of_itself() -> None:
+def test_the_installed_torch_says_the_same_of_itself(torch_process: TorchProcess) -> None:
     program = "import json, torch; print(json.dumps([torch.__version__, torch.version.cuda or 'none']))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=limit(120))
+    answer = torch_process.run(program)
     found = facts()
-    assert [found[Known.TORCH], found[Known.CUDA]] == json.loads(done.stdout)
+    assert [found[Known.TORCH], found[Known.CUDA]] == json.loads(answer.stdout)
 
 
 def test_a_build_for_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import limit
+from tests.torch_process import TorchProcess
 
 from ddp_run.settings.grammar import HelpWanted, Words
 from ddp_run.settings.options import Setting, Source
@@ -184,17 +182,11 @@ def _torch_rows() -> tuple[Row, ...]:
     return read_torch_table((Path(spec.origin).parent / "distributed" / "run.py").read_text())
 
 
-def _ask_torch(lines: list[Line]) -> list[tuple[str, dict[str, Any] | None]]:
+def _ask_torch(torch_process: TorchProcess, lines: list[Line]) -> list[tuple[str, dict[str, Any] | None]]:
     question = json.dumps([(line.argv, line.variables) for line in lines])
-    done = subprocess.run(
-        [sys.executable, "-c", _REAL_PARSER],
-        input=question,
-        capture_output=True,
-        text=True,
-        timeout=limit(150),
-        check=True,
-    )
-    return [(kind, values) for kind, values in json.loads(done.stdout)]
+    answer = torch_process.run(_REAL_PARSER, given=question)
+    assert answer.code == 0, answer.stderr
+    return [(kind, values) for kind, values in json.loads(answer.stdout)]
 
 
 def _settle(
@@ -225,10 +217,10 @@ def _as_torch(name: str, value: object) -> object:
     return value.split(",") if name.startswith("duplicate_") and isinstance(value, str) else value
 
 
-def test_every_command_line_means_what_it_means_to_torchrun() -> None:
+def test_every_command_line_means_what_it_means_to_torchrun(torch_process: TorchProcess) -> None:
     rows = _torch_rows()
     lines = [Line(*each) for each in BY_HAND] + _generated(rows, 900)
-    answers = _ask_torch(lines)
+    answers = _ask_torch(torch_process, lines)
     seen: Counter[str] = Counter()
     wrong = []
     for line, theirs in zip(lines, answers, strict=True):

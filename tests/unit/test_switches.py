@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import limit
+from tests.torch_process import TorchProcess
 
 from ddp_run.plan import installed_torch
 from ddp_run.plan.launch_plan import RANK_PROGRAM, agent_argv, agent_environment, make_plan
@@ -57,7 +56,7 @@ CASES = _cases()
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, tuple[Any, Any]]:
+def answers(torch_process: TorchProcess) -> dict[str, tuple[Any, Any]]:
     """By case: what torchrun's agent makes of the words, and what ddp-run's agent makes of what it gets."""
     asked: list[tuple[list[str], dict[str, str]]] = []
     for options, variables in CASES.values():
@@ -66,12 +65,9 @@ def answers() -> dict[str, tuple[Any, Any]]:
         words = agent_argv(plan, folder=Path("/run"), port=None)
         ours = words[words.index("torch.distributed.run") + 1 :]
         asked += [([*options, *PROGRAM], variables), (ours, agent_environment(plan, variables, "id"))]
-    done = subprocess.run(
-        [sys.executable, "-c", _AS_THE_AGENT], input=json.dumps(asked), capture_output=True, text=True,
-        timeout=limit(120), check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    answer = torch_process.run(_AS_THE_AGENT, given=json.dumps(asked))
+    assert answer.code == 0, answer.stderr
+    told = json.loads(answer.stdout)
     return {name: (told[2 * index], told[2 * index + 1]) for index, name in enumerate(CASES)}
 
 

@@ -1,0 +1,113 @@
+"""One start of torch serves many questions: programs that ask torch something run in forks of a process that has it.
+
+For what torch itself says and does in a plain program. Programs whose start, launcher or bootstrap is in question are
+started as users start them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.waiting import limit
+
+# A child leaves the loop and ends as any program does: with its exit code, its handlers at exit, its traceback.
+_SERVER = """
+import gc, importlib, json, os, sys
+importlib.import_module(sys.argv[1])
+gc.freeze()  # else each child goes through all objects of torch when it ends: half a CPU second
+for line in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+else:
+    sys.exit()
+asked = json.loads(line)
+os.chdir(asked["cwd"])
+os.environ.clear()
+os.environ.update(asked["env"])
+for fd, path in enumerate(asked["streams"]):
+    os.dup2(os.open(path, os.O_WRONLY if fd else os.O_RDONLY), fd)
+sys.stdin = open(0)
+sys.argv[:] = [asked["name"], *asked["words"]]
+sys.path[0] = os.path.dirname(asked["name"])
+exec(compile(asked["text"], asked["name"], "exec"), {"__name__": "__main__", "__file__": asked["name"]})
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a program ended: its exit code, negative for a signal, and its texts."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class TorchProcess:
+    """Has a module of torch loaded from its first question on."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(
+        self,
+        program: str | Path,
+        *words: str,
+        given: str = "",
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """The text or the file of a program; `given`: its standard input."""
+        text, name = (program, "<string>") if isinstance(program, str) else (program.read_text(), str(program))
+        with tempfile.TemporaryDirectory() as folder:
+            streams = [Path(folder, each) for each in ("in", "out", "err")]
+            for each in streams:
+                each.write_text(given if each.name == "in" else "")
+            asked = {
+                "text": text,
+                "name": name,
+                "words": words,
+                "cwd": str(cwd or folder),
+                "env": dict(env or os.environ),
+            }
+            code = self._ask(json.dumps(asked | {"streams": [str(each) for each in streams]}))
+            return Answer(code, *(each.read_text() for each in streams[1:]))
+
+    def _ask(self, line: str) -> int:
+        process = self._process or self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(line, file=process.stdin, flush=True)
+        if not select.select([process.stdout], [], [], limit(150))[0]:
+            self.end()
+            raise AssertionError("the program does not end")
+        return int(process.stdout.readline())
+
+    def _started(self) -> subprocess.Popen[str]:
+        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _SERVER, self._module],
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+        return self._process
+
+    def end(self) -> None:
+        """With a program that still runs."""
+        if self._process is not None:
+            os.killpg(self._process.pid, 9)
+            self._process.communicate()
+            self._process = None
