@@ -223,6 +223,12 @@ def test_variables_lead_to_several_nodes(parsed: Parse) -> None:
         ("--frobnicate x.py", 0),
         ("--nproc-per-node=2", 1),
         ("--role r --nnodes", 2),
+        ("--role r -mt", 2),
+        ("--unknown -mt", 1),
+        ("-m -m=1 x", 1),
+        ("--role r -mx y", 2),
+        ("--role=--max --max 2 x.py", 1),
+        ("--nnodes=1 --con=none x.py", 1),
     ],
 )
 def test_each_mistake_is_one_problem_at_its_word(parsed: Parse, line: str, word: int) -> None:
