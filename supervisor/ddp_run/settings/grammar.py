@@ -214,20 +214,19 @@ def _unknown_problems(argv: Sequence[str], unknown: Sequence[_Word], rows: Seque
     problems: list[Problem] = []
     for word in unknown:
         name, _, value = word.partition("=")
-        title, label = f"{UNKNOWN_OPTION} {name}", _UNKNOWN
-        helps: tuple[str, ...] = ()
+        label = _UNKNOWN
         close = dict.fromkeys(names[each] for each in nearest(name.lstrip("-").replace("_", "-"), names))
         if close:
             value = value or "".join(argv[word.at + 1 : word.at + 2])
             number = f"={value}" if value.isdigit() else ""
-            helps = (f"did you mean {' or '.join(each + number for each in close)}?",)
+            help = f"did you mean {' or '.join(each + number for each in close)}?"
         elif moved is None:
-            helps = ("ddp-run --help   # all options",)
-        elif not any(problem.label == _SCRIPTS for problem in problems):
-            label, helps = _SCRIPTS, (moved,)
-        problems.append(Problem("DDP101", title, word.at, label, notes=notes if helps else (), helps=helps))
-    if problems and problems[0].label == _SCRIPTS and all(not each.helps for each in problems[1:]):
-        return tuple(problems[:1])
+            help = "ddp-run --help   # all options"
+        elif any(each.label == _SCRIPTS for each in problems):
+            continue  # that one's help moves them all
+        else:
+            label, help = _SCRIPTS, moved
+        problems.append(Problem("DDP101", f"{UNKNOWN_OPTION} {name}", word.at, label, notes=notes, helps=(help,)))
     return tuple(problems)
 
 
