@@ -127,6 +127,7 @@ def test_typed_values(parsed: Parse) -> None:
     [
         "--standalone x.py",
         "--rdzv-backend c10d --rdzv-endpoint localhost:0 x.py",
+        "--rdzv-backend c10d x.py",
         "--rdzv-endpoint 127.0.0.1:29511 x.py",
     ],
 )
@@ -145,6 +146,7 @@ def test_a_broken_port_matters_to_several_nodes_only(parsed: Parse) -> None:
     alone = parsed("x.py", MASTER_PORT="tcp://10.0.0.1:80")
     assert alone.master is None
     assert "MASTER_PORT" in alone.notes[0]
+    assert "MASTER_ADDR" in parsed("x.py", MASTER_ADDR="http://node-a").notes[0]
     problem = _only(parsed, "--nnodes 2 x.py", MASTER_PORT="tcp://10.0.0.1:80")
     assert problem.origin == "environment variable MASTER_PORT"
     assert "Kubernetes" in problem.notes[0]
@@ -162,7 +164,7 @@ def test_a_number_of_nodes_without_a_master_is_not_this_jobs(parsed: Parse, vari
     assert parsed("--master-addr=127.0.0.1 x.py", NNODES="2", **variables).max_nodes == 2
     assert parsed("x.py", NNODES="-2", **variables).max_nodes == 1
     assert _only(parsed, "--master-addr=127.0.0.1 x.py", NNODES="-2").origin == "environment variable NNODES"
-    assert parsed("x.py", NNODES="1").notes == ()
+    assert parsed("x.py", NNODES="1").notes == parsed("x.py", NNODES="1:1").notes == ()
     assert parsed("x.py", NNODES="1", MASTER_ADDR="a").notes == ()
 
 
@@ -176,6 +178,7 @@ def test_variables_lead_to_several_nodes(parsed: Parse) -> None:
     options = parsed("x.py", NNODES="2", NODE_RANK="1", MASTER_ADDR="node-a", MASTER_PORT="29511")
     assert options.master == ("node-a", 29511)
     assert options.notes == ("2 nodes, from the variable NNODES",)
+    assert parsed("--rdzv-backend=static x.py", NNODES="2", MASTER_ADDR="node-a").max_nodes == 2
     assert set(options.torch_arguments()) == {
         "--nnodes=2",
         "--node-rank=1",
@@ -223,6 +226,12 @@ def test_variables_lead_to_several_nodes(parsed: Parse) -> None:
         ("--frobnicate x.py", 0),
         ("--nproc-per-node=2", 1),
         ("--role r --nnodes", 2),
+        ("--role r -mt", 2),
+        ("--unknown -mt", 1),
+        ("-m -m=1 x", 1),
+        ("--role r -mx y", 2),
+        ("--role=--max --max 2 x.py", 1),
+        ("--nnodes=1 --con=none x.py", 1),
     ],
 )
 def test_each_mistake_is_one_problem_at_its_word(parsed: Parse, line: str, word: int) -> None:
@@ -280,6 +289,7 @@ def test_an_option_that_took_the_script_is_named(parsed: Parse, line: str, word:
         "--log-dir train.py x.py",
         "--log-dir=train.py x.py",
         "-m --role a.sh pkg.train",
+        "--nnodes 2 --master-addr gpu.sh x.py",
         "--on-end run.sh --standalone x.py",
     ],
 )

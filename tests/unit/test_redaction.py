@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shlex
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -94,6 +97,32 @@ def test_the_word_after_an_option(kind: str) -> None:
     assert (cleaned[0], cleaned[1], cleaned[-2:]) == ("train.py", words[0], ("--lr", "0.1"))
 
 
+TOKEN = BY_FORM["GitHub"]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("--api-key my_key", "--api-key [redacted]"),  # a word of a command line is no code
+        ("--password=my_password", "--password=[redacted]"),
+        ("'--password=two words' train.py", "'--password=[redacted]' train.py"),
+        ("--api-key --verbose", "--api-key --verbose"),
+        ("--api-key=k1 trainer1", "--api-key=[redacted] trainer1"),
+        ("'--rdzv-conf=timeout=900,password=k1'", "'--rdzv-conf=timeout=900,password=[redacted]'"),
+        ("--token 'Bearer Qx81kdl0'", "--token 'Bearer [redacted]'"),
+        ("--token Qx81kdl0", "--token [redacted]"),
+        ("curl -u me:s3cr:t host", "curl -u me:[redacted] host"),
+        ("curl --user me:s3cr:t host", "curl --user me:[redacted] host"),
+        ("docker run -u 1000:1000 image", "docker run -u 1000:1000 image"),
+        ("x --user http://host", "x --user http://host"),
+        ("wandb login Qx81kdl0Zy72", "wandb login [redacted]"),
+        ("wandb login host", "wandb login host"),
+    ],
+)
+def test_a_command_line(words: str, shown: str) -> None:
+    assert redact_words(shlex.split(words)) == tuple(shlex.split(shown))
+
+
 def test_words_after_and_within_an_option() -> None:
     words = ("train.py", "--api-key", "k1", "--token=k2", "HF_TOKEN=k3", "--lr", "0.1", "--use-token", "--verbose")
     assert redact_words(words) == (
@@ -155,6 +184,31 @@ def test_an_environment() -> None:
     }
 
 
+def test_a_value_of_the_environment_is_no_code() -> None:
+    assert redact_mapping({"DB_PASSWORD": "my_password"}) == {"DB_PASSWORD": REDACTED}
+
+
+def test_of_two_signs_of_a_secret_the_longer_is_hidden_whole() -> None:
+    assert redact(f"password={TOKEN}_tail!") == f"password={REDACTED}"
+    assert redact(f'password: "before {TOKEN} after", "n": 2') == f'password: "{REDACTED}", "n": 2'
+
+
+def test_a_secret_over_lines_leaves_their_blanks_and_ends() -> None:
+    assert redact('password = """\n  one\n\n \ntwo """') == f'password = """\n  {REDACTED}\n\n \n{REDACTED} """'
+
+
+def test_base64_in_percent_signs_is_hidden_whole() -> None:
+    data = base64.b64encode(b'{"password": "xy", "note": "~~~>>>???"}').decode()
+    assert "+" in data
+    assert redact(f"https://host/x?config={quote(data, safe='')}&n=2") == f"https://host/x?config={REDACTED}&n=2"
+
+
+@pytest.mark.parametrize("count", [1, 400])
+def test_a_token_at_the_begin_of_a_line_however_long_the_log(count: int) -> None:
+    lines = [f"step of {'abc'[step % 3] * (step % 90)}: loss {step / 7}" for step in range(count)]
+    assert redact("\n".join([*lines, TOKEN, *lines])).split("\n") == [*lines, REDACTED, *lines]
+
+
 def test_users_of_urls() -> None:
     assert redact("https://me:pass@host/path") == f"https://{REDACTED}@host/path"
     assert redact("redis://:p@ss/w@cache:6379/0") == f"redis://{REDACTED}@cache:6379/0"
@@ -193,6 +247,46 @@ def test_values_of_events() -> None:
     assert isinstance(cleaned, RankFailed)
     assert secret not in repr(cleaned)
     assert (cleaned.exception and cleaned.exception.file, cleaned.rank) == ("train.py", 1)
+
+
+@dataclass(frozen=True)
+class Held:
+    text: str
+    inner: object = None
+    count: int = field(default=0, init=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (TOKEN, REDACTED),
+        ([TOKEN, "x"], [REDACTED, "x"]),
+        ((TOKEN, 1, None), (REDACTED, 1, None)),
+        (("x", (TOKEN, 2)), ("x", (REDACTED, 2))),
+        ({"a": TOKEN, "b": 2}, {"a": REDACTED, "b": 2}),
+        ({"a": {"b": [1, {"c": TOKEN}]}}, {"a": {"b": [1, {"c": REDACTED}]}}),
+        (Held("x", Held(TOKEN)), Held("x", Held(REDACTED))),
+        (Held("x", ([], TOKEN, ())), Held("x", ([], REDACTED, ()))),
+        (Held("x", {"a": 1}), Held("x", {"a": 1})),
+    ],
+    ids=str,
+)
+def test_a_secret_at_any_depth_of_a_value(value: object, shown: object) -> None:
+    assert redact_value(value) == shown
+
+
+def test_a_private_key_over_the_lines_of_a_value() -> None:
+    lines = ["before", *PRIVATE_KEY.split("\n"), "after"]
+    for value in (lines, tuple(lines), {"lines": lines}, [1, lines]):
+        cleaned = redact_value(value)
+        assert type(cleaned) is type(value)
+        assert not any(key in str(cleaned) for key in KEY_LINES)
+        assert "'before'" in str(cleaned)
+
+
+def test_lines_that_hold_ends_of_lines() -> None:
+    assert redact_lines(["one\ntwo", f"got {TOKEN}"]) == ("one\ntwo", f"got {REDACTED}")
+    assert redact_lines([]) == ()
 
 
 # ---------------------------------------------------------------------------------------- what stays
@@ -347,3 +441,5 @@ def test_a_text_that_cannot_be_cleaned_is_hidden_and_ends_nothing(monkeypatch: p
     monkeypatch.setattr(redaction, "cleaned", broken)
     assert redaction.redact("one\ntwo") == f"{REDACTED}\n{REDACTED}"
     assert redact_lines(("one", "two")) == (REDACTED, REDACTED)
+    monkeypatch.setattr(redaction, "secrets_in", broken)
+    assert redaction.redact_value({"a": ("one", 2)}) == {"a": (REDACTED, 2)}

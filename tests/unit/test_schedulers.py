@@ -75,6 +75,7 @@ def test_what_is_missing_is_filled_in() -> None:
     found = options("--nnodes=3", "--master-addr=10.0.0.3", environ={**SLURM, "MASTER_PORT": "29400"})
     assert (found.max_nodes, found.node_rank, found.master_addr, found.master_port) == (3, 1, "10.0.0.3", 29400)
     assert found.settings["node_rank"].origin == "SLURM_NODEID"
+    assert options("--nnodes=3", "--node-rank=1").master_addr == "gpu03"
     assert found.notes == ()
 
 

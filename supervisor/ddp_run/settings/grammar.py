@@ -7,13 +7,14 @@ habits are those of torchrun's parser. Here it converts no value, prints nothing
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn, SupportsIndex, cast
 
 from ddp_run.settings.other_launchers import foreign_option, move_behind_script, translate_options
 from ddp_run.settings.table import Row
-from ddp_run.values.problem import Problem, nearest
+from ddp_run.values.problem import Problem, Refused, nearest
 
 
 class HelpWanted(Exception):
@@ -53,8 +54,8 @@ def read_words(argv: Sequence[str], rows: Sequence[Row]) -> Words:
     parser = _Parser(rows, words)
     try:
         space, unknown = parser.parse_known_args(words)
-    except _Stopped as stopped:
-        return Words(tuple(parser.given), problems=(stopped.problem,))
+    except Refused as refused:
+        return Words(tuple(parser.given), problems=refused.problems)
     except argparse.ArgumentError as error:
         return Words(tuple(parser.given), problems=(parser.problem_of(error),))
     script = getattr(space, "training_script", None)
@@ -92,43 +93,15 @@ class _Word(str):
         return [_Word(part, self.at) for part in super().split(separator, most)]
 
 
-class _Stopped(Exception):
-    """The one problem of a command line whose other words can't be read, or don't matter."""
+class _Call(argparse.Action):
+    """Calls `then` with an occurrence: the text of its value, and the option as it is meant."""
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        self.problem = problem
-
-
-class _Take(argparse.Action):
-    """Notes an occurrence."""
-
-    def __init__(self, *args: Any, row: Row, **words: Any) -> None:
+    def __init__(self, *args: Any, then: Callable[[_Word, _Word], None], **words: Any) -> None:
         super().__init__(*args, **words)
-        self.row = row
+        self.then = then
 
-    def __call__(self, parser: argparse.ArgumentParser, *args: Any, **_words: Any) -> None:
-        _, text, flag = args
-        assert isinstance(parser, _Parser)
-        if self.row.prints_and_exits:
-            title, helps = f"{flag} is an option of torchrun itself", (f"torchrun {flag} {text}",)
-            raise _Stopped(Problem("DDP101", title, flag.at, "starts no job", helps=helps))
-        if self.row.takes_value:
-            parser.given.append(Given(self.row, str(text), text.at))
-        else:
-            parser.given.append(Given(self.row, None, flag.at))
-
-
-class _Help(argparse.Action):
-    def __call__(self, *args: Any, **_words: Any) -> NoReturn:
-        raise HelpWanted(whole=args[-1] != "-h")
-
-
-class _Ambiguous(argparse.Action):
-    """Stands for an abbreviation of several of ddp-run's options; only a mistake if it is not the script's."""
-
-    def __call__(self, *args: Any, **_words: Any) -> NoReturn:
-        raise _Stopped(_ambiguous(args[-1], self.option_strings))
+    def __call__(self, _parser: object, _space: object, *args: Any) -> None:
+        self.then(*args)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -136,17 +109,30 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(prog="ddp-run", add_help=False, exit_on_error=False, argument_default=argparse.SUPPRESS)
         self.given: list[Given] = []
         self._words = words
-        self._torch: set[argparse.Action] = {self.add_argument("-h", "--help", action=_Help, nargs=0)}
+        self._torch: set[argparse.Action] = {
+            self.add_argument("-h", "--help", action=_Call, nargs=0, then=self._want_help)
+        }
         self._ambiguous: Problem | None = None
         """The first abbreviation of several of torch's options; some versions of argparse accept it in the script's."""
         for row in rows:
             nargs = None if row.takes_value else 0
-            action = self.add_argument(*row.flags, action=_Take, dest=row.dest, nargs=nargs, row=row)
+            action = self.add_argument(
+                *row.flags, action=_Call, dest=row.dest, nargs=nargs, then=partial(self._take, row)
+            )
             if not row.is_ours:
                 self._torch.add(action)
         # Not required: a missing script is reported together with everything else.
         self.add_argument("training_script").required = False
         self.add_argument("training_script_args", nargs=argparse.REMAINDER).required = False
+
+    def _want_help(self, _text: _Word, flag: _Word) -> None:
+        raise HelpWanted(whole=flag != "-h")
+
+    def _take(self, row: Row, text: _Word, flag: _Word) -> None:
+        if row.prints_and_exits:
+            title, helps = f"{flag} is an option of torchrun itself", (f"torchrun {flag} {text}",)
+            raise Refused((Problem("DDP101", title, flag.at, "starts no job", helps=helps),))
+        self.given.append(Given(row, str(text), text.at) if row.takes_value else Given(row, None, flag.at))
 
     def error(self, message: str) -> NoReturn:
         raise argparse.ArgumentError(None, message)
@@ -177,7 +163,12 @@ class _Parser(argparse.ArgumentParser):
         if len(distinct) == 1:
             return distinct
         flags = [action.option_strings[0] for action, *_ in reversed(distinct)]
-        return [(_Ambiguous(flags, "ambiguous", nargs="?"), option_string, *found[0][2:])]
+
+        def refuse(_text: _Word, _flag: _Word) -> None:
+            raise Refused((_ambiguous(option_string, flags),))
+
+        # It is only a mistake if argparse does not take it for the script's.
+        return [(_Call(flags, "ambiguous", nargs="?", then=refuse), option_string, *found[0][2:])]
 
     def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
         try:
@@ -188,7 +179,7 @@ class _Parser(argparse.ArgumentParser):
             # The pattern has a letter for each word after the option.
             word = len(self._words) - len(arg_strings_pattern) - 1
             problem = Problem("DDP101", f"{name} needs a value", word, "expected a value after it", helps=helps)
-            raise _Stopped(problem) from None
+            raise Refused((problem,)) from None
 
 
 # ------------------------------------------------------------------------------------ explaining mistakes
@@ -223,20 +214,19 @@ def _unknown_problems(argv: Sequence[str], unknown: Sequence[_Word], rows: Seque
     problems: list[Problem] = []
     for word in unknown:
         name, _, value = word.partition("=")
-        title, label = f"{UNKNOWN_OPTION} {name}", _UNKNOWN
-        helps: tuple[str, ...] = ()
+        label = _UNKNOWN
         close = dict.fromkeys(names[each] for each in nearest(name.lstrip("-").replace("_", "-"), names))
         if close:
             value = value or "".join(argv[word.at + 1 : word.at + 2])
             number = f"={value}" if value.isdigit() else ""
-            helps = (f"did you mean {' or '.join(each + number for each in close)}?",)
+            help = f"did you mean {' or '.join(each + number for each in close)}?"
         elif moved is None:
-            helps = ("ddp-run --help   # all options",)
-        elif not any(problem.label == _SCRIPTS for problem in problems):
-            label, helps = _SCRIPTS, (moved,)
-        problems.append(Problem("DDP101", title, word.at, label, notes=notes if helps else (), helps=helps))
-    if problems and problems[0].label == _SCRIPTS and all(not each.helps for each in problems[1:]):
-        return tuple(problems[:1])
+            help = "ddp-run --help   # all options"
+        elif any(each.label == _SCRIPTS for each in problems):
+            continue  # that one's help moves them all
+        else:
+            label, help = _SCRIPTS, moved
+        problems.append(Problem("DDP101", f"{UNKNOWN_OPTION} {name}", word.at, label, notes=notes, helps=(help,)))
     return tuple(problems)
 
 

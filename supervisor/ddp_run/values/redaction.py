@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
+from itertools import pairwise
 from typing import Any, TypeVar, cast
 
 from ddp_run.values.decoded_text import alike, base64_runs, encoded_lines, flat, one_byte_each, out_of_base64
@@ -47,19 +48,19 @@ def redact(text: str) -> str:
         return "\n".join([REDACTED] * (text.count("\n") + 1))
 
 
-def cleaned(text: str, secrets: Sequence[Span] | None = None) -> str:
-    """What `redact` gives, where nothing goes wrong. `secrets`: those of the text, where they are known."""
+def cleaned(text: str) -> str:
+    """What `redact` gives if nothing goes wrong."""
     done: list[str] = []
     at = 0
-    for start, end, _kind in secrets_in(text) if secrets is None else secrets:
+    for start, end, _kind in secrets_in(text):
         done += [text[at:start], REDACTED]
         at = end
-    return "".join([*done, text[at:]]) if done else text
+    return "".join([*done, text[at:]])
 
 
 def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """Lines of one text: a private key goes over many."""
-    whole = tuple(redact("\n".join(lines)).split("\n")) if lines else ()
+    whole = tuple(redact("\n".join(lines)).split("\n"))
     return whole if len(whole) == len(lines) else tuple(map(redact, lines))
 
 
@@ -133,10 +134,8 @@ def _held(text: str) -> frozenset[str]:
     if len(lines) > 4096:
         lines = b"\n".join(set(lines.splitlines()))
     found = tuple(set(pattern.findall(b"\n" + lines)))
-    words = (
-        (word for letters, words in by_letters.items() if letters.startswith(found) for word in words) if found else ()
-    )
-    return frozenset(word for word in words if word in text)
+    held = (words for letters, words in by_letters.items() if letters.startswith(found))
+    return frozenset(word for words in held for word in words if word in text)
 
 
 # ------------------------------------------------------------------------------------ words and values
@@ -144,20 +143,17 @@ def _held(text: str) -> frozenset[str]:
 
 def redact_words(words: Sequence[str]) -> tuple[str, ...]:
     """A command line without secrets: `--api-key X`, `--api-key=X`, `API_KEY=X`, `-p X`, `--header 'Name: X'`."""
-    return tuple(_redact_word(word, before) for before, word in zip(("", *words), words, strict=False))
+    return tuple(_redact_word(word, before) for before, word in pairwise(("", *words)))
 
 
 def _redact_word(word: str, before: str) -> str:
-    grade = _asks_for(before)
-    if grade is not Grade.NOTHING and not (before.startswith("-") and is_option(word)):
+    if not (before.startswith("-") and is_option(word)) and hides(_asks_for(before), word, bare=False):
         scheme = re.match(SCHEME, word)
-        if hides(grade, word, bare=False):
-            return f"{scheme[0] if scheme is not None else ''}{REDACTED}"
+        return f"{scheme[0] if scheme is not None else ''}{REDACTED}"
     if before in ("-u", "--user") and re.search(r":(?!\d*\Z|//)", word) is not None:
         return f"{word.partition(':')[0]}:{REDACTED}"
     name, equals, value = word.partition("=")
-    named_so = equals and re.fullmatch(r"[\w.+~\-\[\]/@]+", name) and not name.startswith("/")
-    if named_so and hides(grade_of(name), value, bare=False):
+    if equals and re.fullmatch(r"[\w.+~\-\[\]/@]+", name) and hides(grade_of(name), value, bare=False):
         return f"{name}={REDACTED}"
     return redact(word)
 
@@ -205,12 +201,12 @@ def _redacted(value: Any) -> Any:
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, tuple | list):
-        texts = value and all(isinstance(each, str) for each in value)
+        texts = all(isinstance(each, str) for each in value)
         return type(value)(redact_lines(value) if texts else map(_redacted, value))
     if isinstance(value, dict):
         return {key: _redacted(each) for key, each in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        old = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
-        changed = {name: new for name, each in old.items() if (new := _redacted(each)) != each}
-        return replace(value, **changed) if changed else value
+        return replace(
+            value, **{each.name: _redacted(getattr(value, each.name)) for each in fields(value) if each.init}
+        )
     return value
