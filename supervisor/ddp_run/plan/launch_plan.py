@@ -126,7 +126,7 @@ def _threads_per_rank(options: Options, environ: Mapping[str, str]) -> tuple[Var
     """torch/distributed/run.py, config_from_args: one thread per rank if there are several and it is unset."""
     if "OMP_NUM_THREADS" in environ or (options.nproc_count or 0) < 2:
         return ()
-    return (Variable("OMP_NUM_THREADS", "1", "torchrun's own: several ranks, not set; tune it for your CPUs"),)
+    return (Variable("OMP_NUM_THREADS", "1", "torchrun's default for several ranks; tune it for your CPUs"),)
 
 
 def _nccl_preset(preset: str, environ: Mapping[str, str]) -> tuple[tuple[Variable, ...], bool]:

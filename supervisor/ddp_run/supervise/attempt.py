@@ -193,7 +193,7 @@ class Attempt:
         """Note it once: a process that sends one such message may send many."""
         if not self._strangers:
             whose = f"rank {heard.rank} of attempt {heard.attempt} (start {heard.restart})"
-            self._put(Noted(now(), f"ignored: process {heard.sender} sent a message as {whose}, which it is not"))
+            self._put(Noted(now(), f"ignored a message from process {heard.sender}, which claims to be {whose}"))
         self._strangers = True
 
     def _on_rank_start(self, event: RankStarted) -> None:

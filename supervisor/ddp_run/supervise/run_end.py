@@ -27,7 +27,7 @@ _KEPT_WITHIN_S = 1.0
 
 
 def end(run: Run, outcome: Outcome, attempts: int) -> int:
-    """End the run after so many attempts; `outcome` is the last one's. Returns the exit code for ddp-run."""
+    """End the run; `outcome` is the last attempt's. Returns the exit code for ddp-run."""
     verdict = judging.final(outcome.verdict, run.journal.events)
     by = ended_before_retry(run.journal.events)
     if run.nodes is not None and by is not None:
@@ -55,7 +55,7 @@ def end(run: Run, outcome: Outcome, attempts: int) -> int:
 
 
 def teller(run: Run, attempts: int) -> Teller:
-    """Tells of a run with so many attempts."""
+    """The teller of a run with this many attempts."""
     line = run.environ.get("DDP_RUN_VERDICT_LINE") == "1"
     where = run.nodes.where() if run.nodes is not None else None
     return Teller(run.folder, run.journal.events, run.output, attempts, line_always=line, whole=where)

@@ -171,7 +171,7 @@ def _readme(title: str, state: Sequence[str], contents: Contents) -> str:
 def _places(files: Sequence[Packed]) -> list[str]:
     """`file:lines kind` of the copies here; neighbouring lines of one kind as one."""
     places = [f"{packed.name}:{span} {kind}" for packed in files for span, kind in _spans(packed.removed.lines)]
-    more = ["and further ones"] if len(places) > _MOST_PLACES else []
+    more = ["and more"] if len(places) > _MOST_PLACES else []
     return [*places[:_MOST_PLACES], *more, ""] if places else []
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from ddp_run.commands.completion.grammar import LAUNCH, Context, Takes, dashed
 
 _SCRIPT = """\
-# Completion of ddp-run for %(shell)s:  eval "$(ddp-run completion %(shell)s)"
+# Completion of ddp-run for %(shell)s; ddp-run completion --help says how to load it
 
 _ddp_run_commands=(%(commands)s
 )

@@ -105,7 +105,7 @@ def said(run: RecordedRun, silent_s: float, here: str) -> str:
     """The line about a silence, without a newline; `here` is this host's name."""
     return (
         f"ddp-run: nothing has been written for {duration_in_words(silent_s)}; {_of(run.started, here)}, and this host "
-        "cannot tell whether it is still running; still following, Ctrl-C stops that"
+        "cannot tell whether it is still running; still following, press Ctrl-C to stop"
     )
 
 

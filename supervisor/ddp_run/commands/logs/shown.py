@@ -64,7 +64,7 @@ def why_none(shown: Shown) -> str:
     ranks = {log.rank for number in known[-1:] for log in rank_logs(shown.run, shown.attempt or number)}
     if shown.agent or not ranks:
         return "nothing has been written there"
-    return f"it has those of {named_ranks(ranks)}"
+    return f"it has logs of {named_ranks(ranks)}"
 
 
 def show_run(shown: Shown) -> bool:

@@ -13,7 +13,7 @@ from ddp_run.values.problem import Problem
 _ONE_NODE_S = 5.0
 _SEVERAL_NODES_S = 120.0
 """How long DNS may take to be ready: pods and instances of one job start minutes apart."""
-_NO_ENDPOINT = "no --rdzv-endpoint: each host meets the nodes on itself only; other hosts need HOST:PORT of one of them"
+_NO_ENDPOINT = "no --rdzv-endpoint: only nodes on the same host can meet; on several hosts, all need HOST:PORT of one"
 _AGENT = "torch.distributed.run"
 _DRY_RUN_S = 1.0
 """A dry run doesn't wait: a login node may be unable to resolve the job's names."""
