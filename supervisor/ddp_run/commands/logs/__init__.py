@@ -50,8 +50,7 @@ def command(
     as the ranks write them. Everything goes to standard output. Whether a run on another host was killed can't be seen
     from here: --follow reports that nothing is being written, and keeps following.
     """
-    from ddp_run.commands.logs.follow import follow_run
-    from ddp_run.commands.logs.shown import Shown, show_run, why_none
+    from ddp_run.commands.logs.shown import Shown, follow_run, show_run, why_none
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record.runs_meant import NoRun, run_named
 

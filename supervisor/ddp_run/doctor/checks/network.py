@@ -29,16 +29,13 @@ def master_name(around: Surroundings) -> Iterator[Finding]:
     yield _own_name(around)
     if around.options.master is None:
         return
-    name = f"master {around.options.master[0]}"
-    try:
-        found = around.master()
-    except net.NoAddressYet as error:
-        yield warned(name, "no address yet", f"{error.reason}; a launch keeps asking", *error.helps)
-    except net.Unresolvable as error:
-        yield failed(name, "no usable address", error.reason, *error.helps)
-    else:
-        if found is not None:
-            yield master_address(name, found.ip, node_rank=around.options.node_rank, local=is_local(found.ip))
+    name, found = f"master {around.options.master[0]}", around.master()
+    if isinstance(found, net.NoAddressYet):
+        yield warned(name, "no address yet", f"{found.reason}; a launch keeps asking", *found.helps)
+    elif isinstance(found, net.Unresolvable):
+        yield failed(name, "no usable address", found.reason, *found.helps)
+    elif found is not None:
+        yield master_address(name, found.ip, node_rank=around.options.node_rank, local=is_local(found.ip))
 
 
 def _own_name(around: Surroundings) -> Finding:
