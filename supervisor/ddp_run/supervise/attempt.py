@@ -241,7 +241,8 @@ class Attempt:
             self._watch.fails(process.event.restart)
 
     def _on_child_end(self, pid: int, code: int) -> None:
-        if self._agent.reaped(pid):
+        if pid == self._agent.pid:
+            self._agent.pid = None
             self._on_agent_end(code)
             return
         for process in self._ranks.of_pid(pid):  # adopted after the agent's death

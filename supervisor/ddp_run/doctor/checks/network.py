@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import selectors
 import socket
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ddp_run.doctor.check import Group, Surroundings, check, kernel_value
@@ -167,22 +165,16 @@ def own_port(port: int, is_free: bool, holder: net.Holder | None) -> Finding:
 
 def _dialed(to: Resolved, ports: Sequence[int]) -> dict[int, int]:
     """Dial all ports at once. Returns the error number of connect(2) for each; 0 if something answers."""
-    codes = dict.fromkeys(ports, errno.ETIMEDOUT)
-    with ExitStack() as stack, selectors.DefaultSelector() as selector:
-        for port in ports:
-            probe = stack.enter_context(socket.socket(to.family, socket.SOCK_STREAM))
-            probe.setblocking(False)
-            code = probe.connect_ex((to.ip, port))
-            if code == errno.EINPROGRESS:
-                selector.register(probe, selectors.EVENT_WRITE, port)
-            else:
-                codes[port] = code
-        until = time.monotonic() + _LIMIT_S
-        while selector.get_map() and (left := until - time.monotonic()) > 0:
-            for key, _events in selector.select(left):
-                codes[key.data] = key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # type: ignore[union-attr]
-                selector.unregister(key.fileobj)
-    return codes
+
+    def dial(port: int) -> int:
+        try:
+            socket.create_connection((to.ip, port), timeout=_LIMIT_S).close()
+        except OSError as error:
+            return error.errno or errno.ETIMEDOUT
+        return 0
+
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(ports, pool.map(dial, ports), strict=True))
 
 
 def port_answer(ip: str, port: int, code: int) -> Finding:
