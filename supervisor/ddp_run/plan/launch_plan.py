@@ -179,20 +179,16 @@ def _replaced(plan: LaunchPlan, port: int | None) -> list[str]:
     words = []
     if plan.master is not None:
         words.append(f"--master-addr={f'[{plan.master}]' if ':' in plan.master else plan.master}")
-    if port is not None:
-        words.append(_port_argument(plan.options, port))
+    endpoint = plan.options.rdzv_endpoint
+    if port is not None and endpoint:
+        words.append(f"--rdzv-endpoint={endpoint.rpartition(':')[0] or endpoint}:{port}")
+    elif port is not None:
+        words.append(f"--master-port={port}")
     return words
 
 
 def _name(word: str) -> str:
     return word.removeprefix("--").partition("=")[0].replace("_", "-")
-
-
-def _port_argument(options: Options, port: int) -> str:
-    if options.rdzv_endpoint:
-        host, _colon, _port = options.rdzv_endpoint.rpartition(":")
-        return f"--rdzv-endpoint={host or options.rdzv_endpoint}:{port}"
-    return f"--master-port={port}"
 
 
 def _rank_words(plan: LaunchPlan) -> list[str]:

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
 from typing import assert_never, final
 
 from ddp_run.plan.launch_plan import agent_argv, agent_needed, local_restarts
@@ -28,7 +27,6 @@ from ddp_run.record.events import (
     RanksEnded,
     RankStarted,
     SignalReceived,
-    Timer,
     TimerFired,
 )
 from ddp_run.record.journal import now
@@ -153,7 +151,7 @@ class Attempt:
                     self._put(event)
             case SetTimer(timer, after_s):
                 key = timer.kind, timer.rank, timer.restart
-                self._run.loop.set_timer(after_s, partial(self._fire, timer), key=key)
+                self._run.loop.set_timer(after_s, lambda: self._put(TimerFired(**asdict(timer), at=now())), key=key)
             case AwaitReport():
                 self._look_for_report()
             case TellRanksEnded():
@@ -166,9 +164,6 @@ class Attempt:
                 self._finished = True
             case _:
                 assert_never(action)
-
-    def _fire(self, timer: Timer) -> None:
-        self._put(TimerFired(**asdict(timer), at=now()))
 
     # ----------------------------------------------------------------------- sources of events
 

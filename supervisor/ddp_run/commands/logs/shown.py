@@ -85,12 +85,12 @@ def why_none(shown: Shown) -> str:
 
 
 def show_run(shown: Shown) -> bool:
-    """Print the logs one after the other; False if there are none. Ends early if nobody reads them any more.
+    """Print the logs one after the other; False if there are none. Ends early if the reader has gone.
 
     Raises OSError if not all could be written.
     """
     logs = shown.logs()
-    filled = [log for log in logs if _size(log.path)]
+    filled = [log for log in logs if _written(log.path)[0]]
     console = _console_for(shown)
     for log in filled:
         if len(filled) > 1:
@@ -119,7 +119,7 @@ def _console_for(shown: Shown) -> Console:
 
 
 def _checked(console: Console) -> None:
-    """Raise OSError if lines were lost (a full disk), unless because nobody reads them any more."""
+    """Raise OSError if lines were lost, as on a full disk; not if the reader has gone."""
     if console.outlets.error is not None and console.outlets.error.errno != errno.EPIPE:
         raise console.outlets.error
 
@@ -141,12 +141,13 @@ def _next(pieces: Iterator[Iterable[Chunk]], _streams: Collection[Stream]) -> It
     return next(pieces, ())
 
 
-def _size(path: Path) -> int:
-    """Bytes; 0 if the file is gone."""
+def _written(path: Path) -> tuple[int, int]:
+    """Bytes, and nanoseconds since the epoch at the last write; zeros if the file is gone."""
     try:
-        return path.stat().st_size
+        found = path.stat()
     except OSError:
-        return 0
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
 
 
 def _last_lines(file: BinaryIO, count: int) -> int:
@@ -170,7 +171,7 @@ def _last_lines(file: BinaryIO, count: int) -> int:
 
 
 def follow_run(shown: Shown) -> bool:
-    """Print the logs as they grow, until the run has ended or nobody reads them any more; False if there were none.
+    """Print the logs as they grow, until the run has ended or the reader has gone; False if there were none.
 
     Raises OSError if not all could be written.
     """
@@ -196,7 +197,7 @@ def follow_run(shown: Shown) -> bool:
 
 
 def _wait(tailer: Tailer, console: Console) -> bool:
-    """Wait until something is due; False if nobody reads standard output any more."""
+    """Wait until something is due; False if the reader of standard output has gone."""
     poll = select.poll()
     poll.register(_STDOUT, 0)  # errors are reported unasked
     for fd in console.outlets.writable_fds:
@@ -215,7 +216,7 @@ def _wait(tailer: Tailer, console: Console) -> bool:
 
 @dataclass
 class Silence:
-    """How long a run has written nothing of which this host cannot tell whether it is still running.
+    """How long nothing has been written by a run that may be still running, or not: this host can't tell.
 
     Its ddp-run, on another host or in another container, may have been killed with its host, or wait for hours: only
     people can know, so following goes on. `now` is in seconds of a monotonic clock.
@@ -310,16 +311,8 @@ class _Following:
     def _listen(self, run: RecordedRun, now: float) -> None:
         """Say once when nothing is written any more."""
         logs = [log for number in attempts(run.folder)[-1:] for log in rank_logs(run.folder, number)]
-        written_ns = max(run.written_ns, *(_modified_ns(log.path) for log in logs), 0)
+        written_ns = max(run.written_ns, *(_written(log.path)[1] for log in logs), 0)
         silent_s = self._silence.to_tell_s(written_ns, time.time_ns(), now)
         if silent_s is not None:
             self.console.suspend()
             sys.stderr.write(said(run, silent_s, socket.gethostname()) + "\n")
-
-
-def _modified_ns(path: Path) -> int:
-    """Nanoseconds since the epoch; 0 if the file is gone."""
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
