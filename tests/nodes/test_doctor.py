@@ -48,7 +48,7 @@ def test_nodes_that_differ_are_unfit_on_all(cluster: Cluster, tmp_path: Path) ->
         assert (difference["looked_at"], difference["grade"]) == ("NCCL_ALGO", "fail")
         assert difference["value"] == "not set on node 0 (node0), Tree on node 1 (node1)"
     assert findings(found[0], "node_pairs")[0]["data"][0]["nodes"] == [0, 1]
-    assert [each["value"] for each in findings(found[1], "ports")] == 2 * ["reachable, nobody listens yet"]
+    assert [each["value"] for each in findings(found[1], "ports")] == 2 * ["reachable, nothing listens yet"]
 
 
 def test_a_node_that_is_unfit_makes_all_unfit(cluster: Cluster, tmp_path: Path) -> None:

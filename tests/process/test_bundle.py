@@ -260,7 +260,7 @@ def test_a_log_of_another_launcher(tmp_path: Path) -> None:
     kept = unpacked(tmp_path / "ddp-run-bundle-slurm-42.out.tar.gz")
     assert kept["logs/slurm-42.out"] == TRACEBACK.replace(TOKEN, "[redacted]")
     assert "cause=python-exception" in kept["verdict.txt"]
-    assert "command.txt: no journal tells the command" in kept["README.txt"]
+    assert "command.txt: no journal records the command" in kept["README.txt"]
 
 
 @pytest.mark.slow_system

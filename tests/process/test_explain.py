@@ -105,7 +105,7 @@ def test_the_exit_code_is_that_of_what_is_explained_only_if_asked_for(tmp_path: 
     ("words", "message"),
     [
         (("gone.log",), "gone.log cannot be read: No such file or directory"),
-        (("empty",), "empty holds neither a run's events.jsonl nor logs"),
+        (("empty",), "empty contains neither a run's events.jsonl nor logs"),
         ((), "no runs in ddp-run-logs; name a run's folder or a log, or pipe a log in"),
         (("run", "a.log"), "run is a run's folder: explain it without other logs"),
     ],
@@ -274,5 +274,5 @@ def test_many_logs_of_which_not_all_was_read_take_two_notes(tmp_path: Path) -> N
     for rank in range(12):
         (tmp_path / f"rank_{rank}.log").write_text("step\n" * 10_000 + TRACEBACK)
     block = run("explain", ".", cwd=tmp_path).stdout
-    assert "= note: of 11 other logs not all was read either" in block
+    assert "= note: 11 other logs were only read in part too" in block
     assert block.count("were not") == 1

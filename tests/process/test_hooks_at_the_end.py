@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.waiting import limit, wait_until
 
-from ddp_run.supervise.end_hooks import EndHooks, Hook
 from ddp_run.supervise.loop import Loop, reap
+from ddp_run.supervise.run_end import EndHooks, Hook
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 from tests.waiting import limit
 
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
-TITLE = "this node, as it is compared with the others before the start"
+TITLE = "facts of this node, compared with the other nodes before the start"
 
 
 def dry_run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -28,7 +28,7 @@ def dry_run(folder: Path, *words: str, **variables: str) -> subprocess.Completed
 def column(text: str) -> set[str]:
     lines = text.splitlines()
     begin = lines.index(TITLE) + 1
-    return {" ".join(line.split()) for line in lines[begin : lines.index("route to node 0, which is not compared")]}
+    return {" ".join(line.split()) for line in lines[begin : lines.index("route to node 0 (not compared)")]}
 
 
 SEVERAL = ("--nnodes=2", "--master-addr=127.0.0.1", "--master-port=29876")
@@ -62,7 +62,7 @@ def test_an_interface_that_is_not_there(tmp_path: Path, words: tuple[str, ...], 
     """The script chooses the backend, so the variable may never be read."""
     done = dry_run(tmp_path, *SEVERAL, "--node-rank=0", *words, NCCL_SOCKET_IFNAME="nosuch0")
     assert done.returncode == code
-    said = "NCCL_SOCKET_IFNAME=nosuch0: fits none of this host's interfaces: "
+    said = "NCCL_SOCKET_IFNAME=nosuch0: matches none of this host's interfaces: "
     assert (f"error[DDP205]: {said}" in done.stderr) == (code == 2)
     assert (f"warning: {said}" in done.stderr) == (words == ())
     assert ("export NCCL_SOCKET_IFNAME=lo   # leads to node 0" in done.stderr) == (code == 2)

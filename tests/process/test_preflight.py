@@ -79,7 +79,7 @@ def test_what_has_no_effect_in_a_program_that_is_not_looked_into(
 ) -> None:
     checked = _check(rows, folder, line, **variables)
     assert checked.problems == ()
-    said = f"{named} no effect with --no-python: ddp-run does not look into the program"
+    said = f"{named} no effect with --no-python: ddp-run can't hook into the program"
     assert checked.warnings == (() if named is None else (said,))
 
 

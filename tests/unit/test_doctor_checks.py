@@ -212,7 +212,7 @@ def sample(text: str) -> dict[str, Any]:
 def test_ranks_that_read_something_else_are_named() -> None:
     assert data.compared("/data", [sample("a"), sample("a")]).grade is Grade.PASS
     odd = data.compared("/data", [sample("a"), sample("a"), sample("b"), sample("a")])
-    assert (odd.grade, odd.value) == (Grade.WARN, "rank 2 reads something else than the others")
+    assert (odd.grade, odd.value) == (Grade.WARN, "rank 2 reads different data from the others")
     missing = data.compared("/data", [sample("a"), {"error": "No such file or directory: /data"}])
     assert (missing.grade, missing.value) == (Grade.FAIL, "rank 1 cannot read it")
 
@@ -234,7 +234,7 @@ def test_nodes_that_differ() -> None:
     assert [(each.looked_at, each.grade) for each in found] == [("torch", Grade.FAIL), ("MTU", Grade.WARN)]
     assert found[0].value == "2.13.0 on node 0, 2.12.1 on node 1"
     (alike,) = of_nodes.differences(NodesCompared(MonotonicNs(0), (), (), ("x: y", "z: z"), False))
-    assert (alike.grade, alike.value) == (Grade.PASS, "alike in 2 facts")
+    assert (alike.grade, alike.value) == (Grade.PASS, "2 facts are the same")
 
 
 def test_other_nodes_tell_of_what_breaks_jobs_only() -> None:

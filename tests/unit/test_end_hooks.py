@@ -12,7 +12,7 @@ from ddp_run.record.events import Rank
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.settings.options import Options
 from ddp_run.settings.parse import parse
-from ddp_run.supervise.end_hooks import hook_environ, hooks
+from ddp_run.supervise.run_end import hook_environ, hooks
 
 FOLDER = RunFolder(Path("/data/runs/20261121-081500-a1b2"))
 FAILED = Verdict(

@@ -54,7 +54,7 @@ PURE = (
     "values.lines",
     *("values.typed_fields", "values.sealed", "supervise.nodes.messages"),
     *("supervise.nodes.reach", "values.node_fact", "api.options", "api.words"),
-    *("commands.completion.bash_zsh", "commands.completion.fish"),
+    "commands.completion.script",
     *("values.finding", "tell.doctor_table", "doctor.checks.gpu_links"),
     *("doctor.gpu_table", "doctor.checks.nodes", "doctor.checks.ranks", "doctor.reports"),
 )

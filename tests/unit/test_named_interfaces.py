@@ -41,10 +41,10 @@ def test_what_may_work_for_nccl_is_not_spoken_of(value: str) -> None:
         ("ib", "ib0 has no IP address", True),
         (
             "=eth",
-            "fits none of this host's interfaces: lo, eth0, eth1, eth2, ib0, docker0, br-0123456789ab, br-lan",
+            "matches none of this host's interfaces: lo, eth0, eth1, eth2, ib0, docker0, br-0123456789ab, br-lan",
             True,
         ),
-        ("lo", "lo reaches this host only", False),
+        ("lo", "lo only reaches this host", False),
         ("docker0", "docker0 is a bridge within this host", False),
         ("br-0", "br-0123456789ab is a bridge within this host", False),
         ("=eth1,eth2", "eth1 is down", False),

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from ddp_run.commands.logs import follow, shown
-from ddp_run.commands.logs.follow import Silence
+from ddp_run.commands.logs import shown
+from ddp_run.commands.logs.shown import Silence
 from ddp_run.record import journal, own_process, rank_logs, removal
 from ddp_run.record.events import Event, LocalRank, MonotonicNs, OwnProcess, Rank, RankStarted, RunEnded, RunStarted
 from ddp_run.record.recorded_runs import RecordedRun, by_job, recorded_run, recorded_runs, size_of
@@ -425,7 +425,7 @@ def test_a_date_of_another_hosts_clock_is_believed_only_where_it_is_old(age_s: i
     ],
 )
 def test_what_is_said_of_a_silence(tmp_path: Path, host: str, process: OwnProcess | None, of: str) -> None:
-    line = follow.said(read(run_at(tmp_path, outcome=None, process=process, host=host)), 200.0, "here")
+    line = shown.said(read(run_at(tmp_path, outcome=None, process=process, host=host)), 200.0, "here")
     assert line.startswith(f"ddp-run: nothing has been written for 3m20s{of}")
     assert line.isprintable()
 

@@ -16,7 +16,7 @@ from ddp_run import commands
         ("runs -n 0", "-n: must be a whole number of at least 1", 3),
         ("runs -n0", "-n: must be a whole number of at least 1", 2),
         ("hosts --days 1 --days=x", "--days: must be a whole number from 1 to 3650", 4),
-        ("logs --rank 3-1", "--rank: '3-1' is neither a rank nor a range of ranks (examples: 3, 5-7)", 3),
+        ("logs --rank 3-1", "--rank: '3-1' is not a rank or a range of ranks (examples: 3, 5-7)", 3),
         ("logs --rank", "--rank needs a value", 2),
         ("logs --stdout=1", "--stdout takes no value", 2),
         ("logs a b", "b: more words than expected", 3),
@@ -26,7 +26,7 @@ from ddp_run import commands
         ("doctor --data-path x x", "the doctor takes no script", 4),
         ("doctor --quick --nnodes", "--nnodes needs a value", 3),
         ("doctor --data-path", "--data-path needs a value", 2),
-        ("doctor --data-path=", "--data-path: it is empty", 2),
+        ("doctor --data-path=", "--data-path: the path is empty", 2),
         ("doctor --quik", "unknown option --quik", 2),
     ],
 )

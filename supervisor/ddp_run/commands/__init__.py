@@ -55,7 +55,7 @@ def log_dir_option(function: Callable[..., int]) -> Callable[..., int]:
     """Give a command that reads runs the option `--log-dir`."""
     import click
 
-    said = "The folder of the runs (default: where a launch from here puts its own)."
+    said = "The folder with the runs (default: where a launch from this directory writes them)."
     return click.option("--log-dir", metavar="DIR", help=said)(function)
 
 

@@ -99,5 +99,5 @@ def _share(some: Sequence[Sequence[RecordedRun]], jobs: Sequence[Sequence[Record
 
 def _agreed(told: str) -> bool:
     if not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked here: add --yes, or --dry-run to see what would be removed")
+        raise click.UsageError("cannot ask without a terminal: add --yes, or --dry-run to see what would be removed")
     return click.confirm(f"Remove {told}?", err=True)

@@ -13,7 +13,7 @@ _UNFIT = 78
 def _not_empty(_context: click.Context, _option: click.Parameter, paths: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse an empty path, which would mean the working directory."""
     if "" in paths:
-        raise click.BadParameter("it is empty: is the variable after it empty?")
+        raise click.BadParameter("the path is empty: is a variable unset?")
     return paths
 
 

@@ -101,8 +101,8 @@ def _leave_nothing(folder: Path) -> tuple[bool, str]:
     while (left := [*carriers(marks)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     if left:
-        return False, f"processes of these jobs are left: {', '.join(map(str, left))}"
-    return bool(marks), "no process of these jobs is left" if marks else "no job was started"
+        return False, f"processes of these jobs are still running: {', '.join(map(str, left))}"
+    return bool(marks), "no process of these jobs is still running" if marks else "no job was started"
 
 
 def _run(folder: Path, *args: int) -> Result:

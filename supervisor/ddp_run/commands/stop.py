@@ -45,7 +45,8 @@ def command(run: str | None, kill: bool, log_dir: str | None) -> int:
         raise click.ClickException(f"{name} belongs to another user: kill -INT {process.pid} as that user")
     twice = (signal.SIGINT,) if kill else ()
     if own_process.send(process, (signal.SIGINT, signal.SIGCONT, *twice)):  # Ctrl-Z may have stopped it
-        within = "killing its ranks" if kill else f"its ranks have {started.grace_s:g} s; ddp-run stop again kills them"
+        grace = f"its ranks have {started.grace_s:g} s to end; run ddp-run stop again to kill them"
+        within = "killing its ranks" if kill else grace
         click.echo(f"ddp-run: stopping {name} (pid {process.pid}): {within}", err=True)
     late_at = time.monotonic() + started.grace_s + _LATE_S
     while own_process.still_runs(process):
@@ -56,7 +57,7 @@ def command(run: str | None, kill: bool, log_dir: str | None) -> int:
     try:
         answer = explain((str(chosen.folder),), rank_from_filename=False)
     except NotReadable:
-        click.echo("ddp-run: it has ended, before its first attempt", err=True)
+        click.echo("ddp-run: it ended before its first attempt", err=True)
     else:
         sys.stdout.write(verdict_line(answer.verdict, attempts=answer.attempts, folder=answer.folder) + "\n")
     return 0

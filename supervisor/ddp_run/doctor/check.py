@@ -112,11 +112,9 @@ class Surroundings:
             raise answer
         return answer
 
-    def master(self) -> Resolved | None:
-        """Return node 0's address; None if the launch names none. Raises net.Unresolvable; looks it up once."""
-        if not self.options.is_static or self.options.master is None:
-            return None
-        if self._master is None:
+    def master(self) -> Resolved | net.Unresolvable | None:
+        """Return node 0's address, or why it has none; None if the launch names no node. Looks it up once."""
+        if self._master is None and self.options.is_static and self.options.master is not None:
             host, port = self.options.master
             several = self.options.max_nodes > 1
             limit_s = _SEVERAL_NODES_S if several else _ONE_NODE_S
@@ -124,16 +122,12 @@ class Surroundings:
                 self._master = self.address_of(host, port or 0, limit_s, several=several)
             except net.Unresolvable as error:
                 self._master = error
-        if isinstance(self._master, net.Unresolvable):
-            raise self._master
         return self._master
 
     def known_master(self) -> Resolved | None:
         """Return node 0's address; None also if it has none, which the check `master_name` reports."""
-        try:
-            return self.master()
-        except net.Unresolvable:
-            return None
+        found = self.master()
+        return found if isinstance(found, Resolved) else None
 
     def address_of(self, name: str, port: int, limit_s: float, *, several: bool = False) -> Resolved:
         """Look up a name: once for `--quick`, else for up to `limit_s` seconds. Raises net.Unresolvable."""

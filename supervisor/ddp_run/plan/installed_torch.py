@@ -33,19 +33,13 @@ print(json.dumps([row(action) for action in get_args_parser()._actions if action
 
 def find_torch_run(search_path: Sequence[str] | None = None) -> Path | None:
     """torch/distributed/run.py of the torch that `python -m` would use (default path: sys.path); None without torch."""
-    for entry in search_path or [entry for entry in sys.path if entry]:
-        if (Path(entry) / "torch" / "__init__.py").is_file():
-            path = Path(entry) / "torch" / "distributed" / "run.py"
-            return path if path.is_file() else None
-    # An editable build is not on the path, but has its own finder.
+    from importlib.machinery import PathFinder
     from importlib.util import find_spec
 
-    spec = find_spec("torch")
-    for folder in (spec.submodule_search_locations if spec else None) or ():
-        path = Path(folder) / "distributed" / "run.py"
-        if path.is_file():
-            return path
-    return None
+    # Not on the path: an editable build, which has its own finder.
+    spec = PathFinder.find_spec("torch", search_path or [each for each in sys.path if each]) or find_spec("torch")
+    found = (Path(folder, "distributed", "run.py") for folder in (spec and spec.submodule_search_locations) or ())
+    return next((path for path in found if path.is_file()), None)
 
 
 def torch_versions() -> tuple[str | None, str | None]:

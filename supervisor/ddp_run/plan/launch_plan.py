@@ -125,7 +125,7 @@ def _threads_per_rank(options: Options, environ: Mapping[str, str]) -> tuple[Var
     """torch/distributed/run.py, config_from_args: one thread per rank if there are several and it is unset."""
     if "OMP_NUM_THREADS" in environ or (options.nproc_count or 0) < 2:
         return ()
-    return (Variable("OMP_NUM_THREADS", "1", "torchrun's own: several ranks, not set; tune it for your CPUs"),)
+    return (Variable("OMP_NUM_THREADS", "1", "torchrun's default for several ranks; tune it for your CPUs"),)
 
 
 def _nccl_preset(preset: str, environ: Mapping[str, str]) -> tuple[tuple[Variable, ...], bool]:
@@ -178,20 +178,16 @@ def _replaced(plan: LaunchPlan, port: int | None) -> list[str]:
     words = []
     if plan.master is not None:
         words.append(f"--master-addr={f'[{plan.master}]' if ':' in plan.master else plan.master}")
-    if port is not None:
-        words.append(_port_argument(plan.options, port))
+    endpoint = plan.options.rdzv_endpoint
+    if port is not None and endpoint:
+        words.append(f"--rdzv-endpoint={endpoint.rpartition(':')[0] or endpoint}:{port}")
+    elif port is not None:
+        words.append(f"--master-port={port}")
     return words
 
 
 def _name(word: str) -> str:
     return word.removeprefix("--").partition("=")[0].replace("_", "-")
-
-
-def _port_argument(options: Options, port: int) -> str:
-    if options.rdzv_endpoint:
-        host, _colon, _port = options.rdzv_endpoint.rpartition(":")
-        return f"--rdzv-endpoint={host or options.rdzv_endpoint}:{port}"
-    return f"--master-port={port}"
 
 
 def _rank_words(plan: LaunchPlan) -> list[str]:

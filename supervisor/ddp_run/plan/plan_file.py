@@ -107,8 +107,8 @@ def _node_lines(node: Mapping[str, Any]) -> list[str]:
     route = node["route_to_node_0"]
     way = "not known" if route is None else f"from {route['from']} on {route['interface']} to {route['to']}"
     return [
-        "this node, as it is compared with the others before the start",
+        "facts of this node, compared with the other nodes before the start",
         *(f"  {name:<38} {value}" for name, value in node["facts"].items()),
-        "route to node 0, which is not compared",
+        "route to node 0 (not compared)",
         f"  {way}",
     ]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @final
 class Agent:
-    """What an attempt needs of its agent. Another kind of agent would have the same four members."""
+    """The process, and its log."""
 
     def __init__(self, folder: Path) -> None:
         """`folder`: the attempt's, for the agent's output."""
@@ -50,13 +50,6 @@ class Agent:
         process.returncode = 0  # the Popen object may go, the process stays
         self.pid = process.pid
         return process.pid
-
-    def reaped(self, pid: int) -> bool:
-        """Note that a child was waited for. Returns whether it was the agent."""
-        if pid != self.pid:
-            return False
-        self.pid = None
-        return True
 
     def has_reported(self) -> bool:
         """Whether its log has grown, and ends with its complete report of a failure."""

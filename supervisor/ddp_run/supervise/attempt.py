@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
 from typing import assert_never, final
 
 from ddp_run.plan.launch_plan import agent_argv, agent_needed, local_restarts
@@ -28,7 +27,6 @@ from ddp_run.record.events import (
     RanksEnded,
     RankStarted,
     SignalReceived,
-    Timer,
     TimerFired,
 )
 from ddp_run.record.journal import now
@@ -153,7 +151,7 @@ class Attempt:
                     self._put(event)
             case SetTimer(timer, after_s):
                 key = timer.kind, timer.rank, timer.restart
-                self._run.loop.set_timer(after_s, partial(self._fire, timer), key=key)
+                self._run.loop.set_timer(after_s, lambda: self._put(TimerFired(**asdict(timer), at=now())), key=key)
             case AwaitReport():
                 self._look_for_report()
             case TellRanksEnded():
@@ -166,9 +164,6 @@ class Attempt:
                 self._finished = True
             case _:
                 assert_never(action)
-
-    def _fire(self, timer: Timer) -> None:
-        self._put(TimerFired(**asdict(timer), at=now()))
 
     # ----------------------------------------------------------------------- sources of events
 
@@ -193,7 +188,7 @@ class Attempt:
         """Note it once: a process that sends one such message may send many."""
         if not self._strangers:
             whose = f"rank {heard.rank} of attempt {heard.attempt} (start {heard.restart})"
-            self._put(Noted(now(), f"ignored: process {heard.sender} sent a message as {whose}, which it is not"))
+            self._put(Noted(now(), f"ignored a message from process {heard.sender}, which claims to be {whose}"))
         self._strangers = True
 
     def _on_rank_start(self, event: RankStarted) -> None:
@@ -241,7 +236,8 @@ class Attempt:
             self._watch.fails(process.event.restart)
 
     def _on_child_end(self, pid: int, code: int) -> None:
-        if self._agent.reaped(pid):
+        if pid == self._agent.pid:
+            self._agent.pid = None
             self._on_agent_end(code)
             return
         for process in self._ranks.of_pid(pid):  # adopted after the agent's death

@@ -117,37 +117,28 @@ def end_leftovers(
     `left`: `Run.job_processes`. `serve`: `Run.serve`; a stop signal ends the wait for SIGTERM. `killed`: pids that got
     SIGKILL before.
     """
+
+    def end(signum: int, within_s: float, but: Set[int] = frozenset()) -> None:
+        deadline, turn_s = time.monotonic() + within_s, _TURN_S
+        signalled: set[int] = set()
+        while there := left(but):
+            fresh = {pid: began for pid, began in there.items() if pid not in signalled}
+            if fresh:
+                reached = send(fresh, signum)
+                signalled.update(fresh)
+                emit(SignalSent(now(), Target.LEFTOVERS, signum, reached, "left behind by ranks"))
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or (serve(min(remaining, turn_s)) and signum != signal.SIGKILL):
+                return
+            turn_s = min(2 * turn_s, _LONGEST_TURN_S)
+
     unasked = [pid for pid in left(frozenset()) if pid not in killed]
     if unasked:
         from ddp_run.observe.process_look import descriptions
 
         emit(Noted(now(), "left behind: " + ", ".join(descriptions(unasked).values())))
-        _end_all(left, serve, emit, signal.SIGTERM, min(grace_s, _LEFTOVERS_S), but=killed)
-    _end_all(left, serve, emit, signal.SIGKILL, _REAP_S)
-
-
-def _end_all(
-    left: Callable[[Set[int]], dict[int, int]],
-    serve: Callable[[float], bool],
-    emit: EventSink,
-    signum: int,
-    within_s: float,
-    *,
-    but: Set[int] = frozenset(),
-) -> None:
-    deadline = time.monotonic() + within_s
-    signalled: set[int] = set()
-    turn_s = _TURN_S
-    while there := left(but):
-        fresh = {pid: began for pid, began in there.items() if pid not in signalled}
-        if fresh:
-            reached = send(fresh, signum)
-            signalled.update(fresh)
-            emit(SignalSent(now(), Target.LEFTOVERS, signum, reached, "left behind by ranks"))
-        remaining = deadline - time.monotonic()
-        if remaining <= 0 or (serve(min(remaining, turn_s)) and signum != signal.SIGKILL):
-            return
-        turn_s = min(2 * turn_s, _LONGEST_TURN_S)
+        end(signal.SIGTERM, min(grace_s, _LEFTOVERS_S), killed)
+    end(signal.SIGKILL, _REAP_S)
 
 
 def not_ended(

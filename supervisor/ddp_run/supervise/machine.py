@@ -201,7 +201,8 @@ class AttemptMachine:
                 return []  # the other nodes' ranks have the grace period too
             ends_agent = self._ends_agent and self._all_known
             return [SetTimer(_AGENT, _AGENT_AFTER_RANKS_S), *([_END_AGENT] if ends_agent else [])]
-        if self._state is _State.RUNNING and self._all_known and not self._any_failed:
+        failed = any(member.failed for member in self._ranks.values())
+        if self._state is _State.RUNNING and self._all_known and not failed:
             return _WHEN_ENDED_WELL[self.agent_needed]
         return []
 
@@ -209,10 +210,6 @@ class AttemptMachine:
     def _ends_agent(self) -> bool:
         """Whether to end the agent of a failed or stopped job once its ranks have ended, without waiting for it."""
         return self.agent_needed in (AgentNeeded.FOR_ITS_RANKS, AgentNeeded.FOR_OTHER_AGENTS)
-
-    @property
-    def _any_failed(self) -> bool:
-        return any(member.failed for member in self._ranks.values())
 
     @property
     def _all_known(self) -> bool:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -17,8 +17,7 @@ from ddp_run.values.lines import neutral_text
 from ddp_run.values.words import size_in_words
 
 if TYPE_CHECKING:
-    from ddp_run.commands.bundle.packing import Contents
-    from ddp_run.commands.bundle.parts import Asked
+    from ddp_run.commands.bundle.packing import Packing
 
 _STANDARD_OUTPUT = "-"
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -50,10 +49,11 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
     """Pack what a bug report needs into one archive, without secrets.
 
     RUN is a run's folder or name, a folder of runs, or a log of any launcher; without RUN, the folder where a launch
-    from here puts its runs. Of a folder of runs, the newest that did not succeed counts, or else the newest. The
-    archive holds the verdict, the command, versions, the environment, all of the failing rank's log and the last 100
+    from here puts its runs. From a folder of runs, it takes the newest that did not succeed, or else the newest. The
+    archive contains the verdict, the command, versions, the environment, all of the failing rank's log and the last 100
     lines of the others. Secrets are removed from these copies; the run's own files stay as they are.
     """
+    from ddp_run.commands.bundle.packing import Packing
     from ddp_run.commands.bundle.parts import asked
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record.runs_meant import NoRun, run_named, runs_meant
@@ -74,28 +74,16 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
     if Path(path).is_dir():
         path = str(Path(path) / f"{name}.tar.gz")
     try:
-        size, state, contents = _write(wanted, name, path, force=force)
+        with _opened(path, force=force) as out:
+            packing = Packing(out, name, wanted)
+            size = None if path == _STANDARD_OUTPUT else out.tell()
     except OSError as error:
         hint = "" if output else "; --output names another place"
         raise click.ClickException(f"{path} cannot be written: {error.strerror or error}{hint}") from error
     whole_path = None if size is None else str(Path(path).resolve())
     said = _as_json if as_json else _in_words
-    click.echo(said(whole_path, size, state, contents), err=size is None)
+    click.echo(said(whole_path, size, packing), err=size is None)
     return 0
-
-
-def _write(asked: Asked, name: str, path: str, *, force: bool) -> tuple[int | None, Sequence[str], Contents]:
-    """Write the archive; returns its bytes (None for standard output), and what is in it. Raises OSError."""
-    from ddp_run.commands.bundle.cleaned_copy import Cleaner
-    from ddp_run.commands.bundle.packing import Packing
-    from ddp_run.commands.bundle.parts import parts
-
-    with _opened(path, force=force) as out:
-        packing = Packing(out, name, Cleaner(asked.environ), asked.limit)
-        packing.add(parts(asked))
-        state = [*packing.contents.state(asked)]
-        packing.finish(state)
-        return None if path == _STANDARD_OUTPUT else out.tell(), state, packing.contents
 
 
 @contextmanager
@@ -123,26 +111,26 @@ def _opened(path: str, *, force: bool) -> Iterator[BinaryIO]:
         raise
 
 
-def _as_json(path: str | None, size: int | None, state: Sequence[str], contents: Contents) -> str:
+def _as_json(path: str | None, size: int | None, packing: Packing) -> str:
     from ddp_run.commands.bundle.packing import LOOK
 
     made = {
         "path": path,
         "bytes": size,
-        "state": list(state),
-        "files": [{"name": each.name, "bytes": each.size, "left_out": each.left_out} for each in contents.files],
-        "left_out": [{"name": each.name, "reason": each.why} for each in contents.left_out],
-        "removed": contents.removed,
+        "state": list(packing.state),
+        "files": [{"name": each.name, "bytes": each.size, "left_out": each.left_out} for each in packing.files],
+        "left_out": [{"name": each.name, "reason": each.why} for each in packing.left_out],
+        "removed": packing.removed,
         "note": LOOK,
     }
     return json.dumps(made, indent=2)
 
 
-def _in_words(path: str | None, size: int | None, state: Sequence[str], contents: Contents) -> str:
+def _in_words(path: str | None, size: int | None, packing: Packing) -> str:
     from ddp_run.commands.bundle.packing import LOOK
 
-    written = [] if size is None else [f"{path}: {size_in_words(size)}, {len(contents.files) + 1} files"]
-    removed = ", ".join(f"{kind} ({count})" for kind, count in contents.removed.items())
+    written = [] if size is None else [f"{path}: {size_in_words(size)}, {len(packing.files) + 1} files"]
+    removed = ", ".join(f"{kind} ({count})" for kind, count in packing.removed.items())
     secrets = f"secrets removed: {removed + ' (number of lines)' if removed else 'none found'}"
-    left_out = f"left out: {len(contents.left_out)} files or parts; README.txt says why"
-    return neutral_text("\n".join([*written, *state, secrets, *([left_out] if contents.left_out else []), LOOK]))
+    left_out = f"left out: {len(packing.left_out)} files or parts; README.txt says why"
+    return neutral_text("\n".join([*written, *packing.state, secrets, *([left_out] if packing.left_out else []), LOOK]))

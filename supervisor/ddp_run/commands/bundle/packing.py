@@ -8,14 +8,14 @@ import os
 import tarfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, assert_never, final
 
 from ddp_run.commands.bundle import cleaned_copy
 from ddp_run.commands.bundle.cleaned_copy import Cleaner, Copy, Removed
-from ddp_run.commands.bundle.parts import Asked, File, LeftOut, Part, Text, is_of_failing_rank
+from ddp_run.commands.bundle.parts import Asked, File, LeftOut, Text, is_of_failing_rank, parts
 from ddp_run.record.run_folder import open_run_file
 from ddp_run.values.lines import neutral_text
 from ddp_run.values.words import size_in_words
@@ -44,24 +44,43 @@ class Packed:
 
 
 @final
-@dataclass(slots=True)
-class Contents:
-    """What is in the archive, and what is not."""
+class Packing:
+    """The archive of what was asked for, written to a stream; what is in it, and what isn't. Raises OSError."""
 
-    files: list[Packed] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
+    def __init__(self, out: BinaryIO, top: str, asked: Asked) -> None:
+        self.files: list[Packed] = []
+        self.left_out: list[LeftOut] = []
+        self._top, self._asked, self._cleaner = top, asked, Cleaner(asked.environ)
+        self._room = _MOST_BYTES_OF_LIMIT * asked.limit
+        self._deadline = time.monotonic() + _WITHIN_S + self._room / _LEAST_BYTES_PER_S
+        with (
+            gzip.GzipFile(filename="", mode="wb", compresslevel=5, fileobj=out) as zipped,
+            tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as self._tar,
+        ):
+            for part in parts(asked):
+                match part:
+                    case Text():
+                        self._pack(part.name, Copy(*self._cleaner.clean(part.text)), time.time())
+                    case File():
+                        self._add_file(part)
+                    case LeftOut():
+                        self.left_out.append(part)
+                    case _:
+                        assert_never(part)
+            self._write("README.txt", self._readme(), time.time())
 
     @property
     def removed(self) -> dict[str, int]:
         """Kinds of secrets, with the number of lines; the most frequent first."""
         return dict(sum((each.removed.kinds for each in self.files), Counter[str]()).most_common())
 
-    def state(self, asked: Asked) -> Iterator[str]:
+    @property
+    def state(self) -> Iterator[str]:
         """Sentences on the runs: which rank failed, and whether everything that it wrote is there."""
-        for run in asked.runs:
+        for run in self._asked.runs:
             if not run.ended:
                 yield f"{run.folder.name} has not ended, or ddp-run was killed: its journal has no end yet."
-        for run in asked.runs:
+        for run in self._asked.runs:
             if run.failing is None:
                 continue
             attempt, rank = run.failing
@@ -75,50 +94,18 @@ class Contents:
             else:
                 yield f"All files of {of} are included." if packed else f"The run's folder has no files of {of}."
 
-
-@final
-class Packing:
-    """An archive that is being written to a stream. Raises OSError."""
-
-    def __init__(self, out: BinaryIO, top: str, cleaner: Cleaner, limit: int) -> None:
-        self.contents = Contents()
-        self._top, self._cleaner = top, cleaner
-        self._room = _MOST_BYTES_OF_LIMIT * limit
-        self._deadline = time.monotonic() + _WITHIN_S + self._room / _LEAST_BYTES_PER_S
-        self._zipped = gzip.GzipFile(filename="", mode="wb", compresslevel=5, fileobj=out)
-        self._tar = tarfile.open(fileobj=self._zipped, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115
-
-    def add(self, parts: Iterable[Part]) -> None:
-        """Add parts in their order."""
-        for part in parts:
-            match part:
-                case Text():
-                    self._pack(part.name, Copy(*self._cleaner.clean(part.text)), time.time())
-                case File():
-                    self._add_file(part)
-                case LeftOut():
-                    self.contents.left_out.append(part)
-                case _:
-                    assert_never(part)
-
-    def finish(self, state: Sequence[str]) -> None:
-        """Add README.txt and end the archive."""
-        self._write("README.txt", _readme(self._top, state, self.contents), time.time())
-        self._tar.close()
-        self._zipped.close()
-
     def _add_file(self, part: File) -> None:
         now = time.monotonic()
         if now >= self._deadline or self._room <= 0:
             why = "there was no time" if now >= self._deadline else "there was no room"
-            self.contents.left_out.append(LeftOut(part.name, f"{why} left for it"))
+            self.left_out.append(LeftOut(part.name, f"{why} left for it"))
             return
         try:
             with open_run_file(part.root, part.source) as log:
                 modified = os.fstat(log.fileno()).st_mtime
                 self._pack(part.name, self._copy(log, part.limit, now), modified)
         except OSError as error:
-            self.contents.left_out.append(LeftOut(part.name, f"cannot be read: {error.strerror or error}"))
+            self.left_out.append(LeftOut(part.name, f"cannot be read: {error.strerror or error}"))
 
     def _copy(self, log: BinaryIO, limit: int | None, now: float) -> Copy:
         if limit is None:
@@ -129,7 +116,7 @@ class Packing:
     def _pack(self, name: str, copy: Copy, modified: float) -> None:
         size = self._write(name, copy.text, modified)
         self._room -= size
-        self.contents.files.append(Packed(name, size, copy.removed, copy.left_out))
+        self.files.append(Packed(name, size, copy.removed, copy.left_out))
 
     def _write(self, name: str, text: str, modified: float) -> int:
         """Returns the bytes of the file."""
@@ -139,39 +126,35 @@ class Packing:
         self._tar.addfile(entry, io.BytesIO(data))
         return len(data)
 
-
-# ----------------------------------------------------------------------------------------------- README.txt
-
-
-def _readme(title: str, state: Sequence[str], contents: Contents) -> str:
-    """What is in the archive, what is not, and what was removed: names and kinds of secrets, never values."""
-    lines = [title, "=" * len(title), "", *state, LOOK, ""]
-    lines += ["Files", "-----"]
-    for packed in contents.files:
-        part = f": {packed.left_out}" if packed.left_out else ""
-        lines.append(f"{packed.name} ({size_in_words(packed.size)}){part}")
-    lines += ["", "Left out", "--------", *(f"{each.name}: {each.why}" for each in contents.left_out), ""]
-    lines += [
-        "Removed secrets",
-        "---------------",
-        "Each is replaced by [redacted]; plan.json, events.jsonl and verdict.json were written without any.",
-        *(f"{kind}: {count} {'line' if count == 1 else 'lines'}" for kind, count in contents.removed.items()),
-        *([] if contents.removed else ["None found."]),
-        "",
-        *_places(contents.files),
-        "What only you can add",
-        "---------------------",
-        "- what changed since it last worked",
-        "- the size of the dataset, and what one step does",
-        "- what the same job does with one process, with two ranks, on one node",
-    ]
-    return neutral_text("\n".join(lines) + "\n")
+    def _readme(self) -> str:
+        """What is in the archive, what is not, and what was removed: names and kinds of secrets, never values."""
+        lines = [self._top, "=" * len(self._top), "", *self.state, LOOK, ""]
+        lines += ["Files", "-----"]
+        for packed in self.files:
+            part = f": {packed.left_out}" if packed.left_out else ""
+            lines.append(f"{packed.name} ({size_in_words(packed.size)}){part}")
+        lines += ["", "Left out", "--------", *(f"{each.name}: {each.why}" for each in self.left_out), ""]
+        removed = [f"{kind}: {count} {'line' if count == 1 else 'lines'}" for kind, count in self.removed.items()]
+        lines += [
+            "Removed secrets",
+            "---------------",
+            "Each is replaced by [redacted]; plan.json, events.jsonl and verdict.json were written without any.",
+            *(removed or ["None found."]),
+            "",
+            *_places(self.files),
+            "What only you can add",
+            "---------------------",
+            "- what changed since it last worked",
+            "- the size of the dataset, and what one step does",
+            "- what the same job does with one process, with two ranks, on one node",
+        ]
+        return neutral_text("\n".join(lines) + "\n")
 
 
 def _places(files: Sequence[Packed]) -> list[str]:
     """`file:lines kind` of the copies here; neighbouring lines of one kind as one."""
     places = [f"{packed.name}:{span} {kind}" for packed in files for span, kind in _spans(packed.removed.lines)]
-    more = ["and further ones"] if len(places) > _MOST_PLACES else []
+    more = ["and more"] if len(places) > _MOST_PLACES else []
     return [*places[:_MOST_PLACES], *more, ""] if places else []
 
 

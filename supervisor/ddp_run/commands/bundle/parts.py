@@ -164,7 +164,7 @@ def _command(asked: Asked) -> Iterator[Part]:
         lines = [f"# {each.host}, node {each.node_rank}\n{shlex.join(redact_words(each.argv))}\n" for each in told]
         yield Text("command.txt", "".join(lines))
     else:
-        yield LeftOut("command.txt", "no journal tells the command: add it by hand")
+        yield LeftOut("command.txt", "no journal records the command: add it by hand")
 
 
 def _surroundings(asked: Asked) -> Iterator[Part]:
@@ -230,9 +230,9 @@ def _place(source: str, failing: tuple[int, int] | None, limit: int) -> tuple[tu
 
 
 def _below(root: Path) -> Iterator[tuple[str, str | None]]:
-    """Everything below a folder that anybody may have made, by name, through no link: its path, and why it is unfit.
+    """Everything below a folder, by name, and why it can't be copied: no regular file, too deep, or not readable.
 
-    Unfit is what is not a regular file, lies too deep, or cannot be listed.
+    Another user may have made the folder, so no link is followed.
     """
     errors: list[OSError] = []
     count = 0

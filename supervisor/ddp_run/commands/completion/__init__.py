@@ -18,11 +18,11 @@ def command(shell: Literal["bash", "zsh", "fish"]) -> int:
     zsh, in ~/.zshrc behind compinit:    eval "$(ddp-run completion zsh)"
     fish, in ~/.config/fish/config.fish: ddp-run completion fish | source
 
-    SHELL is bash, zsh or fish. The completion knows the options of the torch that is installed now, and starts no
-    Python when a key is pressed.
+    SHELL is bash, zsh or fish; in fish, bash must be installed too. The completion knows the options of the torch that
+    is installed now, and starts no Python when a key is pressed.
     """
     from ddp_run import commands
-    from ddp_run.commands.completion import bash_zsh, fish
+    from ddp_run.commands.completion import script
     from ddp_run.commands.completion.grammar import grammar
     from ddp_run.judge.catalogue import catalogue
     from ddp_run.plan.installed_torch import torch_rows
@@ -34,5 +34,5 @@ def command(shell: Literal["bash", "zsh", "fish"]) -> int:
     except Refused:
         rows = all_rows(())
     contexts = grammar(rows, commands.all_commands(), [cause.rule.name for cause in catalogue()])
-    sys.stdout.write(fish.script(contexts) if shell == "fish" else bash_zsh.script(contexts, shell))
+    sys.stdout.write(script.script(contexts, shell))
     return 0

@@ -18,7 +18,7 @@ from ddp_run.values.terminal import colour, columns, width_of
 @click.option(
     "--rank-from-filename", is_flag=True, help="Read each file as one rank's: rank_3.log, worker-3.err, 3/stderr.log."
 )
-@click.option("--exit-code", is_flag=True, help="Exit with the exit code of what is explained.")
+@click.option("--exit-code", is_flag=True, help="Exit with the exit code of the explained run.")
 def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool, exit_code: bool) -> int:
     """Print the verdict of a finished run, or of any launcher's log.
 

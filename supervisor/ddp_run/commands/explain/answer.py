@@ -118,7 +118,7 @@ def _of_logs(paths: Sequence[str], rank_from_filename: bool) -> Answer:
         logs.append(Log(read.text, rank_of(Path(file)) if named else None))
         unread += [read.left_out] if read.left_out else []
     if len(unread) > _MOST_NOTES:
-        unread = [unread[0], f"of {len(unread) - 1} other logs not all was read either"]
+        unread = [unread[0], f"{len(unread) - 1} other logs were only read in part too"]
     verdict = explain_logs(logs)
     verdict = replace(verdict, notes=(*verdict.notes, *unread))
     helps = verdict.retry
@@ -147,7 +147,7 @@ def log_files(path: str) -> Sequence[str]:
     found = sorted(file for file in Path(path).rglob("*") if _is_log(file.name.removesuffix(".gz")))
     files = [str(file) for file in found if file.is_file()]
     if not files:
-        raise NotReadable(f"{path} holds neither a run's events.jsonl nor logs ({', '.join(_LOGS)})")
+        raise NotReadable(f"{path} contains neither a run's events.jsonl nor logs ({', '.join(_LOGS)})")
     return files
 
 

@@ -18,7 +18,7 @@ def _spans(_context: click.Context, _parameter: click.Parameter, text: str | Non
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not (first.isdecimal() and (last.isdecimal() if dash else True)) or (dash and int(first) > int(last)):
-            raise click.BadParameter(f"{part!r} is neither a rank nor a range of ranks (examples: 3, 5-7)")
+            raise click.BadParameter(f"{part!r} is not a rank or a range of ranks (examples: 3, 5-7)")
         spans.append((int(first), int(last or first)))
     return tuple(spans)
 
@@ -47,11 +47,10 @@ def command(
 
     RUN is a run's folder, or its name in the folder of runs; without RUN, the newest. Lines carry no times, so the logs
     come one after the other, rank by rank, stdout before stderr, each below its file's name. With --follow, lines come
-    as the ranks write them. Everything goes to standard output. This host cannot tell whether a run on another host was
-    killed: --follow says when nothing is written any more, and goes on.
+    as the ranks write them. Everything goes to standard output. Whether a run on another host was killed can't be seen
+    from here: --follow reports that nothing is being written, and keeps following.
     """
-    from ddp_run.commands.logs.follow import follow_run
-    from ddp_run.commands.logs.shown import Shown, show_run, why_none
+    from ddp_run.commands.logs.shown import Shown, follow_run, show_run, why_none
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record.runs_meant import NoRun, run_named
 

@@ -56,7 +56,7 @@ def opened(path: Path, said: str | None) -> Finding:
 @check(Group.DATA, "what each rank reads", of_ranks=True)
 def data_on_ranks(around: Surroundings) -> Iterator[Finding]:
     """Names, sizes and sampled blocks of the first files of each `--data-path`, compared between ranks; warns of ranks
-    that read something else, fails if one cannot read it."""
+    that read different data, fails if one cannot read it."""
     reports = around.reports
     told = [each for each in reports.of("data") if each["rank"] == min(reports.by_rank)]
     for each in told:
@@ -84,7 +84,7 @@ def compared(path: str, ranks: Sequence[Mapping[str, Any]]) -> Finding:
         value = f"differs: {', '.join(f'{each} on {named_ranks(of)}' for each, of in on.items())}"
     else:
         odd = [rank for each, of in on.items() if each != usual for rank in of]
-        value = f"{named_ranks(odd)} {'read' if len(odd) > 1 else 'reads'} something else than the others"
+        value = f"{named_ranks(odd)} {'read' if len(odd) > 1 else 'reads'} different data from the others"
     against = "names, sizes or sampled blocks differ: ranks would train on different data"
     helps = f"ls -lR {path} | head; findmnt -T {path}   # on both nodes: another version, or an incomplete copy?"
     return warned(name, value, against, helps)

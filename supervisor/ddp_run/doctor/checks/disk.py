@@ -60,7 +60,7 @@ def disk_space(around: Surroundings) -> Iterator[Finding]:
             against = f"{place.path}: its file system didn't answer in 1 s"
             yield failed(f"disk for {place.name}", "no answer", against, helps)
         elif (why := _why_unusable(place, temporary)) or found is None:
-            yield unusable(place, why or "cannot be asked")
+            yield unusable(place, why or "statvfs failed")
         elif (found.total, found.total_inodes) not in shown:
             yield room(place, found)
             shown.add((found.total, found.total_inodes))
@@ -122,7 +122,7 @@ def room(place: Place, found: SpaceCounted) -> Finding:
         helps = f"df -h {path}; du -xh --max-depth=2 {path} | sort -h | tail"
         return (failed if found.free < _NEEDED else warned)(what, value, why, helps)
     if found.total_inodes and found.free_inodes < _INODES_WANTED:
-        why = f"{path}: at least {_INODES_WANTED} inodes are needed: each file takes one, however much space is free"
+        why = f"{path}: at least {_INODES_WANTED} inodes are needed: each file needs one, however much space is free"
         few = f"{found.free_inodes} of {found.total_inodes} inodes free"
         return (failed if found.free_inodes < _INODES_NEEDED else warned)(what, few, why, f"df -i {path}")
     return Finding(what, value, against=str(path))

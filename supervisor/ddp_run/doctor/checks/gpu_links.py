@@ -121,6 +121,6 @@ def _to_adapters(found: Topology) -> Finding:
     name = "GPUs to network adapters"
     far = [f"{gpu} {link}" for gpu, link in found.nearest_adapters().items() if link in _THROUGH_CPU]
     if not far:
-        return Finding(name, "each has one near (PIX, PXB)")
+        return Finding(name, "each GPU has one nearby (PIX, PXB)")
     against = "PIX or PXB is needed for GPUDirect RDMA; PHB, NODE and SYS go through the CPU"
     return warned(name, ", ".join(far), against, "NCCL_IB_HCA: the adapters near the GPUs, if there are any")

@@ -89,14 +89,14 @@ def one_gpu(gpu: Gpu) -> Finding:
 
 @check(Group.GPUS, "memory errors of the GPUs")
 def gpu_errors(around: Surroundings) -> Iterator[Finding]:
-    """Uncorrected ECC errors, rows and pages that wait for replacement; fails if a row could not be replaced."""
+    """Uncorrected ECC errors, rows and pages pending replacement; fails if a row could not be replaced."""
     found = _seen(around)
     bad = [finding for gpu in found if not gpu.lost and (finding := memory_errors(gpu)) is not None]
     yield from bad
     if found and all(gpu.uncorrected is None for gpu in found):
         yield skipped("ECC", "these GPUs don't count memory errors, or ECC is off")
     elif found and not bad:
-        yield Finding("ECC", "no uncorrected memory errors, no memory to replace")
+        yield Finding("ECC", "no uncorrected memory errors, no rows pending replacement")
 
 
 def memory_errors(gpu: Gpu) -> Finding | None:
@@ -105,12 +105,12 @@ def memory_errors(gpu: Gpu) -> Finding | None:
     query = f"nvidia-smi -i {gpu.index} -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT"
     reset = f"sudo nvidia-smi --gpu-reset -i {gpu.index}   # while nothing runs on it; else reboot"
     if gpu.remap_failed:
-        return failed(name, "a row of memory could not be replaced", "this GPU needs to be exchanged", query)
+        return failed(name, "a row of memory could not be replaced", "this GPU must be replaced", query)
     if gpu.uncorrected:
         value = f"{gpu.uncorrected} uncorrected memory errors since the driver started"
         return warned(name, value, "a job that reads such memory dies", query, reset)
     if gpu.pending:
-        return warned(name, "memory waits for replacement", "a reset replaces it", reset, query)
+        return warned(name, "memory is pending replacement", "a reset replaces it", reset, query)
     return None
 
 
@@ -141,7 +141,7 @@ def xids(lines: Sequence[str]) -> Iterator[Finding]:
         if (hit := XID.search(line)) is not None and int(hit["number"]) in XIDS:
             seen.setdefault((hit["pci"], int(hit["number"])), []).append(line)
     if not seen:
-        yield Finding("Xid errors", "none of the hardware in the kernel's log")
+        yield Finding("Xid errors", "no hardware errors in the kernel's log")
     for (pci, number), of_it in seen.items():
         often = f", {len(of_it)} times" if len(of_it) > 1 else ""
         value = f"{number}: {XIDS[number]}{often}"

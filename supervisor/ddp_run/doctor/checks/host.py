@@ -118,7 +118,7 @@ def clock_state(state: int, most_error_us: int) -> Finding:
         return skipped("clock", "the kernel doesn't allow adjtimex here")
     if state == _TIME_ERROR:
         advice = "timedatectl status; systemctl enable --now chronyd   # or timesyncd; on the host, not in a container"
-        against = "no time service runs, says the kernel: timestamps of several nodes may disagree"
+        against = "the kernel reports no time synchronization: timestamps of different nodes may disagree"
         return warned("clock", "not synchronized", against, advice)
     return Finding("clock", f"synchronized, off by at most {most_error_us / 1000:.0f} ms")
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import selectors
 import socket
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ddp_run.doctor.check import Group, Surroundings, check, kernel_value
@@ -29,16 +27,13 @@ def master_name(around: Surroundings) -> Iterator[Finding]:
     yield _own_name(around)
     if around.options.master is None:
         return
-    name = f"master {around.options.master[0]}"
-    try:
-        found = around.master()
-    except net.NoAddressYet as error:
-        yield warned(name, "no address yet", f"{error.reason}; a launch keeps asking", *error.helps)
-    except net.Unresolvable as error:
-        yield failed(name, "no usable address", error.reason, *error.helps)
-    else:
-        if found is not None:
-            yield master_address(name, found.ip, node_rank=around.options.node_rank, local=is_local(found.ip))
+    name, found = f"master {around.options.master[0]}", around.master()
+    if isinstance(found, net.NoAddressYet):
+        yield warned(name, "no address yet", f"{found.reason}; a launch keeps asking", *found.helps)
+    elif isinstance(found, net.Unresolvable):
+        yield failed(name, "no usable address", found.reason, *found.helps)
+    elif found is not None:
+        yield master_address(name, found.ip, node_rank=around.options.node_rank, local=is_local(found.ip))
 
 
 def _own_name(around: Surroundings) -> Finding:
@@ -170,22 +165,16 @@ def own_port(port: int, is_free: bool, holder: net.Holder | None) -> Finding:
 
 def _dialed(to: Resolved, ports: Sequence[int]) -> dict[int, int]:
     """Dial all ports at once. Returns the error number of connect(2) for each; 0 if something answers."""
-    codes = dict.fromkeys(ports, errno.ETIMEDOUT)
-    with ExitStack() as stack, selectors.DefaultSelector() as selector:
-        for port in ports:
-            probe = stack.enter_context(socket.socket(to.family, socket.SOCK_STREAM))
-            probe.setblocking(False)
-            code = probe.connect_ex((to.ip, port))
-            if code == errno.EINPROGRESS:
-                selector.register(probe, selectors.EVENT_WRITE, port)
-            else:
-                codes[port] = code
-        until = time.monotonic() + _LIMIT_S
-        while selector.get_map() and (left := until - time.monotonic()) > 0:
-            for key, _events in selector.select(left):
-                codes[key.data] = key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # type: ignore[union-attr]
-                selector.unregister(key.fileobj)
-    return codes
+
+    def dial(port: int) -> int:
+        try:
+            socket.create_connection((to.ip, port), timeout=_LIMIT_S).close()
+        except OSError as error:
+            return error.errno or errno.ETIMEDOUT
+        return 0
+
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(ports, pool.map(dial, ports), strict=True))
 
 
 def port_answer(ip: str, port: int, code: int) -> Finding:

@@ -20,8 +20,8 @@ _COMPARED = "nodes compared"
 
 @check(Group.NODES, "differences between nodes", of_ranks=True)
 def node_differences(around: Surroundings) -> Iterator[Finding]:
-    """Versions, variables, limits and interfaces of all nodes, compared on node 0; warns of differences, fails if such
-    jobs often fail, or if something failed on another node."""
+    """Versions, variables, limits and interfaces of all nodes, compared on node 0; warns of differences, fails if jobs
+    with such a difference often fail, or if something failed on another node."""
     if around.options.max_nodes == 1:
         return
     compared, found = around.reports.launched.compared, around.reports.one("nodes")
@@ -37,14 +37,14 @@ def node_differences(around: Surroundings) -> Iterator[Finding]:
 
 def differences(compared: NodesCompared) -> Iterator[Finding]:
     """Yield a finding for each fact in which nodes differ. Node 0 compares them as they join."""
-    helps = "make the nodes alike"
+    helps = "use the same image, settings and limits on every node"
     for line in (*compared.breaking, *compared.differing):
         name, _, value = line.partition(": ")
         breaks = line in compared.breaking
-        against = f"not the same on all nodes{': such jobs often fail' if breaks else ''}"
+        against = f"not the same on all nodes{': jobs with this difference often fail' if breaks else ''}"
         yield (failed if breaks else warned)(name, value, against, helps)
     if not (compared.breaking or compared.differing):
-        yield Finding(_COMPARED, f"alike in {len(compared.alike)} facts")
+        yield Finding(_COMPARED, f"{len(compared.alike)} facts are the same")
 
 
 def others(nodes: Sequence[Mapping[str, Any]], own_rank: int) -> Iterator[Finding]:
@@ -52,7 +52,7 @@ def others(nodes: Sequence[Mapping[str, Any]], own_rank: int) -> Iterator[Findin
     for node in nodes:
         if node["failed"] and node["rank"] != own_rank:
             name = node_name(node["node"], node["host"])
-            yield failed(name, "; ".join(node["failed"]), "see what the doctor says on that node")
+            yield failed(name, "; ".join(node["failed"]), "see the doctor's output on that node")
 
 
 def breaking(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:

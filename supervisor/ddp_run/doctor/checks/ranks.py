@@ -76,7 +76,7 @@ def device(told: Mapping[str, Any], *, has_driver: bool, ranks: int) -> Iterator
         yield Finding(name, f"{told['name']}, computes, NCCL {told['nccl'] or 'missing'}")
     else:
         helps = "run without this GPU; dcgmi diag -r 3"
-        yield failed(name, told["name"], "a matrix product came out wrong", helps)
+        yield failed(name, told["name"], "it computed a wrong matrix product", helps)
 
 
 def group_made(group: Mapping[str, Any]) -> Finding:
@@ -103,7 +103,7 @@ def collectives(around: Surroundings) -> Iterator[Finding]:
         yield skipped("collectives", around.reports.why_not())
     elif wrong := {rank: told["wrong"] for rank, told in enumerate(found["ranks"]) if told["wrong"]}:
         names = ", ".join(dict.fromkeys(name for names in wrong.values() for name in names))
-        against = f"the results are known, so data is damaged on its way to {named_ranks(wrong)}"
+        against = f"the correct results are known: data is corrupted on its way to {named_ranks(wrong)}"
         yield failed("collectives", f"wrong: {names}", against, *_WRONG_DATA)
     else:
         slowest_s = max(told["barrier_s"] for told in found["ranks"])
@@ -125,7 +125,7 @@ def all_reduce_bandwidth(around: Surroundings) -> Iterator[Finding]:
     group = reports.one("group")
     if not rows or group is None:
         alone = group is not None and group["world_size"] == 1
-        yield skipped(_BANDWIDTH, "it takes two ranks to reduce" if alone else reports.why_not())
+        yield skipped(_BANDWIDTH, "all_reduce needs two ranks" if alone else reports.why_not())
         return
     interface = towards_master(around) if around.options.max_nodes > 1 else None
     more = ""
@@ -137,7 +137,7 @@ def all_reduce_bandwidth(around: Surroundings) -> Iterator[Finding]:
     wrong = [row["bytes"] for row in reports.of("bandwidth") if row["wrong"]]
     if wrong:
         helps = "NCCL_P2P_DISABLE=1 ddp-run doctor; dcgmi diag -r 3   # a link or memory that damages data"
-        yield failed(_BANDWIDTH, f"wrong sums from {size_in_words(min(wrong))} up", "the sums are known", helps)
+        yield failed(_BANDWIDTH, f"wrong sums from {size_in_words(min(wrong))} up", "the correct sums are known", helps)
 
 
 def bandwidth(rows: Sequence[Mapping[str, Any]], backend: str, link_mbit: int | None, more: str = "") -> Finding:
@@ -147,7 +147,7 @@ def bandwidth(rows: Sequence[Mapping[str, Any]], backend: str, link_mbit: int | 
     """
     best = max(rows, key=lambda row: float(row["busbw"]))
     value = f"{rate(best['busbw'])} bus bandwidth at {size_in_words(best['bytes'])} ({backend})"
-    grade, against = Grade.PASS, f"not judged: compare it with other nodes of this kind{more}"
+    grade, against = Grade.PASS, f"no reference value: compare with similar nodes{more}"
     advice: tuple[str, ...] = ()
     if link_mbit is not None:
         link = link_mbit / 8000

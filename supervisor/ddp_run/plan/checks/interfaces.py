@@ -71,7 +71,7 @@ def judged(variable: str, value: str, here: Sequence[Interface], master: str | N
     helps = ["ip -br addr   # the interfaces of this host", f"unset {variable}"]
     if route is not None and route.interface in fit:
         helps.insert(0, f"export {variable}={route.interface}   # leads to node 0")
-    label = "no other node could be reached through it"
+    label = "other nodes can't be reached through it"
     origin = f"environment variable {variable}"
     problem = Problem(_LIBRARIES[variable][1], f"{variable}={value}: {why}", None, label, origin, helps=tuple(helps))
     return Found(problem, is_certain)
@@ -89,7 +89,7 @@ def _chosen_by_nccl(value: str, here: Sequence[Interface]) -> list[Interface | s
     chosen: list[Interface | str] = [
         each for each in here if any(each.name == word if exact else each.name.startswith(word) for word in words)
     ]
-    return chosen or [f"fits none of this host's interfaces: {_names(here)}"]
+    return chosen or [f"matches none of this host's interfaces: {_names(here)}"]
 
 
 def _chosen_by_gloo(value: str, here: Sequence[Interface]) -> list[Interface | str] | None:
@@ -114,7 +114,7 @@ def _unfit(interface: Interface, master: str | None, route: Route | None) -> tup
     if not interface.is_running:
         return f"{name} has no carrier", False
     if interface.is_loopback and not _is_loopback(master):
-        return f"{name} reaches this host only", False
+        return f"{name} only reaches this host", False
     if _BRIDGE.fullmatch(name) and (route is None or route.interface != name):
         return f"{name} is a bridge within this host", False
     return None

@@ -13,7 +13,7 @@ from ddp_run.values.problem import Problem
 _ONE_NODE_S = 5.0
 _SEVERAL_NODES_S = 120.0
 """How long DNS may take to be ready: pods and instances of one job start minutes apart."""
-_NO_ENDPOINT = "no --rdzv-endpoint: each host meets the nodes on itself only; other hosts need HOST:PORT of one of them"
+_NO_ENDPOINT = "no --rdzv-endpoint: only nodes on the same host can meet; on several hosts, all need HOST:PORT of one"
 _AGENT = "torch.distributed.run"
 _DRY_RUN_S = 1.0
 """A dry run doesn't wait: a login node may be unable to resolve the job's names."""
@@ -58,7 +58,9 @@ def _master(launch: Launch) -> Answer:
         if options.dry_run:
             warning = f"the master, {host}, does not resolve here: {error.reason}"
             return Answer(options, warnings=(warning,))
-        return Answer(options, problems=(_about_host(options, error.reason, error.helps),))
+        setting = options.settings["rdzv_endpoint" if options.rdzv_endpoint else "master_addr"]
+        problem = Problem("DDP203", error.reason, setting.word, "the master", setting.place, helps=error.helps)
+        return Answer(options, problems=(problem,))
     interface = _interface_to(found.ip) if several else None
     if c10d:
         return Answer(options, interface=interface)
@@ -120,11 +122,6 @@ def _names_this_host(name: str) -> bool:
         return is_local(net.resolve(name, 0, 1.0).ip)
     except net.Unresolvable:
         return False
-
-
-def _about_host(options: Options, title: str, helps: tuple[str, ...]) -> Problem:
-    setting = options.settings["rdzv_endpoint" if options.rdzv_endpoint else "master_addr"]
-    return Problem("DDP203", title, setting.word, "the master", setting.place, helps=helps)
 
 
 def _port_taken(options: Options, port: int) -> Problem:

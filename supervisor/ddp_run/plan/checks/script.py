@@ -88,15 +88,11 @@ def _shell_script(options: Options, path: Path) -> Problem | None:
 def _is_interpreter(script: str, path: Path) -> bool:
     if not PYTHON.fullmatch(Path(script).name):
         return False
-    return not path.exists() or _is_machine_code(path)
-
-
-def _is_machine_code(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(4) == b"\x7fELF"
     except OSError:
-        return False
+        return not path.exists()
 
 
 def _launcher_misused(options: Options) -> Problem:
@@ -177,7 +173,9 @@ def _module_problem(options: Options, environ: Mapping[str, str], cwd: Path) -> 
         # Another interpreter has other modules.
         return None
     if name in TORCHRUN_MODULES:
-        return _launcher_module(options)
+        command = _command(_without_module_flag(options), *options.script_args)
+        title = f"{name} is a launcher itself"
+        return Problem("DDP101", title, word, _EXPECTED, notes=("ddp-run replaces it",), helps=(command,))
     missing = _missing_part(name, cwd)
     if missing is None:
         return None
@@ -193,12 +191,6 @@ def _module_problem(options: Options, environ: Mapping[str, str], cwd: Path) -> 
     if "without __main__" in missing:
         title = f"package {name} has no __main__.py"
     return Problem("DDP102", title, word, missing, helps=_similar_modules(options, cwd))
-
-
-def _launcher_module(options: Options) -> Problem:
-    helps = (_command(_without_module_flag(options), *options.script_args),)
-    title = f"{options.script} is a launcher itself"
-    return Problem("DDP101", title, options.script_word, _EXPECTED, notes=("ddp-run replaces it",), helps=helps)
 
 
 def _without_module_flag(options: Options) -> list[str]:
@@ -220,23 +212,15 @@ def _missing_part(name: str, cwd: Path) -> str | None:
         if spec is None:
             return f"no module {known} here or on sys.path"
         locations = spec.submodule_search_locations
-        if index == len(parts):
-            return _missing_main(known, spec)
+        is_last = index == len(parts)
         if locations is None:
-            return f"{known} is not a package"
-        following = _find_in(locations, parts[index])
+            return None if is_last else f"{known} is not a package"
+        following = _find_in(locations, "__main__" if is_last else parts[index])
         if following is None and _changes_its_path(spec):
             return None
+        if following is None and is_last:
+            return f"{known} is a package without __main__"
         spec = following
-    return None
-
-
-def _missing_main(name: str, spec: ModuleSpec) -> str | None:
-    locations = spec.submodule_search_locations
-    if locations is None or _changes_its_path(spec):
-        return None
-    if _find_in(locations, "__main__") is None:
-        return f"{name} is a package without __main__"
     return None
 
 

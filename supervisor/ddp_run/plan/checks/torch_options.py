@@ -34,7 +34,7 @@ def _without_effect(launch: Launch) -> tuple[str, ...]:
     if not options.no_python or not named:
         return ()
     have = "has" if len(named) == 1 else "have"
-    return (f"{', '.join(named)} {have} no effect with --no-python: ddp-run does not look into the program",)
+    return (f"{', '.join(named)} {have} no effect with --no-python: ddp-run can't hook into the program",)
 
 
 def _logs_specs(options: Options) -> Problem | None:

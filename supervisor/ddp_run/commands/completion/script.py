@@ -1,4 +1,7 @@
-"""The scripts for bash (4 and newer) and zsh: one reads what was typed, and each shell offers what fits. Pure."""
+"""The scripts for bash (4 and newer), zsh and fish: one reads what was typed, and each shell offers what fits. Pure.
+
+fish has another language, so there bash reads what was typed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Literal
 from ddp_run.commands.completion.grammar import LAUNCH, Context, Takes, dashed
 
 _SCRIPT = """\
-# Completion of ddp-run for %(shell)s:  eval "$(ddp-run completion %(shell)s)"
+# Completion of ddp-run for %(shell)s; ddp-run completion --help says how to load it
 
 _ddp_run_commands=(%(commands)s
 )
@@ -61,13 +64,19 @@ _ddp_run_read() {
     fi
 }
 """
-_OFFER = {
-    "bash": r"""
-_ddp_run_paths() {
+_RUNS = r"""
+_ddp_run_runs() {
     local folder=${PET_LOG_DIR:-ddp-run-logs}
+    ([[ -d $folder ]] && cd -- "$folder" && compgen -d -- "$cur" | sort -r)
+}
+"""
+_OFFER = {
+    "bash": _RUNS
+    + r"""
+_ddp_run_paths() {
     case $kind in
         run | log)
-            ([[ -d $folder ]] && cd -- "$folder" && compgen -d -- "$cur" | sort -r)
+            _ddp_run_runs
             if [[ $kind == run ]]; then compgen -d -- "$cur"; else compgen -f -- "$cur"; fi | sort ;;
         file) compgen -f -- "$cur" ;;
         folder) compgen -d -- "$cur" ;;
@@ -128,10 +137,44 @@ else
     compdef _ddp_run ddp-run
 fi
 """,
+    # Prints the kind, then words with their meanings.
+    "fish": _RUNS
+    + r"""
+cur=${@: -1} joined=
+_ddp_run_read "${@:1:$#-1}"
+echo "$kind"
+case $kind in
+    words) printf -- "$joined%s\n" $list ;;
+    flags) printf '%s\n' "${flags[@]/:/$'\t'}" ;;
+    run | log) _ddp_run_runs ;;
+    *.py) (($# > 1)) || printf '%s\n' "${_ddp_run_commands[@]/:/$'\t'}" ;;
+esac
+""",
 }
+_FISH = r"""# Completion of ddp-run for fish; ddp-run completion --help says how to load it
+
+set -g __ddp_run_bash '%s'
+
+function __ddp_run
+    set -l current (commandline -ct)
+    set -l found (bash --norc -c $__ddp_run_bash bash (commandline -opc)[2..-1] "$current")
+    string join -- \n $found[2..-1]
+    switch $found[1]
+        case file log
+            __fish_complete_path
+        case folder run
+            __fish_complete_directories
+        case '*.*'
+            __fish_complete_suffix (string trim -l -c '*' $found[1])
+    end
+end
+
+complete -c ddp-run -e
+complete -c ddp-run -f -k -a '(__ddp_run)'
+"""
 
 
-def script(contexts: Iterable[Context], shell: Literal["bash", "zsh"]) -> str:
+def script(contexts: Iterable[Context], shell: Literal["bash", "zsh", "fish"]) -> str:
     """The whole script."""
     launch, *commands = contexts
     options = [
@@ -142,7 +185,7 @@ def script(contexts: Iterable[Context], shell: Literal["bash", "zsh"]) -> str:
     ]
     cases = [f"{each.name}) flags=({_flags(each)}) {_takes(each.arguments)}" for each in commands]
     cases.append(f"*) context={LAUNCH} flags=({_flags(launch)}) {_takes(launch.arguments)}")
-    return _SCRIPT % {
+    made = _SCRIPT % {
         "shell": shell,
         "commands": _lines(f"'{each.name}:{each.meaning}'" for each in commands),
         "options": _lines(options),
@@ -150,6 +193,7 @@ def script(contexts: Iterable[Context], shell: Literal["bash", "zsh"]) -> str:
         "read": _READ,
         "offer": _OFFER[shell],
     }
+    return made if shell != "fish" else _FISH % made.replace("\\", "\\\\").replace("'", "\\'")
 
 
 def _lines(lines: Iterable[str]) -> str:
