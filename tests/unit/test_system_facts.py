@@ -16,9 +16,8 @@ from tests.waiting import wait_until
 
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.advice import by_core
-from ddp_run.observe import core_dump, kernel_log
+from ddp_run.observe import core_dump, kernel_log, space
 from ddp_run.observe.kernel_log import KernelLog, text_of
-from ddp_run.observe.space import StatvfsProbe
 from ddp_run.record import journal
 from ddp_run.record.events import (
     CoreDumped,
@@ -36,6 +35,7 @@ from ddp_run.supervise.attempt_watch import AttemptWatch
 from ddp_run.supervise.children import end_leftovers
 from ddp_run.supervise.loop import Loop, reap
 from ddp_run.supervise.ranks import Ranks
+from ddp_run.values.helper_process import HelperProcess
 from ddp_run.values.process_table import below
 from ddp_run.values.words import size_in_words
 
@@ -131,12 +131,12 @@ def test_a_kill_is_found_by_pid_where_pids_are_ours() -> None:
 # --------------------------------------------------------------------------------------------- space
 
 
-def asked(question: StatvfsProbe, enough: int | None = None) -> list[SpaceCounted]:
+def asked(question: HelperProcess, enough: int | None = None) -> list[SpaceCounted]:
     """All answers, or the first few."""
     found: list[SpaceCounted] = []
 
     def come() -> bool:
-        answers, over = question.answers(AT)
+        answers, over = space.answers(question, AT)
         found.extend(answers)
         return over or len(found) == enough
 
@@ -145,10 +145,10 @@ def asked(question: StatvfsProbe, enough: int | None = None) -> list[SpaceCounte
 
 
 def test_space_of_paths_some_of_which_are_not_there(tmp_path: Path) -> None:
-    question = StatvfsProbe.ask([str(tmp_path), str(tmp_path / "none"), "/proc"])
+    question = space.ask([str(tmp_path), str(tmp_path / "none"), "/proc"])
     found = asked(question)
-    question.process.end()
-    os.waitpid(question.process.pid, 0)
+    question.end()
+    os.waitpid(question.pid, 0)
     assert [each.path for each in found] == [str(tmp_path), "/proc"]
     assert found[0].total == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
     assert 0 < found[0].free <= found[0].total
@@ -157,11 +157,11 @@ def test_space_of_paths_some_of_which_are_not_there(tmp_path: Path) -> None:
 def test_a_path_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.statvfs
     monkeypatch.setattr(os, "statvfs", lambda path: time.sleep(600) if "dead" in path else real(path))
-    question = StatvfsProbe.ask([str(tmp_path), "/dead"])
+    question = space.ask([str(tmp_path), "/dead"])
     assert [each.path for each in asked(question, enough=1)] == [str(tmp_path)]
-    assert question.answers(AT) == ([], False)
-    question.process.end()
-    assert os.waitstatus_to_exitcode(os.waitpid(question.process.pid, 0)[1]) == -signal.SIGKILL
+    assert space.answers(question, AT) == ([], False)
+    question.end()
+    assert os.waitstatus_to_exitcode(os.waitpid(question.pid, 0)[1]) == -signal.SIGKILL
 
 
 def test_what_does_not_end_is_looked_for_less_and_less_often() -> None:
@@ -191,13 +191,13 @@ def test_what_does_not_end_is_looked_for_less_and_less_often() -> None:
 
 
 def test_whoever_reaped_it_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    question = StatvfsProbe.ask([str(tmp_path)])
+    question = space.ask([str(tmp_path)])
     asked(question)
-    wait_until(lambda: question.process.pid in dict(reap()), "its end")
-    question.process.reaped = True
+    wait_until(lambda: question.pid in dict(reap()), "its end")
+    question.reaped = True
     killed: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, _signum: killed.append(pid))
-    question.process.end()
+    question.end()
     assert killed == []
 
 
