@@ -30,7 +30,7 @@ from ddp_run.record.events import (
     RankStarted,
     SpaceCounted,
 )
-from ddp_run.record.resources import MemoryTrend, MemoryUse, Space
+from ddp_run.record.resources import MemoryTrend, MemoryUse
 from ddp_run.supervise.attempt_watch import AttemptWatch
 from ddp_run.supervise.children import end_leftovers
 from ddp_run.supervise.loop import Loop, reap
@@ -221,17 +221,17 @@ def test_what_asks_nvml_is_ddp_runs_own_until_it_is_reaped(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("found", "full"),
     [
-        (Space("/dev/shm", 0, 64 << 20), True),
-        (Space("/dev/shm", 2 << 20, 64 << 20), True),
-        (Space("/dev/shm", 32 << 20, 64 << 20), False),
-        (Space("/data", 70 * GIB, 8000 * GIB), False),
-        (Space("/data", 32 << 20, 8000 * GIB), True),
-        (Space("/data", 70 * GIB, 8000 * GIB, 0, 1000), True),
-        (Space("/btrfs", 70 * GIB, 100 * GIB, 0, 0), False),
-        (Space("/proc", 0, 0), False),
+        (SpaceCounted(AT, "/dev/shm", 0, 64 << 20, 0, 0), True),
+        (SpaceCounted(AT, "/dev/shm", 2 << 20, 64 << 20, 0, 0), True),
+        (SpaceCounted(AT, "/dev/shm", 32 << 20, 64 << 20, 0, 0), False),
+        (SpaceCounted(AT, "/data", 70 * GIB, 8000 * GIB, 0, 0), False),
+        (SpaceCounted(AT, "/data", 32 << 20, 8000 * GIB, 0, 0), True),
+        (SpaceCounted(AT, "/data", 70 * GIB, 8000 * GIB, 0, 1000), True),
+        (SpaceCounted(AT, "/btrfs", 70 * GIB, 100 * GIB, 0, 0), False),
+        (SpaceCounted(AT, "/proc", 0, 0, 0, 0), False),
     ],
 )
-def test_nearly_full(found: Space, full: bool) -> None:
+def test_nearly_full(found: SpaceCounted, full: bool) -> None:
     assert found.nearly_full is full
 
 
@@ -290,13 +290,13 @@ def test_what_to_do_with_a_core() -> None:
 def test_memory_in_words() -> None:
     ended = MonotonicNs(100_000_000_000)
     first, last = MemoryUse(AT, 2 * GIB, 0), MemoryUse(MonotonicNs(96_000_000_000), 60 * GIB, GIB // 2, GIB)
-    trend = MemoryTrend(first, last, last, 62 * GIB, ended)
+    trend = MemoryTrend(first, last, 62 * GIB, ended)
     words = "resident memory 2.0 GiB, then 60.0 GiB 4.0 s before its end, of 62.0 GiB here; its child processes 512 MiB"
     assert trend.words == words
     assert trend.nearly_all
-    roomy = MemoryTrend(first, MemoryUse(AT, 2 * GIB, 0, 50 * GIB), first, 62 * GIB, ended)
+    roomy = MemoryTrend(first, MemoryUse(AT, 2 * GIB, 0, 50 * GIB), 62 * GIB, ended)
     assert not roomy.nearly_all
-    in_cgroup = MemoryTrend(first, MemoryUse(AT, 2 * GIB, 0, 1), first, 62 * GIB, ended, cgroup=True)
+    in_cgroup = MemoryTrend(first, MemoryUse(AT, 2 * GIB, 0, 1), 62 * GIB, ended, cgroup=True)
     assert not in_cgroup.nearly_all
 
 

@@ -60,20 +60,23 @@ RECENT = 2048
 
 @final
 class KeptEvents(list[Event]):
-    """A list to append to. Of samples it keeps the latest, and those that showed a rank's most memory so far."""
+    """A list to append to. Of samples it keeps the latest, and the first look at a rank's memory."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         super().__init__()
         self._samples: dict[type[Event], list[Event]] = {}
         """Those that may go, by kind."""
-        self._peaks: dict[Rank, int] = {}
+        self._looked_at: set[Rank] = set()
         for event in events:
             self.append(event)
 
     def append(self, event: Event) -> None:
         """Add one. Now and then this drops old samples."""
         super().append(event)
-        if not isinstance(event, _SAMPLES) or self._is_peak(event):
+        if not isinstance(event, _SAMPLES):
+            return
+        if isinstance(event, MemorySampled) and not self._looked_at.issuperset(event.ranks):
+            self._looked_at.update(event.ranks)  # trends begin here
             return
         samples = self._samples.setdefault(type(event), [])
         samples.append(event)
@@ -81,17 +84,6 @@ class KeptEvents(list[Event]):
             old = set(map(id, samples[:-RECENT]))
             self[:] = [each for each in self if id(each) not in old]
             del samples[:-RECENT]
-
-    def _is_peak(self, event: Event) -> bool:
-        """Whether a rank has more memory than ever: trends show the first look and the peak."""
-        if not isinstance(event, MemorySampled):
-            return False
-        found = False
-        for rank, own, children in zip(event.ranks, event.own, event.children, strict=True):
-            if own + children > self._peaks.get(rank, -1):
-                self._peaks[rank] = own + children
-                found = True
-        return found
 
 
 class Journal:

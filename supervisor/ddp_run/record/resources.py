@@ -30,8 +30,6 @@ class MemoryTrend:
 
     first: MemoryUse
     last: MemoryUse
-    peak: MemoryUse
-    """The look that saw most, of its own and its children's together."""
     limit: int | None
     ended_at: MonotonicNs | None
     cgroup: bool = False
@@ -57,29 +55,6 @@ class MemoryTrend:
             return False
         scarce = not self.cgroup and self.last.available is not None and self.last.available < self.limit / 10
         return scarce or self.last.own + self.last.children >= 0.9 * self.limit
-
-
-@frozen
-class Space:
-    """Free space of the file system that `path` is on, in bytes and inodes, about when the first rank failed."""
-
-    path: str
-    free: int
-    total: int
-    free_inodes: int = 0
-    total_inodes: int = 0
-
-    @property
-    def nearly_full(self) -> bool:
-        """Less than a twentieth and less than 64 MiB is free, or no inode: who fills it fails a little before 0."""
-        inodes = self.total_inodes > 0 and self.free_inodes == 0
-        return inodes or (self.total > 0 and self.free < min(64 << 20, max(1 << 20, self.total // 20)))
-
-    @property
-    def words(self) -> str:
-        """The space in one line."""
-        inodes = ", no free inodes" if self.total_inodes and not self.free_inodes else ""
-        return f"{self.path}: {size_in_words(self.free)} of {size_in_words(self.total)} free{inodes}"
 
 
 @frozen
