@@ -1,6 +1,6 @@
-"""What was seen of memory, disks and GPUs, each in words of one line.
+"""Memory of ranks and GPUs around a failure, in words of one line each.
 
-Values only: `ddp_run.evidence.gather` makes them of a run's events, rules cite them.
+Values only: `ddp_run.evidence.gather` makes them from a run's events, and rules cite them.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from ddp_run.values.words import size_in_words
 class MemoryUse:
     """Memory in bytes at one moment: `own` is a rank's resident memory, `children` that of the processes below it.
 
-    Pages that processes share count for each of them, so the sum of both can be more than there is.
+    Shared pages count for each process, so the sum can exceed the host's memory.
     """
 
     at: MonotonicNs
     own: int
     children: int
     available: int | None = None
-    """What the host could still give."""
+    """The host's available memory."""
 
 
 @frozen
 class MemoryTrend:
-    """What was seen of a rank's memory from its start to its end; `limit` is its cgroup's, else the host's memory."""
+    """A rank's memory from its start to its end. `limit` is its cgroup's, else the host's memory."""
 
     first: MemoryUse
     last: MemoryUse
@@ -37,7 +37,7 @@ class MemoryTrend:
 
     @property
     def words(self) -> str:
-        """The trend in one line, with how old the last look was when the rank ended."""
+        """The trend in one line, with the age of the last look when the rank ended."""
         grown = f"{size_in_words(self.first.own)}, then {size_in_words(self.last.own)}"
         ago = "" if self.ended_at is None else f" {max(0.0, (self.ended_at - self.last.at) / 1e9):.1f} s before its end"
         within = (
@@ -50,7 +50,7 @@ class MemoryTrend:
 
     @property
     def nearly_all(self) -> bool:
-        """Whether the last look saw nine tenths of the limit taken by this rank and its children, or gone."""
+        """Whether the last look saw nine tenths of the limit in use: by this rank and its children, or on the host."""
         if self.limit is None:
             return False
         scarce = not self.cgroup and self.last.available is not None and self.last.available < self.limit / 10
@@ -59,7 +59,7 @@ class MemoryTrend:
 
 @frozen
 class GpuHolder:
-    """A process that holds memory of a GPU: `held` bytes of it. `rank`: the rank that it is, or descends from."""
+    """A process that holds `held` bytes of a GPU's memory. `rank`: the rank that it is or descends from."""
 
     pid: int
     held: int | None
@@ -76,7 +76,7 @@ class GpuHolder:
 
 @frozen
 class Gpu:
-    """One GPU at one moment, memory in bytes. `number` as nvidia-smi has it. `holders`: the largest first."""
+    """One GPU at one moment, memory in bytes. `number`: as in nvidia-smi. `holders`: the largest first."""
 
     number: int
     uuid: str
@@ -87,10 +87,10 @@ class Gpu:
 
 @frozen
 class GpuLook:
-    """The GPUs of the node as they were when a rank was last seen on one, or last alive.
+    """The GPUs of the node when a rank was last seen on one, else when it was last seen alive.
 
-    `visible`: the GPUs that it saw when it started, in torch's order; null: not known. `own_pids`: the pids of the
-    holders are those of this job; else nobody can say who they are. `ended_at`: when the rank failed.
+    `visible`: the GPUs that it saw when it started, in torch's order; None if unknown. `own_pids`: the holders' pids
+    are from our pid namespace; otherwise nobody knows whose they are. `ended_at`: when the rank failed.
     """
 
     at: MonotonicNs
@@ -100,10 +100,10 @@ class GpuLook:
     ended_at: MonotonicNs | None = None
 
     def gpu_of(self, rank: Rank | None, number: int | None, local_rank: int | None) -> tuple[Gpu | None, bool]:
-        """The GPU that torch in this rank calls `number` (null: it does not say), and whether that is certain.
+        """The GPU that torch in this rank calls `number` (None: not named), and whether that is certain.
 
-        A program may have set CUDA_VISIBLE_DEVICES for itself, so where it holds memory comes before what it could
-        see when it started.
+        A program may have set CUDA_VISIBLE_DEVICES itself, so the GPU on which it holds memory takes precedence over
+        what it saw when it started.
         """
         on = [gpu for gpu in self.gpus if any(holder.rank == rank for holder in gpu.holders)]
         if len(on) == 1:
@@ -116,7 +116,7 @@ class GpuLook:
         return (meant, bool(on)) if not on or meant in on else (None, False)
 
     def words(self, gpu: Gpu) -> str:
-        """One GPU in one line, with when that was."""
+        """One GPU in one line, with the time of the look."""
         parts = [
             f"GPU {gpu.number} ({gpu.uuid[:12]}): "
             f"{size_in_words(gpu.free)} of {size_in_words(gpu.total)} free{self._when}"
@@ -130,7 +130,7 @@ class GpuLook:
 
     @property
     def age_s(self) -> float:
-        """For how long the rank went on after this look; negative where it was taken after its failure."""
+        """How long the rank ran after this look; negative if the look came after its failure."""
         return 0.0 if self.ended_at is None else (self.ended_at - self.at) / 1e9
 
     @property
