@@ -117,10 +117,13 @@ class GpuLook:
 
     def words(self, gpu: Gpu) -> str:
         """One GPU in one line, with the time of the look."""
-        parts = [
-            f"GPU {gpu.number} ({gpu.uuid[:12]}): "
-            f"{size_in_words(gpu.free)} of {size_in_words(gpu.total)} free{self._when}"
-        ]
+        when = (
+            ""
+            if self.ended_at is None
+            else f" {abs(self.age_s):.1f} s {'before' if self.age_s > 0 else 'after'} it failed"
+        )
+        free = f"{size_in_words(gpu.free)} of {size_in_words(gpu.total)} free{when}"
+        parts = [f"GPU {gpu.number} ({gpu.uuid[:12]}): {free}"]
         if self.own_pids:
             parts += [f"{each.who} {size_in_words(each.held)}" for each in gpu.holders if each.held is not None]
         elif gpu.holders:
@@ -132,9 +135,3 @@ class GpuLook:
     def age_s(self) -> float:
         """How long the rank ran after this look; negative if the look came after its failure."""
         return 0.0 if self.ended_at is None else (self.ended_at - self.at) / 1e9
-
-    @property
-    def _when(self) -> str:
-        if self.ended_at is None:
-            return ""
-        return f" {abs(self.age_s):.1f} s {'before' if self.age_s > 0 else 'after'} it failed"
