@@ -133,7 +133,7 @@ def read_boot() -> "Boot | None":
 
 
 class _Strict:
-    """What the C scanner asks for. `json` itself would cost 12 ms for its regular expressions."""
+    """What the C scanner needs. `json` itself would cost 12 ms for its regular expressions."""
 
     strict = True
     memo: "dict[str, str]" = {}  # noqa: RUF012
@@ -156,10 +156,15 @@ def _parse(text: str) -> "dict[str, Any]":
 
 
 def _encode(message: "dict[str, Any]") -> bytes:
-    from _json import encode_basestring_ascii, make_encoder
+    try:
+        from _json import encode_basestring_ascii, make_encoder
 
-    encode = make_encoder(None, str, encode_basestring_ascii, None, ":", ",", False, False, True)
-    return "".join(encode(message, 0)).encode()
+        encode = make_encoder(None, str, encode_basestring_ascii, None, ":", ",", False, False, True)
+        return "".join(encode(message, 0)).encode()
+    except Exception:
+        import json
+
+        return json.dumps(message).encode()
 
 
 # ----------------------------------------------------------------------------------------------- steps
@@ -260,8 +265,8 @@ def write_stacks(boot: Boot) -> None:
     """On a fatal signal, write the stacks of all threads to stacks.txt; then the signal takes effect.
 
     A program that calls faulthandler.enable() itself (torch's @record does) keeps its own setting, and so does one with
-    PYTHONFAULTHANDLER set. The descriptor is a high one: a program that closes all unknown ones starts at 3, and its own
-    files keep their numbers.
+    PYTHONFAULTHANDLER set. The descriptor is a high one: a program that closes all unknown ones starts at 3, and its
+    own files keep their numbers.
     """
     import faulthandler
 
