@@ -29,7 +29,7 @@ from ddp_run.values.private_files import open_private
 from ddp_run.values.redaction import redact_value
 
 _LONGEST_LINE = 16 << 20
-_KIND_WITHIN = 40
+KIND_WITHIN = 40
 """The kind of an event, as `encode` writes it, is within this many characters from the beginning of its line."""
 
 
@@ -218,7 +218,7 @@ def _lines(path: Path, word: bytes = b"") -> Iterator[tuple[int, Event | None]]:
     begin with that word."""
     with open_run_file(path.parent, path.name) as file:
         for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), 1):
-            if word not in line[:_KIND_WITHIN]:
+            if word not in line[:KIND_WITHIN]:
                 continue
             try:
                 event = decode(line.decode("utf-8", "replace"))

@@ -6,10 +6,10 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 from ddp_run.record import file_names, journal, own_process, rank_logs
 from ddp_run.record.events import Event, OwnProcess, RankStarted, RunEnded, RunStarted
@@ -135,28 +135,31 @@ def recorded_run(folder: Path) -> RecordedRun | None:
     """The run whose folder this is; None if it isn't a run's."""
     try:
         with open_run_file(folder, file_names.EVENTS) as file:
-            written_ns = os.fstat(file.fileno()).st_mtime_ns
-            head = _events(file.read(_HEAD_BYTES))
-            last = _last_event(file)
+            status = os.fstat(file.fileno())
+            head = file.read(_HEAD_BYTES).split(b"\n")[:-1]
+            file.seek(max(0, status.st_size - _END_BYTES))
+            end = file.read(_END_BYTES).split(b"\n")[:-1]
     except OSError:
         return None
-    started = head[0] if head and isinstance(head[0], RunStarted) else None
+    first, last = next(_events(head[:1]), None), next(_events(reversed(end)), None)
+    started = first if isinstance(first, RunStarted) else None
+    ranks = _events(line for line in head if b'"RankStarted"' in line[: journal.KIND_WITHIN])
     if started is None and not NAME.fullmatch(folder.name):
         return None
     answer = _read(_Answer, folder, file_names.VERDICT)
     plan = _read(_Plan, folder, file_names.PLAN)
-    end = last if isinstance(last, RunEnded) else None
+    exit_code = last.exit_code if isinstance(last, RunEnded) else None
     return RecordedRun(
         folder=folder,
         started=started,
         alive=own_process.still_runs(started.process if started is not None else None),
         outcome=answer.outcome if answer is not None else None,
-        exit_code=answer.exit_code if answer is not None else end.exit_code if end is not None else None,
+        exit_code=answer.exit_code if answer is not None else exit_code,
         cause=answer.cause if answer is not None else None,
         attempts=answer.attempts if answer is not None else len(rank_logs.attempts(folder)) or None,
         script=() if plan is None else (plan.script, *plan.script_args),
-        ranks=next((event.world_size for event in head if isinstance(event, RankStarted)), None),
-        written_ns=written_ns,
+        ranks=next((event.world_size for event in ranks if isinstance(event, RankStarted)), None),
+        written_ns=status.st_mtime_ns,
         ended_ns=None if started is None or last is None else started.wall_ns + last.at - started.at,
         meets=None if plan is None else plan.meets,
     )
@@ -183,26 +186,15 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def _events(data: bytes) -> list[Event]:
-    """Of the whole lines, the first and those of ranks that started: the others only cost time."""
-    lines = data.split(b"\n")[:-1]
-    wanted = (line for number, line in enumerate(lines) if number == 0 or b'"RankStarted"' in line[:40])
-    return [event for event in map(_event, wanted) if event is not None]
-
-
-def _last_event(file: BinaryIO) -> Event | None:
-    """The last event in the whole lines at its end."""
-    size = os.fstat(file.fileno()).st_size
-    file.seek(max(0, size - _END_BYTES))
-    lines = file.read(_END_BYTES).split(b"\n")[:-1]
-    return next((event for event in map(_event, reversed(lines)) if event is not None), None)
-
-
-def _event(line: bytes) -> Event | None:
-    try:
-        return journal.decode(line.decode("utf-8", "replace"))
-    except ValueError:
-        return None
+def _events(lines: Iterable[bytes]) -> Iterator[Event]:
+    """The events in these lines, read on demand; skips lines that have none."""
+    for line in lines:
+        try:
+            event = journal.decode(line.decode("utf-8", "replace"))
+        except ValueError:
+            continue
+        if event is not None:
+            yield event
 
 
 def _read(kind: type[_T], folder: Path, name: str) -> _T | None:
