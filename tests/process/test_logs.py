@@ -59,7 +59,7 @@ def test_run_folders_of_one_second_differ_and_latest_is_the_newest(tmp_path: Pat
     assert os.readlink(log_dir / "latest") == runs[-1].run_id
     assert sorted(os.listdir(log_dir)) == sorted([*(run.run_id for run in runs), "latest"])
     assert runs[0].attempt_folder(2) == runs[0].path / "attempt_2"
-    assert runs[0].attempt(2).is_dir()
+    assert (runs[0].path / "attempt_2").is_dir()
 
 
 def test_a_real_folder_named_latest_is_left_alone(tmp_path: Path) -> None:

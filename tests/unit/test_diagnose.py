@@ -14,8 +14,7 @@ from ddp_run.judge import cut_log, retry, rules
 from ddp_run.judge.catalogue import GENERAL, Cause, catalogue, load
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
-from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank, StallSeen
-from ddp_run.record.resources import Space
+from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank, SpaceCounted, StallSeen
 from ddp_run.values import problem
 
 PEER = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:12345"
@@ -346,8 +345,8 @@ def test_no_rank_failed_by_itself(agent: AgentEnd, cause: str, exit_code: int) -
 
 
 def test_an_agent_that_could_not_say_why_it_ended() -> None:
-    full = Space("/runs/r", 0, 1 << 30)
-    silent = run(agent=AgentEnd(1), folder="/moved/r", space=(Space("/dev/shm", 0, 1), full))
+    full = SpaceCounted(MonotonicNs(0), "/runs/r", 0, 1 << 30, 0, 0)
+    silent = run(agent=AgentEnd(1), folder="/moved/r", space=(replace(full, path="/dev/shm", total=1), full))
     assert (*named(silent), judge(silent).confidence) == ("disk-full", None, 1, "likely")
     assert "could not say why: the disk of its log is full" in (judge(silent).title or "")
     assert named(replace(silent, agent=AgentEnd(1, log("a word")))) == ("unknown", None, 75)

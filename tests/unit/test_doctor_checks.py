@@ -18,7 +18,7 @@ from ddp_run.doctor.checks import nodes as of_nodes
 from ddp_run.doctor.checks.network import Interface
 from ddp_run.doctor.reports import Launched, Reports, read_lines
 from ddp_run.judge import bad_hosts
-from ddp_run.observe.space import WAIT_S, StatvfsProbe
+from ddp_run.observe import space
 from ddp_run.plan import net
 from ddp_run.plan.checks import interfaces as named_interfaces
 from ddp_run.plan.installed_torch import torch_rows
@@ -140,18 +140,18 @@ def test_limits_of_a_control_group() -> None:
     assert host.workers(64, 8) == 7
 
 
-def space(free: int, inodes: int) -> SpaceCounted:
+def counted(free: int, inodes: int) -> SpaceCounted:
     return SpaceCounted(MonotonicNs(0), "/data", free, 100 * GIB, inodes, 1_000_000)
 
 
 @pytest.mark.parametrize(
     ("counted", "grade"),
     [
-        (space(50 * GIB, 500_000), Grade.PASS),
-        (space(GIB // 2, 500_000), Grade.WARN),
-        (space(1 << 20, 500_000), Grade.FAIL),
-        (space(50 * GIB, 5_000), Grade.WARN),
-        (space(50 * GIB, 3), Grade.FAIL),
+        (counted(50 * GIB, 500_000), Grade.PASS),
+        (counted(GIB // 2, 500_000), Grade.WARN),
+        (counted(1 << 20, 500_000), Grade.FAIL),
+        (counted(50 * GIB, 5_000), Grade.WARN),
+        (counted(50 * GIB, 3), Grade.FAIL),
         (SpaceCounted(MonotonicNs(0), "/data", 50 * GIB, 100 * GIB, 0, 0), Grade.PASS),  # btrfs counts none
         (SpaceCounted(MonotonicNs(0), "/data", 0, 0, 0, 0), Grade.PASS),  # buckets that are mounted tell no size
     ],
@@ -161,11 +161,11 @@ def test_disk(counted: SpaceCounted, grade: Grade) -> None:
 
 
 def test_who_has_answered_while_another_was_waited_for_has_answered() -> None:
-    probe = StatvfsProbe.ask(["/"])
-    time.sleep(WAIT_S)
+    probe = space.ask(["/"])
+    time.sleep(space.WAIT_S)
     found, has_answered = disk.answer(probe)
     assert (found is not None, has_answered) == (True, True)
-    missing = disk.answer(StatvfsProbe.ask(["/no/such/folder"]))
+    missing = disk.answer(space.ask(["/no/such/folder"]))
     assert missing == (None, True)
 
 

@@ -276,7 +276,7 @@ def test_the_trend_of_a_ranks_memory(tmp_path: Path) -> None:
     evidence = gather(tmp_path, [*start(), *looks, exited(20, 1, -9), exited(30, 0, -15)], 0)
     trend = evidence.deaths[0].memory
     assert trend is not None
-    assert (trend.first.own, trend.last.own, trend.last.at, trend.peak.at) == (2, 40, 15, 10)
+    assert (trend.first.own, trend.last.own, trend.last.at) == (2, 40, 15)
     assert (trend.limit, trend.cgroup, trend.ended_at, trend.last.available) == (100, False, 20, 70)
     limited = gather(tmp_path, [*start(), looked(6, {1: (2, 0)}, limit=50), exited(20, 1, -9)], 0).deaths[0].memory
     assert limited is not None

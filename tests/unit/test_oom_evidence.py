@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.rules import dataloader_worker_died, host_oom, native_abort, segfault, shm_exhausted
-from ddp_run.record.events import MonotonicNs, Rank
-from ddp_run.record.resources import MemoryTrend, MemoryUse, Space
+from ddp_run.record.events import MonotonicNs, Rank, SpaceCounted
+from ddp_run.record.resources import MemoryTrend, MemoryUse
 
 OURS = "[1.0] Memory cgroup out of memory: Killed process 77 (python) total-vm:9kB, anon-rss:8kB"
 ANOTHERS = "[1.0] Out of memory: Killed process 78 (java) total-vm:9kB, anon-rss:8kB"
 USE = MemoryUse(MonotonicNs(0), 1 << 30, 0)
-DEATH = Death(Rank(2), pid=77, code=-9, memory=MemoryTrend(USE, USE, USE, 4 << 30, None))
+DEATH = Death(Rank(2), pid=77, code=-9, memory=MemoryTrend(USE, USE, 4 << 30, None))
 
 
 def run(
-    *lines: str, host: int | None = None, cgroup: int | None = None, pids: bool = True, space: tuple[Space, ...] = ()
+    *lines: str,
+    host: int | None = None,
+    cgroup: int | None = None,
+    pids: bool = True,
+    space: tuple[SpaceCounted, ...] = (),
 ) -> Evidence:
     return Evidence(
         kernel=LogText("kernel", lines, None),
@@ -78,12 +84,12 @@ def test_a_crash_shows_the_kernels_line_and_the_core() -> None:
 
 
 def test_a_bus_error_of_the_rank_itself() -> None:
-    death, full = Death(Rank(2), pid=77, code=-7), Space("/dev/shm", 0, 64 << 20)
+    death, full = Death(Rank(2), pid=77, code=-7), SpaceCounted(MonotonicNs(0), "/dev/shm", 0, 64 << 20, 0, 0)
     finding = shm_exhausted.match(death, run(space=(full,)))
     assert finding is not None
     assert (finding.confidence, finding.evidence[0].text) == ("likely", "/dev/shm: 0 B of 64.0 MiB free")
-    assert shm_exhausted.match(death, run(space=(Space("/dev/shm", 32 << 20, 64 << 20),))) is None
-    assert shm_exhausted.match(death, run(space=(Space("/data", 0, 64 << 20),))) is None
+    assert shm_exhausted.match(death, run(space=(replace(full, free=32 << 20),))) is None
+    assert shm_exhausted.match(death, run(space=(replace(full, path="/data"),))) is None
     assert shm_exhausted.match(death, run()) is None
     assert shm_exhausted.match(Death(Rank(2), pid=77, code=-11), run(space=(full,))) is None
 

@@ -16,8 +16,9 @@ from tests.waiting import wait_until
 
 from ddp_run.observe import boards
 from ddp_run.observe.close_look import ProcessState
-from ddp_run.observe.kernel_wait import KNOWS_CALLS
+from ddp_run.observe.kernel_wait import KNOWS_CALLS, call_of, file_wait
 from ddp_run.observe.process_look import ProcessLook, process
+from ddp_run.values import kernel_text
 from ddp_run.values.process_table import in_masks
 
 
@@ -58,6 +59,20 @@ def test_what_a_process_waits_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with _started(f"import os; a = os.open('{tmp_path}/pipe', os.O_RDWR); print(flush=True); os.read(a, 1)") as pid:
         assert _seen(pid, lambda look: look.waits_on() is not None).waits_on() == f"read of {tmp_path}/pipe"
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of x86_64")
+@pytest.mark.parametrize(
+    ("number", "address", "call"),
+    [(2, 7, "open of"), (257, 8, "open of"), (21, 7, "look-up of"), (262, 8, "look-up of"), (83, 7, "change of")],
+)
+def test_a_system_call_with_a_path(number: int, address: int, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """open, openat, access, newfstatat, mkdir; those that end in `at` have the path as their second argument."""
+    monkeypatch.setattr(kernel_text, "read", lambda _path: f"{number} 0x7 0x8 0x0 0x0 0x0 0x0 0x7ffc 0x7f00")
+    wait = file_wait(os.getpid(), *call_of(os.getpid(), os.getpid()))
+    assert wait is not None
+    assert wait.argument is not None
+    assert (wait.call, wait.argument.address) == (call, address)
 
 
 _LOCKED = """

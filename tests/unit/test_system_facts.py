@@ -16,9 +16,8 @@ from tests.waiting import wait_until
 
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.advice import by_core
-from ddp_run.observe import core_dump, kernel_log
+from ddp_run.observe import core_dump, kernel_log, space
 from ddp_run.observe.kernel_log import KernelLog, text_of
-from ddp_run.observe.space import StatvfsProbe
 from ddp_run.record import journal
 from ddp_run.record.events import (
     CoreDumped,
@@ -31,11 +30,12 @@ from ddp_run.record.events import (
     RankStarted,
     SpaceCounted,
 )
-from ddp_run.record.resources import MemoryTrend, MemoryUse, Space
+from ddp_run.record.resources import MemoryTrend, MemoryUse
 from ddp_run.supervise.attempt_watch import AttemptWatch
 from ddp_run.supervise.children import end_leftovers
 from ddp_run.supervise.loop import Loop, reap
 from ddp_run.supervise.ranks import Ranks
+from ddp_run.values.helper_process import HelperProcess
 from ddp_run.values.process_table import below
 from ddp_run.values.words import size_in_words
 
@@ -131,12 +131,12 @@ def test_a_kill_is_found_by_pid_where_pids_are_ours() -> None:
 # --------------------------------------------------------------------------------------------- space
 
 
-def asked(question: StatvfsProbe, enough: int | None = None) -> list[SpaceCounted]:
+def asked(question: HelperProcess, enough: int | None = None) -> list[SpaceCounted]:
     """All answers, or the first few."""
     found: list[SpaceCounted] = []
 
     def come() -> bool:
-        answers, over = question.answers(AT)
+        answers, over = space.answers(question, AT)
         found.extend(answers)
         return over or len(found) == enough
 
@@ -145,10 +145,10 @@ def asked(question: StatvfsProbe, enough: int | None = None) -> list[SpaceCounte
 
 
 def test_space_of_paths_some_of_which_are_not_there(tmp_path: Path) -> None:
-    question = StatvfsProbe.ask([str(tmp_path), str(tmp_path / "none"), "/proc"])
+    question = space.ask([str(tmp_path), str(tmp_path / "none"), "/proc"])
     found = asked(question)
-    question.process.end()
-    os.waitpid(question.process.pid, 0)
+    question.end()
+    os.waitpid(question.pid, 0)
     assert [each.path for each in found] == [str(tmp_path), "/proc"]
     assert found[0].total == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
     assert 0 < found[0].free <= found[0].total
@@ -157,11 +157,11 @@ def test_space_of_paths_some_of_which_are_not_there(tmp_path: Path) -> None:
 def test_a_path_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.statvfs
     monkeypatch.setattr(os, "statvfs", lambda path: time.sleep(600) if "dead" in path else real(path))
-    question = StatvfsProbe.ask([str(tmp_path), "/dead"])
+    question = space.ask([str(tmp_path), "/dead"])
     assert [each.path for each in asked(question, enough=1)] == [str(tmp_path)]
-    assert question.answers(AT) == ([], False)
-    question.process.end()
-    assert os.waitstatus_to_exitcode(os.waitpid(question.process.pid, 0)[1]) == -signal.SIGKILL
+    assert space.answers(question, AT) == ([], False)
+    question.end()
+    assert os.waitstatus_to_exitcode(os.waitpid(question.pid, 0)[1]) == -signal.SIGKILL
 
 
 def test_what_does_not_end_is_looked_for_less_and_less_often() -> None:
@@ -191,13 +191,13 @@ def test_what_does_not_end_is_looked_for_less_and_less_often() -> None:
 
 
 def test_whoever_reaped_it_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    question = StatvfsProbe.ask([str(tmp_path)])
+    question = space.ask([str(tmp_path)])
     asked(question)
-    wait_until(lambda: question.process.pid in dict(reap()), "its end")
-    question.process.reaped = True
+    wait_until(lambda: question.pid in dict(reap()), "its end")
+    question.reaped = True
     killed: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, _signum: killed.append(pid))
-    question.process.end()
+    question.end()
     assert killed == []
 
 
@@ -221,17 +221,17 @@ def test_what_asks_nvml_is_ddp_runs_own_until_it_is_reaped(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("found", "full"),
     [
-        (Space("/dev/shm", 0, 64 << 20), True),
-        (Space("/dev/shm", 2 << 20, 64 << 20), True),
-        (Space("/dev/shm", 32 << 20, 64 << 20), False),
-        (Space("/data", 70 * GIB, 8000 * GIB), False),
-        (Space("/data", 32 << 20, 8000 * GIB), True),
-        (Space("/data", 70 * GIB, 8000 * GIB, 0, 1000), True),
-        (Space("/btrfs", 70 * GIB, 100 * GIB, 0, 0), False),
-        (Space("/proc", 0, 0), False),
+        (SpaceCounted(AT, "/dev/shm", 0, 64 << 20, 0, 0), True),
+        (SpaceCounted(AT, "/dev/shm", 2 << 20, 64 << 20, 0, 0), True),
+        (SpaceCounted(AT, "/dev/shm", 32 << 20, 64 << 20, 0, 0), False),
+        (SpaceCounted(AT, "/data", 70 * GIB, 8000 * GIB, 0, 0), False),
+        (SpaceCounted(AT, "/data", 32 << 20, 8000 * GIB, 0, 0), True),
+        (SpaceCounted(AT, "/data", 70 * GIB, 8000 * GIB, 0, 1000), True),
+        (SpaceCounted(AT, "/btrfs", 70 * GIB, 100 * GIB, 0, 0), False),
+        (SpaceCounted(AT, "/proc", 0, 0, 0, 0), False),
     ],
 )
-def test_nearly_full(found: Space, full: bool) -> None:
+def test_nearly_full(found: SpaceCounted, full: bool) -> None:
     assert found.nearly_full is full
 
 
@@ -290,13 +290,13 @@ def test_what_to_do_with_a_core() -> None:
 def test_memory_in_words() -> None:
     ended = MonotonicNs(100_000_000_000)
     first, last = MemoryUse(AT, 2 * GIB, 0), MemoryUse(MonotonicNs(96_000_000_000), 60 * GIB, GIB // 2, GIB)
-    trend = MemoryTrend(first, last, last, 62 * GIB, ended)
+    trend = MemoryTrend(first, last, 62 * GIB, ended)
     words = "resident memory 2.0 GiB, then 60.0 GiB 4.0 s before its end, of 62.0 GiB here; its child processes 512 MiB"
     assert trend.words == words
     assert trend.nearly_all
-    roomy = MemoryTrend(first, MemoryUse(AT, 2 * GIB, 0, 50 * GIB), first, 62 * GIB, ended)
+    roomy = MemoryTrend(first, MemoryUse(AT, 2 * GIB, 0, 50 * GIB), 62 * GIB, ended)
     assert not roomy.nearly_all
-    in_cgroup = MemoryTrend(first, MemoryUse(AT, 2 * GIB, 0, 1), first, 62 * GIB, ended, cgroup=True)
+    in_cgroup = MemoryTrend(first, MemoryUse(AT, 2 * GIB, 0, 1), 62 * GIB, ended, cgroup=True)
     assert not in_cgroup.nearly_all
 
 

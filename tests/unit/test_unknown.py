@@ -13,7 +13,7 @@ GIB = 1 << 30
 
 def trend(last: int) -> MemoryTrend:
     use = MemoryUse(MonotonicNs(8_000_000_000), last, 0, 62 * GIB - last)
-    return MemoryTrend(MemoryUse(MonotonicNs(0), GIB, 0), use, use, 62 * GIB, MonotonicNs(10_000_000_000))
+    return MemoryTrend(MemoryUse(MonotonicNs(0), GIB, 0), use, 62 * GIB, MonotonicNs(10_000_000_000))
 
 
 def found(death: Death, run: Evidence | None = None) -> Finding:

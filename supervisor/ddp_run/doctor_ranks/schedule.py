@@ -35,9 +35,10 @@ def rounds(nodes: int) -> list[list[tuple[int, int]]]:
 
 
 def suspicious(found: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Return the pairs to measure again, of `{"nodes": [0, 1], "latency_s": …, "bytes_per_s": …}`; none of two nodes.
+    """Return the pairs to measure again, given `{"nodes": [0, 1], "latency_s": …, "bytes_per_s": …}` of each pair.
 
-    Of too many, the pairs whose nodes have few slow ones come first: it's no accident if all pairs of a node are slow.
+    None if there are only two nodes. If there are too many, the pairs whose nodes have few slow ones come first: if all
+    pairs of a node are slow, that's hardly an accident.
     """
     if len(found) < 3:
         return []

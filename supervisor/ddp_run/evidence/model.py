@@ -20,9 +20,10 @@ from ddp_run.record.events import (
     NodesCompared,
     NotEnded,
     Rank,
+    SpaceCounted,
     StallSeen,
 )
-from ddp_run.record.resources import GpuLook, MemoryTrend, Space
+from ddp_run.record.resources import GpuLook, MemoryTrend
 from ddp_run.values.redaction import redact_value
 from ddp_run.values.typed_fields import frozen
 
@@ -248,7 +249,7 @@ class Evidence:
     """The kernel's log during the attempt, if readable."""
     kernel_pids: bool = False
     """The pids in the kernel's log match this job's: it does not run in a separate pid namespace."""
-    space: tuple[Space, ...] = ()
+    space: tuple[SpaceCounted, ...] = ()
     """Free space when the first rank failed: /dev/shm, the run's folder, temporary files, the working directory."""
     master_port: int | None = None
     """The port that ddp-run gave the agent; None if torch chose it."""
@@ -283,7 +284,7 @@ class Evidence:
         """Return a log's path in a form that can be pasted: absolute if the run's folder is known."""
         return source if self.folder is None else f"{self.folder}/{source}"
 
-    def space_of(self, path: str) -> Space | None:
+    def space_of(self, path: str) -> SpaceCounted | None:
         """Return the free space there. Only for the inspected paths themselves: a subfolder may be another mount."""
         return next((space for space in self.space if space.path == path), None)
 

@@ -16,7 +16,7 @@ from ddp_run.record.events import (
     RankStarted,
     SpaceCounted,
 )
-from ddp_run.record.resources import Gpu, GpuHolder, GpuLook, MemoryTrend, MemoryUse, Space
+from ddp_run.record.resources import Gpu, GpuHolder, GpuLook, MemoryTrend, MemoryUse
 
 _SHM = "/dev/shm"  # noqa: S108 # not a temporary file: the location of shared memory
 _ABOUT_NS = 10_000_000_000
@@ -37,23 +37,20 @@ def oom_kills(part: AttemptEvents) -> tuple[int | None, int | None]:
     )
 
 
-def space(part: AttemptEvents, restart: int) -> tuple[Space, ...]:
+def space(part: AttemptEvents, restart: int) -> tuple[SpaceCounted, ...]:
     """Return the free space when the first rank of this start failed; for shared memory, the minimum around that time.
 
     Shared memory is returned as its users end, so the sample before the death can show more than the one after it.
     """
     began = min((e.at for e in part.events if isinstance(e, RankStarted) and e.restart == restart), default=0)
-    counted = {e.path: e for e in part.events if isinstance(e, SpaceCounted) and e.at >= began}
-    found = {
-        path: Space(path, e.free, e.total, e.free_inodes, e.total_inodes) for path, e in counted.items() if e.total > 0
-    }
+    counted = (e for e in part.events if isinstance(e, SpaceCounted) and e.at >= began)
+    found = {e.path: e for e in counted if e.total > 0}
     shared = found.get(_SHM)
     if shared is not None:
-        at = counted[_SHM].at
         seen = [
             e.shm_free
             for e in part.events
-            if isinstance(e, MemorySampled) and e.shm_free is not None and abs(at - e.at) <= _ABOUT_NS
+            if isinstance(e, MemorySampled) and e.shm_free is not None and abs(shared.at - e.at) <= _ABOUT_NS
         ]
         found[_SHM] = replace(shared, free=min([shared.free, *seen]))
     return tuple(found.values())
@@ -81,7 +78,6 @@ def memory(part: AttemptEvents, start: RankStarted, ended_at: MonotonicNs | None
     return MemoryTrend(
         first=uses[0],
         last=uses[-1],
-        peak=max(uses, key=lambda use: use.own + use.children),
         limit=limit,
         ended_at=ended_at,
         cgroup=last.cgroup_limit is not None,

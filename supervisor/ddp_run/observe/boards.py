@@ -211,11 +211,9 @@ class Boards:
         for event in alive:
             if event.watched and event.rank not in self._by_rank:
                 folder = self._run_folder / event.folder
-                for place in self._places:
-                    board = Board.open(place, event.restart, event.rank, event.pid, folder)
-                    if board is not None:
-                        self._by_rank[event.rank] = board
-                        break
+                made = (Board.open(each, event.restart, event.rank, event.pid, folder) for each in self._places)
+                if board := next(filter(None, made), None):
+                    self._by_rank[event.rank] = board
 
     def __iter__(self) -> Iterator[Board]:
         return iter(self._by_rank.values())

@@ -44,16 +44,14 @@ def _file(pattern: str, pid: int, cwd: Path, *, with_pid: bool) -> Path | None:
     wanted = cwd / name
     if "*" in str(wanted.parent):
         return None
-    newest: tuple[float, Path] | None = None
     try:
         with os.scandir(wanted.parent) as entries:
-            for entry in entries:
-                if fnmatch.fnmatchcase(entry.name, wanted.name) and entry.is_file(follow_symlinks=False):
-                    written = entry.stat().st_mtime
-                    newest = max(newest or (written, Path(entry.path)), (written, Path(entry.path)))
+            named = [entry for entry in entries if fnmatch.fnmatchcase(entry.name, wanted.name)]
+        files = [(entry.stat().st_mtime, Path(entry.path)) for entry in named if entry.is_file(follow_symlinks=False)]
     except OSError:
         return None
-    return newest[1] if newest is not None and time.time() - newest[0] < _FRESH_S else None
+    written, newest = max(files, default=(0.0, None))
+    return newest if time.time() - written < _FRESH_S else None
 
 
 def _known(specifier: str, pid: int) -> str:

@@ -63,7 +63,6 @@ class GpuWatch:
     _answered: bool = False
     _wanted: bool = False
     """Write the next sample, whatever it shows."""
-    _held: bytes = b""
     _latest: GpuSampled | None = None
     _written: GpuSampled | None = None
     _lines: int = 0
@@ -118,8 +117,7 @@ class GpuWatch:
         `started`: the pids of all ranks, including dead ones, which NVML may still list.
         """
         events: list[GpuSampled | Noted] = []
-        got, over = self.process.take()
-        *lines, self._held = (self._held + got).split(b"\n")
+        lines, over = self.process.lines()
         for line in lines:
             answer = json.loads(line)
             if "note" in answer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self, final
 
@@ -38,8 +39,8 @@ _WORTH = re.compile(
 class KernelLog:
     """The log, from the position that `open` chose."""
 
-    _fd: int | None
-    _lost: bool = False
+    _fd: int
+    """-1 if it can't be read."""
 
     @classmethod
     def open(cls, *, from_start: bool = False) -> Self:
@@ -47,18 +48,18 @@ class KernelLog:
         try:
             fd = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            return cls(None)
+            return cls(-1)
         try:
             os.lseek(fd, 0, os.SEEK_SET if from_start else os.SEEK_END)
         except OSError:
             os.close(fd)
-            return cls(None)
+            return cls(-1)
         return cls(fd)
 
     @property
     def is_readable(self) -> bool:
         """Whether there is a log here that this user may read."""
-        return self._fd is not None
+        return self._fd >= 0
 
     def read(self, at: MonotonicNs) -> KernelLogged | None:
         """The lines logged since the last call that may concern a death; None if there are none."""
@@ -70,23 +71,21 @@ class KernelLog:
 
     def close(self) -> None:
         """Close the log."""
-        if self._fd is not None:
+        if self._fd >= 0:
             os.close(self._fd)
-            self._fd = None
+            self._fd = -1
 
-    def _records(self) -> list[bytes]:
-        records: list[bytes] = []
-        for _ in range(_MOST_RECORDS if self._fd is not None else 0):
+    def _records(self) -> Iterator[bytes]:
+        for _ in range(_MOST_RECORDS):
             try:
-                record = os.read(self._fd or 0, _RECORD_BYTES)
+                record = os.read(self._fd, _RECORD_BYTES)
             except BrokenPipeError:
                 continue
             except OSError:  # BlockingIOError: that was all
-                break
+                return
             if not record:  # a plain file in place of the device
-                break
-            records.append(record)
-        return records
+                return
+            yield record
 
 
 def text_of(record: bytes) -> str | None:

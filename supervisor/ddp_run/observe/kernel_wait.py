@@ -61,8 +61,8 @@ _CALLS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "fcntl": ((72,), (25,)),
     "open": ((2, 85), ()),
     "openat": ((257, 437), (56, 437)),
-    "stat": ((4, 6, 21, 80, 137), (43,)),
-    "statat": ((262, 269, 332, 439), (79, 48, 291, 439)),
+    "look": ((4, 6, 21, 80, 137), (43,)),
+    "lookat": ((262, 269, 332, 439), (79, 48, 291, 439)),
     "change": ((82, 83, 84, 87, 76), (45,)),
     "changeat": ((258, 263, 264, 316), (34, 35, 38, 276)),
     "start": ((59,), (221,)),
@@ -80,8 +80,10 @@ _NAMES = {} if _MACHINE is None else {number: name for name, on in _CALLS.items(
 KNOWS_CALLS = bool(_NAMES)
 _OF_DESCRIPTOR = {"read": "read of", "write": "write to", "fsync": "fsync of", "lock": "flock of", "close": "close of"}
 _OF_DESCRIPTOR |= {"list": "listing of", "size": "change of size of", "status": "status of", "fcntl": "lock of"}
-_OF_PATH = {"open": "open of", "stat": "look-up of", "change": "change of", "start": "start of"}
+_OF_PATH = {"open": "open of", "look": "look-up of", "change": "change of", "start": "start of"}
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
+_AT_FDCWD = 0xFFFFFF9C
+"""-100, in place of a descriptor: the working directory (linux/fcntl.h)."""
 _LOCKS = (7, 38)
 """F_SETLKW and F_OFD_SETLKW (linux/fcntl.h)."""
 
@@ -113,11 +115,13 @@ def file_wait(pid: int, name: str | None, arguments: list[int]) -> KernelWait | 
         if name == "close":  # the descriptor is already gone, and with it the path
             return KernelWait("close of")
         return _of_descriptor(pid, name, arguments[0] & 0xFFFFFFFF)
-    if name.removesuffix("at") in _OF_PATH:
-        base = _folder(pid, arguments[0]) if name.endswith("at") else link(pid, "cwd")
-        address = arguments[1] if name.endswith("at") else arguments[0]
-        return KernelWait(_OF_PATH[name.removesuffix("at")], argument=PathArgument(pid, address, base))
-    return None
+    if name.removesuffix("at") not in _OF_PATH:
+        return None
+    is_at = name.endswith("at")
+    folder = arguments[0] & 0xFFFFFFFF if is_at else _AT_FDCWD
+    base = link(pid, "cwd" if folder == _AT_FDCWD else f"fd/{folder}")
+    argument = PathArgument(pid, arguments[1 if is_at else 0], base)
+    return KernelWait(_OF_PATH[name.removesuffix("at")], argument=argument)
 
 
 def _of_descriptor(pid: int, name: str, descriptor: int) -> KernelWait | None:
@@ -131,12 +135,6 @@ def _of_descriptor(pid: int, name: str, descriptor: int) -> KernelWait | None:
         return None
     holder = _holder(pid) if name in ("lock", "fcntl") else None
     return KernelWait(_OF_DESCRIPTOR[name], path, mount=_mount_of(pid, descriptor), holder=holder)
-
-
-def _folder(pid: int, descriptor: int) -> str | None:
-    """The folder that a path given with a descriptor starts from; AT_FDCWD is -100."""
-    number = descriptor & 0xFFFFFFFF
-    return link(pid, "cwd" if number == 0xFFFFFF9C else f"fd/{number}")
 
 
 def _mount_of(pid: int, descriptor: int) -> Mount | None:

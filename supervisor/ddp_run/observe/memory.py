@@ -115,7 +115,8 @@ class Sampler:
 
     def __post_init__(self) -> None:
         self._cgroup = own_cgroup(self.proc)
-        self._shm = _is_tmpfs(self.proc, SHM)
+        # Unlike others, a tmpfs can be asked for its space without waiting for another machine.
+        self._shm = [mount.kind for mount in mounts(self.proc / "self") if mount.point == SHM][-1:] == ["tmpfs"]
 
     def look(self, at: MonotonicNs, pids: Mapping[Rank, int]) -> MemorySampled | None:
         """A sample, if it differs enough from the last one that was returned."""
@@ -177,11 +178,6 @@ def host_memory(proc: Path = _PROC) -> tuple[int | None, int | None]:
     text = kernel_text.read(proc / "meminfo")
     found = {name: int(size) << 10 for name, size in re.findall(r"^(MemAvailable|MemTotal):\s*(\d+) kB", text, re.M)}
     return found.get("MemAvailable"), found.get("MemTotal")
-
-
-def _is_tmpfs(proc: Path, point: str) -> bool:
-    """Whether a tmpfs is mounted there, which can be asked for its space without waiting for another machine."""
-    return [mount.kind for mount in mounts(proc / "self") if mount.point == point][-1:] == ["tmpfs"]
 
 
 def _shm_space() -> tuple[int | None, int | None]:

@@ -151,18 +151,21 @@ class NcclRas:
             return RasSays()
         text, why = answer(self._question)
         self.end()
-        notes = self._note(at, why)
-        if not text:
-            return RasSays(notes)
+        reasons, found = [why], None
+        quotes: tuple[str, ...] = ()
         report = read(text)
         pids = {event.pid: event.rank for event in alive}
         here = frozenset(node for node in {each.node for each in report.processes} if is_local(node))
-        if not is_of(report, pids, here, world_size):
-            return RasSays((*notes, *self._note(at, "NCCL RAS answered for another job on this host")))
-        notes = (*notes, *self._note(at, self._keep(text)))
-        quotes = ("NCCL RAS:", *report.quotes) if report.quotes else ()
-        # The part that was cut off might contradict the rest.
-        return RasSays(notes, missing(report, pids, here, world_size) if why is None else None, quotes)
+        if text and is_of(report, pids, here, world_size):
+            reasons.append(self._keep(text))
+            quotes = ("NCCL RAS:", *report.quotes) if report.quotes else ()
+            if why is None:  # the part that was cut off might contradict the rest
+                found = missing(report, pids, here, world_size)
+        elif text:
+            reasons.append("NCCL RAS answered for another job on this host")
+        fresh = [reason for reason in reasons if reason is not None and reason not in self._noted]
+        self._noted.update(fresh)
+        return RasSays(tuple(Noted(at, reason) for reason in fresh), found, quotes)
 
     def _keep(self, text: str) -> str | None:
         """Write the answer to the folder. Returns why that failed, or None."""
@@ -173,10 +176,3 @@ class NcclRas:
         except OSError as error:
             return f"cannot write ras.txt: {error.strerror}"
         return None
-
-    def _note(self, at: MonotonicNs, text: str | None) -> tuple[Noted, ...]:
-        """A note, unless it was given before."""
-        if text is None or text in self._noted:
-            return ()
-        self._noted.add(text)
-        return (Noted(at, text),)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import final
 
 from ddp_run.observe.boards import Boards
 from ddp_run.observe.close_look import BETWEEN_LOOKS_S, CloseLook, GpuUse, LockFile, ProcessState
@@ -45,14 +45,6 @@ _SAMPLE_S = 60.0
 _SECOND = 1_000_000_000
 
 
-class _Closer(NamedTuple):
-    """A closer look in progress, of a stall that began at `since`. `turns`: gives the seconds until each next turn."""
-
-    since: MonotonicNs
-    early: bool
-    turns: Generator[float, None, list[Event]]
-
-
 @final
 class Observer:
     """One start of the ranks of this node.
@@ -71,7 +63,9 @@ class Observer:
     ) -> None:
         self.boards = Boards(boards, run_folder)
         self._watch = Watch()
-        self._closer: _Closer | None = None
+        self._closer: Generator[float, None, list[Event]] | None = None
+        """A closer look in progress: gives the seconds until each next turn, and ends with its events."""
+        self._is_early = False
         self._at = MonotonicNs(0)
         """When the current look began."""
         self.stall: Stall | None = None
@@ -124,22 +118,25 @@ class Observer:
         before = self._watch.since
         due = self._watch.look(at, [*map(self._shown, alive), *(RankLook(rank, left=True) for rank in left)])
         if self._watch.since > before:
+            self._give_up()
             self._movement.progressed()
-            events += self._resumed(at, self._watch.since if self._watch.joined else at, before)
+            self._told.clear()
+            if self.stall is not None:
+                self.stall = None
+                self._native.end()
+                moved_at = self._watch.since if self._watch.joined else at
+                events.append(StallEnded(at, (moved_at - before) / _SECOND))
         events += self._sample(at)
         events += self._native.take(at)
-        if self._closer is not None and self._closer.since != self._watch.since:
-            self._give_up()
-        if self._native.holds_one:
+        if self._native.holds_one or (due is Due.EARLY and self.boards.use_nccl):
             due = None
-        if due is Due.CLOSER and (self._closer is None or self._closer.early):
-            self._closer = self._begin(early=False)
-        elif due is Due.EARLY and self._closer is None and not self.boards.use_nccl:
-            self._closer = self._begin(early=True)
+        if due is not None and (self._closer is None or (self._is_early and due is Due.CLOSER)):
+            self._is_early = due is Due.EARLY
+            self._closer = self._look_closer(self._watch.since, early=self._is_early)
         if self._closer is None:
             return [*events, *self._compare(at)], LOOK_S
         try:
-            return events, next(self._closer.turns)
+            return events, next(self._closer)
         except StopIteration as judged:
             self._closer = None
             return [*events, *judged.value], LOOK_S
@@ -148,15 +145,6 @@ class Observer:
         board = self.boards.get(event.rank)
         look = board.look() if board is not None else RankLook(event.rank)
         return replace(look, worked_at=self._movement.last(event))
-
-    def _resumed(self, at: MonotonicNs, moved_at: int, since: int) -> list[Event]:
-        """End the stall that began at `since`: a rank moves again."""
-        self._told.clear()
-        if self.stall is None:
-            return []
-        self.stall = None
-        self._native.end()
-        return [StallEnded(at, (moved_at - since) / _SECOND)]
 
     def _sample(self, at: MonotonicNs) -> list[Event]:
         if at - self._sampled_at < _SAMPLE_S * _SECOND:
@@ -182,10 +170,6 @@ class Observer:
         return [StragglerSeen(at, late.rank, late.times, late.compared, round(late.waited_s, 3), round(step_s, 3))]
 
     # --------------------------------------------------------------------------------- a closer look
-
-    def _begin(self, *, early: bool) -> _Closer:
-        since = self._watch.since
-        return _Closer(since, early, self._look_closer(since, early=early))
 
     def _look_closer(self, since: MonotonicNs, *, early: bool) -> Generator[float, None, list[Event]]:
         """Ask for stacks, read them, wait, ask again, read again, judge.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ddp_run.record.events import Rank
 from ddp_run.values.words import named_ranks
@@ -17,16 +17,14 @@ from ddp_run.values.words import named_ranks
 _PROCESS = r"process (?P<pid>\d{1,9}) on node (?P<node>\S+)"
 _GROUP = re.compile(r"^\s*(?P<group>\d{1,9})\s+\d+\s+\d+\s+[\d-]+\s+(?P<size>\d{1,9})\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*")
 _TOTALS = re.compile(r"^\s*\d+(?:\s+\d+\s+\d+)?\s+(?P<processes>\d{1,9})\s+\d+\s*")
-_COMMUNICATOR = re.compile(r"#(?P<group>\d{1,9})-\d+ \([0-9a-f]+\) (?P<what>INCOMPLETE|MISMATCH|ERROR)")
+_COMMUNICATOR = re.compile(r"#(?P<group>\d{1,9})-\d+ \([0-9a-f]+\) (?:INCOMPLETE|MISMATCH)")
 _LOST = re.compile(r"  P" + _PROCESS[1:] + r" managing GPU")
 _ABSENT = re.compile(r"  Missing communicator data from (?P<count>\d{1,9}) rank")
 _ABSENT_RANKS = re.compile(r"  The missing ranks?: (?P<ranks>[\d, ]+)")
 _KIND = re.compile(r"  Communicator ranks have different (?P<kind>\w+|collective) operation counts")
-_SEVERAL = re.compile(
-    r"  (?P<ranks>\d{1,9}) ranks have (?:launched up to operation (?P<count>\d{1,20})\b|not launched any operations)"
-)
-_ONE = re.compile(
-    r"  Rank (?P<rank>\d{1,9}) has (?:launched up to operation (?P<count>\d{1,20})\b|not launched any operations)"
+_COUNT = re.compile(
+    r"  (?:(?P<ranks>\d{1,9}) ranks have|Rank (?P<rank>\d{1,9}) has) "
+    r"(?:launched up to operation (?P<count>\d{1,20})\b|not launched any operations)"
     rf"(?: -- GPU .{{0,200}}?managed by {_PROCESS})?"
 )
 _MEMBER = re.compile(rf"  Rank (?P<rank>\d{{1,9}}) -- (?:GPU .{{0,200}}?managed by {_PROCESS}|\[)")
@@ -49,16 +47,16 @@ class Member:
     process: Process | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Count:
     """`ranks` of the communicator's ranks have launched `launched` operations. `members`: those that are named."""
 
     launched: int
     ranks: int
-    members: tuple[Member, ...]
+    members: list[Member]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Communicator:
     """A communicator with a problem. `absent_ranks`: how many ranks did not answer; `absent`: those that are named.
 
@@ -66,15 +64,31 @@ class Communicator:
     """
 
     size: int | None
-    absent_ranks: int
-    absent: tuple[Member, ...]
-    counts: Mapping[str, tuple[Count, ...]]
+    absent_ranks: int = 0
+    absent: list[Member] = field(default_factory=list)
+    counts: dict[str, list[Count]] = field(default_factory=dict)
+    _of_kind: list[Count] | None = None
+    """The counts that are being read."""
 
     @property
     def members(self) -> tuple[Member, ...]:
         """All ranks that are named."""
         counted = [member for counts in self.counts.values() for count in counts for member in count.members]
         return (*self.absent, *counted)
+
+    def take(self, line: str) -> None:
+        """Read the next of the lines about it."""
+        if said := _ABSENT.match(line):
+            self.absent_ranks = int(said["count"])
+        elif said := _ABSENT_RANKS.match(line):
+            self.absent += [Member(int(number), None) for number in re.findall(r"\b\d{1,9}\b", said["ranks"])]
+        elif said := _KIND.match(line):
+            self._of_kind = self.counts.setdefault(said["kind"], [])
+        elif said := _MEMBER.match(line):
+            (self._of_kind[-1].members if self._of_kind else self.absent).append(_member(said))
+        elif self._of_kind is not None and (said := _COUNT.match(line)):
+            members = [_member(said)] if said["rank"] else []
+            self._of_kind.append(Count(int(said["count"] or 0), int(said["ranks"] or 1), members))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,84 +125,36 @@ class Missing:
 
 def read(text: str) -> Report:
     """Parse an answer, which may be cut off. Returns an empty report for any other text."""
-    return _Reader(text.splitlines()).report()
-
-
-class _Reader:
-    def __init__(self, lines: Sequence[str]) -> None:
-        self._lines = lines
-        self._sizes: dict[int, int] = {}
-        self._processes: dict[str, list[Process]] = {"DEAD": [], "INCOMPLETE": []}
-        self._blocks: list[tuple[int, str, list[str]]] = []
-        """Group, what is wrong, and the lines that say it."""
-        self._quotes: list[str] = []
-        self._in_all: int | None = None
-
-    def report(self) -> Report:
-        block = ""
-        told = False
-        above = ""
-        for line in self._lines:
-            if line in ("Errors", "Warnings"):
-                told, block = True, ""
-            elif not told:
-                if (row := _GROUP.fullmatch(line)) is not None:
-                    self._sizes[int(row["group"])] = int(row["size"])
-                elif above.startswith("(total)") and (row := _TOTALS.fullmatch(line)) is not None:
-                    self._in_all = int(row["processes"])
-                above = line
-            elif line.strip() and not line.startswith("="):
-                self._quotes.append(line)
-                block = self._take(line, block)
-        communicators = [self._communicator(*each) for each in self._blocks]
-        quotes = self._quotes[:_MOST_QUOTES]
-        more = len(self._quotes) - len(quotes)
-        return Report(
-            tuple(communicators),
-            tuple(self._processes["DEAD"]),
-            tuple(self._processes["INCOMPLETE"]),
-            self._in_all,
-            (*quotes, *([f"… {more} more lines"] if more else [])),
-        )
-
-    def _take(self, line: str, block: str) -> str:
-        """Add a line to the block that it belongs to. Returns that block's name."""
-        if not line.startswith(" "):
-            head = _COMMUNICATOR.match(line)
-            if head is None:
-                return line if line in self._processes else ""
-            self._blocks.append((int(head["group"]), head["what"], []))
-            return "#"
-        if block == "#":
-            self._blocks[-1][2].append(line)
-        elif block in self._processes and (lost := _LOST.match(line)) is not None:
-            self._processes[block].append(Process(int(lost["pid"]), lost["node"]))
-        return block
-
-    def _communicator(self, group: int, what: str, lines: Sequence[str]) -> Communicator:
-        ranks, absent = 0, []
-        counts: dict[str, list[Count]] = {}
-        kind: list[Count] | None = None
-        for line in lines:
-            if what == "INCOMPLETE":
-                if (said := _ABSENT.match(line)) is not None:
-                    ranks = int(said["count"])
-                elif (said := _ABSENT_RANKS.match(line)) is not None:
-                    absent += [Member(int(number), None) for number in re.findall(r"\b\d{1,9}\b", said["ranks"])]
-                elif (said := _MEMBER.match(line)) is not None:
-                    absent.append(_member(said))
-            elif what == "MISMATCH":
-                if (said := _KIND.match(line)) is not None:
-                    kind = counts.setdefault(said["kind"], [])
-                elif kind is not None and (said := _SEVERAL.match(line)) is not None:
-                    kind.append(Count(int(said["count"] or 0), int(said["ranks"]), ()))
-                elif kind is not None and (said := _ONE.match(line)) is not None:
-                    kind.append(Count(int(said["count"] or 0), 1, (_member(said),)))
-                elif kind and (said := _MEMBER.match(line)) is not None:
-                    last = kind[-1]
-                    kind[-1] = Count(last.launched, last.ranks, (*last.members, _member(said)))
-        frozen = {name: tuple(each) for name, each in counts.items()}
-        return Communicator(self._sizes.get(group), ranks, tuple(absent), frozen)
+    sizes: dict[int, int] = {}
+    in_all: int | None = None
+    communicators: list[Communicator] = []
+    lost: dict[str, list[Process]] = {"DEAD": [], "INCOMPLETE": []}
+    quotes: list[str] = []
+    block: Communicator | list[Process] | None = None
+    told = False
+    above = ""
+    for line in text.splitlines():
+        if line in ("Errors", "Warnings"):
+            told, block = True, None
+        elif not told:
+            if row := _GROUP.fullmatch(line):
+                sizes[int(row["group"])] = int(row["size"])
+            elif above.startswith("(total)") and (row := _TOTALS.fullmatch(line)):
+                in_all = int(row["processes"])
+            above = line
+        elif line.strip() and not line.startswith("="):
+            quotes.append(line)
+            if head := _COMMUNICATOR.match(line):
+                communicators.append(block := Communicator(sizes.get(int(head["group"]))))
+            elif not line.startswith(" "):
+                block = lost.get(line)
+            elif isinstance(block, Communicator):
+                block.take(line)
+            elif block is not None and (named := _LOST.match(line)):
+                block.append(Process(int(named["pid"]), named["node"]))
+    if len(quotes) > _MOST_QUOTES:
+        quotes[_MOST_QUOTES:] = [f"… {len(quotes) - _MOST_QUOTES} more lines"]
+    return Report(tuple(communicators), tuple(lost["DEAD"]), tuple(lost["INCOMPLETE"]), in_all, tuple(quotes))
 
 
 def _member(said: re.Match[str]) -> Member:

@@ -62,8 +62,7 @@ class WaitedPaths:
         """Keep the answers so far, and stop waiting for more."""
         if self.question is None:
             return
-        held, _ = self.question.read()
-        for line in held.split(b"\n")[:-1]:
+        for line in self.question.lines()[0]:
             index, answer = json.loads(line)
             asked = self._asked[index]
             if isinstance(asked, PathArgument):

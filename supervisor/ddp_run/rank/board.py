@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
 _HIGH = 1001
-"""Lower descriptors are left to the program; the one for stacks is this one."""
+"""Lower descriptors are left to the program. This one is for stacks."""
 
 PHASES = ("before-init", "init", "after-init", "training", "shutdown")
 REPLACED = "replaced"

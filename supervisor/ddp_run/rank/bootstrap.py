@@ -34,7 +34,7 @@ _folder = ""
 
 
 class Boot:
-    """What is known of this rank. Times are nanoseconds of CLOCK_MONOTONIC."""
+    """What is known about this rank. Times are nanoseconds of CLOCK_MONOTONIC."""
 
     def __init__(self, wanted: "dict[str, Any]") -> None:
         environ = os.environ
@@ -57,11 +57,11 @@ class Boot:
         self.local_world_size = int(environ.get("LOCAL_WORLD_SIZE", "0"))
 
     def message(self, event: str, at: int, **more: "Any") -> "dict[str, Any]":
-        """A message to ddp-run: what happened, when, and to whom."""
+        """A message to ddp-run: what happened, when, and to which rank."""
         return dict({"event": event, "at": at, "folder": self.relative}, **more)
 
     def say(self, event: str, at: int, **more: "Any") -> None:
-        """Send such a message; it is dropped if nobody takes it."""
+        """Send such a message; it is lost if nobody receives it."""
         try:
             self.send(_encode(self.message(event, at, **more)))
         except Exception:
@@ -133,7 +133,7 @@ def read_boot() -> "Boot | None":
 
 
 class _Strict:
-    """What the C scanner asks for. `json` itself would cost 12 ms for its regular expressions."""
+    """What the C scanner needs. `json` itself would cost 12 ms for its regular expressions."""
 
     strict = True
     memo: "dict[str, str]" = {}  # noqa: RUF012
@@ -156,17 +156,15 @@ def _parse(text: str) -> "dict[str, Any]":
 
 
 def _encode(message: "dict[str, Any]") -> bytes:
-    """JSON of a flat message with ints, strings, lists of strings, and None."""
-    from _json import encode_basestring_ascii as quote
+    try:
+        from _json import encode_basestring_ascii, make_encoder
 
-    parts = []
-    for name, value in message.items():
-        if isinstance(value, list):
-            text = "[" + ",".join(map(quote, value)) + "]"
-        else:
-            text = "null" if value is None else quote(value) if isinstance(value, str) else str(value)
-        parts.append(quote(name) + ":" + text)
-    return ("{" + ",".join(parts) + "}").encode()
+        encode = make_encoder(None, str, encode_basestring_ascii, None, ":", ",", False, False, True)
+        return "".join(encode(message, 0)).encode()
+    except Exception:
+        import json
+
+        return json.dumps(message).encode()
 
 
 # ----------------------------------------------------------------------------------------------- steps
@@ -264,11 +262,11 @@ def say_hello(boot: Boot) -> None:
 
 
 def write_stacks(boot: Boot) -> None:
-    """On a fatal signal, write the stacks of all threads to stacks.txt; then the signal does what it does.
+    """On a fatal signal, write the stacks of all threads to stacks.txt; then the signal takes effect.
 
-    A program that calls faulthandler.enable() itself (torch's @record does) gets its way, and so does the variable
-    PYTHONFAULTHANDLER. The descriptor is a high one: a program that closes all unknown ones starts at 3, and its own
-    files keep their numbers.
+    A program that calls faulthandler.enable() itself (torch's @record does) keeps its own setting, and so does one with
+    PYTHONFAULTHANDLER set. The descriptor is a high one: a program that closes all unknown ones starts at 3, and its
+    own files keep their numbers.
     """
     import faulthandler
 
@@ -289,7 +287,7 @@ def _open_high(path: str, wanted: int) -> int:
 
 
 def watch(boot: Boot) -> None:
-    """Make the board, have stacks written on demand, and hook into torch: whatever of this ddp-run wants."""
+    """Make the board, have stacks written on demand, and hook into torch, if ddp-run wants that."""
     if boot.watch is None or not boot.socket or not boot.folder:
         return
     if boot.watch.get("backend"):  # for programs that read the variable themselves, as ddp_run.training does

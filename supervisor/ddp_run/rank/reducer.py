@@ -22,7 +22,7 @@ _MOST_NAMES, _MOST_NAME = 50, 200  # a datagram holds them all
 def unused(error: "BaseException | None", is_users: "Callable[[str], bool]") -> "dict[str, Any] | None":
     """The fields of `ddp_run.record.events.UnusedParameters`; None if neither the exception nor its causes name any.
 
-    `is_users` says whether a file is the user's. Take whatever is raised here as None, too.
+    `is_users` says whether a file is the user's. It may raise anything: treat that as None.
     """
     for _ in range(_MOST_LINKS):
         if error is None:

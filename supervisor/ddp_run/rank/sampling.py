@@ -1,7 +1,7 @@
 """ddp-run's thread in a rank: it beats, writes stacks when asked, and counts collectives once torch is there.
 
 It is not a Thread object, so the program's own count of threads stays as it is. It runs from before the program's first
-line, so that a rank which never reaches torch still shows where it stands. It is away while the program forks.
+line, so that a rank which never reaches torch still shows where it stands. It ends while the program forks.
 """
 
 import faulthandler
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ddp_run.rank.board import Page
 
 SAMPLE_S = 0.25
-"""How often the sampling thread runs: 30 µs, and so long a question waits for it."""
+"""How often the sampling thread runs, for 30 µs. A question waits up to this long."""
 _BEGIN_S = 1.0
 """How long the main thread waits for the sampling thread to begin. It takes 0.1 ms, on a crowded machine far more."""
 _END_NS = 1_000_000_000
-"""How long a fork, or the program's end, waits for it to be gone, which takes as long."""
+"""How long a fork, or the program's end, waits for the thread to end, which takes as long as its beginning."""
 _LEAVE_TORCH_S = 5.0
 """How long the program's end waits for the thread to return from torch; it takes microseconds."""
 _LOCK_FILES = (

@@ -45,18 +45,18 @@ def of_attempt(events: Sequence[Event], attempt: int) -> AttemptEvents:
 
 
 def last_restart(events: Sequence[Event]) -> int:
-    """How often the agent of an attempt, whose events these are, had started its ranks again."""
+    """How often the agent of the attempt with these events has restarted its ranks."""
     return max((e.restart for e in events if isinstance(e, RankStarted)), default=0)
 
 
 def before_restart(events: Sequence[Event], restart: int) -> tuple[Event, ...]:
-    """An attempt's events up to the first rank of that start, counted from 0; all where there is none."""
+    """An attempt's events before the first rank of this start (counted from 0); all of them if there is none."""
     starts = (i for i, e in enumerate(events) if isinstance(e, RankStarted) and e.restart >= restart)
     return tuple(events[: next(starts, len(events))])
 
 
 def attempts_made(events: Sequence[Event]) -> list[int]:
-    """The numbers of the attempts whose agent started; of all that were begun where none did."""
+    """The numbers of the attempts whose agent started; of all attempts if no agent did."""
     begun: list[int] = []
     made: list[int] = []
     for event in events:
@@ -68,7 +68,7 @@ def attempts_made(events: Sequence[Event]) -> list[int]:
 
 
 def ended_before_retry(events: Sequence[Event]) -> SignalReceived | PeerFailed | None:
-    """What ended the run in place of another attempt: a signal to stop, or another node; None if nothing did."""
+    """What ended the run instead of another attempt: a signal to stop, or another node. None if nothing did."""
     begun = _last(events, lambda event: isinstance(event, AttemptStarted))
     decided = _last(events, _decides_retry)
     if not 0 <= begun < decided:
@@ -85,7 +85,7 @@ def ended_before_retry(events: Sequence[Event]) -> SignalReceived | PeerFailed |
 
 
 def after_retry_was_decided(events: Sequence[Event]) -> tuple[Event, ...]:
-    """What follows the last decision to make another attempt."""
+    """The events after the last decision to retry."""
     return tuple(events[_last(events, _decides_retry) + 1 :])
 
 
@@ -94,7 +94,7 @@ def _decides_retry(event: Event) -> bool:
 
 
 def _last(events: Sequence[Event], is_one: Callable[[Event], bool]) -> int:
-    """The place of the last one; -1 where there is none."""
+    """The index of the last one; -1 if there is none."""
     return next((i for i in range(len(events) - 1, -1, -1) if is_one(events[i])), -1)
 
 

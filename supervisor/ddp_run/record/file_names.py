@@ -35,11 +35,11 @@ OF_A_RANK = (STDERR, STDOUT, ERROR, STACKS, LIVE_STACKS, FLIGHT, NCCL)
 
 
 def attempt_folder(attempt: int) -> str:
-    """Of one attempt, counted from 0."""
+    """The folder of one attempt, counted from 0."""
     return f"attempt_{attempt}"
 
 
 def rank_folder(attempt: int, rank: int, restart: int = 0) -> str:
-    """Of one global rank, below the run's folder; `restart`: how often the agent had started its ranks before."""
+    """The folder of one global rank, below the run's. `restart`: how often the agent had started its ranks before."""
     within = f"{attempt_folder(attempt)}/restart_{restart}" if restart else attempt_folder(attempt)
     return f"{within}/rank_{rank}"

@@ -1,7 +1,7 @@
-"""What is kept of hosts between runs: a line for each failed run that speaks against its host.
+"""What is kept about hosts between runs: a line for each failed run that speaks against its host.
 
-The folder may be shared by many nodes and users (DDP_RUN_HOSTS_DIR). Each user has a file for each host, as readable as
-the folder is: nobody may write to another's. A line is written at once, at the file's end.
+Many nodes and users may share the folder (DDP_RUN_HOSTS_DIR). Each user has a file for each host, as readable as the
+folder is; nobody can write to another user's. A line is appended in one write.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HostFailure:
 
 
 def folder(environ: Mapping[str, str]) -> Path | None:
-    """Where they are kept; None if neither the variable nor a home says."""
+    """Where they are kept; None if neither the variable nor a home directory is set."""
     if given := environ.get(VARIABLE):
         return Path(given)
     state = environ.get("XDG_STATE_HOME", "")
@@ -68,12 +68,12 @@ def append(where: Path, failure: HostFailure) -> None:
 
 
 def _share(opened: int, where: Path) -> None:
-    """Whatever the umask: who may look into a shared folder is to see what speaks against a host."""
+    """Set the mode despite the umask: users who can read a shared folder should see what speaks against a host."""
     os.fchmod(opened, 0o600 | where.stat().st_mode & 0o044)
 
 
 def read(where: Path) -> Iterator[HostFailure]:
-    """All of them, by host. The file isn't trusted: malformed lines are left out."""
+    """All of them, by host. Leaves out malformed lines."""
     try:
         names = sorted(name for name in os.listdir(where) if name.endswith(_SUFFIX))  # noqa: PTH208
     except OSError:

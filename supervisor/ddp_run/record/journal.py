@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import final, overload
+from typing import final
 
 from ddp_run.record.events import (
     KINDS,
@@ -30,8 +29,8 @@ from ddp_run.values.private_files import open_private
 from ddp_run.values.redaction import redact_value
 
 _LONGEST_LINE = 16 << 20
-_KIND_WITHIN = 40
-"""Characters at the beginning of a line that have the kind of its event, as `encode` writes it."""
+KIND_WITHIN = 40
+"""The kind of an event, as `encode` writes it, is within this many characters from the beginning of its line."""
 
 
 def now() -> MonotonicNs:
@@ -46,7 +45,7 @@ def iso(wall_ns: int) -> str:
 
 
 def clock(recorded: Iterable[Event]) -> Callable[[MonotonicNs], str]:
-    """How to turn this journal's stamps into dates, from its RunStarted. Raises ValueError where it has none."""
+    """How to turn this journal's stamps into dates, from its RunStarted. Raises ValueError if it has none."""
     for event in recorded:
         if isinstance(event, RunStarted):
             offset = event.wall_ns - event.at
@@ -56,71 +55,39 @@ def clock(recorded: Iterable[Event]) -> Callable[[MonotonicNs], str]:
 
 _SAMPLES = (MemorySampled, GpuSampled, ProgressSampled)
 RECENT = 2048
-"""Samples of each kind that are kept, the latest ones; up to twice as many are held."""
+"""How many of the latest samples of each kind are kept; now and then there are up to twice as many."""
 
 
 @final
-class KeptEvents(Sequence[Event]):
-    """A sequence to append to. Of samples the latest are kept, and those that showed a rank's most memory so far."""
+class KeptEvents(list[Event]):
+    """A list to append to. Of samples it keeps the latest, and the first look at a rank's memory."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
-        self._events: list[Event] = []
-        self._for_good: list[bool] = []
-        self._samples: dict[type[Event], int] = {}
-        self._peaks: dict[Rank, int] = {}
+        super().__init__()
+        self._samples: dict[type[Event], list[Event]] = {}
+        """Those that may go, by kind."""
+        self._looked_at: set[Rank] = set()
         for event in events:
             self.append(event)
 
     def append(self, event: Event) -> None:
-        """Take one more; now and then old samples go."""
-        self._events.append(event)
-        self._for_good.append(not isinstance(event, _SAMPLES) or self._is_peak(event))
-        kind = type(event)
-        if self._for_good[-1]:
+        """Add one. Now and then this drops old samples."""
+        super().append(event)
+        if not isinstance(event, _SAMPLES):
             return
-        self._samples[kind] = self._samples.get(kind, 0) + 1
-        if self._samples[kind] >= 2 * RECENT:
-            self._thin(kind)
-
-    def _is_peak(self, event: Event) -> bool:
-        """Whether a rank has more memory than ever: trends tell of the first look and of the peak."""
-        if not isinstance(event, MemorySampled):
-            return False
-        found = False
-        for rank, own, children in zip(event.ranks, event.own, event.children, strict=True):
-            if own + children > self._peaks.get(rank, -1):
-                self._peaks[rank] = own + children
-                found = True
-        return found
-
-    def _thin(self, kind: type[Event]) -> None:
-        left = RECENT
-        drop: set[int] = set()
-        for index in range(len(self._events) - 1, -1, -1):
-            if type(self._events[index]) is kind and not self._for_good[index]:
-                left -= 1
-                if left < 0:
-                    drop.add(index)
-        self._events = [event for index, event in enumerate(self._events) if index not in drop]
-        self._for_good = [kept for index, kept in enumerate(self._for_good) if index not in drop]
-        self._samples[kind] = RECENT
-
-    @overload
-    def __getitem__(self, index: int) -> Event: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Event]: ...
-    def __getitem__(self, index: int | slice) -> Event | list[Event]:
-        return self._events[index]
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    def __iter__(self) -> Iterator[Event]:
-        return iter(self._events)
+        if isinstance(event, MemorySampled) and not self._looked_at.issuperset(event.ranks):
+            self._looked_at.update(event.ranks)  # trends begin here
+            return
+        samples = self._samples.setdefault(type(event), [])
+        samples.append(event)
+        if len(samples) >= 2 * RECENT:
+            old = set(map(id, samples[:-RECENT]))
+            self[:] = [each for each in self if id(each) not in old]
+            del samples[:-RECENT]
 
 
 class Journal:
-    """Appends events to a file, and keeps them but for old samples. Failing to write is never an error."""
+    """Appends events to a file, and keeps them, except old samples. A failed write is never an error."""
 
     def __init__(self, path: Path) -> None:
         self._fd = open_private(path, os.O_WRONLY | os.O_APPEND)
@@ -129,7 +96,7 @@ class Journal:
         self.broken: OSError | None = None
 
     def record(self, event: Event) -> None:
-        """Append one event, whole line at once, without secrets: what is kept and what a replay reads are the same."""
+        """Append one event as a whole line, without secrets: what is kept and what a replay reads are the same."""
         event = redact_value(event)
         if isinstance(event, RunStarted):
             self._offset = event.wall_ns - event.at
@@ -150,17 +117,6 @@ def encode(event: Event, date: str) -> str:
     return json.dumps({"event": type(event).__name__, "time": date} | asdict(event), ensure_ascii=False)
 
 
-def decode(line: str) -> Event | None:
-    """One line back into an event; null for a kind that this version does not know.
-
-    Raises ValueError where the line is not one of a journal (a line cut by a full disk, say).
-    """
-    try:
-        return event_of(json.loads(line))
-    except (RecursionError, OverflowError) as error:
-        raise ValueError("not an event") from error
-
-
 _PARALLEL: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "MemorySampled": (("ranks", "own", "children"),),
     "GpuSampled": (
@@ -171,7 +127,7 @@ _PARALLEL: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "NodeReported": (("finished", "finished_at"),),
     "ProgressSampled": (("ranks", "phases", "steps", "collectives"), ("ranks", "calls")),
 }
-"""Fields with an entry for each other's; one that is empty by default may be so."""
+"""Fields of equal length; one that is empty by default may stay empty."""
 _LEAST: Mapping[str, int] = {
     "rank": 0,
     "local_rank": 0,
@@ -183,17 +139,22 @@ _LEAST: Mapping[str, int] = {
 }
 
 
-def event_of(recorded: object) -> Event | None:
-    """The event; null for a kind that this version does not know. Fields of a newer version are passed over.
+def decode(line: str) -> Event | None:
+    """Turn one line back into an event; None for a kind that this version doesn't know. Ignores newer fields.
 
-    Raises ValueError where a field is missing, of another type, out of any range, or fits no other field.
+    Raises ValueError if the line isn't one of a journal (a full disk cut it, for example), or if a field is missing, of
+    another type, out of any range, or contradicts another field.
     """
-    if not isinstance(recorded, dict):
-        raise ValueError("not an event")
-    kind = KINDS.get(typed_fields.text(recorded.get("event")))
-    if kind is None:
-        return None
-    event = typed_fields.read(kind, recorded)
+    try:
+        recorded = json.loads(line)
+        if not isinstance(recorded, dict):
+            raise ValueError("not an event")
+        kind = KINDS.get(typed_fields.text(recorded.get("event")))
+        if kind is None:
+            return None
+        event = typed_fields.read(kind, recorded)
+    except (RecursionError, OverflowError) as error:
+        raise ValueError("not an event") from error
     for name, least in _LEAST.items():
         value = getattr(event, name, None)
         if isinstance(value, int) and value < least:
@@ -201,7 +162,7 @@ def event_of(recorded: object) -> Event | None:
     for group in _PARALLEL.get(kind.__name__, ()):
         counts = {len(getattr(event, name)) for name in group if name != "calls" or getattr(event, name)}
         if len(counts) > 1:
-            raise ValueError(f"{', '.join(group)} are not of one length")
+            raise ValueError(f"{', '.join(group)} differ in length")
     if isinstance(event, RankStarted):
         _check_folder(event.folder)
     return event
@@ -215,14 +176,14 @@ def _check_folder(folder: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a journal's file holds: its events in order, and the numbers of the lines that are none, from 1."""
+    """What a journal's file holds: its events in order, and the numbers of damaged lines, from 1."""
 
     events: tuple[Event, ...]
     damaged: tuple[int, ...]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What people should know of it."""
+        """What people should know about it."""
         if not self.damaged:
             return ()
         first, more = self.damaged[0], len(self.damaged) - 1
@@ -247,20 +208,17 @@ def load(path: Path) -> Recorded:
 
 
 def read(path: Path, kind: type[Event] | None = None) -> Iterator[Event]:
-    """The events of a journal, or those of one kind, in order, read as they are asked for. Raises as `load`."""
+    """The events of a journal, or those of one kind, in order, read on demand. Raises like `load`."""
     word = b"" if kind is None else f'"{kind.__name__}"'.encode()
     return (event for _number, event in _lines(path, word) if event is not None)
 
 
 def _lines(path: Path, word: bytes = b"") -> Iterator[tuple[int, Event | None]]:
-    """The number of each line, from 1, with its event; None if it is damaged. Unknown kinds are passed over, and
-    lines that do not begin with that word."""
+    """The number of each line, from 1, with its event; None if it is damaged. Skips unknown kinds, and lines that don't
+    begin with that word."""
     with open_run_file(path.parent, path.name) as file:
-        for number in itertools.count(1):
-            line = file.readline(_LONGEST_LINE)
-            if not line:
-                return
-            if word not in line[:_KIND_WITHIN]:
+        for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), 1):
+            if word not in line[:KIND_WITHIN]:
                 continue
             try:
                 event = decode(line.decode("utf-8", "replace"))

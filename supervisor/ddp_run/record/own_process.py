@@ -1,4 +1,4 @@
-"""Which process ddp-run is, whether the ddp-run of a recorded run still runs, and signals to it.
+"""Which process ddp-run is; whether a recorded run's ddp-run still runs; signals to it.
 
 Source: proc(5): /proc/sys/kernel/random/boot_id; pid_namespaces(7).
 """
@@ -39,15 +39,15 @@ def is_mine(process: OwnProcess | None) -> bool:
 
 
 def send(process: OwnProcess, signums: Sequence[int]) -> bool:
-    """Send it these signals; False where it has ended. No other process that got its number has them.
+    """Send it these signals; False if it has ended. Another process with the same pid never gets them.
 
-    One that comes twice is sent again when the first is not pending any more: the kernel makes one of two.
+    A repeated signal waits until the first is no longer pending: the kernel merges two.
     """
     try:
         held = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return False
-    except OSError:  # without pidfds what is left is the moment between the look and the signal
+    except OSError:  # without pidfds, its pid might be reused between the look and the signal
         held = None
     try:
         if not still_runs(process):
@@ -64,7 +64,7 @@ def send(process: OwnProcess, signums: Sequence[int]) -> bool:
 
 
 def _until_taken(pid: int, signum: int) -> None:
-    """Wait until no such signal is pending; a process that waits in the kernel is not waited for."""
+    """Wait until no such signal is pending, but at most two seconds: it may be stuck in the kernel."""
     for _ in range(100):
         if not in_masks(pid, ("SigPnd", "ShdPnd"), [signum]):
             return
@@ -72,7 +72,7 @@ def _until_taken(pid: int, signum: int) -> None:
 
 
 def _here() -> tuple[int, str] | None:
-    """The pid namespace that numbers are of, and the boot that ticks are counted from; no two hosts have the same."""
+    """The pid namespace of our pids, and the boot from which ticks count. No two hosts share both."""
     try:
         pids = os.stat("/proc/self/ns/pid").st_ino
         return pids, Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

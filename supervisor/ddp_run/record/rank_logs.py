@@ -1,4 +1,4 @@
-"""The logs of ranks that a run's folder has, attempt by attempt: found by the folders' names."""
+"""The logs of ranks in a run's folder, attempt by attempt, found by the folders' names."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import BinaryIO, final
+from typing import BinaryIO
 
 from ddp_run.record import file_names, journal
 from ddp_run.record.events import RankStarted
@@ -32,10 +33,10 @@ class RankLog:
     restart: int
     path: Path
     links: frozenset[str] = frozenset()
-    """Where it leads, where it is a link that ddp-run made."""
+    """Where it leads, if it is a link that ddp-run made."""
 
     def open(self) -> BinaryIO:
-        """To read it. Raises OSError."""
+        """Open it to read. Raises OSError."""
         return open_run_file(self.path.parent, self.path.name, self.links)
 
 
@@ -45,19 +46,19 @@ def attempts(run: Path) -> list[int]:
 
 
 def rank_logs(run: Path, attempt: int) -> list[RankLog]:
-    """By restart and rank, stdout before stderr. Links count that ddp-run made, for a user's own --logs-specs;
-    other links, folders that lead elsewhere, and anything but a file do not."""
+    """By restart and rank, stdout before stderr. Of links only those count that ddp-run made, for a user's own
+    --logs-specs; folders that lead elsewhere, and anything but a file, don't."""
     folder = run / file_names.attempt_folder(attempt)
-    if folder.is_symlink():
-        return []
-    links = _Links(run)
-    return [
-        RankLog(rank, stream, attempt, restart, rank_folder / name, links.of(rank_folder / name))
-        for restart, parent in ((0, folder), *_numbered(folder, _RESTART))
-        for rank, rank_folder in _numbered(parent, _RANK)
-        for stream, name in file_names.OF_A_STREAM.items()
-        if _is_file(rank_folder / name) or links.of(rank_folder / name)
-    ]
+    made = cache(lambda: frozenset(_made(run / file_names.EVENTS)))
+    found = []
+    for restart, parent in ((0, folder), *_numbered(folder, _RESTART)) if not folder.is_symlink() else ():
+        for rank, rank_folder in _numbered(parent, _RANK):
+            for stream, name in file_names.OF_A_STREAM.items():
+                path = rank_folder / name
+                links = made() & target if (target := _target(path)) else frozenset()
+                if links or _is_file(path):
+                    found.append(RankLog(rank, stream, attempt, restart, path, links))
+    return found
 
 
 def agent_logs(run: Path, attempt: int) -> list[RankLog]:
@@ -71,17 +72,15 @@ def agent_logs(run: Path, attempt: int) -> list[RankLog]:
 def _numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:
     """The folders of such names, by number."""
     try:
-        return sorted(_folders(folder, name))
+        with os.scandir(folder) as entries:
+            folders = [
+                (name.fullmatch(entry.name), Path(entry.path))
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False)
+            ]
     except OSError:
         return []
-
-
-def _folders(folder: Path, name: re.Pattern[str]) -> Iterator[tuple[int, Path]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            found = name.fullmatch(entry.name)
-            if found and entry.is_dir(follow_symlinks=False):
-                yield int(found[1]), Path(entry.path)
+    return sorted((int(found[1]), path) for found, path in folders if found)
 
 
 def _is_file(path: Path) -> bool:
@@ -91,26 +90,16 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-@final
-class _Links:
-    """Those of a run that ddp-run made: its journal, which is read if there are any links, says where they lead."""
-
-    def __init__(self, run: Path) -> None:
-        self._run = run
-        self._made: frozenset[str] | None = None
-
-    def of(self, path: Path) -> frozenset[str]:
-        """Where this one leads; nothing where it is none of them."""
-        try:
-            target = str(path.readlink())
-        except OSError:
-            return frozenset()
-        if self._made is None:
-            self._made = frozenset(_made(self._run / file_names.EVENTS))
-        return self._made & {target}
+def _target(link: Path) -> set[str]:
+    """Where a link leads; empty if it isn't one."""
+    try:
+        return {str(link.readlink())}
+    except OSError:
+        return set()
 
 
 def _made(events: Path) -> Iterator[str]:
+    """Where the links lead that ddp-run made: its journal says so."""
     try:
         for event in journal.read(events, RankStarted):
             yield from event.links if isinstance(event, RankStarted) else ()

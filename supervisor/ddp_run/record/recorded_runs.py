@@ -6,18 +6,18 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
-from ddp_run.record import file_names, journal, own_process
+from ddp_run.record import file_names, journal, own_process, rank_logs
 from ddp_run.record.events import Event, OwnProcess, RankStarted, RunEnded, RunStarted
 from ddp_run.record.run_folder import open_run_file
 from ddp_run.values import typed_fields
 
 NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
-"""Of a run's folder, as `RunFolder` gives it."""
+"""The name that `RunFolder` gives a run's folder."""
 _HEAD_BYTES = 64 << 10
 _END_BYTES = 64 << 10
 _FILE_BYTES = 1 << 20
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """One run, or one node's part of it. What its files do not show is null."""
+    """One run, or one node's part of it. None: its files don't show it."""
 
     folder: Path
     """Absolute."""
@@ -36,14 +36,14 @@ class RecordedRun:
     alive: bool | None
     """Whether its ddp-run still runs; None if that can't be known from here."""
     outcome: str | None
-    """As in verdict.json; null while it has none."""
+    """As in verdict.json; None while it has none."""
     exit_code: int | None
     cause: str | None
     attempts: int | None
     script: tuple[str, ...]
     """The script and its arguments, without secrets."""
     ranks: int | None
-    """The world size, as the first rank to say hello told it."""
+    """The world size, according to the first rank that said hello."""
     written_ns: int
     """When the journal was last written to; nanoseconds since the epoch, like the two below."""
     ended_ns: int | None
@@ -53,31 +53,31 @@ class RecordedRun:
 
     @property
     def started_ns(self) -> int:
-        """When it started; where the journal does not tell, when it was last written to."""
+        """When it started; if the journal doesn't say, when that was last written to."""
         return self.started.wall_ns if self.started is not None else self.written_ns
 
     @property
     def process(self) -> OwnProcess | None:
-        """The ddp-run of it."""
+        """Its ddp-run."""
         return None if self.started is None else self.started.process
 
     @property
     def went_wrong(self) -> bool:
-        """Whether it has ended, and otherwise than well: by a signal too, or without a verdict."""
+        """Whether it has ended other than well: this includes a signal, or an end without a verdict."""
         if self.outcome is not None:
             return self.outcome != "succeeded"
         return self.alive is False if self.exit_code is None else self.exit_code != 0
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is certainly a run's folder under its own name: neither a copy nor one that was renamed."""
+        """Whether this is certainly a run's folder under its own name, neither copied nor renamed."""
         named = NAME.fullmatch(self.folder.name) is not None
         return named and self.started is not None and self.started.run_id == self.folder.name
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What is read of verdict.json."""
+    """What is read from verdict.json."""
 
     outcome: str
     exit_code: int | None
@@ -104,7 +104,7 @@ class _Meeting:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is read of plan.json."""
+    """What is read from plan.json."""
 
     script: str
     script_args: tuple[str, ...]
@@ -125,7 +125,7 @@ def recorded_runs(log_dir: Path) -> list[RecordedRun]:
 
 
 def closed_runs(log_dir: Path) -> int:
-    """How many runs in a folder of runs may not be looked into: other users' folders are. Raises OSError."""
+    """How many runs in a folder of runs can't be read, such as other users'. Raises OSError."""
     with os.scandir(log_dir) as entries:
         named = [entry.path for entry in entries if NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)]
     return sum(not os.access(path, os.R_OK | os.X_OK) for path in named)
@@ -135,35 +135,38 @@ def recorded_run(folder: Path) -> RecordedRun | None:
     """The run whose folder this is; None if it isn't a run's."""
     try:
         with open_run_file(folder, file_names.EVENTS) as file:
-            written_ns = os.fstat(file.fileno()).st_mtime_ns
-            head = _events(file.read(_HEAD_BYTES))
-            last = _last_event(file)
+            status = os.fstat(file.fileno())
+            head = file.read(_HEAD_BYTES).split(b"\n")[:-1]
+            file.seek(max(0, status.st_size - _END_BYTES))
+            end = file.read(_END_BYTES).split(b"\n")[:-1]
     except OSError:
         return None
-    started = head[0] if head and isinstance(head[0], RunStarted) else None
+    first, last = next(_events(head[:1]), None), next(_events(reversed(end)), None)
+    started = first if isinstance(first, RunStarted) else None
+    ranks = _events(line for line in head if b'"RankStarted"' in line[: journal.KIND_WITHIN])
     if started is None and not NAME.fullmatch(folder.name):
         return None
     answer = _read(_Answer, folder, file_names.VERDICT)
     plan = _read(_Plan, folder, file_names.PLAN)
-    end = last if isinstance(last, RunEnded) else None
+    exit_code = last.exit_code if isinstance(last, RunEnded) else None
     return RecordedRun(
         folder=folder,
         started=started,
         alive=own_process.still_runs(started.process if started is not None else None),
         outcome=answer.outcome if answer is not None else None,
-        exit_code=answer.exit_code if answer is not None else end.exit_code if end is not None else None,
+        exit_code=answer.exit_code if answer is not None else exit_code,
         cause=answer.cause if answer is not None else None,
-        attempts=answer.attempts if answer is not None else _attempts(folder),
+        attempts=answer.attempts if answer is not None else len(rank_logs.attempts(folder)) or None,
         script=() if plan is None else (plan.script, *plan.script_args),
-        ranks=next((event.world_size for event in head if isinstance(event, RankStarted)), None),
-        written_ns=written_ns,
+        ranks=next((event.world_size for event in ranks if isinstance(event, RankStarted)), None),
+        written_ns=status.st_mtime_ns,
         ended_ns=None if started is None or last is None else started.wall_ns + last.at - started.at,
         meets=None if plan is None else plan.meets,
     )
 
 
 def size_of(folder: Path) -> int:
-    """Bytes on disk below a folder, links not followed; what cannot be read, or lies beyond 100,000 entries, is 0."""
+    """Bytes on disk below a folder, links not followed. What can't be read, or exceeds 100,000 entries, is 0."""
     total = count = 0
     waiting = [(str(folder), 0)]
     while waiting:
@@ -183,35 +186,15 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def _events(data: bytes) -> list[Event]:
-    """Of the whole lines, the first and those of ranks that started: the others cost time and tell nothing here."""
-    lines = data.split(b"\n")[:-1]
-    wanted = (line for number, line in enumerate(lines) if number == 0 or b'"RankStarted"' in line[:40])
-    return [event for event in map(_event, wanted) if event is not None]
-
-
-def _last_event(file: BinaryIO) -> Event | None:
-    """Of the whole lines at its end, the last that is an event."""
-    size = os.fstat(file.fileno()).st_size
-    file.seek(max(0, size - _END_BYTES))
-    lines = file.read(_END_BYTES).split(b"\n")[:-1]
-    return next((event for event in map(_event, reversed(lines)) if event is not None), None)
-
-
-def _event(line: bytes) -> Event | None:
-    try:
-        return journal.decode(line.decode("utf-8", "replace"))
-    except ValueError:
-        return None
-
-
-def _attempts(folder: Path) -> int | None:
-    """How many were begun, by their folders."""
-    try:
-        with os.scandir(folder) as entries:
-            return sum(entry.name.startswith("attempt_") for entry in entries) or None
-    except OSError:
-        return None
+def _events(lines: Iterable[bytes]) -> Iterator[Event]:
+    """The events in these lines, read on demand; skips lines that have none."""
+    for line in lines:
+        try:
+            event = journal.decode(line.decode("utf-8", "replace"))
+        except ValueError:
+            continue
+        if event is not None:
+            yield event
 
 
 def _read(kind: type[_T], folder: Path, name: str) -> _T | None:
@@ -227,42 +210,34 @@ _ONE_JOB_NS = 900 * 10**9
 """The nodes of one job start within a quarter of an hour: torch's static rendezvous waits that long."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """One run, by its place among all."""
-
-    place: int
-    run: RecordedRun
-    start: RunStarted
-
-
-_Nodes = list[_Node]
+_Nodes = list[tuple[RunStarted, RecordedRun]]
 """Of one job, or of what is known of it so far."""
 
 
 def by_job(runs: Sequence[RecordedRun]) -> list[list[RecordedRun]]:
-    """The runs by job, the newest job last, and within a job by their start; `runs` are by their start, too.
+    """The runs by job, the newest job last, and within a job by their start. `runs` are in the order of their start.
 
     A run of one node, or one whose start isn't known, is a separate job.
     """
+    places = {run.folder: place for place, run in enumerate(runs)}
     nodes: list[_Nodes] = []
-    found: list[tuple[int, list[RecordedRun]]] = []
-    for place, run in enumerate(runs):
+    jobs: list[list[RecordedRun]] = []
+    for run in runs:
         if run.started is not None and run.started.nodes > 1:
-            nodes.append([_Node(place, run, run.started)])
+            nodes.append([(run.started, run)])
         else:
-            found.append((place, [run]))
+            jobs.append([run])
     for may_join in (_meet_there, _have_other_numbers, _have_no_numbers):
         nodes = _joined(nodes, may_join)
-    found += [(_newest(job), [node.run for node in sorted(job, key=lambda node: node.place)]) for job in nodes]
-    return [job for _place, job in sorted(found, key=lambda each: each[0])]
+    jobs += [sorted((run for _, run in job), key=lambda run: places[run.folder]) for job in nodes]
+    return sorted(jobs, key=lambda job: places[job[-1].folder])
 
 
 def _joined(found: Sequence[_Nodes], may_join: Callable[[_Nodes, _Nodes], bool]) -> list[_Nodes]:
-    """Each of them with the first newer one that it may be of one job with."""
+    """Each of them with the first newer one that may belong to the same job."""
     joined: list[_Nodes] = []
     waiting: list[_Nodes] = []
-    for nodes in sorted(found, key=_newest, reverse=True):
+    for nodes in sorted(found, key=_start_ns, reverse=True):
         waiting = [job for job in waiting if _start_ns(job) - _start_ns(nodes) <= _ONE_JOB_NS]
         job = next((job for job in waiting if _fit(job, nodes) and may_join(job, nodes)), None)
         if job is not None:
@@ -274,30 +249,26 @@ def _joined(found: Sequence[_Nodes], may_join: Callable[[_Nodes, _Nodes], bool])
 
 
 def _fit(job: _Nodes, nodes: _Nodes) -> bool:
-    size = job[0].start.nodes
-    return nodes[0].start.nodes == size and len(job) + len(nodes) <= size
+    size = job[0][0].nodes
+    return nodes[0][0].nodes == size and len(job) + len(nodes) <= size
 
 
 def _meet_there(job: _Nodes, nodes: _Nodes) -> bool:
-    """They were told the same place, which others at the same time were not."""
-    return job[0].run.meets == nodes[0].run.meets is not None and _have_other_numbers(job, nodes)
+    """They had the same place to meet, which other jobs at that time had not."""
+    return job[0][1].meets == nodes[0][1].meets is not None and _have_other_numbers(job, nodes)
 
 
 def _have_other_numbers(job: _Nodes, nodes: _Nodes) -> bool:
-    return {node.start.node_rank for node in job}.isdisjoint(node.start.node_rank for node in nodes)
+    return {start.node_rank for start, _ in job}.isdisjoint(start.node_rank for start, _ in nodes)
 
 
 def _have_no_numbers(job: _Nodes, nodes: _Nodes) -> bool:
-    """All have number 0, which is said where none was given, on different hosts."""
-    if any(node.start.node_rank for node in (*job, *nodes)):
+    """All have number 0, as nodes that were given none, and are on different hosts."""
+    if any(start.node_rank for start, _ in (*job, *nodes)):
         return False
-    return {node.start.host for node in job}.isdisjoint(node.start.host for node in nodes)
-
-
-def _newest(nodes: _Nodes) -> int:
-    return max(node.place for node in nodes)
+    return {start.host for start, _ in job}.isdisjoint(start.host for start, _ in nodes)
 
 
 def _start_ns(nodes: _Nodes) -> int:
     """When the last of them started; nanoseconds since the epoch."""
-    return max(node.start.wall_ns for node in nodes)
+    return max(start.wall_ns for start, _ in nodes)

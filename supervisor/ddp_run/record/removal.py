@@ -1,4 +1,4 @@
-"""Which runs may be removed, and their removal: a run's own folder, nothing that it leads to, and the link `latest`."""
+"""Which runs may be removed, and their removal: a run's own folder, nothing that it links to, and the link `latest`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DAY_NS = 86_400 * 10**9
 
 
 def may_run(run: RecordedRun, now_ns: int) -> bool:
-    """Whether it may still be running; where that cannot be known, whether it has no end and wrote within a day.
+    """Whether it may still be running. If nobody can tell: whether it has no end, and wrote within the last day.
 
     While ranks run, the journal gets a line a minute.
     """
@@ -26,11 +26,10 @@ def may_run(run: RecordedRun, now_ns: int) -> bool:
 def removable(
     jobs: Sequence[Sequence[RecordedRun]], *, keep: int | None, older_ns: int | None, only_succeeded: bool, now_ns: int
 ) -> list[list[RecordedRun]]:
-    """Of all jobs, the newest last, those that are beyond the newest `keep` and ended more than `older_ns` ago: the
-    runs of all their nodes.
+    """The runs of all nodes of those jobs that are older than the newest `keep` and ended more than `older_ns` ago.
 
-    A job of which a node may still be running is never among them, nor what is not certainly a run's folder under its
-    own name.
+    `jobs`: the newest last. Leaves out jobs with a node that may still be running, and whatever is not certainly a
+    run's folder under its own name.
     """
     beyond = jobs if keep is None else jobs[: max(0, len(jobs) - keep)]
     old = [
@@ -44,9 +43,9 @@ def removable(
 
 
 def remove(log_dir: Path, run: RecordedRun) -> None:
-    """Remove a run's folder, its journal last: what is left by a removal that was broken off can be removed again.
+    """Remove a run's folder, its journal last: what an interrupted removal leaves can be removed later.
 
-    No link is followed. Raises OSError; where the folder has become another since it was looked at, too.
+    Follows no link. Raises OSError, also if a link has taken the folder's place.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     parent = os.open(log_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -68,13 +67,13 @@ def remove(log_dir: Path, run: RecordedRun) -> None:
 
 
 def still_removable(run: RecordedRun, now_ns: int) -> bool:
-    """Asked once more right before the removal: people may be asked in between."""
+    """Whether it may still be removed, right before the removal: a question to the user may have taken a while."""
     again = recorded_run(run.folder)
     return again is not None and again.started == run.started and not may_run(again, now_ns)
 
 
 def correct_latest(log_dir: Path, left: Sequence[RecordedRun]) -> None:
-    """Point the link `latest` at the newest run that is left, where the one it names is gone. Raises OSError."""
+    """Point the link `latest` at the newest run that is left if the one it names is gone. Raises OSError."""
     link = log_dir / file_names.LATEST
     if not link.is_symlink() or link.exists():
         return

@@ -1,6 +1,6 @@
-"""What was seen of memory, disks and GPUs, each in words of one line.
+"""Memory of ranks and GPUs around a failure, in words of one line each.
 
-Values only: `ddp_run.evidence.gather` makes them of a run's events, rules cite them.
+Values only: `ddp_run.evidence.gather` makes them from a run's events, and rules cite them.
 """
 
 from __future__ import annotations
@@ -14,24 +14,22 @@ from ddp_run.values.words import size_in_words
 class MemoryUse:
     """Memory in bytes at one moment: `own` is a rank's resident memory, `children` that of the processes below it.
 
-    Pages that processes share count for each of them, so the sum of both can be more than there is.
+    Shared pages count for each process, so the sum can exceed the host's memory.
     """
 
     at: MonotonicNs
     own: int
     children: int
     available: int | None = None
-    """What the host could still give."""
+    """The host's available memory."""
 
 
 @frozen
 class MemoryTrend:
-    """What was seen of a rank's memory from its start to its end; `limit` is its cgroup's, else the host's memory."""
+    """A rank's memory from its start to its end. `limit` is its cgroup's, else the host's memory."""
 
     first: MemoryUse
     last: MemoryUse
-    peak: MemoryUse
-    """The look that saw most, of its own and its children's together."""
     limit: int | None
     ended_at: MonotonicNs | None
     cgroup: bool = False
@@ -39,7 +37,7 @@ class MemoryTrend:
 
     @property
     def words(self) -> str:
-        """The trend in one line, with how old the last look was when the rank ended."""
+        """The trend in one line, with the age of the last look when the rank ended."""
         grown = f"{size_in_words(self.first.own)}, then {size_in_words(self.last.own)}"
         ago = "" if self.ended_at is None else f" {max(0.0, (self.ended_at - self.last.at) / 1e9):.1f} s before its end"
         within = (
@@ -52,7 +50,7 @@ class MemoryTrend:
 
     @property
     def nearly_all(self) -> bool:
-        """Whether the last look saw nine tenths of the limit taken by this rank and its children, or gone."""
+        """Whether the last look saw nine tenths of the limit in use: by this rank and its children, or on the host."""
         if self.limit is None:
             return False
         scarce = not self.cgroup and self.last.available is not None and self.last.available < self.limit / 10
@@ -60,31 +58,8 @@ class MemoryTrend:
 
 
 @frozen
-class Space:
-    """Free space of the file system that `path` is on, in bytes and inodes, about when the first rank failed."""
-
-    path: str
-    free: int
-    total: int
-    free_inodes: int = 0
-    total_inodes: int = 0
-
-    @property
-    def nearly_full(self) -> bool:
-        """Less than a twentieth and less than 64 MiB is free, or no inode: who fills it fails a little before 0."""
-        inodes = self.total_inodes > 0 and self.free_inodes == 0
-        return inodes or (self.total > 0 and self.free < min(64 << 20, max(1 << 20, self.total // 20)))
-
-    @property
-    def words(self) -> str:
-        """The space in one line."""
-        inodes = ", no free inodes" if self.total_inodes and not self.free_inodes else ""
-        return f"{self.path}: {size_in_words(self.free)} of {size_in_words(self.total)} free{inodes}"
-
-
-@frozen
 class GpuHolder:
-    """A process that holds memory of a GPU: `held` bytes of it. `rank`: the rank that it is, or descends from."""
+    """A process that holds `held` bytes of a GPU's memory. `rank`: the rank that it is or descends from."""
 
     pid: int
     held: int | None
@@ -101,7 +76,7 @@ class GpuHolder:
 
 @frozen
 class Gpu:
-    """One GPU at one moment, memory in bytes. `number` as nvidia-smi has it. `holders`: the largest first."""
+    """One GPU at one moment, memory in bytes. `number`: as in nvidia-smi. `holders`: the largest first."""
 
     number: int
     uuid: str
@@ -112,10 +87,10 @@ class Gpu:
 
 @frozen
 class GpuLook:
-    """The GPUs of the node as they were when a rank was last seen on one, or last alive.
+    """The GPUs of the node when a rank was last seen on one, else when it was last seen alive.
 
-    `visible`: the GPUs that it saw when it started, in torch's order; null: not known. `own_pids`: the pids of the
-    holders are those of this job; else nobody can say who they are. `ended_at`: when the rank failed.
+    `visible`: the GPUs that it saw when it started, in torch's order; None if unknown. `own_pids`: the holders' pids
+    are from our pid namespace; otherwise nobody knows whose they are. `ended_at`: when the rank failed.
     """
 
     at: MonotonicNs
@@ -125,10 +100,10 @@ class GpuLook:
     ended_at: MonotonicNs | None = None
 
     def gpu_of(self, rank: Rank | None, number: int | None, local_rank: int | None) -> tuple[Gpu | None, bool]:
-        """The GPU that torch in this rank calls `number` (null: it does not say), and whether that is certain.
+        """The GPU that torch in this rank calls `number` (None: not named), and whether that is certain.
 
-        A program may have set CUDA_VISIBLE_DEVICES for itself, so where it holds memory comes before what it could
-        see when it started.
+        A program may have set CUDA_VISIBLE_DEVICES itself, so the GPU on which it holds memory takes precedence over
+        what it saw when it started.
         """
         on = [gpu for gpu in self.gpus if any(holder.rank == rank for holder in gpu.holders)]
         if len(on) == 1:
@@ -141,11 +116,14 @@ class GpuLook:
         return (meant, bool(on)) if not on or meant in on else (None, False)
 
     def words(self, gpu: Gpu) -> str:
-        """One GPU in one line, with when that was."""
-        parts = [
-            f"GPU {gpu.number} ({gpu.uuid[:12]}): "
-            f"{size_in_words(gpu.free)} of {size_in_words(gpu.total)} free{self._when}"
-        ]
+        """One GPU in one line, with the time of the look."""
+        when = (
+            ""
+            if self.ended_at is None
+            else f" {abs(self.age_s):.1f} s {'before' if self.age_s > 0 else 'after'} it failed"
+        )
+        free = f"{size_in_words(gpu.free)} of {size_in_words(gpu.total)} free{when}"
+        parts = [f"GPU {gpu.number} ({gpu.uuid[:12]}): {free}"]
         if self.own_pids:
             parts += [f"{each.who} {size_in_words(each.held)}" for each in gpu.holders if each.held is not None]
         elif gpu.holders:
@@ -155,11 +133,5 @@ class GpuLook:
 
     @property
     def age_s(self) -> float:
-        """For how long the rank went on after this look; negative where it was taken after its failure."""
+        """How long the rank ran after this look; negative if the look came after its failure."""
         return 0.0 if self.ended_at is None else (self.ended_at - self.at) / 1e9
-
-    @property
-    def _when(self) -> str:
-        if self.ended_at is None:
-            return ""
-        return f" {abs(self.age_s):.1f} s {'before' if self.age_s > 0 else 'after'} it failed"

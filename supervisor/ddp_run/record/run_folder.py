@@ -1,4 +1,4 @@
-"""The run's folder: making it, the link to the latest, and opening its files."""
+"""The run's folder: creating it, the link to the latest, and opening its files."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class RunFolder:
     path: Path
     """Absolute."""
     note: str | None = None
-    """Why the link `latest` could not be set, where it could not: no reason to stop a run."""
+    """Why the link `latest` couldn't be set; the run goes on without it."""
 
     @classmethod
     def create(cls, log_dir: Path, now: datetime, *, trusted: bool = True) -> Self:
-        """Make a new folder, readable by its owner alone, and point `latest` at it.
+        """Create a folder that only its owner can read, and point `latest` at it.
 
-        `now` gives the local time in its name. Without `trusted`, `log_dir` may not be another user's in a place like
+        `now` gives the local time in its name. Without `trusted`, `log_dir` must not be another user's in a place like
         /tmp. Raises OSError that carries the path.
         """
         log_dir = log_dir.parent.resolve() / log_dir.name
@@ -70,13 +70,9 @@ class RunFolder:
         """The answer."""
         return self.path / file_names.VERDICT
 
-    def attempt(self, number: int) -> Path:
-        """The folder of attempt `number`, counted from 0; it is not made here."""
-        return self.path / file_names.attempt_folder(number)
-
     def attempt_folder(self, number: int) -> Path:
         """Make the folder of attempt `number`, counted from 0. Raises OSError."""
-        folder = self.attempt(number)
+        folder = self.path / file_names.attempt_folder(number)
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
 
@@ -99,9 +95,9 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_run_file(folder: Path, name: str, links: Collection[str] = ()) -> BinaryIO:
-    """Open a regular file below `folder` to read, through no link, also where the folder changes meanwhile.
+    """Open a regular file below `folder` to read, through no link, even if the folder changes meanwhile.
 
-    Never waits, as the opening of a pipe does. `links`: where a file may be a link to, because ddp-run made it
+    Never waits, as opening a pipe would. `links`: targets of links that are allowed because ddp-run made them
     (`RankStarted.links`). Raises OSError.
     """
     *folders, last = Path(name).parts

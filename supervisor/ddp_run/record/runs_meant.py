@@ -1,4 +1,4 @@
-"""Which runs the words of a command mean."""
+"""Which runs a command's arguments mean."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_run.record import file_names
+from ddp_run.record.file_names import attempt_folder
+from ddp_run.record.rank_logs import attempts
 from ddp_run.record.recorded_runs import NAME, RecordedRun, by_job, recorded_runs
 
 
 @dataclass(frozen=True, slots=True)
 class Meant:
-    """Paths to explain, and what to say of the choice."""
+    """Paths to explain, and a note on the choice."""
 
     paths: tuple[str, ...]
     note: str | None = None
 
 
 def runs_meant(paths: Sequence[str], log_dir: Callable[[], Path], *, failed_first: bool = False) -> Meant:
-    """The paths with a run's folder for a file in it, and for a folder of runs the newest, with its other nodes.
+    """The paths. A run's folder replaces a file in it; the newest run, with its other nodes, replaces a folder of runs.
 
-    Anything but a path may be the name of a run in `log_dir`. `failed_first`: prefer the newest that did not succeed.
+    A word that is not a path may be the name of a run in `log_dir`. `failed_first`: prefer the newest that failed.
     """
     found = tuple(_folder_of(path, log_dir) for path in paths)
     if len(found) != 1 or not Path(found[0]).is_dir() or is_run(found[0]):
@@ -44,9 +46,9 @@ def is_run(path: str) -> bool:
 
 
 def last_attempt(run: str) -> str:
-    """The folder of a run's last attempt; the run's own where it has none."""
-    attempts = [each for each in Path(run).glob("attempt_*") if each.name.removeprefix("attempt_").isdigit()]
-    return str(max(attempts, key=lambda each: int(each.name.removeprefix("attempt_")), default=Path(run)))
+    """The folder of a run's last attempt; the run's own if there is none."""
+    made = attempts(Path(run))
+    return str(Path(run) / attempt_folder(made[-1])) if made else run
 
 
 def _folder_of(path: str, log_dir: Callable[[], Path]) -> str:
@@ -64,13 +66,13 @@ def _runs_in(folder: Path) -> list[RecordedRun]:
 
 
 class NoRun(Exception):
-    """There is none; the message says where it was looked for."""
+    """No run was found; the message says where."""
 
 
 def run_named(word: str | None, log_dir: Path) -> Path:
-    """The absolute folder of a run: a path of one, or of a folder of runs (the newest), or a name in `log_dir`.
+    """The absolute folder of a run, given by its path, by the path of a folder of runs (the newest), or by name.
 
-    Without a word, the newest in `log_dir`. Raises NoRun.
+    Names are those in `log_dir`; without a word, its newest run. Raises NoRun.
     """
     if word is None:
         return _newest(log_dir)

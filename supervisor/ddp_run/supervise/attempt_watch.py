@@ -14,11 +14,11 @@ from ddp_run.observe import gpus, memory, space
 from ddp_run.observe.gpus import GpuWatch
 from ddp_run.observe.kernel_log import KernelLog
 from ddp_run.observe.memory import Sampler
-from ddp_run.observe.space import StatvfsProbe
 from ddp_run.record.events import EventSink, HangTimedOut, Noted, Rank, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.ranks import Ranks
 from ddp_run.supervise.run import Run
+from ddp_run.values.helper_process import HelperProcess
 
 if TYPE_CHECKING:
     from ddp_run.observe.close_look import GpuUse
@@ -56,7 +56,7 @@ class AttemptWatch:
         self._sample_after_s = memory.FIRST_LOOK_S
         self._gpus: GpuWatch | None = None
         self._look_at_gpus_after_s = gpus.FIRST_LOOK_S
-        self._space: StatvfsProbe | None = None
+        self._space: HelperProcess | None = None
         self._kernel_log = KernelLog.open()
         self._resting = False
         self._failed_restart: int | None = None
@@ -114,7 +114,7 @@ class AttemptWatch:
 
     def awaited_s(self) -> float:
         """The longest time to wait for those answers; most have come long ago."""
-        space_s = self._space.process.deadline - time.monotonic() if self._space is not None else 0.0
+        space_s = self._space.deadline - time.monotonic() if self._space is not None else 0.0
         return max(space_s, self._gpus.awaited_s(now()) if self._gpus is not None else 0.0)
 
     def close(self) -> None:
@@ -237,18 +237,18 @@ class AttemptWatch:
 
     def _ask_for_space(self) -> None:
         try:
-            self._space = StatvfsProbe.ask(_places(self._environ, self._run.folder.path))
+            self._space = space.ask(_places(self._environ, self._run.folder.path))
         except OSError as error:
             self._emit(Noted(now(), f"free space not checked: {error}"))
             return
-        self._run.helpers.add(self._space.process)
-        self._loop.watch(self._space.process.fd, self._read_space)
+        self._run.helpers.add(self._space)
+        self._loop.watch(self._space.fd, self._read_space)
         self._loop.set_timer(space.WAIT_S, self._end_space)
 
     def _read_space(self) -> None:
         if self._space is None:
             return
-        counted, over = self._space.answers(now())
+        counted, over = space.answers(self._space, now())
         for event in counted:
             self._emit(event)
         if over:
@@ -257,8 +257,8 @@ class AttemptWatch:
     def _end_space(self) -> None:
         if self._space is not None:
             self._loop.cancel_timer(self._end_space)
-            self._loop.unwatch(self._space.process.fd)
-            self._space.process.end()
+            self._loop.unwatch(self._space.fd)
+            self._space.end()
             self._space = None
 
 

@@ -58,6 +58,12 @@ class HelperProcess:
                 return taken, True
             taken += got
 
+    def lines(self) -> tuple[list[bytes], bool]:
+        """The whole lines that it has said since the last call, and whether that was the end."""
+        got, over = self.take()
+        *lines, self._held = (self._held + got).split(b"\n")
+        return lines, over
+
     def read(self) -> tuple[bytes, bool]:
         """Everything it has said so far, and whether that was the end."""
         got, over = self.take()

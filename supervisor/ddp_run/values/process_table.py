@@ -235,12 +235,10 @@ def asked(pids: Iterable[int], name: str, most_s: float = float("inf")) -> Itera
             reader = fork(partial(_read_each, waiting, name), _SILENT_S)
         except OSError:
             return
-        answered, held, over = 0, b"", False
+        answered, over = 0, False
         while not over and not reader.late:
             reader.wait()
-            said, over = reader.take()
-            held += said
-            *lines, held = held.split(b"\n")
+            lines, over = reader.lines()
             for line in lines:
                 yield waiting[answered], bytes.fromhex(line.decode())
                 answered += 1

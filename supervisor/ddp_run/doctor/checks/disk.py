@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ddp_run.doctor.check import Group, Surroundings, check
-from ddp_run.observe.space import StatvfsProbe
+from ddp_run.observe import space
 from ddp_run.record.events import MonotonicNs, SpaceCounted
 from ddp_run.values import private_files
 from ddp_run.values.finding import Finding, failed, warned
-from ddp_run.values.helper_process import reap
+from ddp_run.values.helper_process import HelperProcess, reap
 from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import size_in_words
 
@@ -48,7 +48,7 @@ def disk_space(around: Surroundings) -> Iterator[Finding]:
     except FileNotFoundError:
         temporary = None
     places = list(_places(around, temporary))
-    probes = [StatvfsProbe.ask([str(place.path)]) for place in places]
+    probes = [space.ask([str(place.path)]) for place in places]
     if temporary is None:
         against = "TMPDIR, /tmp and /var/tmp are all unusable"
         yield failed(f"disk for {_TEMPORARY}", "nowhere", against, _OTHER_TMPDIR)
@@ -80,17 +80,17 @@ def _places(around: Surroundings, temporary: str | None) -> Iterator[Place]:
         yield Place("home", Path(home), caches, "export HOME=DIR, or XDG_CACHE_HOME, TRITON_CACHE_DIR and HF_HOME")
 
 
-def answer(probe: StatvfsProbe) -> tuple[SpaceCounted | None, bool]:
+def answer(probe: HelperProcess) -> tuple[SpaceCounted | None, bool]:
     """Return what was counted, and whether the file system answered at all."""
     try:
         while True:
-            found, over = probe.answers(MonotonicNs(time.monotonic_ns()))
-            if found or over or probe.process.late:  # another probe may have used up this one's time
+            found, over = space.answers(probe, MonotonicNs(time.monotonic_ns()))
+            if found or over or probe.late:  # another probe may have used up this one's time
                 return (found[0] if found else None), over or bool(found)
-            probe.process.wait()
+            probe.wait()
     finally:
-        probe.process.end()
-        reap(probe.process.pid)
+        probe.end()
+        reap(probe.pid)
 
 
 def _why_unusable(place: Place, temporary: str | None) -> str:

@@ -123,7 +123,7 @@ class Timer:
 
 @frozen
 class TimerFired(Event):
-    """The deadline of such a `Timer`, set with `SetTimer`, has passed."""
+    """A deadline has passed: the `Timer` with these fields, set with `SetTimer`."""
 
     kind: TimerKind
     rank: Rank | None

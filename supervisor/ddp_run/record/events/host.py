@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddp_run.record.events.base import Event, Rank
 from ddp_run.values.typed_fields import frozen
+from ddp_run.values.words import size_in_words
 
 
 @frozen
@@ -74,6 +75,18 @@ class SpaceCounted(Event):
     total: int
     free_inodes: int
     total_inodes: int
+
+    @property
+    def nearly_full(self) -> bool:
+        """Whether less than a twentieth and less than 64 MiB is free, or no inode: a write can fail before it is 0."""
+        inodes = self.total_inodes > 0 and self.free_inodes == 0
+        return inodes or (self.total > 0 and self.free < min(64 << 20, max(1 << 20, self.total // 20)))
+
+    @property
+    def words(self) -> str:
+        """The space in one line."""
+        inodes = ", no free inodes" if self.total_inodes and not self.free_inodes else ""
+        return f"{self.path}: {size_in_words(self.free)} of {size_in_words(self.total)} free{inodes}"
 
 
 @frozen
