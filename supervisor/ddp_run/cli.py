@@ -30,7 +30,7 @@ def main() -> NoReturn:
     try:
         code = run(sys.argv[1:])
     except Refused as refused:
-        with suppress(OSError):  # nobody reads it, but the exit code says it too
+        with suppress(OSError):  # there's no reader, but the exit code says it too
             _tell_refused(refused)
     except OSError as error:
         with suppress(OSError):

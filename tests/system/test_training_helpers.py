@@ -139,7 +139,7 @@ def test_ranks_with_different_step_counts_are_named_on_every_rank(runner: Runner
         absent = ended.left[rank]["absent"]
         assert absent["absent"] == [2]
         assert [rank, 4] in absent["counts"]
-        assert absent["text"].startswith(f"rank {rank} did 4 steps, and rank 2 did not come to the same check within ")
+        assert absent["text"].startswith(f"rank {rank} did 4 steps, and rank 2 did not reach the same check within ")
         assert absent["took"] >= 4
 
 

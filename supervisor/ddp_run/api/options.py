@@ -9,8 +9,8 @@ from typing import Literal, TypedDict
 class LaunchOptions(TypedDict, total=False):
     """Options of torchrun (torch 2.4 to 2.13) and of ddp-run; `ddp-run --help` describes each of them.
 
-    The installed torch decides: an option that it does not have is refused, one that only a newer torch has is taken
-    although it is not listed here. Null and False are as if the option had not been given.
+    The installed torch decides: an option that it doesn't have is refused, and a newer torch's option is accepted even
+    if it isn't listed here. None and False mean that the option isn't given.
     """
 
     nnodes: int | str | None

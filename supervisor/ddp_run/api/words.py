@@ -13,9 +13,9 @@ _STARTS_NOTHING = ("dry_run", "help", "version")
 def words(
     script: str | Path, args: Iterable[str | int | float | Path], options: Mapping[str, object]
 ) -> tuple[str, ...]:
-    """What one would type behind `ddp-run`. Raises TypeError for what no command line can say.
+    """What to type after `ddp-run`. Raises TypeError for what no command line can say.
 
-    Whether an option exists and what its value may be is checked where command lines are.
+    Whether an option exists and what its value may be is checked where command lines are parsed.
     """
     if isinstance(args, str | bytes):
         raise TypeError(f"args is one text, not a list of words: {args!r}; shlex.split makes words of it")
@@ -27,7 +27,7 @@ def _option_words(options: Mapping[str, object]) -> list[str]:
     for name, value in options.items():
         if name in _STARTS_NOTHING:
             raise TypeError(f"{name} starts no job: run it on the command line")
-        # A command line may be shortened to what is unambiguous today; a program is kept for longer.
+        # A command line may shorten an option to what is unambiguous today; a program lasts longer.
         longer = [each for each in (*LaunchOptions.__annotations__, *_STARTS_NOTHING) if each.startswith(name)]
         if longer and name not in longer:
             raise TypeError(f"{name} is not an option: expected {' or '.join(longer)}")
@@ -36,7 +36,7 @@ def _option_words(options: Mapping[str, object]) -> list[str]:
             switches.append(option)
         elif value is not None and value is not False:
             valued.append(f"{option}={_text(name, value)}")
-    # In front, so that an option which does need a value does not take the script for it.
+    # First, so that an option that needs a value doesn't take the script for it.
     return [*switches, *valued]
 
 

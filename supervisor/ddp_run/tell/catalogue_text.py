@@ -82,7 +82,7 @@ def _blocks(block: str, width: int) -> Iterator[str]:
 
 
 def search(causes: Sequence[Cause], words: Sequence[str]) -> tuple[list[Cause], str]:
-    """The causes that contain all the words in their names and titles, or else in their pages; and where that is."""
+    """Find the causes with all the words in their names and titles, or else in their pages. Also says which."""
     wanted = [word.lower() for word in words]
 
     def contains(text: str) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from ddp_run.judge.unlike_nodes import Row, shown_nodes, shown_value
 
 _MOST_COLUMNS = 8
-"""Of more kinds of nodes each value is listed, with the nodes that have it."""
+"""If there are more kinds of nodes, each value is listed with the nodes that have it."""
 _MOST_VALUES = 20
-"""Of one fact, in such a list."""
-_LEGEND = "What the nodes said of themselves before the start.  ! differs, and often breaks jobs   * differs"
+"""Values of one fact in such a list."""
+_LEGEND = "What the nodes reported about themselves before the start.  ! differs, and often breaks jobs   * differs"
 _NOT_KNOWN = "-"
 
 
@@ -24,7 +24,7 @@ def render(rows: Sequence[Row], hosts: Mapping[int, str]) -> str:
 
 
 def _kinds(rows: Sequence[Row], nodes: Sequence[int]) -> dict[tuple[str, ...], list[int]]:
-    """Nodes by all that they said, as it is shown."""
+    """Nodes by everything that they reported, as it is shown."""
     said: dict[int, list[str]] = {node: [_NOT_KNOWN] * len(rows) for node in nodes}
     for index, row in enumerate(rows):
         for value, having in row.values:

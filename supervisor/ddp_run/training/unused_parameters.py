@@ -1,4 +1,4 @@
-"""Which parameters got no gradient, before DistributedDataParallel says so in its own words."""
+"""Which parameters got no gradient, before DistributedDataParallel complains."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NAMES_SHOWN = 20
 def report_unused_parameters(model: torch.nn.Module) -> tuple[str, ...]:
     """Name the parameters that got no gradient on this rank: on stderr, and as the result.
 
-    Call it after `loss.backward()` and before `zero_grad()`. Waits for nobody; each rank tells its own. A gradient
-    left from an earlier step counts as one. For DistributedDataParallel the numbers are those of its error
-    ("Parameter indices which did not receive grad"). Where ranks differ, `backward()` itself may wait forever, and
-    with `find_unused_parameters=True` the other ranks' gradients stand in; both are avoided by
+    Call it after `loss.backward()` and before `zero_grad()`. Each rank reports its own, without waiting. A gradient
+    left from an earlier step counts. For DistributedDataParallel the numbers are those of its error ("Parameter
+    indices which did not receive grad"). If ranks differ, `backward()` itself may wait forever, and with
+    `find_unused_parameters=True` unused parameters get the other ranks' gradients; to avoid both:
 
         with model.no_sync():
             loss_of(model(batch)).backward()
