@@ -25,15 +25,10 @@ def render(rows: Sequence[Row], hosts: Mapping[int, str]) -> str:
 
 def _kinds(rows: Sequence[Row], nodes: Sequence[int]) -> dict[tuple[str, ...], list[int]]:
     """Nodes by everything that they reported, as it is shown."""
-    said: dict[int, list[str]] = {node: [_NOT_KNOWN] * len(rows) for node in nodes}
-    for index, row in enumerate(rows):
-        for value, having in row.values:
-            shown = shown_value(row.name, value)
-            for node in having:
-                said[node][index] = shown
+    shown = [{node: shown_value(row.name, value) for value, having in row.values for node in having} for row in rows]
     kinds: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for node in nodes:
-        kinds[tuple(said[node])].append(node)
+        kinds[tuple(each.get(node, _NOT_KNOWN) for each in shown)].append(node)
     return kinds
 
 

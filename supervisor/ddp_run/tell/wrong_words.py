@@ -46,16 +46,13 @@ def _usage(error: click.UsageError) -> tuple[str, ...]:
 
 def _unknown(error: click.NoSuchOption, words: Sequence[str]) -> Problem:
     name = error.option_name
-    known = [flag for each in _parameters(error) for flag in each.opts if flag.startswith("--")]
+    parameters = error.ctx.command.params if error.ctx is not None else ()
+    known = [flag for each in parameters for flag in each.opts if flag.startswith("--")]
     close = nearest(name, known)
     helps = (f"did you mean {' or '.join(close)}?",) if close else _help_of(words)
     return Problem(
         _CODE, f"unknown option {name}", _holding(name, words), f"not an option of ddp-run {words[0]}", helps=helps
     )
-
-
-def _parameters(error: click.UsageError) -> Sequence[click.Parameter]:
-    return error.ctx.command.params if error.ctx is not None else ()
 
 
 def _bad_option(name: str, words: Sequence[str]) -> Problem:

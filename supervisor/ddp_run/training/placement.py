@@ -186,21 +186,20 @@ def _refuse_cpu(place: str, backend: str) -> NoReturn:
         'python -c "import torch; print(torch.__version__, torch.version.cuda)"   # None: a build for the CPU',
         "DDP_BACKEND=gloo   # to train on the CPU, or to test without a GPU",
     )
-    raise SetupError(title, (*_quoted(said), _versions(), _surroundings()), helps) from said
+    raise SetupError(title, _evidence(said), helps) from said
 
 
 def _refuse_device(place: str, index: int, count: int, error: Exception) -> NoReturn:
     """GPU number `index` of `count` visible ones couldn't be made current."""
-    evidence = (*_quoted(error), _versions(), _surroundings())
     if index < count:
         look = "nvidia-smi   # who uses the GPU, and is it in exclusive mode?"
-        raise SetupError(f"{place} cannot use GPU {index} of {count}", evidence, (look,)) from error
+        raise SetupError(f"{place} cannot use GPU {index} of {count}", _evidence(error), (look,)) from error
     title = f"{place} has no GPU {index}: {count} {'is' if count == 1 else 'are'} visible, counted from 0"
     helps = (
         f"torchrun --nproc-per-node {count}   # at most one rank for each GPU",
         "setup_distributed(device=0) where each rank sees only its own GPU (srun --gpus-per-task=1)",
     )
-    raise SetupError(title, evidence, helps) from error
+    raise SetupError(title, _evidence(error), helps) from error
 
 
 def _refuse_group(title: str, backend: str, error: Exception) -> NoReturn:
@@ -214,15 +213,14 @@ def _refuse_group(title: str, backend: str, error: Exception) -> NoReturn:
     if "nccl" in backend:
         helps.append("NCCL_DEBUG=INFO   # NCCL then names the interface and the peer")
         helps.append("DDP_BACKEND=gloo   # the same program without NCCL")
-    raise SetupError(title, (*_quoted(error), _versions(), _surroundings()), helps) from error
+    raise SetupError(title, _evidence(error), helps) from error
 
 
-def _quoted(error: Exception | None) -> tuple[str, ...]:
-    """Type and first line of torch's exception."""
-    if error is None:
-        return ()
+def _evidence(error: Exception | None) -> tuple[str, ...]:
+    """Type and first line of torch's exception, the versions, and the variables."""
     lines = str(error).strip().splitlines() or [""]
-    return (f"{type(error).__name__}: {lines[0][:400]}",)
+    quoted = () if error is None else (f"{type(error).__name__}: {lines[0][:400]}",)
+    return (*quoted, _versions(), _surroundings())
 
 
 def _versions() -> str:

@@ -93,10 +93,9 @@ def grade_of(name: str) -> Grade:
 
 # ----------------------------------------------------------------------------------------------- values
 
-_NO_VALUES = frozenset({"", "none", "null", "nil", "true", "false", "yes", "no", "on", "off", "auto", "default"})
-_ANNOTATIONS = frozenset({"str", "bytes", "int", "bool", "any", "optional", "union", "callable", "secretstr"})
+_NO_VALUES = _WORDS["no values"] | {""}
 _CODE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
-_OBJECTS = ("self.", "args.", "cfg.", "config.", "conf.", "opt.", "opts.", "settings.", "os.", "kwargs.", "options.")
+_OBJECTS = tuple(f"{name}." for name in _WORDS["objects"])
 
 
 def hides(grade: Grade, value: str, *, bare: bool) -> bool:
@@ -123,7 +122,7 @@ def hides(grade: Grade, value: str, *, bare: bool) -> bool:
 
 def _is_code(value: str) -> bool:
     """Whether it is a Python expression, not a value: `os.environ[`, `get_token()`, `hf_token`, `Optional[str]`."""
-    if value.rstrip(",;:)]}").lower() in _ANNOTATIONS | _NO_VALUES:
+    if value.rstrip(",;:)]}").lower() in _WORDS["annotations"] | _NO_VALUES:
         return True
     called = re.match(rf"{_CODE}[(\[]", value)
     if called is not None and (value[-1] in "([{" or ")" in value or "]" in value):

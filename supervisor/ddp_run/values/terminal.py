@@ -21,12 +21,9 @@ def open_what_is_closed() -> None:
         except OSError:
             opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
             os.set_inheritable(opened, True)
-    if sys.stdin is None:
-        sys.stdin = os.fdopen(0, closefd=False)
-    if sys.stdout is None:
-        sys.stdout = os.fdopen(1, "w", closefd=False)
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w", closefd=False)
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(fd, "w" if fd else "r", closefd=False))
 
 
 def columns() -> int:
