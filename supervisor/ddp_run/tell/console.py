@@ -202,12 +202,10 @@ class Console:
         shown = [chunk.data for chunk in chunks if self._source(chunk).shown]
         return sum(data.count(b"\n") for data in shown), sum(map(len, shown))
 
-    def flush(self, left_s: LeftS) -> bool:
-        """Write what waits for stderr, where ddp-run's own lines go; False if time ran out."""
-        while self.outlets.err.pending:
-            if not self.outlets.wait(left_s):
-                return False
-        return True
+    def flush(self, left_s: LeftS) -> None:
+        """Write what waits for stderr, where ddp-run's own lines go, while there's time."""
+        while self.outlets.err.pending and self.outlets.wait(left_s):
+            pass
 
     def finish(self, left_s: LeftS) -> int:
         """Flush for the last time; returns how many bytes were dropped."""

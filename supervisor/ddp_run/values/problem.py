@@ -63,14 +63,7 @@ Painter = Callable[[str, str], str]
 _RED, _BLUE, _GREEN, _BOLD, _PLAIN = "\033[31;1m", "\033[34m", "\033[32m", "\033[1m", "\033[0m"
 
 
-def render(
-    problems: Sequence[Problem],
-    argv: Sequence[str],
-    *,
-    program: str = "ddp-run",
-    width: int = 100,
-    colour: bool = False,
-) -> str:
+def render(problems: Sequence[Problem], argv: Sequence[str], *, width: int = 100, colour: bool = False) -> str:
     """The problems as text, one block each, ending with a newline. `width` in columns; the text has no other colour."""
     from ddp_run.values.redaction import redact_value, redact_words
 
@@ -79,15 +72,15 @@ def render(
     def paint(text: str, escape: str) -> str:
         return f"{escape}{text}{_PLAIN}" if colour else text
 
-    return "\n".join("\n".join(_block(each, argv, program, width, paint)) + "\n" for each in problems)
+    return "\n".join("\n".join(_block(each, argv, width, paint)) + "\n" for each in problems)
 
 
-def _block(problem: Problem, argv: Sequence[str], program: str, width: int, paint: Painter) -> list[str]:
+def _block(problem: Problem, argv: Sequence[str], width: int, paint: Painter) -> list[str]:
     error = f"error[{problem.code}]" if problem.code else "error"
     lines = [f"{paint(error, _RED)}: {paint(printable(problem.title), _BOLD)}"]
     bar = paint("   |", _BLUE)
     if problem.word is not None:
-        line, marks = _excerpt(problem.word, argv, program, width - 5)
+        line, marks = _excerpt(problem.word, argv, width - 5)
         lines += [
             f"  {paint('-->', _BLUE)} command line, word {problem.word + 1}",
             bar,
@@ -104,9 +97,9 @@ def _block(problem: Problem, argv: Sequence[str], program: str, width: int, pain
     return lines
 
 
-def _excerpt(word: int, argv: Sequence[str], program: str, width: int) -> tuple[str, tuple[str, str]]:
+def _excerpt(word: int, argv: Sequence[str], width: int) -> tuple[str, tuple[str, str]]:
     """The command line, cut around the word to `width` columns, and what goes below it: blanks and marks."""
-    shown = [program, *(_shell_word(each) for each in argv)]
+    shown = ["ddp-run", *(_shell_word(each) for each in argv)]
     target = min(word + 1, len(shown))
     before = " ".join(shown[:target]) + " "
     # One past the last word: something is missing there.

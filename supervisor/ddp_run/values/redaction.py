@@ -47,11 +47,11 @@ def redact(text: str) -> str:
         return "\n".join([REDACTED] * (text.count("\n") + 1))
 
 
-def cleaned(text: str, secrets: Sequence[Span] | None = None) -> str:
-    """Like `redact`, but may raise. `secrets`: those of the text, if they are known."""
+def cleaned(text: str) -> str:
+    """Like `redact`, but may raise."""
     done: list[str] = []
     at = 0
-    for start, end, _kind in secrets_in(text) if secrets is None else secrets:
+    for start, end, _kind in secrets_in(text):
         done += [text[at:start], REDACTED]
         at = end
     return "".join([*done, text[at:]]) if done else text
