@@ -39,5 +39,5 @@ def launch(
     if said.refused is not None and said.folder is None:
         raise LaunchRefused(said.refused)
     if said.folder is None:
-        raise LaunchRefused(f"ddp-run exited with code {said.exit_code} before it began a run\n")
+        raise LaunchRefused(f"ddp-run exited with code {said.exit_code} before it started a run\n")
     return read_result(1 if said.exit_code is None else said.exit_code, said.folder)

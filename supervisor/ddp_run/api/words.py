@@ -18,7 +18,7 @@ def words(
     Whether an option exists and what its value may be is checked where command lines are parsed.
     """
     if isinstance(args, str | bytes):
-        raise TypeError(f"args is one text, not a list of words: {args!r}; shlex.split makes words of it")
+        raise TypeError(f"args is a string, not a list of words: {args!r}; shlex.split makes a list")
     return (*_option_words(options), _text("script", script), *(_text("args", each) for each in args))
 
 
@@ -26,7 +26,7 @@ def _option_words(options: Mapping[str, object]) -> list[str]:
     switches, valued = [], []
     for name, value in options.items():
         if name in _STARTS_NOTHING:
-            raise TypeError(f"{name} starts no job: run it on the command line")
+            raise TypeError(f"{name} doesn't start a job: use it on the command line")
         # A command line may shorten an option to what is unambiguous today; a program lasts longer.
         longer = [each for each in (*LaunchOptions.__annotations__, *_STARTS_NOTHING) if each.startswith(name)]
         if longer and name not in longer:
@@ -47,7 +47,7 @@ def _text(name: str, value: object) -> str:
         case PurePath() | int() | float():
             text = str(value)
         case _:
-            raise TypeError(f"{name}: {type(value).__name__} cannot be a word of a command line: {value!r}")
+            raise TypeError(f"{name}: {type(value).__name__} can't be a word of a command line: {value!r}")
     if "\0" in text:
-        raise TypeError(f"{name}: a word of a command line cannot contain a null character")
+        raise TypeError(f"{name}: a word of a command line can't contain a null character")
     return text

@@ -11,7 +11,7 @@ from ddp_run.judge.verdict import Retry
 
 _AGAINST_HOST = {
     "once": "Counts against the host: `ddp-run hosts` proposes to exclude it.",
-    "repeated": "Counts against the host: `ddp-run hosts` proposes to exclude it if several runs had this there.",
+    "repeated": "Counts against the host: `ddp-run hosts` proposes to exclude it after several such runs there.",
 }
 HEADINGS = ("## What happened", "## How to recognise it", "## What to do")
 _LINK = re.compile(r"\[([^\]]{1,200})\]\([^)]{1,300}\)")

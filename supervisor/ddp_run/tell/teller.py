@@ -57,7 +57,7 @@ class Teller:
         try:
             self._show(verdict, reason, document)
         except Exception as error:
-            self.output.show(f"ddp-run: cannot show the verdict ({type(error).__name__}): {self.folder.verdict}")
+            self.output.show(f"ddp-run: cannot show the verdict ({type(error).__name__}); see {self.folder.verdict}")
 
     def _show(self, verdict: Verdict, reason: str, document: Mapping[str, object]) -> None:
         failed = verdict.outcome != "succeeded"
@@ -90,7 +90,7 @@ class Teller:
         try:
             self.output.show(verdict_file.verdict_line(verdict, attempts=self.attempts, folder=self.folder.path))
         except Exception as error:
-            self.output.show(f"ddp-run: cannot show the last line ({type(error).__name__}): {self.folder.verdict}")
+            self.output.show(f"ddp-run: cannot show the last line ({type(error).__name__}); see {self.folder.verdict}")
 
     def retrying(self, verdict: Verdict, reason: str, *, delay_s: float, attempt: int, of: int) -> None:
         """Announce another attempt: number `attempt` (from 1) of at most `of` that count."""

@@ -79,7 +79,7 @@ def verdict_block(
 def two_lines(verdict: Verdict, *, host: str, folder: str, colour: bool = False, wrap: int | None = None) -> str:
     """What happened, and where the whole block is: for all nodes except the one that prints it."""
     block = _Block(verdict, 1, Path(), colour, 100, wrap)
-    where = _Row(block.arrow, f"whole verdict on {neutral(host)}: {neutral(folder)}", parts=_clauses)
+    where = _Row(block.arrow, f"full verdict on {neutral(host)}: {neutral(folder)}", parts=_clauses)
     return _laid_out([block.headline(), where], wrap)
 
 

@@ -72,7 +72,7 @@ def _set_up(asked: str | None, timeout_s: float | None, device: int | None, sing
     if not dist.is_available():
         raise SetupError("this torch is built without torch.distributed", (f"torch {torch.__version__}",))
     if dist.is_initialized():
-        title = f"rank {dist.get_rank()} has a process group already (backend {dist.get_backend()})"
+        title = f"rank {dist.get_rank()} already has a process group (backend {dist.get_backend()})"
         raise SetupError(title, helps=("call setup_distributed() once, or cleanup() before the second time",))
     alone = single_process and not any(os.environ.get(name) for name in REQUIRED[:3])
     if alone:
@@ -130,7 +130,7 @@ def _refuse_tasks_without_rank() -> None:
     for name, launcher in _LAUNCHERS.items():
         tasks = os.environ.get(name, "")
         if tasks.isdecimal() and int(tasks) > 1:
-            title = f"{launcher} started {tasks} tasks, and RANK is not set in this one"
+            title = f"{launcher} started {tasks} tasks, but RANK is not set in this one"
             helps = (_SRUN,) if launcher == "srun" else ()
             raise SetupError(title, (f"{name}={tasks}", _surroundings()), (*helps, *_start_commands()))
 
@@ -139,7 +139,7 @@ def _start_commands() -> tuple[str, ...]:
     script = os.path.basename(sys.argv[0])
     if not script.endswith(".py"):
         script = "train.py"
-    launch = f"torchrun --nproc-per-node 2 {script}   # or ddp-run in its place"
+    launch = f"torchrun --nproc-per-node 2 {script}   # or ddp-run instead of torchrun"
     if any(os.environ.get(name) for name in REQUIRED[:3]):
         return (launch,)
     return (launch, "setup_distributed(single_process=True) makes a group of one if there is no launcher")
@@ -197,7 +197,7 @@ def _refuse_device(place: str, index: int, count: int, error: Exception) -> NoRe
     title = f"{place} has no GPU {index}: {count} {'is' if count == 1 else 'are'} visible, counted from 0"
     helps = (
         f"torchrun --nproc-per-node {count}   # at most one rank for each GPU",
-        "setup_distributed(device=0) where each rank sees only its own GPU (srun --gpus-per-task=1)",
+        "setup_distributed(device=0) if each rank sees only its own GPU (srun --gpus-per-task=1)",
     )
     raise SetupError(title, _evidence(error), helps) from error
 
@@ -209,7 +209,7 @@ def _refuse_group(title: str, backend: str, error: Exception) -> NoReturn:
         helps.append(f"nc -vz {address} {port}   # from each node, while rank 0 waits: is the master's port open?")
     if type(error).__name__ == "DistStoreError":
         world = os.environ.get("WORLD_SIZE", "-")
-        helps.append(f"start all {world} ranks: with several nodes the same command on each, with its own --node-rank")
+        helps.append(f"start all {world} ranks: on several nodes, the same command on each, with its own --node-rank")
     if "nccl" in backend:
         helps.append("NCCL_DEBUG=INFO   # NCCL then names the interface and the peer")
         helps.append("DDP_BACKEND=gloo   # the same program without NCCL")

@@ -95,7 +95,7 @@ def _absent(rank: int, counts: Mapping[int, int], world_size: int, what: str, wi
     )
     evidence = [f"reached it: {_by_count(counts)}", f"did not reach it: {_ranks(absent)}"]
     helps = (
-        f"py-spy dump --pid PID   # of {_ranks(absent)}: inside a collective it waits for a step that others do not do",
+        f"py-spy dump --pid PID   # of {_ranks(absent)}: in a collective, it waits for a step that others never do",
         "check_step_counts(len(loader)) before the epoch finds this before any rank has to wait",
     )
     return _step_count_error(title, evidence, helps, counts, absent)

@@ -53,8 +53,8 @@ def _unused_text(rank: int, unused: Sequence[tuple[int, str]], trained: int, mix
     if len(unused) > _NAMES_SHOWN:
         names += f" and {len(unused) - _NAMES_SHOWN} more"
     if mixed:
-        title = f"warning: rank {rank}: find_unused_parameters=True gives gradients of other ranks to unused parameters"
-        helps = ["with model.no_sync(): around the backward and this call, to see what this rank itself did not use"]
+        title = f"warning: rank {rank}: find_unused_parameters=True gives unused parameters other ranks' gradients"
+        helps = ["with model.no_sync(): around the backward and this call, to see what this rank itself didn't use"]
         return block(title, (f"without a gradient on all ranks: {names or 'none'}",), helps)
     if len(unused) == trained:
         title = f"warning: rank {rank}: none of the {trained} parameters has a gradient"
