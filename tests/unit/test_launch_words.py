@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddp_run.api.options import LaunchOptions
-from ddp_run.api.words import words
+from ddp_run.api.options import LaunchOptions, words
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.parse import parse
 from ddp_run.settings.table import all_rows

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Unpack
 
 from ddp_run.api import child
-from ddp_run.api.options import LaunchOptions
+from ddp_run.api.options import LaunchOptions, words
 from ddp_run.api.result import LaunchRefused, Result, read_result
-from ddp_run.api.words import words
 from ddp_run.values.problem import why_not_here
 
 
