@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 from ddp_run import cli
@@ -32,11 +31,8 @@ def main() -> NoReturn:
 
 
 def _launch(words: tuple[str, ...], channel: int) -> int:
-    def begun(folder: Path) -> None:
-        _tell(channel, folder=str(folder))
-
     try:
-        return cli.launch(words, begun=begun)
+        return cli.launch(words, begun=lambda folder: _tell(channel, folder=str(folder)))
     except Refused as refused:
         _tell(channel, refused=render(refused.problems, refused.argv))
     except OSError as error:

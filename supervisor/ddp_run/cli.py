@@ -30,7 +30,7 @@ def main() -> NoReturn:
     try:
         code = run(sys.argv[1:])
     except Refused as refused:
-        with suppress(OSError):  # nobody reads it, but the exit code says it too
+        with suppress(OSError):  # there's no reader, but the exit code says it too
             _tell_refused(refused)
     except OSError as error:
         with suppress(OSError):
@@ -178,7 +178,7 @@ def launch(words: tuple[str, ...], *, begun: Callable[[Path], None] | None = Non
         return 0
     from ddp_run.supervise.job import supervise
 
-    missed = tuple(f"{signum.name} came before any rank existed: no rank got it" for signum in early)
+    missed = tuple(f"{signum.name} arrived before any rank existed, so no rank got it" for signum in early)
     warnings = (*checked.options.notes, *checked.warnings, *missed)
     return supervise(plan, ("ddp-run", *words), environ, warnings, begun)
 

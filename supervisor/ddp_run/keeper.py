@@ -73,7 +73,7 @@ def end(known: dict[int, int], mark: bytes) -> None:
 
 
 def tell(known: dict[int, int], mark: bytes, signum: int) -> bool:
-    """Signal those known first, then the carriers of the mark, which takes reading. Returns whether there was anybody.
+    """Signal those known first, then the carriers of the mark, which takes reading. Returns whether there were any.
 
     Adds their descendants to `known` before they die: afterwards nothing shows whose they were.
     """

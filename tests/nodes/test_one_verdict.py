@@ -35,7 +35,7 @@ def alike(outcomes: Sequence[NodeOutcome]) -> dict[str, object]:
     for outcome in outcomes[1:]:
         told = outcome.stderr.splitlines()[-3:]
         assert re.match(r"(error|interrupted)\[DDP\d+\]: ", told[0]), outcome.stderr
-        assert told[1] == f"  --> whole verdict on node0: {outcomes[0].folder}"
+        assert told[1] == f"  --> full verdict on node0: {outcomes[0].folder}"
         assert told[2].startswith("ddp-run: verdict outcome=")
     assert re.search(r"^help: ddp-run rules ", outcomes[0].stderr, re.MULTILINE) or first["outcome"] == "interrupted"
     return dict(first)

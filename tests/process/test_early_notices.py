@@ -74,7 +74,7 @@ def test_they_are_told_of_once_the_job_starts_and_nothing_inherits_it(ddp: Launc
     waited_on(running)
     hosts.write_text(f"127.0.0.1 localhost\n{own_address()} late-master.invalid\n")
     (agent,) = running.wait_for("AgentStarted")
-    said = "warning: SIGUSR1 came before any rank existed: no rank got it"
+    said = "warning: SIGUSR1 arrived before any rank existed, so no rank got it"
     wait_until(lambda: said in running.console(), lambda: f"{said}: {running.console()}")
     assert ignored_by(agent["pid"]) == set()
     running.signal(signal.SIGUSR2)

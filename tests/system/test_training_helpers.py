@@ -149,7 +149,7 @@ def test_ranks_with_different_step_counts_are_named_on_every_rank(runner: Runner
         absent = ended.left[rank]["absent"]
         assert absent["absent"] == [2]
         assert [rank, 4] in absent["counts"]
-        assert absent["text"].startswith(f"rank {rank} did 4 steps, and rank 2 did not come to the same check within ")
+        assert absent["text"].startswith(f"rank {rank} did 4 steps, and rank 2 did not reach the same check within ")
         assert absent["took"] >= 4
 
 
@@ -318,7 +318,7 @@ def test_unused_parameters_are_named_by_each_rank(ddp: Launcher) -> None:
         assert re.findall(r"\((\d+)\)", seen["all"]["text"]) == torchs.split() == ["4", "5"]
         # Gradients of others must not be taken for own ones.
         assert seen["mixed"]["names"] == []
-        assert "find_unused_parameters=True gives gradients of other ranks" in seen["mixed"]["text"]
+        assert "find_unused_parameters=True gives unused parameters other ranks' gradients" in seen["mixed"]["text"]
         assert "without a gradient on all ranks: none" in seen["mixed"]["text"]
         assert seen["none"] == {"names": [], "text": ""}
     assert left[0]["own"]["text"] == ""
@@ -415,7 +415,7 @@ def test_what_cannot_work_is_refused_with_its_reason(refused: Ended) -> None:
     assert title["words"] == "WORLD_SIZE is not a whole number: 'two'"
     assert title["negative"] == "RANK is not a whole number: '-1'"
     assert title["too high"] == "RANK=4 is not below WORLD_SIZE=4"
-    assert title["srun"] == "srun started 8 tasks, and RANK is not set in this one"
+    assert title["srun"] == "srun started 8 tasks, but RANK is not set in this one"
     for name in ("nccl", "asked by variable"):
         assert title[name] == "rank 0 (local rank 0) cannot use backend nccl: CUDA is not available"
         # torch's own reason, as it gives it.
@@ -425,7 +425,7 @@ def test_what_cannot_work_is_refused_with_its_reason(refused: Ended) -> None:
     assert re.search(r"--> Dist\w+Error: .*\n", seen["nobody comes"])
     assert seen["one"] == seen["anew"] == "no error"
     assert {name for name in seen if seen.get(f"{name}: group")} == {"one", "twice", "anew"}
-    assert title["twice"] == "rank 0 has a process group already (backend gloo)"
+    assert title["twice"] == "rank 0 already has a process group (backend gloo)"
     assert seen["after"] == ["of the training", False]
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddp_run.api.options import LaunchOptions
-from ddp_run.api.words import words
+from ddp_run.api.options import LaunchOptions, words
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.parse import parse
 from ddp_run.settings.table import all_rows
@@ -37,11 +36,11 @@ def test_every_option_is_known_to_type_checkers() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"args": "--lr 1"}, "args is one text"),
-        ({"options": {"nproc_per_node": [2]}}, "nproc_per_node: list cannot be a word"),
-        ({"args": [b"x"]}, "args: bytes cannot be a word"),
+        ({"args": "--lr 1"}, "args is a string"),
+        ({"options": {"nproc_per_node": [2]}}, "nproc_per_node: list can't be a word"),
+        ({"args": [b"x"]}, "args: bytes can't be a word"),
         ({"args": ["a\0b"]}, "null character"),
-        ({"options": {"dry_run": True}}, "dry_run starts no job"),
+        ({"options": {"dry_run": True}}, "dry_run doesn't start a job"),
         ({"options": {"nproc_per_nod": 2}}, "nproc_per_nod is not an option: expected nproc_per_node$"),
         ({"options": {"rdzv": "c10d"}}, "rdzv is not an option: expected rdzv_backend or rdzv_endpoint"),
     ],

@@ -22,23 +22,23 @@ from typing import IO, TextIO, final
 from ddp_run.api.result import LaunchRefused
 
 _ASKED = 2
-"""How often it is asked to stop; the second time ddp-run ends the job at once. Then it is killed."""
+"""How often it is asked to stop; the second time, ddp-run ends the job at once. After that it is killed."""
 _LOOK_S = 0.2
 _UNKNOWN = 70
-"""sysexits.h EX_SOFTWARE, as ddp-run exits where it fails itself."""
+"""sysexits.h EX_SOFTWARE, with which ddp-run exits if it fails itself."""
 
 
 @final
 @dataclass(slots=True)
 class Said:
-    """What the child told over its channel."""
+    """What the child reported over its channel."""
 
     folder: Path | None = None
     refused: str | None = None
     exit_code: int | None = None
 
     def hear(self, line: bytes) -> None:
-        """One line of it; one that was cut short by its death is passed over."""
+        """Take one line; one that was cut short by the child's death is ignored."""
         with suppress(ValueError):
             said = json.loads(line)
             self.folder = Path(said["folder"]) if "folder" in said else self.folder
@@ -54,12 +54,12 @@ def run(
     streams: tuple[TextIO | None, TextIO | None] | None = None,
     look: Callable[[], None] | None = None,
 ) -> Said:
-    """Run `ddp-run` to its end. Raises LaunchRefused if it cannot be started.
+    """Run `ddp-run` to its end. Raises LaunchRefused if it can't be started.
 
     What it prints goes to `streams` (default: `sys.stdout` and `sys.stderr`). `look` is called a few times a second.
 
-    An exception that comes meanwhile (KeyboardInterrupt, what a signal's handler raises) stops the job, and leaves from
-    here when nothing is left of it.
+    An exception in the meantime (KeyboardInterrupt, or from a signal handler) stops the job, and is raised when nothing
+    is left of it.
     """
     with ExitStack() as stack:
         try:
@@ -99,7 +99,7 @@ class _Child:
         out, err = streams
         try:
             self._process = subprocess.Popen(
-                # -P: no file of the working directory is taken for a module of ddp-run
+                # -P: no file in the working directory is mistaken for a module
                 [sys.executable, "-P", "-m", "ddp_run.called", str(told_to), str(os.getpid()), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=_target(out, 1),
@@ -122,7 +122,7 @@ class _Child:
         self._watch_end(stack)
 
     def listen(self, at_most_s: float | None) -> None:
-        """Wait for something from it, and do what that asks for."""
+        """Wait until something comes from it, for `at_most_s` seconds or endlessly, and handle that."""
         for key, _events in self._selector.select(at_most_s):
             key.data()
 
@@ -131,7 +131,7 @@ class _Child:
         self._process.send_signal(signum)
 
     def _kill(self) -> None:
-        """Where nobody waits for its end any more."""
+        """Kill it if waiting for its end was given up."""
         if not self.ended:
             self._process.kill()
             self._process.wait()
@@ -159,7 +159,7 @@ class _Child:
             self._finish()
 
     def _hear(self) -> bool:
-        """Take what it tells; false at the end of it."""
+        """Take what it reports; False at the end."""
         while True:
             try:
                 got = os.read(self._channel, 65536)
@@ -172,12 +172,12 @@ class _Child:
                 return False
 
     def _finish(self) -> None:
-        """It has ended: take what is left in the pipes."""
+        """Take what is left in the pipes after its end."""
         self._hear()
         for stream in self._streams:
             stream.pass_on()
         code = self._process.wait()
-        if self.said.exit_code is None:  # it was killed; 0 where SIGCHLD is ignored and the kernel does not say more
+        if self.said.exit_code is None:  # it was killed; 0 if SIGCHLD is ignored, so that the kernel says no more
             self.said.exit_code = 128 - code if code < 0 else code or _UNKNOWN
         self.ended = True
 
@@ -196,7 +196,7 @@ class _Passed:
         self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
 
     def pass_on(self) -> bool:
-        """Hand on what there is; false at the end of it."""
+        """Pass on what there is; False at the end."""
         while True:
             try:
                 got = os.read(self.fd, 65536)
@@ -207,7 +207,7 @@ class _Passed:
                 return False
 
     def _write(self, text: str) -> None:
-        """A stream that is closed or full costs the job nothing: the run's folder has every line."""
+        """A closed or full stream doesn't affect the job: the run's folder has every line."""
         if self._to is None or not text:
             return
         try:
@@ -222,7 +222,7 @@ def _target(stream: TextIO | None, descriptor: int) -> int | None:
     if stream is None:
         return subprocess.DEVNULL
     try:
-        stream.flush()  # what the program wrote before stands before what the job writes
+        stream.flush()  # what the program wrote so far comes before what the job writes
         return None if stream.fileno() == descriptor else subprocess.PIPE
     except (AttributeError, OSError, ValueError):
         return subprocess.PIPE

@@ -1,4 +1,4 @@
-"""`ddp_run.launch`: a job from a Python program, to its end."""
+"""`ddp_run.launch`: runs a job to its end from a Python program."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Unpack
 
 from ddp_run.api import child
-from ddp_run.api.options import LaunchOptions
+from ddp_run.api.options import LaunchOptions, words
 from ddp_run.api.result import LaunchRefused, Result, read_result
-from ddp_run.api.words import words
 from ddp_run.values.problem import why_not_here
 
 
@@ -28,10 +27,10 @@ def launch(
     environment and `cwd` the working directory, both the program's own by default. What ddp-run prints goes to
     `sys.stdout` and `sys.stderr` as they are at the call; standard input is empty.
 
-    A job that fails is a result like any other: see `Result.ok` and `Result.raise_for_failure`. Raises `LaunchRefused`
-    where nothing was started, with the text that the command prints, and TypeError for arguments that are no words and
-    for shortened option names. An exception that interrupts the wait, KeyboardInterrupt above all, stops the job first.
-    The job is stopped as well when the program ends, however that comes.
+    A job that fails is a result like any other: see `Result.ok` and `Result.raise_for_failure`. Raises `LaunchRefused`,
+    with the text that the command prints, if nothing was started, and TypeError for arguments that can't be words and
+    for shortened option names. An exception that interrupts the wait (such as KeyboardInterrupt) stops the job first.
+    The job is also stopped when the program ends, for whatever reason.
     """
     if reason := why_not_here(sys.platform):
         raise LaunchRefused(reason)
@@ -39,5 +38,5 @@ def launch(
     if said.refused is not None and said.folder is None:
         raise LaunchRefused(said.refused)
     if said.folder is None:
-        raise LaunchRefused(f"ddp-run exited with code {said.exit_code} before it began a run\n")
+        raise LaunchRefused(f"ddp-run exited with code {said.exit_code} before it started a run\n")
     return read_result(1 if said.exit_code is None else said.exit_code, said.folder)

@@ -49,7 +49,7 @@ class Result:
 
 @final
 class LaunchFailed(Exception):
-    """A job that did not succeed; `result` has it all."""
+    """A job that didn't succeed; `result` has the details."""
 
     def __init__(self, result: Result) -> None:
         super().__init__(result)
@@ -64,11 +64,11 @@ class LaunchFailed(Exception):
 
 
 def read_result(exit_code: int, folder: Path) -> Result:
-    """The result of a run that is over, from its folder."""
+    """The result of a run that has ended, from its folder."""
     try:
         with open_run_file(folder, file_names.VERDICT) as file:
             document = json.load(file)
-        # `retry` there is what was decided, and not a rule's policy.
+        # `retry` there is the decision, not a rule's policy.
         verdict = typed_fields.read(Verdict, {**document, "retry": None})
         attempts = document.get("attempts")
     except (OSError, ValueError, TypeError):

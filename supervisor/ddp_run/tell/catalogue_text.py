@@ -11,7 +11,7 @@ from ddp_run.judge.verdict import Retry
 
 _AGAINST_HOST = {
     "once": "Counts against the host: `ddp-run hosts` proposes to exclude it.",
-    "repeated": "Counts against the host: `ddp-run hosts` proposes to exclude it if several runs had this there.",
+    "repeated": "Counts against the host: `ddp-run hosts` proposes to exclude it after several such runs there.",
 }
 HEADINGS = ("## What happened", "## How to recognise it", "## What to do")
 _LINK = re.compile(r"\[([^\]]{1,200})\]\([^)]{1,300}\)")
@@ -82,7 +82,7 @@ def _blocks(block: str, width: int) -> Iterator[str]:
 
 
 def search(causes: Sequence[Cause], words: Sequence[str]) -> tuple[list[Cause], str]:
-    """The causes that contain all the words in their names and titles, or else in their pages; and where that is."""
+    """Find the causes with all the words in their names and titles, or else in their pages. Also says which."""
     wanted = [word.lower() for word in words]
 
     def contains(text: str) -> bool:

@@ -1,7 +1,7 @@
 """The ranks' lines on the terminal: prefixed, collapsed, progress bars kept in place; and ddp-run's own lines.
 
-Only `show_rest`, `flush` and `finish` wait for a slow reader, and only while they are told to. What cannot be written
-stays in the ranks' files: `outlets.taking` says which of them to read.
+Only `show_rest`, `flush` and `finish` wait for a slow reader, and only as long as the caller allows. What can't be
+written stays in the ranks' files: `outlets.taking` says which streams to read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ddp_run.values.lines import MAX_HELD, STREAMS, LineBuffer, Stream, readable
 
 _FLOOD: Final = 64 << 10
 _FLOOD_LINES: Final = 4096
-"""Comparing a line takes 10 to 20 µs: the loop must not be away when ranks die."""
+"""Comparing a line takes 10 to 20 µs, and the loop must be there when ranks die."""
 _MAX_WAITING_LINES: Final = 512
 _SILENCE_S: Final = 2.0
 _RAW_SILENCE_S: Final = 0.2
@@ -28,11 +28,11 @@ _RAW_SILENCE_S: Final = 0.2
 _REDRAW_S: Final = 0.1
 _STATE_S: Final = 10.0
 _LEFT_S: Final = 30.0
-"""A bar that has not moved for this long gives way to one that does."""
+"""A bar that hasn't moved for this long gives way to one that does."""
 _ERASE: Final = b"\r\x1b[K"
 
 Read = Callable[[Collection[Stream]], Iterable[Chunk]]
-"""Returns some more of these streams, or nothing if there is no more."""
+"""Returns more of these streams, or nothing at their end."""
 
 
 @final
@@ -49,7 +49,7 @@ class _Source:
 
     @property
     def is_partial(self) -> bool:
-        """It holds a line without its end, other than a progress bar."""
+        """Whether it holds an unfinished line that isn't a progress bar."""
         return bool(self.lines.held) and not self.lines.progress
 
 
@@ -75,7 +75,7 @@ class Console:
     ) -> None:
         """`ranks`: how many are shown, if known. `force_colour` passes their colours into pipes and files too.
 
-        `raw` passes everything that they write.
+        `raw` passes everything they write.
         """
         self.ranks = ranks
         self._shown: Shown = shown or shown_by("all")
@@ -88,7 +88,7 @@ class Console:
         self._sources: dict[tuple[int, Stream], _Source] = {}
         self._collapser = Collapser()
         self._batch: list[tuple[Stream | None, bytes | memoryview]] = []
-        """What to write to which stream; None: a line from ddp-run itself."""
+        """The data to write, and its stream; None: a line from ddp-run itself."""
         self._drawn = b""
         self._redraw_at = 0.0
         self._state_at: float | None = None
@@ -110,7 +110,7 @@ class Console:
         return min(times, default=None)
 
     def feed(self, chunks: Iterable[Chunk], now: float) -> None:
-        """Show what has come. More than 64 KiB or 4096 lines at once are not compared between ranks."""
+        """Show these chunks. More than 64 KiB or 4096 lines at once aren't compared between ranks."""
         chunks = list(chunks)
         flood = sum(len(chunk.data) for chunk in chunks) > _FLOOD
         flood = flood or sum(chunk.data.count(b"\n") for chunk in chunks) > _FLOOD_LINES
@@ -142,7 +142,7 @@ class Console:
         self._settle(now)
 
     def replay(self, chunks: Iterable[Chunk], now: float) -> None:
-        """Show chunks of an attempt that has ended, even those that were not selected."""
+        """Show chunks of an attempt that has ended, including streams that weren't selected."""
         self.end_attempt(now)
         shown, self._shown = self._shown, shown_by("all")
         self.feed(chunks, now)
@@ -152,28 +152,28 @@ class Console:
     # ------------------------------------------------------------------------------------------ ddp-run's own
 
     def say(self, text: str, now: float) -> None:
-        """Write lines of ddp-run's own to stderr, after everything that came before; a newline is added."""
+        """Write lines from ddp-run itself to stderr, after everything that came before; a newline is added."""
         self._emit_groups(self._collapser.all())
         self._batch.append((None, text.encode("utf-8", "replace") + b"\n"))
         self._settle(now)
 
     def end_attempt(self, now: float) -> None:
-        """Everything that the attempt's ranks wrote was fed: show unfinished lines and take progress bars down."""
+        """Show unfinished lines and remove progress bars: everything that the attempt's ranks wrote has been fed."""
         self._end_lines(STREAMS, now)
         self._sources.clear()
         self._state_at = None
         self._settle(now)
 
     def suspend(self) -> None:
-        """Take the live line down before ddp-run stops itself; the next call draws it again."""
+        """Remove the live line before ddp-run stops itself; the next call draws it again."""
         self._erase()
         self.outlets.pump()
 
     def show_rest(self, read: Read, left_s: LeftS, streams: Collection[Stream] = STREAMS) -> bool:
         """Show everything that `read` still returns of these streams, whose writers are gone.
 
-        Returns when all of it is written, with as much of the other streams as they took meanwhile; False if time ran
-        out.
+        Returns when all of it is written, and as much of the other streams as they took in that time; False if time
+        ran out.
         """
         while True:
             taking = self.outlets.taking
@@ -191,32 +191,30 @@ class Console:
                 return False
 
     def drop(self, streams: Collection[Stream]) -> tuple[int, int]:
-        """Drop what waits of these streams, whose ranks have ended; returns how many newlines, and bytes."""
+        """Drop what waits for these streams, whose ranks have ended; returns the number of newlines and of bytes."""
         begun = sum(len(source.lines.rest()) for source in self._sources.values() if source.stream in streams)
         self._end_lines(streams, time.monotonic())
         lines, size = self.outlets.drop(streams)
         return lines, begun + size
 
     def unshown(self, chunks: Iterable[Chunk]) -> tuple[int, int]:
-        """How many of these lines would be shown, and their bytes."""
+        """How many of these lines would have been shown, and their bytes."""
         shown = [chunk.data for chunk in chunks if self._source(chunk).shown]
         return sum(data.count(b"\n") for data in shown), sum(map(len, shown))
 
-    def flush(self, left_s: LeftS) -> bool:
-        """Write what waits where ddp-run's own lines go; False if time ran out."""
-        while self.outlets.err.pending:
-            if not self.outlets.wait(left_s):
-                return False
-        return True
+    def flush(self, left_s: LeftS) -> None:
+        """Write what waits for stderr, where ddp-run's own lines go, while there's time."""
+        while self.outlets.err.pending and self.outlets.wait(left_s):
+            pass
 
     def finish(self, left_s: LeftS) -> int:
-        """Flush for the last time; returns how many bytes were given up."""
+        """Flush for the last time; returns how many bytes were dropped."""
         self.end_attempt(time.monotonic())
         self.flush(left_s)
-        given_up = self.outlets.pending
+        dropped = self.outlets.pending
         for outlet in self.outlets:
             outlet.close()
-        return given_up
+        return dropped
 
     # ------------------------------------------------------------------------------------------ lines
 
@@ -270,7 +268,7 @@ class Console:
     # ------------------------------------------------------------------------------------------ progress bars
 
     def _bar(self) -> tuple[Stream, bytes] | None:
-        """The progress bar to show, of the first rank that has one: its stream, and its line without an end."""
+        """The progress bar to show, that of the first rank with one: its stream, and its line without a newline."""
         bars = {key: source for key, source in self._sources.items() if source.lines.progress}
         newest = max((source.fed_at for source in bars.values()), default=0.0)
         for key in sorted(key for key, source in bars.items() if source.fed_at >= newest - _LEFT_S):
@@ -332,7 +330,7 @@ class Console:
 
 
 def _fitting(line: bytes, columns: int) -> bytes:
-    """The start of `line` that fits on one row of a terminal, so that it can be erased as one."""
+    """As much of `line` as fits on one row of a terminal: only one row can be erased."""
     if line.isascii():
         return line[: columns - 1]
     from unicodedata import combining, east_asian_width

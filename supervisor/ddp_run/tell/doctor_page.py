@@ -16,7 +16,7 @@ from ddp_run.values.terminal import colour, columns
 
 _ERASE = "\r\033[K"
 _LONG_S = 10.0
-"""After this long without a line, a log gets a line about what's going on."""
+"""After this long without a line, a log gets one that says what's going on."""
 
 
 @final

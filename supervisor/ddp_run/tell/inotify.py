@@ -1,4 +1,4 @@
-"""Asks the kernel to say when a file has grown: inotify(7) by ctypes, which the standard library does not bind."""
+"""Has the kernel report that a file has grown: inotify(7) through ctypes, since the standard library lacks it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Inotify:
         self._libc.inotify_rm_watch(self.fd, watch)
 
     def is_remote(self, fd: int) -> bool:
-        """Whether other hosts may write to the file unseen by this kernel."""
+        """Whether other hosts may write to the file without this kernel noticing."""
         import ctypes
 
         status = ctypes.create_string_buffer(512)
@@ -64,7 +64,7 @@ class Inotify:
         return ctypes.c_ulong.from_buffer(status).value & 0xFFFFFFFF in _REMOTE
 
     def events(self) -> Iterator[tuple[int, int]]:
-        """The watch and the mask of everything that happened since the last call."""
+        """The watch and the mask of each event since the last call."""
         try:
             for data in iter(partial(os.read, self.fd, 65536), b""):
                 position = 0

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from ddp_run.judge.unlike_nodes import Row, shown_nodes, shown_value
 
 _MOST_COLUMNS = 8
-"""Of more kinds of nodes each value is listed, with the nodes that have it."""
+"""If there are more kinds of nodes, each value is listed with the nodes that have it."""
 _MOST_VALUES = 20
-"""Of one fact, in such a list."""
-_LEGEND = "What the nodes said of themselves before the start.  ! differs, and often breaks jobs   * differs"
+"""Values of one fact in such a list."""
+_LEGEND = "What the nodes reported about themselves before the start.  ! differs, and often breaks jobs   * differs"
 _NOT_KNOWN = "-"
 
 
@@ -24,16 +24,11 @@ def render(rows: Sequence[Row], hosts: Mapping[int, str]) -> str:
 
 
 def _kinds(rows: Sequence[Row], nodes: Sequence[int]) -> dict[tuple[str, ...], list[int]]:
-    """Nodes by all that they said, as it is shown."""
-    said: dict[int, list[str]] = {node: [_NOT_KNOWN] * len(rows) for node in nodes}
-    for index, row in enumerate(rows):
-        for value, having in row.values:
-            shown = shown_value(row.name, value)
-            for node in having:
-                said[node][index] = shown
+    """Nodes by everything that they reported, as it is shown."""
+    shown = [{node: shown_value(row.name, value) for value, having in row.values for node in having} for row in rows]
     kinds: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for node in nodes:
-        kinds[tuple(said[node])].append(node)
+        kinds[tuple(each.get(node, _NOT_KNOWN) for each in shown)].append(node)
     return kinds
 
 

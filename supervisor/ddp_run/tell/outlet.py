@@ -20,7 +20,7 @@ _NEWLINE: Final = 0x0A
 _ENOUGH: Final = 1 << 20
 """Bytes that may wait."""
 _WIDEST: Final = 1 << 20
-"""Bytes of a pipe that the kernel grants everybody (/proc/sys/fs/pipe-max-size)."""
+"""Bytes of a pipe that the kernel grants any user (/proc/sys/fs/pipe-max-size)."""
 _ASK_S: Final = 0.1
 
 
@@ -32,13 +32,13 @@ class Outlet:
         self.fd = fd
         self.tty = False
         self.gone = False
-        """Nobody reads it any more, or it is broken: everything written to it is dropped."""
+        """Its reader is gone, or it is broken: everything written to it is dropped."""
         self.error: OSError | None = None
-        """The last error that bytes were dropped for."""
+        """Why bytes were last dropped."""
         self.pending = 0
         """Bytes that wait."""
         self._queue: deque[tuple[memoryview, bool]] = deque()
-        """Each with whether `drop` keeps it."""
+        """Each item also says whether `drop` keeps it."""
         self._within_line = False
         """The last byte written was not a newline."""
         self._own = -1
@@ -62,7 +62,7 @@ class Outlet:
             self.pending += len(data)
 
     def pump(self) -> int:
-        """Write what can be written now; returns the number of bytes. Never raises: a broken stream is given up."""
+        """Write what can be written now; returns the number of bytes. Never raises: a broken descriptor is closed."""
         written = 0
         try:
             while self._queue and (done := self._write()):
@@ -73,7 +73,7 @@ class Outlet:
         except OSError as error:
             self.error = error
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-                # Space may be freed later: only what waits is lost, and the ranks' files hold it.
+                # Space may be freed later: only what waits is lost, and the ranks' files have it.
                 self._queue.clear()
                 self.pending = 0
             else:
@@ -81,7 +81,7 @@ class Outlet:
         return written
 
     def drop(self) -> tuple[int, int]:
-        """Drop what waits, except what stays and the rest of a line that has begun; returns newlines and bytes."""
+        """Drop what waits, except what stays and the rest of a begun line; returns the newlines and bytes dropped."""
         waiting, lines, size, begun = self._queue, 0, self.pending, self._within_line
         self._queue, self.pending = deque(), 0
         for data, stays in waiting:
@@ -93,9 +93,9 @@ class Outlet:
         return lines, size - self.pending
 
     def widen(self) -> None:
-        """Enlarge a pipe to hold what waits, up to 1 MiB: its reader gets it even after ddp-run has exited.
+        """Enlarge a pipe to hold what waits, up to 1 MiB: its reader gets it even after ddp-run has exited (fcntl(2)).
 
-        F_SETPIPE_SZ of fcntl(2); anything but a pipe stays as it is.
+        Anything but a pipe stays as it is.
         """
         try:
             size = fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ) + self.pending
@@ -146,7 +146,8 @@ class Outlet:
 class Outlets:
     """Where the ranks' two streams go, and ddp-run's own lines, which go to stderr.
 
-    One outlet if both streams lead to the same terminal, pipe or socket: only one queue keeps lines whole and in order.
+    Both streams share an outlet if they lead to the same terminal, pipe or socket: one queue keeps lines whole and in
+    order.
     """
 
     def __init__(self, stdout_fd: int, stderr_fd: int) -> None:
@@ -165,7 +166,7 @@ class Outlets:
 
     @property
     def taking(self) -> tuple[Stream, ...]:
-        """The streams that take more. Too much waits of the others: leave the rest of them in the files."""
+        """The streams that take more. For the others, too much already waits: leave the rest in the files."""
         return tuple(stream for stream in STREAMS if self.of(stream).pending < _ENOUGH and not self.of(stream).gone)
 
     @property
@@ -188,7 +189,7 @@ class Outlets:
         return sum(outlet.pump() for outlet in self)
 
     def wait(self, left_s: LeftS) -> bool:
-        """Write what can be written within a tenth of a second; False if no time is left to wait."""
+        """Write what can be written within a tenth of a second; False if there's no time left."""
         for outlet in self:
             outlet.widen()
         written, left = self.pump(), left_s()
@@ -201,7 +202,7 @@ class Outlets:
         return left > 0
 
     def drop(self, streams: Collection[Stream]) -> tuple[int, int]:
-        """Drop the ranks' lines that wait, but not ddp-run's own; returns how many lines, and bytes."""
+        """Drop the ranks' lines that wait, but not ddp-run's own; returns the number of lines and of bytes."""
         lines = size = 0
         for outlet in {self.of(stream) for stream in streams}:
             dropped = outlet.drop()
@@ -223,7 +224,7 @@ def _same_place(one: int, other: int) -> bool:
 
 
 def _reopened(fd: int) -> int:
-    """The same pipe or terminal opened again, or -1: O_NONBLOCK on `fd` itself would change it for its other owners."""
+    """Open the same pipe or terminal again, or return -1: O_NONBLOCK on `fd` would affect its other owners."""
     try:
         return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

@@ -33,15 +33,15 @@ from ddp_run.values.words import named_ranks, size_in_words
 
 STDOUT, STDERR = 1, 2
 AT_THE_END_S = 60.0
-"""How long the end of a job waits for the console's readers, all in all."""
+"""How long the end of a job waits for the console's readers, in total."""
 BETWEEN_ATTEMPTS_S = 10.0
 """The same before another attempt."""
 LEAST_S = 2.0
-"""How long at least, however little time there is."""
+"""The shortest such time, however little is left."""
 _LAST_WORDS_S = 1.0
-"""What a signal to stop leaves of that time; a second signal leaves none."""
+"""How much of that time is left after a signal to stop; after a second one, none."""
 _COUNT_S = 1.0
-"""How long lines that are not shown are counted."""
+"""How long to count the lines that aren't shown."""
 _TAIL_BUDGET = 1 << 20
 
 
@@ -49,7 +49,7 @@ _TAIL_BUDGET = 1 << 20
 class Patience:
     """How long to wait for the console's readers: half of the time for ranks' lines, all of it for ddp-run's own.
 
-    `stopped`: whether a signal to stop has come since the last call. `clock` is in seconds.
+    `stopped` says whether a signal to stop has come since its last call. `clock` is in seconds.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Patience:
         return self._until - self._clock()
 
     def add(self, seconds: float) -> None:
-        """Don't count these seconds: nobody waited for the console."""
+        """Don't count these seconds: they weren't spent waiting for the console."""
         self._until += seconds
         self._ranks_until += seconds
 
@@ -84,13 +84,13 @@ class Patience:
 
 
 class Descriptors(Protocol):
-    """Who waits for descriptors: `ddp_run.supervise.loop.Loop`."""
+    """What waits for descriptors: `ddp_run.supervise.loop.Loop`."""
 
     def watch(self, fd: int, handler: Callable[[], None], *, write: bool = False) -> None:
         """Call `handler` when `fd` can be read, or written."""
 
     def unwatch(self, fd: int) -> None:
-        """Stop that."""
+        """Stop watching `fd`."""
 
 
 @final
@@ -131,14 +131,14 @@ class Output:
         pause_s = tailer.wait_s(taking)
         if pause_s is not None:
             waits.append(pause_s)
-        if taking and taking != STREAMS:  # the files' events would tell of both streams: nobody waits for them now
+        if taking and taking != STREAMS:  # file events are off: they would be for both streams
             waits.append(POLL_S)
         return min(waits, default=None)
 
     def show_rest(self, tailer: Tailer, folder: Path, patience: Patience, *, before_own: bool = False) -> None:
-        """Show what is left of the output of an attempt that has ended, while there is time; say how much is not shown.
+        """Show the rest of the output of an attempt that has ended, while there is time; say how much isn't shown.
 
-        `before_own`: only what belongs before ddp-run's own lines, and of a separate stdout what it takes meanwhile.
+        `before_own`: only what belongs before ddp-run's own lines, and as much for a separate stdout as it takes.
         """
         tailer.stop_at_ends()
         streams = self.console.outlets.with_own if before_own else STREAMS
@@ -192,7 +192,7 @@ class Output:
         getattr(self._log, level)(message, **fields)
 
     def tell(self, event: Event) -> None:
-        """Say at once what people should know of an event; of most events nothing."""
+        """Say at once what people should know about an event. Most events aren't mentioned."""
         match event:
             case StallSeen():
                 self.say(event.told, level="warning" if event.hung else "info")
@@ -214,14 +214,14 @@ class Output:
                 pass
 
     def tell_failed(self, failed: RankFailed) -> None:
-        """Say that a rank's program failed although its process exited with 0."""
+        """Say that a rank's program failed although its process exited with code 0."""
         then = "its process has exited with code 0, which counts as success, so the other ranks keep running"
         self.say(f"{_failed(failed)}; {then}", level="warning")
 
     def tell_unfinished(
         self, why: str | RankFailed, ranks: Collection[Rank], kill_in_s: float, stop_signal: int | None
     ) -> None:
-        """Say that ranks should have ended by now: for the reason `why`, or because a rank's program failed."""
+        """Say that ranks should have ended by now: for the reason `why`, or since a rank's program failed."""
         if isinstance(why, str):
             name = "" if stop_signal is None else signal.Signals(stop_signal).name
             key = "Ctrl-C again" if stop_signal == signal.SIGINT else f"another {name}"
@@ -232,12 +232,12 @@ class Output:
         self.say(f"{_failed(why)}; {left}", level="warning")
 
     def show(self, text: str) -> None:
-        """Write text to stderr as it is: the verdict and the last line."""
+        """Write text to stderr unchanged: the verdict and the last line."""
         self.console.say(text.rstrip("\n"), time.monotonic())
 
 
 def last_words(text: str) -> None:
-    """Write to stderr whatever has become of it and of the console: without a long wait, and without an error."""
+    """Write to stderr, whatever state it and the console are in: without a long wait, and without raising."""
     outlet = Outlet(STDERR)
     outlet.put(text.encode("utf-8", "backslashreplace"))
     outlet.widen()

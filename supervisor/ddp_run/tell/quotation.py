@@ -24,7 +24,7 @@ _CARETS: Final = re.compile(r"^\s*[\^~]+\s*$")
 
 
 def source_line(file: str, line: int) -> str | None:
-    """Line `line` (from 1) of a Python program on disk; None if there is nothing to read."""
+    """Line `line` (from 1) of a Python program on disk; None if it can't be read."""
     if line < 1:
         return None
     try:
@@ -59,7 +59,7 @@ def by_place(evidence: Sequence[Quote]) -> list[list[Quote]]:
 
 
 def quoted(quotes: Sequence[Quote], raised: ExceptionInfo | None, most: int) -> list[str]:
-    """The quoted lines, at most `most`; if they end the traceback, as much of that as there is room for."""
+    """The quoted lines, at most `most`; if they end the traceback, as much of that as fits."""
     lines = [quote.text for quote in quotes]
     traceback = raised.traceback.rstrip("\n").split("\n") if raised else []
     if len(traceback) < 3 or not lines[-1].endswith(traceback[-1]):

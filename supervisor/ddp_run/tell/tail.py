@@ -19,15 +19,15 @@ from ddp_run.values.lines import STREAMS, Stream
 
 POLL_S: Final = 0.05
 _REST_S: Final = 1.0
-"""The longest pause between two looks at a file without inotify: a look may ask a file server."""
+"""The longest pause between two looks at a file without inotify. A look may be a request to a file server."""
 _CHUNK: Final = 96 << 10
-"""Below malloc's threshold for new mappings: half the CPU of larger pieces."""
+"""Below malloc's threshold for new mappings: takes half the CPU of larger pieces."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some bytes of one rank's stream. `fresh`: the first of another file, or of one that starts again at 0."""
+    """Some bytes of one rank's stream. `fresh`: the first of a new file, or of one that starts again at 0."""
 
     rank: int
     local_rank: int
@@ -62,21 +62,21 @@ class _Tail:
     watch: int = -1
     """Its inotify watch."""
     polled: bool = True
-    """No event would tell of its next change: look at `look_at`."""
+    """No event would report its next change, so it is looked at when `look_at` has come."""
     suspect: bool = False
-    """The path may lead to another file by now."""
+    """The path may lead to another file now."""
     fresh: bool = True
     unreadable: bool = False
-    """The last try to read it failed."""
+    """The last attempt to read it failed."""
     identity: tuple[int, int] = (0, 0)
     """Device and inode."""
     refused: tuple[int, int] = (0, 0)
-    """What the path led to, in place of this file, when that could not be read."""
+    """What the path led to instead of this file, when that could not be read."""
     grew_at: float = field(default_factory=time.monotonic)
     look_at: float = field(default_factory=time.monotonic)
 
     def open(self) -> None:
-        """Open the file at the path; go on where reading stopped if it is the same file. Raises OSError."""
+        """Open the file at the path, and continue where reading stopped if it is the same file. Raises OSError."""
         with open_run_file(self.path.parent, self.path.name, self.links) as file:
             status = os.fstat(file.fileno())
             self.close()
@@ -91,7 +91,7 @@ class _Tail:
         if self.fd >= 0:
             try:
                 os.close(self.fd)
-            except OSError:  # the descriptor is free all the same: close(2)
+            except OSError:  # the descriptor is free even then: close(2)
                 pass
         self.fd = -1
 
@@ -117,13 +117,13 @@ class _Tail:
 
 @final
 class Tailer:
-    """Reads many growing files without blocking: regular files only, and no links that ddp-run did not make.
+    """Reads many growing files without blocking: only regular files, and no links except those that ddp-run made.
 
-    Wait for `fileno()`, or for `wait_s` seconds, then call `read`. While no data is wanted, don't wait for `fileno()`.
+    Wait for `fileno()`, or for `wait_s` seconds, then call `read`. While you want no data, don't wait for `fileno()`.
     """
 
     def __init__(self, *, polling: bool = False) -> None:
-        """With `polling`, inotify is not tried."""
+        """With `polling`, inotify isn't used."""
         self._tails: list[_Tail] = []
         self._ready: deque[_Tail] = deque()
         self._notes: list[str] = []
@@ -153,13 +153,13 @@ class Tailer:
             tail.offset = start
 
     def retire(self, rank: int) -> None:
-        """Read this rank's files to their present ends and close them: the rank starts again, with other files."""
+        """Read this rank's files to their present ends and close them: the rank restarts, with other files."""
         for tail in self._tails:
             if tail.rank == rank:
                 self._stop_at_end(tail)
 
     def read(self, budget: int = 1 << 20, streams: Collection[Stream] = STREAMS) -> list[Chunk]:
-        """What is new in the files of these streams: at most `budget` bytes, the files taking turns."""
+        """What's new in the files of these streams: at most `budget` bytes, the files taking turns."""
         if streams and not self._at_rest:
             self._hear()
             self._look(time.monotonic())
@@ -188,7 +188,7 @@ class Tailer:
         return chunks
 
     def stop_at_ends(self) -> None:
-        """The writers are gone: from now on, read what the files hold now, even if another process still writes."""
+        """From now on, read only what the files hold now, even if another process still writes: the ranks are gone."""
         self._hear()
         self._look(None)
         self._at_rest = True
@@ -196,7 +196,7 @@ class Tailer:
             self._stop_at_end(tail)
 
     def take_notes(self) -> list[str]:
-        """What happened to files since the last call that should not: truncated, replaced, unreadable."""
+        """Problems with files since the last call: truncated, replaced, unreadable."""
         notes, self._notes = self._notes, []
         return notes
 
@@ -229,7 +229,7 @@ class Tailer:
             self._ready.append(tail)
 
     def _follow(self, tail: _Tail) -> bool:
-        """Open the file at the path and have the kernel tell of its changes; False if it cannot be opened."""
+        """Open the file at the path and have the kernel report its changes; False if it can't be opened."""
         try:
             tail.open()
         except FileNotFoundError:
@@ -252,7 +252,7 @@ class Tailer:
         tail.watch = -1
 
     def _hear(self) -> None:
-        """Mark the files that inotify tells of."""
+        """Mark the files for which there are events."""
         for watch, mask in self._inotify.events() if self._inotify is not None else ():
             for tail in self._tails:
                 if tail.watch == watch:
@@ -262,7 +262,7 @@ class Tailer:
                     self._mark(tail)
 
     def _look(self, at: float | None) -> None:
-        """Look at the files that no event tells of: those that are due, or all if `at` is None."""
+        """Look at the files without events: those that are due, or all if `at` is None."""
         for tail in self._tails:
             if not tail.polled or (at is not None and tail.look_at > at):
                 continue
@@ -275,7 +275,7 @@ class Tailer:
                 self._mark(tail)
 
     def _at_end(self, tail: _Tail) -> None:
-        """All was read: is the file shorter now, or another one?"""
+        """Everything was read. Is the file shorter now, or another one?"""
         try:
             length = os.fstat(tail.fd).st_size
         except OSError as error:
@@ -295,12 +295,12 @@ class Tailer:
             self._tails.remove(tail)
 
     def _check_identity(self, tail: _Tail) -> None:
-        """Go on with another file if the path leads to one now."""
+        """Continue with another file if the path leads to one now."""
         tail.suspect = False
         try:
             status = os.stat(tail.path)
         except OSError:
-            tail.polled = True  # its rank still writes to the file, which has lost its name; a new one may come
+            tail.polled = True  # its rank still writes to the file, which was unlinked; a new one may come
             return
         there = (status.st_dev, status.st_ino)
         if there in (tail.identity, tail.refused):
@@ -311,7 +311,7 @@ class Tailer:
             tail.refused = there
 
     def _lose(self, tail: _Tail, error: OSError) -> None:
-        """Open it again, now or later: after a file server's restart, say, old handles are not valid any more."""
+        """Open it again, now or later: old handles become invalid when a file server restarts, for example."""
         first = self._note_unreadable(tail, error)
         tail.close()
         tail.polled = True
@@ -319,7 +319,7 @@ class Tailer:
             self._follow(tail)
 
     def _note_unreadable(self, tail: _Tail, error: OSError) -> bool:
-        """Note it once; True if that is new."""
+        """Note it once; True if it wasn't known yet."""
         first, tail.unreadable = not tail.unreadable, True
         if first:
             self._notes.append(f"cannot read {tail.path}: {error.strerror}")

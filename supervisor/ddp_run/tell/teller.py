@@ -1,6 +1,6 @@
-"""What a run tells besides the ranks' lines: restarts, retries, and at its end the verdict.
+"""What a run shows besides the ranks' lines: restarts, retries, and the verdict at its end.
 
-The exit code is known by then: a file that cannot be written, or a text that cannot be shown, must not change it.
+The exit code is known by then: a file that can't be written, or a text that can't be shown, must not change it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ddp_run.values import terminal
 @final
 @dataclass(frozen=True, slots=True)
 class Teller:
-    """Tells of a run's attempts. `line_always`: the line for scripts is shown after a success too."""
+    """Shows how a run's attempts went. `line_always`: show the line for scripts after a success too."""
 
     folder: RunFolder
     events: Sequence[Event]
@@ -32,10 +32,10 @@ class Teller:
     attempts: int
     line_always: bool = False
     whole: tuple[str, str] | None = None
-    """The host and folder of the whole verdict; None: here."""
+    """The host and folder that have the whole verdict; None: it is shown here."""
 
     def write(self, verdict: Verdict, reason: str) -> Mapping[str, object]:
-        """Write verdict.json; returns its object, empty if it cannot be written. `reason`: why there is no retry."""
+        """Write verdict.json; returns its object, empty if it can't be written. `reason`: why there's no retry."""
         try:
             document = verdict_file.as_json(
                 verdict,
@@ -53,11 +53,11 @@ class Teller:
         return document
 
     def show(self, verdict: Verdict, reason: str, document: Mapping[str, object]) -> None:
-        """Show the verdict on the console, except for the last line. `document` is what `write` returned."""
+        """Show the verdict on the console, without the last line. `document` is what `write` returned."""
         try:
             self._show(verdict, reason, document)
         except Exception as error:
-            self.output.show(f"ddp-run: cannot show the verdict ({type(error).__name__}): {self.folder.verdict}")
+            self.output.show(f"ddp-run: cannot show the verdict ({type(error).__name__}); see {self.folder.verdict}")
 
     def _show(self, verdict: Verdict, reason: str, document: Mapping[str, object]) -> None:
         failed = verdict.outcome != "succeeded"
@@ -84,16 +84,16 @@ class Teller:
                 self.output.say(f"note: {note}")
 
     def show_line(self, verdict: Verdict) -> None:
-        """Show the line for scripts, the last one."""
+        """Show the last line, which is for scripts."""
         if verdict.outcome == "succeeded" and not self.output.json and not self.line_always:
             return
         try:
             self.output.show(verdict_file.verdict_line(verdict, attempts=self.attempts, folder=self.folder.path))
         except Exception as error:
-            self.output.show(f"ddp-run: cannot show the last line ({type(error).__name__}): {self.folder.verdict}")
+            self.output.show(f"ddp-run: cannot show the last line ({type(error).__name__}); see {self.folder.verdict}")
 
     def retrying(self, verdict: Verdict, reason: str, *, delay_s: float, attempt: int, of: int) -> None:
-        """An attempt is over and another one follows: `attempt` (from 1) of at most `of` that count."""
+        """Announce another attempt: number `attempt` (from 1) of at most `of` that count."""
         if self.output.json:
             level, delay_s = "warning", round(delay_s, 3)
             self.output.say("retrying", level=level, cause=verdict.cause, reason=reason, delay_s=delay_s)
@@ -102,7 +102,7 @@ class Teller:
             self.output.show(line)
 
     def repeated(self, verdict: Verdict, decision: Decision) -> None:
-        """An attempt that does not count is made again."""
+        """Announce that an attempt that doesn't count is repeated."""
         if decision.backend is None:
             self.output.say(decision.reason)
             return
@@ -114,7 +114,7 @@ class Teller:
 class Restarts:
     """A sink of events: says why torch's agent restarts the ranks within an attempt (--max-restarts).
 
-    `events` are the journal's, with those that `tell` gets. The ranks' logs may be long, and are not read.
+    `events` are the journal's, including those that `tell` gets. The ranks' logs may be long, so they aren't read.
     """
 
     def __init__(self, folder: Path, events: Sequence[Event], output: Output) -> None:
@@ -124,7 +124,7 @@ class Restarts:
         self._attempt = self._restart = 0
 
     def tell(self, event: Event) -> None:
-        """Say a line when the first restarted rank says hello: by then it is known how the ranks before it ended."""
+        """Say a line when the first restarted rank reports: by then it's known how the ranks before it ended."""
         match event:
             case AttemptStarted():
                 self._attempt, self._restart = event.attempt, 0
@@ -132,7 +132,7 @@ class Restarts:
                 self._restart = event.restart
                 try:
                     line = judging.restarted(self._folder, self._events, self._attempt, event.restart, rank_files=False)
-                except Exception as error:  # a broken rule must not end a job that goes on
+                except Exception as error:  # a broken rule must not end a running job
                     line = f"torch's agent restarted all ranks ({type(error).__name__} while looking for the reason)"
                 self._output.say(line, level="warning")
             case _:

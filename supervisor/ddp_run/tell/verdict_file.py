@@ -39,8 +39,8 @@ def as_json(
 ) -> dict[str, Any]:
     """The object of verdict.json. `wall_at` turns a stamp into an ISO 8601 date in UTC; `decision` is stop or retry.
 
-    Leave out what is unknown: a log has no run, and no clock. No text in the object can move the cursor of a terminal,
-    except the folder's name, which stays as it is.
+    Leave out what is unknown: a log has no run and no clock. No text in the object can move a terminal's cursor, except
+    for the folder's name, which stays unchanged.
     """
     first = verdict.first_failure
     content = {
@@ -111,7 +111,7 @@ def refusal(problems: Sequence[Problem]) -> dict[str, Any]:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Write the file whole or not at all. Raises OSError (a full disk, a read-only folder)."""
+    """Write the whole file or nothing. Raises OSError (a full disk, a read-only folder)."""
     unfinished = path.with_name(path.name + ".tmp")
     try:
         opened = open_private(unfinished, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK)
@@ -127,7 +127,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 
 def verdict_line(verdict: Verdict, *, attempts: int | None, folder: Path | None) -> str:
-    """The last line, for scripts: stable keys, values without blanks, `-` for unknown ones.
+    """The last line, for scripts: stable keys, values without blanks, `-` for unknown values.
 
     Blanks, control characters and `%` in values are percent-encoded (RFC 3986, bytes of UTF-8).
     """
@@ -161,7 +161,7 @@ def _value(value: object) -> str:
 
 
 def keep_facts(run_folder: Path, table: str) -> Path | None:
-    """Write the comparison of the nodes; returns the file, or None if it cannot be written: the journal has it too."""
+    """Write the comparison of the nodes; returns the file, or None if it can't be written: the journal has it too."""
     folder = run_folder / file_names.NODES
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -173,7 +173,7 @@ def keep_facts(run_folder: Path, table: str) -> Path | None:
 
 
 def keep_report(run_folder: Path, report: NodeReport, last_lines: tuple[str, ...]) -> None:
-    """Write another node's verdict and its rank's last lines, if possible: the journal has the verdict too."""
+    """Write another node's verdict and its rank's last lines if possible: the journal has the verdict too."""
     if report.verdict is None:
         return
     folder = run_folder / file_names.NODES / f"node_{report.node_rank}"

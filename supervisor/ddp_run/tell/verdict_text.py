@@ -21,7 +21,7 @@ from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import named_ranks
 
 SourceLine = Callable[[str, int], str | None]
-"""The text of (file, line number from 1), or None."""
+"""Gets the text at (file, line number from 1), or None."""
 
 _SAID: Final[dict[Outcome | None, tuple[str, str]]] = {
     None: ("note", "no failure found in this log"),
@@ -31,7 +31,7 @@ _SAID: Final[dict[Outcome | None, tuple[str, str]]] = {
     "interrupted": ("interrupted", "the job was stopped from outside"),
     "refused": ("error", "nothing was started"),
 }
-"""A block's first word, and what it says if the verdict has no title."""
+"""A block's first word, and its text if the verdict has no title."""
 _PHASE: Final = {
     "launch": "while starting",
     "before-init": "before init_process_group",
@@ -65,10 +65,10 @@ def verdict_block(
     wrap: int | None = None,
     read_line: SourceLine = source_line,
 ) -> str:
-    """The verdict for people, without a final newline; empty if there is nothing to say.
+    """The verdict for people, without a final newline; empty if there's nothing to say.
 
-    `attempts` were made, this verdict is on the last one. `decision` says whether it is retried ("not retried: …").
-    `width` in columns only shortens quotations; `wrap` is a terminal's width, where longer lines are broken.
+    `attempts` were made, and the verdict is about the last. `decision` says whether it is retried ("not retried: …").
+    `width` (columns) only shortens quotations; `wrap` is a terminal's width, at which longer lines are broken.
     """
     if verdict.outcome == "succeeded" and attempts == 1 and not verdict.notes:
         return ""
@@ -77,23 +77,23 @@ def verdict_block(
 
 
 def two_lines(verdict: Verdict, *, host: str, folder: str, colour: bool = False, wrap: int | None = None) -> str:
-    """What happened, and where the whole block is: for all nodes but the one that prints it."""
+    """What happened, and where the whole block is: for all nodes except the one that prints it."""
     block = _Block(verdict, 1, Path(), colour, 100, wrap)
-    where = _Row(block.arrow, f"whole verdict on {neutral(host)}: {neutral(folder)}", parts=_clauses)
+    where = _Row(block.arrow, f"full verdict on {neutral(host)}: {neutral(folder)}", parts=_clauses)
     return _laid_out([block.headline(), where], wrap)
 
 
 def retry_line(verdict: Verdict, *, delay_s: float, attempt: int, attempts: int, reason: str) -> str:
-    """Two lines before another attempt: what happened, what comes.
+    """Two lines before another attempt: what happened, and what comes next.
 
-    `attempt` is the coming one, counted from 1, of at most `attempts`.
+    `attempt` is the next one, counted from 1, of at most `attempts`.
     """
     coming = f"ddp-run: retrying in {delay_s:.3g} s (attempt {attempt} of {attempts}): {neutral(reason)}"
     return f"{attempt_line(verdict)}\n{coming}"
 
 
 def attempt_line(verdict: Verdict) -> str:
-    """How an attempt ended that is not the last."""
+    """How an attempt ended that another one follows."""
     code = f"[{verdict.code}]" if verdict.code else ""
     return f"warning{code}: {neutral(verdict.title or 'the attempt failed')}"
 
@@ -257,7 +257,7 @@ def _ended(collateral: tuple[Collateral, ...]) -> str:
 
 
 def _ranks(ranks: Collection[Rank | None], *, other: bool = True) -> str:
-    """`other`: than one that was named before."""
+    """`other`: another rank was named before."""
     known = [rank for rank in ranks if rank is not None]
     if known:
         return named_ranks(known)
@@ -292,7 +292,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _clauses(text: str) -> Iterator[str]:
-    """May hold a path or a command, which people paste: broken only at a gap or behind punctuation, outside quotes."""
+    """May contain a path or a command to paste: broken only at a gap or behind punctuation, outside quotes."""
     begin = 0
     for gap in _GAP.finditer(text):
         if all(text.count(quote, 0, gap.start()) % 2 == 0 for quote in "'\"`"):
@@ -302,7 +302,7 @@ def _clauses(text: str) -> Iterator[str]:
 
 
 def _advice(head: str, text: str) -> _Row:
-    """Prose, or a command with a comment, which goes below if there is no room behind the command."""
+    """Prose, or a command with a comment, which goes below if it doesn't fit behind the command."""
     said, _, comment = text.partition(_COMMENT)
     return _Row(head, said, parts=_clauses, comment=comment)
 

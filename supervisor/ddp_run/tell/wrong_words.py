@@ -1,4 +1,4 @@
-"""What click says of a command's words, as the problems that a launch tells: with the word, and what is allowed."""
+"""Turns click's errors into problems as a launch shows them: with the wrong word, and what is allowed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXTRA = "unexpected extra argument"
 
 
 def problem(error: click.ClickException, words: Sequence[str]) -> Problem:
-    """`words`: all behind `ddp-run`, the command's name first."""
+    """The problem behind click's error. `words`: everything after `ddp-run`, the command's name first."""
     match error:
         case click.NoSuchOption():
             return _unknown(error, words)
@@ -32,7 +32,7 @@ def problem(error: click.ClickException, words: Sequence[str]) -> Problem:
             return Problem(_CODE, title, _first_of(extra, words), "not expected here", helps=_usage(error))
         case click.UsageError():
             return Problem(_CODE, error.format_message(), helps=_help_of(words))
-        case _:  # nothing is wrong with the words: no such run, a file that cannot be read
+        case _:  # nothing is wrong with the words: no such run, a file that can't be read
             return Problem("", error.format_message())
 
 
@@ -46,7 +46,8 @@ def _usage(error: click.UsageError) -> tuple[str, ...]:
 
 def _unknown(error: click.NoSuchOption, words: Sequence[str]) -> Problem:
     name = error.option_name
-    known = [flag for each in _parameters(error) for flag in each.opts if flag.startswith("--")]
+    parameters = error.ctx.command.params if error.ctx is not None else ()
+    known = [flag for each in parameters for flag in each.opts if flag.startswith("--")]
     close = nearest(name, known)
     helps = (f"did you mean {' or '.join(close)}?",) if close else _help_of(words)
     return Problem(
@@ -54,12 +55,8 @@ def _unknown(error: click.NoSuchOption, words: Sequence[str]) -> Problem:
     )
 
 
-def _parameters(error: click.UsageError) -> Sequence[click.Parameter]:
-    return error.ctx.command.params if error.ctx is not None else ()
-
-
 def _bad_option(name: str, words: Sequence[str]) -> Problem:
-    """One without its value, or a flag with one."""
+    """An option without its value, or a flag with one."""
     word = _holding(name, words)
     if word < len(words) and words[word].startswith(f"{name}="):
         return Problem(_CODE, f"{name} takes no value", word, "its name alone turns it on")
@@ -91,7 +88,7 @@ def _allowed(of: click.ParamType[Any]) -> str:
 
 
 def _value_of(parameter: click.Parameter, words: Sequence[str]) -> tuple[int, str]:
-    """The word with the value that counts, the last one, and the value."""
+    """Which word has the value that counts, the last one; and the value."""
     if not isinstance(parameter, click.Option):
         place = max(index for index, word in enumerate(words) if index == 0 or not word.startswith("-"))
         return place, words[place]
@@ -105,12 +102,11 @@ def _value_of(parameter: click.Parameter, words: Sequence[str]) -> tuple[int, st
 
 
 def _holding(name: str, words: Sequence[str]) -> int:
-    """The word that is the option, alone, with a value, or as a letter of several (`-fx`); one past the last where none
-    is."""
+    """Which word is the option: alone, with a value, or as one letter of several (`-fx`); one past the last if none."""
     letters = re.compile(rf"-\w*{re.escape(name[1:])}") if len(name) == 2 else re.compile(rf"{re.escape(name)}(=|$)")
     return next((index for index, word in enumerate(words) if index and letters.match(word)), len(words))
 
 
 def _first_of(extra: str, words: Sequence[str]) -> int | None:
-    """Where the words that click lists, joined by blanks, begin; None if options stand between them."""
+    """Where the words begin that click lists, joined by blanks; None if options are between them."""
     return next((start for start in range(1, len(words)) if " ".join(words[start:]) == extra), None)

@@ -1,7 +1,7 @@
-"""For training scripts that want it: set-up with clear errors, and checks of what ranks must agree on.
+"""Optional, for training scripts: set-up with clear errors, and checks of what ranks must agree on.
 
-Runs in the user's process, under any launcher or none; ddp-run itself needs none of it. Imports torch, and the one
-module of ddp_run that it shares with ranks (`rank.reducer`), only inside the calls.
+Runs in the user's process, under any launcher or none; ddp-run itself doesn't use it. Imports torch, and the one module
+of ddp_run that it shares with ranks (`rank.reducer`), only inside the calls.
 
     from ddp_run.training import cleanup, check_step_counts, report_unused_parameters, setup_distributed
 """

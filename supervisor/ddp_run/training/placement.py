@@ -1,4 +1,4 @@
-"""Where a process stands in its job, and the process group: made with clear errors, and taken down."""
+"""A process's place in its job, and its process group: set up with clear errors, and destroyed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 from ddp_run.training.told import SetupError
 
 REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-"""The variables that a launcher gives to each rank."""
+"""The variables that a launcher sets for each rank."""
 
 _SHOWN = (*REQUIRED, "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _LAUNCHERS = {"SLURM_STEP_NUM_TASKS": "srun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpiexec"}
-"""The variable in which each launcher tells its tasks how many they are."""
+"""The variable in which each launcher gives the number of its tasks."""
 _SRUN = (
     "srun bash -c 'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID exec python train.py'"
     "   # MASTER_ADDR and MASTER_PORT the same for all"
@@ -45,11 +45,11 @@ def setup_distributed(
 ) -> Placement:
     """Check what the launcher gave, make this rank's GPU current, make the process group, and meet the other ranks.
 
-    `backend`: default `nccl` where CUDA is available, else `gloo`; the variable DDP_BACKEND goes before both.
+    `backend`: by default `nccl` if CUDA is available, else `gloo`; the variable DDP_BACKEND overrides both.
     `timeout_s`: of the group and its collectives, in seconds; default torch's (10 minutes for NCCL, 30 for gloo).
-    `device`: index of this rank's GPU; default LOCAL_RANK. Give 0 where each rank sees only its own GPU.
-    `single_process`: without a launcher make a group of one, instead of an error.
-    `exit_on_error`: tell the error on stderr and exit with 1, instead of an exception.
+    `device`: index of this rank's GPU; default LOCAL_RANK. Pass 0 if each rank sees only its own GPU.
+    `single_process`: without a launcher, make a group of one instead of raising.
+    `exit_on_error`: print the error to stderr and exit with code 1 instead of raising.
 
     With gloo the device is a GPU only if each local rank has one. Raises SetupError.
     """
@@ -57,7 +57,7 @@ def setup_distributed(
         return _set_up(backend, timeout_s, device, single_process)
     except SetupError as error:
         if not exit_on_error:
-            # The lines below the call say nothing to the caller.
+            # The frames below the call don't help the caller.
             raise error.with_traceback(None) from error.__cause__
         sys.stderr.write(f"error: {error}\n")
         sys.stderr.flush()
@@ -72,7 +72,7 @@ def _set_up(asked: str | None, timeout_s: float | None, device: int | None, sing
     if not dist.is_available():
         raise SetupError("this torch is built without torch.distributed", (f"torch {torch.__version__}",))
     if dist.is_initialized():
-        title = f"rank {dist.get_rank()} has a process group already (backend {dist.get_backend()})"
+        title = f"rank {dist.get_rank()} already has a process group (backend {dist.get_backend()})"
         raise SetupError(title, helps=("call setup_distributed() once, or cleanup() before the second time",))
     alone = single_process and not any(os.environ.get(name) for name in REQUIRED[:3])
     if alone:
@@ -90,7 +90,7 @@ def _set_up(asked: str | None, timeout_s: float | None, device: int | None, sing
     try:
         dist.init_process_group(backend, **options)
         done = "the first barrier"
-        # NCCL connects to the other ranks in the first collective only: without one its failure would come later.
+        # NCCL connects to the other ranks in the first collective: without one, it would fail later.
         if dist.get_backend() == "nccl":
             dist.barrier(device_ids=[chosen.index])
         else:
@@ -101,7 +101,7 @@ def _set_up(asked: str | None, timeout_s: float | None, device: int | None, sing
 
 
 def _given() -> tuple[int, int, int]:
-    """RANK, WORLD_SIZE and LOCAL_RANK, if all that torch needs is there and makes sense."""
+    """RANK, WORLD_SIZE and LOCAL_RANK, if everything that torch needs is set and makes sense."""
     missing = [name for name in REQUIRED if not os.environ.get(name)]
     if missing:
         _refuse_tasks_without_rank()
@@ -124,13 +124,13 @@ def _whole_number(name: str) -> int:
 
 
 def _refuse_tasks_without_rank() -> None:
-    """Several tasks of another launcher, none of which knows its rank, would each train alone."""
+    """Refuse to run if another launcher started several tasks without ranks: each would train alone."""
     if os.environ.get("RANK"):
         return
     for name, launcher in _LAUNCHERS.items():
         tasks = os.environ.get(name, "")
         if tasks.isdecimal() and int(tasks) > 1:
-            title = f"{launcher} started {tasks} tasks, and RANK is not set in this one"
+            title = f"{launcher} started {tasks} tasks, but RANK is not set in this one"
             helps = (_SRUN,) if launcher == "srun" else ()
             raise SetupError(title, (f"{name}={tasks}", _surroundings()), (*helps, *_start_commands()))
 
@@ -139,20 +139,20 @@ def _start_commands() -> tuple[str, ...]:
     script = os.path.basename(sys.argv[0])
     if not script.endswith(".py"):
         script = "train.py"
-    launch = f"torchrun --nproc-per-node 2 {script}   # or ddp-run in its place"
+    launch = f"torchrun --nproc-per-node 2 {script}   # or ddp-run instead of torchrun"
     if any(os.environ.get(name) for name in REQUIRED[:3]):
         return (launch,)
-    return (launch, "setup_distributed(single_process=True) makes a group of one where there is no launcher")
+    return (launch, "setup_distributed(single_process=True) makes a group of one if there is no launcher")
 
 
 def _choose_device(place: str, backend: str, local_rank: int, asked: int | None) -> torch.device:
-    """The rank's device, made current where it is a GPU."""
+    """The rank's device, made current if it is a GPU."""
     import torch
     import torch.distributed as dist
 
     index = local_rank if asked is None else asked
     if "nccl" not in backend:
-        # The same answer on all ranks of the host: some on GPUs and some on the CPU would not fit together.
+        # The same answer on all ranks of the host: GPUs for some and the CPU for others wouldn't work together.
         ranks_here = os.environ.get("LOCAL_WORLD_SIZE", "")
         needed = int(ranks_here) if asked is None and ranks_here.isdecimal() else index + 1
         if not torch.cuda.is_available() or torch.cuda.device_count() < needed:
@@ -171,7 +171,7 @@ def _choose_device(place: str, backend: str, local_rank: int, asked: int | None)
 
 
 def _refuse_cpu(place: str, backend: str) -> NoReturn:
-    """Quotes what torch itself says when it must use CUDA: no driver, no GPU, or a build without CUDA."""
+    """Quote what torch itself says when it must use CUDA: no driver, no GPU, or a build without CUDA."""
     import torch
 
     cuda: Any = torch.cuda
@@ -186,21 +186,20 @@ def _refuse_cpu(place: str, backend: str) -> NoReturn:
         'python -c "import torch; print(torch.__version__, torch.version.cuda)"   # None: a build for the CPU',
         "DDP_BACKEND=gloo   # to train on the CPU, or to test without a GPU",
     )
-    raise SetupError(title, (*_quoted(said), _versions(), _surroundings()), helps) from said
+    raise SetupError(title, _evidence(said), helps) from said
 
 
 def _refuse_device(place: str, index: int, count: int, error: Exception) -> NoReturn:
-    """`count` GPUs are visible; number `index` could not be made current."""
-    evidence = (*_quoted(error), _versions(), _surroundings())
+    """GPU number `index` of `count` visible ones couldn't be made current."""
     if index < count:
         look = "nvidia-smi   # who uses the GPU, and is it in exclusive mode?"
-        raise SetupError(f"{place} cannot use GPU {index} of {count}", evidence, (look,)) from error
+        raise SetupError(f"{place} cannot use GPU {index} of {count}", _evidence(error), (look,)) from error
     title = f"{place} has no GPU {index}: {count} {'is' if count == 1 else 'are'} visible, counted from 0"
     helps = (
         f"torchrun --nproc-per-node {count}   # at most one rank for each GPU",
-        "setup_distributed(device=0) where each rank sees only its own GPU (srun --gpus-per-task=1)",
+        "setup_distributed(device=0) if each rank sees only its own GPU (srun --gpus-per-task=1)",
     )
-    raise SetupError(title, evidence, helps) from error
+    raise SetupError(title, _evidence(error), helps) from error
 
 
 def _refuse_group(title: str, backend: str, error: Exception) -> NoReturn:
@@ -210,19 +209,18 @@ def _refuse_group(title: str, backend: str, error: Exception) -> NoReturn:
         helps.append(f"nc -vz {address} {port}   # from each node, while rank 0 waits: is the master's port open?")
     if type(error).__name__ == "DistStoreError":
         world = os.environ.get("WORLD_SIZE", "-")
-        helps.append(f"start all {world} ranks: with several nodes the same command on each, with its own --node-rank")
+        helps.append(f"start all {world} ranks: on several nodes, the same command on each, with its own --node-rank")
     if "nccl" in backend:
         helps.append("NCCL_DEBUG=INFO   # NCCL then names the interface and the peer")
         helps.append("DDP_BACKEND=gloo   # the same program without NCCL")
-    raise SetupError(title, (*_quoted(error), _versions(), _surroundings()), helps) from error
+    raise SetupError(title, _evidence(error), helps) from error
 
 
-def _quoted(error: Exception | None) -> tuple[str, ...]:
-    """Type and first line of an exception of torch's."""
-    if error is None:
-        return ()
+def _evidence(error: Exception | None) -> tuple[str, ...]:
+    """Type and first line of torch's exception, the versions, and the variables."""
     lines = str(error).strip().splitlines() or [""]
-    return (f"{type(error).__name__}: {lines[0][:400]}",)
+    quoted = () if error is None else (f"{type(error).__name__}: {lines[0][:400]}",)
+    return (*quoted, _versions(), _surroundings())
 
 
 def _versions() -> str:
@@ -232,7 +230,7 @@ def _versions() -> str:
     try:
         found = cuda.nccl.version()
         nccl = ".".join(map(str, found)) if isinstance(found, tuple) else str(found)
-    except Exception:  # a build without NCCL, in the words of each release
+    except Exception:  # a build without NCCL; each release raises something else
         nccl = "-"
     gpus = torch.cuda.device_count()
     built = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda or '-'}"
@@ -247,8 +245,8 @@ def _surroundings() -> str:
 def cleanup() -> None:
     """Destroy the process group, if there is one; safe in `finally`, any number of times.
 
-    While an exception is on its way, it raises nothing that could hide it; and it leaves a group that is not gloo's
-    alone then: destroying NCCL's waits for ranks that do not do the same. The end of the process frees it.
+    While an exception propagates, it raises nothing that could hide that exception, and leaves any group but gloo's
+    alone: destroying NCCL's waits for ranks that don't do the same. The end of the process frees it.
     """
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():

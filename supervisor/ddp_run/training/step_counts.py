@@ -1,4 +1,4 @@
-"""Whether all ranks did as many steps: checked before the rank with more waits forever."""
+"""Whether all ranks did the same number of steps: checked before a rank with more waits forever."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ _LET_READ_S = 5.0
 def check_step_counts(steps: int, *, what: str = "", timeout_s: float = 60.0) -> None:
     """Compare this rank's number of steps with the other ranks'; every rank must call it, equally often.
 
-    Before an epoch with `len(loader)` it finds the mistake before a rank waits for one that has finished. `what`
-    (such as "epoch 3") only goes into the message. Waits at most `timeout_s` seconds for the others. It asks the
-    group's key-value store, not a collective: it is safe while another rank is inside one. Does nothing without a
+    Called before an epoch with `len(loader)`, it finds the mistake before a rank waits for one that has finished.
+    `what` (such as "epoch 3") only goes into the message. Waits at most `timeout_s` seconds for the others. It uses the
+    group's key-value store, not a collective, so it is safe while another rank is inside one. Does nothing without a
     process group.
 
-    Raises StepCountError on every rank that called, with all counts that are known; torch's own error where the
-    store itself is gone.
+    Raises StepCountError on every rank that called, with all known counts; torch's own error if the store is gone.
     """
     import torch.distributed
 
@@ -30,7 +29,7 @@ def check_step_counts(steps: int, *, what: str = "", timeout_s: float = 60.0) ->
         return
     rank, world_size = dist.get_rank(), dist.get_world_size()
     store = dist.PrefixStore("ddp_run.training/steps", dist.distributed_c10d._get_default_store())
-    # The number of this check is kept in the store, so it is of one mind with the keys after a restart.
+    # The store keeps the number of this check, so that it fits the keys after a restart.
     number = store.add(f"calls/{rank}", 1)
     store.set(f"{number}/{rank}", str(int(steps)))
     if store.add(f"{number}/arrived", 1) == world_size:
@@ -41,7 +40,7 @@ def check_step_counts(steps: int, *, what: str = "", timeout_s: float = 60.0) ->
     if complete and store.add(f"{number}/read", 1) == world_size:
         store.set(f"{number}/all-read", "1")
     if complete and rank == 0:
-        # The store may live in this process, which may end right after: not before the others have read.
+        # The store may be in this process, which may end next: wait until the others have read.
         _appears(store, f"{number}/all-read", _LET_READ_S)
     if not complete and len(counts) < world_size:
         raise _absent(rank, counts, world_size, what, timeout_s)
@@ -50,16 +49,16 @@ def check_step_counts(steps: int, *, what: str = "", timeout_s: float = 60.0) ->
 
 
 def _forget(store: Any, number: int, world_size: int) -> None:
-    """Every rank is in a later check: nobody reads the keys of this one."""
+    """Remove this check's keys: every rank is in a later check."""
     if number > 0:
         for name in ("arrived", "complete", "read", "all-read", *map(str, range(world_size))):
             store.delete_key(f"{number}/{name}")
 
 
 def _appears(store: Any, key: str, within_s: float) -> bool:
-    """Whether the key is there before the time is over.
+    """Whether the key appears before the time is over.
 
-    Asks now and then: `Store.wait` holds the store's connection and cannot be interrupted meanwhile.
+    Asks repeatedly: `Store.wait` occupies the store's connection and can't be interrupted.
     """
     end = time.monotonic() + within_s
     pause = 0.005
@@ -91,13 +90,13 @@ def _different(counts: Mapping[int, int], what: str) -> StepCountError:
 def _absent(rank: int, counts: Mapping[int, int], world_size: int, what: str, within_s: float) -> StepCountError:
     absent = tuple(each for each in range(world_size) if each not in counts)
     title = (
-        f"rank {rank} did {counts[rank]} steps{_of(what)}, and {_ranks(absent)} did not come to the same check "
+        f"rank {rank} did {counts[rank]} steps{_of(what)}, and {_ranks(absent)} did not reach the same check "
         f"within {within_s:g} s"
     )
-    evidence = [f"came: {_by_count(counts)}", f"did not come: {_ranks(absent)}"]
+    evidence = [f"reached it: {_by_count(counts)}", f"did not reach it: {_ranks(absent)}"]
     helps = (
-        f"py-spy dump --pid PID   # of {_ranks(absent)}: inside a collective it waits for a step that others do not do",
-        "check_step_counts(len(loader)) before the epoch compares before anybody has to wait",
+        f"py-spy dump --pid PID   # of {_ranks(absent)}: in a collective, it waits for a step that others never do",
+        "check_step_counts(len(loader)) before the epoch finds this before any rank has to wait",
     )
     return _step_count_error(title, evidence, helps, counts, absent)
 

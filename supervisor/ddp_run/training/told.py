@@ -1,4 +1,4 @@
-"""Errors that tell what was found, with evidence and what to do."""
+"""Errors that say what was found, with evidence and what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 class Told(RuntimeError):
-    """An error with its evidence and what to do, told as a block: a line that stands alone, then the rest."""
+    """An error with its evidence and what to do, shown as a block: a self-contained line, then the rest."""
 
     def __init__(self, title: str, evidence: Sequence[str] = (), helps: Sequence[str] = ()) -> None:
         super().__init__(title, tuple(evidence), tuple(helps))
@@ -17,13 +17,13 @@ class Told(RuntimeError):
 
 
 class SetupError(Told):
-    """`setup_distributed` found what cannot work, or torch refused; torch's own error is the `__cause__`."""
+    """`setup_distributed` found something that can't work, or torch failed; torch's own error is the `__cause__`."""
 
 
 class StepCountError(Told):
-    """The ranks did different numbers of steps, or not all came to the check in time.
+    """The ranks did different numbers of steps, or not all reached the check in time.
 
-    `counts` maps each rank that is known to its steps; `absent` are those that did not come.
+    `counts` maps each known rank to its steps; `absent` are the ranks that didn't reach the check.
     """
 
     counts: Mapping[int, int]
@@ -31,5 +31,5 @@ class StepCountError(Told):
 
 
 def block(title: str, evidence: Iterable[str], helps: Iterable[str]) -> str:
-    """The line that stands alone, what was found, and what to do."""
+    """The self-contained line, what was found, and what to do."""
     return "\n".join([title, *(f"  --> {line}" for line in evidence), *(f"help: {line}" for line in helps)])

@@ -1,4 +1,4 @@
-"""Which parameters got no gradient, before DistributedDataParallel says so in its own words."""
+"""Which parameters got no gradient, before DistributedDataParallel complains."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NAMES_SHOWN = 20
 def report_unused_parameters(model: torch.nn.Module) -> tuple[str, ...]:
     """Name the parameters that got no gradient on this rank: on stderr, and as the result.
 
-    Call it after `loss.backward()` and before `zero_grad()`. Waits for nobody; each rank tells its own. A gradient
-    left from an earlier step counts as one. For DistributedDataParallel the numbers are those of its error
-    ("Parameter indices which did not receive grad"). Where ranks differ, `backward()` itself may wait forever, and
-    with `find_unused_parameters=True` the other ranks' gradients stand in; both are avoided by
+    Call it after `loss.backward()` and before `zero_grad()`. Each rank reports its own, without waiting. A gradient
+    left from an earlier step counts. For DistributedDataParallel the numbers are those of its error ("Parameter
+    indices which did not receive grad"). If ranks differ, `backward()` itself may wait forever, and with
+    `find_unused_parameters=True` unused parameters get the other ranks' gradients; to avoid both:
 
         with model.no_sync():
             loss_of(model(batch)).backward()
@@ -53,8 +53,8 @@ def _unused_text(rank: int, unused: Sequence[tuple[int, str]], trained: int, mix
     if len(unused) > _NAMES_SHOWN:
         names += f" and {len(unused) - _NAMES_SHOWN} more"
     if mixed:
-        title = f"warning: rank {rank}: find_unused_parameters=True gives gradients of other ranks to unused parameters"
-        helps = ["with model.no_sync(): around the backward and this call, to see what this rank itself did not use"]
+        title = f"warning: rank {rank}: find_unused_parameters=True gives unused parameters other ranks' gradients"
+        helps = ["with model.no_sync(): around the backward and this call, to see what this rank itself didn't use"]
         return block(title, (f"without a gradient on all ranks: {names or 'none'}",), helps)
     if len(unused) == trained:
         title = f"warning: rank {rank}: none of the {trained} parameters has a gradient"

@@ -1,1 +1,1 @@
-"""What everybody may use: values, texts and small rules that know nothing of jobs."""
+"""What any folder may use: values, texts and small rules that know nothing about jobs."""

@@ -25,7 +25,7 @@ def literal_address(name: str) -> Resolved | None:
 
 
 def is_local(ip: str) -> bool:
-    """Whether the address is one of this host's: the kernel lets a socket be bound to it. Tells nothing to anybody."""
+    """Whether the address is one of this host's: the kernel lets a socket be bound to it. Sends nothing."""
     literal = literal_address(ip)
     if literal is None:
         return False

@@ -1,4 +1,4 @@
-"""A text as a reader sees it: without colours, with escapes resolved; each place known in what it was made of. Pure."""
+"""A text as a reader sees it: without colours, with escapes resolved, each place traceable to the source. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ALIKE = {
 """Full-width signs, arrows, quotes, blanks and the sides of boxes, one for one."""
 _ASCII = bytes(range(128))
 _SHORTEST = 24
-"""Shorter runs of base64 characters are not decoded."""
+"""Shorter runs of base64 characters aren't decoded."""
 _BASE64 = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/"
 _MARKED = bytes(ord("a") if byte in _BASE64 else ord(" ") for byte in range(256))
 
@@ -99,7 +99,7 @@ def flat(text: str) -> Decoded:
 
 
 def other_signs(text: str) -> frozenset[str]:
-    """The characters that are not ASCII."""
+    """The characters that aren't ASCII."""
     return frozenset("" if text.isascii() else text.encode("utf-8", "ignore").translate(None, _ASCII).decode())
 
 
@@ -121,12 +121,12 @@ def encoded_lines(text: str) -> Iterator[tuple[int, Decoded]]:
 
 
 def one_byte_each(text: str) -> bytes:
-    """A byte for each character, at the same place; `?` for all that are not in Latin-1."""
+    """A byte for each character, at the same place; `?` for all that aren't in Latin-1."""
     return text.encode("latin-1", "replace")
 
 
 def base64_runs(text: str, least: int = _SHORTEST) -> Iterator[tuple[int, int]]:
-    """The spans of at least so many characters of base64 in a row."""
+    """The spans of `least` or more base64 characters in a row."""
     if len(text) < least:
         return
     marked = one_byte_each(text).translate(_MARKED)
@@ -138,7 +138,7 @@ def base64_runs(text: str, least: int = _SHORTEST) -> Iterator[tuple[int, int]]:
 
 
 def out_of_base64(run: str) -> str | None:
-    """The text that base64 holds; None if it holds anything else. The first look rejects most words and paths."""
+    """The text encoded in base64; None if it isn't text. The first look rejects most words and paths."""
     whole = run[: len(run) - (len(run) % 4 == 1)]
     try:
         if not binascii.a2b_base64(run[:_SHORTEST]).isascii():

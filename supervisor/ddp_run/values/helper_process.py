@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import NoReturn, final
 
 _LINGER_S = 4
-"""How long after its deadline a fork ends itself, in case nobody is left to end it."""
+"""How long after its deadline a fork ends itself, in case ddp-run can't end it."""
 _PR_SET_PDEATHSIG = 1
 
 

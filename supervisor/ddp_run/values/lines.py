@@ -1,4 +1,4 @@
-"""Bytes of a rank's stream to whole lines that a terminal can show. Values only: no files, no clock."""
+"""Turns the bytes of a rank's stream into whole lines that a terminal can show. Values only: no files, no clock."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ Stream = Literal["stdout", "stderr"]
 STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 
 MAX_HELD: Final = 16 << 20
-"""Bytes of unfinished lines that are kept waiting for their newlines, of all ranks together."""
+"""How many bytes of unfinished lines may wait for their newlines, for all ranks together."""
 
 _CURSOR_UP: Final = b"\x1b[A"
 _LOWERED: Final = re.compile(rb"(?<!\n)(?<!\x1b\[A)(\n++)(\r[^\n]{0,4096}?)((?:\x1b\[A){1,128})")
-"""A bar that tqdm draws below the place of the cursor, to which it goes back."""
+"""A bar that tqdm draws below the cursor's place, to which it then returns."""
 _UP_AND_DOWN: Final = re.compile(rb"(?<!\x1b\[A)((?:\x1b\[A){1,128})(\n++)")
 _UNDECIDED: Final = re.compile(rb"(?:\r[^\r\x1b]*+(?:\x1b\[?)?)?")
 """What may become such a bar."""
@@ -53,7 +53,7 @@ class LineBuffer:
         self._held = bytearray()
         self._raw = raw
         self.progress = False
-        """The unfinished line has been rewritten by a carriage return: a progress bar."""
+        """Whether a carriage return has rewritten the unfinished line: it is a progress bar."""
 
     @property
     def held(self) -> int:
@@ -63,7 +63,7 @@ class LineBuffer:
     def take(self, data: bytes) -> bytes:
         """The lines that `data` completes, each with its newline; may be empty.
 
-        Empty lines at its end wait for what follows: it may be a bar that stands lower.
+        Empty lines at the end wait for what follows, which may be a bar that stands lower.
         """
         if self._raw:
             data = self.rest() + data
@@ -93,7 +93,7 @@ class LineBuffer:
         return rest
 
     def state(self) -> bytes:
-        """What a progress bar shows now; empty where there is none or it has been wiped."""
+        """What the progress bar shows now; empty if there is none, or it has been wiped."""
         if not self.progress:
             return b""
         states = self._held.rsplit(b"\r", 2)
@@ -106,7 +106,7 @@ class LineBuffer:
             self._held, self.progress = bytearray(b"\r").join(self._held.rsplit(b"\r", 2)[-2:]), True
 
     def _empty_lines(self, data: bytes, end: int) -> int:
-        """How many empty lines end there; 0 where they are more than a bar stands lower."""
+        """How many empty lines end there; 0 if there are more than a bar stands lower."""
         count = 0
         while count < min(end, _MOST_LOWERED + 2) and data[end - count - 1] == _NEWLINE:
             count += 1
@@ -127,7 +127,7 @@ class LineBuffer:
 
 
 def _raised(drawn: re.Match[bytes]) -> bytes:
-    """Without the newlines that the ways up take back; the end of a line before them stays."""
+    """Without the newlines that the moves up take back; the end of a line before them stays."""
     ups, ended = len(drawn[3]) // len(_CURSOR_UP), drawn.start() > 0
     return drawn[1][:ended] + drawn[1][ended + ups :] + drawn[2] + drawn[3]
 
@@ -139,9 +139,9 @@ def _level(moves: re.Match[bytes]) -> bytes:
 
 
 def _without_stacked_bars(data: bytes) -> bytes:
-    """Rich redraws bars below each other by going up line by line (rich/live_render.py, position_cursor): one state.
+    """Turn bars below each other into one state: rich redraws them by moving up line by line.
 
-    What it prints meanwhile stands above them.
+    What rich prints in the meantime stands above them. Source: rich/live_render.py, position_cursor.
     """
     pieces = _REDRAWN.split(data)
     if len(pieces) == 1:
@@ -159,9 +159,9 @@ def _without_stacked_bars(data: bytes) -> bytes:
 def readable(block: bytes, *, colour: bool) -> bytes:
     """`block` (lines, or a piece of one) as valid UTF-8 without anything that moves the cursor.
 
-    Colours (SGR, ECMA-48 8.3.117) stay where `colour` is set, and end with their line. Other well-formed sequences,
-    NUL and BEL are dropped; what is left of control characters is shown as `^H` or `\\x9b`. A carriage return leaves
-    what was written last.
+    Colours (SGR, ECMA-48 8.3.117) stay if `colour` is set, and end with their line. Other well-formed sequences, NUL
+    and BEL are dropped; remaining control characters are shown as `^H` or `\\x9b`. If a line has carriage returns, what
+    was written last stays.
     """
     if not block.translate(None, _PLAIN) and (block.isascii() or _is_clean_utf8(block)):
         return block
@@ -177,7 +177,7 @@ def neutral(text: str) -> str:
 
 
 def neutral_text(text: str) -> str:
-    """Text of several lines without control characters other than their ends."""
+    """Text of several lines, without control characters except newlines."""
     return "\n".join(map(neutral, text.split("\n")))
 
 

@@ -1,4 +1,4 @@
-"""What a node says of itself before the job starts, for a comparison with the other nodes. Pure."""
+"""What a node reports about itself before the job starts, for comparison with the other nodes. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST_VALUE = 400
 
 @frozen
 class Fact:
-    """`name`: a variable's, or one of `Known`."""
+    """`name` is that of a variable, or one of `Known`."""
 
     name: str
     value: str
@@ -39,11 +39,11 @@ class Known(StrEnum):
     CLOCK = "wall clock minus node 0's"
     """Measured by node 0; in seconds, as `clock` has it."""
     VARIABLES = "variables"
-    """How many of them are given: whichever is not among them is not set."""
+    """How many of them are given: any that isn't among them isn't set."""
 
 
 def check(facts: tuple[Fact, ...]) -> None:
-    """Raises ValueError for what no ddp-run says."""
+    """Raises ValueError for facts that no ddp-run sends."""
     if len(facts) > MOST_FACTS:
         raise ValueError(f"{len(facts)} facts")
     for fact in facts:

@@ -1,4 +1,4 @@
-"""Files and folders that nobody else can write to, move away or plant, whatever the umask and the place."""
+"""Files and folders that no other user can write to, move away or plant, whatever the umask and the place."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import BinaryIO
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Open a file that only its owner may read and write where it is new. Follows no link; raises OSError."""
+    """Open a file; if it is new, only its owner may read and write it. Follows no link; raises OSError."""
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a regular file to read, or a link to one; never waits, as the opening of a pipe does. Raises OSError."""
+    """Open a regular file to read, or a link to one; never waits, as opening a pipe does. Raises OSError."""
     opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
@@ -26,9 +26,9 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def make_folders(folder: Path, mode: int = 0o775) -> None:
-    """Make a folder of this mode, less the umask, and those above it that are missing. Raises OSError.
+    """Make a folder with this mode, less the umask, and the missing ones above it. Raises OSError.
 
-    Nobody but the owner and his group may write to them, also under umask 0.
+    Even under umask 0, only the owner and the group may write to them.
     """
     missing = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
     for each in reversed(missing):
@@ -39,7 +39,7 @@ def make_folders(folder: Path, mode: int = 0o775) -> None:
 
 
 def is_shared(folder: Path) -> bool:
-    """Whether this is a place like /tmp: everybody may write there, and only a file's owner may take it away."""
+    """Whether this is a place like /tmp: anyone may write there, and only a file's owner may remove it."""
     try:
         mode = folder.stat().st_mode
     except OSError:
@@ -50,7 +50,7 @@ def is_shared(folder: Path) -> bool:
 def is_planted(folder: Path) -> bool:
     """Whether another user owns this folder or may write to it, in a place like /tmp, and so can put links into it.
 
-    Elsewhere who may write there is trusted: colleagues share folders.
+    Elsewhere, users who may write there are trusted: colleagues share folders.
     """
     try:
         found = folder.lstat()
@@ -60,7 +60,7 @@ def is_planted(folder: Path) -> bool:
 
 
 def open_folder(folder: Path, *, trusted: bool) -> int:
-    """A descriptor to make entries in it by. Raises OSError, PermissionError where it is planted and not `trusted`."""
+    """A descriptor for making entries in it. Raises OSError; PermissionError if it is planted and not `trusted`."""
     flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
     if trusted or not is_shared(folder.parent):
         return os.open(folder, flags)
@@ -72,9 +72,9 @@ def open_folder(folder: Path, *, trusted: bool) -> int:
 
 
 def fallback(temporary: Path) -> Path:
-    """The folder for logs where the working directory takes none; it is not made here.
+    """The folder for logs if the working directory can't hold any; it isn't made here.
 
-    If the usual one belongs to another user, it has a random name: one made before, else a new one.
+    If the usual one belongs to another user, it has a random name: one made before, or else a new one.
     """
     usual = temporary / f"ddp-run-logs-{os.getuid()}"
     for path in (usual, *sorted(temporary.glob(f"{usual.name}-*"))):
@@ -94,7 +94,7 @@ def _is_ours(found: os.stat_result) -> bool:
 
 _MOST_CLEARED = 64
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""How such a folder is opened, never through a link."""
+"""How to open such a folder, never through a link."""
 
 
 def fresh_name() -> str:
@@ -102,11 +102,11 @@ def fresh_name() -> str:
     return f"{_begin()}{os.urandom(4).hex()}"
 
 
-def clear_own(place: Path, is_nobodys: Callable[[Path, int, list[str]], bool]) -> None:
-    """Remove this user's there that nobody has any more; what is not certainly such a folder stays.
+def clear_own(place: Path, is_unused: Callable[[Path, int, list[str]], bool]) -> None:
+    """Remove this user's folders there that are no longer used; anything that isn't certainly one stays.
 
-    `is_nobodys` is asked of each, by its path, a descriptor of it and the names of its files, all of which go with it
-    where the answer is yes. It may raise OSError: then it is left alone.
+    `is_unused` is called for each, with its path, a descriptor of it and the names of its files, which are removed with
+    it. If it raises OSError, the folder stays.
     """
     name = re.compile(rf"{_begin()}[0-9a-f]{{8}}")
     try:
@@ -116,7 +116,7 @@ def clear_own(place: Path, is_nobodys: Callable[[Path, int, list[str]], bool]) -
         return
     for folder in found[:_MOST_CLEARED]:
         try:
-            _clear_one(folder, is_nobodys)
+            _clear_one(folder, is_unused)
         except OSError:
             continue
 
@@ -125,14 +125,14 @@ def _begin() -> str:
     return f"ddp-run-{os.getuid()}-"
 
 
-def _clear_one(folder: Path, is_nobodys: Callable[[Path, int, list[str]], bool]) -> None:
+def _clear_one(folder: Path, is_unused: Callable[[Path, int, list[str]], bool]) -> None:
     handle = os.open(folder, OPEN_FOLDER)
     try:
         status = os.fstat(handle)
         if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:
             return
-        names = os.listdir(handle)  # noqa: PTH208  # of what was looked at, whatever stands at the path
-        if not is_nobodys(folder, handle, names):
+        names = os.listdir(handle)  # noqa: PTH208  # of the folder that was checked, whatever is at the path now
+        if not is_unused(folder, handle, names):
             return
         for each in names:
             os.unlink(each, dir_fd=handle)

@@ -1,4 +1,4 @@
-"""A mistake found before anything was started, told as one block that points at the word that is wrong."""
+"""A mistake found before anything was started, shown as one block that points at the wrong word."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ CODES = {
     "DDP904": "permission-denied",
     "DDP905": "disk-full",
 }
-"""Every code that a problem found before the start can have, with its cause: those of the catalogue."""
+"""Every code that a problem found before the start can have, and its cause in the catalogue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, where it came from and what is allowed. `code` is empty where it is none of the launch.
+    """What is wrong, where it came from and what is allowed. `code` is empty if it isn't about a launch.
 
     `word` is the index into the command line's words (0 is the first after `ddp-run`), None if the value came
     from elsewhere; then `origin` says from where ("environment variable PET_NNODES", "preset.toml:3").
@@ -51,7 +51,7 @@ class Refused(Exception):
 
 
 def nearest(text: str, names: Iterable[str], count: int = 2, cutoff: float = 0.6) -> tuple[str, ...]:
-    """The names most like `text`, best first; may be empty. `cutoff`: from 0 (anything) to 1 (equal)."""
+    """The names most similar to `text`, best first; may be empty. `cutoff`: from 0 (anything) to 1 (equal)."""
     import difflib
 
     return tuple(difflib.get_close_matches(text, sorted(set(names)), n=count, cutoff=cutoff))
@@ -63,14 +63,7 @@ Painter = Callable[[str, str], str]
 _RED, _BLUE, _GREEN, _BOLD, _PLAIN = "\033[31;1m", "\033[34m", "\033[32m", "\033[1m", "\033[0m"
 
 
-def render(
-    problems: Sequence[Problem],
-    argv: Sequence[str],
-    *,
-    program: str = "ddp-run",
-    width: int = 100,
-    colour: bool = False,
-) -> str:
+def render(problems: Sequence[Problem], argv: Sequence[str], *, width: int = 100, colour: bool = False) -> str:
     """The problems as text, one block each, ending with a newline. `width` in columns; the text has no other colour."""
     from ddp_run.values.redaction import redact_value, redact_words
 
@@ -79,15 +72,15 @@ def render(
     def paint(text: str, escape: str) -> str:
         return f"{escape}{text}{_PLAIN}" if colour else text
 
-    return "\n".join("\n".join(_block(each, argv, program, width, paint)) + "\n" for each in problems)
+    return "\n".join("\n".join(_block(each, argv, width, paint)) + "\n" for each in problems)
 
 
-def _block(problem: Problem, argv: Sequence[str], program: str, width: int, paint: Painter) -> list[str]:
+def _block(problem: Problem, argv: Sequence[str], width: int, paint: Painter) -> list[str]:
     error = f"error[{problem.code}]" if problem.code else "error"
     lines = [f"{paint(error, _RED)}: {paint(printable(problem.title), _BOLD)}"]
     bar = paint("   |", _BLUE)
     if problem.word is not None:
-        line, marks = _excerpt(problem.word, argv, program, width - 5)
+        line, marks = _excerpt(problem.word, argv, width - 5)
         lines += [
             f"  {paint('-->', _BLUE)} command line, word {problem.word + 1}",
             bar,
@@ -104,9 +97,9 @@ def _block(problem: Problem, argv: Sequence[str], program: str, width: int, pain
     return lines
 
 
-def _excerpt(word: int, argv: Sequence[str], program: str, width: int) -> tuple[str, tuple[str, str]]:
-    """The command line, cut around the word to `width` columns, and what stands under it: blanks and marks."""
-    shown = [program, *(_shell_word(each) for each in argv)]
+def _excerpt(word: int, argv: Sequence[str], width: int) -> tuple[str, tuple[str, str]]:
+    """The command line, cut around the word to `width` columns, and what goes below it: blanks and marks."""
+    shown = ["ddp-run", *(_shell_word(each) for each in argv)]
     target = min(word + 1, len(shown))
     before = " ".join(shown[:target]) + " "
     # One past the last word: something is missing there.
@@ -140,7 +133,7 @@ def printable(text: str) -> str:
 
 
 def why_not_here(platform: str) -> str | None:
-    """A line for people where the kernel lacks what ddp-run starts and watches jobs with: pidfd, subreapers, /proc."""
+    """A line for people if the kernel lacks what ddp-run needs to start and watch jobs: pidfd, subreapers, /proc."""
     if platform.startswith("linux"):
         return None
     return f"ddp-run: jobs are started on Linux only, and this is {platform}: use torchrun here\n"

@@ -1,8 +1,8 @@
-"""Secrets out of what ddp-run writes and shows itself. Pure.
+"""Removes secrets from what ddp-run itself writes and shows. Pure.
 
-A name says that its value is a secret (`--api-key X`, `"token": "X"`), or the value says so by its form. Doubt is
-settled by who would be hurt: a name that means a secret hides anything, one that may mean one hides what looks made up
-by a machine. What the ranks write is theirs and untouched.
+Either a name says that its value is a secret (`--api-key X`, `"token": "X"`), or the value's form does. A name that
+means a secret hides any value; one that may mean a secret hides only values that look made up by a machine. What the
+ranks write isn't touched.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def redact(text: str) -> str:
 
 
 def cleaned(text: str) -> str:
-    """What `redact` gives if nothing goes wrong."""
+    """Like `redact`, but may raise."""
     done: list[str] = []
     at = 0
     for start, end, _kind in secrets_in(text):
@@ -59,18 +59,18 @@ def cleaned(text: str) -> str:
 
 
 def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Lines of one text: a private key goes over many."""
+    """Lines of one text, redacted together: a private key spans several lines."""
     whole = tuple(redact("\n".join(lines)).split("\n"))
     return whole if len(whole) == len(lines) else tuple(map(redact, lines))
 
 
 def kinds_in(text: str) -> tuple[str, ...]:
-    """What `redact` hides there, each kind once, in words that are no secrets: `token: GitHub`, `value of --key`."""
+    """What `redact` hides there, each kind once, without the secrets: `token: GitHub`, `value of --key`."""
     return tuple(dict.fromkeys(kind for _start, _end, kind in secrets_in(text)))
 
 
 def secrets_in(text: str) -> list[Span]:
-    """Where the secrets of a text are, in order, none over an end of line, and what each is by the first sign of it."""
+    """Where the secrets of a text are, in order and none across lines, and what each is by the first sign of it."""
     shown = flat(text)
     found: list[tuple[int, int, int, str]] = []
     for order, (first, last, kind) in enumerate(_within(shown.text, 2)):
@@ -87,7 +87,7 @@ def secrets_in(text: str) -> list[Span]:
 
 
 def _without_ends(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of lines, without blanks at their ends."""
+    """The part on each line, without blanks at its ends."""
     for line in text[start:end].split("\n"):
         if line and not line.isspace():
             yield start + len(line) - len(line.lstrip()), start + len(line.rstrip())
@@ -95,7 +95,7 @@ def _without_ends(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _within(text: str, depth: int) -> Iterator[Span]:
-    """The secrets of a text, and of what is encoded in it, so many times."""
+    """The secrets of a text, and of what is encoded in it, `depth` times over."""
     text = alike(text)
     held = _held(text)
     yield from users(text)
@@ -128,7 +128,7 @@ def _without_digits() -> tuple[dict[bytes, list[str]], re.Pattern[bytes]]:
 
 
 def _held(text: str) -> frozenset[str]:
-    """Literals that the text holds. A log has few kinds of lines: without digits, equal ones are looked at once."""
+    """Literals that the text contains. A log has few kinds of lines: without digits, equal ones are looked at once."""
     by_letters, pattern = _without_digits()
     lines = one_byte_each(text).translate(None, _DIGITS)
     if len(lines) > 4096:
@@ -159,7 +159,7 @@ def _redact_word(word: str, before: str) -> str:
 
 
 def _asks_for(word: str) -> Grade:
-    """What a word of a command line says of the next."""
+    """What a word of a command line says about the next one."""
     if word in ("-p", "login"):  # a port, a partition, a precision look like what they are
         return Grade.LIKELY
     return grade_of(word) if word.startswith("-") and "=" not in word else Grade.NOTHING
@@ -173,12 +173,12 @@ def redact_mapping(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def redact_value(value: _T) -> _T:
-    """The same value with redacted texts, however deep: an event, a verdict, an exception."""
+    """The same value with redacted texts, however deeply nested: an event, a verdict, an exception."""
     return value if _holds_none("…\n".join(_texts(value))) else cast(_T, _redacted(value))
 
 
 def _holds_none(texts: str) -> bool:
-    """All texts of a value at once: an event has a dozen of a few letters."""
+    """Look at all texts of a value at once: an event has a dozen short ones."""
     try:
         return not secrets_in(texts)
     except Exception:

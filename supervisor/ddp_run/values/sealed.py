@@ -1,8 +1,8 @@
 """JSON messages with an HMAC (SHA-256), numbered, in one direction of one connection. Pure.
 
-A line is `MAC JSON`. The key is made for each connection from the job's key and a random text of either side, so that
-what was recorded on another connection, or in the other direction, does not fit; the number, which both count and
-nobody sends, makes that true within the connection.
+A line is `MAC JSON`. Each connection has its own key, made from the job's key and a random text from each side, so that
+a message recorded on another connection, or in the other direction, is refused. Both sides also count the messages and
+never send the number, so that one recorded on the same connection is refused too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Seal:
         return self._next(body).hex().encode() + b" " + body + b"\n"
 
     def open(self, line: bytes) -> dict[str, Any]:
-        """The next message. Raises ValueError where it was made with another key, changed, repeated or left out."""
+        """The next message. Raises ValueError if the key differs, or a message was changed, repeated or left out."""
         mac, _blank, body = line.rstrip(b"\n").partition(b" ")
         if not hmac.compare_digest(mac, self._next(body).hex().encode()):
             raise ValueError("the message does not fit the job's key")

@@ -1,4 +1,4 @@
-"""Secrets that show by their form what they are: tokens, keys, users in URLs, passwords of commands. Pure."""
+"""Secrets that their form gives away: tokens, keys, users in URLs, passwords of commands. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddp_run.values.decoded_text import base64_runs
 
 REDACTED = "[redacted]"
 Span = tuple[int, int, str]
-"""Where a secret begins and ends, and its kind in words that are no secrets: `token: GitHub`, `value of --key`."""
+"""Where a secret begins and ends, and its kind without the secret: `token: GitHub`, `value of --key`."""
 
 
 def rows(name: str) -> list[str]:
@@ -23,7 +23,7 @@ def rows(name: str) -> list[str]:
 
 
 def any_of(words: Iterable[str]) -> str:
-    """A pattern of the shortest of these words that stands at a place; by common beginnings, for speed."""
+    """A pattern for the shortest of these words that is at a place; by common beginnings, for speed."""
     by_first: dict[str, list[str]] = {}
     for word in words:
         by_first.setdefault(word[0], []).append(word[1:])
@@ -33,19 +33,19 @@ def any_of(words: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """Tokens of a maker: a literal, and what follows it."""
+    """A maker's tokens: a literal, and what follows it."""
 
     maker: str
     prefix: str
     characters: str
     least: int
     usual: int | None
-    """Of the characters behind the prefix; empty if they differ."""
+    """How many characters usually follow the prefix; None if that differs."""
     exact: bool
 
     @property
     def pattern(self) -> str:
-        """Of all that may be one; how much of it there is says whether it is."""
+        """A pattern for everything that may be one; its length then says whether it is."""
         literal = re.escape(self.prefix)
         before = rf"(?<![{'A-Za-z0-9_.-' if self.exact else 'A-Za-z0-9'}]{literal})"
         times, after = (f"{{{self.least}}}", r"(?![\w\-])") if self.exact else ("+", "")
@@ -93,9 +93,9 @@ _ALONE: tuple[tuple[str, str, str], ...] = (
     ("bearer", "Bearer ", rf"Bearer {_OF_BEARER}"),
     ("bearer", "bearer ", rf"bearer {_OF_BEARER}"),
 )
-"""Maker, literal, and the pattern of what a prefix and a length do not tell."""
+"""Maker, literal and pattern of tokens that a prefix and a length don't describe."""
 LITERALS = ("PRIVATE KEY", *(token.prefix for token in TOKENS), *(literal for _maker, literal, _pattern in _ALONE))
-"""A text without these holds no secret of a known maker's form."""
+"""A text without these contains no secret in a known maker's form."""
 PRIVATE_KEY = "private key"
 _KEY_MARK = r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _WRAPPED = r"[ \t]{0,200}\|?[ \t]{0,9}\r?\n(?:[ \t]{0,40}\[[^\]\n]{1,40}\]:?)?[ \t]{0,200}\|?[ \t]{0,200}"
@@ -105,7 +105,7 @@ compiled = cache(re.compile)
 
 
 def forms(text: str, held: frozenset[str]) -> Iterator[Span]:
-    """Every secret of a known form. `held`: which of `LITERALS` the text holds."""
+    """Every secret in a known form. `held`: which of `LITERALS` the text contains."""
     if "PRIVATE KEY" in held:
         for start, end in _keys(text):
             yield start, end, PRIVATE_KEY
@@ -125,7 +125,7 @@ def forms(text: str, held: frozenset[str]) -> Iterator[Span]:
 
 
 def _of_maker(text: str, token: _Token) -> Iterator[tuple[int, int]]:
-    """What is long enough, goes on in the next line, or is cut where the text ends."""
+    """Tokens that are long enough, continue on the next line, or are cut off by the text's end."""
     for hit in compiled(token.pattern).finditer(text):
         missing = None if token.usual is None else token.usual - len(hit[1])
         rest = list(_rest(text, hit.end(), token.characters, missing))
@@ -136,8 +136,8 @@ def _of_maker(text: str, token: _Token) -> Iterator[tuple[int, int]]:
 
 
 def _rest(text: str, end: int, characters: str, missing: int | None) -> Iterator[tuple[int, int]]:
-    """What the next lines begin with, where a token is the last of its line: as many characters as are missing, or
-    what looks random."""
+    """What the next lines begin with, if a token ends its line: as many characters as are missing, or what looks
+    random."""
     while (missing is None or missing > 0) and text[end : end + 1] in _AT_WRAPS:
         wrap = compiled(_WRAPPED).match(text, end)
         part = compiled(characters + "{4,200}").match(text, wrap.end()) if wrap is not None else None
@@ -148,7 +148,7 @@ def _rest(text: str, end: int, characters: str, missing: int | None) -> Iterator
 
 
 def _is_openais(token: str) -> bool:
-    """What follows `sk-` is random: not the name of a run."""
+    """Whether what follows `sk-` is random, not the name of a run."""
     rest = token[3:]
     mixed = re.search(r"[a-z]", rest) and re.search(r"[A-Z]", rest)
     return mixed is not None or compiled(r"[0-9a-f]{32,}").fullmatch(rest) is not None
@@ -159,7 +159,7 @@ _KEY_LENGTHS = {40: 0, 44: 1, 64: 0, 76: 0, 84: 0, 88: 2}
 
 
 def _is_random(found: re.Match[str]) -> bool:
-    """Base64 of random bytes by its length and by how often its characters change their kind: no path, no hash."""
+    """Whether it is base64 of random bytes, by its length and how often characters change kind: no path, no hash."""
     text = found[0]
     if _KEY_LENGTHS.get(len(text)) != len(text) - len(text.rstrip("=")):
         return False
@@ -176,12 +176,12 @@ def _is_random(found: re.Match[str]) -> bool:
 
 
 def is_made_up(value: str) -> bool:
-    """Random by its look: long, and letters and digits follow each other without order."""
+    """Whether it looks random: long, with letters and digits in no order."""
     return len(value) >= 12 and re.search(r"[\s/]", value) is None and _changes(value) >= max(5, len(value) // 4)
 
 
 def _changes(text: str) -> int:
-    """How often letters, capitals and digits follow each other in a text; a capital before letters is none."""
+    """How often a text changes between letters, capitals and digits; a capital before letters doesn't count."""
     kinds = [kind for char in text if (kind := _kind(char)) != "-"]
     return sum(one != two and (one, two) != ("A", "a") for one, two in pairwise(kinds))
 
@@ -194,9 +194,9 @@ def _kind(char: str) -> str:
 
 
 def _keys(text: str) -> Iterator[tuple[int, int]]:
-    """Private keys in PEM, each line of theirs; also of a key that is cut at its start or at its end.
+    """Each line of private keys in PEM, including keys cut off at the start or the end.
 
-    Only the last word of a line is the key's: a launcher or a collector may have put others before it.
+    Only the last word of a line belongs to the key: a launcher or a collector may have put others before it.
     """
     at, inside = 0, False
     for mark in (*compiled(_KEY_MARK).finditer(text), None):
@@ -216,7 +216,7 @@ def _keys(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _last_words(text: str, at: int, end: int) -> list[tuple[int, int]]:
-    """Of each line of a part of the text."""
+    """Where the last word of each line is, in a part of the text."""
     found = []
     for line in text[at:end].split("\n"):
         shown = line.rstrip()
@@ -255,7 +255,7 @@ def users(text: str) -> Iterator[Span]:
 
 
 def _user(url: str, scheme: str, start: int, last_sign: int) -> int | None:
-    """Where the `user:password` that begins there ends; None if there is nothing to hide."""
+    """Where the `user:password` that begins there ends; None if there's nothing to hide."""
     path = re.compile(r"[/?#]").search(url, start)
     within = path.start() if path is not None else len(url)
     colon, sign = url.find(":", start, within), url.find("@", start, within)
@@ -271,7 +271,7 @@ def _user(url: str, scheme: str, start: int, last_sign: int) -> int | None:
 
 
 def _end_of_password(url: str, start: int) -> int:
-    """The last `@` before what looks like a host, else the last of all: a password may hold one, and a slash."""
+    """The last `@` before what looks like a host, or else the last of all: a password may contain `@` and `/`."""
     hosts = [sign.start() for sign in _AT_HOST.finditer(url, start)]
     return hosts[-1] if hosts else url.rindex("@")
 
@@ -297,7 +297,7 @@ PROGRAMS = tuple(_OPTIONS)
 
 
 def passwords(text: str, held: frozenset[str]) -> Iterator[Span]:
-    """The passwords of `PROGRAMS`, where the text holds them."""
+    """The passwords given to `PROGRAMS`. `held`: which of these the text contains."""
     for program in PROGRAMS if held else ():
         if program not in held:
             continue

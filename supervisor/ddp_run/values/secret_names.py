@@ -1,4 +1,4 @@
-"""Secrets that show by their names, and where the value of a name stands. Pure."""
+"""Secrets that their names give away, and where a name's value is. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddp_run.values.secret_forms import REDACTED, Span, any_of, compiled, is_mad
 
 
 def sections(name: str) -> dict[str, list[str]]:
-    """Of a list with `[headings]`, the lines below each."""
+    """The lines below each heading of a list with `[headings]`."""
     found: dict[str, list[str]] = {}
     heading: list[str] = []
     for row in rows(name):
@@ -24,13 +24,13 @@ def sections(name: str) -> dict[str, list[str]]:
 
 
 class Grade(IntEnum):
-    """What a name says of its value."""
+    """What a name says about its value."""
 
     NOTHING = 0
     MAYBE = 1
-    """A secret where the value looks random."""
+    """A secret if the value looks random."""
     MIXED = 2
-    """A secret where the value has digits and looks like nothing else."""
+    """A secret if the value has digits and doesn't look like anything else."""
     LIKELY = 3
     """A secret unless the value looks like anything else."""
     SURE = 4
@@ -45,7 +45,7 @@ _OF_KEYS, _OF_TOKENS = _WORDS["of keys"] | _MAKERS, _WORDS["of tokens"] | _MAKER
 PHRASES = tuple(phrase.strip() for line in _LISTS["phrases"] for phrase in line.split("|"))
 """Names of secrets with blanks, or in letters that are not Latin."""
 HINTS = _WORDS["hints"] | {word for word in _SECRETS if not any(hint in word for hint in _WORDS["hints"])}
-"""Each name of a secret in one word of Latin letters holds one of these."""
+"""Each name of a secret that is one word of Latin letters contains one of these."""
 
 
 def is_secret(name: str) -> bool:
@@ -55,7 +55,7 @@ def is_secret(name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def grade_of(name: str) -> Grade:
-    """What a variable's, an option's or a field's name says of its value."""
+    """What the name of a variable, an option or a field says about its value."""
     lowered = name.lower()
     if name in ("PWD", "OLDPWD"):
         return Grade.LIKELY  # folders
@@ -93,10 +93,9 @@ def grade_of(name: str) -> Grade:
 
 # ----------------------------------------------------------------------------------------------- values
 
-_NO_VALUES = frozenset({"", "none", "null", "nil", "true", "false", "yes", "no", "on", "off", "auto", "default"})
-_ANNOTATIONS = frozenset({"str", "bytes", "int", "bool", "any", "optional", "union", "callable", "secretstr"})
+_NO_VALUES = _WORDS["no values"] | {""}
 _CODE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
-_OBJECTS = ("self.", "args.", "cfg.", "config.", "conf.", "opt.", "opts.", "settings.", "os.", "kwargs.", "options.")
+_OBJECTS = tuple(f"{name}." for name in _WORDS["objects"])
 
 
 def hides(grade: Grade, value: str, *, bare: bool) -> bool:
@@ -122,8 +121,8 @@ def hides(grade: Grade, value: str, *, bare: bool) -> bool:
 
 
 def _is_code(value: str) -> bool:
-    """An expression of Python's in place of a value: `os.environ[`, `get_token()`, `hf_token`, `Optional[str]`."""
-    if value.rstrip(",;:)]}").lower() in _ANNOTATIONS | _NO_VALUES:
+    """Whether it is a Python expression, not a value: `os.environ[`, `get_token()`, `hf_token`, `Optional[str]`."""
+    if value.rstrip(",;:)]}").lower() in _WORDS["annotations"] | _NO_VALUES:
         return True
     called = re.match(rf"{_CODE}[(\[]", value)
     if called is not None and (value[-1] in "([{" or ")" in value or "]" in value):
@@ -136,7 +135,7 @@ def _is_code(value: str) -> bool:
 
 
 def _is_plain(value: str) -> bool:
-    """A number, a path, a URL, a file's name, words: nothing that anybody would take for a secret."""
+    """Whether it is a number, a path, a URL, a file's name, or words, which can't be mistaken for a secret."""
     if len(value) < 6 or re.fullmatch(r"[\d.,:eE+\-]{1,14}|(?:bf|fp|tf|int|uint)\d{1,2}[\w\-]*", value):
         return True
     if "://" in value or value.startswith(("/", "./", "../", "~")) or re.search(r"\.[a-z]{2,5}\Z", value):
@@ -152,9 +151,9 @@ _OTHER_LETTERS = tuple(
 )
 _NAME_CHARS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 _LONGEST = 48
-"""Characters of a name on either side of a hint."""
+"""Characters of a name on each side of a hint."""
 _LOOKED_AT = 64
-"""Characters of a value that tell what it is."""
+"""Characters of a value that show what it is."""
 _NEXT_WORD = r"""(?a)\\*["'],\s{0,40}(?=[bBrRuUfF]{0,2}\\*["'])"""
 """Between the words of a list: `['--api-key', 'X']`."""
 _EQUALS = r"""(?a)\\*["'`]?\]?[ \t]{0,4}(?::=|[-=]{1,2}>|==?|:)[ \t]{0,4}"""
@@ -171,7 +170,7 @@ _BLOCK = (
 )
 """YAML's text of several lines."""
 _FAR = 4000
-"""Characters of a value that may go over lines."""
+"""Characters of a value that may span lines."""
 _OPENED = r"<(?:[\w.\-]{1,20}:)?\Z"
 _IN_TUPLE = r"""\([bB]?\\*["']\Z"""
 _QUOTE = r"""(?a)[bBrRuUfF]{0,2}(?:(\\*["'`])\1\1|(\\*["'`]))"""
@@ -203,7 +202,7 @@ def named(text: str) -> Iterator[Span]:
 
 
 def _places(text: str) -> list[tuple[int, int]]:
-    """Where words stand that names of secrets hold, in order."""
+    """Where the text has words that names of secrets contain, in order."""
     found = [hit.span() for hit in _hints().finditer(one_byte_each(text).lower())]
     signs = other_signs(text)
     for spelling, its_signs in _OTHER_LETTERS if signs else ():
@@ -218,13 +217,13 @@ def _hints() -> re.Pattern[bytes]:
 
 
 def _around(text: str, start: int, end: int, least: int) -> tuple[int, int]:
-    """The name that a hint stands in."""
+    """Where the name begins and ends that contains a hint."""
     before, after = text[max(least, start - _LONGEST) : start], text[end : end + _LONGEST]
     return start - len(before) + len(before.rstrip(_NAME_CHARS)), end + len(after) - len(after.lstrip(_NAME_CHARS))
 
 
 def _full_name(text: str, start: int, end: int) -> str:
-    """With the word before it where it takes two."""
+    """The name, with the word before it if it takes two."""
     if text[start - 1 : start] != " ":
         return text[start:end]
     before = text[max(0, start - 1 - _LONGEST) : start - 1]
@@ -233,7 +232,7 @@ def _full_name(text: str, start: int, end: int) -> str:
 
 
 def _value_at(text: str, start: int, end: int, grade: Grade) -> tuple[Grade, int, int, bool] | None:
-    """How certain it is, where the value begins and ends, and whether it stands without quotes."""
+    """How certain it is, where the value begins and ends, and whether it has no quotes."""
     opened = compiled(_OPENED).search(text, max(0, start - _LONGEST), start)
     if opened is not None and (element := compiled(_ELEMENT).match(text, end)) is not None:
         last = _closing(text, element.end(), "</", _FAR)
@@ -270,7 +269,7 @@ def _value_at(text: str, start: int, end: int, grade: Grade) -> tuple[Grade, int
 
 
 def _end_of_bare(text: str, first: int, grade: Grade) -> int:
-    """Of a value without quotes. A sure one is hidden to its end, however long; of another the beginning tells."""
+    """The end of a value without quotes. A sure one is hidden to its end; others are judged by their beginnings."""
     bare = compiled(_BARE).match(text, first, len(text) if grade is Grade.SURE else first + _LOOKED_AT)
     if bare is not None and bare.end() == first + _LOOKED_AT and hides(grade, bare[0], bare=True):
         bare = compiled(_BARE).match(text, first)
@@ -280,8 +279,8 @@ def _end_of_bare(text: str, first: int, grade: Grade) -> int:
 
 
 def _after_blanks(text: str, start: int, end: int, grade: Grade) -> int | None:
-    """A value that nothing but blanks, or `is`, divide from its name: after an option; in quotes after a sure name;
-    and what looks made up (`machine api.wandb.ai login user password X`, `ENV WANDB_API_KEY X`)."""
+    """Where a value begins that only blanks, or `is`, separate from its name: after an option; in quotes after a sure
+    name; or if it looks made up (`machine api.wandb.ai login user password X`, `ENV WANDB_API_KEY X`)."""
     first = end
     while first < len(text) and text[first] in " \t" and first - end < 8:
         first += 1
@@ -301,7 +300,7 @@ def _after_blanks(text: str, start: int, end: int, grade: Grade) -> int | None:
 
 
 def _closing(text: str, start: int, quote: str, over_lines: int = 0) -> int:
-    """Where the quotation ends: so many characters on at most, if lines count; else with its line."""
+    """Where the quotation ends: on its line, or within `over_lines` characters."""
     whole = quote if quote == "</" else quote * 3
     if over_lines and (end := text.find(whole, start, start + over_lines)) >= 0:
         return end
@@ -317,5 +316,5 @@ def _is_escaped(text: str, at: int, start: int) -> bool:
 
 
 def is_option(word: str) -> bool:
-    """Looks like an option's name, not like a value that begins with a dash."""
+    """Whether it looks like an option's name, not like a value that begins with a dash."""
     return compiled(_OPTION).fullmatch(word) is not None

@@ -25,7 +25,7 @@ def signal_name(code: int | None) -> str | None:
 
 
 def shell_code(code: int | None) -> int:
-    """What a shell reports: 128+N for signal N; 1 where the code is not known."""
+    """What a shell reports: 128+N for signal N; 1 if the code isn't known."""
     if code is None:
         return 1
     return 128 - code if code < 0 else code & 0xFF

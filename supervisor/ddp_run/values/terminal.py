@@ -1,4 +1,4 @@
-"""Standard input and output: that they are there, and what text of ddp-run's own may use of a terminal."""
+"""Standard input and output: makes sure that they're open, and says how wide and colourful text on them may be."""
 
 from __future__ import annotations
 
@@ -11,26 +11,23 @@ _LEAST_COLUMNS = 40
 
 
 def open_what_is_closed() -> None:
-    """/dev/null on each of the descriptors 0 to 2 that is closed (`>&-`, as daemons start others).
+    """Open /dev/null for each of the descriptors 0 to 2 that is closed (`>&-`, or started by a daemon).
 
-    Else a file that is opened later is one of them: ranks' lines would go into the journal. Raises OSError.
+    Otherwise a file opened later would get its number: ranks' lines would go into the journal. Raises OSError.
     """
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+            opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
             os.set_inheritable(opened, True)
-    if sys.stdin is None:
-        sys.stdin = os.fdopen(0, closefd=False)
-    if sys.stdout is None:
-        sys.stdout = os.fdopen(1, "w", closefd=False)
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w", closefd=False)
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(fd, "w" if fd else "r", closefd=False))
 
 
 def columns() -> int:
-    """Columns for text of our own: the terminal's, 100 where there is none, never more than can be read."""
+    """Columns for ddp-run's own text: the terminal's, 100 without one, and at most 120."""
     try:
         width = int(os.environ.get("COLUMNS", "")) or 100
     except ValueError:
@@ -51,12 +48,12 @@ def width_of(fd: int) -> int | None:
 
 
 def variables_for_ranks(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
-    """What tells a rank's libraries that the console, for `ranks` ranks of this node, shows their lines on a terminal.
+    """Variables that tell a rank's libraries that the console shows their lines on a terminal, with `ranks` ranks here.
 
-    A rank's own stdout and stderr are files. rich, and lightning's bars by it, draw live bars then only with the first
-    two (rich 15, Console.is_terminal and is_interactive); what the user set about it stays. What is left beside the
-    prefix is told to rich and others by COLUMNS; to tqdm by COLUMNS and LINES, and from 4.68 on, which asks the file
-    only, by TQDM_NCOLS. Not FORCE_COLOR: Python 3.13 colours tracebacks by it, in the files too.
+    A rank's own stdout and stderr are files, where rich, and lightning's bars through it, draw live bars only with the
+    first two (rich 15, Console.is_terminal and is_interactive); what the user has set stays. The columns left beside
+    the prefix: rich and others read COLUMNS, tqdm COLUMNS and LINES, and tqdm from 4.68 on TQDM_NCOLS, since it asks
+    only the file otherwise. FORCE_COLOR isn't set: Python 3.13 would colour tracebacks, in the files too.
     """
     if not (os.isatty(1) and os.isatty(2)) or environ.get("TERM", "dumb") in ("dumb", "unknown"):
         return {}
@@ -82,7 +79,7 @@ def colour(stream: IO[str]) -> bool:
 
 
 def colour_forced() -> bool:
-    """Whether colours are wanted without a terminal too (force-color.org, bixense.com/clicolors).
+    """Whether colours are wanted even without a terminal (force-color.org, bixense.com/clicolors).
 
     NO_COLOR (no-color.org) is stronger: see `colour`.
     """

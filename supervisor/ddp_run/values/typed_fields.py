@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[T]) -> type[T]:
-    """A slotted dataclass that type checkers hold to be frozen.
+    """A slotted dataclass that type checkers treat as frozen.
 
     `dataclass(frozen=True)` compiles two more functions for each class and a slower `__init__`, which doubles the time
     that defining one takes; all of that time passes before the agent is started.
@@ -28,9 +28,9 @@ _Reader = Callable[[Any], Any]
 
 
 def read(kind: type[_T], given: object) -> _T:
-    """A dataclass of numbers, texts, switches, enums, tuples, and dataclasses of these. Unknown fields are passed over.
+    """A dataclass of numbers, texts, switches, enums, tuples, and dataclasses of these. Unknown fields are ignored.
 
-    Raises ValueError where one is missing or of another type.
+    Raises ValueError if a field is missing or has another type.
     """
     if not isinstance(given, Mapping):
         raise ValueError("not an object")
@@ -45,7 +45,7 @@ def read(kind: type[_T], given: object) -> _T:
 
 @cache
 def _readers(kind: Any) -> dict[str, tuple[_Reader, bool]]:
-    """By field of a type: what reads it, and whether it must be there."""
+    """For each field of a type: what reads it, and whether it is required."""
     hints = get_type_hints(kind)
     return {
         each.name: (_reader(hints[each.name]), each.default is MISSING and each.default_factory is MISSING)

@@ -8,19 +8,19 @@ _PLURAL = {"waits": "wait", "is": "are", "sleeps": "sleep", "shows": "show", "wo
 
 
 def conjugated(words: str, count: int) -> str:
-    """`waits in barrier` for one, `wait in barrier` for more; a word that is not known stays."""
+    """`waits in barrier` for one, `wait in barrier` for more; an unknown verb stays."""
     verb, _, rest = words.partition(" ")
     mark = ":" if verb.endswith(":") else ""
     return words if count == 1 else " ".join(filter(None, (_PLURAL.get(verb.rstrip(":"), verb) + mark, rest)))
 
 
 def is_or_are(many: Sequence[object]) -> str:
-    """For so many."""
+    """The form of `be` for that many."""
     return "is" if len(many) == 1 else "are"
 
 
 def verb_s(many: Sequence[object]) -> str:
-    """What a verb ends with for so many: `waits` for one."""
+    """The ending of a verb for that many: `waits` for one."""
     return "s" if len(many) == 1 else ""
 
 
@@ -46,7 +46,7 @@ def named_nodes(nodes: Collection[int]) -> str:
 
 
 def node_name(node_rank: int, host: str | None) -> str:
-    """`node 1 (gpu-07)`; `node 1` where the host is not known."""
+    """`node 1 (gpu-07)`; `node 1` if the host isn't known."""
     return f"node {node_rank} ({host})" if host else f"node {node_rank}"
 
 
@@ -61,7 +61,7 @@ def size_in_words(count: int) -> str:
 
 
 def duration_in_words(seconds: float) -> str:
-    """`7.3s`, `4m08s`, `2h05m`, `3d04h`: two units at most."""
+    """`7.3s`, `4m08s`, `2h05m`, `3d04h`: at most two units."""
     if seconds < 59.5:
         return f"{seconds:.1f}s" if seconds < 9.95 else f"{seconds:.0f}s"
     minutes, rest = divmod(round(seconds), 60)
