@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.waiting import limit
@@ -43,15 +42,6 @@ exec(compile(asked["text"], asked["name"], "exec"), {"__name__": "__main__", "__
 """
 
 
-@dataclass(frozen=True)
-class Answer:
-    """How a program ended: its exit code, negative for a signal, and its texts."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-
 class LoadedProcess:
     """Starts with its first question, and ends with who asks: then nobody has the other end of its standard input.
 
@@ -69,8 +59,8 @@ class LoadedProcess:
         given: str | None = None,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> Answer:
-        """The text or the file of a program; `given`: its standard input, /dev/null by default."""
+    ) -> subprocess.CompletedProcess[str]:
+        """The text or the file of a program, and how it ended; `given`: its standard input, /dev/null by default."""
         text, name = (program, "<string>") if isinstance(program, str) else (program.read_text(), str(program))
         with tempfile.TemporaryDirectory() as folder:
             streams = [Path(folder, each) for each in ("in", "out", "err")]
@@ -81,7 +71,7 @@ class LoadedProcess:
             asked = {"text": text, "name": name, "words": words, "streams": [str(each) for each in streams]}
             place = {"cwd": str(cwd or folder), "env": dict(env or os.environ)}
             code = self._ask(json.dumps(asked | place))
-            return Answer(code, *(each.read_text() for each in streams[1:]))
+            return subprocess.CompletedProcess([name, *words], code, *(each.read_text() for each in streams[1:]))
 
     def _ask(self, line: str) -> int:
         process = self._process or self._started()

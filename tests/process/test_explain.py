@@ -6,11 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.loaded_process import COMMAND, Answer
+from tests.loaded_process import COMMAND
 from tests.waiting import limit
 
 import ddp_run
@@ -37,27 +36,20 @@ ValueError: bad sample
 """
 
 
-def run(*words: str, cwd: Path, text: str | None = None, **variables: str) -> Answer:
-    """The command with its rules loaded already; `started`: as users start it."""
-    return COMMAND.run(DDP_RUN, *words, given=text, cwd=cwd, env=environ(cwd, variables))
-
-
-def started(*words: str, cwd: Path, text: str) -> Answer:
-    done = subprocess.run(
-        [DDP_RUN, *words], cwd=cwd, env=environ(cwd, {}), input=text, capture_output=True, text=True,
-        timeout=limit(120),
-    )  # fmt: skip
-    return Answer(done.returncode, done.stdout, done.stderr)
-
-
-def environ(cwd: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    return {**os.environ, "NO_COLOR": "1", "TMPDIR": str(cwd), **variables}
+def run(*words: str, cwd: Path, text: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The command, with its rules loaded already."""
+    environ = {**os.environ, "NO_COLOR": "1", "TMPDIR": str(cwd), **variables}
+    return COMMAND.run(DDP_RUN, *words, given=text, cwd=cwd, env=environ)
 
 
 def test_standard_input(tmp_path: Path) -> None:
-    done = started("explain", cwd=tmp_path, text=TRACEBACK)
+    words = [str(DDP_RUN), "explain"]
+    environ = {**os.environ, "NO_COLOR": "1"}
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environ, input=TRACEBACK, capture_output=True, text=True, timeout=limit(120)
+    )
     lines = done.stdout.splitlines()
-    assert done.code == 0
+    assert done.returncode == 0
     assert lines[0] == "error[DDP600]: a rank raised ValueError in train.py:7: bad sample"
     assert "  --> standard input:6" in lines
     assert lines[-1].startswith("ddp-run: verdict outcome=failed cause=python-exception code=DDP600 rank=- ")
@@ -108,7 +100,7 @@ def test_the_exit_code_is_that_of_what_is_explained_only_if_asked_for(tmp_path: 
     ):
         plain = run("explain", *words, cwd=tmp_path, text=text)
         done = run("explain", "--exit-code", *words, cwd=tmp_path, text=text)
-        assert (plain.code, done.code) == (2 if code == 2 else 0, code), words
+        assert (plain.returncode, done.returncode) == (2 if code == 2 else 0, code), words
         assert done.stdout == plain.stdout
 
 
@@ -126,7 +118,7 @@ def test_what_cannot_be_read(tmp_path: Path, words: tuple[str, ...], message: st
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "events.jsonl").write_text("")
     done = run("explain", *words, cwd=tmp_path)
-    assert (done.code, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -201,7 +193,7 @@ def test_escape_codes_of_a_log_do_not_reach_the_terminal(tmp_path: Path) -> None
 
 def test_rules(tmp_path: Path) -> None:
     listed = run("rules", cwd=tmp_path)
-    assert listed.code == 0
+    assert listed.returncode == 0
     assert any(line.split()[:2] == ["DDP401", "host-oom"] for line in listed.stdout.splitlines())
     by_name, by_code = run("rules", "host-oom", cwd=tmp_path), run("rules", "DDP401", cwd=tmp_path)
     assert by_name.stdout == by_code.stdout
@@ -209,14 +201,14 @@ def test_rules(tmp_path: Path) -> None:
     names = [row["name"] for row in json.loads(run("rules", "--json", cwd=tmp_path).stdout)]
     assert "segfault" in names
     wrong = run("rules", "host-om", cwd=tmp_path)
-    assert wrong.code == 2
+    assert wrong.returncode == 2
     assert "did you mean 'host-oom'?" in wrong.stderr
 
 
 def test_rules_are_found_by_words_and_read_on_a_terminal(tmp_path: Path) -> None:
     def names(*words: str) -> set[str]:
         done = run("rules", *words, cwd=tmp_path)
-        assert done.code == 0, done.stderr
+        assert done.returncode == 0, done.stderr
         return {line.split()[1] for line in done.stdout.splitlines()}
 
     assert {"host-oom", "cuda-oom"} <= names("oom")
@@ -264,23 +256,19 @@ def texts_in(value: object) -> list[str]:
 def test_nothing_of_a_files_name_moves_the_cursor(tmp_path: Path) -> None:
     name = f"no{HOSTILE.replace('/', '')}.log"
     missing = run("explain", name, cwd=tmp_path)
-    assert missing.code == 2
+    assert missing.returncode == 2
     (tmp_path / name).write_text(TRACEBACK)
     there = run("explain", name, cwd=tmp_path)
     option = run("explain", f"--{HOSTILE}", cwd=tmp_path)
     assert not [c for c in UNSEEN if c in missing.stderr + there.stdout + there.stderr + option.stderr]
 
 
-@pytest.mark.parametrize("variables", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
-def test_a_locale_that_knows_no_more_than_ascii(tmp_path: Path, variables: dict[str, str]) -> None:
+@pytest.mark.parametrize("environ", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
+def test_a_locale_that_knows_no_more_than_ascii(tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / "a.log").write_text(TRACEBACK.replace("bad sample", "плохой пример …"), encoding="utf-8")
     for words in (("explain", "a.log"), ("explain", "--json", "a.log"), ("rules", "cuda-oom")):
         done = subprocess.run(
-            [str(DDP_RUN), *words],
-            cwd=tmp_path,
-            capture_output=True,
-            timeout=limit(120),
-            env={**os.environ, **variables},
+            [str(DDP_RUN), *words], cwd=tmp_path, capture_output=True, timeout=limit(120), env={**os.environ, **environ}
         )
         assert (done.returncode, done.stderr) == (0, b"")
 

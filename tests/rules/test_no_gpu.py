@@ -59,7 +59,7 @@ def explained(text: str) -> Verdict:
 
 def test_the_installed_torch(torch_process: LoadedProcess) -> None:
     answer = torch_process.run(f"import warnings; warnings.simplefilter('ignore')\n{PROGRAM}", given=CALLS)
-    assert answer.code == 0, answer.stderr
+    assert answer.returncode == 0, answer.stderr
     kind, *parts = answer.stdout.split("---- ")
     if kind.strip() != "none":
         pytest.skip("this torch is built with CUDA")

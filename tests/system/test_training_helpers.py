@@ -45,7 +45,7 @@ class Runner:
     def alone(self, program: Path, *words: str, **env: str) -> Ended:
         """A program without a launcher, where torch is loaded already."""
         answer = self._loaded.run(program, *words, cwd=self.folder, env=Launcher(self.folder).environ(env))
-        return Ended(answer.code, answer.stdout, answer.stderr, self._left())
+        return Ended(answer.returncode, answer.stdout, answer.stderr, self._left())
 
     def _left(self) -> dict[int, Any]:
         return {

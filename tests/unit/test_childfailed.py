@@ -51,7 +51,7 @@ Other Failures:
 def box(tmp_path_factory: pytest.TempPathFactory, torch_process: LoadedProcess) -> str:
     """What the installed torch prints for three failures: a code, a signal, a recorded traceback."""
     answer = torch_process.run(PRINT_BOX, str(tmp_path_factory.mktemp("box") / "error.json"))
-    assert answer.code == 0, answer.stderr
+    assert answer.returncode == 0, answer.stderr
     return answer.stdout
 
 

@@ -28,7 +28,7 @@ def test_it_ends_as_under_plain_python(
     torch_process: LoadedProcess, tmp_path: Path, end: str, code: int, said: str
 ) -> None:
     answer = torch_process.run(SHOWS, end, given="text", cwd=tmp_path, env={"MINE": "mine"})
-    assert answer.code == code
+    assert answer.returncode == code
     assert answer.stderr.endswith(said) and bool(answer.stderr) == bool(said)
     if code >= 0:
         assert answer.stdout == f"{[end]} text mine {tmp_path} True\nat exit\n"
@@ -46,5 +46,5 @@ def test_a_program_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytes
     process = LoadedProcess("import json")
     with pytest.raises(AssertionError, match="does not end"):
         process.run("import time; open('there', 'w'); time.sleep(600)", cwd=tmp_path)
-    assert process.run("print(open('there').read())", cwd=tmp_path).code == 0
+    assert process.run("print(open('there').read())", cwd=tmp_path).returncode == 0
     process.end()

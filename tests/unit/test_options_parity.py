@@ -185,7 +185,7 @@ def _torch_rows() -> tuple[Row, ...]:
 def _ask_torch(torch_process: LoadedProcess, lines: list[Line]) -> list[tuple[str, dict[str, Any] | None]]:
     question = json.dumps([(line.argv, line.variables) for line in lines])
     answer = torch_process.run(_REAL_PARSER, given=question)
-    assert answer.code == 0, answer.stderr
+    assert answer.returncode == 0, answer.stderr
     return [(kind, values) for kind, values in json.loads(answer.stdout)]
 
 

@@ -66,7 +66,7 @@ def answers(torch_process: LoadedProcess) -> dict[str, tuple[Any, Any]]:
         ours = words[words.index("torch.distributed.run") + 1 :]
         asked += [([*options, *PROGRAM], variables), (ours, agent_environment(plan, variables, "id"))]
     answer = torch_process.run(_AS_THE_AGENT, given=json.dumps(asked))
-    assert answer.code == 0, answer.stderr
+    assert answer.returncode == 0, answer.stderr
     told = json.loads(answer.stdout)
     return {name: (told[2 * index], told[2 * index + 1]) for index, name in enumerate(CASES)}
 
