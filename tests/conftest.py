@@ -14,7 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.torch_process import TorchProcess
+from tests.loaded_process import LoadedProcess
 
 INHERITED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 """A shell ignores the first two in what it starts with `&`, and every program started from there does so too. SIGHUP
@@ -38,8 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def torch_process() -> Iterator[TorchProcess]:
+def torch_process() -> Iterator[LoadedProcess]:
     """Runs programs that ask torch something; it is loaded once for all of them."""
-    process = TorchProcess("torch.distributed.run")
+    process = LoadedProcess("import torch.distributed.run")
     yield process
     process.end()

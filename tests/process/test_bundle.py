@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, cast
 
 import pytest
+from tests.loaded_process import COMMAND
 from tests.planted_secrets import BY_FORM
 from tests.unit.test_recorded_runs import HERE, NOW, run_at
 from tests.waiting import limit
@@ -44,10 +45,8 @@ RAISED = ExceptionInfo("ValueError", "bad sample", "/nowhere/t.py", 3, "main", "
 
 
 def run(cwd: Path, *words: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [DDP_RUN, "bundle", *map(str, words)], cwd=cwd, env={**os.environ, **variables}, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=limit(120), check=False,
-    )  # fmt: skip
+    """The command, with the rules loaded already."""
+    return COMMAND.run(DDP_RUN, "bundle", *map(str, words), cwd=cwd, env={**os.environ, **variables})
 
 
 def a_run(log_dir: Path, *, ended: bool = True, ranks: int = 3) -> Path:

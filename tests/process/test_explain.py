@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.loaded_process import COMMAND
 from tests.waiting import limit
 
 import ddp_run
@@ -36,15 +37,17 @@ ValueError: bad sample
 
 
 def run(*words: str, cwd: Path, text: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    given = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
+    """The command, with its rules loaded already."""
     environ = {**os.environ, "NO_COLOR": "1", "TMPDIR": str(cwd), **variables}
-    return subprocess.run(
-        [str(DDP_RUN), *words], cwd=cwd, capture_output=True, text=True, timeout=limit(120), env=environ, **given
-    )
+    return COMMAND.run(DDP_RUN, *words, given=text, cwd=cwd, env=environ)
 
 
 def test_standard_input(tmp_path: Path) -> None:
-    done = run("explain", cwd=tmp_path, text=TRACEBACK)
+    words = [str(DDP_RUN), "explain"]
+    environ = {**os.environ, "NO_COLOR": "1"}
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environ, input=TRACEBACK, capture_output=True, text=True, timeout=limit(120)
+    )
     lines = done.stdout.splitlines()
     assert done.returncode == 0
     assert lines[0] == "error[DDP600]: a rank raised ValueError in train.py:7: bad sample"

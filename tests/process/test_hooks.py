@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 from tests.waiting import limit, wait_until
 
 from ddp_run.observe.boards import Board, threads
@@ -145,15 +144,38 @@ def ranks(tmp_path: Path) -> Iterator[Ranks]:
         yield Ranks(tmp_path, Path(short), inbox)
 
 
+OPTIMIZERS = """
+import torch
+class Unhashable(type(torch.optim.SGD)):
+    __hash__ = None
+class Own(torch.optim.SGD, metaclass=Unhashable):
+    pass
+class Ahead(torch.optim.Optimizer):
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+    def step(self, closure=None):
+        self.inner.step()
+        self.inner.step()
+def made(kind):
+    weight = torch.ones(1, requires_grad=True)
+    weight.grad = torch.ones(1)
+    return kind([weight], lr=0.1)
+"""
+
+
 def test_phases_steps_and_collectives_of_which_a_forked_child_has_none(ranks: Ranks) -> None:
     program = f"""
-        {textwrap.indent(ALONE, " " * 8).strip()}
+        {textwrap.indent(ALONE + OPTIMIZERS, " " * 8).strip()}
         import os, signal, time
         init("gloo")
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
         for optimizer in (torch.optim.SGD(model.parameters(), 0.1), torch.optim.AdamW(model.parameters())):
             for _ in range(2):
                 model(torch.ones(2)).sum().backward()
+                optimizer.step()
+        for turn in [[made(torch.optim.SGD), made(torch.optim.AdamW), made(Own)]] * 40:
+            for optimizer in turn:
                 optimizer.step()
         pid = os.fork()
         if pid == 0:
@@ -183,44 +205,20 @@ def test_phases_steps_and_collectives_of_which_a_forked_child_has_none(ranks: Ra
     assert {message["folder"] for message in phases} == {"r"}
     assert ended.named("missed") == []
     assert ended.look is not None
-    assert (ended.look.phase, ended.look.steps) == ("shutdown", 4)
+    assert (ended.look.phase, ended.look.steps) == ("shutdown", 4 + 120)
     assert ended.look.phase_at == phases[-1]["at"]
     assert ended.look.collectives >= 4
 
 
-OPTIMIZERS = """
-import torch
-class Unhashable(type(torch.optim.SGD)):
-    __hash__ = None
-class Own(torch.optim.SGD, metaclass=Unhashable):
-    pass
-class Ahead(torch.optim.Optimizer):
-    def __init__(self, inner):
-        self.inner = inner
-        super().__init__(inner.param_groups, {})
-    def step(self, closure=None):
-        self.inner.step()
-        self.inner.step()
-def made(kind):
-    weight = torch.ones(1, requires_grad=True)
-    weight.grad = torch.ones(1)
-    return kind([weight], lr=0.1)
-"""
-
-
-def _slow(turns: str, steps: int) -> ParameterSet:
-    return pytest.param(turns, steps, marks=pytest.mark.slow_system)
-
-
+@pytest.mark.slow_system
 @pytest.mark.parametrize(
     ("turns", "steps"),
     [
-        ("[[made(torch.optim.SGD), made(torch.optim.AdamW), made(Own)]] * 40", 120),
-        _slow("[[made(torch.optim.SGD), Ahead(made(torch.optim.SGD))]] * 40", 80),
-        _slow("[[Ahead(made(torch.optim.SGD)), made(torch.optim.SGD)]] * 40", 80),
-        _slow("[[made(torch.optim.SGD)]] * 40 + [[Ahead(made(torch.optim.AdamW))]] * 40", 80),
+        ("[[made(torch.optim.SGD), Ahead(made(torch.optim.SGD))]] * 40", 80),
+        ("[[Ahead(made(torch.optim.SGD)), made(torch.optim.SGD)]] * 40", 80),
+        ("[[made(torch.optim.SGD)]] * 40 + [[Ahead(made(torch.optim.AdamW))]] * 40", 80),
         # its two inner steps of the first turn are not known to be that
-        _slow("[[made(torch.optim.SGD)]] * 40 + [[Ahead(made(torch.optim.SGD))]] * 40", 82),
+        ("[[made(torch.optim.SGD)]] * 40 + [[Ahead(made(torch.optim.SGD))]] * 40", 82),
     ],
 )
 def test_a_step_within_another_one_is_not_counted(ranks: Ranks, turns: str, steps: int) -> None:

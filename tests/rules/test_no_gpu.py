@@ -7,7 +7,7 @@ their sources.
 from __future__ import annotations
 
 import pytest
-from tests.torch_process import TorchProcess
+from tests.loaded_process import LoadedProcess
 
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
@@ -57,9 +57,9 @@ def explained(text: str) -> Verdict:
     return judge(transcript.read([Log(LogText("log", tuple(text.rstrip().split("\n"))))], follows_another))
 
 
-def test_the_installed_torch(torch_process: TorchProcess) -> None:
+def test_the_installed_torch(torch_process: LoadedProcess) -> None:
     answer = torch_process.run(f"import warnings; warnings.simplefilter('ignore')\n{PROGRAM}", given=CALLS)
-    assert answer.code == 0, answer.stderr
+    assert answer.returncode == 0, answer.stderr
     kind, *parts = answer.stdout.split("---- ")
     if kind.strip() != "none":
         pytest.skip("this torch is built with CUDA")

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.loaded_process import LoadedProcess
 from tests.ports import unused_port
-from tests.torch_process import TorchProcess
 from tests.waiting import limit
 
 from .conftest import DEADLINE_S, Launcher
@@ -39,13 +39,13 @@ class Ended:
 class Runner:
     """Starts programs in a folder of their own, with nothing of this process' launcher in the environment."""
 
-    def __init__(self, folder: Path, loaded: TorchProcess) -> None:
+    def __init__(self, folder: Path, loaded: LoadedProcess) -> None:
         self.folder, self._loaded = folder, loaded
 
     def alone(self, program: Path, *words: str, **env: str) -> Ended:
         """A program without a launcher, where torch is loaded already."""
         answer = self._loaded.run(program, *words, cwd=self.folder, env=Launcher(self.folder).environ(env))
-        return Ended(answer.code, answer.stdout, answer.stderr, self._left())
+        return Ended(answer.returncode, answer.stdout, answer.stderr, self._left())
 
     def _left(self) -> dict[int, Any]:
         return {
@@ -71,15 +71,15 @@ class Runner:
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Iterator[TorchProcess]:
+def loaded() -> Iterator[LoadedProcess]:
     """Also what DistributedDataParallel loads, which takes as long as torch itself."""
-    process = TorchProcess("torch._dynamo")
+    process = LoadedProcess("import torch._dynamo")
     yield process
     process.end()
 
 
 @pytest.fixture
-def runner(tmp_path: Path, loaded: TorchProcess) -> Runner:
+def runner(tmp_path: Path, loaded: LoadedProcess) -> Runner:
     return Runner(tmp_path, loaded)
 
 
@@ -394,7 +394,7 @@ _NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.fixture(scope="module")
-def refused(tmp_path_factory: pytest.TempPathFactory, loaded: TorchProcess) -> Ended:
+def refused(tmp_path_factory: pytest.TempPathFactory, loaded: LoadedProcess) -> Ended:
     runner = Runner(tmp_path_factory.mktemp("refused"), loaded)
     return runner.alone(runner.program(_REFUSALS), **_NO_GPU)
 

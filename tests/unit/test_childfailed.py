@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.torch_process import TorchProcess
+from tests.loaded_process import LoadedProcess
 
 from ddp_run.evidence import childfailed
 
@@ -48,10 +48,10 @@ Other Failures:
 
 
 @pytest.fixture(scope="module")
-def box(tmp_path_factory: pytest.TempPathFactory, torch_process: TorchProcess) -> str:
+def box(tmp_path_factory: pytest.TempPathFactory, torch_process: LoadedProcess) -> str:
     """What the installed torch prints for three failures: a code, a signal, a recorded traceback."""
     answer = torch_process.run(PRINT_BOX, str(tmp_path_factory.mktemp("box") / "error.json"))
-    assert answer.code == 0, answer.stderr
+    assert answer.returncode == 0, answer.stderr
     return answer.stdout
 
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.torch_process import TorchProcess
+from tests.loaded_process import LoadedProcess
 from tests.waiting import limit
 
 from ddp_run.plan.installed_torch import torch_rows
@@ -45,7 +45,7 @@ def test_this_host() -> None:
     assert Known.LOCKED_MEMORY in found
 
 
-def test_the_installed_torch_says_the_same_of_itself(torch_process: TorchProcess) -> None:
+def test_the_installed_torch_says_the_same_of_itself(torch_process: LoadedProcess) -> None:
     program = "import json, torch; print(json.dumps([torch.__version__, torch.version.cuda or 'none']))"
     answer = torch_process.run(program)
     found = facts()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.torch_process import TorchProcess
+from tests.loaded_process import LoadedProcess
 
 from ddp_run.settings.grammar import HelpWanted, Words
 from ddp_run.settings.options import Setting, Source
@@ -182,10 +182,10 @@ def _torch_rows() -> tuple[Row, ...]:
     return read_torch_table((Path(spec.origin).parent / "distributed" / "run.py").read_text())
 
 
-def _ask_torch(torch_process: TorchProcess, lines: list[Line]) -> list[tuple[str, dict[str, Any] | None]]:
+def _ask_torch(torch_process: LoadedProcess, lines: list[Line]) -> list[tuple[str, dict[str, Any] | None]]:
     question = json.dumps([(line.argv, line.variables) for line in lines])
     answer = torch_process.run(_REAL_PARSER, given=question)
-    assert answer.code == 0, answer.stderr
+    assert answer.returncode == 0, answer.stderr
     return [(kind, values) for kind, values in json.loads(answer.stdout)]
 
 
@@ -217,7 +217,7 @@ def _as_torch(name: str, value: object) -> object:
     return value.split(",") if name.startswith("duplicate_") and isinstance(value, str) else value
 
 
-def test_every_command_line_means_what_it_means_to_torchrun(torch_process: TorchProcess) -> None:
+def test_every_command_line_means_what_it_means_to_torchrun(torch_process: LoadedProcess) -> None:
     rows = _torch_rows()
     lines = [Line(*each) for each in BY_HAND] + _generated(rows, 900)
     answers = _ask_torch(torch_process, lines)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.torch_process import TorchProcess
+from tests.loaded_process import LoadedProcess
 
 from ddp_run.plan import installed_torch
 from ddp_run.plan.launch_plan import RANK_PROGRAM, agent_argv, agent_environment, make_plan
@@ -56,7 +56,7 @@ CASES = _cases()
 
 
 @pytest.fixture(scope="module")
-def answers(torch_process: TorchProcess) -> dict[str, tuple[Any, Any]]:
+def answers(torch_process: LoadedProcess) -> dict[str, tuple[Any, Any]]:
     """By case: what torchrun's agent makes of the words, and what ddp-run's agent makes of what it gets."""
     asked: list[tuple[list[str], dict[str, str]]] = []
     for options, variables in CASES.values():
@@ -66,7 +66,7 @@ def answers(torch_process: TorchProcess) -> dict[str, tuple[Any, Any]]:
         ours = words[words.index("torch.distributed.run") + 1 :]
         asked += [([*options, *PROGRAM], variables), (ours, agent_environment(plan, variables, "id"))]
     answer = torch_process.run(_AS_THE_AGENT, given=json.dumps(asked))
-    assert answer.code == 0, answer.stderr
+    assert answer.returncode == 0, answer.stderr
     told = json.loads(answer.stdout)
     return {name: (told[2 * index], told[2 * index + 1]) for index, name in enumerate(CASES)}
 

@@ -1,6 +1,6 @@
-"""Dumps what a program can see of itself to FOLDER/RANK.json; with `loaders`, rank 0 tries DataLoader workers.
+"""Dumps what a program can see of itself to FOLDER/RANK.json; where FOLDER/loaders is, rank 0 tries DataLoader workers.
 
-Usage: properties.py FOLDER [loaders] [ANYTHING...]. Knows nothing of ddp-run.
+Usage: properties.py FOLDER [ANYTHING...]. Knows nothing of ddp-run.
 """
 
 import concurrent.futures
@@ -156,7 +156,7 @@ def properties() -> dict:
 if __name__ == "__main__":
     folder = sys.argv[1]
     seen = properties()
-    if "loaders" in sys.argv and os.environ.get("RANK", "0") == "0":
+    if os.path.exists(os.path.join(folder, "loaders")) and os.environ.get("RANK", "0") == "0":
         seen["loaders"] = loaders()
     with open(os.path.join(folder, os.environ.get("RANK", "plain") + ".json"), "w") as file:
         json.dump(seen, file)

@@ -1,7 +1,7 @@
-"""One start of torch serves many questions: programs that ask torch something run in forks of a process that has it.
+"""One start serves many questions: programs run in forks of a process that has loaded what they load first.
 
-For what torch itself says and does in a plain program. Programs whose start, launcher or bootstrap is in question are
-started as users start them.
+For what a program says and does. Where its start, its launcher or its bootstrap is in question, or its streams before
+it begins, it is started as users start it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.waiting import limit
 
 # A child leaves the loop and ends as any program does: with its exit code, its handlers at exit, its traceback.
 _SERVER = """
-import gc, importlib, json, os, sys
-importlib.import_module(sys.argv[1])
-gc.freeze()  # else each child goes through all objects of torch when it ends: half a CPU second
+import gc, json, os, sys
+exec(sys.argv[1])
+gc.freeze()  # else each child goes through all objects when it ends: half a CPU second for those of torch
 for line in sys.stdin:
     pid = os.fork()
     if pid == 0:
@@ -43,45 +42,36 @@ exec(compile(asked["text"], asked["name"], "exec"), {"__name__": "__main__", "__
 """
 
 
-@dataclass(frozen=True)
-class Answer:
-    """How a program ended: its exit code, negative for a signal, and its texts."""
+class LoadedProcess:
+    """Starts with its first question, and ends with who asks: then nobody has the other end of its standard input.
 
-    code: int
-    stdout: str
-    stderr: str
+    `loads`: the statement that loads.
+    """
 
-
-class TorchProcess:
-    """Has a module of torch loaded from its first question on."""
-
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self, loads: str) -> None:
+        self._loads = loads
         self._process: subprocess.Popen[str] | None = None
 
     def run(
         self,
         program: str | Path,
         *words: str,
-        given: str = "",
+        given: str | None = None,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> Answer:
-        """The text or the file of a program; `given`: its standard input."""
+    ) -> subprocess.CompletedProcess[str]:
+        """The text or the file of a program, and how it ended; `given`: its standard input, /dev/null by default."""
         text, name = (program, "<string>") if isinstance(program, str) else (program.read_text(), str(program))
         with tempfile.TemporaryDirectory() as folder:
             streams = [Path(folder, each) for each in ("in", "out", "err")]
-            for each in streams:
-                each.write_text(given if each.name == "in" else "")
-            asked = {
-                "text": text,
-                "name": name,
-                "words": words,
-                "cwd": str(cwd or folder),
-                "env": dict(env or os.environ),
-            }
-            code = self._ask(json.dumps(asked | {"streams": [str(each) for each in streams]}))
-            return Answer(code, *(each.read_text() for each in streams[1:]))
+            for path, written in zip(streams, (given or "", "", ""), strict=True):
+                path.write_text(written)
+            if given is None:
+                streams[0] = Path(os.devnull)
+            asked = {"text": text, "name": name, "words": words, "streams": [str(each) for each in streams]}
+            place = {"cwd": str(cwd or folder), "env": dict(env or os.environ)}
+            code = self._ask(json.dumps(asked | place))
+            return subprocess.CompletedProcess([name, *words], code, *(each.read_text() for each in streams[1:]))
 
     def _ask(self, line: str) -> int:
         process = self._process or self._started()
@@ -96,7 +86,7 @@ class TorchProcess:
     def _started(self) -> subprocess.Popen[str]:
         environ = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _SERVER, self._module],
+            [sys.executable, "-c", _SERVER, self._loads],
             env=environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -111,3 +101,9 @@ class TorchProcess:
             os.killpg(self._process.pid, 9)
             self._process.communicate()
             self._process = None
+
+
+COMMAND = LoadedProcess(
+    "import ddp_run, ddp_run.cli, ddp_run.commands; ddp_run.commands.all_commands(); ddp_run.explain('')"
+)
+"""For `ddp-run` and commands that judge: the rules take longer to load than what is asked of them here."""

@@ -1,11 +1,11 @@
-"""Programs in forks of a process that has torch: they end as under plain Python, and know nothing of each other."""
+"""Programs in forks of a process that has loaded much: they end as under plain Python, and don't know each other."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from tests.torch_process import TorchProcess
+from tests.loaded_process import LoadedProcess
 
 SHOWS = """
 import atexit, os, sys
@@ -25,16 +25,16 @@ exec(sys.argv[1])
     ],
 )
 def test_it_ends_as_under_plain_python(
-    torch_process: TorchProcess, tmp_path: Path, end: str, code: int, said: str
+    torch_process: LoadedProcess, tmp_path: Path, end: str, code: int, said: str
 ) -> None:
     answer = torch_process.run(SHOWS, end, given="text", cwd=tmp_path, env={"MINE": "mine"})
-    assert answer.code == code
+    assert answer.returncode == code
     assert answer.stderr.endswith(said) and bool(answer.stderr) == bool(said)
     if code >= 0:
         assert answer.stdout == f"{[end]} text mine {tmp_path} True\nat exit\n"
 
 
-def test_a_file_is_the_program(torch_process: TorchProcess, tmp_path: Path) -> None:
+def test_a_file_is_the_program(torch_process: LoadedProcess, tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("number = 4\n")
     (tmp_path / "prog.py").write_text("import beside, sys\nprint(__name__, __file__, sys.argv, beside.number)\n")
     answer = torch_process.run(tmp_path / "prog.py", "a b")
@@ -42,9 +42,9 @@ def test_a_file_is_the_program(torch_process: TorchProcess, tmp_path: Path) -> N
 
 
 def test_a_program_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.torch_process.limit", lambda _seconds: 1.0)
-    process = TorchProcess("json")
+    monkeypatch.setattr("tests.loaded_process.limit", lambda _seconds: 1.0)
+    process = LoadedProcess("import json")
     with pytest.raises(AssertionError, match="does not end"):
         process.run("import time; open('there', 'w'); time.sleep(600)", cwd=tmp_path)
-    assert process.run("print(open('there').read())", cwd=tmp_path).code == 0
+    assert process.run("print(open('there').read())", cwd=tmp_path).returncode == 0
     process.end()
