@@ -39,21 +39,14 @@ def command(log_dir: str | None, as_json: bool, count: int | None) -> int:
     if as_json:
         sys.stdout.write(json.dumps([runs_table.as_json(row, journal.iso) for row in rows], indent=2) + "\n")
     elif rows:
-        sys.stdout.write(runs_table.table(rows, width=_width(), local=_local))
+        width = os.get_terminal_size(1).columns or 80 if os.isatty(1) else None
+        sys.stdout.write(runs_table.table(rows, width=width, local=_local))
     elif not closed:
         click.echo(f"ddp-run: no runs in {folder}", err=True)
     if closed:
         runs_of = "run" if closed == 1 else "runs"
         click.echo(f"ddp-run: {closed} {runs_of} of other users in {folder} cannot be read", err=True)
     return 0
-
-
-def _width() -> int | None:
-    """Columns of the terminal that the table goes to; None if it goes elsewhere."""
-    try:
-        return os.get_terminal_size(1).columns or 80
-    except OSError:
-        return None
 
 
 def _local(wall_ns: int) -> str:

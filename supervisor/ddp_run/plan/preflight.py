@@ -1,4 +1,4 @@
-"""Checks before the start. Each file in `checks/` is one, as `CHECK`, and is found by being there. None needs torch."""
+"""Checks before the start. Each `Check` in a file of `checks/` is one, found by being there. None needs torch."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class Check:
 def all_checks() -> list[Check]:
     """The checks, in the order in which they run."""
     names = [found.name for found in pkgutil.iter_modules(folder_of_checks.__path__)]
-    found: list[Check] = [importlib.import_module(f"{folder_of_checks.__name__}.{name}").CHECK for name in names]
+    files = [importlib.import_module(f"{folder_of_checks.__name__}.{name}") for name in names]
+    found = [each for file in files for each in vars(file).values() if isinstance(each, Check)]
     return sorted(found, key=lambda check: check.waits)
 
 

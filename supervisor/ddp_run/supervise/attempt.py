@@ -44,7 +44,7 @@ from ddp_run.supervise.agent import Agent, agent_environ
 from ddp_run.supervise.children import end_leftovers, not_ended
 from ddp_run.supervise.inbox import Heard
 from ddp_run.supervise.machine import AttemptMachine
-from ddp_run.supervise.ranks import JobSignals, RankProcess, Ranks, read_exit_status
+from ddp_run.supervise.ranks import RankProcess, Ranks, read_exit_status
 from ddp_run.supervise.run import Run
 from ddp_run.tell.tail import Tailer
 from ddp_run.values.process_table import is_alive, living
@@ -75,7 +75,6 @@ class Attempt:
             options.grace_s, local_restarts(options), plan.agent_signals, agent_needed(options)
         )
         self._ranks = Ranks(number, run.loop, self._read_inbox, self._on_rank_end)
-        self._signals = JobSignals(self._ranks, self._agent, run.job_processes)
         self._tailer = run.stack.enter_context(Tailer())
         self._queue: deque[Event] = deque()
         self._serving = False
@@ -147,7 +146,7 @@ class Attempt:
     def _do(self, action: Action) -> None:
         match action:
             case SendSignal():
-                for event in self._signals.send(action):
+                for event in self._ranks.send(action, self._agent.pid, self._run.job_processes):
                     self._put(event)
             case SetTimer(timer, after_s):
                 key = timer.kind, timer.rank, timer.restart
@@ -238,18 +237,18 @@ class Attempt:
     def _on_child_end(self, pid: int, code: int) -> None:
         if pid == self._agent.pid:
             self._agent.pid = None
-            self._on_agent_end(code)
+            self._on_agent_end(code, was_killed=pid in self._ranks.killed)
             return
         for process in self._ranks.of_pid(pid):  # adopted after the agent's death
             self._on_rank_end(process, code)
 
-    def _on_agent_end(self, code: int) -> None:
+    def _on_agent_end(self, code: int, *, was_killed: bool) -> None:
         self._read_inbox()
         for process in self._ranks:
             if process.alive and not is_alive(process.event.pid):
                 self._on_rank_end(process)
         self._put(AgentExited(now(), code))
-        if code != 0 and not self._watch.has_failed and not self._signals.agent_killed:
+        if code != 0 and not self._watch.has_failed and not was_killed:
             self._watch.fails(-1)
 
     def _look_for_ranks(self) -> None:
@@ -284,7 +283,7 @@ class Attempt:
         grace_s = self._machine.grace_s
         if self._first_end is not None:
             grace_s = max(0.0, self._first_end + grace_s - time.monotonic())
-        end_leftovers(run.job_processes, run.serve, self._put, grace_s=grace_s, killed=self._signals.killed)
+        end_leftovers(run.job_processes, run.serve, self._put, grace_s=grace_s, killed=self._ranks.killed)
         left = run.job_processes()
         for event in not_ended(left, [each.event for each in self._ranks if each.alive], self._watch.paths):
             self._put(event)

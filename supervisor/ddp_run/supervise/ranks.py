@@ -20,7 +20,6 @@ from ddp_run.record import file_names
 from ddp_run.record.events import Event, LocalRank, Noted, Rank, RankStarted, SignalSent, Target
 from ddp_run.record.journal import now
 from ddp_run.supervise.actions import SendSignal
-from ddp_run.supervise.agent import Agent
 from ddp_run.supervise.inbox import Heard
 from ddp_run.supervise.loop import Loop
 from ddp_run.values.process_table import children, environs, in_masks, is_alive, look, send, send_one
@@ -59,6 +58,8 @@ class Ranks:
         self._hear = hear
         self._ended = ended
         self._by_rank: dict[Rank, RankProcess] = {}
+        self.killed: set[int] = set()
+        """Pids that got SIGKILL from `send`, the agent's and others of the job included."""
         self._silent: set[int] = set()
         """Pids that were found and haven't said hello: another process may still do that for its rank."""
 
@@ -148,6 +149,35 @@ class Ranks:
         self._silent.update(pid for pid, _environ in silent)
         return [_silent_start(pid, environ, self._attempt) for pid, environ in silent]
 
+    # ------------------------------------------------------------------------------------------- signals
+
+    def send(self, order: SendSignal, agent: int | None, job: Callable[[], Mapping[int, int]]) -> Iterator[Event]:
+        """Send a signal. Yields what to record: whom it reached, and who didn't get it.
+
+        `agent`: its pid; it is our child, so it needs no pidfd. `job`: all processes now, and when each began.
+        """
+        if order.target is Target.JOB:
+            reached = send(job(), order.signum)
+        else:
+            whom: dict[int, int | None] = {} if agent is None else {agent: None}
+            if order.target is Target.RANKS:
+                asked = (each for each in self if each.alive and (not order.ranks or each.event.rank in order.ranks))
+                whom = {each.event.pid: each.pidfd for each in asked}
+            deaf: list[int] = []
+            if order.only_if_handled:
+                name = signal.Signals(order.signum).name
+                deaf = [pid for pid in whom if not in_masks(pid, ("SigCgt", "SigIgn"), [order.signum])]
+                if not whom:
+                    yield Noted(now(), f"{name} not forwarded: no rank is running")
+                if deaf:
+                    yield Noted(now(), f"{name} not forwarded to {deaf}: no handler, it would kill them")
+            reached = tuple(pid for pid, fd in whom.items() if pid not in deaf and send_one(pid, order.signum, fd))
+        if order.signum == signal.SIGKILL:
+            self.killed.update(reached)
+        yield SignalSent(now(), order.target, order.signum, reached, order.reason)
+
+    # -------------------------------------------------------------------------------------------- deaths
+
     def _died(self, process: RankProcess) -> None:
         self._hear()
         self._ended(process)
@@ -235,46 +265,3 @@ def _pidfd_status(pidfd: int) -> int | None:
         return None
     mask, *_rest, status = _PIDFD_INFO.unpack(request)
     return status if mask & _PIDFD_INFO_EXIT else None
-
-
-# ----------------------------------------------------------------------------------------------- signals
-
-
-@final
-class JobSignals:
-    """Sends an attempt's signals. `job`: the attempt's processes now, and when each began."""
-
-    def __init__(self, ranks: Ranks, agent: Agent, job: Callable[[], Mapping[int, int]]) -> None:
-        self._ranks = ranks
-        self._agent = agent
-        self._job = job
-        self.killed: set[int] = set()
-        """Pids that got SIGKILL from us."""
-        self.agent_killed = False
-        """Whether the agent did."""
-
-    def send(self, order: SendSignal) -> Iterator[Event]:
-        """Send a signal. Yields what to record: whom it reached, and who didn't get it."""
-        if order.target in (Target.JOB, Target.LEFTOVERS):
-            reached = send(self._job(), order.signum)
-        else:
-            whom, deaf = self._whom(order), list[int]()
-            if order.only_if_handled:
-                name = signal.Signals(order.signum).name
-                deaf = [pid for pid in whom if not in_masks(pid, ("SigCgt", "SigIgn"), [order.signum])]
-                if not whom:
-                    yield Noted(now(), f"{name} not forwarded: no rank is running")
-                if deaf:
-                    yield Noted(now(), f"{name} not forwarded to {deaf}: no handler, it would kill them")
-            reached = tuple(pid for pid, fd in whom.items() if pid not in deaf and send_one(pid, order.signum, fd))
-        if order.signum == signal.SIGKILL:
-            self.killed.update(reached)
-            self.agent_killed |= self._agent.pid in reached
-        yield SignalSent(now(), order.target, order.signum, reached, order.reason)
-
-    def _whom(self, order: SendSignal) -> dict[int, int | None]:
-        """Pids, each with its pidfd. The agent needs none: it is our child, and keeps its pid until we reap it."""
-        if order.target is Target.AGENT:
-            return {} if self._agent.pid is None else {self._agent.pid: None}
-        asked = (each for each in self._ranks if each.alive and (not order.ranks or each.event.rank in order.ranks))
-        return {each.event.pid: each.pidfd for each in asked}

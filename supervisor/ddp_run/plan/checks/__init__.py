@@ -1,1 +1,1 @@
-"""One file for each check before the start: see `ddp_run.plan.preflight`."""
+"""The checks before the start: see `ddp_run.plan.preflight`."""
