@@ -64,7 +64,7 @@ def test_the_example_of_the_reference_runs(ddp: Launcher) -> None:
         [sys.executable, "-c", example], cwd=ddp.cwd, env=ddp.environ({}), capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.startswith("True 0 ")
+    assert ended.stdout.startswith("succeeded 0 ")
 
 
 def test_a_failing_job(ddp: Launcher) -> None:
