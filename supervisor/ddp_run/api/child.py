@@ -16,8 +16,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, TextIO, final
+from typing import TextIO, final
 
 from ddp_run.api.result import LaunchRefused
 
@@ -36,14 +37,18 @@ class Said:
     folder: Path | None = None
     refused: str | None = None
     exit_code: int | None = None
+    _begun: bytes = b""
+    """A line that has begun."""
 
-    def hear(self, line: bytes) -> None:
-        """Take one line; one that was cut short by the child's death is ignored."""
-        with suppress(ValueError):
-            said = json.loads(line)
-            self.folder = Path(said["folder"]) if "folder" in said else self.folder
-            self.refused = said.get("refused", self.refused)
-            self.exit_code = said.get("exit_code", self.exit_code)
+    def take(self, data: bytes) -> None:
+        """Take what came; a line that was cut short by the child's death is ignored."""
+        *lines, self._begun = (self._begun + data).split(b"\n")
+        for line in lines:
+            with suppress(ValueError):
+                said = json.loads(line)
+                self.folder = Path(said["folder"]) if "folder" in said else self.folder
+                self.refused = said.get("refused", self.refused)
+                self.exit_code = said.get("exit_code", self.exit_code)
 
 
 def run(
@@ -92,10 +97,8 @@ class _Child:
     ) -> None:
         self.said = Said()
         self.ended = False
-        self._heard = b""
-        self._channel, told_to = os.pipe()
-        stack.callback(os.close, self._channel)
-        os.set_blocking(self._channel, False)
+        channel, told_to = os.pipe()
+        stack.callback(os.close, channel)
         out, err = streams
         try:
             self._process = subprocess.Popen(
@@ -112,14 +115,22 @@ class _Child:
         finally:
             os.close(told_to)
         stack.callback(self._kill)
+        self._pipes = [_Pipe(channel, self.said.take)]
+        for pipe, to in ((self._process.stdout, out), (self._process.stderr, err)):
+            if pipe is not None and to is not None:
+                self._pipes.append(_Pipe(stack.enter_context(pipe).fileno(), _Passed(to).write))
         self._selector = stack.enter_context(selectors.DefaultSelector())
-        pipes = zip((self._process.stdout, self._process.stderr), (out, err), strict=True)
-        self._streams = [
-            _Passed(stack.enter_context(pipe), to) for pipe, to in pipes if pipe is not None and to is not None
-        ]
-        for stream in self._streams:
-            self._selector.register(stream.fd, selectors.EVENT_READ, self._until_end(stream.fd, stream.pass_on))
-        self._watch_end(stack)
+        for each in self._pipes:
+            self._selector.register(each.fd, selectors.EVENT_READ, partial(self._read, each))
+        # The process is watched, not its pipes: a fork of ddp-run that hangs in the kernel may hold those open forever.
+        try:
+            pidfd = os.pidfd_open(self._process.pid)
+        except OSError:  # a kernel before 5.3: the channel's end is its end
+            self._ends_with: int | None = channel
+        else:
+            self._ends_with = None
+            stack.callback(os.close, pidfd)
+            self._selector.register(pidfd, selectors.EVENT_READ, self._finish)
 
     def listen(self, at_most_s: float | None) -> None:
         """Wait until something comes from it, for `at_most_s` seconds or endlessly, and handle that."""
@@ -136,46 +147,16 @@ class _Child:
             self._process.kill()
             self._process.wait()
 
-    def _until_end(self, fd: int, read: Callable[[], bool]) -> Callable[[], None]:
-        def on_readable() -> None:
-            if not read():
-                self._selector.unregister(fd)
-
-        return on_readable
-
-    def _watch_end(self, stack: ExitStack) -> None:
-        """Watch the process, not its pipes: a fork of ddp-run that hangs in the kernel may hold those open forever."""
-        try:
-            pidfd = os.pidfd_open(self._process.pid)
-        except OSError:  # a kernel before 5.3: the channel's end is its end
-            self._selector.register(self._channel, selectors.EVENT_READ, self._until_channel_ends)
-            return
-        stack.callback(os.close, pidfd)
-        self._selector.register(self._channel, selectors.EVENT_READ, self._until_end(self._channel, self._hear))
-        self._selector.register(pidfd, selectors.EVENT_READ, self._finish)
-
-    def _until_channel_ends(self) -> None:
-        if not self._hear():
-            self._finish()
-
-    def _hear(self) -> bool:
-        """Take what it reports; False at the end."""
-        while True:
-            try:
-                got = os.read(self._channel, 65536)
-            except BlockingIOError:
-                return True
-            *lines, self._heard = (self._heard + got).split(b"\n")
-            for line in lines:
-                self.said.hear(line)
-            if not got:
-                return False
+    def _read(self, pipe: _Pipe) -> None:
+        if not pipe.drain():
+            self._selector.unregister(pipe.fd)
+            if pipe.fd == self._ends_with:
+                self._finish()
 
     def _finish(self) -> None:
         """Take what is left in the pipes after its end."""
-        self._hear()
-        for stream in self._streams:
-            stream.pass_on()
+        for pipe in self._pipes:
+            pipe.drain()
         code = self._process.wait()
         if self.said.exit_code is None:  # it was killed; 0 if SIGCHLD is ignored, so that the kernel says no more
             self.said.exit_code = 128 - code if code < 0 else code or _UNKNOWN
@@ -183,31 +164,39 @@ class _Child:
 
 
 @final
-class _Passed:
-    """One stream of the child, read from a pipe and written to `sys.stdout` or `sys.stderr`.
+class _Pipe:
+    """A pipe from the child; `take` gets what comes, and nothing at the end."""
 
-    A notebook shows what is written to these two; their descriptors, if they have any, lead elsewhere.
-    """
+    def __init__(self, fd: int, take: Callable[[bytes], None]) -> None:
+        os.set_blocking(fd, False)
+        self.fd, self._take = fd, take
 
-    def __init__(self, source: IO[bytes], to: TextIO) -> None:
-        self.fd = source.fileno()
-        os.set_blocking(self.fd, False)
-        self._to: TextIO | None = to
-        self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
-
-    def pass_on(self) -> bool:
-        """Pass on what there is; False at the end."""
+    def drain(self) -> bool:
+        """Take what there is; False at the end."""
         while True:
             try:
                 got = os.read(self.fd, 65536)
             except BlockingIOError:
                 return True
-            self._write(self._decode(got, final=not got))
+            self._take(got)
             if not got:
                 return False
 
-    def _write(self, text: str) -> None:
+
+@final
+class _Passed:
+    """Writes one of the child's streams to `sys.stdout` or `sys.stderr`.
+
+    A notebook shows what is written to these two; their descriptors, if they have any, lead elsewhere.
+    """
+
+    def __init__(self, to: TextIO) -> None:
+        self._to: TextIO | None = to
+        self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
+
+    def write(self, data: bytes) -> None:
         """A closed or full stream doesn't affect the job: the run's folder has every line."""
+        text = self._decode(data, final=not data)
         if self._to is None or not text:
             return
         try:
