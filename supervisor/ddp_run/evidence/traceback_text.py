@@ -188,6 +188,13 @@ def raised_from(exception: ExceptionInfo) -> bool:
     return bool(links) and all(link.startswith(_DIRECT) for link in links)
 
 
+def raised_by_handler(exception: ExceptionInfo) -> bool:
+    """Whether the program's own code raised it while it handled another exception: what it handled may be no cause."""
+    links = _CHAIN.findall(exception.traceback)
+    frames = [frame["file"] for line in exception.traceback.splitlines() if (frame := _FRAME.match(line)) is not None]
+    return bool(links) and not links[-1].startswith(_DIRECT) and bool(frames) and not is_library(frames[-1])
+
+
 def before_exit(text: str) -> ExceptionInfo | None:
     """Return the exception shown before the last one in a chained traceback: why a program called `sys.exit`."""
     lines = text.splitlines()

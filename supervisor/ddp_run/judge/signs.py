@@ -14,7 +14,7 @@ from functools import lru_cache
 from re import Match, Pattern
 
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
-from ddp_run.evidence.traceback_text import chain, line_of
+from ddp_run.evidence.traceback_text import chain, line_of, raised_by_handler
 from ddp_run.judge.verdict import Confidence, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
@@ -122,7 +122,9 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
         for sign in signs:
             match = sign.search(said) if not sign.types or name in sign.types else None
             if match is not None:
-                return Hit(sign, match, _quote(death.stderr, link, match), link, "certain")
+                survived = link.type != death.exception.type and raised_by_handler(death.exception)
+                sure: Confidence = "likely" if survived else "certain"
+                return Hit(sign, match, _quote(death.stderr, link, match), link, sure)
     return None
 
 
