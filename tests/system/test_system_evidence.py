@@ -77,7 +77,7 @@ def killed(shared_ddp: Launcher) -> Outcome:
 
 
 def test_sigkill_by_hand_shows_its_memory_and_is_not_called_oom(killed: Outcome) -> None:
-    assert (killed.verdict["cause"], killed.verdict["confidence"]) == ("unknown", "unknown")
+    assert (killed.code, killed.verdict["cause"], killed.verdict["confidence"]) == (137, "unknown", "unknown")
     trend = death(killed, 1).memory
     assert trend is not None
     assert trend.last.own > trend.first.own + (100 << 20)
