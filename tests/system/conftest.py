@@ -221,6 +221,12 @@ class Launcher:
         return path
 
 
+def assert_first_failure(outcome: Outcome, code: int, rank: int) -> None:
+    """It counts everywhere: for whoever started the job, in the verdict, and in the line for scripts."""
+    assert (outcome.code, outcome.verdict["exit_code"], outcome.last_line["exit"]) == (code, code, str(code))
+    assert (outcome.verdict["first_failure"]["rank"], outcome.last_line["rank"]) == (rank, str(rank))
+
+
 def assert_replay_agrees(outcome: Outcome) -> None:
     """`ddp-run explain FOLDER` must reach the verdict that was reached live; the command itself: test_explain.py."""
     answer = explain.explain([str(outcome.folder)], rank_from_filename=False)

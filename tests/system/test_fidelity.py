@@ -10,12 +10,13 @@ import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.system.agent_job import PROGRAMS, PYTHON, TORCHRUN, ddp_run, torchrun, without_addresses
+from tests.system.agent_job import PROGRAMS, PYTHON, TORCHRUN, Job, ddp_run, torchrun, without_addresses
 from tests.waiting import limit
 
 from .conftest import cases, disposition
@@ -30,6 +31,7 @@ ADDED: dict[str, Callable[[str], bool]] = {
 }
 # Parts of Python that the bootstrap loads before the program; none has effects of its own.
 LOADED_EARLIER = {"_json", "_socket", "_ctypes", "faulthandler", "mmap"}
+FAILS = str(PROGRAMS / "fails_in_gloo.py")
 OURS_FROM = 1000
 """Descriptors for stacks and the board."""
 # What torchrun changes for any program: how it is started and from where it gets its streams.
@@ -119,20 +121,33 @@ def _assert_only_known_differences(form: str, ours: dict[str, Any], theirs: dict
     assert ours == theirs
 
 
-def test_signals_that_were_ignored_are_what_they_are_under_torchrun(tmp_path: Path) -> None:
-    """Whoever starts the job may ignore some: a shell script those of what runs in its background, nohup SIGHUP."""
-    (tmp_path / "prog.py").write_text(
-        "import pathlib, sys\npathlib.Path(sys.argv[1]).write_text(open('/proc/self/status').read())\n"
-    )
+@dataclass(frozen=True)
+class Failed:
+    """A job that fails under torchrun, and under ddp-run, started where some signals are ignored."""
+
+    folder: Path
+    theirs: Job
+    ours: Job
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Failed:
+    folder, words = tmp_path_factory.mktemp("failed"), ["--nproc-per-node=2"]
     with ExitStack() as stack:
         for signum in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1):
             stack.enter_context(disposition(signum, signal.SIG_IGN))
-        assert torchrun(tmp_path, tmp_path / "t", [], ["prog.py", "theirs"]).code == 0
-        assert ddp_run(tmp_path, tmp_path / "d", [], ["prog.py", "ours"]).code == 0
-    theirs, ours = (_masks((tmp_path / name).read_text()) for name in ("theirs", "ours"))
+        theirs = torchrun(folder, folder / "theirs", words, [FAILS, "signals of theirs"])
+        ours = ddp_run(folder, folder / "ours", words, [FAILS, "signals of ours"])
+    return Failed(folder, theirs, ours)
+
+
+def test_signals_that_were_ignored_are_what_they_are_under_torchrun(failed: Failed) -> None:
+    """Whoever starts the job may ignore some: a shell script those of what runs in its background, nohup SIGHUP."""
+    theirs, ours = (_masks((failed.folder / f"signals of {whom}").read_text()) for whom in ("theirs", "ours"))
     added = 1 << signal.SIGRTMIN + 5 - 1
     assert ours["SigIgn"] & ~added == theirs["SigIgn"]
     assert ours["SigBlk"] == theirs["SigBlk"]
+    assert theirs["SigIgn"] & 1 << signal.SIGUSR1 - 1, "torchrun's agent handles the others"
 
 
 def _masks(status: str) -> dict[str, int]:
@@ -167,24 +182,21 @@ def _compare_with_plain(folder: Path, dump: Path, words: list[str], rank: dict[s
     assert rank == plain
 
 
-def test_a_failure_reads_as_under_torchrun_and_reaches_the_agent(tmp_path: Path) -> None:
-    program = str(PROGRAMS / "fails_in_gloo.py")
-    theirs = torchrun(tmp_path, tmp_path / "theirs", ["--nproc-per-node=2"], [program])
-    ours = ddp_run(tmp_path, tmp_path / "ours", ["--nproc-per-node=2"], [program])
-
+def test_a_failure_reads_as_under_torchrun_and_reaches_the_agent(failed: Failed) -> None:
+    theirs, ours = failed.theirs, failed.ours
     assert (theirs.code, ours.code) == (1, 1)
-    (their_log,) = (tmp_path / "theirs").glob("*/attempt_0/1/stderr.log")
+    (their_log,) = (failed.folder / "theirs").glob("*/attempt_0/1/stderr.log")
     our_log = ours.folder / "attempt_0/rank_1/stderr.log"
     assert "[rank1]: ValueError: bad batch" in our_log.read_text()
     assert _traceback(our_log) == _traceback(their_log)
 
-    failed = next(event for event in ours.named("RankFailed") if event["rank"] == 1)
-    assert (failed["rank"], failed["code"]) == (1, 1)
-    assert failed["exception"] | {"traceback": ""} == {
+    told = next(event for event in ours.named("RankFailed") if event["rank"] == 1)
+    assert (told["rank"], told["code"]) == (1, 1)
+    assert told["exception"] | {"traceback": ""} == {
         "type": "ValueError",
         "message": "bad batch",
-        "file": program,
-        "line": 10,
+        "file": FAILS,
+        "line": 14,
         "function": "<module>",
         "traceback": "",
         "unused": None,

@@ -111,7 +111,9 @@ if __name__ == "__main__":
     assert "out-of-memory killer" in outcome.verdict["title"]
 
 
+@pytest.mark.slow_system
 def test_somebody_killed_it(ddp: Launcher) -> None:
+    """In the gate: test_sigkill_by_hand_shows_its_memory_and_is_not_called_oom."""
     killed = (
         "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)"
     )

@@ -16,7 +16,7 @@ from ddp_run.record import journal
 from ddp_run.record.events import AttemptStarted
 from tests.waiting import limit
 
-from .conftest import DDP_RUN, LOOKED_AT, Launcher, Outcome, assert_replay_agrees, cases
+from .conftest import DDP_RUN, LOOKED_AT, Launcher, Outcome, assert_first_failure, assert_replay_agrees, cases
 
 
 def _can_mount() -> bool:
@@ -77,6 +77,7 @@ def killed(shared_ddp: Launcher) -> Outcome:
 
 
 def test_sigkill_by_hand_shows_its_memory_and_is_not_called_oom(killed: Outcome) -> None:
+    assert_first_failure(killed, 137, 1)
     assert (killed.verdict["cause"], killed.verdict["confidence"]) == ("unknown", "unknown")
     trend = death(killed, 1).memory
     assert trend is not None
