@@ -149,7 +149,7 @@ def test_some_logs(tmp_path: Path, logs: Path, words: list[str], lines: list[str
         (["--rank", "7-5"], "'7-5' is not a rank or a range of ranks"),
         (["--rank", "x"], "'x' is not a rank or a range of ranks"),
         (["--rank", "0", "--agent"], "--agent replaces the ranks"),
-        (["--attempt", "4"], ": it has no attempt 4, but 0"),
+        (["--attempt", "4"], ": it has no attempt 4, only 0"),
         (["--rank", "99"], ": it has logs of ranks 0-1"),
         (["-f", "--rank", "99"], ": it has logs of ranks 0-1"),
         (["--log-dir", "no"], "no runs in no"),

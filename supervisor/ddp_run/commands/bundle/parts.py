@@ -103,27 +103,24 @@ def asked(paths: tuple[str, ...], limit: int) -> Asked:
     """The runs or the logs at these paths. Raises NotReadable."""
     answer, why = _answer(paths)
     folders = [path for path in paths if is_run(path)]
-    runs = tuple(_run(folder, answer if len(folders) == 1 else _answer((folder,))[0]) for folder in folders)
-    logs = () if runs else tuple(_log(file) for path in paths for file in log_files(path))
+    try:
+        runs = tuple(_run(folder, answer if len(folders) == 1 else _answer((folder,))[0]) for folder in folders)
+        logs = () if runs else tuple(_log(file) for path in paths for file in log_files(path))
+    except OSError as error:
+        raise NotReadable(f"{error.filename} cannot be read: {error.strerror}") from error
     return Asked(runs, logs, answer, why, limit, dict(os.environ))
 
 
 def _run(folder: str, answer: Answer | None) -> Run:
     path = Path(folder).resolve()
-    try:
-        return Run(path, journal.load(path / file_names.EVENTS).events, answer)
-    except OSError as error:
-        raise NotReadable(f"{path} cannot be read: {error.strerror}") from error
+    return Run(path, journal.load(path / file_names.EVENTS).events, answer)
 
 
 def _log(file: str) -> Path:
     path = Path(file).resolve()
-    try:
-        if stat.S_ISREG(path.stat().st_mode):
-            return path
-    except OSError as error:
-        raise NotReadable(f"{file} cannot be read: {error.strerror}") from error
-    raise NotReadable(f"{file} is neither a run's folder nor a log")
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise NotReadable(f"{file} is neither a run's folder nor a log")
+    return path
 
 
 def _answer(paths: tuple[str, ...]) -> tuple[Answer | None, str | None]:

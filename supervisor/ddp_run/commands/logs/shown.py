@@ -77,7 +77,7 @@ def why_none(shown: Shown) -> str:
     """Why there are no such logs: for people."""
     known = attempts(shown.run)
     if shown.attempt is not None and shown.attempt not in known:
-        return f"it has no attempt {shown.attempt}" + (f", but {rank_list(known)}" if known else "")
+        return f"it has no attempt {shown.attempt}" + (f", only {rank_list(known)}" if known else "")
     ranks = {log.rank for number in known[-1:] for log in rank_logs(shown.run, shown.attempt or number)}
     if shown.agent or not ranks:
         return "nothing has been written there"

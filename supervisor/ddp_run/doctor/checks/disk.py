@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
@@ -13,7 +14,7 @@ from ddp_run.observe import space
 from ddp_run.record.events import MonotonicNs, SpaceCounted
 from ddp_run.values import private_files
 from ddp_run.values.finding import Finding, failed, warned
-from ddp_run.values.helper_process import HelperProcess, reap
+from ddp_run.values.helper_process import HelperProcess, answer_of
 from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import size_in_words
 
@@ -82,15 +83,9 @@ def _places(around: Surroundings, temporary: str | None) -> Iterator[Place]:
 
 def answer(probe: HelperProcess) -> tuple[SpaceCounted | None, bool]:
     """Return what was counted, and whether the file system answered at all."""
-    try:
-        while True:
-            found, over = space.answers(probe, MonotonicNs(time.monotonic_ns()))
-            if found or over or probe.late:  # another probe may have used up this one's time
-                return (found[0] if found else None), over or bool(found)
-            probe.wait()
-    finally:
-        probe.end()
-        reap(probe.pid)
+    said = answer_of(probe)
+    counted = json.loads(said.splitlines()[0]) if said else None
+    return (SpaceCounted(MonotonicNs(time.monotonic_ns()), *counted) if counted else None), said is not None
 
 
 def _why_unusable(place: Place, temporary: str | None) -> str:
