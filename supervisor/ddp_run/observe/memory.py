@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
@@ -102,21 +102,17 @@ def _folders(path: str, hierarchies: Sequence[Mount]) -> tuple[Path, ...]:
 
 
 @final
-@dataclass
 class Sampler:
     """Looks at the ranks' memory and returns the samples that are worth a line in the journal."""
 
-    proc: Path = _PROC
-    _cgroup: Cgroup | None = field(init=False)
-    _shm: bool = field(init=False)
-    _written: MemorySampled | None = None
-    _latest: MemorySampled | None = None
-    _lines: int = 0
-
-    def __post_init__(self) -> None:
-        self._cgroup = own_cgroup(self.proc)
+    def __init__(self, proc: Path = _PROC) -> None:
+        self.proc = proc
+        self._cgroup = own_cgroup(proc)
         # Unlike others, a tmpfs can be asked for its space without waiting for another machine.
-        self._shm = [mount.kind for mount in mounts(self.proc / "self") if mount.point == SHM][-1:] == ["tmpfs"]
+        self._shm = [mount.kind for mount in mounts(proc / "self") if mount.point == SHM][-1:] == ["tmpfs"]
+        self._written: MemorySampled | None = None
+        self._latest: MemorySampled | None = None
+        self._lines = 0
 
     def look(self, at: MonotonicNs, pids: Mapping[Rank, int]) -> MemorySampled | None:
         """A sample, if it differs enough from the last one that was returned."""

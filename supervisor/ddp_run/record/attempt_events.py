@@ -33,15 +33,14 @@ class AttemptEvents:
 def of_attempt(events: Sequence[Event], attempt: int) -> AttemptEvents:
     """The events after the end of the attempt before, up to the end of this one."""
     run = next((e for e in events if isinstance(e, RunStarted)), None)
-    starts = [i for i, e in enumerate(events) if isinstance(e, AttemptStarted) and e.attempt == attempt]
+    starts = [(i, e) for i, e in enumerate(events) if isinstance(e, AttemptStarted) and e.attempt == attempt]
     if not starts:
         return AttemptEvents(run, None, (), None)
-    here = starts[-1]
+    here, started = starts[-1]
     first = next((i + 1 for i in range(here, -1, -1) if isinstance(events[i], AttemptEnded)), 0)
     end = next((i for i in range(here, len(events)) if _is_over(events[i], attempt)), len(events))
     before = next((e for e in reversed(events[:first]) if isinstance(e, MemoryCounted)), None)
-    start = events[here]
-    return AttemptEvents(run, start if isinstance(start, AttemptStarted) else None, tuple(events[first:end]), before)
+    return AttemptEvents(run, started, tuple(events[first:end]), before)
 
 
 def last_restart(events: Sequence[Event]) -> int:
@@ -73,14 +72,11 @@ def ended_before_retry(events: Sequence[Event]) -> SignalReceived | PeerFailed |
     decided = _last(events, _decides_retry)
     if not 0 <= begun < decided:
         return None
-    for index in range(begun, len(events)):
-        match events[index]:
-            case SignalReceived(signum=signum) as stop if signum in STOP_SIGNALS:
-                return stop
-            case PeerFailed() as failed if index > decided:
-                return failed
-            case _:
-                pass
+    for index, event in enumerate(events[begun:], begun):
+        if isinstance(event, SignalReceived) and event.signum in STOP_SIGNALS:
+            return event
+        if isinstance(event, PeerFailed) and index > decided:
+            return event
     return None
 
 
@@ -99,10 +95,4 @@ def _last(events: Sequence[Event], is_one: Callable[[Event], bool]) -> int:
 
 
 def _is_over(event: Event, attempt: int) -> bool:
-    match event:
-        case AttemptEnded():
-            return True
-        case AttemptStarted(attempt=number):
-            return number != attempt
-        case _:
-            return False
+    return isinstance(event, AttemptEnded) or (isinstance(event, AttemptStarted) and event.attempt != attempt)
