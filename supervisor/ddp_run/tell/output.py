@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, MutableMapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -25,9 +25,9 @@ from ddp_run.record.events import (
 )
 from ddp_run.tell.console import Console
 from ddp_run.tell.outlet import Outlet
-from ddp_run.tell.tail import POLL_S, Chunk, Tailer
+from ddp_run.tell.tail import POLL_S, Tailer
 from ddp_run.values import terminal
-from ddp_run.values.lines import STREAMS, Stream, neutral
+from ddp_run.values.lines import STREAMS, neutral
 from ddp_run.values.redaction import redact
 from ddp_run.values.words import named_ranks, size_in_words
 
@@ -142,10 +142,7 @@ class Output:
         """
         tailer.stop_at_ends()
         streams = self.console.outlets.with_own if before_own else STREAMS
-
-        def read(wanted: Collection[Stream]) -> list[Chunk]:
-            return tailer.read(_TAIL_BUDGET, wanted)
-
+        read = partial(tailer.read, _TAIL_BUDGET)
         if self.console.show_rest(read, patience.for_ranks, streams):
             return
         (lines, size), least = self.console.drop(streams), ""
