@@ -233,10 +233,15 @@ def assert_replay_agrees(outcome: Outcome) -> None:
     assert json.loads(json.dumps(answer.document)) == outcome.verdict
 
 
+_launchers: dict[str, Launcher] = {}
+"""By their fixtures, for the report of a failure: a fixture that fails is none of its test's arguments."""
+
+
 @contextmanager
-def _launcher(cwd: Path) -> Iterator[Launcher]:
-    launcher = Launcher(cwd)
+def _launcher(fixture: str, cwd: Path) -> Iterator[Launcher]:
+    launcher = _launchers[fixture] = Launcher(cwd)
     yield launcher
+    del _launchers[fixture]
     for running in launcher.started:
         if running.process.poll() is None:
             running.process.send_signal(signal.SIGKILL)
@@ -249,14 +254,14 @@ def _launcher(cwd: Path) -> Iterator[Launcher]:
 
 @pytest.fixture
 def ddp(tmp_path: Path) -> Iterator[Launcher]:
-    with _launcher(tmp_path) as launcher:
+    with _launcher("ddp", tmp_path) as launcher:
         yield launcher
 
 
 @pytest.fixture(scope="module")
 def shared_ddp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     """For a job that several tests of a file read: a fixture of the file's runs it, once (docs/testing.md)."""
-    with _launcher(tmp_path_factory.mktemp("shared")) as launcher:
+    with _launcher("shared_ddp", tmp_path_factory.mktemp("shared")) as launcher:
         yield launcher
 
 
@@ -264,10 +269,10 @@ def shared_ddp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     outcome: Any = yield
     report = outcome.get_result()
-    used = [getattr(item, "funcargs", {}).get(name) for name in ("ddp", "shared_ddp")]
-    started = [running for launcher in used if isinstance(launcher, Launcher) for running in launcher.started]
     if report.when in ("setup", "call") and report.failed:
-        for running in started:
+        asked = getattr(item, "fixturenames", ())
+        used = [launcher for name, launcher in _launchers.items() if name in asked]
+        for running in (each for launcher in used for each in launcher.started):
             report.sections.append((f"console of {running.cwd}", running.console()[-6000:]))
             for path in sorted((running.folder or running.cwd).rglob("*.log")):
                 report.sections.append((str(path), path.read_text(errors="replace")[-2000:]))

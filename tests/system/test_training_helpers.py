@@ -18,12 +18,26 @@ from tests.loaded_process import LoadedProcess
 from tests.ports import unused_port
 from tests.waiting import limit
 
-from .conftest import DEADLINE_S, Launcher
+from .conftest import DEADLINE_S, Launcher, cases
 
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 MINIMAL = Path(__file__).parents[2] / "scripts" / "test_ddp_minimal.py"
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+
+_FORKS = """
+import os, sys
+pids = []
+for rank in range(int(os.environ["WORLD_SIZE"])):
+    pids.append(os.fork())
+    if pids[-1] == 0:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+        break
+else:
+    print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids])
+    sys.exit()
+"""
 
 
 @dataclass(frozen=True)
@@ -57,6 +71,11 @@ class Runner:
         path = self.folder / "train.py"
         path.write_text(text)
         return path
+
+    def forked(self, ranks: int, text: str) -> Ended:
+        """Ranks that are forks, of which the first has the store; the last line says how each ended."""
+        job = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port())}
+        return self.alone(self.program(_FORKS + text), **job)
 
     def torchrun(self, ranks: int, program: Path) -> Ended:
         done = subprocess.run(
@@ -128,9 +147,14 @@ check_step_counts(here.rank)
 """
 
 
-def test_ranks_with_different_step_counts_are_named_on_every_rank(runner: Runner) -> None:
-    ended = runner.torchrun(3, runner.program(_STEP_COUNTS))
-    assert ended.code == 0, ended.stderr
+@pytest.mark.parametrize("how", cases(("forks", "torchrun"), ("forks",)))
+def test_ranks_with_different_step_counts_are_named_on_every_rank(runner: Runner, how: str) -> None:
+    if how == "torchrun":
+        ended = runner.torchrun(3, runner.program(_STEP_COUNTS))
+        assert ended.code == 0, ended.stderr
+    else:
+        ended = runner.forked(3, _STEP_COUNTS)
+        assert ended.stdout == "[0, 0, 0]\n", ended.stderr
     assert sorted(ended.left) == [0, 1, 2]
     for rank, seen in ended.left.items():
         assert seen["placement"] == [rank, 3, rank, "cpu", "gloo"]
@@ -154,17 +178,9 @@ def test_ranks_with_different_step_counts_are_named_on_every_rank(runner: Runner
 
 
 _STORE_IN_RANK_0 = """
-import os, sys, time
+import os, time
 from ddp_run.training import StepCountError, check_step_counts, setup_distributed
 
-pids = []
-for rank in ("0", "1"):
-    pids.append(os.fork())
-    if pids[-1] == 0:
-        os.environ.update(RANK=rank, LOCAL_RANK=rank)
-        break
-else:
-    sys.exit(str([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]))
 here = setup_distributed("gloo", timeout_s=60)
 if here.rank == 0:
     time.sleep(1.5)
@@ -177,8 +193,8 @@ except StepCountError as error:
 
 def test_rank_0_takes_the_store_away_only_after_the_others_have_read(runner: Runner) -> None:
     """As with launchers that leave the store to rank 0, which here ends at once after the check."""
-    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port())}
-    assert runner.alone(runner.program(_STORE_IN_RANK_0), **job).stderr.splitlines()[-1:] == ["[3, 3]"]
+    ended = runner.forked(2, _STORE_IN_RANK_0)
+    assert ended.stdout == "[3, 3]\n", ended.stderr
 
 
 _UNEVEN_EPOCH = """
