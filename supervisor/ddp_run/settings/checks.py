@@ -96,7 +96,8 @@ def bad_value(row: Row, setting: Setting, reason: str) -> Problem:
     elif row.dest in ("master_addr", "rdzv_endpoint"):
         helps = (_address_help(row, text),)
     if setting.source is Source.CONFIG:
-        shown = row.key
+        named = repr(text) in reason or reason.startswith(text)
+        shown = row.key if named else f"{row.key} = {text}"
     elif setting.word is None and text.startswith("tcp://"):
         notes = ("this is probably Kubernetes' variable for a service called master, not meant for this job",)
     label = "" if setting.word is None else "this value"

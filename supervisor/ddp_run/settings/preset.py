@@ -81,8 +81,8 @@ def _read(path: str, text: str, start: int, table: Mapping[str, object], rows: S
             problems.append(Problem("DDP101", title, origin=origin, helps=(help,)))
         elif row.dest in settings:
             problems.append(Problem("DDP101", f"{row.key} is set twice, also as {key}", origin=origin))
-        elif allowed := _allowed(row, value):  # without the value: it may be a secret
-            problems.append(Problem("DDP101", f"{key}: expected {allowed}", origin=origin))
+        elif allowed := _allowed(row, value):
+            problems.append(Problem("DDP101", f"{key} = {value!r}: expected {allowed}", origin=origin))
         else:
             written = None if isinstance(value, bool) else str(value)
             settings[row.dest] = Setting(value, Source.CONFIG, origin, written)
