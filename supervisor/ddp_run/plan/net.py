@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ddp_run.values.addresses import Resolved, is_local, literal_address
 from ddp_run.values.helper_process import answer_of, fork
@@ -128,7 +127,7 @@ def _ask_yourself(name: str) -> tuple[str, ...]:
 
 def _look_up_once(name: str, port: int, limit_s: float, missing_is_final: bool) -> list[Resolved]:
     try:
-        answers = _bounded(lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM), limit_s)
+        found = _addresses(name, port, limit_s)
     except socket.gaierror as error:
         reason = (error.strerror or str(error)).lower()
         unknown = error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
@@ -137,34 +136,37 @@ def _look_up_once(name: str, port: int, limit_s: float, missing_is_final: bool) 
         raise Unresolvable(f"{name} has no address: {reason}", _ask_yourself(name)) from error
     except UnicodeError as error:
         raise Unresolvable(f"{name} is not a host name") from error
-    usable = [Resolved(str(address[0]), family) for family, *_, address in answers if family in _FAMILIES]
+    usable = [each for each in found if each.family in _FAMILIES]
     if not usable:
         raise Unresolvable(f"{name} has neither an IPv4 nor an IPv6 address")
     return usable
 
 
-def _bounded(call: Callable[[], object], limit_s: float) -> Any:
-    """Return the call's result, or raise its error. A child makes the call: libc's lookup can't be interrupted.
+def _addresses(name: str, port: int, limit_s: float) -> list[Resolved]:
+    """The name's addresses. Raises gaierror or UnicodeError as getaddrinfo does, and _NotReady after `limit_s`.
 
-    Not a thread: starting the agent runs code between fork and exec, when no other thread may hold a lock.
+    A child makes the call: libc's lookup can't be interrupted. Not a thread: starting the agent runs code between fork
+    and exec, when no other thread may hold a lock.
     """
-    import pickle
 
     def answer(fd: int) -> None:
         try:
-            told: tuple[object, Exception | None] = (call(), None)
-        except (OSError, UnicodeError) as error:
-            told = (None, error)
-        with open(fd, "wb") as pipe:
-            pickle.dump(told, pipe)
+            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+            told: object = {"found": [(address[0], family) for family, *_, address in found]}
+        except UnicodeError:
+            told = {"errno": None}
+        except socket.gaierror as error:
+            told = {"errno": error.errno, "said": error.strerror}
+        with open(fd, "w") as pipe:
+            json.dump(told, pipe)
 
     said = answer_of(fork(answer, limit_s))
     if not said:
         raise _NotReady(f"no answer in {limit_s:.1g} s")
-    result, error = pickle.loads(said)  # noqa: S301 - our own child wrote it
-    if error is not None:
-        raise error
-    return result
+    told = json.loads(said)
+    if "found" in told:
+        return [Resolved(str(ip), socket.AddressFamily(family)) for ip, family in told["found"]]
+    raise UnicodeError(name) if told["errno"] is None else socket.gaierror(told["errno"], told["said"])
 
 
 def _refuse_private(name: str, found: Resolved) -> None:
