@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import json
 import socket
 import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ddp_run.values.addresses import Resolved, is_local, literal_address
 from ddp_run.values.helper_process import answer_of, fork
@@ -127,7 +129,7 @@ def _ask_yourself(name: str) -> tuple[str, ...]:
 
 def _look_up_once(name: str, port: int, limit_s: float, missing_is_final: bool) -> list[Resolved]:
     try:
-        found = _addresses(name, port, limit_s)
+        answers = _bounded(lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM), limit_s)
     except socket.gaierror as error:
         reason = (error.strerror or str(error)).lower()
         unknown = error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
@@ -136,26 +138,25 @@ def _look_up_once(name: str, port: int, limit_s: float, missing_is_final: bool) 
         raise Unresolvable(f"{name} has no address: {reason}", _ask_yourself(name)) from error
     except UnicodeError as error:
         raise Unresolvable(f"{name} is not a host name") from error
-    usable = [each for each in found if each.family in _FAMILIES]
+    usable = [Resolved(str(address[0]), family) for family, *_, address in answers if family in _FAMILIES]
     if not usable:
         raise Unresolvable(f"{name} has neither an IPv4 nor an IPv6 address")
     return usable
 
 
-def _addresses(name: str, port: int, limit_s: float) -> list[Resolved]:
-    """The name's addresses. Raises gaierror or UnicodeError as getaddrinfo does, and _NotReady after `limit_s`.
+def _bounded(call: Callable[[], object], limit_s: float) -> Any:
+    """Return a look-up's result, passed through JSON, or raise its error. A child makes the call.
 
-    A child makes the call: libc's lookup can't be interrupted. Not a thread: starting the agent runs code between fork
-    and exec, when no other thread may hold a lock.
+    libc's look-up can't be interrupted, and a thread won't do: starting the agent runs code between fork and exec, when
+    no other thread may hold a lock.
     """
 
     def answer(fd: int) -> None:
         try:
-            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-            told: object = {"found": [(address[0], family) for family, *_, address in found]}
-        except UnicodeError:
-            told = {"errno": None}
-        except socket.gaierror as error:
+            told: object = {"result": call()}
+        except UnicodeError as error:
+            told = {"no_name": str(error)}
+        except OSError as error:
             told = {"errno": error.errno, "said": error.strerror}
         with open(fd, "w") as pipe:
             json.dump(told, pipe)
@@ -163,10 +164,13 @@ def _addresses(name: str, port: int, limit_s: float) -> list[Resolved]:
     said = answer_of(fork(answer, limit_s))
     if not said:
         raise _NotReady(f"no answer in {limit_s:.1g} s")
-    told = json.loads(said)
-    if "found" in told:
-        return [Resolved(str(ip), socket.AddressFamily(family)) for ip, family in told["found"]]
-    raise UnicodeError(name) if told["errno"] is None else socket.gaierror(told["errno"], told["said"])
+    match json.loads(said):
+        case {"no_name": text}:
+            raise UnicodeError(text)
+        case {"errno": number, "said": text}:
+            raise socket.gaierror(number, text)
+        case answered:
+            return answered["result"]
 
 
 def _refuse_private(name: str, found: Resolved) -> None:
