@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import signal
 
+import pytest
+
 from ddp_run.evidence.model import Death, LogText
 from ddp_run.evidence.traceback_text import from_text
 from ddp_run.judge.signs import Sign, anywhere, ended_by, every, in_exception, in_last_words, words
@@ -39,9 +41,27 @@ def test_a_sign_needs_its_words_and_its_pattern() -> None:
 def test_what_an_exception_was_raised_from_counts() -> None:
     hit = in_exception(death(*CHAINED.split("\n"), exception=from_text(CHAINED)), [FULL])
     assert hit is not None
-    assert (hit["number"], hit.confidence, hit["absent"]) == ("28", "certain", None)
+    assert (hit["number"], hit.confidence, hit["absent"]) == ("28", "likely", None)  # the program handled it
     assert hit.exception is not None and hit.exception.type == "OSError"
     assert hit.quote is not None and hit.quote.line == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "During handling of the above exception, another exception occurred",
+            "The above exception was the direct cause of the following exception",
+        ),
+        ("/home/user/train.py", "/usr/lib/python3.11/queue.py"),
+    ],
+)
+def test_what_it_was_raised_from_is_certain_if_nobody_handled_it(old: str, new: str) -> None:
+    text = CHAINED.replace(old, new)
+    assert text != CHAINED
+    hit = in_exception(death(exception=from_text(text)), [FULL])
+    assert hit is not None
+    assert hit.confidence == "certain"
 
 
 def test_a_type_is_asked_of_each_link() -> None:
