@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import pkgutil
 import resource
-import time
+import select
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import limit, wait_until
 
 from ddp_run.doctor import checks
 from ddp_run.doctor.check import Group, Level, Surroundings, all_checks, asked, check
@@ -160,11 +161,13 @@ def test_disk(counted: SpaceCounted, grade: Grade) -> None:
     assert disk.room(disk.Place("logs", DATA, "", ""), counted).grade is grade
 
 
-def test_who_has_answered_while_another_was_waited_for_has_answered() -> None:
+def test_who_has_answered_while_another_was_waited_for_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     probe = space.ask(["/"])
-    time.sleep(space.WAIT_S)
+    select.select([probe.fd], [], [], limit(60))
+    wait_until(lambda: probe.late, "the end of its time")
     found, has_answered = disk.answer(probe)
     assert (found is not None, has_answered) == (True, True)
+    monkeypatch.setattr(space, "WAIT_S", limit(60))
     missing = disk.answer(space.ask(["/no/such/folder"]))
     assert missing == (None, True)
 

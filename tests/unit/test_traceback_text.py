@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import limit
 
-from ddp_run.evidence import traceback_text
+from ddp_run.evidence import exception_chain, traceback_text
 from ddp_run.record.events import ExceptionInfo
 
 PROGRAMS = {
@@ -112,7 +112,7 @@ ValueError: bad sample
 
 def test_the_reason_for_a_sys_exit(tmp_path: Path) -> None:
     program = "import sys\ntry:\n    open('/nonexistent')\nexcept OSError as e:\n    raise RuntimeError('x') from e\n"
-    info = traceback_text.before_exit("\n".join(printed(tmp_path, program)))
+    info = exception_chain.before_exit("\n".join(printed(tmp_path, program)))
     assert info is not None
     assert (info.type, info.line) == ("FileNotFoundError", 3)
 

@@ -5,21 +5,19 @@ So `ddp-run explain FOLDER` on a journal sees the same as the live run after a d
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import cast, get_args
 
-from ddp_run.evidence import childfailed, resource_evidence, traceback_text
-from ddp_run.evidence.crash_text import code_before_the_dump
-from ddp_run.evidence.log_tail import TAIL_BYTES, read_tail
+from ddp_run.evidence import childfailed, resource_evidence
+from ddp_run.evidence.log_tail import TAIL_BYTES
 from ddp_run.evidence.model import AgentEnd, CleanExit, Death, Evidence, LogText, Phase
-from ddp_run.evidence.pasted.raised import starts_a_launcher
 from ddp_run.evidence.rank_ends import RankEnds
+from ddp_run.evidence.run_files import RunFiles, printed_exception, rank_folder, with_logs
 from ddp_run.record import file_names
 from ddp_run.record.attempt_events import AttemptEvents, before_restart, last_restart, of_attempt
 from ddp_run.record.events import (
@@ -27,7 +25,6 @@ from ddp_run.record.events import (
     AgentStarted,
     AllRanksEnded,
     Event,
-    ExceptionInfo,
     HangTimedOut,
     KernelLogged,
     MonotonicNs,
@@ -44,14 +41,9 @@ from ddp_run.record.events import (
     StallEnded,
     StallSeen,
 )
-from ddp_run.record.run_folder import open_run_file
 from ddp_run.values.signals import STOP_SIGNALS
 
 _AGENT_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d{1,2})\b")
-_NOISE = re.compile(r"^\s*$|^\[?(?:rank\d+\]:)?\[?[WE]\d* |resource_tracker|Warning|^\s+warnings\.warn")
-_RESTART = re.compile(r"restart_[0-9]{1,9}")
-_LAST_WORDS = 5
-_LONGEST_ERROR_FILE = 16 << 20
 LOG_BYTES = 32 << 20
 """The total bytes read from the logs of all ranks: the host may have been out of memory."""
 _LEAST_BYTES = 64 << 10
@@ -74,11 +66,11 @@ def gather(
     else:
         part = replace(part, events=before_restart(part.events, restart + 1))
     links = frozenset(link for e in part.events if isinstance(e, RankStarted) for link in e.links)
-    files = _Files(folder, links)
+    files = RunFiles(folder, links)
     agent = _agent(files, part, attempt)
     if not to_its_end:
         agent = replace(agent, summary=(), exception=None)
-    files = files if rank_files else _Files(NO_FILES, frozenset())
+    files = files if rank_files else RunFiles(NO_FILES, frozenset())
     started = {e.rank: e for e in part.events if isinstance(e, RankStarted) and e.restart == restart}
     ends = RankEnds.of(part, agent, restart)
     died = [start for start in started.values() if ends.died(start)]
@@ -86,7 +78,7 @@ def gather(
     share = _share(len(died) + len(untold))
     deaths = [_death(files, part, start, ends, share) for start in died]
     deaths += [
-        _with_logs(files, _rank_folder(folder, attempt, each.rank), each, share)
+        with_logs(files, rank_folder(folder, attempt, each.rank), each, share)
         for each in untold
         if each.rank is not None
     ]
@@ -158,22 +150,10 @@ def _script(argv: Sequence[str]) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """The files of one run. `links`: where its links may lead."""
-
-    folder: Path
-    links: frozenset[str]
-
-    def tail(self, source: str, limit: int = TAIL_BYTES) -> LogText:
-        """Return the last `limit` bytes of one of its logs; empty if it cannot be read."""
-        return read_tail(self.folder, source, limit, self.links)
-
-
 # -------------------------------------------------------------------------------------------- the agent
 
 
-def _agent(files: _Files, part: AttemptEvents, attempt: int) -> AgentEnd:
+def _agent(files: RunFiles, part: AttemptEvents, attempt: int) -> AgentEnd:
     source = f"{file_names.attempt_folder(attempt)}/{file_names.AGENT_LOG}"
     log = files.tail(source)
     text = "\n".join(log.lines)
@@ -203,7 +183,7 @@ def _agent_stop_signal(log: LogText) -> int | None:
 # -------------------------------------------------------------------------------------------- the ranks
 
 
-def _death(files: _Files, part: AttemptEvents, start: RankStarted, ends: RankEnds, share: int) -> Death:
+def _death(files: RunFiles, part: AttemptEvents, start: RankStarted, ends: RankEnds, share: int) -> Death:
     failed, exited = ends.failed.get(start.rank), ends.exited.get(start.rank)
     death = Death(
         rank=start.rank,
@@ -224,7 +204,7 @@ def _death(files: _Files, part: AttemptEvents, start: RankStarted, ends: RankEnd
         step=_step(part, start),
         call=_call(part, start),
     )
-    return _with_logs(files, start.folder, death, share)
+    return with_logs(files, start.folder, death, share)
 
 
 def _phase(part: AttemptEvents, start: RankStarted) -> Phase | None:
@@ -267,7 +247,7 @@ def _last_sample(part: AttemptEvents, start: RankStarted) -> ProgressSampled | N
     return sampled[-1] if sampled else None
 
 
-def _leaver(files: _Files, part: AttemptEvents, start: RankStarted, ends: RankEnds) -> CleanExit:
+def _leaver(files: RunFiles, part: AttemptEvents, start: RankStarted, ends: RankEnds) -> CleanExit:
     source = f"{start.folder}/stderr.log"
     return CleanExit(
         rank=start.rank,
@@ -297,88 +277,3 @@ def _without_hello(part: AttemptEvents, agent: AgentEnd, started: Mapping[Rank, 
         )
         for entry in entries
     ]
-
-
-def _rank_folder(folder: Path, attempt: int, rank: Rank) -> str:
-    """Return where a rank's files are if there is no RankStarted: in the last restart's folder that has them."""
-    base = folder / file_names.attempt_folder(attempt)
-    named = [path for path in base.glob(f"restart_*/rank_{rank}") if _RESTART.fullmatch(path.parent.name)]
-    restarts = sorted(named, key=lambda path: int(path.parent.name[8:]))
-    return str(restarts[-1].relative_to(folder)) if restarts else file_names.rank_folder(attempt, rank)
-
-
-def _with_logs(files: _Files, rank_folder: str, death: Death, share: int) -> Death:
-    def read(name: str) -> LogText:
-        return files.tail(f"{rank_folder}/{name}", share)
-
-    stderr, stdout, stack = read(file_names.STDERR), read(file_names.STDOUT), read(file_names.STACKS)
-    death = replace(death, code=code_before_the_dump(death.code, stack))
-    exception = death.exception or _error_file(files, f"{rank_folder}/{file_names.ERROR}")
-    exception = traceback_text.at_its_origin(exception) if exception is not None else None
-    raised_in_child = None
-    if exception is not None:
-        raised_in_child = traceback_text.of_child(exception) or _of_started(exception, stderr)
-    if raised_in_child is not None:  # its phase is unknown
-        exception, death = raised_in_child, replace(death, phase=None, step=None, call=None)
-    return replace(
-        death,
-        stderr=stderr,
-        stdout=stdout,
-        stack=stack,
-        nccl=_nccl(read(file_names.NCCL), stdout),
-        exception=_cause_of_exit(death.code, exception, stderr),
-    )
-
-
-def _of_started(exception: ExceptionInfo, stderr: LogText) -> ExceptionInfo | None:
-    """Return the exception of a Python program that the rank had started, if the rank only says that it failed."""
-    own = traceback_text.last(stderr.lines) if starts_a_launcher(exception) else None
-    if own is None or own.info.type != exception.type:
-        return None
-    return printed_exception(None, replace(stderr, lines=stderr.lines[: own.start]))
-
-
-def _nccl(own: LogText, stdout: LogText) -> LogText:
-    """Return NCCL's output: from its own file, else from stdout, its destination if the user has set NCCL_DEBUG."""
-    if own.lines:
-        return own
-    said = [index for index, line in enumerate(stdout.lines) if "NCCL WARN " in line or "NCCL INFO " in line]
-    numbers = tuple(stdout.number(index) or 0 for index in said) if stdout.first_line is not None else None
-    return LogText(stdout.source, tuple(stdout.lines[index] for index in said), None, numbers)
-
-
-def _cause_of_exit(code: int | None, exception: ExceptionInfo | None, stderr: LogText) -> ExceptionInfo | None:
-    """Return the exception; for a plain `sys.exit`, the one that led to it, handled or printed."""
-    if exception is None:
-        return printed_exception(code, stderr)
-    if exception.type != "SystemExit":
-        return exception
-    return traceback_text.before_exit(exception.traceback) or printed_exception(code, stderr) or exception
-
-
-def _error_file(files: _Files, source: str) -> ExceptionInfo | None:
-    """Return the exception in the file of torch's `@record`.
-
-    Form: {"message": {"message": …, "extraInfo": {"py_callstack": …}}}.
-    """
-    try:
-        with open_run_file(files.folder, source, files.links) as file:
-            content = json.loads(file.read(_LONGEST_ERROR_FILE))
-        callstack = content["message"]["extraInfo"]["py_callstack"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
-    return traceback_text.from_text(callstack) if isinstance(callstack, str) else None
-
-
-def printed_exception(code: int | None, log: LogText) -> ExceptionInfo | None:
-    """Return the exception at the end of a log; None if the log ends with anything else, or a signal ended the rank.
-
-    Earlier exceptions were handled: the program went on and wrote more.
-    """
-    if code is not None and code < 0 and code not in (-signal.SIGINT, -signal.SIGABRT):
-        return None
-    printed = traceback_text.last(log.lines)
-    if printed is None:
-        return None
-    after = [line for line in log.lines[printed.end :] if not _NOISE.search(line)]
-    return printed.info if len(after) <= _LAST_WORDS else None

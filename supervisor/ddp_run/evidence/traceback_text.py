@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from ddp_run.evidence.line_prefix import Prefix
 from ddp_run.evidence.model import LogText, Quote
@@ -19,7 +18,7 @@ from ddp_run.values.redaction import REDACTED
 
 _HEADER = re.compile(r"(?P<group>Exception Group )?Traceback \(most recent call last\):(?: \(RANK \d{1,9}\))?\s*$")
 """Python's; torch.distributed.checkpoint adds the rank (torch/distributed/checkpoint/utils.py)."""
-_FRAME = re.compile(r'^(?:  |> )File "(?P<file>.+)", line (?P<line>\d{1,9})(?:, in (?P<function>.+))?\s*$')
+FRAME = re.compile(r'^(?:  |> )File "(?P<file>.+)", line (?P<line>\d{1,9})(?:, in (?P<function>.+))?\s*$')
 _BOX = re.compile(r"(?:╭|\+)[─-]+ Traceback \(most recent call last\) [─-]+(?:╮|\+)\s*$")
 _BOX_END = re.compile(r"(?:╰|\+)[─-]+(?:╯|\+)\s*$")
 _BOX_FRAME = re.compile(r"^(?P<file>\S.*):(?P<line>\d{1,9}) in (?P<function>\S+)$")
@@ -34,20 +33,13 @@ _BARE_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d{1,9})\s*$'
 _NAME = r"[^\W\d][\w.<>]*"
 _EXCEPTION = re.compile(rf"^(?!(?:ERROR|WARNING|INFO|CRITICAL|DEBUG|FATAL)\b)(?P<type>{_NAME})(?:: ?(?P<message>.*))?$")
 _SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError)(?::|$)")
-_CHAIN = re.compile(
+CHAIN = re.compile(
     r"(?:During handling of the above exception, another exception occurred"
     r"|The above exception was the direct cause of the following exception):"
 )
-_DIRECT = "The above exception was the direct cause of the following exception"
+DIRECT = "The above exception was the direct cause of the following exception"
 _IGNORED = re.compile(r"Exception ignored in|--- Logging error ---")
 _IN_THREAD = re.compile(r"Exception in thread ")
-_PROGRAM_ENDED = re.compile(
-    r"^Command .{1,4000} (?:returned non-zero exit status \d{1,3}|died with <Signals)"
-    r"|but all those workers died while running it\."
-    r"|\b(?:failed|exited|died|ended|terminated) with (?:non-zero )?(?:exit|return) (?:code|status)\b",
-    re.DOTALL,
-)
-"""Words of subprocess.CalledProcessError, of Dask's KilledWorker, and of programs that start others."""
 _OTHER_SPEAKER = re.compile(
     r"^(?!\[ERROR\] [\d:\-]{10,30} \(PID:)"  # torch_npu's own messages continue like this
     r"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
@@ -56,10 +48,9 @@ _OTHER_SPEAKER = re.compile(
 _NPUS = re.compile(r"\[ERROR\] \S{1,40} \(PID:\d{1,9}, Device:-?\d{1,9}, RankID:-?\d{1,9}\) ERR\d{5} ")
 """A line of the messages of torch_npu's exceptions (torch_npu/csrc/core/npu/NPUException.cpp)."""
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/(?:rank|training)/")
-_OF_RAYS_WORKER = re.compile(r"\bray::\S{1,200} \(pid=\d{1,9}, ip=[^\n]{1,600}\)\s{0,9}$")
+OF_RAYS_WORKER = re.compile(r"\bray::\S{1,200} \(pid=\d{1,9}, ip=[^\n]{1,600}\)\s{0,9}$")
 """Ray's prefix for the frames of an exception that a worker sent to the driver."""
-_WORKERS_LINES = 400
-_PYTHONS_HEADER = "Traceback (most recent call last):"
+WORKERS_LINES = 400
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _MESSAGE_LINES = 40
 _THREADS_LINES = 6
@@ -105,7 +96,7 @@ def find(lines: Sequence[str]) -> tuple[Printed, ...]:
     index = open_boxes = 0
     threads: list[int] = []
     while index < len(lines):
-        printed = _at(lines, index, boxes=open_boxes < _OPEN_BOXES)
+        printed = at(lines, index, boxes=open_boxes < _OPEN_BOXES)
         if printed is None:
             open_boxes += _TOP in lines[index]
             if "Exception in thread " in lines[index]:
@@ -151,86 +142,8 @@ def from_text(text: str) -> ExceptionInfo | None:
     return printed.info if printed is not None else None
 
 
-def chain(exception: ExceptionInfo) -> tuple[ExceptionInfo, ...]:
-    """Return the exception, then those that led to it or that it contains, as its traceback shows them: nearest first.
-
-    These are the exceptions that it was raised from or while handling, a DataLoader worker's exception, and the members
-    of a group.
-    """
-    shown = {(exception.type, exception.message.partition("\n")[0])}
-    links = [exception]
-    for info in reversed(_all_in(exception.traceback)):
-        key = (info.type, info.message.partition("\n")[0])
-        if key not in shown:
-            shown.add(key)
-            links.append(info)
-    return tuple(links)
-
-
-@lru_cache(maxsize=16)
-def _all_in(text: str) -> tuple[ExceptionInfo, ...]:
-    """Return every exception that a traceback shows; cached, since each rule asks for those of every rank."""
-    lines = text.splitlines()
-    return tuple(printed.info for index in range(len(lines)) if (printed := _at(lines, index) or _sent(lines, index)))
-
-
-def interrupted(exception: ExceptionInfo) -> ExceptionInfo | None:
-    """Return the KeyboardInterrupt at the start of a chain: exceptions raised while handling it are cleanup's."""
-    origin = chain(exception)[-1]
-    if origin is exception or origin.type != "KeyboardInterrupt":
-        return None
-    return replace(origin, traceback=exception.traceback)
-
-
-def raised_from(exception: ExceptionInfo) -> bool:
-    """Whether those that led to it are its direct causes (`raise … from`), not exceptions being handled."""
-    links = _CHAIN.findall(exception.traceback)
-    return bool(links) and all(link.startswith(_DIRECT) for link in links)
-
-
-def raised_by_handler(exception: ExceptionInfo) -> bool:
-    """Whether the program's own code raised it while it handled another exception: what it handled may be no cause."""
-    links = _CHAIN.findall(exception.traceback)
-    frames = [frame["file"] for line in exception.traceback.splitlines() if (frame := _FRAME.match(line)) is not None]
-    return bool(links) and not links[-1].startswith(_DIRECT) and bool(frames) and not is_library(frames[-1])
-
-
-def before_exit(text: str) -> ExceptionInfo | None:
-    """Return the exception shown before the last one in a chained traceback: why a program called `sys.exit`."""
-    lines = text.splitlines()
-    chain = [index for index, line in enumerate(lines) if _CHAIN.search(line)]
-    return from_text("\n".join(lines[: chain[-1]])) if chain else None
-
-
-def of_child(exception: ExceptionInfo) -> ExceptionInfo | None:
-    """Return a child's exception as reported by torch.multiprocessing.spawn; None if there is none.
-
-    Source: torch/multiprocessing/spawn.py, ProcessContext.join: the child's traceback is the message.
-    """
-    if exception.type.rpartition(".")[2] != "ProcessRaisedException":
-        return None
-    return from_text(exception.message)
-
-
-def tells_of_a_program(exception: ExceptionInfo) -> bool:
-    """Whether it only says that a program which it had started failed: that program's own message is the reason."""
-    return _PROGRAM_ENDED.search(exception.message) is not None
-
-
-def at_its_origin(exception: ExceptionInfo) -> ExceptionInfo:
-    """Add the position where it was raised if it came from a DataLoader worker: the main process only raised it again.
-
-    Source: torch/_utils.py, ExceptionWrapper: `Caught KeyError in DataLoader worker process 0.`, and below that
-    `Original Traceback (most recent call last):` with the worker's own.
-    """
-    _, header, original = exception.message.partition("\nOriginal Traceback (most recent call last):\n")
-    raised = from_text("Traceback (most recent call last):\n" + original) if header else None
-    if raised is None or raised.file is None or is_library(raised.file):
-        return exception
-    return replace(exception, file=raised.file, line=raised.line, function=raised.function)
-
-
-def _at(lines: Sequence[str], index: int, *, boxes: bool = True) -> Printed | None:
+def at(lines: Sequence[str], index: int, *, boxes: bool = True) -> Printed | None:
+    """Return the exception whose traceback, box or bare frame begins at this line; None if there is none."""
     header = _HEADER.search(lines[index]) if "Traceback (most" in lines[index] else None
     if header is not None:
         return _traceback(lines, index, header)
@@ -239,13 +152,6 @@ def _at(lines: Sequence[str], index: int, *, boxes: bool = True) -> Printed | No
         return _boxed(lines, index, _before(box))
     bare = _BARE_FRAME.search(lines[index]) if 'File "' in lines[index] else None
     return _syntax_error(lines, index, _before(bare)) if bare is not None else None
-
-
-def _sent(lines: Sequence[str], index: int) -> Printed | None:
-    """Return an exception that a Ray worker sent, from the message of the driver's."""
-    if "ray::" not in lines[index] or _OF_RAYS_WORKER.search(lines[index]) is None:
-        return None
-    return _at([_PYTHONS_HEADER, *lines[index + 1 : index + _WORKERS_LINES]], 0)
 
 
 def _traceback(lines: Sequence[str], start: int, header: re.Match[str]) -> Printed | None:
@@ -337,7 +243,7 @@ def _frames(lines: Sequence[str], index: int, prefix: Prefix) -> tuple[list[_Fra
         text = prefix.strip(lines[index])
         if text is None:
             strangers += 1
-        elif (frame := _FRAME.match(text)) is not None:
+        elif (frame := FRAME.match(text)) is not None:
             frames.append(_Frame(frame["file"], int(frame["line"]), frame["function"]))
         elif text.strip() and not text[0].isspace() and not (text.startswith("[Previous line repeated")):
             break
@@ -353,7 +259,7 @@ def _message(lines: Sequence[str], index: int, prefix: Prefix, first: str | None
     """
     message = [first or ""]
     end = index + 1
-    most = _WORKERS_LINES if _OF_RAYS_WORKER.search(message[0]) else _MESSAGE_LINES
+    most = WORKERS_LINES if OF_RAYS_WORKER.search(message[0]) else _MESSAGE_LINES
     for position in range(end, min(len(lines), index + most)):
         text = prefix.strip(lines[position])
         if text == "" and _announces(":" if first == "" and not any(message) else message[-1], lines, position):
@@ -385,7 +291,7 @@ def _goes_on(text: str, following: Sequence[str | None]) -> bool:
 def _ends_message(text: str) -> bool:
     if _OTHER_SPEAKER.match(text) is not None:
         return _NPUS.match(text) is None
-    return _BARE_FRAME.search(text) is not None or _CHAIN.match(text) is not None
+    return _BARE_FRAME.search(text) is not None or CHAIN.match(text) is not None
 
 
 def _worker_frames(lines: Sequence[str], index: int, end: int, prefix: Prefix) -> tuple[list[_Frame], int]:
@@ -411,7 +317,7 @@ def _syntax_error(lines: Sequence[str], start: int, before: str) -> Printed | No
         text = prefix.strip(lines[index])
         if text is None or not _SYNTAX.match(text):
             continue
-        frame = _FRAME.match(prefix.strip(lines[start]) or "")
+        frame = FRAME.match(prefix.strip(lines[start]) or "")
         kind, _, message = text.partition(": ")
         shown = "\n".join(prefix.strip(line) or "" for line in lines[start : index + 1])
         if frame is None:
@@ -428,7 +334,7 @@ def _user_frame(frames: Sequence[_Frame]) -> _Frame:
 def _link(lines: Sequence[str], earlier: Printed, later: Printed) -> str | None:
     """Return the words that link the later exception to the earlier; None if they are not linked."""
     between = lines[earlier.end : later.start] if later.start - earlier.end <= _MESSAGE_LINES else ()
-    return next((hit[0] for line in between if (hit := _CHAIN.search(line))), None)
+    return next((hit[0] for line in between if (hit := CHAIN.search(line))), None)
 
 
 def _joined(earlier: Printed, later: Printed, link: str) -> Printed:

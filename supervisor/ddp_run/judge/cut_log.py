@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ddp_run.evidence import traceback_text
+from ddp_run.evidence import exception_chain
 from ddp_run.evidence.model import AgentEnd, Death, Evidence
 from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.judge.catalogue import GENERAL, not_superseded
@@ -108,7 +108,7 @@ def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
         and sign.finding.rule.name not in (*GENERAL, *_MAY_FOLLOW)
         and (sign.rank is None or first is None or sign.rank == first)
     ]
-    only_tells = exception is not None and traceback_text.tells_of_a_program(exception)
+    only_tells = exception is not None and exception_chain.tells_of_a_program(exception)
     believed = [sign for sign in causes if sign.exception is not None or only_tells]
     if believed:
         return _with(strict, min(believed, key=lambda sign: sign.strength), FOLLOWED)

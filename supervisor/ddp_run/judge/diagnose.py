@@ -7,17 +7,17 @@ summary is used only for ranks that have no other source. docs/causes/ describes
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from ddp_run.evidence.model import UNORDERED, CleanExit, Death, Evidence, Phase
-from ddp_run.judge.catalogue import GENERAL, NAMELESS, Cause, load, not_superseded
+from ddp_run.judge.catalogue import GENERAL, Cause, load
 from ddp_run.judge.early_exit import ended_silently, finished_first
+from ddp_run.judge.findings import Judged, Rules
 from ddp_run.judge.first_end import first_end, how_close
 from ddp_run.judge.first_failure import follower, of_clean_exit, of_death
 from ddp_run.judge.hung import hung
-from ddp_run.judge.verdict import SUREST_FIRST, Area, Finding, FirstFailure, Retry, Verdict
+from ddp_run.judge.verdict import Area, Finding, FirstFailure, Retry, Verdict
 from ddp_run.record.events import Rank
 from ddp_run.values.signals import in_words, shell_code
 
@@ -26,24 +26,12 @@ LOST = 75
 USAGE = 2
 CANNOT_WORK, UNFIT = 2, 78
 """EX_CONFIG of sysexits.h: the nodes are not fit for the job."""
-_Asked = TypeVar("_Asked")
-_WITH_AGENT_NS = 1_000_000_000
 _WAITED = ("nccl-timeout-hang", "gloo-timeout-hang")
-_STOP_TYPES = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
 
 
 LEAVING_NS = 1_000_000_000
 """The kernel closes a dying process' sockets before it reports the death (18 ms before, on a loaded host), so its peers
 can stamp their failure first."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """A death and its finding. `reason` says why it is collateral; None if it failed on its own."""
-
-    death: Death
-    finding: Finding
-    reason: str | None
 
 
 def judge(evidence: Evidence, causes: Sequence[Cause] | None = None) -> Verdict:
@@ -77,10 +65,13 @@ class _Judgement:
     close: bool = False
     """Another rank may have failed before the named one."""
 
+    def __post_init__(self) -> None:
+        self.rules = Rules(self.attempt, self.causes, self.notes)
+
     def verdict(self) -> Verdict:
         attempt = self.attempt
         if self._succeeded():
-            failed = [self._judge_death(death) for death in attempt.deaths if death.code == 0]
+            failed = [self.rules.judge(death) for death in attempt.deaths if death.code == 0]
             self.notes += [f"{each.finding.cause}; its process then exited with code 0" for each in failed]
             return Verdict("succeeded", 0, confidence="certain")
         if attempt.rank_taken is not None:
@@ -88,7 +79,7 @@ class _Judgement:
         if attempt.unlike is not None and attempt.unlike.refused:
             self.notes += [f"nodes differ in {said}" for said in attempt.unlike.breaking[1:]]
             return self._refused("unlike-nodes", UNFIT)
-        judged = [self._judge_death(death) for death in _by_order(attempt.deaths)]
+        judged = [self.rules.judge(death) for death in _by_order(attempt.deaths)]
         own = [item for item in judged if item.reason is None]
         first = self._first(own) if own else None
         if attempt.hung_s is not None:
@@ -109,7 +100,7 @@ class _Judgement:
 
     def of_itself(self, death: Death) -> bool:
         """Whether it failed on its own."""
-        return self._judge_death(death).reason is None
+        return self.rules.judge(death).reason is None
 
     # ----------------------------------------------------------------------------------- ways a job can end
 
@@ -131,10 +122,12 @@ class _Judgement:
         """Return the verdict for a job that was refused before its start; the way its ranks ended does not matter."""
         verdict = Verdict("refused", code, confidence="certain", phase="launch")
         asked = [cause for cause in self.causes if cause.rule.name == name]
-        finding = self._best(self._ask(lambda cause: cause.match_launch, lambda ask: ask(self.attempt), asked))
+        finding = self.rules.best(
+            self.rules.ask(lambda cause: cause.match_launch, lambda ask: ask(self.attempt), asked)
+        )
         return verdict if finding is None else verdict.with_finding(finding)
 
-    def _failed_before_stop(self, first: _Judged) -> bool:
+    def _failed_before_stop(self, first: Judged) -> bool:
         """Whether it failed on its own and not because of the stop; a signal may reach ranks before ddp-run."""
         stop, death = self.attempt.stop_signal or 0, first.death
         told = death.code == -stop or (
@@ -142,12 +135,12 @@ class _Judgement:
         )
         return not told and (self.attempt.stop_at is None or death.order < self.attempt.stop_at)
 
-    def _failed_before_hang(self, first: _Judged) -> bool:
+    def _failed_before_hang(self, first: Judged) -> bool:
         """Whether a rank's program had failed before the stop, so that the others waited for its lingering process."""
         failed_at = first.death.failed_at
         return failed_at is not None and self.attempt.hung_at is not None and failed_at < self.attempt.hung_at
 
-    def _interrupted(self, judged: Sequence[_Judged]) -> Verdict:
+    def _interrupted(self, judged: Sequence[Judged]) -> Verdict:
         stop = self.attempt.stop_signal or 0
         by = in_words(-stop)
         gone = tuple(follower(item.death, f"the job was stopped by {by}") for item in judged)
@@ -155,10 +148,10 @@ class _Judgement:
         code = self._interrupted_code(stop, judged)
         verdict = Verdict("interrupted", code, confidence="certain", collateral=gone, retry=retry)
         verdict = replace(verdict, phase=self.attempt.phase, step=self.attempt.step)
-        finding = self._best(self._ask(lambda cause: cause.match_stop, lambda ask: ask(self.attempt)))
+        finding = self.rules.best(self.rules.ask(lambda cause: cause.match_stop, lambda ask: ask(self.attempt)))
         return verdict if finding is None else verdict.with_finding(replace(finding, retry=retry))
 
-    def _interrupted_code(self, stop: int, judged: Sequence[_Judged]) -> int:
+    def _interrupted_code(self, stop: int, judged: Sequence[Judged]) -> int:
         """Return the exit code that all ranks chose, if they agree. A rank that lost its peer to the stop chose
         none."""
         codes = {None if item.finding.rule.consequence else item.death.code for item in judged}
@@ -166,7 +159,7 @@ class _Judgement:
         common = codes.pop() if len(codes) == 1 and everyone else None
         return common & 0xFF if common is not None and common > 0 else 128 + stop
 
-    def _failed(self, first: _Judged, judged: Sequence[_Judged]) -> Verdict:
+    def _failed(self, first: Judged, judged: Sequence[Judged]) -> Verdict:
         first = self._first_to_blame(first, judged)
         death = first.death
         others = [item for item in judged if item.death.rank != death.rank]
@@ -184,7 +177,7 @@ class _Judgement:
         verdict = self._as_sure_as_the_order(verdict.with_finding(first.finding), judged)
         return replace(verdict, confidence="likely") if self.close and verdict.confidence == "certain" else verdict
 
-    def _first(self, own: Sequence[_Judged]) -> _Judged:
+    def _first(self, own: Sequence[Judged]) -> Judged:
         """Return the first rank that failed on its own. Adds a note if a different failure may have come before it."""
         index, rivals = first_end([item.death for item in own])
         first = self._missed_by(own[index], own)
@@ -196,7 +189,7 @@ class _Judgement:
             self.notes.append(how_close([first.death, *(own[rival].death for rival in rivals)]))
         return first
 
-    def _missed_by(self, waited: _Judged, own: Sequence[_Judged]) -> _Judged:
+    def _missed_by(self, waited: Judged, own: Sequence[Judged]) -> Judged:
         """For pasted logs: prefer an exception printed above the timeout of a rank that waited for the missing peer."""
         if not self.attempt.logs_only or waited.finding.rule.name not in _WAITED:
             return waited
@@ -206,7 +199,7 @@ class _Judgement:
         self.close = self.close or missing is not waited
         return missing
 
-    def _first_to_blame(self, first: _Judged, judged: Sequence[_Judged]) -> _Judged:
+    def _first_to_blame(self, first: Judged, judged: Sequence[Judged]) -> Judged:
         """Follow a chain of blame: if rank 2 blames rank 0, and rank 0 blames rank 1, rank 1 is meant."""
         seen = [first]
         while True:
@@ -227,7 +220,7 @@ class _Judgement:
         found = of_death(replace(known, code=None if told else known.code))
         return replace(found, exception=known.exception if known is reporter else None)
 
-    def _without_own_failure(self, judged: Sequence[_Judged]) -> Verdict:
+    def _without_own_failure(self, judged: Sequence[Judged]) -> Verdict:
         """Return the verdict if only consequences are known: of a rank that exited with 0, of an outside event, of
         nothing."""
         lost = [item for item in judged if item.finding.rule.consequence]
@@ -238,7 +231,7 @@ class _Judgement:
             return self._failed(lost[0], judged)
         gone = tuple(follower(item.death, item.reason or "stopped with the others") for item in judged)
         findings, specific = self._of_launch()
-        finding = self._best(specific) or (lost[0].finding if lost else self._best(findings))
+        finding = self.rules.best(specific) or (lost[0].finding if lost else self.rules.best(findings))
         phase: Phase | None = self.attempt.phase if self.attempt.started or self.attempt.deaths else "launch"
         usage = finding is not None and finding.rule.area is Area.LAUNCH
         # A scheduler that requeues on exit code 75 would loop endlessly if no retry can help.
@@ -250,7 +243,7 @@ class _Judgement:
     def _from_text_without_deaths(self) -> Verdict:
         """Return the verdict for a launch that failed according to the text, if any."""
         findings, specific = self._of_launch()
-        finding = self._best(specific or findings)
+        finding = self.rules.best(specific or findings)
         if finding is None or (self.attempt.agent.code is None and not specific):
             return Verdict(None, None)
         return Verdict("failed", self.attempt.agent.code, phase="launch").with_finding(finding)
@@ -258,32 +251,32 @@ class _Judgement:
     def _of_launch(self) -> tuple[list[Finding], list[Finding]]:
         """Return the rules' findings about the launch and the agent's own failure, without the general causes."""
         attempt = self.attempt
-        findings = self._ask(lambda cause: cause.match_launch, lambda ask: ask(attempt))
+        findings = self.rules.ask(lambda cause: cause.match_launch, lambda ask: ask(attempt))
         agent = None if attempt.logs_only else attempt.agent.own_failure
         if agent is not None:
             of_itself = [
                 cause for cause in self.causes if not cause.rule.consequence and cause.rule.name not in GENERAL
             ]
-            findings += self._ask(lambda cause: cause.match, lambda ask: ask(agent, attempt), of_itself)
+            findings += self.rules.ask(lambda cause: cause.match, lambda ask: ask(agent, attempt), of_itself)
         return findings, [finding for finding in findings if finding.rule.name not in GENERAL]
 
     # ------------------------------------------------------------------------------------- the responsible rank
 
-    def _culprit_that_left(self, lost: Sequence[_Judged], judged: Sequence[_Judged]) -> CleanExit | None:
+    def _culprit_that_left(self, lost: Sequence[Judged], judged: Sequence[Judged]) -> CleanExit | None:
         """Return the first rank that exited with 0 before the others lost it, if they show no other failure."""
         if not lost or not self.attempt.clean_exits:
             return None
         first = self.attempt.clean_exits[0]
         return first if all(first.at < item.death.order + LEAVING_NS for item in judged) else None
 
-    def _left_early(self, leaver: CleanExit, lost: Sequence[_Judged], judged: Sequence[_Judged]) -> Verdict:
+    def _left_early(self, leaver: CleanExit, lost: Sequence[Judged], judged: Sequence[Judged]) -> Verdict:
         first = of_clean_exit(leaver)
         gone = tuple(follower(item.death, _lost_peer(item, f"rank {leaver.rank}")) for item in judged)
         finding = finished_first(leaver.rank, lost[0].finding, [item.death for item in lost])
         verdict = Verdict("failed", 1, first_failure=first, collateral=gone, phase=leaver.phase, step=leaver.step)
         return verdict.with_finding(finding)
 
-    def _named(self, first: _Judged, judged: Sequence[_Judged]) -> _Judged:
+    def _named(self, first: Judged, judged: Sequence[Judged]) -> Judged:
         """A rank that exited with an unusual code and no message while others lost it is the peer that died."""
         lost = [item for item in judged if item.finding.rule.consequence]
         silent = first.finding.rule.name == "unknown" and (first.death.code is None or first.death.code > 0)
@@ -291,69 +284,6 @@ class _Judgement:
             return first
         waiting = [item.death for item in lost]
         return replace(first, finding=ended_silently(first.death, first.finding, lost[0].finding, waiting))
-
-    # ------------------------------------------------------------------------------------- one death
-
-    def _judge_death(self, death: Death) -> _Judged:
-        specific = [cause for cause in self.causes if cause.rule.name not in GENERAL]
-        findings = self._ask(lambda cause: cause.match, lambda ask: ask(death, self.attempt), specific)
-        best = self._best(findings)
-        if best is None:
-            best = self._fallback(death)
-        return _Judged(death, best, self._why_collateral(death, best))
-
-    def _fallback(self, death: Death) -> Finding:
-        for name in GENERAL:
-            general = [cause for cause in self.causes if cause.rule.name == name]
-            found = self._ask(lambda cause: cause.match, lambda ask: ask(death, self.attempt), general)
-            if found:
-                return found[0]
-        return Finding(NAMELESS, death.rank, f"{death.who} exited", confidence="unknown")
-
-    def _why_collateral(self, death: Death, finding: Finding) -> str | None:
-        if finding.rule.consequence:
-            return "lost its peer"
-        sent = [number for number in death.signals_sent if death.code == -number]
-        if sent:
-            return "stopped with the job"
-        if death.signals_sent and (finding.rule.name == "unknown" or _is_stop(death)):
-            told = in_words(-death.signals_sent[0])
-            return f"stopped with the job, after {told}"
-        return "lost torch's agent" if self._went_with_agent(death) else None
-
-    def _went_with_agent(self, death: Death) -> bool:
-        """Whether the kernel killed it because the agent had died before it (PR_SET_PDEATHSIG)."""
-        agent = self.attempt.agent
-        if agent.at is None or agent.code is None or agent.code >= 0 or death.code not in (-9, -15):
-            return False
-        if agent.killed_by_us:  # killed after its ranks, or together with them: their own signals are recorded
-            return False
-        return death.order >= agent.at - _WITH_AGENT_NS
-
-    # ------------------------------------------------------------------------------------------ rules
-
-    def _ask(
-        self,
-        choose: Callable[[Cause], _Asked | None],
-        put: Callable[[_Asked], Finding | None],
-        causes: Iterable[Cause] | None = None,
-    ) -> list[Finding]:
-        """Return each cause's finding for one question. A rule that raises becomes a note and does not hide others."""
-        found: list[Finding] = []
-        for cause in self.causes if causes is None else causes:
-            asked = choose(cause)
-            try:
-                finding = put(asked) if asked is not None else None
-            except Exception as error:
-                self.notes.append(f"rule {cause.rule.name} failed: {type(error).__name__}: {error}")
-                continue
-            if finding is not None:
-                found.append(finding)
-        return found
-
-    def _best(self, findings: Sequence[Finding]) -> Finding | None:
-        """Return findings that no other supersedes: causes before consequences, the most confident first."""
-        return min(not_superseded(findings), key=_precedence, default=None)
 
     # ----------------------------------------------------------------------------------- cross-checks
 
@@ -369,7 +299,7 @@ class _Judgement:
         )
         self.notes.append(f"torchrun's summary names rank {root.rank}; {seen}")
 
-    def _as_sure_as_the_order(self, verdict: Verdict, judged: Sequence[_Judged]) -> Verdict:
+    def _as_sure_as_the_order(self, verdict: Verdict, judged: Sequence[Judged]) -> Verdict:
         """Reduce the confidence if the order is unknown. Without stamps, failures within a second cannot be ordered.
 
         This matters only if the failures differ.
@@ -384,10 +314,6 @@ class _Judgement:
         return replace(verdict, confidence="likely")
 
 
-def _precedence(finding: Finding) -> tuple[bool, int, str]:
-    return finding.rule.consequence, SUREST_FIRST.index(finding.confidence), finding.rule.code
-
-
 def _by_order(deaths: Iterable[Death]) -> list[Death]:
     return sorted(deaths, key=lambda death: death.order)
 
@@ -396,25 +322,20 @@ def _type(death: Death) -> str | None:
     return death.exception.type if death.exception is not None else None
 
 
-def _kind(item: _Judged) -> tuple[str, str | None, int | None]:
+def _kind(item: Judged) -> tuple[str, str | None, int | None]:
     return item.finding.rule.name, _type(item.death), item.death.code
 
 
-def _line(item: _Judged) -> int:
+def _line(item: Judged) -> int:
     """Return the number of the log line that shows it; 0 if unknown."""
     return next((quote.line for quote in item.finding.evidence if quote.line is not None), 0)
 
 
-def _is_stop(death: Death) -> bool:
-    """Whether a program raised this to obey a signal. No exception at all counts, too."""
-    return death.exception is None or death.exception.type.rpartition(".")[2] in _STOP_TYPES
-
-
-def _lost_peer(item: _Judged, who: str) -> str:
+def _lost_peer(item: Judged, who: str) -> str:
     return f"lost its peer, {who}" if item.finding.rule.consequence else item.reason or "stopped with the others"
 
 
-def _reason(item: _Judged, first: _Judged) -> str:
+def _reason(item: Judged, first: Judged) -> str:
     if item.reason is not None:
         return _lost_peer(item, first.death.who)
     if item.finding.rule.name == first.finding.rule.name:

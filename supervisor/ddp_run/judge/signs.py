@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from re import Match, Pattern
 
+from ddp_run.evidence.exception_chain import chain, raised_by_handler
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
-from ddp_run.evidence.traceback_text import chain, line_of, raised_by_handler
+from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.verdict import Confidence, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 

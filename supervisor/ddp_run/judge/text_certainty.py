@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_run.evidence import traceback_text
+from ddp_run.evidence import exception_chain
 from ddp_run.evidence.pasted import raised
 from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.judge.catalogue import GENERAL, follows_another, rule_named
@@ -45,4 +45,4 @@ def _is_another(one: ExceptionInfo | None, of: ExceptionInfo | None) -> bool:
     """Whether the exceptions are unrelated."""
     if one is None or of is None or raised.starts_a_launcher(one) or follows_another(one):
         return False
-    return all(one.type != each.type for each in traceback_text.chain(of))
+    return all(one.type != each.type for each in exception_chain.chain(of))

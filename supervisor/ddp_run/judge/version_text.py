@@ -65,3 +65,56 @@ SIGNS: tuple[Sign, ...] = (
     ),
     *PARTS_MISSING,
 )
+_PYDANTICS = frozenset({"PydanticUserError", "PydanticImportError"})
+OLDER = (
+    Sign("Configured CUDA binary not found"),  # bitsandbytes has none for this torch
+    Sign("Your currently installed version of Keras is Keras 3"),
+    Sign("Dataset scripts are no longer supported"),
+    Sign("' not found. Available feature types: "),
+    Sign(
+        "did not match any variant of untagged enum",
+        re.compile(r"any variant of untagged enum (?:ModelWrapper|Py\w+Wrapper)"),
+    ),
+    Sign(
+        "does not exist or is not currently imported",
+        re.compile(r"Tokenizer class \w+ does not exist or is not currently"),
+    ),
+    Sign("must be a dictionary with two fields", re.compile(r"rope_scaling`? must be a dictionary with two fields")),
+    Sign(
+        "`",
+        re.compile(r"` (?:is removed|has been moved to|is deprecated and should be replaced)|has been removed in V2"),
+        _PYDANTICS,
+    ),
+)
+"""Messages of a library that is older or newer than its input; a wrong file or name may cause the same."""
+KEYWORD = Sign(
+    "got an unexpected keyword argument '",
+    re.compile(r"(?:(?P<whose>\w{1,100})\.)?(?P<called>\w{1,100})\(\) got an unexpected keyword argument '"),
+    frozenset({"TypeError"}),
+)
+ARCHITECTURE = Sign("KeyError", re.compile(r"^KeyError: '[a-z][\w\-]{1,60}'$"), frozenset({"KeyError"}))
+AUTO = re.compile(
+    r'transformers/models/auto/configuration_auto\.py", line \d+, in (?:__getitem__|from_pretrained)\n[^\n]*\n?$'
+)
+REMOVED_FROM_NUMPY = re.compile(  # in 1.24 and in 2.0
+    r"object0?|float_?|int0?|bool8?|complex_?|str0?|long|unicode_?|string_|typeDict|uint0|bytes0|void0|Inf|Infinity|NaN|NA"
+    r"N"
+    r"|PINF|NINF|PZERO|NZERO|infty|cast|asfarray|row_stack|in1d|trapz|product|cumproduct|alltrue|sometrue|round_"
+    r"|find_common_type|issctype|maximum_sctype|obj2sctype|sctype2char|issubclass_|set_string_function|lookfor|safe_eva"
+    r"l"
+    r"|msort|mat|disp|byte_bounds|source|who|compat|recfromcsv|recfromtxt|DataSource|sctypes|nbytes|geterrobj|seterrobj"
+    r"|asscalar|rank|longfloat|singlecomplex|clongfloat|longcomplex|cfloat|deprecate"
+)
+LIBRARIES = (
+    r"torch|torchvision|torchtext|torchaudio|pytorch_lightning|lightning|lightning_fabric|transformers|numpy|scipy|sklearn"
+    r"|keras|tensorflow|huggingface_hub|datasets|diffusers|peft|accelerate|timm|mmcv|mmengine|detectron2|triton|pandas"
+)
+DROPPED = Sign(
+    "No module named '",
+    # Python names the first missing part: for a dotted name, the package itself is there
+    re.compile(
+        rf"No module named '(?P<dropped>(?:{LIBRARIES})\.[\w.]+|distutils|imp|asyncore|asynchat|cgi|pipes)'"
+        r"(?!; '[\w.]+' is not a package)"
+    ),
+    frozenset({"ModuleNotFoundError"}),
+)

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddp_run.evidence import traceback_text
+from ddp_run.evidence import exception_chain, traceback_text
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.pasted.torn_line import once
 from ddp_run.evidence.traceback_text import Printed
@@ -114,7 +114,7 @@ def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
             where = indexes[printed.index]
             ranks = spoken.by[where].ranks or _spawned(lines, printed) or _named(printed.info)
             own = frozenset(indexes[printed.start : printed.end])
-            info = traceback_text.interrupted(printed.info) or printed.info
+            info = exception_chain.interrupted(printed.info) or printed.info
             final = not went_on.after(printed.start, printed.index, printed.end)
             found.setdefault(where, Raised(info, where, ranks, final, own))
     said = [index for index, each in enumerate(spoken.by) if not each.agent]
@@ -184,7 +184,7 @@ def starts_a_launcher(info: ExceptionInfo) -> bool:
         return True
     if name == "CalledProcessError":
         return _STARTED.search(info.message) is not None
-    return traceback_text.tells_of_a_program(info)
+    return exception_chain.tells_of_a_program(info)
 
 
 def _spawned(lines: Sequence[str], printed: Printed) -> tuple[Rank, ...]:

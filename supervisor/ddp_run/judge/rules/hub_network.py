@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.evidence.exception_chain import tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.evidence.traceback_text import tells_of_a_program
 from ddp_run.judge import service_text
 from ddp_run.judge.signs import URL, Hit, Sign, in_exception, in_last_words, said_last
 from ddp_run.judge.start_text import UNREACHABLE

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.evidence.exception_chain import raised_from
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.evidence.traceback_text import raised_from
 from ddp_run.judge.package_text import missing_package
 from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, said_last
 from ddp_run.judge.start_text import NO_LIBRARY

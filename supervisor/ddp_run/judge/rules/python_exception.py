@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.evidence.exception_chain import chain, tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.pasted.raised import AGENT_FRAME
-from ddp_run.evidence.traceback_text import chain, is_library, line_of, tells_of_a_program
+from ddp_run.evidence.traceback_text import is_library, line_of
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.signals import signal_name

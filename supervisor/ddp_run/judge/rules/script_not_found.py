@@ -18,8 +18,8 @@ from __future__ import annotations
 import re
 import shlex
 
+from ddp_run.evidence.exception_chain import tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence, Quote
-from ddp_run.evidence.traceback_text import tells_of_a_program
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_whole_log, said_last
 from ddp_run.judge.start_text import NO_PROGRAM
 from ddp_run.judge.verdict import Area, Finding, Retry, Rule

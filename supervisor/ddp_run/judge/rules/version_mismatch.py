@@ -45,25 +45,11 @@ _SYMBOL = "undefined symbol: "
 _GLOBAL = "Weights only load failed"
 _NUMPY_NAME = "module 'numpy' has no attribute"
 _PAIR = "were compiled with different CUDA"
-_LIBRARIES = (
-    r"torch|torchvision|torchtext|torchaudio|pytorch_lightning|lightning|lightning_fabric|transformers|numpy|scipy|sklearn"
-    r"|keras|tensorflow|huggingface_hub|datasets|diffusers|peft|accelerate|timm|mmcv|mmengine|detectron2|triton|pandas"
-)
 _CLASS, _OPERATORS = "Tried to instantiate class '", "'_OpNamespace' '"
 """A compiled extension registered nothing: torch/csrc/jit/python/python_custom_class.cpp, torch/_ops.py."""
-_DROPPED = Sign(
-    "No module named '",
-    # Python names the first missing part: for a dotted name, the package itself is there
-    re.compile(
-        rf"No module named '(?P<dropped>(?:{_LIBRARIES})\.[\w.]+|distutils|imp|asyncore|asynchat|cgi|pipes)'"
-        r"(?!; '[\w.]+' is not a package)"
-    ),
-    frozenset({"ModuleNotFoundError"}),
-)
 _SOLVERS = ("Unsatisfiable", "LibMambaUnsatisfiable", "PackagesNotFound")
 """From conda, for incompatible packages; LibMamba is its solver."""
 _LIBRARY_NAME = "' has no attribute '"
-_PYDANTICS = frozenset({"PydanticUserError", "PydanticImportError"})
 _CHECK = "python -m pip check   # which installed versions are incompatible?"
 _SAID: tuple[Sign, ...] = (
     Sign(
@@ -118,7 +104,7 @@ _SAID: tuple[Sign, ...] = (
         re.compile(r"'_OpNamespace' '(?P<extension>\w+)' object has no attribute '(?P<wanted>\w+)'"),
         frozenset({"AttributeError"}),
     ),
-    _DROPPED,
+    version_text.DROPPED,
     Sign("partially initialized module 'torchvision' has no attribute"),
     Sign(_PAIR, re.compile(rf"PyTorch and \w+ {_PAIR}[^\n]*")),
     Sign(
@@ -208,45 +194,6 @@ _SAID: tuple[Sign, ...] = (
     *version_text.SIGNS,
 )
 SIGNS = (*_SAID, *VERSIONS)
-_OLDER = (
-    Sign("Configured CUDA binary not found"),  # bitsandbytes has none for this torch
-    Sign("Your currently installed version of Keras is Keras 3"),
-    Sign("Dataset scripts are no longer supported"),
-    Sign("' not found. Available feature types: "),
-    Sign(
-        "did not match any variant of untagged enum",
-        re.compile(r"any variant of untagged enum (?:ModelWrapper|Py\w+Wrapper)"),
-    ),
-    Sign(
-        "does not exist or is not currently imported",
-        re.compile(r"Tokenizer class \w+ does not exist or is not currently"),
-    ),
-    Sign("must be a dictionary with two fields", re.compile(r"rope_scaling`? must be a dictionary with two fields")),
-    Sign(
-        "`",
-        re.compile(r"` (?:is removed|has been moved to|is deprecated and should be replaced)|has been removed in V2"),
-        _PYDANTICS,
-    ),
-)
-"""Messages of a library that is older or newer than its input; a wrong file or name may cause the same."""
-_KEYWORD = Sign(
-    "got an unexpected keyword argument '",
-    re.compile(r"(?:(?P<whose>\w{1,100})\.)?(?P<called>\w{1,100})\(\) got an unexpected keyword argument '"),
-    frozenset({"TypeError"}),
-)
-_ARCHITECTURE = Sign("KeyError", re.compile(r"^KeyError: '[a-z][\w\-]{1,60}'$"), frozenset({"KeyError"}))
-_AUTO = re.compile(
-    r'transformers/models/auto/configuration_auto\.py", line \d+, in (?:__getitem__|from_pretrained)\n[^\n]*\n?$'
-)
-_REMOVED_FROM_NUMPY = re.compile(  # in 1.24 and in 2.0
-    r"object0?|float_?|int0?|bool8?|complex_?|str0?|long|unicode_?|string_|typeDict|uint0|bytes0|void0|Inf|Infinity|NaN|NA"
-    r"N"
-    r"|PINF|NINF|PZERO|NZERO|infty|cast|asfarray|row_stack|in1d|trapz|product|cumproduct|alltrue|sometrue|round_"
-    r"|find_common_type|issctype|maximum_sctype|obj2sctype|sctype2char|issubclass_|set_string_function|lookfor|safe_eva"
-    r"l"
-    r"|msort|mat|disp|byte_bounds|source|who|compat|recfromcsv|recfromtxt|DataSource|sctypes|nbytes|geterrobj|seterrobj"
-    r"|asscalar|rank|longfloat|singlecomplex|clongfloat|longcomplex|cfloat|deprecate"
-)
 _LAST_FILE = re.compile(r'  File "(?P<file>[^"]+)", line \d+')
 
 
@@ -266,7 +213,7 @@ def _is_meant(hit: Hit) -> bool:
         case words if words == _LIBRARY_NAME:
             return _raised_in_package(hit)
         case words if words == _NUMPY_NAME:
-            return _REMOVED_FROM_NUMPY.fullmatch(hit["name"] or "") is not None
+            return version_text.REMOVED_FROM_NUMPY.fullmatch(hit["name"] or "") is not None
         case _:
             return True
 
@@ -283,15 +230,15 @@ def _wanted(death: Death) -> Finding | None:
 
 def _older(death: Death) -> Hit | None:
     """Match a package that was given an argument or name that its version does not know."""
-    hit = in_exception(death, (*_OLDER, _KEYWORD, _ARCHITECTURE))
+    hit = in_exception(death, (*version_text.OLDER, version_text.KEYWORD, version_text.ARCHITECTURE))
     if hit is None or hit.exception is None:
         return None
     shown = hit.exception.traceback
-    if hit.sign is _KEYWORD:
+    if hit.sign is version_text.KEYWORD:
         return hit if _raised_in_package(hit) and _calls_by_name(hit, shown) else None
-    if hit.sign is _ARCHITECTURE:
+    if hit.sign is version_text.ARCHITECTURE:
         frames = shown[: shown.rfind("KeyError")]
-        return hit if _AUTO.search(frames) else None
+        return hit if version_text.AUTO.search(frames) else None
     return hit
 
 

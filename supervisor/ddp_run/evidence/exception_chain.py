@@ -1,0 +1,116 @@
+"""What led to an exception, as its traceback shows it: its chain, a worker's or a child's own exception. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from ddp_run.evidence.traceback_text import (
+    CHAIN,
+    DIRECT,
+    FRAME,
+    OF_RAYS_WORKER,
+    WORKERS_LINES,
+    Printed,
+    at,
+    from_text,
+    is_library,
+)
+from ddp_run.record.events import ExceptionInfo
+
+_PYTHONS_HEADER = "Traceback (most recent call last):"
+_PROGRAM_ENDED = re.compile(
+    r"^Command .{1,4000} (?:returned non-zero exit status \d{1,3}|died with <Signals)"
+    r"|but all those workers died while running it\."
+    r"|\b(?:failed|exited|died|ended|terminated) with (?:non-zero )?(?:exit|return) (?:code|status)\b",
+    re.DOTALL,
+)
+"""Words of subprocess.CalledProcessError, of Dask's KilledWorker, and of programs that start others."""
+
+
+def chain(exception: ExceptionInfo) -> tuple[ExceptionInfo, ...]:
+    """Return the exception, then those that led to it or that it contains, as its traceback shows them: nearest first.
+
+    These are the exceptions that it was raised from or while handling, a DataLoader worker's exception, and the members
+    of a group.
+    """
+    shown = {(exception.type, exception.message.partition("\n")[0])}
+    links = [exception]
+    for info in reversed(_all_in(exception.traceback)):
+        key = (info.type, info.message.partition("\n")[0])
+        if key not in shown:
+            shown.add(key)
+            links.append(info)
+    return tuple(links)
+
+
+@lru_cache(maxsize=16)
+def _all_in(text: str) -> tuple[ExceptionInfo, ...]:
+    """Return every exception that a traceback shows; cached, since each rule asks for those of every rank."""
+    lines = text.splitlines()
+    return tuple(printed.info for index in range(len(lines)) if (printed := at(lines, index) or _sent(lines, index)))
+
+
+def _sent(lines: Sequence[str], index: int) -> Printed | None:
+    """Return an exception that a Ray worker sent, from the message of the driver's."""
+    if "ray::" not in lines[index] or OF_RAYS_WORKER.search(lines[index]) is None:
+        return None
+    return at([_PYTHONS_HEADER, *lines[index + 1 : index + WORKERS_LINES]], 0)
+
+
+def interrupted(exception: ExceptionInfo) -> ExceptionInfo | None:
+    """Return the KeyboardInterrupt at the start of a chain: exceptions raised while handling it are cleanup's."""
+    origin = chain(exception)[-1]
+    if origin is exception or origin.type != "KeyboardInterrupt":
+        return None
+    return replace(origin, traceback=exception.traceback)
+
+
+def raised_from(exception: ExceptionInfo) -> bool:
+    """Whether those that led to it are its direct causes (`raise … from`), not exceptions being handled."""
+    links = CHAIN.findall(exception.traceback)
+    return bool(links) and all(link.startswith(DIRECT) for link in links)
+
+
+def raised_by_handler(exception: ExceptionInfo) -> bool:
+    """Whether the program's own code raised it while it handled another exception: what it handled may be no cause."""
+    links = CHAIN.findall(exception.traceback)
+    frames = [frame["file"] for line in exception.traceback.splitlines() if (frame := FRAME.match(line)) is not None]
+    return bool(links) and not links[-1].startswith(DIRECT) and bool(frames) and not is_library(frames[-1])
+
+
+def before_exit(text: str) -> ExceptionInfo | None:
+    """Return the exception shown before the last one in a chained traceback: why a program called `sys.exit`."""
+    lines = text.splitlines()
+    chain = [index for index, line in enumerate(lines) if CHAIN.search(line)]
+    return from_text("\n".join(lines[: chain[-1]])) if chain else None
+
+
+def of_child(exception: ExceptionInfo) -> ExceptionInfo | None:
+    """Return a child's exception as reported by torch.multiprocessing.spawn; None if there is none.
+
+    Source: torch/multiprocessing/spawn.py, ProcessContext.join: the child's traceback is the message.
+    """
+    if exception.type.rpartition(".")[2] != "ProcessRaisedException":
+        return None
+    return from_text(exception.message)
+
+
+def tells_of_a_program(exception: ExceptionInfo) -> bool:
+    """Whether it only says that a program which it had started failed: that program's own message is the reason."""
+    return _PROGRAM_ENDED.search(exception.message) is not None
+
+
+def at_its_origin(exception: ExceptionInfo) -> ExceptionInfo:
+    """Add the position where it was raised if it came from a DataLoader worker: the main process only raised it again.
+
+    Source: torch/_utils.py, ExceptionWrapper: `Caught KeyError in DataLoader worker process 0.`, and below that
+    `Original Traceback (most recent call last):` with the worker's own.
+    """
+    _, header, original = exception.message.partition("\nOriginal Traceback (most recent call last):\n")
+    raised = from_text("Traceback (most recent call last):\n" + original) if header else None
+    if raised is None or raised.file is None or is_library(raised.file):
+        return exception
+    return replace(exception, file=raised.file, line=raised.line, function=raised.function)

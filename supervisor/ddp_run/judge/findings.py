@@ -1,0 +1,104 @@
+"""What the rules find about one death or the whole attempt, the best of it, and whether a death only followed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.catalogue import GENERAL, NAMELESS, Cause, not_superseded
+from ddp_run.judge.verdict import SUREST_FIRST, Finding
+from ddp_run.values.signals import in_words
+
+_Asked = TypeVar("_Asked")
+_WITH_AGENT_NS = 1_000_000_000
+"""How long before the agent's end a rank may be reported that went with it."""
+_STOP_TYPES = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A death and its finding. `reason` says why it is collateral; None if it failed on its own."""
+
+    death: Death
+    finding: Finding
+    reason: str | None
+
+
+@dataclass
+class Rules:
+    """Causes to ask about one attempt; `notes` grows by the rules that raise."""
+
+    attempt: Evidence
+    causes: tuple[Cause, ...]
+    notes: list[str]
+
+    def judge(self, death: Death) -> Judged:
+        """Return the best finding about a death, and why it is collateral, if it is."""
+        specific = [cause for cause in self.causes if cause.rule.name not in GENERAL]
+        findings = self.ask(lambda cause: cause.match, lambda ask: ask(death, self.attempt), specific)
+        best = self.best(findings)
+        if best is None:
+            best = self._fallback(death)
+        return Judged(death, best, self._why_collateral(death, best))
+
+    def _fallback(self, death: Death) -> Finding:
+        for name in GENERAL:
+            general = [cause for cause in self.causes if cause.rule.name == name]
+            found = self.ask(lambda cause: cause.match, lambda ask: ask(death, self.attempt), general)
+            if found:
+                return found[0]
+        return Finding(NAMELESS, death.rank, f"{death.who} exited", confidence="unknown")
+
+    def _why_collateral(self, death: Death, finding: Finding) -> str | None:
+        if finding.rule.consequence:
+            return "lost its peer"
+        sent = [number for number in death.signals_sent if death.code == -number]
+        if sent:
+            return "stopped with the job"
+        if death.signals_sent and (finding.rule.name == "unknown" or _is_stop(death)):
+            told = in_words(-death.signals_sent[0])
+            return f"stopped with the job, after {told}"
+        return "lost torch's agent" if self._went_with_agent(death) else None
+
+    def _went_with_agent(self, death: Death) -> bool:
+        """Whether the kernel killed it because the agent had died before it (PR_SET_PDEATHSIG)."""
+        agent = self.attempt.agent
+        if agent.at is None or agent.code is None or agent.code >= 0 or death.code not in (-9, -15):
+            return False
+        if agent.killed_by_us:  # killed after its ranks, or together with them: their own signals are recorded
+            return False
+        return death.order >= agent.at - _WITH_AGENT_NS
+
+    def ask(
+        self,
+        choose: Callable[[Cause], _Asked | None],
+        put: Callable[[_Asked], Finding | None],
+        causes: Iterable[Cause] | None = None,
+    ) -> list[Finding]:
+        """Return each cause's finding for one question. A rule that raises becomes a note and does not hide others."""
+        found: list[Finding] = []
+        for cause in self.causes if causes is None else causes:
+            asked = choose(cause)
+            try:
+                finding = put(asked) if asked is not None else None
+            except Exception as error:
+                self.notes.append(f"rule {cause.rule.name} failed: {type(error).__name__}: {error}")
+                continue
+            if finding is not None:
+                found.append(finding)
+        return found
+
+    def best(self, findings: Sequence[Finding]) -> Finding | None:
+        """Return findings that no other supersedes: causes before consequences, the most confident first."""
+        return min(not_superseded(findings), key=_precedence, default=None)
+
+
+def _precedence(finding: Finding) -> tuple[bool, int, str]:
+    return finding.rule.consequence, SUREST_FIRST.index(finding.confidence), finding.rule.code
+
+
+def _is_stop(death: Death) -> bool:
+    """Whether a program raised this to obey a signal. No exception at all counts, too."""
+    return death.exception is None or death.exception.type.rpartition(".")[2] in _STOP_TYPES
