@@ -42,7 +42,11 @@ class Standstill:
         self.has_cost_nodes = self.has_cost_nodes or (too_long and moment - self._ended_at <= LOST_S + BEAT_S)
 
     def told_by(self, reports: Sequence[NodeReport]) -> list[NodeReport]:
-        """The nodes' reports; if others are gone because they took this node (the first) for lost, it says so."""
+        """The nodes' reports; if others are gone because they took this node (the first) for lost, it says so.
+
+        They may have sent their reports before they went, so none of them need be lost.
+        """
+        self.lost(time.monotonic())
         if not self.has_cost_nodes:
             return list(reports)
         how = f"stood still for {self._seconds:.0f} s, stopped or starved of CPU: other nodes took it for lost"

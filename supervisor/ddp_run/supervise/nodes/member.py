@@ -195,7 +195,7 @@ class Member(Side):
             self._lose("was lost: its ddp-run was killed or its host went down")
         elif left_s <= 0:
             answers = self._reach is Reach.STRANGER  # its host takes the connection, and nobody speaks
-            has_route = self._reach is not Reach.NO_ROUTE or net.route_to(self._place.address) is not None
+            has_route = net.route_to(self._place.address) is not None
             self._lose(f"was lost: {silence(messages.LOST_S, answers=answers, has_route=has_route)}")
         silent = self._heard_at is not None and moment - self._heard_at > messages.SILENT_S
         if self._link is None or not self._link.is_open or silent:
