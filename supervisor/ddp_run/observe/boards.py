@@ -168,17 +168,18 @@ class Board:
 
     def flight(self) -> tuple[Mapping[str, Collective], Collective | None]:
         """As `last_collectives`; nothing until the rank has answered."""
-        try:
-            return last_collectives(self._recorded())
-        except _BROKEN:
-            return {}, None
+        last, current, _ = self.collectives()
+        return last, current
 
-    def history(self) -> Mapping[tuple[str, int], Collective]:
-        """As `all_entered`; nothing until the rank has answered."""
+    def collectives(
+        self,
+    ) -> tuple[Mapping[str, Collective], Collective | None, Mapping[tuple[str, int], Collective]]:
+        """As `last_collectives` and `all_entered`, of one reading; nothing until the rank has answered."""
         try:
-            return all_entered(self._recorded())
+            recorded = self._recorded()
+            return *last_collectives(recorded), all_entered(recorded)
         except _BROKEN:
-            return {}
+            return {}, None, {}
 
     def entered(self) -> Entered:
         """When it entered which collectives; nothing until the rank has answered."""

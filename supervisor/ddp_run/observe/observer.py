@@ -281,14 +281,14 @@ class Observer:
         if board is None:
             return replace(look, unseen=True)
         path = look.stack.lock_file if look.stack is not None else None
-        last, current = board.flight()
+        last, current, history = board.collectives()
         shown = board.look()
         return replace(
             look,
             lock_file=self.paths.lock_files.get(path, LockFile(path)) if path is not None else None,
             last=last,
             current=current,
-            history=board.history(),
+            history=history,
             silent=board.is_silent(at),
             steps=shown.steps,
             collectives=shown.collectives,

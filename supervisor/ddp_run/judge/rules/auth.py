@@ -122,7 +122,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     service = _service(hit)
     # A server may refuse everybody, whatever credentials they have.
-    for_all = hit["status"] == "403" and service in (None, "", _host(hit))
+    for_all = hit["status"] == "403" and service in ("", _host(hit))
     sure: Confidence = "likely" if for_all or hit.sign.words == _NOT_FOUND else service_text.as_sure(hit)
     return hit.finding(RULE, death, _cause(death, hit, service), _advice(hit, service), confidence=sure)
 
