@@ -11,9 +11,9 @@ import pytest
 
 from ddp_run.evidence.model import AgentEnd, CleanExit, Death, Evidence, LogText, SummaryEntry
 from ddp_run.judge import cut_log, retry, rules
-from ddp_run.judge.catalogue import GENERAL, Cause, catalogue, load
+from ddp_run.judge.catalogue import Cause, catalogue, load
 from ddp_run.judge.diagnose import judge
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank, SpaceCounted, StallSeen
 from ddp_run.values import problem
 
@@ -124,7 +124,7 @@ def test_a_rank_that_left_early_with_0_is_named() -> None:
 
 def test_a_rank_that_another_one_names_counts_with_its_own_code() -> None:
     """The reporter's code is not the culprit's; it stands in only where the culprit has none."""
-    rule = Rule("DDP599", "named", "Named", Area.COLLECTIVE, Retry(True, ""), "0.1")
+    rule = Rule("DDP599", "named", "Named", Area.COLLECTIVE, Layer.CHANGEABLE, Retry(True, ""), "0.1")
 
     def names_rank_1(death: Death, _run: Evidence) -> Finding | None:
         return Finding(rule, death.rank, "rank 0 waited for rank 1", culprit=Rank(1)) if death.rank == 0 else None
@@ -389,21 +389,11 @@ def test_a_broken_rule_is_a_note_and_hides_no_other() -> None:
     def broken(death: Death, run: Evidence) -> Finding | None:
         raise ZeroDivisionError
 
-    rule = Rule("DDP999", "broken", "Broken", Area.HOST, Retry(helps=False, reason=""), "0.1")
+    rule = Rule("DDP999", "broken", "Broken", Area.HOST, Layer.ENDED, Retry(helps=False, reason=""), "0.1")
     evidence = run(death(0, -11, 10))
     verdict = judge(evidence, (*catalogue(), Cause(rule, broken)))
     assert verdict.cause == "segfault"
     assert verdict.notes == ("rule broken failed: ZeroDivisionError: ",)
-
-
-def test_a_rule_that_beats_another_wins() -> None:
-    def rule(code: str, name: str, supersedes: tuple[str, ...]) -> Cause:
-        about = Rule(code, name, name, Area.HOST, Retry(helps=False, reason=""), "0.1", supersedes=supersedes)
-        return Cause(about, lambda death, run: Finding(about, death.rank, name))
-
-    evidence = run(death(0, 1, 10))
-    assert judge(evidence, [rule("DDP002", "narrow", ("wide",)), rule("DDP001", "wide", ())]).cause == "narrow"
-    assert judge(evidence, [rule("DDP002", "narrow", ()), rule("DDP001", "wide", ())]).cause == "wide"
 
 
 def test_a_mistake_before_the_start_has_the_code_of_its_cause() -> None:
@@ -417,8 +407,7 @@ def test_the_catalogue_is_sound() -> None:
     names = [cause.rule.name for cause in causes]
     assert len(set(names)) == len(names) >= 13
     assert len({cause.rule.code for cause in causes}) == len(causes)
-    assert {name for cause in causes for name in cause.rule.supersedes} <= set(names)
-    named = {*GENERAL, *retry._AT_INIT, *cut_log._CRASHES, *cut_log._MAY_FOLLOW, cut_log._ABORTED, cut_log._RAYS}
+    named = {*retry._AT_INIT, *cut_log._CRASHES, *cut_log._MAY_FOLLOW, cut_log._ABORTED, cut_log._RAYS}
     assert named <= set(names), "a cause that code asks for by its name was renamed"
     assert all(cause.match or cause.match_launch or cause.match_stop for cause in causes)
     for cause in causes:

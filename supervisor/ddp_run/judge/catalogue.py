@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -13,11 +13,17 @@ from types import ModuleType
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import rules
 from ddp_run.judge.signs import Sign, words
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
 NAMELESS = Rule(
-    "DDP000", "unknown", "Unknown cause", Area.UNKNOWN, Retry(helps=True, reason="the cause is unknown"), "0.1"
+    code="DDP000",
+    name="unknown",
+    title="Unknown cause",
+    area=Area.UNKNOWN,
+    layer=Layer.UNEXPLAINED,
+    retry=Retry(helps=True, reason="the cause is unknown"),
+    since="0.1",
 )
 """Used when no rule matches."""
 
@@ -72,20 +78,10 @@ def catalogue() -> tuple[Cause, ...]:
     return load()[0]
 
 
-GENERAL = ("python-exception", "unknown")
-"""The fallback causes of a rank, in this order, when no specific one matches."""
-
-
 def rule_named(name: str, causes: Iterable[Cause] | None = None) -> Rule | None:
     """Return the cause with that name; None if the catalogue (or `causes`) does not have it."""
     known = catalogue() if causes is None else causes
     return next((cause.rule for cause in known if cause.rule.name == name), None)
-
-
-def not_superseded(findings: Sequence[Finding], by: Iterable[Finding] | None = None) -> list[Finding]:
-    """Return the findings that no other one (of `by`, if given) supersedes; all of them if none would remain."""
-    superseded = {name for finding in (findings if by is None else by) for name in finding.rule.supersedes}
-    return [finding for finding in findings if finding.rule.name not in superseded] or list(findings)
 
 
 @cache

@@ -14,8 +14,8 @@ from dataclasses import replace
 from ddp_run.evidence import exception_chain
 from ddp_run.evidence.model import AgentEnd, Death, Evidence
 from ddp_run.evidence.pasted.spoken_text import Log
-from ddp_run.judge.catalogue import GENERAL, not_superseded
 from ddp_run.judge.diagnose import judge
+from ddp_run.judge.order import strongest
 from ddp_run.judge.text_signs import MOST_LINES, TextSign, found_in
 from ddp_run.judge.verdict import FirstFailure, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
@@ -36,7 +36,7 @@ _RAYS = "ray-actor-died"
 """Ray's driver prints this for every worker that ended. The reason, if logged at all, is further up."""
 _GIVES_UP = re.compile(r"(?i:sigquit)[^\n]{1,80}It usually means (?:the|one) child failed")
 """SGLang's server, which then kills itself and its children."""
-_OF_THE_KILLED = (*GENERAL, "file-not-found")
+_OF_THE_KILLED = ("python-exception", "unknown", "file-not-found")
 
 
 def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
@@ -57,7 +57,7 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
         return strict
     if strict.cause in (None, "unknown", _ABORTED):
         return _with(strict, found, WORDLESS if strict.cause == _ABORTED else NOTE)
-    if found.finding.rule.name in GENERAL:
+    if found.finding.rule.general:
         return strict
     return _with(replace(strict, first_failure=None, collateral=()), found)  # a victim did not fail first
 
@@ -76,11 +76,11 @@ def _ends_itself(logs: Sequence[Log]) -> bool:
 
 
 def _strongest(signs: Iterable[TextSign]) -> TextSign | None:
-    """Return the most credible sign: a cause wins over its consequences, wherever they appear."""
+    """Return the sign that explains the most: a cause wins over its consequences, wherever they appear."""
     told = list(signs)
-    causes = [sign.finding for sign in told if not sign.finding.rule.consequence]
-    left = {finding.rule.name for finding in not_superseded([sign.finding for sign in told], by=causes)}
-    return min((sign for sign in told if sign.finding.rule.name in left), key=lambda sign: sign.strength, default=None)
+    causes = [sign for sign in told if not sign.finding.rule.consequence] or told
+    best = strongest(sign.finding for sign in causes)
+    return next((sign for sign in causes if sign.finding is best), None)
 
 
 def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
@@ -94,8 +94,9 @@ def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
     first = strict.first_failure.rank if strict.first_failure is not None else None
     signs = list(found_in(logs))
     crashes = [sign for sign in signs if sign.finding.rule.name in _CRASHES]
-    if strict.cause == _LOST_A_PEER and crashes:
-        return _with(replace(strict, first_failure=None), min(crashes, key=lambda sign: sign.strength), CRASHED)
+    crash = _strongest(crashes)
+    if strict.cause == _LOST_A_PEER and crash is not None:
+        return _with(replace(strict, first_failure=None), crash, CRASHED)
     exception = strict.first_failure.exception if strict.first_failure is not None else None
     raised_at = [sign.index for sign in signs if sign.exception is not None]
     same = [sign.index for sign in signs if sign.exception is not None and _say_the_same(sign.exception, exception)]
@@ -105,13 +106,14 @@ def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
         for sign in signs
         if sign.index < last
         and not sign.finding.rule.consequence
-        and sign.finding.rule.name not in (*GENERAL, *_MAY_FOLLOW)
+        and not sign.finding.rule.general
+        and sign.finding.rule.name not in _MAY_FOLLOW
         and (sign.rank is None or first is None or sign.rank == first)
     ]
     only_tells = exception is not None and exception_chain.tells_of_a_program(exception)
-    believed = [sign for sign in causes if sign.exception is not None or only_tells]
-    if believed:
-        return _with(strict, min(believed, key=lambda sign: sign.strength), FOLLOWED)
+    believed = _strongest(sign for sign in causes if sign.exception is not None or only_tells)
+    if believed is not None:
+        return _with(strict, believed, FOLLOWED)
     return replace(strict, confidence="likely") if causes and strict.confidence == "certain" else strict
 
 

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ddp_run.evidence.model import UNORDERED, CleanExit, Death, Evidence, Phase
-from ddp_run.judge.catalogue import GENERAL, Cause, load
+from ddp_run.judge.catalogue import Cause, load
 from ddp_run.judge.early_exit import ended_silently, finished_first
 from ddp_run.judge.findings import Judged, Rules
 from ddp_run.judge.first_end import first_end, how_close
 from ddp_run.judge.first_failure import follower, of_clean_exit, of_death
 from ddp_run.judge.hung import hung
+from ddp_run.judge.order import strongest
 from ddp_run.judge.verdict import Area, Finding, FirstFailure, Retry, Verdict
 from ddp_run.record.events import Rank
 from ddp_run.values.signals import in_words, shell_code
@@ -122,9 +123,7 @@ class _Judgement:
         """Return the verdict for a job that was refused before its start; the way its ranks ended does not matter."""
         verdict = Verdict("refused", code, confidence="certain", phase="launch")
         asked = [cause for cause in self.causes if cause.rule.name == name]
-        finding = self.rules.best(
-            self.rules.ask(lambda cause: cause.match_launch, lambda ask: ask(self.attempt), asked)
-        )
+        finding = strongest(self.rules.ask(lambda cause: cause.match_launch, lambda ask: ask(self.attempt), asked))
         return verdict if finding is None else verdict.with_finding(finding)
 
     def _failed_before_stop(self, first: Judged) -> bool:
@@ -148,7 +147,7 @@ class _Judgement:
         code = self._interrupted_code(stop, judged)
         verdict = Verdict("interrupted", code, confidence="certain", collateral=gone, retry=retry)
         verdict = replace(verdict, phase=self.attempt.phase, step=self.attempt.step)
-        finding = self.rules.best(self.rules.ask(lambda cause: cause.match_stop, lambda ask: ask(self.attempt)))
+        finding = strongest(self.rules.ask(lambda cause: cause.match_stop, lambda ask: ask(self.attempt)))
         return verdict if finding is None else verdict.with_finding(replace(finding, retry=retry))
 
     def _interrupted_code(self, stop: int, judged: Sequence[Judged]) -> int:
@@ -231,7 +230,7 @@ class _Judgement:
             return self._failed(lost[0], judged)
         gone = tuple(follower(item.death, item.reason or "stopped with the others") for item in judged)
         findings, specific = self._of_launch()
-        finding = self.rules.best(specific) or (lost[0].finding if lost else self.rules.best(findings))
+        finding = strongest(specific) or (lost[0].finding if lost else strongest(findings))
         phase: Phase | None = self.attempt.phase if self.attempt.started or self.attempt.deaths else "launch"
         usage = finding is not None and finding.rule.area is Area.LAUNCH
         # A scheduler that requeues on exit code 75 would loop endlessly if no retry can help.
@@ -243,7 +242,7 @@ class _Judgement:
     def _from_text_without_deaths(self) -> Verdict:
         """Return the verdict for a launch that failed according to the text, if any."""
         findings, specific = self._of_launch()
-        finding = self.rules.best(specific or findings)
+        finding = strongest(specific or findings)
         if finding is None or (self.attempt.agent.code is None and not specific):
             return Verdict(None, None)
         return Verdict("failed", self.attempt.agent.code, phase="launch").with_finding(finding)
@@ -254,11 +253,9 @@ class _Judgement:
         findings = self.rules.ask(lambda cause: cause.match_launch, lambda ask: ask(attempt))
         agent = None if attempt.logs_only else attempt.agent.own_failure
         if agent is not None:
-            of_itself = [
-                cause for cause in self.causes if not cause.rule.consequence and cause.rule.name not in GENERAL
-            ]
+            of_itself = [cause for cause in self.causes if not (cause.rule.consequence or cause.rule.general)]
             findings += self.rules.ask(lambda cause: cause.match, lambda ask: ask(agent, attempt), of_itself)
-        return findings, [finding for finding in findings if finding.rule.name not in GENERAL]
+        return findings, [finding for finding in findings if not finding.rule.general]
 
     # ------------------------------------------------------------------------------------- the responsible rank
 

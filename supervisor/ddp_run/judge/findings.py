@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.catalogue import GENERAL, NAMELESS, Cause, not_superseded
-from ddp_run.judge.verdict import SUREST_FIRST, Finding
+from ddp_run.judge.catalogue import NAMELESS, Cause
+from ddp_run.judge.order import strongest
+from ddp_run.judge.verdict import Finding
 from ddp_run.values.signals import in_words
 
 _Asked = TypeVar("_Asked")
@@ -36,20 +37,10 @@ class Rules:
 
     def judge(self, death: Death) -> Judged:
         """Return the best finding about a death, and why it is collateral, if it is."""
-        specific = [cause for cause in self.causes if cause.rule.name not in GENERAL]
-        findings = self.ask(lambda cause: cause.match, lambda ask: ask(death, self.attempt), specific)
-        best = self.best(findings)
+        best = strongest(self.ask(lambda cause: cause.match, lambda ask: ask(death, self.attempt)))
         if best is None:
-            best = self._fallback(death)
+            best = Finding(NAMELESS, death.rank, f"{death.who} exited", confidence="unknown")
         return Judged(death, best, self._why_collateral(death, best))
-
-    def _fallback(self, death: Death) -> Finding:
-        for name in GENERAL:
-            general = [cause for cause in self.causes if cause.rule.name == name]
-            found = self.ask(lambda cause: cause.match, lambda ask: ask(death, self.attempt), general)
-            if found:
-                return found[0]
-        return Finding(NAMELESS, death.rank, f"{death.who} exited", confidence="unknown")
 
     def _why_collateral(self, death: Death, finding: Finding) -> str | None:
         if finding.rule.consequence:
@@ -89,14 +80,6 @@ class Rules:
             if finding is not None:
                 found.append(finding)
         return found
-
-    def best(self, findings: Sequence[Finding]) -> Finding | None:
-        """Return findings that no other supersedes: causes before consequences, the most confident first."""
-        return min(not_superseded(findings), key=_precedence, default=None)
-
-
-def _precedence(finding: Finding) -> tuple[bool, int, str]:
-    return finding.rule.consequence, SUREST_FIRST.index(finding.confidence), finding.rule.code
 
 
 def _is_stop(death: Death) -> bool:

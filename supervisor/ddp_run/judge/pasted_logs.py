@@ -14,7 +14,7 @@ from ddp_run.judge.verdict import Verdict
 
 _BY_OTHERS = ("preempted-sigterm", "node-failed", "user-interrupt")
 """What ended the job if nothing failed before."""
-_VAGUE = (None, *catalogue.GENERAL, "peer-died")
+_VAGUE = (None, "python-exception", "unknown", "peer-died")
 
 
 def explain_text(text: str) -> Verdict:

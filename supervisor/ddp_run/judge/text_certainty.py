@@ -13,7 +13,8 @@ from dataclasses import replace
 from ddp_run.evidence import exception_chain
 from ddp_run.evidence.pasted import raised
 from ddp_run.evidence.pasted.spoken_text import Log
-from ddp_run.judge.catalogue import GENERAL, follows_another, rule_named
+from ddp_run.judge.catalogue import follows_another, rule_named
+from ddp_run.judge.order import explains
 from ddp_run.judge.text_signs import TextSign, found_in, went_on_after
 from ddp_run.judge.verdict import Rule, Verdict
 from ddp_run.record.events import ExceptionInfo
@@ -36,9 +37,9 @@ def as_sure_as_the_text(verdict: Verdict, logs: Sequence[Log]) -> Verdict:
 def _speaks_of_another(sign: TextSign, rule: Rule, exception: ExceptionInfo | None) -> bool:
     """Whether it indicates another cause, or another program's failure. Consequences do not count."""
     other = sign.finding.rule
-    if other.consequence or other.name == rule.name or other.name in rule.supersedes:
+    if other.consequence or other.name == rule.name or explains(rule, other):
         return False
-    return other.name not in GENERAL or _is_another(sign.exception, exception)
+    return not other.general or _is_another(sign.exception, exception)
 
 
 def _is_another(one: ExceptionInfo | None, of: ExceptionInfo | None) -> bool:

@@ -17,8 +17,9 @@ from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import got_over, launcher_text, raised, torn_frames
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge import oom_text
-from ddp_run.judge.catalogue import GENERAL, catalogue, not_superseded, rule_named, sign_words
-from ddp_run.judge.verdict import SUREST_FIRST, Finding
+from ddp_run.judge.catalogue import catalogue, rule_named, sign_words
+from ddp_run.judge.order import strongest
+from ddp_run.judge.verdict import Finding
 from ddp_run.record.events import ExceptionInfo, Rank
 from ddp_run.values.typed_fields import frozen
 
@@ -66,13 +67,6 @@ class TextSign:
     index: int
     rank: Rank | None
     exception: ExceptionInfo | None = None
-
-    @property
-    def strength(self) -> tuple[bool, bool, int, int]:
-        """The sort key, strongest first: causes, specific ones, certain ones, the earliest."""
-        rule = self.finding.rule
-        sure = SUREST_FIRST.index(self.finding.confidence)
-        return rule.consequence, rule.name in GENERAL, sure, self.index
 
 
 # ------------------------------------------------------------------------------------------- where to look
@@ -179,7 +173,7 @@ def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText, summ
         for code in _codes(spoken.lines[index]):
             death = Death(rank=rank, code=code, stderr=window)
             for found in _asked(death, everything):
-                if found.rule.name not in GENERAL and found.evidence:
+                if not found.rule.general and found.evidence:
                     yield TextSign(found, index, rank)
 
 
@@ -233,6 +227,4 @@ def _asked(death: Death, everything: LogText) -> list[Finding]:
             with suppress(Exception):  # the strict reading reports broken rules
                 finding = cause.match(death, run)
                 found += [] if finding is None else [finding]
-    if any(finding.rule.name not in GENERAL for finding in found):
-        found = [finding for finding in found if finding.rule.name not in GENERAL]
-    return not_superseded(found)
+    return [best] if (best := strongest(found)) is not None else []

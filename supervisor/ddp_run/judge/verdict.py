@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Literal
 
 from ddp_run.evidence.model import Phase, Quote
@@ -31,6 +31,23 @@ class Area(StrEnum):
     HOST = "9xx"
 
 
+class Layer(IntEnum):
+    """What a cause is about, from the outside in: at one end, a cause of a deeper layer explains those above it."""
+
+    UNEXPLAINED = 0
+    """An end that no cause of the catalogue explains."""
+    FOLLOWED = 1
+    """What a rank shows when another one failed."""
+    ENDED = 2
+    """How a process or the job ended: a signal, an abort, an interrupt."""
+    REPORTED = 3
+    """What a library, a launcher or a scheduler reports, in words that have a reason."""
+    REFUSED = 4
+    """One operation that could not be done."""
+    CHANGEABLE = 5
+    """A limit, a device, the launch, the model: what the user can change."""
+
+
 @frozen
 class Retry:
     """Whether another attempt can help, and why or why not."""
@@ -43,23 +60,32 @@ class Retry:
 class Rule:
     """A cause of the catalogue.
 
-    `supersedes`: causes that this one wins over if both match the same rank. `consequence`: a rank that shows only this
-    followed another's failure; it is named as the cause only if no rank shows anything better. `host`: whether this
-    points to the host, independent of the program: after one occurrence, or only after several runs. `unlike`: whether
-    differences between nodes may be the reason: `together` if ranks fail like this when they don't all do the same,
-    `loading` if other library versions can do this to a single rank.
+    `wins_over`: causes of this or a deeper layer that this one explains if both match, each with the reason.
+    `host`: whether this points to the host, independent of the program: after one occurrence, or only after several
+    runs. `unlike`: whether differences between nodes may be the reason: `together` if ranks fail like this when they
+    don't all do the same, `loading` if other library versions can do this to a single rank.
     """
 
     code: str
     name: str
     title: str
     area: Area
+    layer: Layer
     retry: Retry
     since: str
-    supersedes: tuple[str, ...] = ()
-    consequence: bool = False
+    wins_over: tuple[tuple[str, str], ...] = ()
     host: Literal["once", "repeated"] | None = None
     unlike: Literal["together", "loading"] | None = None
+
+    @property
+    def consequence(self) -> bool:
+        """Whether a rank that shows only this followed another's failure."""
+        return self.layer is Layer.FOLLOWED
+
+    @property
+    def general(self) -> bool:
+        """Whether this only says how a rank ended."""
+        return self.layer is Layer.UNEXPLAINED
 
 
 @frozen

@@ -35,8 +35,7 @@ def page(cause: Cause) -> str:
     retry = retry_text(rule.retry)
     facts = [f"Code {rule.code} · name `{rule.name}` · since {rule.since}", "", f"{retry[0].upper()}{retry[1:]}."]
     facts += _facts(cause)
-    if rule.supersedes:
-        facts.append("Supersedes: " + ", ".join(f"[{name}]({name}.md)" for name in rule.supersedes) + ".")
+    facts += [f"Wins over [{name}]({name}.md): {reason}." for name, reason in rule.wins_over]
     return "\n".join([f"# {title.removesuffix('.')}", "", *facts, "", body.strip("\n"), ""])
 
 
@@ -122,7 +121,8 @@ def as_json(cause: Cause) -> dict[str, object]:
         "retry": {"helps": rule.retry.helps, "reason": rule.retry.reason},
         "consequence": rule.consequence,
         "host": rule.host,
-        "supersedes": list(rule.supersedes),
+        "layer": rule.layer.name.lower(),
+        "wins_over": dict(rule.wins_over),
         "since": rule.since,
         "page": page(cause),
     }

@@ -22,16 +22,17 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import service_text
 from ddp_run.judge.signs import URL, Hit, Sign, ended_by, said_last
 from ddp_run.judge.start_text import REFUSED
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP207",
     name="auth",
     title="Credentials missing or rejected",
     area=Area.NETWORK,
+    layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same credentials will be rejected again"),
     since="0.1",
-    supersedes=("hub-network", "file-not-found", "permission-denied"),
+    wins_over=(("permission-denied", "a service that wants credentials denied access, not the file system"),),
 )
 _NOT_FOUND = "If you are trying to access a private or gated repo"
 _SAID: tuple[Sign, ...] = (

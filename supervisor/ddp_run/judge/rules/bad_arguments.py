@@ -23,7 +23,7 @@ from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.missing_text import missing_path
 from ddp_run.judge.package_text import missing_package, wrong_version
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
 RULE = Rule(
@@ -31,6 +31,7 @@ RULE = Rule(
     name="bad-arguments",
     title="Script rejected its arguments",
     area=Area.LAUNCH,
+    layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same arguments will be rejected again"),
     since="0.1",
 )

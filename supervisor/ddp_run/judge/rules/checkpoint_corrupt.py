@@ -24,16 +24,16 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP802",
     name="checkpoint-corrupt",
     title="Checkpoint or data file corrupt",
     area=Area.CHECKPOINT,
+    layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the file will still be corrupt"),
     since="0.1",
-    supersedes=("native-abort", "version-mismatch"),
 )
 _KEY = "invalid load key, "
 _OPERAND = "Unsupported operand "

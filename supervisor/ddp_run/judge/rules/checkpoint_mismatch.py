@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP801",
     name="checkpoint-mismatch",
     title="Checkpoint does not match the model, the optimizer or the number of ranks",
     area=Area.CHECKPOINT,
+    layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="checkpoint and model will still differ"),
     since="0.1",
     unlike="loading",

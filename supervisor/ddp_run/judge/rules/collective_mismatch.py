@@ -21,19 +21,16 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_exception
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP505",
     name="collective-mismatch",
     title="Collectives do not match between ranks",
     area=Area.COLLECTIVE,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the ranks will call mismatched collectives again"),
     since="0.1",
-    supersedes=(
-        *("peer-died", "native-abort", "nccl-init", "nccl-network", "gloo-timeout-hang", "nccl-timeout-hang"),
-        *("host-oom", "checkpoint-corrupt"),
-    ),
     unlike="together",
 )
 _PRINT = (

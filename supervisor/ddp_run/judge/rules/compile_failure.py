@@ -27,7 +27,7 @@ from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.gpu_text import ended_by_gpu
 from ddp_run.judge.signs import Hit, Sign, ended_by, said_last
 from ddp_run.judge.start_text import BUILDS
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.record.events import Rank
 
 RULE = Rule(
@@ -35,9 +35,10 @@ RULE = Rule(
     name="compile-failure",
     title="Compilation of a kernel or an extension failed",
     area=Area.DEVICE,
+    layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same code will fail to compile again"),
     since="0.1",
-    supersedes=("native-abort", "import-error"),
+    wins_over=(("import-error", "the module that can't be imported is the one that was not built"),),
 )
 _MISSING = Sign("Failed to find C compiler")
 _EXTENSION = Sign("Error building extension", re.compile(r"Error building extension '(?P<name>[^']+)'"))

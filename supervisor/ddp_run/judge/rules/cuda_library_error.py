@@ -24,16 +24,20 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, vendor
 from ddp_run.judge.signs import Sign
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP307",
     name="cuda-library-error",
     title="GPU library error",
     area=Area.DEVICE,
+    layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same call usually fails again"),
     since="0.1",
-    supersedes=("nccl-init", "native-abort", "segfault", "compile-failure"),
+    wins_over=(
+        ("nccl-init", "NCCL reports the error that the library had on the same GPU"),
+        ("compile-failure", "the compiler reports the error of the library that it called"),
+    ),
 )
 _POINTS = Sign("DNN library initialization failed")
 """XLA's message, which refers to the lines above it."""

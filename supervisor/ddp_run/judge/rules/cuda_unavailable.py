@@ -31,16 +31,16 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, errors_named, vendor
 from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP301",
     name="cuda-unavailable",
     title="CUDA not available",
     area=Area.DEVICE,
+    layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the host will still have no usable GPU"),
     since="0.1",
-    supersedes=("nccl-init", "native-abort", "import-error", "version-mismatch", "compile-failure"),
 )
 _RAISED = frozenset({"RuntimeError", "AssertionError", "ValueError", "OSError", "MisconfigurationException"})
 _OF_LIBRARIES = frozenset({*_RAISED, "NotImplementedError", "XGBoostError", "LightGBMError", "DGLError", "error"})

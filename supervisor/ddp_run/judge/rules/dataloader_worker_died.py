@@ -24,16 +24,17 @@ from dataclasses import replace
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words, in_whole_log
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP701",
     name="dataloader-worker-died",
     title="DataLoader worker died",
     area=Area.DATA,
+    layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same data and memory usually kill a worker again"),
     since="0.1",
-    supersedes=("file-not-found",),
+    wins_over=(("file-not-found", "the missing file is the socket of the worker that died"),),
 )
 _BY_SIGNAL = (
     Sign(

@@ -17,16 +17,16 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP507",
     name="ddp-shape-mismatch",
     title="Ranks wrapped different models",
     area=Area.COLLECTIVE,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the ranks will build different models again"),
     since="0.1",
-    supersedes=("native-abort", "peer-died"),
     unlike="together",
 )
 _COUNT = Sign(

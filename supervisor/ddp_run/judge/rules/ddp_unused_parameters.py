@@ -24,7 +24,7 @@ from shlex import quote
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.record.events import Rank, UnusedParameters
 from ddp_run.values.words import named_ranks
 
@@ -33,9 +33,9 @@ RULE = Rule(
     name="ddp-unused-parameters",
     title="DDP: parameters received no gradient",
     area=Area.COLLECTIVE,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same parameters will get no gradient again"),
     since="0.1",
-    supersedes=("native-abort",),
 )
 SIGNS = (
     Sign("Expected to have finished reduction in the prior iteration"),

@@ -24,17 +24,17 @@ from ddp_run.evidence.exception_chain import chain
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, said_last
 from ddp_run.judge.start_text import FULL
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP905",
     name="disk-full",
     title="Disk or quota full",
     area=Area.HOST,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the disk will still be full"),
     since="0.1",
     host="repeated",
-    supersedes=("checkpoint-corrupt", "native-abort", "filesystem-error", "file-not-found"),
 )
 _QUOTA = "Disk quota exceeded"
 _WRITER = "PytorchStreamWriter failed writing"

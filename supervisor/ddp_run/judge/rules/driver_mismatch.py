@@ -26,16 +26,16 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu, errors_named
 from ddp_run.judge.signs import Hit, Sign
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP303",
     name="driver-mismatch",
     title="GPU driver does not match torch's CUDA version",
     area=Area.DEVICE,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the host will still have the same driver"),
     since="0.1",
-    supersedes=("cuda-unavailable", "nccl-init", "native-abort", "no-kernel-image", "compile-failure"),
 )
 _TOO_OLD = Sign(
     "The NVIDIA driver on your system is too old",

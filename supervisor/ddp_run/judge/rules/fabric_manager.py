@@ -22,17 +22,17 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu, errors_named
 from ddp_run.judge.signs import Sign
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP308",
     name="fabric-manager",
     title="GPU fabric not ready (fabric manager)",
     area=Area.DEVICE,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="CUDA does not start on this host until its fabric manager runs"),
     since="0.1",
     host="once",
-    supersedes=("cuda-unavailable", "nccl-init", "native-abort"),
 )
 _MULTICAST = (
     Sign(

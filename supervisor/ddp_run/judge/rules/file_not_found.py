@@ -25,13 +25,14 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import missing_text, printed_text, service_text
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, in_last_words, said_last
 from ddp_run.judge.start_text import NO_FILE, OBJECT_MISSING
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP702",
     name="file-not-found",
     title="File or folder not found, or of the wrong kind",
     area=Area.DATA,
+    layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the file will still be missing"),
     since="0.1",
 )

@@ -17,16 +17,16 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP204",
     name="gloo-network",
     title="Gloo network error",
     area=Area.NETWORK,
+    layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the link may have been down only for a moment"),
     since="0.1",
-    supersedes=("peer-died", "native-abort"),
     unlike="together",
 )
 _ADDRESS = Sign("Unable to find address for", re.compile(r"Unable to find address for:? (?P<name>[\w.\-:@]+)"))

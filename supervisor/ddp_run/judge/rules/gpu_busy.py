@@ -22,16 +22,16 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu, errors_named
 from ddp_run.judge.signs import Hit, Sign
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP311",
     name="gpu-busy",
     title="GPU in use by another process",
     area=Area.DEVICE,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=True, reason="the process using the GPU may be gone by then"),
     since="0.1",
-    supersedes=("cuda-unavailable", "nccl-init", "native-abort"),
 )
 _MPS = (
     Sign("MPS client failed to connect"),

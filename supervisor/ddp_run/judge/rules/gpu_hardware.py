@@ -24,28 +24,18 @@ import re
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, is_of_a_gpu, vendor
 from ddp_run.judge.signs import Hit, Sign, every, quotes
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP304",
     name="gpu-hardware",
     title="GPU hardware or link failure",
     area=Area.DEVICE,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the GPU will keep failing until it is reset or replaced: use another node"),
     since="0.1",
+    wins_over=(("fabric-manager", "the fabric can't start because a GPU or link is broken"),),
     host="once",
-    supersedes=(
-        "nccl-init",
-        "nccl-network",
-        "nccl-timeout-hang",
-        "peer-died",
-        "native-abort",
-        "segfault",
-        "illegal-memory-access",
-        "cuda-library-error",
-        "cuda-unavailable",
-        "fabric-manager",
-    ),
 )
 XIDS = {
     48: "a double-bit ECC error",

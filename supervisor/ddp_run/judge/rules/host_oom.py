@@ -21,7 +21,7 @@ import signal
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge import oom_text
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_whole_log
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 from ddp_run.values.words import size_in_words
 
 RULE = Rule(
@@ -29,10 +29,11 @@ RULE = Rule(
     name="host-oom",
     title="Host out of memory",
     area=Area.MEMORY,
+    layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same job will need the same memory again"),
     since="0.1",
+    wins_over=(("cuda-unavailable", "the driver's library could not be loaded for lack of memory"),),
     host="repeated",
-    supersedes=("native-abort", "preempted-sigterm", "dataloader-worker-died", "cuda-unavailable"),
 )
 _MEMORY_ERRORS = frozenset({"MemoryError", "_ArrayMemoryError", "ArrowMemoryError"})
 _BYTES = "DefaultCPUAllocator: "

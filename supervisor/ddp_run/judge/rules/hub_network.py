@@ -27,16 +27,17 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import service_text
 from ddp_run.judge.signs import URL, Hit, Sign, in_exception, in_last_words, said_last
 from ddp_run.judge.start_text import UNREACHABLE
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP206",
     name="hub-network",
     title="Download failed or remote service unreachable",
     area=Area.NETWORK,
+    layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="servers and networks often recover after a while"),
     since="0.1",
-    supersedes=("file-not-found", "peer-died"),
+    wins_over=(("file-not-found", "the file is missing because its download failed"),),
 )
 _STATUS = r"(?P<status>5\d\d|429)"
 _OFFLINE = "outgoing traffic has been disabled"

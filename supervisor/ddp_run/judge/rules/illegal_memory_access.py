@@ -25,24 +25,16 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, vendor
 from ddp_run.judge.signs import Hit, Sign, anywhere, quotes
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP305",
     name="illegal-memory-access",
     title="Illegal memory access on the GPU",
     area=Area.DEVICE,
+    layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same kernel will fail on the same data again"),
     since="0.1",
-    supersedes=(
-        "nccl-init",
-        "nccl-network",
-        "nccl-timeout-hang",
-        "native-abort",
-        "segfault",
-        "cuda-library-error",
-        "compile-failure",
-    ),
 )
 _ROCM = Sign(
     "Memory access fault by GPU node",

@@ -20,16 +20,17 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, errors_named, vendor
 from ddp_run.judge.signs import Sign
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP302",
     name="invalid-device",
     title="GPU index out of range",
     area=Area.DEVICE,
+    layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same rank will select the same GPU again"),
     since="0.1",
-    supersedes=("nccl-init", "native-abort", "cuda-unavailable"),
+    wins_over=(("cuda-unavailable", "there are GPUs, only none with this number"),),
 )
 _INTELS = (
     Sign(

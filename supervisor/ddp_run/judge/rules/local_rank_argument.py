@@ -19,16 +19,16 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, anywhere, in_exception
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP104",
     name="local-rank-argument",
     title="Script does not accept --local-rank",
     area=Area.LAUNCH,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same arguments will be rejected again"),
     since="0.1",
-    supersedes=("bad-arguments",),
 )
 _OPTION = r"(?P<option>--local[-_]rank)\b"
 _NOT_KNOWN = (

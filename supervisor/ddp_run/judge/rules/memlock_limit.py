@@ -23,16 +23,16 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
 from ddp_run.judge.signs import Sign, anywhere, quotes
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP404",
     name="memlock-limit",
     title="Locked-memory limit too low",
     area=Area.MEMORY,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the limit will still be too low"),
     since="0.1",
-    supersedes=("host-oom", "nccl-init", "nccl-network", "native-abort", "peer-died"),
 )
 _CALL = Sign(
     "failed with error Cannot allocate memory",

@@ -20,13 +20,14 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP603",
     name="nan-divergence",
     title="Loss or gradients not finite (NaN, Inf)",
     area=Area.USER_CODE,
+    layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same steps usually lead to the same values"),
     since="0.1",
 )

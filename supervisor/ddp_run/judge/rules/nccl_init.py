@@ -22,7 +22,7 @@ from dataclasses import replace
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.nccl_text import ERRORS, REASONS, NcclError, error_of
 from ddp_run.judge.signs import Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.record.events import Rank
 
 RULE = Rule(
@@ -30,9 +30,9 @@ RULE = Rule(
     name="nccl-init",
     title="NCCL initialization failed",
     area=Area.COLLECTIVE,
+    layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="NCCL will fail on the same ranks and GPUs again"),
     since="0.1",
-    supersedes=("native-abort", "peer-died"),
     unlike="together",
 )
 _UNIQUE_ID = (

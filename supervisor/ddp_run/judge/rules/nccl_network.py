@@ -23,17 +23,18 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.nccl_text import ERRORS, REASONS, NcclError, error_of
 from ddp_run.judge.signs import Sign, in_exception, in_last_words
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP205",
     name="nccl-network",
     title="NCCL network error",
     area=Area.NETWORK,
+    layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the link may have been down only for a moment"),
     since="0.1",
+    wins_over=(("nccl-init", "the socket or InfiniBand error is why NCCL could not start"),),
     host="repeated",
-    supersedes=("peer-died", "native-abort", "nccl-init"),
     unlike="together",
 )
 _COMPLETION = Sign(

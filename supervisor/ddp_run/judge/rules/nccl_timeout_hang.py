@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.signs import ENDING, Hit, Sign, ended_by, in_last_words
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.judge.waiting import dump_stacks, silent
 from ddp_run.record.events import Rank
 
@@ -35,9 +35,13 @@ RULE = Rule(
     name="nccl-timeout-hang",
     title="NCCL collective timed out",
     area=Area.COLLECTIVE,
+    layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the rank may have been slow or stuck only once"),
     since="0.1",
-    supersedes=("native-abort", "peer-died", "nccl-init", "nccl-network"),
+    wins_over=(
+        ("nccl-init", "what timed out is the set-up"),
+        ("nccl-network", "connections close after the watchdog has aborted a communicator"),
+    ),
     unlike="together",
 )
 _WORK = (

@@ -24,16 +24,16 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, vendor
 from ddp_run.judge.signs import Hit, Sign, anywhere, quotes
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP309",
     name="no-kernel-image",
     title="No kernel for this GPU's architecture",
     area=Area.DEVICE,
+    layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the build will still have no code for this GPU"),
     since="0.1",
-    supersedes=("cuda-library-error", "compile-failure", "nccl-init", "native-abort", "segfault", "import-error"),
 )
 _WARNED = Sign(
     "is not compatible with the current PyTorch installation",

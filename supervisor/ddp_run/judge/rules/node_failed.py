@@ -22,17 +22,17 @@ from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.evidence.pasted.raised import WentOn
 from ddp_run.judge.platform_text import LOST, LOST_STATE, told_lately
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_whole_log
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP909",
     name="node-failed",
     title="Node failed",
     area=Area.HOST,
+    layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the job itself did not fail: it can run on another node"),
     since="0.1",
     host="repeated",
-    supersedes=("preempted-sigterm", "peer-died", "native-abort", "ray-actor-died"),
 )
 _RAYS = (
     Sign(

@@ -22,16 +22,16 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named
 from ddp_run.judge.signs import Sign
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP312",
     name="peer-access",
     title="GPU peer access not supported",
     area=Area.DEVICE,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="these GPUs will still not support peer access"),
     since="0.1",
-    supersedes=("nccl-init", "nccl-network", "native-abort", "peer-died"),
 )
 SIGNS = (
     Sign("peer access is not supported between these two devices"),

@@ -20,17 +20,17 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.lost_peers import address
 from ddp_run.judge.signs import Sign, in_last_words
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP501",
     name="peer-died",
     title="Peer exited without an error",
     area=Area.COLLECTIVE,
+    layer=Layer.FOLLOWED,
     retry=Retry(helps=True, reason="the logs do not show why the connection was lost; it may hold next time"),
     since="0.1",
-    supersedes=("native-abort",),
-    consequence=True,
+    wins_over=(("native-abort", "the rank aborted because a peer is gone"),),
     unlike="together",
 )
 _SPEAKER = (

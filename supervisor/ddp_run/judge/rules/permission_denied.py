@@ -21,16 +21,16 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import printed_text
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_whole_log, said_last
 from ddp_run.judge.start_text import DENIED
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP904",
     name="permission-denied",
     title="Permission denied",
     area=Area.HOST,
+    layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the permissions will still be missing"),
     since="0.1",
-    supersedes=("bad-arguments", "file-not-found"),
 )
 _SCRIPT = Sign(
     "can't open file '", re.compile(r"can't open file '(?P<path>[^']*)': \[Errno 13\] (?P<what>Permission denied)")

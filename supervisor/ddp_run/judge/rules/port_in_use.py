@@ -16,16 +16,16 @@ import re
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.evidence.pasted.got_over import is_answered
 from ddp_run.judge.signs import Sign, anywhere
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP201",
     name="port-in-use",
     title="Port already in use",
     area=Area.NETWORK,
+    layer=Layer.REFUSED,
     retry=Retry(helps=True, reason="the next attempt uses a new port"),
     since="0.1",
-    supersedes=("peer-died",),
 )
 SIGNS: tuple[Sign, ...] = (
     Sign("EADDRINUSE"),

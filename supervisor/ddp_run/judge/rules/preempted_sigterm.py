@@ -23,7 +23,7 @@ from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge import platform_text
 from ddp_run.judge.platform_text import told_lately
 from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, quotes
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.values.signals import in_words
 
 RULE = Rule(
@@ -31,6 +31,7 @@ RULE = Rule(
     name="preempted-sigterm",
     title="Terminated from outside (SIGTERM)",
     area=Area.HOST,
+    layer=Layer.ENDED,
     retry=Retry(helps=True, reason="the job itself did not fail: one rank was terminated from outside"),
     since="0.1",
 )

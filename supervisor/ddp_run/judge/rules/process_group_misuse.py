@@ -21,16 +21,16 @@ from difflib import get_close_matches
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, ended_by
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP508",
     name="process-group-misuse",
     title="Invalid use of torch.distributed",
     area=Area.COLLECTIVE,
+    layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same call will fail again"),
     since="0.1",
-    supersedes=("native-abort", "nccl-init"),
     unlike="together",
 )
 _NOT_MADE = (

@@ -18,7 +18,7 @@ from ddp_run.evidence.exception_chain import chain, tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.pasted.raised import AGENT_FRAME
 from ddp_run.evidence.traceback_text import is_library, line_of
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.signals import signal_name
 
@@ -27,6 +27,7 @@ RULE = Rule(
     name="python-exception",
     title="Unhandled Python exception",
     area=Area.USER_CODE,
+    layer=Layer.UNEXPLAINED,
     retry=Retry(helps=False, reason="same code, same data"),
     since="0.1",
 )

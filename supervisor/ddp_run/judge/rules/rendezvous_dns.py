@@ -18,16 +18,16 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_whole_log
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP203",
     name="rendezvous-dns",
     title="Rendezvous host name does not resolve",
     area=Area.NETWORK,
+    layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="a name that does not resolve now rarely resolves a minute later"),
     since="0.1",
-    supersedes=("rendezvous-timeout", "peer-died", "native-abort"),
 )
 _UNRESOLVED = Sign(
     "network addresses of (",

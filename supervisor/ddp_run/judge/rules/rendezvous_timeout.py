@@ -22,16 +22,16 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_whole_log
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP202",
     name="rendezvous-timeout",
     title="Rendezvous timed out",
     area=Area.NETWORK,
+    layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="a node that was late may join in time"),
     since="0.1",
-    supersedes=("peer-died", "native-abort"),
     unlike="together",
 )
 _CONNECT = Sign(

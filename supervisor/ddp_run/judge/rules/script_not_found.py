@@ -22,16 +22,16 @@ from ddp_run.evidence.exception_chain import tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_whole_log, said_last
 from ddp_run.judge.start_text import NO_PROGRAM
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP102",
     name="script-not-found",
     title="Script or module not found",
     area=Area.LAUNCH,
+    layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the file will still be missing"),
     since="0.1",
-    supersedes=("import-error", "bad-arguments", "file-not-found"),
 )
 _FILE = Sign("can't open file '", re.compile(r"can't open file '(?P<path>[^']*)': \[Errno 2\]"))
 _PYTHON = r"(?:^|[/ ])python[\d.]*: "

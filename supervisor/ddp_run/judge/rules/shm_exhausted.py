@@ -26,24 +26,17 @@ import signal
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words, quotes
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP403",
     name="shm-exhausted",
     title="Shared memory (/dev/shm) exhausted",
     area=Area.MEMORY,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the shared memory will still be too small"),
     since="0.1",
-    supersedes=(
-        "dataloader-worker-died",
-        "disk-full",
-        "nccl-init",
-        "nccl-network",
-        "host-oom",
-        "native-abort",
-        "peer-died",
-    ),
+    wins_over=(("disk-full", "the device without space is /dev/shm"),),
 )
 _SHM = "/dev/shm"  # noqa: S108
 _WORKER = Sign(

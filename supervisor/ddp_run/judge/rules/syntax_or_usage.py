@@ -22,16 +22,16 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_whole_log, said_last
 from ddp_run.judge.start_text import SYNTAX
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP101",
     name="syntax-or-usage",
     title="Syntax error, or invalid launcher options",
     area=Area.LAUNCH,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same text will fail to parse again"),
     since="0.1",
-    supersedes=("script-not-found", "bad-arguments"),
 )
 _TYPES = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _VARIABLE = re.compile(r"\$\{?(?P<name>\w+)")

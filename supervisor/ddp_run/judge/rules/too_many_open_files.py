@@ -19,16 +19,17 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, ended_by
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP903",
     name="too-many-open-files",
     title="Too many open files",
     area=Area.HOST,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the limit will still be too low"),
     since="0.1",
-    supersedes=("import-error", "native-abort", "filesystem-error", "file-not-found", "shm-exhausted"),
+    wins_over=(("shm-exhausted", "the shared memory could not be opened for lack of descriptors"),),
 )
 _ANCDATA = "items of ancdata"
 _LOOP = "Failed to init uv loop"

@@ -21,16 +21,17 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu
 from ddp_run.judge.signs import Sign
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP313",
     name="triton-resources",
     title="Triton kernel exceeds the GPU's resources",
     area=Area.DEVICE,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the kernel will still need more than the GPU has"),
     since="0.1",
-    supersedes=("compile-failure", "native-abort", "shm-exhausted"),
+    wins_over=(("shm-exhausted", "the shared memory meant is the GPU's, not /dev/shm"),),
 )
 _NUMBERS = Sign(
     "out of resource: ",

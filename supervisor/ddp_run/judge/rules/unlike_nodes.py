@@ -21,7 +21,7 @@ import re
 
 from ddp_run.evidence.model import Evidence
 from ddp_run.judge.signs import Sign, anywhere
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.record import file_names
 
 RULE = Rule(
@@ -29,6 +29,7 @@ RULE = Rule(
     name="unlike-nodes",
     title="Nodes differ in a way that breaks jobs",
     area=Area.LAUNCH,
+    layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the nodes will still differ"),
     since="0.1",
 )

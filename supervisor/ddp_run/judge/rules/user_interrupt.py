@@ -16,15 +16,17 @@ import signal
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.signs import Sign, anywhere
-from ddp_run.judge.verdict import Area, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP902",
     name="user-interrupt",
     title="Interrupted by the user (Ctrl-C)",
     area=Area.HOST,
+    layer=Layer.ENDED,
     retry=Retry(helps=False, reason="the user stopped it"),
     since="0.1",
+    wins_over=(("process-group-misuse", "the clean-up after Ctrl-C finds its process group gone"),),
 )
 _SHUTTING_DOWN = Sign("Detected KeyboardInterrupt, attempting graceful shutdown")
 """From Lightning, which then exits with 0."""

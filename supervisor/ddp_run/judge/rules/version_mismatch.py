@@ -28,16 +28,20 @@ from ddp_run.judge import version_text
 from ddp_run.judge.package_text import wrong_version
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, said_last
 from ddp_run.judge.start_text import VERSIONS
-from ddp_run.judge.verdict import Area, Confidence, Finding, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP602",
     name="version-mismatch",
     title="Incompatible versions",
     area=Area.USER_CODE,
+    layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same versions will be installed"),
     since="0.1",
-    supersedes=("import-error", "native-abort", "compile-failure"),
+    wins_over=(
+        ("import-error", "the module is there, in another version"),
+        ("compile-failure", "the compiler is there, in another version"),
+    ),
     unlike="loading",
 )
 _IMPORT = frozenset({"ImportError", "ModuleNotFoundError", "RuntimeError", "AssertionError", "ValueError", "OSError"})
