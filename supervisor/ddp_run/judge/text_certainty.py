@@ -16,7 +16,7 @@ from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.judge.catalogue import follows_another, rule_named
 from ddp_run.judge.order import explains
 from ddp_run.judge.text_signs import TextSign, found_in, went_on_after
-from ddp_run.judge.verdict import Rule, Verdict
+from ddp_run.judge.verdict import Layer, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo
 
 
@@ -27,17 +27,24 @@ def as_sure_as_the_text(verdict: Verdict, logs: Sequence[Log]) -> Verdict:
         return verdict
     first = verdict.first_failure
     exception = first.exception if first is not None else None
-    doubtful = any(_speaks_of_another(sign, rule, exception) for sign in found_in(logs))
-    told = max((quote.line or 0 for quote in verdict.evidence), default=0)
+    lines = [quote.line or 0 for quote in verdict.evidence]
+    doubtful = any(_speaks_of_another(sign, rule, exception, min(lines, default=0)) for sign in found_in(logs))
+    told = max(lines, default=0)
     if not doubtful and exception is None and (first is None or first.exit_code is None) and told:
         doubtful = went_on_after(logs, told)  # nothing else shows an end
     return replace(verdict, confidence="likely") if doubtful else verdict
 
 
-def _speaks_of_another(sign: TextSign, rule: Rule, exception: ExceptionInfo | None) -> bool:
-    """Whether it indicates another cause, or another program's failure. Consequences do not count."""
+def _speaks_of_another(sign: TextSign, rule: Rule, exception: ExceptionInfo | None, line: int) -> bool:
+    """Whether it indicates another cause, or another program's failure. Consequences do not count.
+
+    The cause, which shows on `line`, explains how things ended, and what else shows from there on.
+    """
     other = sign.finding.rule
-    if other.consequence or other.name == rule.name or explains(rule, other):
+    if other.consequence or other.name == rule.name:
+        return False
+    behind = any((quote.line or 0) >= line for quote in sign.finding.evidence)
+    if explains(rule, other) and (other.layer <= Layer.ENDED or behind):
         return False
     return not other.general or _is_another(sign.exception, exception)
 
