@@ -32,7 +32,7 @@ RULE = Rule(
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same job will need the same memory again"),
     since="0.1",
-    wins_over=(("cuda-unavailable", "the driver's library could not be loaded for lack of memory"),),
+    wins_over=(("cuda-unavailable", "the warning that there is no GPU did not end the rank; the lack of memory did"),),
     host="repeated",
 )
 _MEMORY_ERRORS = frozenset({"MemoryError", "_ArrayMemoryError", "ArrowMemoryError"})

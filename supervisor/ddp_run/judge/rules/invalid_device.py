@@ -30,7 +30,6 @@ RULE = Rule(
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same rank will select the same GPU again"),
     since="0.1",
-    wins_over=(("cuda-unavailable", "there are GPUs, only none with this number"),),
 )
 _INTELS = (
     Sign(

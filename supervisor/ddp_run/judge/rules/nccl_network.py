@@ -33,7 +33,6 @@ RULE = Rule(
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the link may have been down only for a moment"),
     since="0.1",
-    wins_over=(("nccl-init", "the socket or InfiniBand error is why NCCL could not start"),),
     host="repeated",
     unlike="together",
 )

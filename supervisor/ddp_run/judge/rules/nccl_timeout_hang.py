@@ -38,10 +38,7 @@ RULE = Rule(
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the rank may have been slow or stuck only once"),
     since="0.1",
-    wins_over=(
-        ("nccl-init", "what timed out is the set-up"),
-        ("nccl-network", "connections close after the watchdog has aborted a communicator"),
-    ),
+    wins_over=(("nccl-network", "connections close after the watchdog has aborted a communicator"),),
     unlike="together",
 )
 _WORK = (

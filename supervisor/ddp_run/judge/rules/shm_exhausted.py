@@ -36,7 +36,6 @@ RULE = Rule(
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the shared memory will still be too small"),
     since="0.1",
-    wins_over=(("disk-full", "the device without space is /dev/shm"),),
 )
 _SHM = "/dev/shm"  # noqa: S108
 _WORKER = Sign(

@@ -29,7 +29,6 @@ RULE = Rule(
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the limit will still be too low"),
     since="0.1",
-    wins_over=(("shm-exhausted", "the shared memory could not be opened for lack of descriptors"),),
 )
 _ANCDATA = "items of ancdata"
 _LOOP = "Failed to init uv loop"

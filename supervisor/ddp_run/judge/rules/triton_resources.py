@@ -31,7 +31,6 @@ RULE = Rule(
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the kernel will still need more than the GPU has"),
     since="0.1",
-    wins_over=(("shm-exhausted", "the shared memory meant is the GPU's, not /dev/shm"),),
 )
 _NUMBERS = Sign(
     "out of resource: ",
