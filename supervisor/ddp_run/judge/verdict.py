@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import IntEnum, StrEnum
-from typing import Literal
+from typing import Literal, Self
 
 from ddp_run.evidence.model import Phase, Quote
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
@@ -34,18 +34,20 @@ class Area(StrEnum):
 class Layer(IntEnum):
     """What a cause is about, from the outside in: at one end, a cause of a deeper layer explains those above it."""
 
-    UNEXPLAINED = 0
-    """An end that no cause of the catalogue explains."""
-    FOLLOWED = 1
-    """What a rank shows when another one failed."""
-    ENDED = 2
-    """How a process or the job ended: a signal, an abort, an interrupt."""
-    REPORTED = 3
-    """What a library, a launcher or a scheduler reports, in words that have a reason."""
-    REFUSED = 4
-    """One operation that could not be done."""
-    CHANGEABLE = 5
-    """A limit, a device, the launch, the model: what the user can change."""
+    about: str
+
+    def __new__(cls, depth: int, about: str) -> Self:
+        """Return the layer at this depth, with the words for documents."""
+        layer = int.__new__(cls, depth)
+        layer._value_, layer.about = depth, about
+        return layer
+
+    UNEXPLAINED = 0, "an end that no cause of the catalogue explains"
+    FOLLOWED = 1, "what a rank shows when another one failed"
+    ENDED = 2, "how a process or the job ended: a signal, an abort, an interrupt"
+    REPORTED = 3, "what a library, a launcher or a scheduler reports, in words that have a reason"
+    REFUSED = 4, "one operation that could not be done"
+    CHANGEABLE = 5, "a limit, a device, the launch, the model: what the user can change"
 
 
 @frozen
