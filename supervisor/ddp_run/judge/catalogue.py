@@ -78,7 +78,7 @@ def catalogue() -> tuple[Cause, ...]:
     return load()[0]
 
 
-def rule_named(name: str, causes: Iterable[Cause] | None = None) -> Rule | None:
+def rule_named(name: str | None, causes: Iterable[Cause] | None = None) -> Rule | None:
     """Return the cause with that name; None if the catalogue (or `causes`) does not have it."""
     known = catalogue() if causes is None else causes
     return next((cause.rule for cause in known if cause.rule.name == name), None)

@@ -14,10 +14,11 @@ from dataclasses import replace
 from ddp_run.evidence import exception_chain
 from ddp_run.evidence.model import AgentEnd, Death, Evidence
 from ddp_run.evidence.pasted.spoken_text import Log
+from ddp_run.judge.catalogue import rule_named
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.order import strongest
 from ddp_run.judge.text_signs import MOST_LINES, TextSign, found_in
-from ddp_run.judge.verdict import FirstFailure, Verdict
+from ddp_run.judge.verdict import FirstFailure, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
 
 NOTE = "the log is incomplete: it does not show how the job ended; this is the strongest sign in it"
@@ -25,8 +26,6 @@ WORDLESS = "the rank that aborted first printed no reason; this one is from anot
 FOLLOWED = "another exception came last, but an earlier one explains more and no progress followed it"
 CRASHED = "the log does not show which rank crashed; the ranks that lost a peer lost it to that crash"
 _LOST_A_PEER = "peer-died"
-_CRASHES = ("segfault", "native-abort", "host-oom")
-_MAY_FOLLOW = ("python-exception", "peer-died", "user-interrupt", "process-group-misuse")
 _ROOT = re.compile(
     r"Root Cause[^\n]{0,40}\s{0,40}[^\n]{0,40}?\brank[ :]{1,10}(?P<rank>\d{1,7})\b[^\n]{0,60}\s{0,40}[^\n]{0,60}?"
     r"\bexitcode[ :]{1,10}(?P<code>-?\d{1,3})\b"
@@ -36,13 +35,12 @@ _RAYS = "ray-actor-died"
 """Ray's driver prints this for every worker that ended. The reason, if logged at all, is further up."""
 _GIVES_UP = re.compile(r"(?i:sigquit)[^\n]{1,80}It usually means (?:the|one) child failed")
 """SGLang's server, which then kills itself and its children."""
-_OF_THE_KILLED = ("python-exception", "unknown", "file-not-found")
 
 
 def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
     """Return the strict reading's verdict. If that has no cause, use the best sign in the text."""
     if not _lacks_a_cause(strict):
-        return _with_what_stands_above(logs, strict) if strict.cause in _MAY_FOLLOW else strict
+        return _with_what_stands_above(logs, strict) if _may_follow(rule_named(strict.cause)) else strict
     if strict.outcome is None:
         strict = _shortened(logs) or strict
         if not _lacks_a_cause(strict):
@@ -64,8 +62,13 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
 
 def _may_lead_to_a_kill(sign: TextSign) -> bool:
     """Whether a supervisor that restarts or kills all processes may have killed the rest because of this one."""
-    name = sign.finding.rule.name
-    return name == "segfault" or (sign.exception is not None and name not in _OF_THE_KILLED)
+    rule = sign.finding.rule
+    return rule.name == "segfault" or (sign.exception is not None and not rule.general and rule.end != "after")
+
+
+def _may_follow(rule: Rule | None) -> bool:
+    """Whether an earlier failure of the same rank often leads to this."""
+    return rule is not None and (rule.consequence or rule.general or rule.end in ("told", "after"))
 
 
 def _ends_itself(logs: Sequence[Log]) -> bool:
@@ -93,7 +96,7 @@ def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
     """
     first = strict.first_failure.rank if strict.first_failure is not None else None
     signs = list(found_in(logs))
-    crashes = [sign for sign in signs if sign.finding.rule.name in _CRASHES]
+    crashes = [sign for sign in signs if sign.finding.rule.end == "crashed"]
     crash = _strongest(crashes)
     if strict.cause == _LOST_A_PEER and crash is not None:
         return _with(replace(strict, first_failure=None), crash, CRASHED)
@@ -105,9 +108,7 @@ def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
         sign
         for sign in signs
         if sign.index < last
-        and not sign.finding.rule.consequence
-        and not sign.finding.rule.general
-        and sign.finding.rule.name not in _MAY_FOLLOW
+        and not _may_follow(sign.finding.rule)
         and (sign.rank is None or first is None or sign.rank == first)
     ]
     only_tells = exception is not None and exception_chain.tells_of_a_program(exception)

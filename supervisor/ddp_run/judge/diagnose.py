@@ -27,7 +27,6 @@ LOST = 75
 USAGE = 2
 CANNOT_WORK, UNFIT = 2, 78
 """EX_CONFIG of sysexits.h: the nodes are not fit for the job."""
-_WAITED = ("nccl-timeout-hang", "gloo-timeout-hang")
 
 
 LEAVING_NS = 1_000_000_000
@@ -190,10 +189,10 @@ class _Judgement:
 
     def _missed_by(self, waited: Judged, own: Sequence[Judged]) -> Judged:
         """For pasted logs: prefer an exception printed above the timeout of a rank that waited for the missing peer."""
-        if not self.attempt.logs_only or waited.finding.rule.name not in _WAITED:
+        if not self.attempt.logs_only or waited.finding.rule.end != "waited":
             return waited
         told = _line(waited)
-        gone = [item for item in own if item.death.exception is not None and item.finding.rule.name not in _WAITED]
+        gone = [item for item in own if item.death.exception is not None and item.finding.rule.end != "waited"]
         missing = min((item for item in gone if 0 < _line(item) < told), key=_line, default=waited)
         self.close = self.close or missing is not waited
         return missing

@@ -6,10 +6,9 @@ import re
 from dataclasses import replace
 from ipaddress import ip_address
 
+from ddp_run.judge.catalogue import rule_named
 from ddp_run.judge.verdict import Collateral, Verdict
 
-CAUSES = ("peer-died", "store-lost")
-"""Causes shown by a rank that only noticed another's failure."""
 _PEER_DIED = "peer-died"
 _REASON = "lost its peer"
 _PEER = re.compile(
@@ -23,6 +22,12 @@ def address(message: str) -> str | None:
     """The lost peer's address or host name, as printed by gloo, NCCL or the store's client; None if not printed."""
     found = _PEER.search(message)
     return None if found is None else found["gloo"] or found["nccl"] or found["store"]
+
+
+def only_lost(verdict: Verdict) -> bool:
+    """Whether the cause is that of a rank that only noticed another's failure. Ray's driver isn't a rank."""
+    rule = rule_named(verdict.cause)
+    return rule is not None and rule.consequence and rule.name != "ray-actor-died"
 
 
 def without_the_first(verdict: Verdict, logs: int) -> Verdict:

@@ -12,10 +12,6 @@ from ddp_run.judge import catalogue, cut_log, diagnose, lost_peers
 from ddp_run.judge.text_certainty import as_sure_as_the_text
 from ddp_run.judge.verdict import Verdict
 
-_BY_OTHERS = ("preempted-sigterm", "node-failed", "user-interrupt")
-"""What ended the job if nothing failed before."""
-_VAGUE = (None, "python-exception", "unknown", "peer-died")
-
 
 def explain_text(text: str) -> Verdict:
     """Return the verdict for pasted logs."""
@@ -26,13 +22,20 @@ def explain_logs(logs: Sequence[Log]) -> Verdict:
     """Return the verdict for parsed logs: the strict reading's, else the one from a cut or wrapped log."""
     logs = [wrapped.without_indentation(log) for log in logs]
     found = _read(logs)
-    if found.cause not in _VAGUE or found.confidence == "certain":
+    if not _is_vague(found) or found.confidence == "certain":
         return found
     for joined in wrapped.joined(logs):
         again = _read(joined)
-        if again.cause not in _VAGUE and not (again.cause in _BY_OTHERS and _raised(found)):
+        rule = catalogue.rule_named(again.cause)
+        told = rule is not None and rule.end == "told"  # what ended the job if nothing failed before
+        if not _is_vague(again) and not (told and _raised(found)):
             return replace(again, confidence="likely", notes=(*again.notes, wrapped.NOTE))
     return found
+
+
+def _is_vague(verdict: Verdict) -> bool:
+    rule = catalogue.rule_named(verdict.cause)
+    return rule is None or rule.general or rule.consequence
 
 
 def _raised(verdict: Verdict) -> bool:
@@ -43,7 +46,7 @@ def _raised(verdict: Verdict) -> bool:
 def _read(logs: Sequence[Log]) -> Verdict:
     evidence = transcript.read(logs, catalogue.follows_another)
     found = cut_log.read(logs, diagnose.judge(evidence))
-    if found.cause in lost_peers.CAUSES and not diagnose.failed_by_itself(evidence):
+    if lost_peers.only_lost(found) and not diagnose.failed_by_itself(evidence):
         found = lost_peers.without_the_first(found, len(logs))
     return as_sure_as_the_text(found, logs).without_secrets()
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddp_run.judge.catalogue import rule_named
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import PeerFailed, SignalReceived
 from ddp_run.values.signals import in_words
 
 _SAME_ENDS = 3
 """Stop after this many attempts that failed the same way without getting further."""
-_AT_INIT = ("nccl-network", "cuda-unavailable", "driver-mismatch")
-"""The backend is at fault if these causes occur in init_process_group."""
 _PORT_ROUNDS = 5
 """How often a port may be taken between our check and the agent's bind before it counts as a failure."""
 
@@ -91,7 +90,8 @@ def not_started(number: int, error: OSError) -> Decision:
 
 def _failed_to_initialise(verdict: Verdict) -> bool:
     """Whether no communicator was created or the backend has no device; NCCL creates one at the first collective."""
-    return verdict.cause == "nccl-init" or (verdict.phase == "init" and verdict.cause in _AT_INIT)
+    rule = rule_named(verdict.cause)
+    return rule is not None and (rule.backend == "always" or (rule.backend == "init" and verdict.phase == "init"))
 
 
 def _stands_still(verdicts: Sequence[Verdict]) -> bool:

@@ -65,7 +65,10 @@ class Rule:
     `wins_over`: causes of this or a deeper layer that this one explains if both match, each with the reason.
     `host`: whether this points to the host, independent of the program: after one occurrence, or only after several
     runs. `unlike`: whether differences between nodes may be the reason: `together` if ranks fail like this when they
-    don't all do the same, `loading` if other library versions can do this to a single rank.
+    don't all do the same, `loading` if other library versions can do this to a single rank. `end`: what this says of
+    the rank's end: it `crashed`; it was `told` to end; it `waited` in vain, so another rank is to blame; or this is
+    often only what comes `after` a failure, such as a clean-up. `backend`: whether the process group's backend is at
+    fault: `always`, or in `init_process_group` only.
     """
 
     code: str
@@ -78,6 +81,8 @@ class Rule:
     wins_over: tuple[tuple[str, str], ...] = ()
     host: Literal["once", "repeated"] | None = None
     unlike: Literal["together", "loading"] | None = None
+    end: Literal["crashed", "told", "waited", "after"] | None = None
+    backend: Literal["always", "init"] | None = None
 
     @property
     def consequence(self) -> bool:

@@ -41,6 +41,7 @@ RULE = Rule(
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the host will still have no usable GPU"),
     since="0.1",
+    backend="init",
 )
 _RAISED = frozenset({"RuntimeError", "AssertionError", "ValueError", "OSError", "MisconfigurationException"})
 _OF_LIBRARIES = frozenset({*_RAISED, "NotImplementedError", "XGBoostError", "LightGBMError", "DGLError", "error"})

@@ -36,6 +36,7 @@ RULE = Rule(
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the host will still have the same driver"),
     since="0.1",
+    backend="init",
 )
 _TOO_OLD = Sign(
     "The NVIDIA driver on your system is too old",

@@ -34,6 +34,7 @@ RULE = Rule(
     retry=Retry(helps=True, reason="the rank may have been slow or stuck only once"),
     since="0.1",
     unlike="together",
+    end="waited",
 )
 _MISSING = Sign(
     "failed to pass monitoredBarrier in ",

@@ -34,6 +34,7 @@ RULE = Rule(
     since="0.1",
     wins_over=(("cuda-unavailable", "the warning that there is no GPU did not end the rank; the lack of memory did"),),
     host="repeated",
+    end="crashed",
 )
 _MEMORY_ERRORS = frozenset({"MemoryError", "_ArrayMemoryError", "ArrowMemoryError"})
 _BYTES = "DefaultCPUAllocator: "

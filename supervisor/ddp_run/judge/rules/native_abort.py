@@ -31,6 +31,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same check usually fails on the same input"),
     since="0.1",
     unlike="loading",
+    end="crashed",
 )
 _NO_REASON = "terminate called"
 """C++ prints this before the reason, if it prints one."""

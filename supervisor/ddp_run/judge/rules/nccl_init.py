@@ -34,6 +34,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="NCCL will fail on the same ranks and GPUs again"),
     since="0.1",
     unlike="together",
+    backend="always",
 )
 _UNIQUE_ID = (
     Sign(

@@ -35,6 +35,7 @@ RULE = Rule(
     since="0.1",
     host="repeated",
     unlike="together",
+    backend="init",
 )
 _COMPLETION = Sign(
     "Got completion from peer ",

@@ -40,6 +40,7 @@ RULE = Rule(
     since="0.1",
     wins_over=(("nccl-network", "connections close after the watchdog has aborted a communicator"),),
     unlike="together",
+    end="waited",
 )
 _WORK = (
     r"[Cc]aught collective operation timeout:(?: Work\w+\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"

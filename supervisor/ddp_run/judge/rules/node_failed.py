@@ -33,6 +33,7 @@ RULE = Rule(
     retry=Retry(helps=True, reason="the job itself did not fail: it can run on another node"),
     since="0.1",
     host="repeated",
+    end="told",
 )
 _RAYS = (
     Sign(

@@ -34,6 +34,7 @@ RULE = Rule(
     layer=Layer.ENDED,
     retry=Retry(helps=True, reason="the job itself did not fail: one rank was terminated from outside"),
     since="0.1",
+    end="told",
 )
 # srun cancels a step without a reason when one of its tasks has failed. ddp-run's own
 # agent prints none of these.

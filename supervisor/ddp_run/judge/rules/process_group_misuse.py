@@ -32,6 +32,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same call will fail again"),
     since="0.1",
     unlike="together",
+    end="after",
 )
 _NOT_MADE = (
     Sign("Default process group has not been initialized"),

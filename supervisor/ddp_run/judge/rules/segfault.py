@@ -31,6 +31,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="native code usually crashes again on the same input"),
     since="0.1",
     unlike="loading",
+    end="crashed",
 )
 _FATAL = Sign("Fatal Python error: Segmentation fault")
 _CAUGHT = (

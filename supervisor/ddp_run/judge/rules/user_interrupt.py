@@ -27,6 +27,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the user stopped it"),
     since="0.1",
     wins_over=(("process-group-misuse", "the clean-up after Ctrl-C finds its process group gone"),),
+    end="told",
 )
 _SHUTTING_DOWN = Sign("Detected KeyboardInterrupt, attempting graceful shutdown")
 """From Lightning, which then exits with 0."""
