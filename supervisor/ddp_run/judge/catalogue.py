@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from re import Pattern
 from types import ModuleType
 
 from ddp_run.evidence.model import Death, Evidence
@@ -38,6 +39,8 @@ class Cause:
     match_stop: Callable[[Evidence], Finding | None] | None = None
     signs: tuple[Sign, ...] = ()
     """The words that it searches logs for, if any."""
+    frames: Pattern[str] | None = None
+    """What matches `file function` of a frame in which this cause is the most common failure."""
     text: str = ""
     """Its documentation: what happened, how to recognise it, what to do."""
 
@@ -67,7 +70,8 @@ def load() -> tuple[tuple[Cause, ...], tuple[str, ...]]:
         try:
             module = _module(file_name)
             asked = {name: getattr(module, name, None) for name in rules.QUESTIONS}
-            causes.append(Cause(module.RULE, **asked, signs=getattr(module, "SIGNS", ()), text=module.__doc__ or ""))
+            signs, frames = getattr(module, "SIGNS", ()), getattr(module, "FRAMES", None)
+            causes.append(Cause(module.RULE, **asked, signs=signs, frames=frames, text=module.__doc__ or ""))
         except Exception as error:
             notes.append(f"rule {file_name} failed to load: {type(error).__name__}: {error}")
     return tuple(sorted(causes, key=lambda cause: cause.rule.code)), tuple(notes)

@@ -63,7 +63,8 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
 def _may_lead_to_a_kill(sign: TextSign) -> bool:
     """Whether a supervisor that restarts or kills all processes may have killed the rest because of this one."""
     rule = sign.finding.rule
-    return rule.name == "segfault" or (sign.exception is not None and not rule.general and rule.end != "after")
+    missing = rule.name == "file-not-found"  # a shell's next command misses what the killed one didn't write
+    return rule.name == "segfault" or not (sign.exception is None or rule.general or missing)
 
 
 def _may_follow(rule: Rule | None) -> bool:

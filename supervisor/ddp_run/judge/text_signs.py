@@ -206,8 +206,10 @@ def _frames(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> 
     if info.type:
         death = Death(rank=None, exception=info, stderr=spoken.text(indexes))
         yield from (TextSign(found, index, None, info) for found in _asked(death, everything))
-    name = torn.cause or "python-exception"
-    rule = rule_named(name)
+    shown = [
+        cause.rule for place in torn.places for cause in catalogue() if cause.frames and cause.frames.search(place)
+    ]
+    rule = max(shown, key=lambda rule: rule.layer, default=rule_named("python-exception"))
     if rule is not None:
         where = f"{info.file.rpartition('/')[2]}:{info.line}" if info.file else "its last line"
         cause = f"a rank died with a traceback that is cut off, in {where}"

@@ -27,31 +27,16 @@ _FEWEST = 2
 """The fewest frames that make a traceback; a single one may belong to a warning."""
 _NEAR = 6
 """The number of frames, from the innermost one outwards, that show the operation."""
-_WHOSE: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"/(?:triton/(?:compiler|runtime|backends)|torch/_inductor)/"), "compile-failure"),
-    (re.compile(r"/torch/utils/cpp_extension\.py|/deepspeed/ops/op_builder/"), "compile-failure"),
-    (re.compile(r"/wandb/(?:sdk/)?(?:lib/apikey|wandb_login|util)\.py|/huggingface_hub/_login\.py"), "auth"),
-    (re.compile(r"/wandb/"), "hub-network"),
-    (re.compile(r"/huggingface_hub/utils/_(?:http|errors)\.py \S*raise_for_status"), "auth"),
-    (re.compile(r"/(?:huggingface_hub|urllib3|requests|httpx|httpcore|aiohttp|botocore)/"), "hub-network"),
-    (re.compile(r"/torch/cuda/__init__\.py _lazy_init"), "cuda-unavailable"),
-    (re.compile(r"/torch/serialization\.py (?:load|_load|_legacy_load|_open_zipfile)"), "checkpoint-corrupt"),
-    (re.compile(r"/torch/nn/modules/module\.py load_state_dict"), "checkpoint-mismatch"),
-    (re.compile(r"/torch/utils/data/dataloader\.py _try_get_data"), "dataloader-worker-died"),
-    (re.compile(r"/torch/distributed/rendezvous\.py|/distributed_c10d\.py _store_based_barrier"), "rendezvous-timeout"),
-    (re.compile(r"<frozen importlib\._bootstrap>|/importlib/__init__\.py import_module"), "import-error"),
-    (re.compile(r"/argparse\.py (?:error|exit)"), "bad-arguments"),
-)
-"""Frames (file and function) that show the operation, and the cause of its most common failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class TornFrames:
-    """`exception`: as named in the last `raise`, else with type "" and only its place; `cause`: derived from the
-    frames."""
+    """`exception`: as named in the last `raise`, else with type "" and only its place; `places`: the innermost frames'
+    files and functions, from the inside out.
+    """
 
     exception: ExceptionInfo
-    cause: str | None
+    places: tuple[str, ...]
     quote: Quote
 
 
@@ -66,11 +51,11 @@ def read(log: LogText) -> TornFrames | None:
     named = _raised(log.lines[last + 1 : last + 4])
     if named is None and len(frames) < _FEWEST:
         return None
-    whose = _whose([hit for _index, hit in reversed(frames)])
+    places = tuple(f"{hit['file']} {hit['function'] or ''}" for _index, hit in reversed(frames[-_NEAR:]))
     type_, message = named if named is not None else ("", "")
     shown = "\n".join(log.lines[frames[0][0] : last + 4])
     info = ExceptionInfo(type_, message, place["file"], int(place["line"]), place["function"], shown)
-    return TornFrames(info, whose, log.quote(last))
+    return TornFrames(info, places, log.quote(last))
 
 
 def _raised(lines: Sequence[str]) -> tuple[str, str] | None:
@@ -81,8 +66,3 @@ def _raised(lines: Sequence[str]) -> tuple[str, str] | None:
             said = _LITERAL.search(" ".join([line[hit.end() :], *lines[index + 1 :]]))
             return hit["type"], said["said"] if said else ""
     return None
-
-
-def _whose(innermost: Sequence[re.Match[str]]) -> str | None:
-    where = [f"{hit['file']} {hit['function'] or ''}" for hit in innermost[:_NEAR]]
-    return next((cause for pattern, cause in _WHOSE if any(pattern.search(each) for each in where)), None)

@@ -34,6 +34,10 @@ RULE = Rule(
     since="0.1",
     wins_over=(("permission-denied", "a service that wants credentials denied access, not the file system"),),
 )
+FRAMES = re.compile(
+    r"/wandb/(?:sdk/)?(?:lib/apikey|wandb_login|util)\.py|/huggingface_hub/_login\.py"
+    r"|/huggingface_hub/utils/_(?:http|errors)\.py \S*raise_for_status"
+)
 _NOT_FOUND = "If you are trying to access a private or gated repo"
 _SAID: tuple[Sign, ...] = (
     # Hugging Face

@@ -35,6 +35,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same arguments will be rejected again"),
     since="0.1",
 )
+FRAMES = re.compile(r"/argparse\.py (?:error|exit)")
 _ARGPARSE = Sign(": error: ", re.compile(r"(?<![\w.\-/])(?P<program>[\w.\-/]+(?: \w+)?): error: (?P<what>.+)"))
 _ARGPARSES_OWN = Sign(
     ": error: ",

@@ -35,6 +35,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the file will still be corrupt"),
     since="0.1",
 )
+FRAMES = re.compile(r"/torch/serialization\.py (?:load|_load|_legacy_load|_open_zipfile)")
 _KEY = "invalid load key, "
 _OPERAND = "Unsupported operand "
 _CUT = "[Errno 22] Invalid argument"

@@ -33,12 +33,12 @@ RULE = Rule(
     since="0.1",
     unlike="loading",
 )
+FRAMES = re.compile(r"/torch/nn/modules/module\.py load_state_dict")
 _LIBRARIES = frozenset(
     {"AssertionError", "CheckpointingException", "Exception", "NotFoundError", "RuntimeError", "ValueError"}
 )
 _STATE_DICT = "Error(s) in loading state_dict for "
 _KEY_ERROR = "KeyError"
-_WORLD = "world size of "
 _UNLIKE = r"(?:mismatch\w{0,10}|(?:does not|doesn't|do not) match|not equal to)"
 _LOADED = r"(?<!gradient )(?<!activation )(?i:checkpoints?|state[ _]?dict|(?:saved|pretrained) (?:weights|state|model))"
 _PHRASES: tuple[Sign, ...] = (

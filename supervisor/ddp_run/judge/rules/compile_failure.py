@@ -40,6 +40,10 @@ RULE = Rule(
     since="0.1",
     wins_over=(("import-error", "the module that can't be imported is the one that was not built"),),
 )
+FRAMES = re.compile(
+    r"/(?:triton/(?:compiler|runtime|backends)|torch/_inductor)/"
+    r"|/torch/utils/cpp_extension\.py|/deepspeed/ops/op_builder/"
+)
 _MISSING = Sign("Failed to find C compiler")
 _EXTENSION = Sign("Error building extension", re.compile(r"Error building extension '(?P<name>[^']+)'"))
 _HOME = Sign("CUDA_HOME environment variable is not set")

@@ -43,6 +43,7 @@ RULE = Rule(
     since="0.1",
     backend="init",
 )
+FRAMES = re.compile(r"/torch/cuda/__init__\.py _lazy_init")
 _RAISED = frozenset({"RuntimeError", "AssertionError", "ValueError", "OSError", "MisconfigurationException"})
 _OF_LIBRARIES = frozenset({*_RAISED, "NotImplementedError", "XGBoostError", "LightGBMError", "DGLError", "error"})
 _COUNT = re.compile(

@@ -36,6 +36,7 @@ RULE = Rule(
     since="0.1",
     wins_over=(("file-not-found", "the missing file is the socket of the worker that died"),),
 )
+FRAMES = re.compile(r"/torch/utils/data/dataloader\.py _try_get_data")
 _BY_SIGNAL = (
     Sign(
         "DataLoader worker (pid",

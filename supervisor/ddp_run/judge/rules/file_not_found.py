@@ -35,7 +35,6 @@ RULE = Rule(
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the file will still be missing"),
     since="0.1",
-    end="after",
 )
 _WRAPPED = "Can't load "
 """transformers prints this for any earlier failure."""

@@ -39,6 +39,7 @@ RULE = Rule(
     since="0.1",
     wins_over=(("file-not-found", "the file is missing because its download failed"),),
 )
+FRAMES = re.compile(r"/wandb/|/(?:huggingface_hub|urllib3|requests|httpx|httpcore|aiohttp|botocore)/")
 _STATUS = r"(?P<status>5\d\d|429)"
 _OFFLINE = "outgoing traffic has been disabled"
 _OFFLINE_MODE = "offline mode is enabled"

@@ -31,6 +31,7 @@ RULE = Rule(
     since="0.1",
     unlike="loading",
 )
+FRAMES = re.compile(r"<frozen importlib\._bootstrap>|/importlib/__init__\.py import_module")
 _LIBRARY = frozenset({"OSError", "RuntimeError", "NotFoundError"})
 _OF_LIBRARIES = frozenset({"RuntimeError", "ValueError"})
 _NOT_LOADED = Sign(

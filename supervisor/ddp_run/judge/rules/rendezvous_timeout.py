@@ -34,6 +34,7 @@ RULE = Rule(
     since="0.1",
     unlike="together",
 )
+FRAMES = re.compile(r"/torch/distributed/rendezvous\.py|/distributed_c10d\.py _store_based_barrier")
 _CONNECT = Sign(
     "he client socket has ",
     re.compile(
