@@ -29,6 +29,7 @@ from types import ModuleType
 from typing import Any
 
 import ddp_run
+from ddp_run.judge.signs import Sign
 
 SIZES = (32, 512, 4096, 16384)
 SLOW_S = 0.0004
@@ -54,6 +55,8 @@ def held(value: object, seen: set[int]) -> Iterator[Pattern[str]]:
     seen.add(id(value))
     if isinstance(value, Pattern):
         yield value
+    elif isinstance(value, Sign):
+        yield value.compiled
     elif isinstance(value, dict):
         for each in (*value, *value.values()):
             yield from held(each, seen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 
 import pytest
@@ -12,7 +11,7 @@ from ddp_run.evidence.traceback_text import from_text
 from ddp_run.judge.signs import Sign, anywhere, ended_by, every, in_exception, in_last_words, words
 from ddp_run.record.events import ExceptionInfo, Rank
 
-FULL = Sign("No space left", re.compile(r"\[Errno (?P<number>\d+)\] No space left on device"))
+FULL = Sign("No space left", r"\[Errno (?P<number>\d+)\] No space left on device")
 ONLY_OS = Sign("No space left", types=frozenset({"OSError"}))
 CHAINED = """Traceback (most recent call last):
   File "/home/user/save.py", line 3, in save

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from ddp_run.judge.gpu_text import errors_named
 from ddp_run.judge.signs import Sign
 
 SIZE = r"\d{1,20}(?:\.\d{1,20})? (?:bytes|[KMGT]iB)"
-_ASKED = re.compile(rf"(?:(?:CUDA|HIP|XPU|NPU) o|\bO)ut of memory\. Tried to allocate (?P<asked>{SIZE})?")
+_ASKED = rf"(?:(?:CUDA|HIP|XPU|NPU) o|\bO)ut of memory\. Tried to allocate (?P<asked>{SIZE})?"
 IN_NCCL = (
-    Sign("'out of memory'", re.compile(r"(?:Cuda|HIP|Hip) failure (?:\d+ )?'out of memory'")),
+    Sign("'out of memory'", r"(?:Cuda|HIP|Hip) failure (?:\d+ )?'out of memory'"),
     Sign("Failed to CUDA calloc"),
 )
 _SERVERS = (
@@ -22,64 +20,49 @@ _SERVERS = (
     Sign("CUDA out of memory occurred when warming up"),
     Sign(
         "less than desired GPU memory utilization",
-        re.compile(r"Free memory on device[^\n]{0,120} on startup is less than desired GPU memory utilization"),
+        r"Free memory on device[^\n]{0,120} on startup is less than desired GPU memory utilization",
     ),
     Sign("Not enough memory. Please try to increase --mem-fraction-static"),  # SGLang
-    Sign("out of memory. Try to lower your batch size", re.compile(r"(?:Decode|Prefill) out of memory\. Try to lower")),
-    Sign(
-        "Not enough memory to handle ", re.compile(r"Not enough memory to handle (?:\d{1,9} prefill|`max_total_)")
-    ),  # TGI
+    Sign("out of memory. Try to lower your batch size", r"(?:Decode|Prefill) out of memory\. Try to lower"),
+    Sign("Not enough memory to handle ", r"Not enough memory to handle (?:\d{1,9} prefill|`max_total_)"),  # TGI
     Sign("No enough gpu memory for"),  # lmdeploy
-    Sign(
-        "CUDA runtime error", re.compile(r"CUDA runtime error(?: in [^\n]{1,200}?\))?: out of memory")
-    ),  # TensorRT-LLM
+    Sign("CUDA runtime error", r"CUDA runtime error(?: in [^\n]{1,200}?\))?: out of memory"),  # TensorRT-LLM
     Sign("Error Code 2: OutOfMemory"),
 )
 """Servers compute the size of their request cache before they allocate it."""
 GPUS_OR_NOT = (
     Sign(
         "RESOURCE_EXHAUSTED: Out of memory",
-        re.compile(r"RESOURCE_EXHAUSTED: Out of memory (?:while trying to )?alloc\w{2,5} (?P<asked>\d{1,20} bytes)?"),
+        r"RESOURCE_EXHAUSTED: Out of memory (?:while trying to )?alloc\w{2,5} (?P<asked>\d{1,20} bytes)?",
     ),
-    Sign("requested buffer of size", re.compile(r"Failed to allocate memory for requested buffer of size \d{1,20}")),
+    Sign("requested buffer of size", r"Failed to allocate memory for requested buffer of size \d{1,20}"),
 )
 """Messages of XLA and ONNX Runtime, which they also use for CPU memory."""
 IN_ASSERTION = Sign(
-    "NVML_SUCCESS == ",
-    re.compile(r"NVML_SUCCESS == [\s\S]{0,200}?CUDACachingAllocator\.cpp"),
-    frozenset({"RuntimeError"}),
+    "NVML_SUCCESS == ", r"NVML_SUCCESS == [\s\S]{0,200}?CUDACachingAllocator\.cpp", frozenset({"RuntimeError"})
 )
 """torch's allocator asks NVML for the memory's users only after an allocation failed."""
 _XLAS = (
-    Sign("Ran out of memory in memory space", re.compile(r"Ran out of memory in memory space (?:hbm|vmem|smem)")),
-    Sign(
-        "That was not possible.",
-        re.compile(r"Attempting to (?:reserve|allocate) [\d.]{1,20}\w? ?[\s\S]{0,40}not possible\."),
-    ),
-    Sign(
-        "RESOURCE_EXHAUSTED: Error ", re.compile(r"Error (?:allocating device buffer|loading program): Attempting to")
-    ),
-    Sign("OOM when allocating tensor", re.compile(r"OOM when allocating tensor[^\n]{0,400}/device:GPU:")),
-    Sign("failed to allocate memory [Op", re.compile(r"/device:GPU:\d{1,9}\}\} failed to allocate memory")),
+    Sign("Ran out of memory in memory space", r"Ran out of memory in memory space (?:hbm|vmem|smem)"),
+    Sign("That was not possible.", r"Attempting to (?:reserve|allocate) [\d.]{1,20}\w? ?[\s\S]{0,40}not possible\."),
+    Sign("RESOURCE_EXHAUSTED: Error ", r"Error (?:allocating device buffer|loading program): Attempting to"),
+    Sign("OOM when allocating tensor", r"OOM when allocating tensor[^\n]{0,400}/device:GPU:"),
+    Sign("failed to allocate memory [Op", r"/device:GPU:\d{1,9}\}\} failed to allocate memory"),
 )
 _REFUSED = tuple(
     Sign(
         words,
-        re.compile(
-            r"(?:[Cc]an(?:'t| ?not)|[Ff]ailed to|[Uu]nable to) allocate (?:request for )?\d[\d.,]{0,30} ?\w{0,10}"
-            r"(?: \(\d{1,20}B\))? on device"
-        ),
+        r"(?:[Cc]an(?:'t| ?not)|[Ff]ailed to|[Uu]nable to) allocate (?:request for )?\d[\d.,]{0,30} ?\w{0,10}"
+        r"(?: \(\d{1,20}B\))? on device",
     )
     for words in (" bytes on device", ") on device ordinal")
 )
 """From DALI, Warp and XLA."""
 _RUNTIMES = Sign(
     "out of memory",
-    re.compile(
-        r"\b(?:CUDA|[Cc]uda(?:[A-Z]\w{1,30})?|cu[A-Z]\w{1,30}|HIP|hip[A-Z]\w{1,30})(?:\([^\n]{0,80}?\){1,2} ?)?"
-        r"(?: (?!out\b)\w{1,20}){0,4}?(?: ?[:(] ?| ['\"]| (?:error|failure|failed) )out of memory\b"
-        r"|Triton Error \[HIP\]: {1,2}Code: \d{1,4}, Mess{1,2}age: out of memory"
-    ),
+    r"\b(?:CUDA|[Cc]uda(?:[A-Z]\w{1,30})?|cu[A-Z]\w{1,30}|HIP|hip[A-Z]\w{1,30})(?:\([^\n]{0,80}?\){1,2} ?)?"
+    r"(?: (?!out\b)\w{1,20}){0,4}?(?: ?[:(] ?| ['\"]| (?:error|failure|failed) )out of memory\b"
+    r"|Triton Error \[HIP\]: {1,2}Code: \d{1,4}, Mess{1,2}age: out of memory",
 )
 """`CUDA failure 2: out of memory`, `cudaMalloc failed: out of memory`, `Cuda Runtime (out of memory)` and the like."""
 SIGNS = (
@@ -87,11 +70,11 @@ SIGNS = (
     Sign("HIP out of memory", _ASKED),
     Sign("XPU out of memory", _ASKED),
     Sign("NPU out of memory"),
-    Sign("EL0004", re.compile(r"EL0004\)?: [^\n]{0,80}?Failed to allocate memory")),  # Ascend's
+    Sign("EL0004", r"EL0004\)?: [^\n]{0,80}?Failed to allocate memory"),  # Ascend's
     Sign("MPS backend out of memory"),
-    Sign("Status: out of memory", re.compile(r"GPU:\d{1,4} failed\. Status: out of memory")),  # TensorFlow
+    Sign("Status: out of memory", r"GPU:\d{1,4} failed\. Status: out of memory"),  # TensorFlow
     Sign("std::bad_alloc: out_of_memory"),  # RMM
-    Sign("Out of memory error on GPU", re.compile(r"Out of memory error on GPU \d")),  # Paddle
+    Sign("Out of memory error on GPU", r"Out of memory error on GPU \d"),  # Paddle
     *errors_named("MemoryAllocation|OutOfMemory", "OUT_OF_MEMORY"),
     _RUNTIMES,
     *_REFUSED,
@@ -99,18 +82,16 @@ SIGNS = (
     *GPUS_OR_NOT,
     IN_ASSERTION,
     Sign("Out of memory. Tried to allocate", _ASKED),
-    Sign("rror: out of memory", re.compile(r"(?:CUDA|HIP|CUDA driver) [Ee]rror: out of memory")),
+    Sign("rror: out of memory", r"(?:CUDA|HIP|CUDA driver) [Ee]rror: out of memory"),
     Sign("Error 2: out of memory"),
     Sign("CUDA allocation failed"),  # DALI
     Sign("cuda runtime error (2)"),
     Sign(
         "would exceed allowed memory. (out of memory)",
-        re.compile(
-            rf"would exceed allowed memory\. \(out of memory\)(?:[\s\S]{{0,200}}?Requested\s*: (?P<asked>{SIZE}))?"
-        ),
+        rf"would exceed allowed memory\. \(out of memory\)(?:[\s\S]{{0,200}}?Requested\s*: (?P<asked>{SIZE}))?",
     ),
-    Sign("[CUDA]: out of memory", re.compile(r"Triton Error \[CUDA\]: out of memory")),
-    Sign("_ALLOC", re.compile(r"\b(?:CU|HIP)[A-Z]{2,12}_(?:STATUS_)?ALLOC(?:ATION)?_FAILED")),
+    Sign("[CUDA]: out of memory", r"Triton Error \[CUDA\]: out of memory"),
+    Sign("_ALLOC", r"\b(?:CU|HIP)[A-Z]{2,12}_(?:STATUS_)?ALLOC(?:ATION)?_FAILED"),
     *_SERVERS,
     Sign("ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
     Sign("UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
@@ -118,5 +99,5 @@ SIGNS = (
     Sign("UR_RESULT_ERROR_OUT_OF_RESOURCES"),
     Sign("DEVMEM Allocation failed"),  # Intel Gaudi's
     *IN_NCCL,
-    Sign("OutOfMemoryError", re.compile(r"(?<!ray\.exceptions\.)OutOfMemoryError"), frozenset({"OutOfMemoryError"})),
+    Sign("OutOfMemoryError", r"(?<!ray\.exceptions\.)OutOfMemoryError", frozenset({"OutOfMemoryError"})),
 )

@@ -42,13 +42,10 @@ def errors_named(runtime: str, driver: str) -> tuple[Sign, ...]:
     told = r"\b(?=: ?\w| \((?:\d|error code)| [a-z]{2}|['.,]?\s*$)"  # a name in displayed source code means nothing
     return (
         *(
-            Sign(
-                f"{maker}Error",
-                re.compile(rf"(?<!case )\b{maker}{said}{told}|code=\d{{1,4}}\( ?{maker}{said} ?\)", re.MULTILINE),
-            )
+            Sign(f"{maker}Error", rf"(?m)(?<!case )\b{maker}{said}{told}|code=\d{{1,4}}\( ?{maker}{said} ?\)")
             for maker in ("cuda", "hip")
         ),
-        Sign("CUDA_ERROR_", re.compile(rf"\bCUDA_ERROR_(?:{driver})\b")),
+        Sign("CUDA_ERROR_", rf"\bCUDA_ERROR_(?:{driver})\b"),
     )
 
 

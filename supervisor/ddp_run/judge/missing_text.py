@@ -6,7 +6,6 @@ next to a word for something on a disk.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ddp_run.evidence.model import Death
@@ -52,44 +51,32 @@ _ABSENT = r"(?:not found|(?:can ?not|could not) be found|(?:does not|doesn't|(?<
 def _signs() -> Iterator[Sign]:
     for words in (" exist", "not found", "be found"):
         # the path, and that it is missing
-        yield Sign(words, re.compile(rf"(?<![^\s'\"`(]){_PLACE}['\"`]?\)?,? (?:is |was )?{_ABSENT}\b"), _RAISED)
+        yield Sign(words, rf"(?<![^\s'\"`(]){_PLACE}['\"`]?\)?,? (?:is |was )?{_ABSENT}\b", _RAISED)
         # the kind, the path, and that it is missing; servers have model names that look like paths
-        yield Sign(
-            words, re.compile(rf"\b(?!(?i:model))(?i:{_KIND}) {_NAMED}['\"`]? (?:is |was )?{_ABSENT}\b"), _RAISED
-        )
+        yield Sign(words, rf"\b(?!(?i:model))(?i:{_KIND}) {_NAMED}['\"`]? (?:is |was )?{_ABSENT}\b", _RAISED)
         # the kind, that it is missing, and the path
         yield Sign(
             words,
-            re.compile(
-                rf"\b(?i:{_KIND})\b[^\n:]{{0,40}} {_ABSENT}"
-                rf"(?:!|[^\n:/'\"]{{0,30}}:| (?:at|under)[a-z ]{{0,30}}) ?{_NAMED}"
-            ),
+            rf"\b(?i:{_KIND})\b[^\n:]{{0,40}} {_ABSENT}"
+            rf"(?:!|[^\n:/'\"]{{0,30}}:| (?:at|under)[a-z ]{{0,30}}) ?{_NAMED}",
             _RAISED,
         )
         # the kind, and the folder that does not contain it
-        yield Sign(words, re.compile(rf"\b(?:checkpoint|directory|file|folder)s? {_ABSENT} in {_NAMED}"), _RAISED)
+        yield Sign(words, rf"\b(?:checkpoint|directory|file|folder)s? {_ABSENT} in {_NAMED}", _RAISED)
     for words in (" find ", " locate "):
         yield Sign(
             words,
-            re.compile(
-                rf"\b(?i:can(?:not|'t)|can not|could ?n(?:o|')t|unable to|failed to) (?:find|locate) "
-                rf"(?:(?:\w{{1,40}} ){{0,4}}?{_KIND}(?: \w{{1,40}}){{0,2}}:? {_NAMED}|['\"`]?(?P<file>{_FILE}))"
-            ),
+            rf"\b(?i:can(?:not|'t)|can not|could ?n(?:o|')t|unable to|failed to) (?:find|locate) "
+            rf"(?:(?:\w{{1,40}} ){{0,4}}?{_KIND}(?: \w{{1,40}}){{0,2}}:? {_NAMED}|['\"`]?(?P<file>{_FILE}))",
             _RAISED,
         )
     for words in ("found in ", "found at ", "o such file: "):
-        yield Sign(
-            words,
-            re.compile(rf"\b[Nn]o (?:such )?(?:\w{{1,40}} ){{0,4}}?{_KIND}\b[^\n/'\"]{{0,80}} ?{_NAMED}"),
-            _RAISED,
-        )
-    yield Sign("missing path ", re.compile(rf"\bmissing path {_NAMED}"), _RAISED)
-    yield Sign("Found 0 ", re.compile(rf"Found 0 (?:\w{{1,40}} )?{_KIND} in [^\n/'\"]{{0,40}}{_NAMED}"), _RAISED)
-    yield Sign("is not a directory", re.compile(rf"(?<![^\s'\"`(]){_PLACE}['\"`]? is not a directory"), _RAISED)
+        yield Sign(words, rf"\b[Nn]o (?:such )?(?:\w{{1,40}} ){{0,4}}?{_KIND}\b[^\n/'\"]{{0,80}} ?{_NAMED}", _RAISED)
+    yield Sign("missing path ", rf"\bmissing path {_NAMED}", _RAISED)
+    yield Sign("Found 0 ", rf"Found 0 (?:\w{{1,40}} )?{_KIND} in [^\n/'\"]{{0,40}}{_NAMED}", _RAISED)
+    yield Sign("is not a directory", rf"(?<![^\s'\"`(]){_PLACE}['\"`]? is not a directory", _RAISED)
     yield Sign(
-        "not contain any ",
-        re.compile(rf"(?<![^\s'\"`(]){_PLACE}['\"`]? does not contain any [^\n]{{0,60}}\bfiles?\b"),
-        _RAISED,
+        "not contain any ", rf"(?<![^\s'\"`(]){_PLACE}['\"`]? does not contain any [^\n]{{0,60}}\bfiles?\b", _RAISED
     )
 
 
@@ -97,25 +84,20 @@ SIGNS: tuple[Sign, ...] = (
     *_signs(),
     Sign(
         _ENOENT,  # the words of C and C++ libraries in custom exception classes
-        re.compile(
-            rf"{_OF_CLASS}(?:[^\n]{{0,400}}?(?<![^\s'\"`(]){_PLACE}['\"`]?[^\n/]{{0,40}}|[^\n]{{0,1000}}){_ENOENT}"
-        ),
+        rf"{_OF_CLASS}(?:[^\n]{{0,400}}?(?<![^\s'\"`(]){_PLACE}['\"`]?[^\n/]{{0,40}}|[^\n]{{0,1000}}){_ENOENT}",
     ),
-    Sign("cannot be opened", re.compile(rf"(?<![^\s'\"`(]){_PLACE}['\"`]? cannot be opened"), _RAISED),
-    Sign('message: "No such file or directory"', re.compile(r'kind: NotFound, message: "No such file or directory"')),
-    Sign(": System error.", re.compile(r"Error opening '(?P<path>[^'\n]{1,1000})': System error\.")),  # libsndfile
-    Sign("any matching files for ", re.compile(r"any matching files for (?P<path>\S{1,1000})")),  # TensorFlow
-    Sign(
-        "SavedModel file does not exist at: ",
-        re.compile(r"SavedModel file does not exist at: (?P<path>[^\s{]{1,1000})"),
-    ),
+    Sign("cannot be opened", rf"(?<![^\s'\"`(]){_PLACE}['\"`]? cannot be opened", _RAISED),
+    Sign('message: "No such file or directory"', r'kind: NotFound, message: "No such file or directory"'),
+    Sign(": System error.", r"Error opening '(?P<path>[^'\n]{1,1000})': System error\."),  # libsndfile
+    Sign("any matching files for ", r"any matching files for (?P<path>\S{1,1000})"),  # TensorFlow
+    Sign("SavedModel file does not exist at: ", r"SavedModel file does not exist at: (?P<path>[^\s{]{1,1000})"),
     Sign(
         "; No such file or directory",
-        re.compile(r"(?:Not found|NOT_FOUND): {1,2}(?P<path>\S{1,1000}); No such file or directory"),
+        r"(?:Not found|NOT_FOUND): {1,2}(?P<path>\S{1,1000}); No such file or directory",
         _RAISED,
     ),
-    Sign("Image Not Found ", re.compile(r"Image Not Found (?P<path>\S{1,400})"), _RAISED),  # Ultralytics
-    Sign("ile not found: filepath=", re.compile(r"File not found: filepath=(?P<path>\S{1,400})")),  # Keras
+    Sign("Image Not Found ", r"Image Not Found (?P<path>\S{1,400})", _RAISED),  # Ultralytics
+    Sign("ile not found: filepath=", r"File not found: filepath=(?P<path>\S{1,400})"),  # Keras
     Sign("You can use download=True to download it"),  # torchvision
     Sign("is not present in the root directory"),
 )

@@ -16,10 +16,10 @@ from ddp_run.values.typed_fields import frozen
 ERRORS = (
     Sign("NCCL error in: "),
     Sign("NCCL error: "),
-    Sign("NCCL Error ", re.compile(r"NCCL Error \d+: ")),
-    Sign(" failed: unhandled ", re.compile(r"\bnccl\w{1,60} failed: unhandled ")),  # Horovod
-    Sign("NCCL operation ", re.compile(r"NCCL operation \w{1,60}\([^\n]{0,300}?\) failed: ")),  # XLA
-    Sign("NCCL_ERROR_", re.compile(r"NCCL_ERROR_(?:UNHANDLED|SYSTEM|INTERNAL|INVALID)_\w{1,20}: ")),  # CuPy
+    Sign("NCCL Error ", r"NCCL Error \d+: "),
+    Sign(" failed: unhandled ", r"\bnccl\w{1,60} failed: unhandled "),  # Horovod
+    Sign("NCCL operation ", r"NCCL operation \w{1,60}\([^\n]{0,300}?\) failed: "),  # XLA
+    Sign("NCCL_ERROR_", r"NCCL_ERROR_(?:UNHANDLED|SYSTEM|INTERNAL|INVALID)_\w{1,20}: "),  # CuPy
     Sign("ncclInternalError: "),
     Sign("ncclInvalidUsage: "),
     Sign("ncclInvalidArgument: "),

@@ -27,67 +27,49 @@ _LATER = r"or (?:higher|later|newer|above|greater|lower|older|earlier|below)\b"
 MISSING: tuple[Sign, ...] = (
     Sign(
         "nstall",
-        re.compile(
-            r"(?<!river )(?<!CUDA )(?<!cuda )(?<!river is )(?<!CUDA is )\b(?<!is )not (?:currently )?installed\b"
-            r"|(?<!river )(?<!CUDA )(?<!cuda )\b(?:is|are) not (?:currently )?installed\b"
-            rf"|\b(?:requires?|must have|need to have|sure(?: that)?|without having) (?!{_OTHER})[^\n.;]{{1,60}}?"
-            r" (?:(?:to be|is|are) )?installed\b"
-            rf"|\b[Pp]lease (?:pip )?install (?!{_OTHER}|an? )"
-            r"|\b[Pp]ip3? install (?!-U\b|--upgrade\b)"
-            rf"|\byou (?:must|need to|have to|should) install (?!{_OTHER})"
-            rf"|[.;!:] Install (?!{_OTHER})\S"
-        ),
+        r"(?<!river )(?<!CUDA )(?<!cuda )(?<!river is )(?<!CUDA is )\b(?<!is )not (?:currently )?installed\b"
+        r"|(?<!river )(?<!CUDA )(?<!cuda )\b(?:is|are) not (?:currently )?installed\b"
+        rf"|\b(?:requires?|must have|need to have|sure(?: that)?|without having) (?!{_OTHER})[^\n.;]{{1,60}}?"
+        r" (?:(?:to be|is|are) )?installed\b"
+        rf"|\b[Pp]lease (?:pip )?install (?!{_OTHER}|an? )"
+        r"|\b[Pp]ip3? install (?!-U\b|--upgrade\b)"
+        rf"|\byou (?:must|need to|have to|should) install (?!{_OTHER})"
+        rf"|[.;!:] Install (?!{_OTHER})\S",
     ),
 )
 _COMPARED = Sign(
     "=",
-    re.compile(
-        rf"\b(?:{_PACKAGE})[`'\"]? ?(?:version |package |library )?(?:[<>=!~]=|[<>]) ?{_NUMBER}"
-        r"|\b[a-z][\w\-]{1,60}(?:\[\w{1,40}\])?(?:[<>=~]=|[<>]) ?\d{1,5}\.\d{1,5}\.\d{1,5}",
-        re.IGNORECASE,
-    ),
+    rf"(?i)\b(?:{_PACKAGE})[`'\"]? ?(?:version |package |library )?(?:[<>=!~]=|[<>]) ?{_NUMBER}"
+    r"|\b[a-z][\w\-]{1,60}(?:\[\w{1,40}\])?(?:[<>=~]=|[<>]) ?\d{1,5}\.\d{1,5}\.\d{1,5}",
 )
-_OR_LATER = Sign(
-    " ",
-    re.compile(rf"\b(?:{_PACKAGE}) {_NUMBER}(?: {_LATER}|\+)", re.IGNORECASE),
-)
-_LESS = Sign(" < ", re.compile(rf"\b(?:{_PACKAGE})[`'\"]? ?(?:version )?< {_NUMBER}", re.IGNORECASE))
+_OR_LATER = Sign(" ", rf"(?i)\b(?:{_PACKAGE}) {_NUMBER}(?: {_LATER}|\+)")
+_LESS = Sign(" < ", rf"(?i)\b(?:{_PACKAGE})[`'\"]? ?(?:version )?< {_NUMBER}")
 _WANTED = (
     Sign(
         "ersion",
-        re.compile(
-            rf"(?<![\w\-])versions? (?:(?:is|must be|has to be|needs? to be|should be) )?(?:at least|[<>]=?"
-            rf"|(?:greater|newer|higher|older|lower|less) than|above|below) ?[`'\"]?{_NUMBER}"
-            rf"|\bversions? [`'\"]?{_NUMBER}[`'\"]? {_LATER}|\bversion {_NUMBER} ?[<>]=? ?{_NUMBER}"
-            rf"|\b(?:minimum|minimal|required?|requires) [^\n]{{0,40}}?(?<![\w\-])version(?: of)?"
-            rf" (?:[`'\"][\w\-]{{1,40}}[`'\"] )?(?:is )?[`'\"]?{_NUMBER}"
-            r"|\bversion of [`'\"]?[\w\-]{1,40}[`'\"]? (?:is (?:not compatible|incompatible|not supported|too old)"
-            r"|does not support)"
-            r"|(?:[Nn]ot (?:yet )?(?:supported|available|compatible|implemented)|[Uu]nsupported|ncompatible"
-            r"|(?:n't|not) support) [^\n.]{0,100}?\b(?:your|this|(?:the|your)? ?(?:installed|current)) "
-            r"(?:[\w\-]{1,40} )?version\b(?! control)"
-            r"|(?<!river )\b(?:version|installation) is (?:outdated|too old|out of date)\b"
-            r"|\b(?:outdated|incompatible) version of\b"
-            r"|\bplease (?:upgrade|update|downgrade)[^\n.]{0,40}? (?:version|installation)\b",
-        ),
+        rf"(?<![\w\-])versions? (?:(?:is|must be|has to be|needs? to be|should be) )?(?:at least|[<>]=?"
+        rf"|(?:greater|newer|higher|older|lower|less) than|above|below) ?[`'\"]?{_NUMBER}"
+        rf"|\bversions? [`'\"]?{_NUMBER}[`'\"]? {_LATER}|\bversion {_NUMBER} ?[<>]=? ?{_NUMBER}"
+        rf"|\b(?:minimum|minimal|required?|requires) [^\n]{{0,40}}?(?<![\w\-])version(?: of)?"
+        rf" (?:[`'\"][\w\-]{{1,40}}[`'\"] )?(?:is )?[`'\"]?{_NUMBER}"
+        r"|\bversion of [`'\"]?[\w\-]{1,40}[`'\"]? (?:is (?:not compatible|incompatible|not supported|too old)"
+        r"|does not support)"
+        r"|(?:[Nn]ot (?:yet )?(?:supported|available|compatible|implemented)|[Uu]nsupported|ncompatible"
+        r"|(?:n't|not) support) [^\n.]{0,100}?\b(?:your|this|(?:the|your)? ?(?:installed|current)) "
+        r"(?:[\w\-]{1,40} )?version\b(?! control)"
+        r"|(?<!river )\b(?:version|installation) is (?:outdated|too old|out of date)\b"
+        r"|\b(?:outdated|incompatible) version of\b"
+        r"|\bplease (?:upgrade|update|downgrade)[^\n.]{0,40}? (?:version|installation)\b",
     ),
     Sign(
         "grade",
-        re.compile(
-            rf"\b(?:upgrade|downgrade)(?: (?:or downgrade|to|your|the|of)){{0,3}} [`'\"]?(?:{_PACKAGE})\b"
-            rf"|\b(?:{_PACKAGE})\b[^\n.]{{0,30}}?[.,] ?please upgrade\b",
-            re.IGNORECASE,
-        ),
+        rf"(?i)\b(?:upgrade|downgrade)(?: (?:or downgrade|to|your|the|of)){{0,3}} [`'\"]?(?:{_PACKAGE})\b"
+        rf"|\b(?:{_PACKAGE})\b[^\n.]{{0,30}}?[.,] ?please upgrade\b",
     ),
-    Sign(
-        "update",
-        re.compile(rf"\bplease update(?: (?:to|your|the)){{0,3}} [`'\"]?(?:{_PACKAGE})\b", re.IGNORECASE),
-    ),
+    Sign("update", rf"(?i)\bplease update(?: (?:to|your|the)){{0,3}} [`'\"]?(?:{_PACKAGE})\b"),
     Sign(
         " been ",
-        re.compile(
-            rf"\b(?:has|have) been (?:removed|dropped|updated)\b[^\n]{{0,40}}? (?:in|since) [\w ]{{0,30}}?{_NUMBER}"
-        ),
+        rf"\b(?:has|have) been (?:removed|dropped|updated)\b[^\n]{{0,40}}? (?:in|since) [\w ]{{0,30}}?{_NUMBER}",
     ),
 )
 _HARDWARE = re.compile(r"\b(?:Ampere|Hopper|Blackwell|[Cc]ompute [Cc]apability)\b")

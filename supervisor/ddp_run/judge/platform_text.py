@@ -8,103 +8,79 @@ spot instances.
 
 from __future__ import annotations
 
-import re
-
 from ddp_run.evidence.model import Death
 from ddp_run.judge.signs import Hit, Sign, in_last_words
 
 _LATELY = 30
 """The number of lines at the end of a log that count."""
-_PREEMPTED = re.compile(
+_PREEMPTED = (
     r"(?P<what>\b(?i:job|instance|node|pod|vm|cluster|container|trial|allocation|machine)\b[^\n]{0,40}"
     r" (?:was|is|being|been|after being) preempted\b"
     r"|\bPreempted (?:by pod|in order to admit|to accommodate)[^\n]{0,80})"
 )
 ENDED: tuple[Sign, ...] = (
-    Sign(
-        "this job is ",
-        re.compile(r"Caught signal \w{1,20} on \S{1,255}: (?P<what>this job is (?:preempted|timed-out))"),
-    ),
+    Sign("this job is ", r"Caught signal \w{1,20} on \S{1,255}: (?P<what>this job is (?:preempted|timed-out))"),
     *(
-        Sign(state, re.compile(rf"(?:^State: |\bJobState=|Run time [\d:\-]{{1,20}}, )(?P<what>{state})\b"))
+        Sign(state, rf"(?:^State: |\bJobState=|Run time [\d:\-]{{1,20}}, )(?P<what>{state})\b")
         for state in ("TIMEOUT", "PREEMPTED", "CANCELLED", "DEADLINE")  # of seff, scontrol, and SLURM's mails
     ),
-    Sign(
-        "TIMEOUT", re.compile(r"^\d\S{0,60} [^\n]{0,200}(?<!\S)(?P<what>TIMEOUT)\s{1,20}\d{1,3}:\d{1,3}\b")
-    ),  # sacct's
-    Sign("exceeds job hard limit ", re.compile(r"(?P<what>exceeds job hard limit \"[hs]_(?:rt|cpu)\")")),  # Grid Engine
-    Sign("## OAR [", re.compile(r"## OAR \[[^\]\n]{1,40}\] (?P<what>Job \d{1,12} KILLED)")),
-    Sign(
-        "Job was evicted.", re.compile(r"^\d{3} \([\d.]{1,30}\) [\d/: \-]{1,30}(?P<what>Job was evicted\.)")
-    ),  # HTCondor
-    Sign("via condor_rm", re.compile(r"(?P<what>via condor_rm [^\n]{0,80})")),
-    Sign("exceeded allowed ", re.compile(r"(?P<what>job exceeded allowed (?:execute|job) duration[^\n]{0,40})")),
-    Sign(
-        "job.exception type=", re.compile(r"job\.exception type=(?P<what>(?:timeout|cancel|preempt) [^\n]{0,80})")
-    ),  # Flux
+    Sign("TIMEOUT", r"^\d\S{0,60} [^\n]{0,200}(?<!\S)(?P<what>TIMEOUT)\s{1,20}\d{1,3}:\d{1,3}\b"),  # sacct's
+    Sign("exceeds job hard limit ", r"(?P<what>exceeds job hard limit \"[hs]_(?:rt|cpu)\")"),  # Grid Engine
+    Sign("## OAR [", r"## OAR \[[^\]\n]{1,40}\] (?P<what>Job \d{1,12} KILLED)"),
+    Sign("Job was evicted.", r"^\d{3} \([\d.]{1,30}\) [\d/: \-]{1,30}(?P<what>Job was evicted\.)"),  # HTCondor
+    Sign("via condor_rm", r"(?P<what>via condor_rm [^\n]{0,80})"),
+    Sign("exceeded allowed ", r"(?P<what>job exceeded allowed (?:execute|job) duration[^\n]{0,40})"),
+    Sign("job.exception type=", r"job\.exception type=(?P<what>(?:timeout|cancel|preempt) [^\n]{0,80})"),  # Flux
     Sign("reempted", _PREEMPTED),
-    Sign("preempting to accommodate", re.compile(r"(?P<what>preempting to accommodate [^\n]{0,80})")),
-    Sign("worker preemption", re.compile(r"(?P<what>interrupted due to worker preemption)")),  # Modal
-    Sign("reason: DeletionByTaintManager", re.compile(r"reason: (?P<what>DeletionByTaintManager)")),
-    Sign("imminent node shutdown", re.compile(r"(?P<what>Pod was terminated in response to imminent node shutdown)")),
-    Sign("node is shutting down", re.compile(r"(?P<what>Pod was rejected as the node is shutting down)")),
+    Sign("preempting to accommodate", r"(?P<what>preempting to accommodate [^\n]{0,80})"),
+    Sign("worker preemption", r"(?P<what>interrupted due to worker preemption)"),  # Modal
+    Sign("reason: DeletionByTaintManager", r"reason: (?P<what>DeletionByTaintManager)"),
+    Sign("imminent node shutdown", r"(?P<what>Pod was terminated in response to imminent node shutdown)"),
+    Sign("node is shutting down", r"(?P<what>Pod was rejected as the node is shutting down)"),
     Sign(
-        "specified deadline",
-        re.compile(r"\b(?P<what>(?:Pod|Job) was active [^\n]{0,20}longer than (?:the )?specified deadline)"),
+        "specified deadline", r"\b(?P<what>(?:Pod|Job) was active [^\n]{0,20}longer than (?:the )?specified deadline)"
     ),
-    Sign("MaxRuntimeExceeded", re.compile(r"(?P<what>MaxRuntimeExceeded)")),  # SageMaker
-    Sign("Training job interrupted", re.compile(r"(?P<what>Interrupted - Training job interrupted[^\n]{0,80})")),
+    Sign("MaxRuntimeExceeded", r"(?P<what>MaxRuntimeExceeded)"),  # SageMaker
+    Sign("Training job interrupted", r"(?P<what>Interrupted - Training job interrupted[^\n]{0,80})"),
     Sign(
-        "was terminated. Reason: ", re.compile(r"Cluster \S{1,100} (?P<what>was terminated\. Reason: [A-Z_]{1,60})")
+        "was terminated. Reason: ", r"Cluster \S{1,100} (?P<what>was terminated\. Reason: [A-Z_]{1,60})"
     ),  # Databricks
-    *(
-        Sign(words, re.compile(rf"(?P<what>(?i:spot {words}))"))
-        for words in ("instance interruption", "Instance Interruption")
-    ),
+    *(Sign(words, rf"(?P<what>(?i:spot {words}))") for words in ("instance interruption", "Instance Interruption")),
     Sign(
         "time limit",
-        re.compile(
-            r"\b(?P<what>(?i:job|process|container|pod|run|task)\b[^\n]{0,60} (?:terminated|killed|cancelled|stopped)\b"
-            r"[^\n]{0,60}\b(?:wall|time|walltime)[ -](?:clock )?(?:time )?limit\b)"
-        ),
+        r"\b(?P<what>(?i:job|process|container|pod|run|task)\b[^\n]{0,60} (?:terminated|killed|cancelled|stopped)\b"
+        r"[^\n]{0,60}\b(?:wall|time|walltime)[ -](?:clock )?(?:time )?limit\b)",
     ),
-    Sign("JobPreempted", re.compile(r"(?P<what>\bJobPreempted\b)")),
+    Sign("JobPreempted", r"(?P<what>\bJobPreempted\b)"),
 )
 """Messages of other platforms that end a job. A restarted job logs more below."""
 STATES: tuple[Sign, ...] = (
     Sign(
         "not produced any output (state: ",  # submitit's
-        re.compile(r"\(state: (?P<what>TIMEOUT|PREEMPTED|CANCELLED[^)\n]{0,40}|DEADLINE)\)"),
+        r"\(state: (?P<what>TIMEOUT|PREEMPTED|CANCELLED[^)\n]{0,40}|DEADLINE)\)",
         frozenset({"UncompletedJobError"}),
     ),
-    Sign("MaxRuntimeExceeded", re.compile(r"(?P<what>MaxRuntimeExceeded)"), frozenset({"UnexpectedStatusException"})),
+    Sign("MaxRuntimeExceeded", r"(?P<what>MaxRuntimeExceeded)", frozenset({"UnexpectedStatusException"})),
 )
 """About a job, in the exception of the program that waited for it."""
 LOST: tuple[Sign, ...] = (
-    Sign("NodeNotReady", re.compile(r"(?P<what>\bNodeNotReady\b[^\n]{0,120})")),
+    Sign("NodeNotReady", r"(?P<what>\bNodeNotReady\b[^\n]{0,120})"),
     Sign(
-        "requested job terminate, 'EOF'",
-        re.compile(r"(?P<what>node \d{1,9} \((?P<node>[\w.\-]{1,255})\) requested job terminate)"),
+        "requested job terminate, 'EOF'", r"(?P<what>node \d{1,9} \((?P<node>[\w.\-]{1,255})\) requested job terminate)"
     ),
     Sign(
         "Task launch for ",
-        re.compile(
-            r"(?P<what>Task launch for \S{1,60} failed on node (?P<node>[\w.\-]{1,255}): (?:Communication connection"
-            r" failure|Job prolog failed|Socket timed out[^\n]{0,60}))"
-        ),
+        r"(?P<what>Task launch for \S{1,60} failed on node (?P<node>[\w.\-]{1,255}): (?:Communication connection"
+        r" failure|Job prolog failed|Socket timed out[^\n]{0,60}))",
     ),
-    Sign("NODE_FAIL", re.compile(r"(?P<what>(?:^|State[:=] ?|\s)NODE_FAIL\b(?=[\s,]|$))")),
-    Sign(
-        "has lost communication with a remote daemon", re.compile(r"(?P<what>lost communication with a remote daemon)")
-    ),
-    Sign("JobNodeLost", re.compile(r"(?P<what>\bJobNodeLost\b[^\n]{0,120})")),
-    Sign("an not reconnect to ", re.compile(r"(?P<what>Can not reconnect to (?P<node>\S{1,255}), rescheduling job)")),
-    Sign("type=node-failure", re.compile(r"job\.exception type=(?P<what>node-failure [^\n]{0,120})")),
+    Sign("NODE_FAIL", r"(?P<what>(?:^|State[:=] ?|\s)NODE_FAIL\b(?=[\s,]|$))"),
+    Sign("has lost communication with a remote daemon", r"(?P<what>lost communication with a remote daemon)"),
+    Sign("JobNodeLost", r"(?P<what>\bJobNodeLost\b[^\n]{0,120})"),
+    Sign("an not reconnect to ", r"(?P<what>Can not reconnect to (?P<node>\S{1,255}), rescheduling job)"),
+    Sign("type=node-failure", r"job\.exception type=(?P<what>node-failure [^\n]{0,120})"),
 )
 """Torque, srun, sacct, Azure ML, HTCondor and Flux, about an attempt that another one may have followed."""
-LOST_STATE = Sign(
-    "(state: NODE_FAIL)", re.compile(r"\(state: (?P<what>NODE_FAIL)\)"), frozenset({"UncompletedJobError"})
-)
+LOST_STATE = Sign("(state: NODE_FAIL)", r"\(state: (?P<what>NODE_FAIL)\)", frozenset({"UncompletedJobError"}))
 """submitit's message, in the program that waited for the job."""
 
 

@@ -22,10 +22,7 @@ _PRINTING = re.compile(r"\bprint\(|\b(?:sys\.)?std(?:out|err)\b|\btqdm\b|fp_writ
 def errors(words: Iterable[str]) -> tuple[Sign, ...]:
     """Return signs for the system's error messages; groups `what` and, if a path is shown, `path`."""
     return tuple(
-        Sign(
-            each,
-            re.compile(rf"{_FAILURE}[^\n]{{0,400}}?\[Errno \d+\] (?P<what>{re.escape(each)})(?:: {QUOTED_PATH})?"),
-        )
+        Sign(each, rf"{_FAILURE}[^\n]{{0,400}}?\[Errno \d+\] (?P<what>{re.escape(each)})(?:: {QUOTED_PATH})?")
         for each in words
     )
 

@@ -117,7 +117,7 @@ def _of_classes(kind: str) -> Iterator[Sign]:
     for client in _CLIENTS:
         classes: str = getattr(client, kind)
         if classes:
-            yield Sign(client.module, re.compile(rf"^{re.escape(client.module)}(?:\w+\.){{0,4}}(?:{classes}){_WHY}"))
+            yield Sign(client.module, rf"^{re.escape(client.module)}(?:\w+\.){{0,4}}(?:{classes}){_WHY}")
 
 
 _RAISED = r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,600}?"
@@ -129,13 +129,13 @@ def _of_statuses(status: str) -> Iterator[Sign]:
     """An HTTP status in an exception of any class, if the words before it call it one and others indicate a request."""
     for words in ("rror code", "returned error ", "(error ", "HTTP response code: ", "tatus code"):
         said = rf"{re.escape(words)}[:=]? ?(?:{status})\b"
-        yield Sign(words, re.compile(rf"{_RAISED}(?:{_REQUEST}[^\n]{{0,300}}?{said}|{said}{_REASON})"))
-    yield Sign("ClientResponseError: ", re.compile(rf"ClientResponseError: (?:{status}), "))  # aiohttp's
+        yield Sign(words, rf"{_RAISED}(?:{_REQUEST}[^\n]{{0,300}}?{said}|{said}{_REASON})")
+    yield Sign("ClientResponseError: ", rf"ClientResponseError: (?:{status}), ")  # aiohttp's
 
 
 def _of_amazon(codes: str, group: str = "what") -> Sign:
     """An error code of S3 or a compatible service."""
-    return Sign("An error occurred (", re.compile(rf"An error occurred \((?P<{group}>{codes})\) when calling"))
+    return Sign("An error occurred (", rf"An error occurred \((?P<{group}>{codes})\) when calling")
 
 
 def as_sure(hit: Hit) -> Confidence:
@@ -157,12 +157,12 @@ NO_ANSWER: tuple[Sign, ...] = (
         "why",
     ),
     Sign("Please reduce your request rate", types=frozenset({"OSError"})),  # s3fs, of SlowDown
-    Sign("AWS Error ", re.compile(r"AWS Error (?P<why>NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE)\b")),  # Arrow
-    Sign("connection to server ", re.compile(r"connection to server (?:at|on) [^\n]{1,300} failed: (?!FATAL)")),
-    Sign("Can't connect to MySQL server", re.compile(r"Can't connect to MySQL server on '(?P<host>[\w.\-]{1,200})")),
-    Sign("Failed to resolve '", re.compile(r"Failed to resolve '(?P<host>[\w.\-]{1,200})'")),  # urllib3's
+    Sign("AWS Error ", r"AWS Error (?P<why>NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE)\b"),  # Arrow
+    Sign("connection to server ", r"connection to server (?:at|on) [^\n]{1,300} failed: (?!FATAL)"),
+    Sign("Can't connect to MySQL server", r"Can't connect to MySQL server on '(?P<host>[\w.\-]{1,200})"),
+    Sign("Failed to resolve '", r"Failed to resolve '(?P<host>[\w.\-]{1,200})'"),  # urllib3's
     Sign("Server Disconnected", types=frozenset({"ConnectionError"})),  # datasets, of aiohttp
-    Sign("IncompleteRead(", re.compile(r"IncompleteRead\(\d{1,18} bytes read")),  # http.client, urllib3
+    Sign("IncompleteRead(", r"IncompleteRead\(\d{1,18} bytes read"),  # http.client, urllib3
     Sign("we cannot find the requested files in the cached path"),  # transformers 4, early
     Sign("Consistency check failed: file should be of size", types=frozenset({"OSError"})),  # huggingface_hub
 )
@@ -170,39 +170,33 @@ REFUSED: tuple[Sign, ...] = (
     *_of_classes("refused"),
     *_REFUSAL,
     *(
-        Sign(words, re.compile(rf"^(?![\w.]{{0,200}}Proxy){_RAISED[1:]}(?<!Tunnel connection failed: ){words}"))
+        Sign(words, rf"^(?![\w.]{{0,200}}Proxy){_RAISED[1:]}(?<!Tunnel connection failed: ){words}")
         for words in ("401 Unauthorized", "403 Forbidden")
     ),
-    Sign("nvalid API key", re.compile(rf"{_RAISED}Invalid API key")),
+    Sign("nvalid API key", rf"{_RAISED}Invalid API key"),
     Sign("API key must be ", types=frozenset({"ValueError"})),  # wandb
     Sign("Could not find kaggle.json"),
     Sign("fatal error: Unable to locate credentials"),  # Amazon's command line
-    Sign(_S3, re.compile(rf"{_S3}(?P<what>AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch)")),
-    Sign("AWS Error ", re.compile(r"AWS Error (?P<what>ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH)")),
-    Sign(
-        "PermissionError: ",
-        re.compile(r"^PermissionError: (?:Access Denied|Forbidden)"),
-        frozenset({"PermissionError"}),
-    ),
+    Sign(_S3, rf"{_S3}(?P<what>AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch)"),
+    Sign("AWS Error ", r"AWS Error (?P<what>ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH)"),
+    Sign("PermissionError: ", r"^PermissionError: (?:Access Denied|Forbidden)", frozenset({"PermissionError"})),
     # gRPC's codes, also used by tensorstore and mlflow
     *(
-        Sign(f"{code}: ", re.compile(rf"^[\w.]{{1,200}}: {code}: [^\n]{{0,120}}"))
+        Sign(f"{code}: ", rf"^[\w.]{{1,200}}: {code}: [^\n]{{0,120}}")
         for code in ("PERMISSION_DENIED", "UNAUTHENTICATED")
     ),
     Sign("password authentication failed for user "),  # PostgreSQL
-    Sign("Access denied for user '", re.compile(r"Access denied for user '[^'\n]{1,100}'@")),  # MySQL
-    Sign("API_KEY environment variable", re.compile(r"api_key client option must be set[^\n]{0,160}")),  # openai
-    Sign("requires an API key. ", re.compile(r"Comet(?:\.ml)? requires an API key")),
+    Sign("Access denied for user '", r"Access denied for user '[^'\n]{1,100}'@"),  # MySQL
+    Sign("API_KEY environment variable", r"api_key client option must be set[^\n]{0,160}"),  # openai
+    Sign("requires an API key. ", r"Comet(?:\.ml)? requires an API key"),
 )
 MISSING: tuple[Sign, ...] = (
     *_of_classes("missing"),
     _of_amazon(r"NoSuchKey|NoSuchBucket|404"),
-    Sign("AWS Error ", re.compile(r"AWS Error (?P<what>NO_SUCH_KEY|NO_SUCH_BUCKET|RESOURCE_NOT_FOUND)")),
-    Sign(
-        "NOT_FOUND: Error opening ", re.compile(r"^[\w.]{1,200}: NOT_FOUND: Error opening [^\n]{0,200}")
-    ),  # tensorstore
+    Sign("AWS Error ", r"AWS Error (?P<what>NO_SUCH_KEY|NO_SUCH_BUCKET|RESOURCE_NOT_FOUND)"),
+    Sign("NOT_FOUND: Error opening ", r"^[\w.]{1,200}: NOT_FOUND: Error opening [^\n]{0,200}"),  # tensorstore
     Sign("Revision Not Found for url"),
-    Sign("No URLs matched: ", re.compile(r"CommandException: No URLs matched: (?P<path>\S{1,1000})")),  # gsutil
+    Sign("No URLs matched: ", r"CommandException: No URLs matched: (?P<path>\S{1,1000})"),  # gsutil
     Sign("is not a valid git identifier (branch name"),  # transformers
-    Sign(_S3, re.compile(rf"{_S3}(?P<what>NoSuchKey|NoSuchBucket)")),
+    Sign(_S3, rf"{_S3}(?P<what>NoSuchKey|NoSuchBucket)"),
 )

@@ -10,7 +10,7 @@ import re
 import signal
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from re import Match, Pattern
 
 from ddp_run.evidence.exception_chain import chain, raised_by_handler
@@ -45,21 +45,29 @@ _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHU
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """Words that a text must contain (case-sensitive), and what must then match (the words, by default).
+    """Words that a text must contain (case-sensitive), and the regular expression that must then match (the words, by
+    default). It is compiled when the words are met, as few of a thousand are in one log.
 
     `types`: the classes (without modules) of exceptions that may contain them; empty: any, and lines outside
     exceptions.
     """
 
     words: str
-    pattern: Pattern[str] | None = None
+    pattern: str | None = None
     types: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def compiled(self) -> Pattern[str]:
+        """The regular expression."""
+        return _compiled(self.pattern if self.pattern is not None else re.escape(self.words))
 
     def search(self, text: str) -> Match[str] | None:
         """Return the first match of this sign in the text."""
-        if self.words not in text:
-            return None
-        return (self.pattern or re.compile(re.escape(self.words))).search(text)
+        return self.compiled.search(text) if self.words in text else None
+
+
+_compiled = cache(re.compile)
+"""The cache of `re` itself is smaller than the catalogue."""
 
 
 @dataclass(frozen=True, slots=True)

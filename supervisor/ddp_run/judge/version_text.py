@@ -22,18 +22,18 @@ _WHOSE = (
 PARTS_MISSING = (
     Sign(
         "with arguments from the 'CUDA' backend",
-        re.compile(r"Could not run '(?!aten::|prims::)\w{1,60}::[\w.]{1,100}' with arguments from the 'CUDA' backend"),
+        r"Could not run '(?!aten::|prims::)\w{1,60}::[\w.]{1,100}' with arguments from the 'CUDA' backend",
         _RAISED,
     ),
-    Sign("implementation for device cuda", re.compile(r"\w{1,60}: implementation for device cuda:\d{1,4} not found")),
-    Sign("No such operator ", re.compile(r"No such operator (?!aten::|prim)\w{1,60}::\w{1,100}"), _RAISED),
+    Sign("implementation for device cuda", r"\w{1,60}: implementation for device cuda:\d{1,4} not found"),
+    Sign("No such operator ", r"No such operator (?!aten::|prim)\w{1,60}::\w{1,100}", _RAISED),
     Sign("CUDA Setup failed despite GPU being available", types=_RAISED),  # bitsandbytes
 )
 """A package has no code for the GPU: built for CPUs, or not loaded because it does not fit the installed torch."""
 SIGNS: tuple[Sign, ...] = (
     *(
         # not the driver's `Driver/library version mismatch`
-        Sign(words, re.compile(rf"(?<![/\w])(?:{_WHOSE}) {said}"), _RAISED)
+        Sign(words, rf"(?<![/\w])(?:{_WHOSE}) {said}", _RAISED)
         for words, said in (
             ("ersion mismatch", "version mismatch"),
             ("ersion incompatibility", "version incompatibility"),
@@ -42,25 +42,21 @@ SIGNS: tuple[Sign, ...] = (
     ),
     Sign("but source was compiled with", types=_RAISED),  # TensorFlow, about cuDNN
     Sign(
-        "incompatible with", re.compile(r"\bversion [\w.+]{1,40} is [^\n]{0,40}?incompatible with (?=\w)"), _RAISED
+        "incompatible with", r"\bversion [\w.+]{1,40} is [^\n]{0,40}?incompatible with (?=\w)", _RAISED
     ),  # jaxlib, and below
-    Sign("but this version of ", re.compile(r"but this version of \w{1,40} requires version"), _RAISED),
-    Sign(
-        "not compatible with the installed", re.compile(r"version \S{1,40} is[^\n]{0,60} not compatible with the inst")
-    ),
-    Sign("needs NumPy ", re.compile(r"needs NumPy [\d.]{1,9} or (?:less|greater)"), _RAISED),  # numba
+    Sign("but this version of ", r"but this version of \w{1,40} requires version", _RAISED),
+    Sign("not compatible with the installed", r"version \S{1,40} is[^\n]{0,60} not compatible with the inst"),
+    Sign("needs NumPy ", r"needs NumPy [\d.]{1,9} or (?:less|greater)", _RAISED),  # numba
     Sign("Gencode/Runtime versions", types=_RAISED),  # protobuf
     Sign("max supported IR version", types=_RAISED),  # ONNX Runtime
-    Sign("upported on Python 3.", re.compile(r"not supported on Python 3\.\d{1,3}\b"), _RAISED),  # torch.compile
-    Sign("required version by CUDA", re.compile(r"(?:max|min)imum required version by CUDA [\d.]{1,9}"), _RAISED),
-    Sign(
-        "of Cuda that does", re.compile(r"a version of Cuda that does\s+not match the version used to"), _RAISED
-    ),  # apex
-    Sign("is used but incompatible", re.compile(r"\w{1,60}==\S{1,40} is used but incompatible"), _RAISED),  # OpenMMLab
-    Sign("upported on CUDA ", re.compile(r"only supported on CUDA [\d.]{2,6} and (?:above|newer|later)"), _RAISED),
+    Sign("upported on Python 3.", r"not supported on Python 3\.\d{1,3}\b", _RAISED),  # torch.compile
+    Sign("required version by CUDA", r"(?:max|min)imum required version by CUDA [\d.]{1,9}", _RAISED),
+    Sign("of Cuda that does", r"a version of Cuda that does\s+not match the version used to", _RAISED),  # apex
+    Sign("is used but incompatible", r"\w{1,60}==\S{1,40} is used but incompatible", _RAISED),  # OpenMMLab
+    Sign("upported on CUDA ", r"only supported on CUDA [\d.]{2,6} and (?:above|newer|later)", _RAISED),
     Sign(
         "but found version ",
-        re.compile(r"requires? [^\n]{1,100}?[<>=!~]=? ?\d[^\n]{0,60}? but found version [\w.+]{1,30}"),
+        r"requires? [^\n]{1,100}?[<>=!~]=? ?\d[^\n]{0,60}? but found version [\w.+]{1,30}",
         _RAISED,
     ),
     *PARTS_MISSING,
@@ -71,28 +67,22 @@ OLDER = (
     Sign("Your currently installed version of Keras is Keras 3"),
     Sign("Dataset scripts are no longer supported"),
     Sign("' not found. Available feature types: "),
-    Sign(
-        "did not match any variant of untagged enum",
-        re.compile(r"any variant of untagged enum (?:ModelWrapper|Py\w+Wrapper)"),
-    ),
-    Sign(
-        "does not exist or is not currently imported",
-        re.compile(r"Tokenizer class \w+ does not exist or is not currently"),
-    ),
-    Sign("must be a dictionary with two fields", re.compile(r"rope_scaling`? must be a dictionary with two fields")),
+    Sign("did not match any variant of untagged enum", r"any variant of untagged enum (?:ModelWrapper|Py\w+Wrapper)"),
+    Sign("does not exist or is not currently imported", r"Tokenizer class \w+ does not exist or is not currently"),
+    Sign("must be a dictionary with two fields", r"rope_scaling`? must be a dictionary with two fields"),
     Sign(
         "`",
-        re.compile(r"` (?:is removed|has been moved to|is deprecated and should be replaced)|has been removed in V2"),
+        r"` (?:is removed|has been moved to|is deprecated and should be replaced)|has been removed in V2",
         _PYDANTICS,
     ),
 )
 """Messages of a library that is older or newer than its input; a wrong file or name may cause the same."""
 KEYWORD = Sign(
     "got an unexpected keyword argument '",
-    re.compile(r"(?:(?P<whose>\w{1,100})\.)?(?P<called>\w{1,100})\(\) got an unexpected keyword argument '"),
+    r"(?:(?P<whose>\w{1,100})\.)?(?P<called>\w{1,100})\(\) got an unexpected keyword argument '",
     frozenset({"TypeError"}),
 )
-ARCHITECTURE = Sign("KeyError", re.compile(r"^KeyError: '[a-z][\w\-]{1,60}'$"), frozenset({"KeyError"}))
+ARCHITECTURE = Sign("KeyError", r"^KeyError: '[a-z][\w\-]{1,60}'$", frozenset({"KeyError"}))
 AUTO = re.compile(
     r'transformers/models/auto/configuration_auto\.py", line \d+, in (?:__getitem__|from_pretrained)\n[^\n]*\n?$'
 )
@@ -112,9 +102,7 @@ LIBRARIES = (
 DROPPED = Sign(
     "No module named '",
     # Python names the first missing part: for a dotted name, the package itself is there
-    re.compile(
-        rf"No module named '(?P<dropped>(?:{LIBRARIES})\.[\w.]+|distutils|imp|asyncore|asynchat|cgi|pipes)'"
-        r"(?!; '[\w.]+' is not a package)"
-    ),
+    rf"No module named '(?P<dropped>(?:{LIBRARIES})\.[\w.]+|distutils|imp|asyncore|asynchat|cgi|pipes)'"
+    r"(?!; '[\w.]+' is not a package)",
     frozenset({"ModuleNotFoundError"}),
 )

@@ -43,77 +43,67 @@ _SAID: tuple[Sign, ...] = (
     # Hugging Face
     Sign(
         "You are trying to access a gated repo",
-        re.compile(rf"You are trying to access a gated repo(?:\.\s+Make sure to have access to it at {URL})?"),
+        rf"You are trying to access a gated repo(?:\.\s+Make sure to have access to it at {URL})?",
     ),
-    Sign("Cannot access gated repo for url", re.compile(rf"Cannot access gated repo for url {URL}")),
+    Sign("Cannot access gated repo for url", rf"Cannot access gated repo for url {URL}"),
     Sign("GatedRepoError", types=frozenset({"GatedRepoError"})),
-    Sign(_NOT_FOUND, re.compile(rf"Repository Not Found for url: {URL}|{_NOT_FOUND}")),
-    Sign("Token is required (", re.compile(r"Token is required \([^)]{0,200}\), but no token found")),
+    Sign(_NOT_FOUND, rf"Repository Not Found for url: {URL}|{_NOT_FOUND}"),
+    Sign("Token is required (", r"Token is required \([^)]{0,200}\), but no token found"),
     Sign("LocalTokenNotFoundError", types=frozenset({"LocalTokenNotFoundError"})),
     Sign("Invalid username or password"),
     Sign("Invalid user token."),
     # requests, httpx, urllib
     *(
-        Sign(
-            f"{status} Client Error",
-            re.compile(rf"(?P<status>{status}) Client Error(?!: rate limit)(?:[^\n]*?url: {URL})?"),
-        )
+        Sign(f"{status} Client Error", rf"(?P<status>{status}) Client Error(?!: rate limit)(?:[^\n]*?url: {URL})?")
         for status in (401, 403)
     ),
     *(
-        Sign(f"Client error '{status}", re.compile(rf"Client error '(?P<status>{status})[^']*' for url '{URL}"))
+        Sign(f"Client error '{status}", rf"Client error '(?P<status>{status})[^']*' for url '{URL}")
         for status in (401, 403)
     ),
     *(  # reqwest, of programs in Rust
         Sign(
             f"HTTP status client error ({status} ",
-            re.compile(rf"HTTP status client error \((?P<status>{status}) [^)]{{1,40}}\) for url \({URL}"),
+            rf"HTTP status client error \((?P<status>{status}) [^)]{{1,40}}\) for url \({URL}",
         )
         for status in (401, 403)
     ),
-    Sign("HTTP Error 401", re.compile(r"HTTP Error (?P<status>401)")),
-    Sign("HTTP Error 403", re.compile(r"HTTP Error (?P<status>403)(?!: rate limit)")),
+    Sign("HTTP Error 401", r"HTTP Error (?P<status>401)"),
+    Sign("HTTP Error 403", r"HTTP Error (?P<status>403)(?!: rate limit)"),
     # wandb
     Sign("api_key not configured (no-tty)"),
     Sign("No API key configured. Use `wandb login`"),
     Sign("wandb.errors.AuthenticationError"),
     Sign("wandb.errors.errors.AuthenticationError"),
     Sign("API key you provided is either invalid or missing"),
-    Sign("permission denied to upsert", re.compile(r"permission denied to upsert\w*")),
+    Sign("permission denied to upsert", r"permission denied to upsert\w*"),
     Sign("It appears that you do not have permission to access the requested resource"),
-    Sign(
-        "user is not logged in", re.compile(r"(?:returned error 401: |W&B API: |message\": ?\")user is not logged in")
-    ),
+    Sign("user is not logged in", r"(?:returned error 401: |W&B API: |message\": ?\")user is not logged in"),
     # Amazon, Google, Azure
     Sign("Unable to locate credentials", types=frozenset({"NoCredentialsError"})),
     Sign("Partial credentials found"),
     Sign(
         "An error occurred (",
-        re.compile(
-            r"An error occurred \((?P<what>401|403|AccessDenied(?:Exception)?|ExpiredToken(?:Exception)?"
-            r"|InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken"
-            r"|UnrecognizedClientException|InvalidClientTokenId)\) when calling"
-        ),
+        r"An error occurred \((?P<what>401|403|AccessDenied(?:Exception)?|ExpiredToken(?:Exception)?"
+        r"|InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken"
+        r"|UnrecognizedClientException|InvalidClientTokenId)\) when calling",
     ),
     Sign("Your default credentials were not found"),
     Sign("Could not automatically determine credentials"),
     Sign("Anonymous caller does not have storage."),
-    Sign("does not have storage.objects.", re.compile(r"does not have storage\.objects\.\w+ access")),
+    Sign("does not have storage.objects.", r"does not have storage\.objects\.\w+ access"),
     Sign("AuthorizationPermissionMismatch"),
     Sign("DefaultAzureCredential failed to retrieve a token"),
     # registries of containers, Kubernetes
-    Sign("pull access denied for ", re.compile(r"pull access denied for \S{1,300}")),
+    Sign("pull access denied for ", r"pull access denied for \S{1,300}"),
     Sign("requested access to the resource is denied"),
     Sign("unauthorized: authentication required"),
-    Sign(
-        "returned error code: 40",
-        re.compile(r"URL (?P<url>https?://\S{1,400}) returned error code: (?P<status>40[13])\b"),
-    ),
-    Sign("unexpected status", re.compile(r"unexpected status(?: code \S{1,400})?: (?P<status>40[13]) ")),
+    Sign("returned error code: 40", r"URL (?P<url>https?://\S{1,400}) returned error code: (?P<status>40[13])\b"),
+    Sign("unexpected status", r"unexpected status(?: code \S{1,400})?: (?P<status>40[13]) "),
     Sign("Error from server (Forbidden): "),
     *service_text.REFUSED,
     # git
-    Sign("fatal: Authentication failed for", re.compile(rf"fatal: Authentication failed for '(?:{URL})?")),
+    Sign("fatal: Authentication failed for", rf"fatal: Authentication failed for '(?:{URL})?"),
 )
 SIGNS = (*_SAID, *REFUSED)
 

@@ -36,28 +36,26 @@ RULE = Rule(
     since="0.1",
 )
 FRAMES = re.compile(r"/argparse\.py (?:error|exit)")
-_ARGPARSE = Sign(": error: ", re.compile(r"(?<![\w.\-/])(?P<program>[\w.\-/]+(?: \w+)?): error: (?P<what>.+)"))
+_ARGPARSE = Sign(": error: ", r"(?<![\w.\-/])(?P<program>[\w.\-/]+(?: \w+)?): error: (?P<what>.+)")
 _ARGPARSES_OWN = Sign(
     ": error: ",
-    re.compile(
-        r"(?<![\w.\-/])(?P<program>[\w.\-/]{1,300}): error: (?P<what>(?:argument \S{1,80}: "
-        r"(?:invalid|expected|ignored explicit)"
-        r"|unrecognized arguments: |the following arguments are required: )[^\n]+)"
-    ),
+    r"(?<![\w.\-/])(?P<program>[\w.\-/]{1,300}): error: (?P<what>(?:argument \S{1,80}: "
+    r"(?:invalid|expected|ignored explicit)"
+    r"|unrecognized arguments: |the following arguments are required: )[^\n]+)",
 )
 _CLICK = tuple(
-    Sign(f"Error: {words}", re.compile(rf"^\W*Error: (?P<what>{words}.+)"))
+    Sign(f"Error: {words}", rf"^\W*Error: (?P<what>{words}.+)")
     for words in ("No such option", "Missing ", "Invalid value", "Got unexpected")
 )
 _CLAP = tuple(
-    Sign(f"error: {words}", re.compile(rf"(?<![\w:])error: (?P<what>{words}[^\n]+)"))
+    Sign(f"error: {words}", rf"(?<![\w:])error: (?P<what>{words}[^\n]+)")
     for words in ("a value is required for '", "unexpected argument '", "the following required arguments were not ")
 )
 """Programs written in Rust: https://docs.rs/clap, the text of its errors."""
-_TGIS = (Sign("ArgumentValidation(", re.compile(r"^Error: ArgumentValidation\(\"(?P<what>[^\n]{1,300}?)\"?\)$")),)
+_TGIS = (Sign("ArgumentValidation(", r"^Error: ArgumentValidation\(\"(?P<what>[^\n]{1,300}?)\"?\)$"),)
 """The launcher of text-generation-inference."""
 _RAISED = tuple(
-    Sign(words, re.compile(rf"(?P<what>{pattern})"))
+    Sign(words, rf"(?P<what>{pattern})")
     for words, pattern in (
         ("not used by the HfArgumentParser", r"Some \w+(?: \w+)? are not used by the HfArgumentParser: [^\n]*"),
         ("Unknown arguments from config file", r"Unknown arguments from config file: [^\n]*"),  # TRL
@@ -77,7 +75,7 @@ _RAISED = tuple(
 )
 """Python parsers that raise for rejected arguments."""
 _PRINTED = tuple(
-    Sign(words, re.compile(pattern))
+    Sign(words, pattern)
     for words, pattern in (
         ("Could not override '", r"^\W{0,9}(?P<what>Could not override '[^'\n]{1,300}')"),
         ("Could not append to config", r"^\W{0,9}(?P<what>Could not append to config[^\n]{0,300})"),

@@ -47,12 +47,10 @@ _SAFETENSORS = "Error while deserializing header"
 _DAMAGED: tuple[Sign, ...] = (
     Sign(
         "orrupt",
-        re.compile(
-            r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,300}?"
-            r"\b(?i:checkpoint|weights|state dict\w{0,10}|file|archive)\b[^\n]{0,200}?\b(?<!not )[Cc]orrupt(?:ed)?\b"
-        ),
+        r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,300}?"
+        r"\b(?i:checkpoint|weights|state dict\w{0,10}|file|archive)\b[^\n]{0,200}?\b(?<!not )[Cc]orrupt(?:ed)?\b",
     ),
-    Sign("heckpoint at ", re.compile(r"\b[Cc]heckpoint at \S{1,400} is (?:invalid|corrupt)")),
+    Sign("heckpoint at ", r"\b[Cc]heckpoint at \S{1,400} is (?:invalid|corrupt)"),
     Sign("not an sstable", types=frozenset({"DataLossError"})),  # TensorFlow
 )
 """Messages of readers of any format about a file."""
@@ -66,31 +64,29 @@ _DATA: tuple[Sign, ...] = (
     Sign("Parquet magic bytes not found in footer"),
     Sign("The file must end with PAR1"),
     Sign("Compressed file ended before the end-of-stream marker"),
-    Sign("ReadError: ", re.compile(r"^tarfile\.ReadError: (?:unexpected end of data|file could not be opened)")),
+    Sign("ReadError: ", r"^tarfile\.ReadError: (?:unexpected end of data|file could not be opened)"),
     Sign("database disk image is malformed"),
     Sign("MDB_CORRUPTED"),
     Sign("moov atom not found"),  # ffmpeg
 )
 """About files other than checkpoints: a reader's guess at the reason, or one damaged sample among many."""
 SIGNS: tuple[Sign, ...] = (
-    Sign("PytorchStreamReader failed", re.compile(r"PytorchStreamReader failed (?P<what>[^\n]{0,140})")),
-    Sign(_KEY, re.compile(r"invalid load key, '(?P<key>[^']*)'")),
+    Sign("PytorchStreamReader failed", r"PytorchStreamReader failed (?P<what>[^\n]{0,140})"),
+    Sign(_KEY, r"invalid load key, '(?P<key>[^']*)'"),
     Sign("pickle data was truncated"),
     Sign("unpickling stack underflow"),
-    Sign(_EMPTY, re.compile(r"EOFError: Ran out of input"), frozenset({"EOFError"})),
-    Sign("The file might be corrupted", re.compile(r"unexpected EOF, expected (?P<more>\d+) more bytes")),
+    Sign(_EMPTY, r"EOFError: Ran out of input", frozenset({"EOFError"})),
+    Sign("The file might be corrupted", r"unexpected EOF, expected (?P<more>\d+) more bytes"),
     Sign("unexpected EOF. The file might be corrupted"),
     Sign("storage has wrong byte size: expected"),
     Sign("storage has wrong size: expected"),
-    Sign(_OPERAND, re.compile(r"Unsupported operand (?P<operand>\d{1,9})\b")),
-    Sign(_CUT, re.compile(r"\[Errno 22\] Invalid argument$"), frozenset({"OSError"})),
-    Sign(_SAFETENSORS, re.compile(r"Error while deserializing header: (?P<what>[^\n]{0,120})")),
+    Sign(_OPERAND, r"Unsupported operand (?P<operand>\d{1,9})\b"),
+    Sign(_CUT, r"\[Errno 22\] Invalid argument$", frozenset({"OSError"})),
+    Sign(_SAFETENSORS, r"Error while deserializing header: (?P<what>[^\n]{0,120})"),
     Sign(_LFS),
     Sign("BadZipFile: ", types=_ZIP),
     Sign("Invalid magic number; corrupt file?"),
-    Sign(
-        "Error while deserializing: ", re.compile(r"Error while deserializing: (?P<what>[^\n]{0,120})")
-    ),  # safetensors
+    Sign("Error while deserializing: ", r"Error while deserializing: (?P<what>[^\n]{0,120})"),  # safetensors
     Sign("GGUF magic invalid"),
     *_DAMAGED,
     Sign("data is not within the file bounds, model is corrupted or incomplete"),  # llama.cpp

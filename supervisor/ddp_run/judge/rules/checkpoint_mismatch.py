@@ -45,21 +45,19 @@ _PHRASES: tuple[Sign, ...] = (
     *(
         Sign(
             words,
-            re.compile(
-                rf"^[\w.]{{1,200}}(?:Error|Exception): (?:[^\n]{{0,300}}\b{_UNLIKE}\b[^\n]{{0,200}}\b{_LOADED}\b"
-                rf"|[^\n]{{0,300}}\b{_LOADED}\b[^\n]{{0,200}}\b{_UNLIKE}\b)"
-            ),
+            rf"^[\w.]{{1,200}}(?:Error|Exception): (?:[^\n]{{0,300}}\b{_UNLIKE}\b[^\n]{{0,200}}\b{_LOADED}\b"
+            rf"|[^\n]{{0,300}}\b{_LOADED}\b[^\n]{{0,200}}\b{_UNLIKE}\b)",
         )
         for words in ("ismatch", " not match", "n't match", "not equal to")
     ),
-    Sign("CheckpointingException: ", re.compile(r"CheckpointingException: Global shape mismatch")),  # Megatron
+    Sign("CheckpointingException: ", r"CheckpointingException: Global shape mismatch"),  # Megatron
     *(
-        Sign(words, re.compile(rf"\b(?i:key|keys|tensor|parameter|weight)\b[^\n]{{0,200}} {words}"), _LIBRARIES)
+        Sign(words, rf"\b(?i:key|keys|tensor|parameter|weight)\b[^\n]{{0,200}} {words}", _LIBRARIES)
         for words in ("not found in checkpoint", "not found in state", "not in state dict", "not in checkpoint")
     ),
     Sign("from model not in state dict"),  # torch.distributed.checkpoint, through Megatron
     Sign("File does not contain tensor ", types=frozenset({"SafetensorError"})),
-    Sign("this looks incorrect.", re.compile(r"Trying to set a tensor of shape [^\n]{1,300} this looks incorrect\.")),
+    Sign("this looks incorrect.", r"Trying to set a tensor of shape [^\n]{1,300} this looks incorrect\."),
     *(
         Sign(words, types=_LIBRARIES)
         for words in (
@@ -70,77 +68,64 @@ _PHRASES: tuple[Sign, ...] = (
             "objects could not be loaded. Example error message for object",
         )
     ),
-    Sign("ismatch when loading weights", re.compile(r"\w{1,40} count mismatch when loading weights")),  # Keras
+    Sign("ismatch when loading weights", r"\w{1,40} count mismatch when loading weights"),  # Keras
     Sign("not compatible with the stored shape"),  # Orbax
     Sign("on-disk value metadata tree structures do not match"),
 )
 """Messages of readers of other formats, in general exception classes."""
 SIGNS: tuple[Sign, ...] = (
-    Sign(_STATE_DICT, re.compile(r"Error\(s\) in loading state_dict for (?P<model>[\w.\[\]]+):(?P<body>[\s\S]*)")),
+    Sign(_STATE_DICT, r"Error\(s\) in loading state_dict for (?P<model>[\w.\[\]]+):(?P<body>[\s\S]*)"),
     Sign("doesn't match the size of optimizer's group"),
     Sign("loaded state dict has a different number of parameter groups"),
-    Sign(
-        "Missing key in checkpoint state_dict", re.compile(r"Missing key in checkpoint state_dict: (?P<key>\S+[^\s.])")
-    ),
-    Sign("Size mismatch between saved torch.Size", re.compile(r"Size mismatch between saved (?P<what>[^\n]{0,140})")),
+    Sign("Missing key in checkpoint state_dict", r"Missing key in checkpoint state_dict: (?P<key>\S+[^\s.])"),
+    Sign("Size mismatch between saved torch.Size", r"Size mismatch between saved (?P<what>[^\n]{0,140})"),
     Sign(
         "The checkpoint being loaded used a DP",
-        re.compile(
-            r"The checkpoint being loaded used a DP world size of (?P<saved>\d+)"
-            r" but the current world size is (?P<now>\d+)"
-        ),
+        r"The checkpoint being loaded used a DP world size of (?P<saved>\d+)"
+        r" but the current world size is (?P<now>\d+)",
     ),
     Sign(
         "Missing optimizer state for parameter '",
-        re.compile(r"Missing optimizer state for parameter '(?P<key>[^'\n]{1,400})' in checkpoint"),
+        r"Missing optimizer state for parameter '(?P<key>[^'\n]{1,400})' in checkpoint",
     ),
     Sign("Trying to restore optimizer state but checkpoint contains only the model"),
     Sign("Trying to restore training state but checkpoint contains only the model"),
     Sign("The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler"),
-    Sign(
-        "at save time was ",
-        re.compile(r"world size at save time was (?P<saved>\d{1,9}), but at load time was (?P<now>\d{1,9})"),
-    ),
+    Sign("at save time was ", r"world size at save time was (?P<saved>\d{1,9}), but at load time was (?P<now>\d{1,9})"),
     Sign("weights were not initialized from checkpoint"),  # vLLM, like the next two
     Sign("Attempted to load weight (torch.Size("),
     Sign(
         "There is no module or parameter named ",
-        re.compile(r"no module or parameter named (?P<quote>['\"])(?P<key>[^'\"\n]{1,200})"),
+        r"no module or parameter named (?P<quote>['\"])(?P<key>[^'\"\n]{1,200})",
     ),
     Sign(
         "RuntimeError: weight ",
-        re.compile(r"^RuntimeError: weight (?P<key>\w{1,80}(?:\.\w{1,80}){1,20}) does not exist"),
+        r"^RuntimeError: weight (?P<key>\w{1,80}(?:\.\w{1,80}){1,20}) does not exist",
         frozenset({"RuntimeError"}),
     ),
     Sign("You set `ignore_mismatched_sizes` to `False`"),
     *_PHRASES,
-    Sign(_KEY_ERROR, re.compile(r"KeyError: '(?P<key>[\w.\-/]+)'$"), frozenset({_KEY_ERROR})),
+    Sign(_KEY_ERROR, r"KeyError: '(?P<key>[\w.\-/]+)'$", frozenset({_KEY_ERROR})),
 )
 _GENERAL = (
     Sign(
         "heckpoint",
-        re.compile(
-            r"(?<!gradient )(?<!activation )\b[Cc]heckpoint(?!ing)(?!Error)[^\n]{0,160}?\b(?:mismatch"
-            r"|(?:does not|doesn't|do not|did not) match"
-            r"|not match(?:ing)?|not equal to|different from|incompatible with|architectures match)\b"
-            r"|\b(?:(?<!size )mismatch|shape \([^\n)]{0,60}\))"
-            r" (?:between|in|for|with|when loading)[^\n]{0,100}? checkpoint\b"
-            r"|\bcheckpoint (?:file )?count \d{1,6} (?:is different|does not match)"
-        ),
+        r"(?<!gradient )(?<!activation )\b[Cc]heckpoint(?!ing)(?!Error)[^\n]{0,160}?\b(?:mismatch"
+        r"|(?:does not|doesn't|do not|did not) match"
+        r"|not match(?:ing)?|not equal to|different from|incompatible with|architectures match)\b"
+        r"|\b(?:(?<!size )mismatch|shape \([^\n)]{0,60}\))"
+        r" (?:between|in|for|with|when loading)[^\n]{0,100}? checkpoint\b"
+        r"|\bcheckpoint (?:file )?count \d{1,6} (?:is different|does not match)",
     ),
     Sign(
         "shape",
-        re.compile(
-            r"Cannot load \S{1,400} because [^\n]{1,300}? (?:expected shape|has shape) "
-            r"|shape mismatch for loaded ",
-        ),
+        r"Cannot load \S{1,400} because [^\n]{1,300}? (?:expected shape|has shape) "
+        r"|shape mismatch for loaded ",
     ),
     Sign(
         "state",
-        re.compile(
-            r"onverting the state dict\. Found unexpected key"
-            r"|state dict not found in dict_keys|state dict do not match exactly|Failed to apply weight conversion for"
-        ),
+        r"onverting the state dict\. Found unexpected key"
+        r"|state dict not found in dict_keys|state dict do not match exactly|Failed to apply weight conversion for",
     ),
     Sign("; please reset the optimizer (--reset-optimizer)"),
     Sign("was unable to load the checkpoint. Ensure you passed in a DeepSpeed compatible"),

@@ -39,19 +39,15 @@ _PRINT = (
 )
 _DETECTED = Sign(
     "Detected mismatch between collectives on ranks",
-    re.compile(
-        r"Detected mismatch between collectives on ranks\.(?: Rank (?P<a>\d+) is running (?:inconsistent )?collective: "
-        + _PRINT.format("a_")
-        + r".*?, but Rank (?P<b>\d+) is running (?:inconsistent )?collective: "
-        + _PRINT.format("b_")
-        + r")?",
-        re.DOTALL,
-    ),
+    r"(?s)Detected mismatch between collectives on ranks\.(?: Rank (?P<a>\d+) is running (?:inconsistent )?collective: "
+    + _PRINT.format("a_")
+    + r".*?, but Rank (?P<b>\d+) is running (?:inconsistent )?collective: "
+    + _PRINT.format("b_")
+    + r")?",
 )
 _GLOO = (
     Sign(
-        "op.preamble.length <= op.nbytes",
-        re.compile(r"op\.preamble\.length <= op\.nbytes(?:\. (?P<got>\d+) vs (?P<wanted>\d+))?"),
+        "op.preamble.length <= op.nbytes", r"op\.preamble\.length <= op\.nbytes(?:\. (?P<got>\d+) vs (?P<wanted>\d+))?"
     ),
     Sign("Received data size doesn't match expected size"),
 )
@@ -60,31 +56,25 @@ _COMPARED = Sign("Cannot apply desired operation due to shape mismatches")
 _NCCL = (
     Sign(
         "collective mismatch error, local size ",
-        re.compile(r"collective mismatch error, local size (?P<wanted>\d+) remote size (?P<got>\d+)"),
+        r"collective mismatch error, local size (?P<wanted>\d+) remote size (?P<got>\d+)",
     ),
     Sign(
-        "message truncated : receiving ",
-        re.compile(r"message truncated : receiving (?P<got>\d+) bytes instead of (?P<wanted>\d+)"),
+        "message truncated : receiving ", r"message truncated : receiving (?P<got>\d+) bytes instead of (?P<wanted>\d+)"
     ),
 )
 _COUNTED = (
-    Sign("Mismatched ", re.compile(r"Mismatched [\w ,/]{1,60}: (?:One|one) rank ")),  # Horovod
+    Sign("Mismatched ", r"Mismatched [\w ,/]{1,60}: (?:One|one) rank "),  # Horovod
     Sign("MPI_ERR_TRUNCATE: message truncated"),
-    Sign(
-        "Detected a disagreement on list ",
-        re.compile(r"disagreement on list (?:length|contents) between rank0 and rank"),
-    ),
-    Sign(
-        " has different values for ", re.compile(r"Rank \d{1,9} has different values for [^\n]{1,200}\. Other ranks: ")
-    ),
+    Sign("Detected a disagreement on list ", r"disagreement on list (?:length|contents) between rank0 and rank"),
+    Sign(" has different values for ", r"Rank \d{1,9} has different values for [^\n]{1,200}\. Other ranks: "),
 )
 """The comparisons of Horovod, MPI, DeepSpeed and torch's checkpoints."""
 _GARBLED = (
     Sign(
         "DefaultCPUAllocator: ",
-        re.compile(r"DefaultCPUAllocator: [^\n]{0,40}memory: you tried to allocate (?P<got>\d{13,20}) bytes"),
+        r"DefaultCPUAllocator: [^\n]{0,40}memory: you tried to allocate (?P<got>\d{13,20}) bytes",
     ),
-    Sign("negative dimension", re.compile(r"negative dimension (?P<got>-\d+)")),
+    Sign("negative dimension", r"negative dimension (?P<got>-\d+)"),
     Sign("UnpicklingError", types=frozenset({"UnpicklingError"})),
     Sign("EOFError", types=frozenset({"EOFError"})),
 )

@@ -45,69 +45,61 @@ FRAMES = re.compile(
     r"|/torch/utils/cpp_extension\.py|/deepspeed/ops/op_builder/"
 )
 _MISSING = Sign("Failed to find C compiler")
-_EXTENSION = Sign("Error building extension", re.compile(r"Error building extension '(?P<name>[^']+)'"))
+_EXTENSION = Sign("Error building extension", r"Error building extension '(?P<name>[^']+)'")
 _HOME = Sign("CUDA_HOME environment variable is not set")
 _VERSION = Sign(
     "mismatches the version that was used to compile",
-    re.compile(r"The detected CUDA version \((?P<found>[\d.]+)\) mismatches[\s\S]{0,60}?PyTorch \((?P<built>[\d.]+)\)"),
+    r"The detected CUDA version \((?P<found>[\d.]+)\) mismatches[\s\S]{0,60}?PyTorch \((?P<built>[\d.]+)\)",
 )
 _MISMATCH = Sign("mismatches the version that was used to compile")
 """The same if the numbers are separate arguments of the exception."""
 _TRITON = Sign("Cannot find a working triton installation")
 _COMMAND = Sign(
     "returned non-zero exit status",
-    re.compile(
-        r"Command '\[?'?(?P<command>(?:[^', ]*/)?(?:[\w\-]+-)?"
-        r"(?:ninja|make(?=', '-C')|cmake|nvcc|g?cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ptxas)(?:-[\w.]+)?)(?=[', ])"
-    ),
+    r"Command '\[?'?(?P<command>(?:[^', ]*/)?(?:[\w\-]+-)?"
+    r"(?:ninja|make(?=', '-C')|cmake|nvcc|g?cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ptxas)(?:-[\w.]+)?)(?=[', ])",
     frozenset({"CalledProcessError"}),
 )
 _NOT_BUILT = Sign(
     "/torch_extensions/",
-    re.compile(r"/torch_extensions/\S{1,300}\.so: cannot open shared object file"),
+    r"/torch_extensions/\S{1,300}\.so: cannot open shared object file",
     frozenset({"ImportError", "OSError"}),
 )
 _IN_SOURCE = Sign(
     "error: ",
-    re.compile(
-        r"(?:\.(?:cuh?|cpp|cc|cxx|[ch]|hpp|inl)|/include/[^\s:(]{1,200})[:(]\d{1,9}[:)]:?(?:\d{1,9}:)?"
-        r" (?:fatal )?error: (?!\(-\d)[^\n]{0,100}"
-    ),
+    r"(?:\.(?:cuh?|cpp|cc|cxx|[ch]|hpp|inl)|/include/[^\s:(]{1,200})[:(]\d{1,9}[:)]:?(?:\d{1,9}:)?"
+    r" (?:fatal )?error: (?!\(-\d)[^\n]{0,100}",
 )
 """Errors of gcc, clang and nvcc for a line of C++ or CUDA. OpenCV's have a number: `error: (-215:Assertion…`."""
 _SETUPS = Sign(
     "error: command '",
-    re.compile(
-        r"error: command '(?P<command>(?:[^'\n]{0,200}[/\-])?"
-        r"(?:nvcc|gcc|cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ninja|cmake))(?:-[\w.]{1,9})?' failed"
-    ),
+    r"error: command '(?P<command>(?:[^'\n]{0,200}[/\-])?"
+    r"(?:nvcc|gcc|cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ninja|cmake))(?:-[\w.]{1,9})?' failed",
 )
 """setuptools' messages about a compiler."""
 _NO_TOOLKIT = (
     Sign("CUDA was not found on the system, please set the CUDA_HOME"),
-    Sign(
-        "_HOME environment variable is not set", re.compile(r"(?:ROCM|SYCL|CUDA)_HOME environment variable is not set")
-    ),
+    Sign("_HOME environment variable is not set", r"(?:ROCM|SYCL|CUDA)_HOME environment variable is not set"),
     Sign("SYCL runtime is not dected"),
-    Sign("Unknown CUDA arch (", re.compile(r"Unknown CUDA arch \([^)\n]{1,40}\) or GPU not supported")),
+    Sign("Unknown CUDA arch (", r"Unknown CUDA arch \([^)\n]{1,40}\) or GPU not supported"),
     Sign("No CMAKE_CUDA_COMPILER could be found"),
     Sign("libdevice not found at "),  # XLA, and TensorFlow
 )
 _OTHERS = (
     Sign("RTC_ERROR_COMPILATION"),
     Sign("NVVM_ERROR_COMPILATION"),
-    Sign("fatal   : ", re.compile(r"ptxas[^\n]{0,100} fatal   : [^\n]{0,100}")),
+    Sign("fatal   : ", r"ptxas[^\n]{0,100} fatal   : [^\n]{0,100}"),
     Sign("ptxas` failed with error code"),
     Sign("ptxas exited with non-zero"),
     Sign("NVCC compilation failed"),
     Sign("a PTX JIT compilation failed"),
     Sign("PTX JIT compiler library not found"),
-    Sign("raph compile failed", re.compile(r"Graph compile failed\. ?synStatus")),  # Intel Gaudi, and below
+    Sign("raph compile failed", r"Graph compile failed\. ?synStatus"),  # Intel Gaudi, and below
     Sign("syn compile failed"),
     Sign("Mosaic failed to compile"),  # JAX's Pallas
     Sign("Failed to compile Op ["),  # Ascend's E40021
     Sign("LoweringException", types=frozenset({"LoweringException"})),
-    Sign("CompileException", re.compile(r"\w{1,40}CompileException"), frozenset({"CompileException"})),
+    Sign("CompileException", r"\w{1,40}CompileException", frozenset({"CompileException"})),
 )
 _SAID = (
     _MISSING,
@@ -122,7 +114,7 @@ _SAID = (
     *_OTHERS,
     Sign("Error compiling objects for extension"),
     Sign("Ninja is required to load C++ extensions"),
-    Sign("Unable to JIT load the", re.compile(r"Unable to JIT load the [^\n]{0,120}")),
+    Sign("Unable to JIT load the", r"Unable to JIT load the [^\n]{0,120}"),
     Sign("does not match the version torch was compiled with"),
     Sign("CUDA_HOME does not exist, unable to compile"),
     _NOT_BUILT,
@@ -133,11 +125,11 @@ _SAID = (
     Sign("ninja: build stopped: "),
     _IN_SOURCE,
     Sign("nvcc fatal"),
-    Sign("nvrtc: error", re.compile(r"nvrtc: error[^\n]{0,100}")),
+    Sign("nvrtc: error", r"nvrtc: error[^\n]{0,100}"),
     Sign("PassManager::run failed"),  # Triton's, from MLIR
     Sign("PTXASError", types=frozenset({"PTXASError"})),
-    Sign("CompilationError", re.compile(r"triton\S{0,100}CompilationError"), frozenset({"CompilationError"})),
-    Sign("CompilationError: ", re.compile(r"\w{1,40}CompilationError: ")),  # from Triton's other backends
+    Sign("CompilationError", r"triton\S{0,100}CompilationError", frozenset({"CompilationError"})),
+    Sign("CompilationError: ", r"\w{1,40}CompilationError: "),  # from Triton's other backends
     Sign("CppCompileError", types=frozenset({"CppCompileError"})),
     Sign("CUDACompileError", types=frozenset({"CUDACompileError"})),
     Sign("InductorError", types=frozenset({"InductorError"})),

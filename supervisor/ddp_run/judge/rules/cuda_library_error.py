@@ -19,8 +19,6 @@ generic error status.
 
 from __future__ import annotations
 
-import re
-
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, vendor
 from ddp_run.judge.signs import Sign
@@ -42,44 +40,37 @@ RULE = Rule(
 _POINTS = Sign("DNN library initialization failed")
 """XLA's message, which refers to the lines above it."""
 SIGNS = (
-    Sign(
-        "CUBLAS_STATUS_",
-        re.compile(r"(?P<status>CUBLAS_STATUS_(?!SUCCESS|ALLOC|ARCH)\w+)(?: when calling `(?P<call>\w+))?"),
-    ),
-    Sign("CUDNN_STATUS_", re.compile(r"(?P<status>CUDNN_STATUS_(?!SUCCESS|ALLOC|ARCH)\w+)")),
-    Sign("cuDNN error: ", re.compile(r"cuDNN error: (?!CUDNN_STATUS_)[^\n]{0,80}")),
-    Sign("cuDNN Frontend error: ", re.compile(r"cuDNN Frontend error: [^\n]{0,80}")),
+    Sign("CUBLAS_STATUS_", r"(?P<status>CUBLAS_STATUS_(?!SUCCESS|ALLOC|ARCH)\w+)(?: when calling `(?P<call>\w+))?"),
+    Sign("CUDNN_STATUS_", r"(?P<status>CUDNN_STATUS_(?!SUCCESS|ALLOC|ARCH)\w+)"),
+    Sign("cuDNN error: ", r"cuDNN error: (?!CUDNN_STATUS_)[^\n]{0,80}"),
+    Sign("cuDNN Frontend error: ", r"cuDNN Frontend error: [^\n]{0,80}"),
     _POINTS,
     Sign("Unable to find a valid cuDNN algorithm"),
     Sign("was unable to find an engine to execute this computation"),
-    Sign("cusolver error: ", re.compile(r"cusolver error: (?P<status>\w+), when calling `(?P<call>\w+)")),
+    Sign("cusolver error: ", r"cusolver error: (?P<status>\w+), when calling `(?P<call>\w+)"),
     Sign(
         "_STATUS_",
-        re.compile(
-            r"\b(?P<status>(?:HIPBLAS|HIPSPARSE|HIPSOLVER|HIPRAND|CUSPARSE|CUSOLVER|CURAND|CUTENSOR|NVJPEG)_STATUS_"
-            r"(?!SUCCESS|ALLOC|ARCH|BAD_JPEG|JPEG_|INCOMPLETE)\w{1,60})(?: when calling `(?P<call>\w{1,80}))?"
-        ),
+        r"\b(?P<status>(?:HIPBLAS|HIPSPARSE|HIPSOLVER|HIPRAND|CUSPARSE|CUSOLVER|CURAND|CUTENSOR|NVJPEG)_STATUS_"
+        r"(?!SUCCESS|ALLOC|ARCH|BAD_JPEG|JPEG_|INCOMPLETE)\w{1,60})(?: when calling `(?P<call>\w{1,80}))?",
     ),
     Sign(
         "FFT_",
-        re.compile(
-            r"\b(?P<status>(?:CU|HIP)FFT_(?:INVALID_\w{1,20}|INTERNAL_ERROR|EXEC_FAILED|SETUP_FAILED|UNALIGNED_DATA"
-            r"|INCOMPLETE_PARAMETER_LIST|PARSE_ERROR|NO_WORKSPACE|NOT_IMPLEMENTED|NOT_SUPPORTED))\b"
-        ),
+        r"\b(?P<status>(?:CU|HIP)FFT_(?:INVALID_\w{1,20}|INTERNAL_ERROR|EXEC_FAILED|SETUP_FAILED|UNALIGNED_DATA"
+        r"|INCOMPLETE_PARAMETER_LIST|PARSE_ERROR|NO_WORKSPACE|NOT_IMPLEMENTED|NOT_SUPPORTED))\b",
     ),
-    Sign("cuBLAS Error: ", re.compile(r"cuBLAS Error: [^\n]{0,80}")),  # Transformer Engine, and below
-    Sign("cuDNN Error: ", re.compile(r"cuDNN Error: [^\n]{0,80}")),
-    Sign("cublas runtime error", re.compile(r"cublas runtime error ?: [^\n]{0,60}")),  # torch before 1.5
+    Sign("cuBLAS Error: ", r"cuBLAS Error: [^\n]{0,80}"),  # Transformer Engine, and below
+    Sign("cuDNN Error: ", r"cuDNN Error: [^\n]{0,80}"),
+    Sign("cublas runtime error", r"cublas runtime error ?: [^\n]{0,60}"),  # torch before 1.5
     Sign("cublasLt ran into an error!"),  # bitsandbytes
-    Sign("cutlass error: ", re.compile(r"[Gg]ot cutlass error: [^\n]{0,40}")),
+    Sign("cutlass error: ", r"[Gg]ot cutlass error: [^\n]{0,40}"),
     Sign("cuDNN failed to initialize"),  # TensorFlow and XLA, and below
-    Sign("DNN library ", re.compile(r"DNN library (?:initialization failed|is not found)")),
+    Sign("DNN library ", r"DNN library (?:initialization failed|is not found)"),
     Sign("without BLAS support"),
-    Sign("GEMM launch failed", re.compile(r"Blas (?:x?GEMM\w{0,20}) launch failed")),
+    Sign("GEMM launch failed", r"Blas (?:x?GEMM\w{0,20}) launch failed"),
     Sign("No algorithm worked!"),
     Sign("cuSolver internal error"),
-    Sign("miopenStatus", re.compile(r"(?P<status>miopenStatus(?!Success)\w+)")),
-    Sign("rocblas_status_", re.compile(r"(?P<status>rocblas_status_(?!success)\w+)")),
+    Sign("miopenStatus", r"(?P<status>miopenStatus(?!Success)\w+)"),
+    Sign("rocblas_status_", r"(?P<status>rocblas_status_(?!success)\w+)"),
     Sign("could not create a primitive"),
     Sign("could not execute a primitive"),
 )

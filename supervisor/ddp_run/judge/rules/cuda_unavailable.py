@@ -46,7 +46,7 @@ RULE = Rule(
 FRAMES = re.compile(r"/torch/cuda/__init__\.py _lazy_init")
 _RAISED = frozenset({"RuntimeError", "AssertionError", "ValueError", "OSError", "MisconfigurationException"})
 _OF_LIBRARIES = frozenset({*_RAISED, "NotImplementedError", "XGBoostError", "LightGBMError", "DGLError", "error"})
-_COUNT = re.compile(
+_COUNT = (
     r"Unexpected error from (?:cuda|hip)GetDeviceCount\(\)[\s\S]{0,400}?Error (?!(?:2|46|802|803|804|80[5-9]|810):)"
     r"(?P<number>\d+): (?P<text>[^\n(]+)"
 )
@@ -59,22 +59,21 @@ _DEMANDED = (
 """Printed for a program that runs on the CPU, intended or not."""
 _NO_PART = Sign(
     "torch._C' has no attribute '_",
-    re.compile(r"module 'torch\._C' has no attribute '(?P<part>_(?:cuda|nccl|xpu|xccl|[Cc]ud|CUDA|Cuda|Xpu|XPU)\w*)'"),
+    r"module 'torch\._C' has no attribute '(?P<part>_(?:cuda|nccl|xpu|xccl|[Cc]ud|CUDA|Cuda|Xpu|XPU)\w*)'",
     frozenset({"AttributeError"}),
 )
 """torch's Python files ask its library for functions that only GPU builds have."""
 _NO_NAME = Sign(
     "' from 'torch._C'",
-    re.compile(r"cannot import name '(?P<part>_(?:cuda|nccl|xpu)_\w+)' from 'torch\._C'"),
+    r"cannot import name '(?P<part>_(?:cuda|nccl|xpu)_\w+)' from 'torch\._C'",
     frozenset({"ImportError"}),
 )
 _DUMMY = Sign(
     "instantiate dummy base class ",
-    re.compile(r"Tried to instantiate dummy base class (?P<part>Stream|Event|CUDAGraph|_?(?:Cuda|CUDA|Xpu|XPU)\w+)"),
+    r"Tried to instantiate dummy base class (?P<part>Stream|Event|CUDAGraph|_?(?:Cuda|CUDA|Xpu|XPU)\w+)",
 )
 _NO_KERNELS = Sign(
-    "Could not run 'aten::empty",
-    re.compile(r"Could not run 'aten::empty\w*\.\w+' with arguments from the 'CUDA' backend"),
+    "Could not run 'aten::empty", r"Could not run 'aten::empty\w*\.\w+' with arguments from the 'CUDA' backend"
 )
 _BUILT_WITHOUT = (_NO_PART, _NO_NAME, _DUMMY)
 _LIBRARY = (Sign("libcuda.so.1: cannot open shared object file"), Sign("libcuda.so cannot found"))
@@ -82,25 +81,21 @@ _LIBRARY = (Sign("libcuda.so.1: cannot open shared object file"), Sign("libcuda.
 _LIBRARIES = (
     Sign(
         "ot compiled with ",  # pytorch3d, torch_scatter, Detectron2, XGBoost, OpenCV, xFormers and others
-        re.compile(r"\b[Nn]ot compiled with (?P<lacks>CUDA|GPU|HIP|ROCm|XPU)\b"),
+        r"\b[Nn]ot compiled with (?P<lacks>CUDA|GPU|HIP|ROCm|XPU)\b",
         _OF_LIBRARIES,
     ),
-    Sign("ot built with ", re.compile(r"\b[Nn]ot built with (?P<lacks>CUDA|GPU|HIP|ROCm|XPU) support"), _OF_LIBRARIES),
-    Sign("ithout CUDA support", re.compile(r"(?:compiled|built) without (?P<lacks>CUDA) support"), _OF_LIBRARIES),
-    Sign("'t build with ", re.compile(r"wasn't build with (?P<lacks>CUDA) support"), _OF_LIBRARIES),
-    Sign("is not enabled. Please install the ", re.compile(r"Device API (?P<lacks>cuda) is not enabled")),  # DGL
+    Sign("ot built with ", r"\b[Nn]ot built with (?P<lacks>CUDA|GPU|HIP|ROCm|XPU) support", _OF_LIBRARIES),
+    Sign("ithout CUDA support", r"(?:compiled|built) without (?P<lacks>CUDA) support", _OF_LIBRARIES),
+    Sign("'t build with ", r"wasn't build with (?P<lacks>CUDA) support", _OF_LIBRARIES),
+    Sign("is not enabled. Please install the ", r"Device API (?P<lacks>cuda) is not enabled"),  # DGL
     Sign("in CPU-only version of", types=_OF_LIBRARIES),  # bitsandbytes
-    Sign(
-        "not linked with support for", re.compile(r"PyTorch is not linked with support for (?P<lacks>\w{1,20}) devices")
-    ),
+    Sign("not linked with support for", r"PyTorch is not linked with support for (?P<lacks>\w{1,20}) devices"),
 )
 """Messages of packages built for CPUs only."""
-_JAX = Sign(
-    "Unable to initialize backend '", re.compile(r"Unable to initialize backend '(?:cuda|gpu|rocm|tpu)'"), _RAISED
-)
+_JAX = Sign("Unable to initialize backend '", r"Unable to initialize backend '(?:cuda|gpu|rocm|tpu)'", _RAISED)
 """For any reason; if another cause explains it, that one supersedes this one."""
 _NONE = Sign("'NoneType' object has no attribute '", types=frozenset({"AttributeError"}))
-_ASSERTED = Sign("AssertionError", re.compile(r"^AssertionError(?::\s*)?$"), frozenset({"AssertionError"}))
+_ASSERTED = Sign("AssertionError", r"^AssertionError(?::\s*)?$", frozenset({"AssertionError"}))
 _ASSERTS_ONE = re.compile(
     r"^\s{1,40}assert\b[ (]{1,4}torch\.cuda\.is_available\(\)\)?(?:, [^\n]*)?$(?![\s\S]*  File \")", re.M
 )
@@ -108,13 +103,11 @@ _ASKED_FOR_ONE = re.compile(r"current_accelerator\([^)\n]{0,200}\)\.\w{1,60}\s{0
 _AGENTS = Sign("ValueError: Cuda is not available.")
 _OTHER_MAKERS = (
     # JAX also logs the first of these if it goes on with another device
-    Sign(
-        "Unable to initialize backend '", re.compile(r"Unable to initialize backend '(?:tpu|cuda|gpu|rocm)'"), _RAISED
-    ),
+    Sign("Unable to initialize backend '", r"Unable to initialize backend '(?:tpu|cuda|gpu|rocm)'", _RAISED),
     Sign("' requested, but no platforms that are instances of", types=_RAISED),
     Sign("TpuPlatform is not available", types=_RAISED),
     Sign("No NPUs are available"),
-    Sign("Device acquire failed", re.compile(r"synStatus=\d{1,4} \[[^\]\n]{1,80}\] Device acquire failed")),
+    Sign("Device acquire failed", r"synStatus=\d{1,4} \[[^\]\n]{1,80}\] Device acquire failed"),
     Sign("Current node has no GPU available"),  # vLLM
     Sign("Unable to proceed, no GPU resources available"),  # DeepSpeed's launcher
     Sign("but no accelerator device is detected", types=_RAISED),
@@ -125,43 +118,41 @@ SIGNS = (
     Sign("cannot find any torch accelerator"),
     Sign("No HIP GPUs are available"),
     Sign("No XPU devices are available"),
-    Sign("no GPUs found!", re.compile(r"ProcessGroupNCCL is only supported with GPUs, no GPUs found!")),
+    Sign("no GPUs found!", r"ProcessGroupNCCL is only supported with GPUs, no GPUs found!"),
     Sign("nccl2 requires at least one CUDA device"),
-    Sign("not compiled with CUDA enabled", re.compile(r"Torch not (?:compiled|linked) with CUDA enabled")),
-    Sign("not compiled with XPU enabled", re.compile(r"Torch not compiled with XPU enabled")),
-    Sign("not compiled with CUDA support!", re.compile(r"PyTorch not compiled with CUDA support!")),
-    Sign("compiled without CUDA support", re.compile(r"PyTorch was compiled without CUDA support")),
-    Sign("compiled without XPU support", re.compile(r"PyTorch was compiled without XPU support")),
-    Sign("doesn't have NCCL built in", re.compile(r"Distributed package doesn't have NCCL built in")),
-    Sign("doesn't have XCCL built in", re.compile(r"Distributed package doesn't have XCCL built in")),
+    Sign("not compiled with CUDA enabled", r"Torch not (?:compiled|linked) with CUDA enabled"),
+    Sign("not compiled with XPU enabled", r"Torch not compiled with XPU enabled"),
+    Sign("not compiled with CUDA support!", r"PyTorch not compiled with CUDA support!"),
+    Sign("compiled without CUDA support", r"PyTorch was compiled without CUDA support"),
+    Sign("compiled without XPU support", r"PyTorch was compiled without XPU support"),
+    Sign("doesn't have NCCL built in", r"Distributed package doesn't have NCCL built in"),
+    Sign("doesn't have XCCL built in", r"Distributed package doesn't have XCCL built in"),
     Sign("GetDeviceCount()", _COUNT),
     Sign("no CUDA-capable device is detected"),
     *errors_named("NoDevice|StubLibrary", "NO_DEVICE|STUB_LIBRARY"),
     Sign("CUDA driver is a stub library"),
     Sign("Call to cuInit results in"),  # numba, and below
     Sign("CUDA driver library cannot be found"),
-    Sign(
-        "no supported devices found for platform ", re.compile(r"no supported devices found for platform (?:CUDA|ROCM)")
-    ),
-    Sign("no platforms that are instances of", re.compile(r"no platforms that are instances of \w{1,20} are present")),
+    Sign("no supported devices found for platform ", r"no supported devices found for platform (?:CUDA|ROCM)"),
+    Sign("no platforms that are instances of", r"no platforms that are instances of \w{1,20} are present"),
     _JAX,
     Sign("Please make sure torch can access a CUDA device"),
     Sign("None of the available devices `available_devices"),  # transformers, for bitsandbytes
     Sign("The MPS backend is supported on MacOS"),
     Sign("No device of requested type available"),  # SYCL's, and below
-    Sign("_DEVICE_NOT_FOUND", re.compile(r"(?:PI|UR_RESULT)_ERROR_DEVICE_NOT_FOUND")),
-    Sign("[Device not found]", re.compile(r"synStatus ?=? ?\d{1,3} \[Device not found\]")),  # Gaudi's
+    Sign("_DEVICE_NOT_FOUND", r"(?:PI|UR_RESULT)_ERROR_DEVICE_NOT_FOUND"),
+    Sign("[Device not found]", r"synStatus ?=? ?\d{1,3} \[Device not found\]"),  # Gaudi's
     Sign("Could not initialize Tensile host: No devices found"),  # rocBLAS
     Sign("couldn't communicate with the NVIDIA driver"),  # nvidia-smi, and below
     Sign("Failed to initialize NVML: Unknown Error"),
-    Sign("driver is not loaded", re.compile(r"nvml[^\n]{0,60}driver is not loaded")),
+    Sign("driver is not loaded", r"nvml[^\n]{0,60}driver is not loaded"),
     *_LIBRARIES,
     Sign("no ROCm-capable device is detected"),
     Sign("CUDA driver initialization failed, you might not have"),
     Sign("CUDA unknown error - this may be due to an incorrectly set up environment"),
-    Sign("Cannot find any available ROCm", re.compile(r"Cannot find any available ROCm devices?")),
+    Sign("Cannot find any available ROCm", r"Cannot find any available ROCm devices?"),
     Sign("Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False"),
-    Sign("Driver Not Loaded", re.compile(r"(?:NVML|pynvml)[^\n]{0,200}Driver Not Loaded")),
+    Sign("Driver Not Loaded", r"(?:NVML|pynvml)[^\n]{0,200}Driver Not Loaded"),
     Sign("NVMLError_LibraryNotFound"),
     Sign("CUDA is not available", types=_RAISED),
     Sign("CUDA not available", types=_RAISED),
@@ -169,7 +160,7 @@ SIGNS = (
     Sign("No supported gpu backend found", types=_RAISED),
     Sign("since the accelerator is not available", types=_RAISED),
     Sign("Cannot access accelerator device when none is available"),
-    Sign("requires CUDA support", re.compile(r"torch\.cuda\.\w+ requires CUDA support")),
+    Sign("requires CUDA support", r"torch\.cuda\.\w+ requires CUDA support"),
     Sign("without ATen_cuda library"),
     Sign("Are you sure you have a CUDA build?"),
     Sign("pin_memory=True requires a CUDA or other accelerator backend"),
@@ -180,17 +171,14 @@ SIGNS = (
     # container runtimes, kubelet
     Sign(
         "nvidia-container-cli: initialization error: ",
-        re.compile(r"nvidia-container-cli: initialization error: (?!nvml error: driver/library)"),
+        r"nvidia-container-cli: initialization error: (?!nvml error: driver/library)",
     ),
     Sign("with capabilities: [[gpu"),
     Sign("unresolvable CDI devices "),
     Sign('no runtime for "nvidia" is configured'),
     Sign("invalid runtime name: nvidia"),
     Sign("Unknown runtime specified nvidia"),
-    Sign(
-        "number of devices unavailable for ",
-        re.compile(r"requested number of devices unavailable for [a-z.]{1,40}/gpu"),
-    ),
+    Sign("number of devices unavailable for ", r"requested number of devices unavailable for [a-z.]{1,40}/gpu"),
     Sign("no cuda capable devices", types=_RAISED),
     Sign("torch.cuda is not available", types=_RAISED),
     *_OTHER_MAKERS,
@@ -203,15 +191,13 @@ SIGNS = (
 _REQUIRED = (
     Sign(
         "CUDA",
-        re.compile(
-            r"\bCUDA (?:is )?(?:required|needed)\b(?! to be)|\bCUDA was not found(?! on the system, please set)"
-            r"|\brequires? (?:a )?CUDA(?: GPUs?)?(?:\.$|[.!;]\s|$)"
-        ),
+        r"\bCUDA (?:is )?(?:required|needed)\b(?! to be)|\bCUDA was not found(?! on the system, please set)"
+        r"|\brequires? (?:a )?CUDA(?: GPUs?)?(?:\.$|[.!;]\s|$)",
     ),
-    Sign("GPU", re.compile(r"\b(?:a )?GPU is (?:required|needed)\b|\b(?:[Yy]ou need|requires?) a GPU(?:[.!;,]|$)")),
-    Sign("NVIDIA GPU", re.compile(r"\b[Nn]o NVIDIA GPU (?:was )?found\b")),
+    Sign("GPU", r"\b(?:a )?GPU is (?:required|needed)\b|\b(?:[Yy]ou need|requires?) a GPU(?:[.!;,]|$)"),
+    Sign("NVIDIA GPU", r"\b[Nn]o NVIDIA GPU (?:was )?found\b"),
     Sign("mixed precision requires a device in"),
-    Sign("Invalid CUDA '", re.compile(r"Invalid CUDA '[^'\n]{1,80}' requested")),
+    Sign("Invalid CUDA '", r"Invalid CUDA '[^'\n]{1,80}' requested"),
 )
 """Libraries raise this if they find no GPU, but also for wrong devices and builds."""
 _REFUSALS = frozenset({"RuntimeError", "ValueError", "AssertionError", "NotImplementedError", "OSError", "Exception"})

@@ -40,7 +40,7 @@ FRAMES = re.compile(r"/torch/utils/data/dataloader\.py _try_get_data")
 _BY_SIGNAL = (
     Sign(
         "DataLoader worker (pid",
-        re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) is killed by signal: (?P<signal>[\w ]+)"),
+        r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) is killed by signal: (?P<signal>[\w ]+)",
     ),
 )
 SIGNS: tuple[Sign, ...] = (
@@ -48,10 +48,8 @@ SIGNS: tuple[Sign, ...] = (
     # torch before 1.0 and today: with `pid`, with `pid(s)`, with and without an exit code
     Sign(
         "DataLoader worker (pid",
-        re.compile(
-            r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) exited unexpectedly"
-            r"(?: with exit code (?P<code>\d+))?"
-        ),
+        r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) exited unexpectedly"
+        r"(?: with exit code (?P<code>\d+))?",
     ),
     Sign("process in the process pool was terminated abruptly"),
     Sign("One of the subprocesses has abruptly died"),

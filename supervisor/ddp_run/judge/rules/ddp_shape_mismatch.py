@@ -13,8 +13,6 @@ own data shard), the same `requires_grad`, the same checkpoint loaded before wra
 
 from __future__ import annotations
 
-import re
-
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, ended_by
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
@@ -31,17 +29,13 @@ RULE = Rule(
 )
 _COUNT = Sign(
     "DDP expects same model across all ranks",
-    re.compile(
-        r"DDP expects same model across all ranks, but Rank (?P<one>\d+) has (?P<count>\d+) params, "
-        r"while rank (?P<other>\d+) has inconsistent (?P<others>\d+) params"
-    ),
+    r"DDP expects same model across all ranks, but Rank (?P<one>\d+) has (?P<count>\d+) params, "
+    r"while rank (?P<other>\d+) has inconsistent (?P<others>\d+) params",
 )
 _SHAPE = Sign(
     "of the same param in process 0",
-    re.compile(
-        r"\[(?P<one>\d+)\]: params\[(?P<index>\d+)\] in this process(?: with sizes \[(?P<sizes>[^\]]*)\])? "
-        r"appears not to match (?P<what>sizes|strides) of the same param in process 0"
-    ),
+    r"\[(?P<one>\d+)\]: params\[(?P<index>\d+)\] in this process(?: with sizes \[(?P<sizes>[^\]]*)\])? "
+    r"appears not to match (?P<what>sizes|strides) of the same param in process 0",
 )
 SIGNS = (_COUNT, _SHAPE)
 _ADVICE = (

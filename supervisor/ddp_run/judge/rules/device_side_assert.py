@@ -41,13 +41,13 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same data will fail the same check again"),
     since="0.1",
 )
-_KERNELS = re.compile(
+_KERNELS = (
     r"(?<![\w./\-+])(?P<file>[\w./\-+]+):(?P<line>\d+): (?P<kernel>[^\n]{0,600}?)"
     r"(?:block: \[[\d, ]{1,60}\], ?thread: \[[\d, ]{1,60}\]|global id: \[[\d, ]{1,60}\], ?local id:"
     r" \[[\d, ]{1,60}\]):? "
     r"Assertion [`'](?P<check>[^\n]{1,300}?)[`'] failed"
 )
-_ROCMS = re.compile(
+_ROCMS = (
     r"(?<![\w./\-+])(?P<file>[\w./\-+]+):(?P<line>\d+): (?P<kernel>[^\n]{0,600}?): ?"
     r"Device-side assertion [`'](?P<check>[^\n]{1,300}?)' failed"
 )

@@ -42,11 +42,9 @@ _POSITION = "] . unexpected pos "
 _FULL = (
     Sign(
         "No space left on device",
-        re.compile(
-            rf"No space left on device(?:: {QUOTED_PATH}(?: -> '(?P<to>[^'\n]+)')?|, file path: (?P<file>\S+))?"
-        ),
+        rf"No space left on device(?:: {QUOTED_PATH}(?: -> '(?P<to>[^'\n]+)')?|, file path: (?P<file>\S+))?",
     ),
-    Sign(_QUOTA, re.compile(rf"Disk quota exceeded(?:: {QUOTED_PATH})?")),
+    Sign(_QUOTA, rf"Disk quota exceeded(?:: {QUOTED_PATH})?"),
     Sign("No space left on device (os error 28)"),
     Sign("database or disk is full"),
     Sign("Not enough disk space. Needed: "),  # datasets
@@ -54,12 +52,12 @@ _FULL = (
 )
 _NO_TEMPORARY = "No usable temporary directory found in "
 _TORN = (
-    Sign(_NO_TEMPORARY, re.compile(rf"{_NO_TEMPORARY}\[")),
-    Sign(_WRITER, re.compile(r"PytorchStreamWriter failed writing (?:file|central directory)[^\n]{0,80}")),
+    Sign(_NO_TEMPORARY, rf"{_NO_TEMPORARY}\["),
+    Sign(_WRITER, r"PytorchStreamWriter failed writing (?:file|central directory)[^\n]{0,80}"),
     Sign("basic_ios::clear: iostream error"),  # torch 2.13 instead of `file write failed`
-    Sign("requested and ", re.compile(r"(?<!\d)\d{1,20} requested and \d{1,20} written")),  # numpy's tofile and save
+    Sign("requested and ", r"(?<!\d)\d{1,20} requested and \d{1,20} written"),  # numpy's tofile and save
     Sign("Could not write all requested bytes"),
-    Sign(_POSITION, re.compile(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+")),
+    Sign(_POSITION, r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+"),
 )
 SIGNS: tuple[Sign, ...] = (*_FULL, *_TORN, *FULL)
 _SHARED_MEMORY = re.compile(r"/dev/shm|</torch_|</?psm_|shared memory|SemLock\(|multiprocessing/synchronize\.py")  # noqa: S108

@@ -21,8 +21,6 @@ CUDA version times 1000: 12020 is CUDA 12.2.
 
 from __future__ import annotations
 
-import re
-
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu, errors_named
 from ddp_run.judge.signs import Hit, Sign
@@ -40,23 +38,19 @@ RULE = Rule(
 )
 _TOO_OLD = Sign(
     "The NVIDIA driver on your system is too old",
-    re.compile(r"The NVIDIA driver on your system is too old(?: \(found version (?P<found>\d{1,9})\))?"),
+    r"The NVIDIA driver on your system is too old(?: \(found version (?P<found>\d{1,9})\))?",
 )
 _LIBRARY = Sign("Driver/library version mismatch")
 _NVML = Sign("RM has detected an NVML/RM version mismatch")
 _COMBINATION = Sign("system has unsupported display driver")
 _FORWARD = Sign("forward compatibility was attempted on non supported")
 _SHORT = Sign("CUDA driver version is insufficient for CUDA runtime version")
-_NEEDS = Sign(
-    "unsatisfied condition: cuda", re.compile(r"unsatisfied condition: (?P<need>cuda ?[>=<]{1,2} ?[\d.]{1,9})")
-)
+_NEEDS = Sign("unsatisfied condition: cuda", r"unsatisfied condition: (?P<need>cuda ?[>=<]{1,2} ?[\d.]{1,9})")
 _IN_CONTAINER = Sign("nvml error: driver/library version mismatch")
 _OF_KERNEL = Sign("NVRM: API mismatch")
 _NEWER = (
     Sign("API call is not supported in the installed CUDA driver"),
-    Sign(
-        "but driver supports", re.compile(r"CUDA Runtime version is [\d.]{1,20}, but driver supports [\d.]{1,20}")
-    ),  # cuDF
+    Sign("but driver supports", r"CUDA Runtime version is [\d.]{1,20}, but driver supports [\d.]{1,20}"),  # cuDF
 )
 """Messages of software that needs a newer driver."""
 SIGNS = (

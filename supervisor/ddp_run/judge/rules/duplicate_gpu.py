@@ -34,7 +34,7 @@ _PAIR = re.compile(
     r"Duplicate GPU detected ?: ranks? (?P<one>\d+) and (?:rank )?(?P<other>\d+) both on (?:CUDA|HIP|\w+) device"
     r" (?P<device>\w+)"
 )
-_DUPLICATE = Sign("Duplicate GPU detected", re.compile(f"{_PAIR.pattern}|Duplicate GPU detected"))
+_DUPLICATE = Sign("Duplicate GPU detected", f"{_PAIR.pattern}|Duplicate GPU detected")
 _SAME = Sign("Multiple Ranks are using the same GPU")
 SIGNS = (_DUPLICATE, _SAME)
 

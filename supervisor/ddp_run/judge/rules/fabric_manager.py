@@ -17,8 +17,6 @@ Multicast memory` mostly has the same reason.
 
 from __future__ import annotations
 
-import re
-
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu, errors_named
 from ddp_run.judge.signs import Sign
@@ -37,14 +35,12 @@ RULE = Rule(
 _MULTICAST = (
     Sign(
         "NVLink SHARP (NVLS) Multicast memory",
-        re.compile(
-            r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory of size \d{1,20} : CUDA error (?!2 )\d{1,4}"
-        ),
+        r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory of size \d{1,20} : CUDA error (?!2 )\d{1,4}",
     ),
 )
 """From NCCL's src/transport/nvls.cc, which suspects the fabric manager or the switches."""
 SIGNS = (
-    Sign("system not yet initialized", re.compile(r"(?:\b802\b.{0,4}|[Ee]rror: |')system not yet initialized")),
+    Sign("system not yet initialized", r"(?:\b802\b.{0,4}|[Ee]rror: |')system not yet initialized"),
     *errors_named("SystemNotReady", "SYSTEM_NOT_READY"),
     *_MULTICAST,
 )

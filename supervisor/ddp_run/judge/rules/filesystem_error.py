@@ -57,29 +57,15 @@ _TYPES = frozenset(
     {"OSError", "IOError", "HfHubHTTPError", "SafetensorError", "RuntimeError", "BlockingIOError", "TimeoutError"}
 )
 _RAISED: tuple[Sign, ...] = (
-    *(Sign(words, re.compile(rf"\[[Ee]rrno \d+\] (?P<what>{re.escape(words)}){_QUOTED}"), _TYPES) for words in _ERRORS),
-    *(
-        Sign(words, re.compile(rf"\[Errno \d+\] (?P<what>{words}): (?!['\"]/dev/){QUOTED_PATH}"), _TYPES)
-        for words in _OF_A_PATH
-    ),
-    *(
-        Sign(words, re.compile(rf"(?P<what>{re.escape(words)}) \(os error \d+\)"))
-        for words in (*_ERRORS, "No such device")
-    ),
+    *(Sign(words, rf"\[[Ee]rrno \d+\] (?P<what>{re.escape(words)}){_QUOTED}", _TYPES) for words in _ERRORS),
+    *(Sign(words, rf"\[Errno \d+\] (?P<what>{words}): (?!['\"]/dev/){QUOTED_PATH}", _TYPES) for words in _OF_A_PATH),
+    *(Sign(words, rf"(?P<what>{re.escape(words)}) \(os error \d+\)") for words in (*_ERRORS, "No such device")),
     *(  # the words of C libraries in custom exception classes
-        Sign(
-            words,
-            re.compile(
-                rf"^[\w.]{{1,200}}(?:Error|Exception): (?P<path>/[^\s:]{{1,400}}): (?P<what>{re.escape(words)})$"
-            ),
-        )
+        Sign(words, rf"^[\w.]{{1,200}}(?:Error|Exception): (?P<path>/[^\s:]{{1,400}}): (?P<what>{re.escape(words)})$")
         for words in _ERRORS
     ),
-    *(
-        Sign(words, re.compile(rf"on fopen: (?P<what>{re.escape(words)}), file path: (?P<path>\S+)"))
-        for words in _ERRORS
-    ),
-    Sign(_LOCKED, re.compile(r"unable to lock file, errno = \d+, error message = '(?P<what>[^']+)'")),
+    *(Sign(words, rf"on fopen: (?P<what>{re.escape(words)}), file path: (?P<path>\S+)") for words in _ERRORS),
+    Sign(_LOCKED, r"unable to lock file, errno = \d+, error message = '(?P<what>[^']+)'"),
 )
 SIGNS = (*_RAISED, *FAULTY)
 _PRINTED = printed_text.errors(_ERRORS)

@@ -29,22 +29,18 @@ RULE = Rule(
     since="0.1",
     unlike="together",
 )
-_ADDRESS = Sign("Unable to find address for", re.compile(r"Unable to find address for:? (?P<name>[\w.\-:@]+)"))
-_INTERFACE = Sign(
-    "Unable to find interface for", re.compile(r"Unable to find interface for:? (?P<name>[\w.\-:@\[\]]+)")
-)
+_ADDRESS = Sign("Unable to find address for", r"Unable to find address for:? (?P<name>[\w.\-:@]+)")
+_INTERFACE = Sign("Unable to find interface for", r"Unable to find interface for:? (?P<name>[\w.\-:@\[\]]+)")
 _NO_INTERFACE = Sign("ifa != nullptr")
 _NO_ADDRESS = Sign("rp != nullptr")
-_MESH = Sign("Gloo connectFullMesh failed", re.compile(r"Gloo connectFullMesh failed(?: with (?P<said>.*))?"))
+_MESH = Sign("Gloo connectFullMesh failed", r"Gloo connectFullMesh failed(?: with (?P<said>.*))?")
 _CONNECT = Sign(
     "gloo/transport/tcp/",
-    re.compile(
-        r"gloo/transport/tcp/\S{1,200}\] (?P<said>(?:connect \[?|Connect timeout |timed out"
-        r" connecting: )(?P<address>\S*).*)"
-    ),
+    r"gloo/transport/tcp/\S{1,200}\] (?P<said>(?:connect \[?|Connect timeout |timed out"
+    r" connecting: )(?P<address>\S*).*)",
 )
 _NOT_CONNECTED = Sign(
-    "is NOT connected to: [", re.compile(r"\[Gloo\] (?P<said>Rank \d{1,9} is NOT connected to: \[[\d, ]{1,4000}\])")
+    "is NOT connected to: [", r"\[Gloo\] (?P<said>Rank \d{1,9} is NOT connected to: \[[\d, ]{1,4000}\])"
 )
 SIGNS = (_ADDRESS, _INTERFACE, _NO_INTERFACE, _NO_ADDRESS, _MESH, _CONNECT, _NOT_CONNECTED)
 _LEFT = re.compile(r"Connection (?:closed|reset) by peer|Broken pipe")

@@ -38,17 +38,12 @@ RULE = Rule(
 )
 _MISSING = Sign(
     "failed to pass monitoredBarrier in ",
-    re.compile(
-        r"(?:\[Rank (?P<who>\d+)\]: )?Ranks? (?P<missing>\d{1,9}(?:,? \d{1,9})*) failed to pass"
-        r" monitoredBarrier in (?P<ms>\d{1,20})"
-    ),
+    r"(?:\[Rank (?P<who>\d+)\]: )?Ranks? (?P<missing>\d{1,9}(?:,? \d{1,9})*) failed to pass"
+    r" monitoredBarrier in (?P<ms>\d{1,20})",
 )
-_BARRIER = Sign(
-    "timed out in monitoredBarrier after ", re.compile(r"timed out in monitoredBarrier after (?P<ms>\d{1,20})")
-)
+_BARRIER = Sign("timed out in monitoredBarrier after ", r"timed out in monitoredBarrier after (?P<ms>\d{1,20})")
 _TRANSFER = Sign(
-    "Timed out waiting ",
-    re.compile(r"Timed out waiting (?P<ms>\d{1,20})ms for (?P<what>recv|send) operation to complete"),
+    "Timed out waiting ", r"Timed out waiting (?P<ms>\d{1,20})ms for (?P<what>recv|send) operation to complete"
 )
 _CLOSED = Sign("Application timeout caused pair closure")
 SIGNS = (_MISSING, _BARRIER, _TRANSFER, _CLOSED)

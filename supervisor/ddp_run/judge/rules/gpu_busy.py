@@ -17,8 +17,6 @@ this. TPU: `The TPU is already in use by process with pid …`; Gaudi: `Device a
 
 from __future__ import annotations
 
-import re
-
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu, errors_named
 from ddp_run.judge.signs import Hit, Sign
@@ -45,27 +43,24 @@ _GUESSED = (
     Sign("The memory capacity is unbalanced. Some GPUs may be occupied by other processes"),  # SGLang
     Sign(
         "Error in memory profiling. Initial free memory",  # vLLM
-        re.compile(r"Error in memory profiling\. Initial free memory[^\n]{0,120} other processes"),
+        r"Error in memory profiling\. Initial free memory[^\n]{0,120} other processes",
     ),
     Sign("EL0005: The resources are busy"),  # Ascend
 )
 """A server's explanation if the GPU's free memory changes or differs from other GPUs'."""
-_GAUDI = Sign("Device acquire failed", re.compile(r"(?<!\[Device not found\] )Device acquire failed"))
+_GAUDI = Sign("Device acquire failed", r"(?<!\[Device not found\] )Device acquire failed")
 """Intel Gaudi: usually another process has the device."""
 _OF_OTHERS = (
     Sign("TPU is already in use by process"),  # libtpu's, and below
     Sign("libtpu multi-process lockfile"),
-    Sign(
-        "TPU initialization failed: open(",
-        re.compile(r"initialization failed: open\([^)\n]{1,99}\): Device or resource"),
-    ),
+    Sign("TPU initialization failed: open(", r"initialization failed: open\([^)\n]{1,99}\): Device or resource"),
     Sign("Failed to initialize the HCCP process"),  # Ascend's EJ0001: the last job's process is still there
     _GAUDI,
 )
 """Accelerators of other vendors than NVIDIA."""
 SIGNS = (
     *_GUESSED,
-    Sign("busy or unavailable", re.compile(r"CUDA-capable device\(?s\)? (?:is/)?are busy or unavailable")),
+    Sign("busy or unavailable", r"CUDA-capable device\(?s\)? (?:is/)?are busy or unavailable"),
     Sign("exclusive-thread device already in use"),
     *errors_named("DevicesUnavailable|DeviceAlreadyInUse", "DEVICE_UNAVAILABLE"),
     *_OF_OTHERS,

@@ -19,8 +19,6 @@ Xid 13, 31, 43 and 45 are caused by programs: see [illegal-memory-access](illega
 
 from __future__ import annotations
 
-import re
-
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, is_of_a_gpu, vendor
 from ddp_run.judge.signs import Hit, Sign, every, quotes
@@ -60,23 +58,19 @@ _SURVIVED = frozenset({63, 64, 74, 92})
 """A program may survive these."""
 _ONLY_BESIDE = frozenset({63, 64, 92})
 """These count only next to an error that ended the rank: they record retired memory, now or at the next reset."""
-XID = re.compile(
+_FORM = (
     r"NVRM: Xid \(PCI:(?P<pci>[0-9A-Fa-f:.]+)\): (?P<number>\d{1,9})\b"
     r"(?:, pid='?(?P<pid>\d+))?(?:[^\n]{0,200}?name=(?P<name>[\w.\-/]+))?"
 )
-_XID = Sign("NVRM: Xid", XID)
+XID = Sign("NVRM: Xid", _FORM)
 _BUS = Sign("has fallen off the bus")
 _LIKELY = (
     Sign(
-        "HW Exception by GPU node",
-        re.compile(r"HW Exception by GPU node-(?P<gpu>\d{1,9})[^\n]{0,200}?reason ?: ?(?P<why>[\w ]+)"),
+        "HW Exception by GPU node", r"HW Exception by GPU node-(?P<gpu>\d{1,9})[^\n]{0,200}?reason ?: ?(?P<why>[\w ]+)"
     ),
-    Sign("RESULT_ERROR_DEVICE_LOST", re.compile(r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST")),
+    Sign("RESULT_ERROR_DEVICE_LOST", r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST"),
     Sign("PI_ERROR_DEVICE_LOST"),
-    Sign(
-        "Unable to determine the device handle for",
-        re.compile(r"Unable to determine the device handle for [Gg]PU\S* ?\S*"),
-    ),
+    Sign("Unable to determine the device handle for", r"Unable to determine the device handle for [Gg]PU\S* ?\S*"),
     Sign("Invalid access of peer GPU memory over nvlink or a hardware error"),
 )
 _SAID = (
@@ -87,20 +81,18 @@ _SAID = (
         "ECCUncorrectable|ECCNotCorrectable|NvlinkUncorrectable|HardwareStackError|Contained",
         "ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE|HARDWARE_STACK_ERROR|CONTAINED",
     ),
-    Sign("GPU is lost", re.compile(r"GPU is lost\.? ")),
+    Sign("GPU is lost", r"GPU is lost\.? "),
     Sign("NVMLError_GpuIsLost"),
     Sign("HBM MULTI BIT ECC ERROR"),  # Ascend's, and below
-    Sign("UCE ERROR", re.compile(r"RuntimeError: UCE ERROR\b")),
+    Sign("UCE ERROR", r"RuntimeError: UCE ERROR\b"),
     Sign("HCCS LINK ERROR"),
-    Sign("[Device reset]", re.compile(r"synStatus ?=? ?\d{1,3} \[Device reset\]")),  # Gaudi's
-    Sign(
-        "SLICE_FAILURE_", re.compile(r"SLICE_FAILURE_(?:CHIP_DRIVER_ERROR|HW\w{0,40}|\w{0,40}HARDWARE\w{0,40})")
-    ),  # TPU
-    Sign("Slice health check failed", re.compile(r"UNAVAILABLE: Slice health check failed")),  # TPU
+    Sign("[Device reset]", r"synStatus ?=? ?\d{1,3} \[Device reset\]"),  # Gaudi's
+    Sign("SLICE_FAILURE_", r"SLICE_FAILURE_(?:CHIP_DRIVER_ERROR|HW\w{0,40}|\w{0,40}HARDWARE\w{0,40})"),  # TPU
+    Sign("Slice health check failed", r"UNAVAILABLE: Slice health check failed"),  # TPU
     _BUS,
     *_LIKELY,
 )
-SIGNS = (_XID, *_SAID)
+SIGNS = (XID, *_SAID)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -124,7 +116,7 @@ def _xid(death: Death, attempt: Evidence) -> Hit | None:
 
 
 def _all(log: LogText) -> list[Hit]:
-    return [hit for hit in every(log, _XID) if int(hit["number"] or 0) in XIDS]
+    return [hit for hit in every(log, XID) if int(hit["number"] or 0) in XIDS]
 
 
 def _said(hit: Hit, death: Death, xid: Hit | None) -> Finding:

@@ -35,31 +35,31 @@ RULE = Rule(
     since="0.1",
     unlike="together",
 )
-_DUMPED = Sign('"MainThread"', re.compile(r'^\s{0,8}Thread \S{1,20} \((?P<how>idle|active)\): "MainThread"'))
+_DUMPED = Sign('"MainThread"', r'^\s{0,8}Thread \S{1,20} \((?P<how>idle|active)\): "MainThread"')
 """py-spy's dump: nobody takes one of a job that makes progress. Waiting GPU calls keep the CPU busy."""
-_TOOK_TOO_LONG = Sign("Timeout (", re.compile(r"^Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!"))
+_TOOK_TOO_LONG = Sign("Timeout (", r"^Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!")
 """From faulthandler.dump_traceback_later (CPython, Modules/faulthandler.c)."""
 _GAVE_UP = (
-    Sign("RPC call to ", re.compile(r"(?P<what>RPC call to \w{1,80} timed out)"), frozenset({"TimeoutError"})),  # vLLM
+    Sign("RPC call to ", r"(?P<what>RPC call to \w{1,80} timed out)", frozenset({"TimeoutError"})),  # vLLM
     Sign(
         "Barrier timed out. Id: ",  # XLA's, for a barrier in the program: not for the one at the start
-        re.compile(r"(?P<what>Barrier timed out\. Id: (?!PjRT_Client_Connect)\S{1,200})"),
+        r"(?P<what>Barrier timed out\. Id: (?!PjRT_Client_Connect)\S{1,200})",
         frozenset({"XlaRuntimeError", "JaxRuntimeError"}),
     ),
     Sign(
         "this may indicate that the execution is hanging",  # Ray's compiled graphs
-        re.compile(r"(?P<what>this may indicate that the execution is hanging)"),
+        r"(?P<what>this may indicate that the execution is hanging)",
         frozenset({"RayChannelTimeoutError"}),
     ),
 )
 _WATCHDOGS = (
     Sign(
         "atchdog timeout (self.watchdog_timeout=",  # SGLang
-        re.compile(r"(?P<what>[Ww]atchdog timeout \(self\.watchdog_timeout=[\d.]{1,12}+(?!, self\.soft=True))"),
+        r"(?P<what>[Ww]atchdog timeout \(self\.watchdog_timeout=[\d.]{1,12}+(?!, self\.soft=True))",
     ),
     Sign(
         "exceeded. Exiting to ensure a consistent program state",  # XLA's collectives
-        re.compile(r"(?P<what>Termination timeout for [^\n]{1,300} seconds exceeded)"),
+        r"(?P<what>Termination timeout for [^\n]{1,300} seconds exceeded)",
     ),
 )
 _STALLED = Sign("are waiting for remainder of ranks for more than")
@@ -68,11 +68,9 @@ _WAIT_ON = (
     _STALLED,
     Sign(  # vLLM; if lines were joined, the next message follows on the same line
         "No available shared memory broadcast block found in",
-        re.compile(r"block found in \d{1,6} second\S{0,4}(?: This typically happens[^\n]{1,120}\)\.)?\s{0,9}$"),
+        r"block found in \d{1,6} second\S{0,4}(?: This typically happens[^\n]{1,120}\)\.)?\s{0,9}$",
     ),
-    Sign(
-        "and may be stuck. Expected ", re.compile(r"This thread has been waiting for [^\n]{1,300} and may be stuck")
-    ),  # XLA
+    Sign("and may be stuck. Expected ", r"This thread has been waiting for [^\n]{1,300} and may be stuck"),  # XLA
 )
 """Printed while waiting for others, and also for slow operations: these count if the log ends with them."""
 _OFTEN = 3

@@ -41,29 +41,26 @@ _BYTES = "DefaultCPUAllocator: "
 _REFUSED = (
     Sign(
         _BYTES,
-        re.compile(
-            r"DefaultCPUAllocator: (?:can't allocate|not enough) memory(?:: you tried to allocate (?P<bytes>\d{1,20}))?"
-        ),
+        r"DefaultCPUAllocator: (?:can't allocate|not enough) memory(?:: you tried to allocate (?P<bytes>\d{1,20}))?",
     ),
-    Sign("Unable to allocate ", re.compile(r"Unable to allocate (?P<size>[\d.]+ [KMGTPE]iB) for an array")),
-    Sign("malloc of size ", re.compile(r"(?:re|m)alloc of size (?P<bytes>\d{1,20}) failed")),
-    Sign("memory allocation of ", re.compile(r"memory allocation of (?P<bytes>\d{1,20}) bytes failed")),
+    Sign("Unable to allocate ", r"Unable to allocate (?P<size>[\d.]+ [KMGTPE]iB) for an array"),
+    Sign("malloc of size ", r"(?:re|m)alloc of size (?P<bytes>\d{1,20}) failed"),
+    Sign("memory allocation of ", r"memory allocation of (?P<bytes>\d{1,20}) bytes failed"),
     Sign("C error: out of memory"),  # pandas
-    Sign("OOM when allocating tensor", re.compile(r"OOM when allocating tensor[^\n]{0,400}/device:CPU:")),  # TensorFlow
+    Sign("OOM when allocating tensor", r"OOM when allocating tensor[^\n]{0,400}/device:CPU:"),  # TensorFlow
     Sign("std::bad_alloc"),
     Sign("due to the node running low on memory"),  # Ray's memory monitor
-    Sign("killed by YARN for exceeding", re.compile(r"killed by YARN for exceeding [a-z ]{0,20}memory limits")),
+    Sign("killed by YARN for exceeding", r"killed by YARN for exceeding [a-z ]{0,20}memory limits"),
     Sign("(state: OUT_OF_MEMORY)", types=frozenset({"UncompletedJobError"})),  # submitit's
     Sign("Please use an instance type with more memory", types=frozenset({"UnexpectedStatusException"})),  # SageMaker's
-    Sign("Cannot allocate memory", re.compile(r"(?<!error )Cannot allocate memory")),
+    Sign("Cannot allocate memory", r"(?<!error )Cannot allocate memory"),
     Sign("Not enough host memory available", types=frozenset({"ValueError", "RuntimeError"})),  # SGLang
     Sign("The local object store is full of objects", types=frozenset({"ObjectStoreFullError"})),  # Ray
-    Sign("MemoryError", re.compile(r"MemoryError\b"), _MEMORY_ERRORS),
+    Sign("MemoryError", r"MemoryError\b", _MEMORY_ERRORS),
 )
-_TASK = Sign(": Out Of Memory", re.compile(r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory"))
+_TASK = Sign(": Out Of Memory", r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory")
 _WORKER = Sign(
-    "is killed by signal: Killed",
-    re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed"),
+    "is killed by signal: Killed", r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed"
 )
 SIGNS: tuple[Sign, ...] = (*_REFUSED, _WORKER, *oom_text.SIGNS, _TASK)
 _OF_PROGRAM = re.compile(r"\n\s{1,40}raise MemoryError\b[^\n]{0,400}\n(?:[\s^~]{1,400}\n)?MemoryError\b[^\n]*\s*$")

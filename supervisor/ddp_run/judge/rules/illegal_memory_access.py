@@ -38,15 +38,12 @@ RULE = Rule(
 )
 _ROCM = Sign(
     "Memory access fault by GPU node",
-    re.compile(r"Memory access fault by GPU node-(?P<gpu>\d+).{0,200} on address (?P<address>0x[0-9a-fA-F]+|\(nil\))"),
+    r"Memory access fault by GPU node-(?P<gpu>\d+).{0,200} on address (?P<address>0x[0-9a-fA-F]+|\(nil\))",
 )
-_INTEL = Sign("Segmentation fault from GPU at", re.compile(r"Segmentation fault from GPU at (?P<address>0x[0-9a-f]+)"))
+_INTEL = Sign("Segmentation fault from GPU at", r"Segmentation fault from GPU at (?P<address>0x[0-9a-f]+)")
 SIGNS = (
     Sign("an illegal memory access was encountered"),
-    Sign(
-        "misaligned address",
-        re.compile(r"(?:CUDA|HIP) (?:error|driver error): misaligned address|'misaligned address'"),
-    ),
+    Sign("misaligned address", r"(?:CUDA|HIP) (?:error|driver error): misaligned address|'misaligned address'"),
     Sign("unspecified launch failure"),
     Sign("an illegal instruction was encountered"),
     Sign("CUDA error: invalid program counter"),
@@ -55,16 +52,13 @@ SIGNS = (
         "IllegalAddress|MisalignedAddress|LaunchFailure|IllegalInstruction|InvalidPc|InvalidAddressSpace",
         "ILLEGAL_ADDRESS|MISALIGNED_ADDRESS|LAUNCH_FAILED|ILLEGAL_INSTRUCTION|INVALID_PC|INVALID_ADDRESS_SPACE",
     ),
-    Sign("results in UNKNOWN_CUDA_ERROR", re.compile(r"\[7(?:00|1[5-9])\] Call to cu\w{1,40} results in UNKNOWN_CUDA")),
-    Sign(
-        "HSA_STATUS_ERROR_",
-        re.compile(r"HSA_STATUS_ERROR_(?:MEMORY_APERTURE_VIOLATION|MEMORY_FAULT|ILLEGAL_INSTRUCTION)\b"),
-    ),
+    Sign("results in UNKNOWN_CUDA_ERROR", r"\[7(?:00|1[5-9])\] Call to cu\w{1,40} results in UNKNOWN_CUDA"),
+    Sign("HSA_STATUS_ERROR_", r"HSA_STATUS_ERROR_(?:MEMORY_APERTURE_VIOLATION|MEMORY_FAULT|ILLEGAL_INSTRUCTION)\b"),
     Sign("address of the MTE instruction is out of range"),  # Ascend's
     _ROCM,
     _INTEL,
 )
-_PAGE_FAULT = (Sign("NVRM: Xid", re.compile(r"NVRM: Xid \([^)]{0,60}\): (?:13|31), [^\n]*")),)
+_PAGE_FAULT = (Sign("NVRM: Xid", r"NVRM: Xid \([^)]{0,60}\): (?:13|31), [^\n]*"),)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:

@@ -36,10 +36,8 @@ _LIBRARY = frozenset({"OSError", "RuntimeError", "NotFoundError"})
 _OF_LIBRARIES = frozenset({"RuntimeError", "ValueError"})
 _NOT_LOADED = Sign(
     "'NoneType' object has no attribute 'c",
-    re.compile(
-        r"'NoneType' object has no attribute"
-        r" 'c(?:(?:de)?quantize_|get_(?:col|managed|context)|adam|i?gemm|lion|percentile)\w*'"
-    ),
+    r"'NoneType' object has no attribute"
+    r" 'c(?:(?:de)?quantize_|get_(?:col|managed|context)|adam|i?gemm|lion|percentile)\w*'",
     frozenset({"AttributeError"}),
 )
 """bitsandbytes went on without its library, which defines these names."""
@@ -50,13 +48,10 @@ _MISSING = (
 )
 """For a package that is not installed, in words that do not say so."""
 _TRITONS = (
-    Sign(
-        "Internal: ModuleNotFoundError: ",
-        re.compile(r"failed to load '[^'\n]{1,200}' version \d+: Internal: ModuleNotFoundE"),
-    ),
+    Sign("Internal: ModuleNotFoundError: ", r"failed to load '[^'\n]{1,200}' version \d+: Internal: ModuleNotFoundE"),
     Sign(
         "unable to load shared library: ",
-        re.compile(r"unable to load shared library: \S{1,400}\.so[\w.]{0,40}: cannot open shared object file"),
+        r"unable to load shared library: \S{1,400}\.so[\w.]{0,40}: cannot open shared object file",
     ),
 )
 """Triton's server cannot load a model's backend, in a line of its log."""
@@ -65,19 +60,17 @@ _RAISED: tuple[Sign, ...] = (
     Sign("PackageNotFoundError", types=frozenset({"PackageNotFoundError"})),
     Sign("ImportError", types=frozenset({"ImportError"})),
     *(
-        Sign(words, re.compile(rf"(?<!\S)(?P<library>\S{{1,400}}\.so[\w.]{{0,40}}): {words}"))
+        Sign(words, rf"(?<!\S)(?P<library>\S{{1,400}}\.so[\w.]{{0,40}}): {words}")
         for words in ("cannot open shared object file", "undefined symbol")
     ),
-    Sign("is not found or cannot be loaded", re.compile(r"\S{1,200}\.so\S{0,20} is not found or cannot be loaded")),
-    Sign("Missing dependency: ", re.compile(r"Missing dependency: \S{1,100}\.so"), _LIBRARY),  # bitsandbytes
+    Sign("is not found or cannot be loaded", r"\S{1,200}\.so\S{0,20} is not found or cannot be loaded"),
+    Sign("Missing dependency: ", r"Missing dependency: \S{1,100}\.so", _LIBRARY),  # bitsandbytes
     _NOT_LOADED,
     # libraries' messages for failed imports, in exceptions of other classes
     Sign(
-        "Failed to import ",
-        re.compile(r"Failed to import \S{1,200} because of the following error(?![^\n]*\n\[Errno )"),
-        _LIBRARY,
+        "Failed to import ", r"Failed to import \S{1,200} because of the following error(?![^\n]*\n\[Errno )", _LIBRARY
     ),
-    Sign("import error message: ", re.compile(r"import error message: {1,2}No module named '"), _LIBRARY),  # apex
+    Sign("import error message: ", r"import error message: {1,2}No module named '", _LIBRARY),  # apex
     Sign("to be installed. Run `pip install ", types=_OF_LIBRARIES),
     Sign("library installed in your environment", types=_OF_LIBRARIES),
     Sign("failed to import on the worker", types=_OF_LIBRARIES),

@@ -34,50 +34,40 @@ RULE = Rule(
 _INTELS = (
     Sign(
         "device index is out of range",
-        re.compile(r"The device index is out of range\. It must be in \[0, (?P<count>\d+)\), but got (?P<device>\d+)"),
+        r"The device index is out of range\. It must be in \[0, (?P<count>\d+)\), but got (?P<device>\d+)",
     ),
     Sign(
         "total number of device is",
-        re.compile(r"device is out of range, device is (?P<device>\d+), total number of device is (?P<count>\d+)"),
+        r"device is out of range, device is (?P<device>\d+), total number of device is (?P<count>\d+)",
     ),
 )
 _TOO_FEW = (
     Sign(  # TGI's launcher
-        "NotEnoughCUDADevices(",
-        re.compile(r"NotEnoughCUDADevices\(\"?`num_shard` is \d{1,6} but only (?P<count>\d{1,6}) "),
+        "NotEnoughCUDADevices(", r"NotEnoughCUDADevices\(\"?`num_shard` is \d{1,6} but only (?P<count>\d{1,6}) "
     ),
     Sign(
         "is larger than the number of available GPUs",  # vLLM
-        re.compile(r"World size \(\d{1,9}\) is larger than the number of available GPUs \((?P<count>\d{1,6})\)"),
+        r"World size \(\d{1,9}\) is larger than the number of available GPUs \((?P<count>\d{1,6})\)",
     ),
-    Sign("DP adjusted local rank ", re.compile(r"DP adjusted local rank (?P<device>\d{1,6}) is out of bounds")),
-    Sign("unsupported gpu id ", re.compile(r"specifies invalid or unsupported gpu id (?P<device>\d{1,6})")),  # Triton
-    Sign("' specified on host '", re.compile(r"No slot '(?P<device>\d{1,6})' specified on host '")),  # DeepSpeed
+    Sign("DP adjusted local rank ", r"DP adjusted local rank (?P<device>\d{1,6}) is out of bounds"),
+    Sign("unsupported gpu id ", r"specifies invalid or unsupported gpu id (?P<device>\d{1,6})"),  # Triton
+    Sign("' specified on host '", r"No slot '(?P<device>\d{1,6})' specified on host '"),  # DeepSpeed
 )
 """Servers and launchers print this before they start more processes than the host has GPUs."""
 SIGNS = (
-    Sign("Invalid device string: ", re.compile(r"Invalid device string: '(?P<device>[^'\n]{1,80})'")),
-    Sign("invalid device ordinal", re.compile(r"(?<!Error 101: )invalid device ordinal")),
-    Sign(
-        "device < num_gpus",
-        re.compile(r"device < num_gpus[^\n]*(?:device=(?P<device>\d*),? ?num_gpus=(?P<count>\d*))?"),
-    ),
+    Sign("Invalid device string: ", r"Invalid device string: '(?P<device>[^'\n]{1,80})'"),
+    Sign("invalid device ordinal", r"(?<!Error 101: )invalid device ordinal"),
+    Sign("device < num_gpus", r"device < num_gpus[^\n]*(?:device=(?P<device>\d*),? ?num_gpus=(?P<count>\d*))?"),
     Sign("Invalid device id", types=frozenset({"AssertionError"})),
-    Sign("Invalid device argument", re.compile(r"Invalid device argument\s*:? ?(?P<device>\d+)?")),
+    Sign("Invalid device argument", r"Invalid device argument\s*:? ?(?P<device>\d+)?"),
     Sign("nvidia-container-cli: device error: "),
     *errors_named("InvalidDevice", "INVALID_DEVICE"),
-    Sign(
-        "valid device range is",
-        re.compile(r"set device=(?P<device>\d{1,9}), valid device range is \[0, (?P<count>\d+)\)"),
-    ),
+    Sign("valid device range is", r"set device=(?P<device>\d{1,9}), valid device range is \[0, (?P<count>\d+)\)"),
     Sign("[Error]: Invalid device ID."),  # both are from Ascend
     *_INTELS,
-    Sign("But your machine only has: ", re.compile(r"You requested gpu: [^\n]{1,200}\n? *But your machine only has: ")),
+    Sign("But your machine only has: ", r"You requested gpu: [^\n]{1,200}\n? *But your machine only has: "),
     *_TOO_FEW,
-    Sign(
-        "device_count() is",
-        re.compile(r"on \w+ device (?P<device>\d+) but torch\.\w+\.device_count\(\) is (?P<count>\d+)"),
-    ),
+    Sign("device_count() is", r"on \w+ device (?P<device>\d+) but torch\.\w+\.device_count\(\) is (?P<count>\d+)"),
 )
 _DEVICES = re.compile(r"device=(?P<device>\d+), num_gpus=(?P<count>\d+)")
 

@@ -15,8 +15,6 @@ or the script requires an option that torchrun and ddp-run do not pass.
 
 from __future__ import annotations
 
-import re
-
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, anywhere, in_exception
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
@@ -32,16 +30,14 @@ RULE = Rule(
 )
 _OPTION = r"(?P<option>--local[-_]rank)\b"
 _NOT_KNOWN = (
-    Sign("unrecognized arguments: ", re.compile(rf"unrecognized arguments: [^\n]{{0,400}}?{_OPTION}")),
-    Sign("No such option: ", re.compile(rf"No such option: {_OPTION}")),
+    Sign("unrecognized arguments: ", rf"unrecognized arguments: [^\n]{{0,400}}?{_OPTION}"),
+    Sign("No such option: ", rf"No such option: {_OPTION}"),
 )
 _REQUIRED = Sign(
-    "the following arguments are required: ",
-    re.compile(rf"the following arguments are required: [^\n]{{0,400}}?{_OPTION}"),
+    "the following arguments are required: ", rf"the following arguments are required: [^\n]{{0,400}}?{_OPTION}"
 )
 _TRANSFORMERS = Sign(
-    "are not used by the HfArgumentParser",
-    re.compile(rf"are not used by the HfArgumentParser: [^\n]{{0,400}}?{_OPTION}"),
+    "are not used by the HfArgumentParser", rf"are not used by the HfArgumentParser: [^\n]{{0,400}}?{_OPTION}"
 )
 SIGNS = (*_NOT_KNOWN, _REQUIRED, _TRANSFORMERS)
 _ENDING = 200

@@ -18,8 +18,6 @@ memory`. The host still has free memory. The first alone can also mean that the 
 
 from __future__ import annotations
 
-import re
-
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
 from ddp_run.judge.signs import Sign, anywhere, quotes
@@ -36,13 +34,13 @@ RULE = Rule(
 )
 _CALL = Sign(
     "failed with error Cannot allocate memory",
-    re.compile(r"Call to (?P<call>ibv_(?:reg|create)_\w+) failed with error Cannot allocate memory"),
+    r"Call to (?P<call>ibv_(?:reg|create)_\w+) failed with error Cannot allocate memory",
 )
 _LIMIT = (
-    Sign("RLIMIT_MEMLOCK is", re.compile(r"RLIMIT_MEMLOCK is (?P<limit>\d+) bytes")),
+    Sign("RLIMIT_MEMLOCK is", r"RLIMIT_MEMLOCK is (?P<limit>\d+) bytes"),
     Sign(
         "Please set max locked memory",
-        re.compile(r"Please set max locked memory \(ulimit -l\)[^\n]{0,200}current: (?P<limit>[\w ]+)"),
+        r"Please set max locked memory \(ulimit -l\)[^\n]{0,200}current: (?P<limit>[\w ]+)",
     ),
     Sign("trying to allocate some locked memory"),
 )

@@ -32,37 +32,21 @@ RULE = Rule(
     since="0.1",
 )
 _NOT_FINITE = r"(?:nans?|infs?|infinite|infinity|non-?finite|not finite|exploded)\b"
-_OF_LOSS = re.compile(
-    rf"\bloss(?:es)?\b(?:_\w+)?[^\n]{{0,60}}?\b{_NOT_FINITE}|\b{_NOT_FINITE}[^\n]{{0,40}}?\bloss(?:es)?\b",
-    re.IGNORECASE,
-)
-_OF_GRADIENT = re.compile(
-    rf"\bgrad(?:ient)?s?\b[^\n]{{0,60}}?\b{_NOT_FINITE}|\b{_NOT_FINITE}[^\n]{{0,40}}?\bgrad(?:ient)?s?\b", re.IGNORECASE
-)
+_OF_LOSS = rf"(?i)\bloss(?:es)?\b(?:_\w+)?[^\n]{{0,60}}?\b{_NOT_FINITE}|\b{_NOT_FINITE}[^\n]{{0,40}}?\bloss(?:es)?\b"
+_OF_GRADIENT = rf"(?i)\bgrad(?:ient)?s?\b[^\n]{{0,60}}?\b{_NOT_FINITE}|\b{_NOT_FINITE}[^\n]{{0,40}}?\bgrad(?:ient)?s?\b"
 _STOPPING = tuple(
-    Sign(
-        words,
-        re.compile(
-            rf"\bloss\b[^\n]{{0,60}}?\b{_NOT_FINITE}[^\n]*?\b(?:stopping|aborting|exiting|terminat)", re.IGNORECASE
-        ),
-    )
+    Sign(words, rf"(?i)\bloss\b[^\n]{{0,60}}?\b{_NOT_FINITE}[^\n]*?\b(?:stopping|aborting|exiting|terminat)")
     for words in ("stopping training", "topping the training", "borting training", "xiting training")
 )
-_DISTRIBUTION = re.compile(
-    r"to satisfy the constraint [\s\S]{0,200}?found invalid values:[\s\S]{0,1500}?\b(?:nan|inf)\b"
-)
+_DISTRIBUTION = r"to satisfy the constraint [\s\S]{0,200}?found invalid values:[\s\S]{0,1500}?\b(?:nan|inf)\b"
 _SAMPLING = Sign(
-    "probability tensor contains either",
-    re.compile(r"probability tensor contains either `?inf`?, `?nan`? or element < 0"),
+    "probability tensor contains either", r"probability tensor contains either `?inf`?, `?nan`? or element < 0"
 )
 """Not certain: a sampler's negative weights give it as well."""
 SIGNS: tuple[Sign, ...] = (
     _SAMPLING,
-    Sign("The total norm of order ", re.compile(r"The total norm of order \S+ for gradients[^\n]{0,40} is non-finite")),
-    Sign(
-        "returned nan values in its",
-        re.compile(r"Function '(?P<function>\w+)' returned nan values in its \d+th output"),
-    ),
+    Sign("The total norm of order ", r"The total norm of order \S+ for gradients[^\n]{0,40} is non-finite"),
+    Sign("returned nan values in its", r"Function '(?P<function>\w+)' returned nan values in its \d+th output"),
     Sign("Current loss scale already at minimum"),
     Sign("Minimum loss scale reached"),
     Sign("to satisfy the constraint", _DISTRIBUTION),
@@ -128,7 +112,7 @@ SIGNS: tuple[Sign, ...] = (
     ),
     Sign(
         "FloatingPointError",
-        re.compile(r"FloatingPointError(?!: underflow)"),  # an underflow is finite
+        r"FloatingPointError(?!: underflow)",  # an underflow is finite
         frozenset({"FloatingPointError"}),
     ),
     *_STOPPING,
@@ -137,17 +121,15 @@ _FINITE = r"(?:nans?|infs?|infinit[ey]|infinity|non-?finite)"
 _GENERAL = (
     Sign(
         "n",
-        re.compile(
-            rf"(?i:\b(?:loss|gradients?|grad|wgrad|grad_norm|tensor|logits|activations?|weights|boxes|parameters?"
-            rf"|outputs?|scores)\b)[^\n]{{0,60}}? (?i:(?:contains?|has|have|had|is|are|was|became|becomes|went|got)"
-            rf"(?: an?| some elements =)? (?:{_FINITE})\b)"
-            rf"|(?i:\b{_FINITE}(?: (?:or|and|/) |/){_FINITE}\b)[^\n]{{0,60}}?"
-            r"(?i:\b(?:detected|encountered|found|persisted|in (?:wgrad|grad|loss)))"
-            rf"|(?i:\b(?:detected|found|encountered)\b)[^\n]{{0,20}}? (?i:\b{_FINITE}\b)(?i: (?:or|and|values?|in)\b)"
-            r"|\bNan in summary histogram\b"
-            rf"|(?i:\b{_FINITE} (?:(?:or|and) {_FINITE} )?(?:persisted|loss|gradients?|grad(?:ient)? norm|tensor found"
-            rf"|detected)\b)"
-        ),
+        rf"(?i:\b(?:loss|gradients?|grad|wgrad|grad_norm|tensor|logits|activations?|weights|boxes|parameters?"
+        rf"|outputs?|scores)\b)[^\n]{{0,60}}? (?i:(?:contains?|has|have|had|is|are|was|became|becomes|went|got)"
+        rf"(?: an?| some elements =)? (?:{_FINITE})\b)"
+        rf"|(?i:\b{_FINITE}(?: (?:or|and|/) |/){_FINITE}\b)[^\n]{{0,60}}?"
+        r"(?i:\b(?:detected|encountered|found|persisted|in (?:wgrad|grad|loss)))"
+        rf"|(?i:\b(?:detected|found|encountered)\b)[^\n]{{0,20}}? (?i:\b{_FINITE}\b)(?i: (?:or|and|values?|in)\b)"
+        r"|\bNan in summary histogram\b"
+        rf"|(?i:\b{_FINITE} (?:(?:or|and) {_FINITE} )?(?:persisted|loss|gradients?|grad(?:ient)? norm|tensor found"
+        rf"|detected)\b)",
         frozenset({"RuntimeError", "ValueError", "AssertionError", "Exception", "InvalidArgumentError"}),
     ),
 )

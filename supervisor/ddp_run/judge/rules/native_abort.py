@@ -35,19 +35,19 @@ RULE = Rule(
 )
 _NO_REASON = "terminate called"
 """C++ prints this before the reason, if it prints one."""
-_WHAT = (Sign("what():  ", re.compile(r"what\(\):\s+(?P<what>.+)")),)
+_WHAT = (Sign("what():  ", r"what\(\):\s+(?P<what>.+)"),)
 _LAST_WORDS = (
     *(
-        Sign(words, re.compile(rf"(?P<what>{re.escape(words)}.*)"))
+        Sign(words, rf"(?P<what>{re.escape(words)}.*)")
         for words in (
             *(_NO_REASON, "free(): ", "malloc(): ", "realloc(): ", "double free or corruption"),
             *("corrupted size", "corrupted double-linked", "Fatal Python error: "),
         )
     ),
-    Sign("Assertion `", re.compile(r"^(?P<what>(?>.*?Assertion `).*failed.*)")),
-    Sign("Assertion failed", re.compile(r"^(?P<what>.*Assertion failed.*)")),
-    Sign("*** SIGABRT received at ", re.compile(r"\*\*\* (?P<what>SIGABRT received) at time=")),  # absl's handler
-    Sign("detected ***: terminated", re.compile(r"(?P<what>\*\*\* .{1,80} detected \*\*\*: terminated)")),
+    Sign("Assertion `", r"^(?P<what>(?>.*?Assertion `).*failed.*)"),
+    Sign("Assertion failed", r"^(?P<what>.*Assertion failed.*)"),
+    Sign("*** SIGABRT received at ", r"\*\*\* (?P<what>SIGABRT received) at time="),  # absl's handler
+    Sign("detected ***: terminated", r"(?P<what>\*\*\* .{1,80} detected \*\*\*: terminated)"),
 )
 SIGNS: tuple[Sign, ...] = (*_WHAT, *_LAST_WORDS)
 

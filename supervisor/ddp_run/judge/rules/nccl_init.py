@@ -39,16 +39,12 @@ RULE = Rule(
 _UNIQUE_ID = (
     Sign(
         "is setting up NCCL communicator and retrieving ncclUniqueId",
-        re.compile(
-            r"\[(?P<rank>\d{1,9})\] is setting up NCCL communicator and retrieving ncclUniqueId from"
-            r" \[(?P<root>\d{1,9})\]"
-            r"[\s\S]{0,400}?got error: (?P<error>[^\n]*)"
-        ),
+        r"\[(?P<rank>\d{1,9})\] is setting up NCCL communicator and retrieving ncclUniqueId from"
+        r" \[(?P<root>\d{1,9})\]"
+        r"[\s\S]{0,400}?got error: (?P<error>[^\n]*)",
     ),
 )
-_HCCL = (
-    Sign("HCCL function error: ", re.compile(r"HCCL function error: (?P<call>[hH]cclCommInitRootInfo\w{0,20})\(")),
-)
+_HCCL = (Sign("HCCL function error: ", r"HCCL function error: (?P<call>[hH]cclCommInitRootInfo\w{0,20})\("),)
 """Ascend's errors, through torch_npu."""
 SIGNS = (*ERRORS, *REASONS, *_UNIQUE_ID, *_HCCL)
 _CODES = frozenset({"ncclInvalidUsage", "ncclInvalidArgument", "ncclInternalError", "ncclUnhandledCudaError"})

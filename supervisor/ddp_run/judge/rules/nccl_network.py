@@ -39,35 +39,29 @@ RULE = Rule(
 )
 _COMPLETION = Sign(
     "Got completion from peer ",
-    re.compile(
-        r"NET/IB ?: Got completion from peer (?P<peer>\S{1,80}) with (?:error|status)[ =](?P<status>[1-9]\d{0,4})"
-    ),
+    r"NET/IB ?: Got completion from peer (?P<peer>\S{1,80}) with (?:error|status)[ =](?P<status>[1-9]\d{0,4})",
 )
 """Source: NCCL's src/transport/net_ib.cc; older versions print `error 12`, newer ones `status=12`."""
 _PROXY = Sign(
     "Failed to execute operation Connect from rank ",
-    re.compile(r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})"),
+    r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})",
 )
 """Source: NCCL's src/proxy.cc: the thread that connects to other hosts failed."""
 _TRIED = Sign(
     "socketPollConnect: connect ",
-    re.compile(
-        r"socketPollConnect: connect (?:to \S{1,80} )?returned (?P<said>[^,\n]{1,80}), retrying "
-        r"\((?P<times>\d{1,9}/\d{1,9})\)"
-    ),
+    r"socketPollConnect: connect (?:to \S{1,80} )?returned (?P<said>[^,\n]{1,80}), retrying "
+    r"\((?P<times>\d{1,9}/\d{1,9})\)",
 )
 """Source: NCCL's src/misc/socket.cc: another rank's host refuses a connection, again and again."""
 _UCX = Sign(
     "UCX  ERROR ",
-    re.compile(
-        r"UCX  ERROR +(?P<said>Transport retry count exceeded on \S{1,80}|Remote endpoint is unreachable"
-        r"|no [\w ]{1,40} transport to [^\n]{1,300}Destination is unreachable)"
-    ),
+    r"UCX  ERROR +(?P<said>Transport retry count exceeded on \S{1,80}|Remote endpoint is unreachable"
+    r"|no [\w ]{1,40} transport to [^\n]{1,300}Destination is unreachable)",
 )
 """UCX messages; MPI and NCCL's UCX plugin use it."""
 _CCL = Sign(
     "host IP",
-    re.compile(r"oneCCL: [^\n]{1,300}?(?P<said>can ?not get host IP|can't find interface \S{1,80} to get host IP)"),
+    r"oneCCL: [^\n]{1,300}?(?P<said>can ?not get host IP|can't find interface \S{1,80} to get host IP)",
     frozenset({"RuntimeError"}),
 )
 """Intel's collective library found no address of this host."""

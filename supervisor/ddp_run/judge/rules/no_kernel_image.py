@@ -37,34 +37,24 @@ RULE = Rule(
 )
 _WARNED = Sign(
     "is not compatible with the current PyTorch installation",
-    re.compile(
-        r"(?m:^)(?P<gpu>[^\n]{2,160}?) with (?:CUDA|HIP|XPU)? ?capability (?P<arch>sm_\w+)"
-        r" is not compatible with the current PyTorch installation"
-    ),
+    r"(?m:^)(?P<gpu>[^\n]{2,160}?) with (?:CUDA|HIP|XPU)? ?capability (?P<arch>sm_\w+)"
+    r" is not compatible with the current PyTorch installation",
 )
 _ROCBLAS = Sign(
-    "rocBLAS error: Cannot read", re.compile(r"rocBLAS error: Cannot read \S[^\n]{0,300} for GPU arch ?: (?P<arch>\w+)")
+    "rocBLAS error: Cannot read", r"rocBLAS error: Cannot read \S[^\n]{0,300} for GPU arch ?: (?P<arch>\w+)"
 )
-_FUNCTION = Sign("invalid device function", re.compile(r"(?P<runtime>CUDA|HIP) error: invalid device function"))
+_FUNCTION = Sign("invalid device function", r"(?P<runtime>CUDA|HIP) error: invalid device function")
 _REFUSED = (
     Sign(
         "upported on GPUs with compute capability ",
-        re.compile(r"only supported on GPUs with compute capability (?:of at least|>=) [\d.]+"),
+        r"only supported on GPUs with compute capability (?:of at least|>=) [\d.]+",
     ),
-    Sign(
-        "is not compatible with compile time compute cap", re.compile(r"Runtime compute cap (?P<arch>\d+) is not comp")
-    ),
-    Sign(
-        "is not supported for the current GPU. ",
-        re.compile(r"current GPU\. Minimum capability: \d+\. Current capability: "),
-    ),
-    Sign("FlashAttention only supports ", re.compile(r"only supports (?:\w{1,20} or )?(?:Turing|Ampere|Ada|Hopper)\b")),
-    Sign(
-        "with CUDA capability ",
-        re.compile(r"GPU with CUDA capability \d+ \d+ is not supported|requires a GPU with CUDA capab"),
-    ),
-    Sign("only supports sm", re.compile(r"only supports sm_?\d{2,3} and above")),
-    Sign(" Backend requires SM>=", re.compile(r" Backend requires SM>=\d{2,3}\b")),
+    Sign("is not compatible with compile time compute cap", r"Runtime compute cap (?P<arch>\d+) is not comp"),
+    Sign("is not supported for the current GPU. ", r"current GPU\. Minimum capability: \d+\. Current capability: "),
+    Sign("FlashAttention only supports ", r"only supports (?:\w{1,20} or )?(?:Turing|Ampere|Ada|Hopper)\b"),
+    Sign("with CUDA capability ", r"GPU with CUDA capability \d+ \d+ is not supported|requires a GPU with CUDA capab"),
+    Sign("only supports sm", r"only supports sm_?\d{2,3} and above"),
+    Sign(" Backend requires SM>=", r" Backend requires SM>=\d{2,3}\b"),
     Sign("engine plan file is generated on an incompatible device"),  # TensorRT
 )
 """Libraries that compare the GPU with the ones they were built for."""
@@ -74,32 +64,26 @@ _RAISED = frozenset(
 _ASKS = r"(?:[Rr]equires?|[Nn]eeds?|only (?:supports?|supported|available)|(?:is|are) supported|[Mm]inimum|at least)"
 _OLDER = r"(?:Volta|Turing|Ampere|Ada|Hopper|Blackwell|[sS][mM]_?\d{2,3}|A[18]00|H[128]00|B[23]00)"
 _OF_A_GPU = r"\b(?:[Cc]ompute|CUDA|GPU|device with)"
-_GENERATION = re.compile(
+_GENERATION = (
     rf"{_ASKS}[^\n,]{{0,60}}?\b{_OLDER}(?:\+|\b[^\n]{{0,30}}?\b(?:newer|later|above|higher|GPUs?|[AH]\d{{3}})\b)"
 )
 _TOO_OLD = (
     Sign(
         "apability",
-        re.compile(
-            rf"{_ASKS}[^\n]{{0,120}}?{_OF_A_GPU} [Cc]apability[^\n\d]{{0,30}}\d|Minimum capability: \d"
-            rf"|{_OF_A_GPU} [Cc]apability[^\n\d]{{0,12}}\d[\d.]{{0,4}}\)?,?"
-            r" (?:is required|required|or (?:higher|newer|above|greater|later))"
-        ),
+        rf"{_ASKS}[^\n]{{0,120}}?{_OF_A_GPU} [Cc]apability[^\n\d]{{0,30}}\d|Minimum capability: \d"
+        rf"|{_OF_A_GPU} [Cc]apability[^\n\d]{{0,12}}\d[\d.]{{0,4}}\)?,?"
+        r" (?:is required|required|or (?:higher|newer|above|greater|later))",
         _RAISED,
     ),
     *(
-        Sign(
-            words,
-            _GENERATION,
-            _RAISED,
-        )
+        Sign(words, _GENERATION, _RAISED)
         for words in (
             *("Volta", "Turing", "Ampere", "Hopper", "Blackwell"),
             *("requires A100", "requires sm", "supports sm"),
         )
     ),
-    Sign("does not support bfloat16", re.compile(r"CUDA [Dd]evice does not support bfloat16"), _RAISED),
-    Sign("supported on CUDA", re.compile(r"supported on CUDA ?>= ?\d{1,2}\.\d and MI\d{3}"), _RAISED),
+    Sign("does not support bfloat16", r"CUDA [Dd]evice does not support bfloat16", _RAISED),
+    Sign("supported on CUDA", r"supported on CUDA ?>= ?\d{1,2}\.\d and MI\d{3}", _RAISED),
     Sign("No supported GPU compute capabilities found"),  # numba
     Sign("No supported CUDA architectures found"),  # FlashInfer
     Sign("architecture mismatch when calling `cu"),  # cuSPARSELt
@@ -116,18 +100,16 @@ SIGNS = (
     ),
     Sign("HSA_STATUS_ERROR_INVALID_ISA"),
     Sign("Error named symbol not found at line "),  # bitsandbytes
-    Sign("Status: device kernel image is invalid", re.compile(r"GPU:\d{1,4} failed\. Status: device kernel image")),
-    Sign("is not defined for option 'gpu-name'", re.compile(r"Value '(?P<arch>sm_\w{2,6})' is not defined for option")),
+    Sign("Status: device kernel image is invalid", r"GPU:\d{1,4} failed\. Status: device kernel image"),
+    Sign("is not defined for option 'gpu-name'", r"Value '(?P<arch>sm_\w{2,6})' is not defined for option"),
     Sign("no kernel image is available for execution on the device"),
     Sign(
         "device kernel image is invalid",
-        re.compile(
-            r"(?:(?:CUDA|HIP) (?:driver )?error|Triton Error \[(?:CUDA|HIP)\](?:: {1,2}Code: \d{1,4}, Mess{1,2}age)?)"
-            r": device kernel image is invalid"
-        ),
+        r"(?:(?:CUDA|HIP) (?:driver )?error|Triton Error \[(?:CUDA|HIP)\](?:: {1,2}Code: \d{1,4}, Mess{1,2}age)?)"
+        r": device kernel image is invalid",
     ),
     Sign("Unable to find code object for all current devices"),
-    Sign("_STATUS_ARCH_MISMATCH", re.compile(r"\b\w+_STATUS_ARCH_MISMATCH\w*")),
+    Sign("_STATUS_ARCH_MISMATCH", r"\b\w+_STATUS_ARCH_MISMATCH\w*"),
     Sign("PI_ERROR_INVALID_BINARY"),
     Sign("UR_RESULT_ERROR_INVALID_BINARY"),
     _FUNCTION,

@@ -36,35 +36,25 @@ RULE = Rule(
     end="told",
 )
 _RAYS = (
-    Sign(
-        "Task failed due to the node ", re.compile(r"(?P<what>Task failed due to the node \([^)\n]{1,80}\) +was dead)")
-    ),
+    Sign("Task failed due to the node ", r"(?P<what>Task failed due to the node \([^)\n]{1,80}\) +was dead)"),
     Sign(
         "because its node has died",
-        re.compile(
-            r"(?P<what>[Tt]he actor (?:is dead|died) because its node has died)(?:\. Node Id: (?P<node>\w{1,80}))?"
-        ),
+        r"(?P<what>[Tt]he actor (?:is dead|died) because its node has died)(?:\. Node Id: (?P<node>\w{1,80}))?",
     ),
-    Sign("have been lost due to node failure", re.compile(r"(?P<what>have been lost due to node failure)")),
+    Sign("have been lost due to node failure", r"(?P<what>have been lost due to node failure)"),
 )
 """Ray's message about its processes there; its raylet may be gone although the machine is up."""
-_DAEMON = Sign("Remote daemon: ", re.compile(r"(?P<what>Remote daemon: \S{1,60} on node (?P<node>[\w.\-]{1,255}))"))
+_DAEMON = Sign("Remote daemon: ", r"(?P<what>Remote daemon: \S{1,60} on node (?P<node>[\w.\-]{1,255}))")
 """The help text of Open MPI and PRRTE for a lost daemon."""
-_NAMED = Sign("error: Node failure on ", re.compile(r"(?P<what>Node failure on (?P<node>[\w.\-]{1,255}))"))
+_NAMED = Sign("error: Node failure on ", r"(?P<what>Node failure on (?P<node>[\w.\-]{1,255}))")
 _SCHEDULER = (
     Sign(
         "DUE TO NODE FAILURE",
-        re.compile(r"(?P<what>(?:JOB|STEP) \S{1,40} (?:ON \S{1,255} )?CANCELLED AT \S{1,40} DUE TO NODE FAILURE)"),
+        r"(?P<what>(?:JOB|STEP) \S{1,40} (?:ON \S{1,255} )?CANCELLED AT \S{1,40} DUE TO NODE FAILURE)",
     ),
-    Sign("NodeLost", re.compile(r"(?P<what>\bNodeLost\b[^\n]{0,120})")),
-    Sign(
-        "has been marked dead",
-        re.compile(r"(?P<what>The node with node id: \S{1,80} [^\n]{0,120}has been marked dead)"),
-    ),
-    Sign(
-        "marked as dead by the GCS",
-        re.compile(r"(?P<what>this node manager has mistakenly been marked as dead by the GCS)"),
-    ),
+    Sign("NodeLost", r"(?P<what>\bNodeLost\b[^\n]{0,120})"),
+    Sign("has been marked dead", r"(?P<what>The node with node id: \S{1,80} [^\n]{0,120}has been marked dead)"),
+    Sign("marked as dead by the GCS", r"(?P<what>this node manager has mistakenly been marked as dead by the GCS)"),
 )
 """These name no node, or a different one: that of the step's first process."""
 SIGNS = (_NAMED, _DAEMON, *_SCHEDULER, *_RAYS, *LOST, LOST_STATE)

@@ -37,7 +37,7 @@ SIGNS = (
     Sign("peer access is not supported between these two devices"),
     Sign("P2P access is not supported between devices"),
     *errors_named("PeerAccessUnsupported", "PEER_ACCESS_UNSUPPORTED"),
-    Sign("uda failure 217", re.compile(r"[Cc]uda failure 217\b")),
+    Sign("uda failure 217", r"[Cc]uda failure 217\b"),
 )
 _LIBRARY = re.compile(r"custom_all_?reduce|IpcMemory|deep_ep")
 

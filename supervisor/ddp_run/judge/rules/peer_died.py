@@ -40,11 +40,11 @@ _OF = rf"\A(?:(?!{_SPEAKER}).)*{_SPEAKER}.*"
 """Skips to the first speaker: trying every one would take quadratic time."""
 SIGNS: tuple[Sign, ...] = (
     *(
-        Sign(words, re.compile(_OF + words, re.DOTALL))
+        Sign(words, "(?s)" + _OF + words)
         for words in ("onnection closed by peer", "onnection reset by peer", "Broken pipe", "ocket closed")
     ),
-    Sign("closed by remote peer", re.compile(_OF + "closed by remote peer", re.DOTALL)),
-    Sign("onnection was closed by", re.compile(_OF + "onnection was closed by", re.DOTALL)),
+    Sign("closed by remote peer", "(?s)" + _OF + "closed by remote peer"),
+    Sign("onnection was closed by", "(?s)" + _OF + "onnection was closed by"),
     Sign("remote process exited or there was a network error"),
     Sign("ncclRemoteError"),
     Sign(" to recv, got 0 bytes"),  # the store's client: "failed …" up to torch 2.2, "Failed …" since
@@ -53,9 +53,9 @@ _GONE = (
     Sign("Terminating process because the JAX distributed service detected fatal errors"),
     Sign("Horovod has been shut down. This was caused by an exception on one of the ranks"),
     Sign("An MPI communication peer process has unexpectedly disconnected"),
-    Sign("<TCP (closed) ", re.compile(r"in <TCP \(closed\) [^\n]{1,300}: Stream is closed")),
-    Sign("Process failed", re.compile(r"MPI\w{1,60}\(\d{1,6}\)\.{0,80}: Process failed")),  # MPICH
-    Sign("Communication error with rank ", re.compile(r"\(\d{1,6}\)\.{0,80}: Communication error with rank \d{1,9}")),
+    Sign("<TCP (closed) ", r"in <TCP \(closed\) [^\n]{1,300}: Stream is closed"),
+    Sign("Process failed", r"MPI\w{1,60}\(\d{1,6}\)\.{0,80}: Process failed"),  # MPICH
+    Sign("Communication error with rank ", r"\(\d{1,6}\)\.{0,80}: Communication error with rank \d{1,9}"),
 )
 """Messages of other runtimes, which are explicit."""
 SIGNS += _GONE

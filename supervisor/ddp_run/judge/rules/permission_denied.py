@@ -32,50 +32,38 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the permissions will still be missing"),
     since="0.1",
 )
-_SCRIPT = Sign(
-    "can't open file '", re.compile(r"can't open file '(?P<path>[^']*)': \[Errno 13\] (?P<what>Permission denied)")
-)
-_AGENTS = Sign("PermissionError", re.compile(rf"PermissionError: \[Errno \d+\] (?P<what>[^:\n]+): {QUOTED_PATH}"))
+_SCRIPT = Sign("can't open file '", r"can't open file '(?P<path>[^']*)': \[Errno 13\] (?P<what>Permission denied)")
+_AGENTS = Sign("PermissionError", rf"PermissionError: \[Errno \d+\] (?P<what>[^:\n]+): {QUOTED_PATH}")
 _AGENTS_FRAME = re.compile(r"torch/distributed/(?:elastic|launcher|run\.py)")
 _FRAMES = 16
 _RAISED: tuple[Sign, ...] = (
     Sign(
         "PermissionError",
-        re.compile(
-            rf"^(?:\w+\.)*PermissionError(?!: Caught \w+ in )(?:: \[Errno \d+\] (?P<what>[^:\n]+)(?:: {QUOTED_PATH})?)?"
-        ),
+        rf"^(?:\w+\.)*PermissionError(?!: Caught \w+ in )(?:: \[Errno \d+\] (?P<what>[^:\n]+)(?:: {QUOTED_PATH})?)?",
         frozenset({"PermissionError"}),
     ),
     _SCRIPT,
-    Sign("Permission denied (os error 13)", re.compile(r"Permission denied \(os error 13\)")),
+    Sign("Permission denied (os error 13)", r"Permission denied \(os error 13\)"),
     Sign(
         ": Permission denied",  # the words of C and C++ libraries in custom exception classes
-        re.compile(
-            r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,400}?(?P<path>/[^\s:'\"]{1,400})['\"]?: Permission denied\.?$"
-        ),
+        r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,400}?(?P<path>/[^\s:'\"]{1,400})['\"]?: Permission denied\.?$",
     ),
-    Sign('message: "Permission denied"', re.compile(r'kind: PermissionDenied, message: "Permission denied"')),
-    Sign("on fopen: Permission denied", re.compile(r"on fopen: Permission denied, file path: (?P<path>\S+)")),
-    Sign(
-        "(errno: 13 - Permission denied)",
-        re.compile(r"bind to (?P<address>\S+) \(errno: 13 - Permission denied\)"),
-    ),
+    Sign('message: "Permission denied"', r'kind: PermissionDenied, message: "Permission denied"'),
+    Sign("on fopen: Permission denied", r"on fopen: Permission denied, file path: (?P<path>\S+)"),
+    Sign("(errno: 13 - Permission denied)", r"bind to (?P<address>\S+) \(errno: 13 - Permission denied\)"),
     Sign(  # Triton
-        "failed to open directory ", re.compile(r"failed to open directory (?P<path>\S{1,1000}): Permission denied")
+        "failed to open directory ", r"failed to open directory (?P<path>\S{1,1000}): Permission denied"
     ),
     Sign(  # libuv, for torch's store
-        "name: EACCES",
-        re.compile(r"failed to bind\. port: (?P<address>\d{1,5}), [^\n]{0,80}name: EACCES, message: permission"),
+        "name: EACCES", r"failed to bind\. port: (?P<address>\d{1,5}), [^\n]{0,80}name: EACCES, message: permission"
     ),
-    Sign("Permission denied (addr='", re.compile(r"Permission denied \(addr='(?P<path>[^'\n]{1,400})'\)")),  # ZeroMQ
+    Sign("Permission denied (addr='", r"Permission denied \(addr='(?P<path>[^'\n]{1,400})'\)"),  # ZeroMQ
     Sign("attempt to write a readonly database"),
 )
 _CONTAINER = Sign(
     "pyxis:",
-    re.compile(
-        r"error: pyxis:\s{1,9}[\w.+\-]{1,40}: (?:cannot [a-z ]{1,40} )?[\u2018'\"]?(?P<path>/[^:\n\u2019'\"]{1,400})"
-        r"[\u2019'\"]?: (?P<what>Permission denied)"
-    ),
+    r"error: pyxis:\s{1,9}[\w.+\-]{1,40}: (?:cannot [a-z ]{1,40} )?[\u2018'\"]?(?P<path>/[^:\n\u2019'\"]{1,400})"
+    r"[\u2019'\"]?: (?P<what>Permission denied)",
 )
 """SLURM's container plugin shows messages of enroot, which creates the image before any rank starts."""
 _PRINTED = printed_text.errors(("Permission denied",))

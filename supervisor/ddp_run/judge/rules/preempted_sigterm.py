@@ -41,20 +41,16 @@ RULE = Rule(
 _SCHEDULER = (
     Sign(
         "CANCELLED AT ",
-        re.compile(
-            r"(?P<what>JOB \S+ (?:ON \S+ )?CANCELLED AT \S+(?: DUE TO [A-Z ]*[A-Z]| DUE to SIGNAL \w+)?"
-            r"|STEP \S+ (?:ON \S+ )?CANCELLED AT \S+ DUE (?:TO (?!TASK FAILURE)[A-Z ]*[A-Z]|to SIGNAL \w+))"
-        ),
+        r"(?P<what>JOB \S+ (?:ON \S+ )?CANCELLED AT \S+(?: DUE TO [A-Z ]*[A-Z]| DUE to SIGNAL \w+)?"
+        r"|STEP \S+ (?:ON \S+ )?CANCELLED AT \S+ DUE (?:TO (?!TASK FAILURE)[A-Z ]*[A-Z]|to SIGNAL \w+))",
     ),
     Sign(
         "TERM_",
-        re.compile(
-            r"\b(?P<what>TERM_(?:RUNLIMIT|CPULIMIT|DEADLINE|WINDOW|LOAD|PREEMPT|RC_PREEMPT|OWNER|ADMIN"
-            r"|FORCE_OWNER|FORCE_ADMIN|REQUEUE_OWNER|REQUEUE_ADMIN|BUCKET_KILL"
-            r"|REMOVE_HUNG_JOB|ORPHAN_SYSTEM): [^\n.]*)"
-        ),
+        r"\b(?P<what>TERM_(?:RUNLIMIT|CPULIMIT|DEADLINE|WINDOW|LOAD|PREEMPT|RC_PREEMPT|OWNER|ADMIN"
+        r"|FORCE_OWNER|FORCE_ADMIN|REQUEUE_OWNER|REQUEUE_ADMIN|BUCKET_KILL"
+        r"|REMOVE_HUNG_JOB|ORPHAN_SYSTEM): [^\n.]*)",
     ),
-    Sign("=>> PBS: job killed: ", re.compile(r"(?P<what>PBS: job killed: (?!v?mem |node \d)[^\n]*)")),
+    Sign("=>> PBS: job killed: ", r"(?P<what>PBS: job killed: (?!v?mem |node \d)[^\n]*)"),
 )
 _MUCH = 30
 """A number of lines."""
@@ -68,15 +64,13 @@ _NEAR = 40
 """A number of lines before the end."""
 _WENT_WELL = re.compile(r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:completed|finished|done|ended well)\b")
 _END_LINES = 3
-_HANDLED = Sign(
-    "KeyboardInterrupt: terminated", re.compile(r"^KeyboardInterrupt: terminated$"), frozenset({"KeyboardInterrupt"})
-)
+_HANDLED = Sign("KeyboardInterrupt: terminated", r"^KeyboardInterrupt: terminated$", frozenset({"KeyboardInterrupt"}))
 """vLLM's server prints this for SIGTERM."""
 _RAISED = Sign("SIGTERMException", types=frozenset({"SIGTERMException"}))
 """Lightning's."""
 _WORKER = Sign(
     "is killed by signal: Terminated",
-    re.compile(r"DataLoader worker \([^)\n]{1,200}\) is killed by signal: Terminated"),
+    r"DataLoader worker \([^)\n]{1,200}\) is killed by signal: Terminated",
     frozenset({"RuntimeError"}),
 )
 _TOLD = (Sign("eceived SIGTERM"),)

@@ -42,22 +42,20 @@ _NOT_MADE = (
     Sign("backend not set, please initialize it using init_process_group()"),  # DeepSpeed
 )
 _TWICE = Sign("trying to initialize the default process group twice")
-_DEVICE = Sign(
-    "No backend type associated with device type ", re.compile(r"associated with device type (?P<device>\w+)")
-)
+_DEVICE = Sign("No backend type associated with device type ", r"associated with device type (?P<device>\w+)")
 _CUDA_ONLY = (
     Sign("Tensors must be CUDA and dense"),
-    Sign("ProcessGroupGloo::", re.compile(r"ProcessGroupGloo::\w+: unsupported device type (?P<device>\w+)")),
+    Sign("ProcessGroupGloo::", r"ProcessGroupGloo::\w+: unsupported device type (?P<device>\w+)"),
 )
-_ONE_EACH = Sign("Tensors must be on distinct GPU devices", re.compile(r"Tensors must be on distinct GPU devices"))
+_ONE_EACH = Sign("Tensors must be on distinct GPU devices", r"Tensors must be on distinct GPU devices")
 _UNKNOWN = (
-    Sign("Unknown c10d backend type", re.compile(r"Unknown c10d backend type (?P<backend>[\w.]+)")),
-    Sign("Unknown backend", re.compile(r"Unknown backend(?: type|:)? '?(?P<backend>[\w.]+)")),
-    Sign("Invalid backend: ", re.compile(r"Invalid backend: '?(?P<backend>[\w.]+)")),
-    Sign("Distributed package doesn't have ", re.compile(r"package doesn't have (?!NCCL)(?P<backend>\w+) built in")),
+    Sign("Unknown c10d backend type", r"Unknown c10d backend type (?P<backend>[\w.]+)"),
+    Sign("Unknown backend", r"Unknown backend(?: type|:)? '?(?P<backend>[\w.]+)"),
+    Sign("Invalid backend: ", r"Invalid backend: '?(?P<backend>[\w.]+)"),
+    Sign("Distributed package doesn't have ", r"package doesn't have (?!NCCL)(?P<backend>\w+) built in"),
 )
 _OUTSIDE = (
-    Sign(" is not part of group", re.compile(r"(?:[Gg]lobal|[Gg]roup) rank (?P<number>\d+) is not part of group")),
+    Sign(" is not part of group", r"(?:[Gg]lobal|[Gg]roup) rank (?P<number>\d+) is not part of group"),
     Sign("The given group does not exist"),
     Sign("is not registered, please create group with torch.distributed.new_group"),
     Sign("the new group's rank should be within the world_size set by init_process_group"),
@@ -65,7 +63,7 @@ _OUTSIDE = (
 )
 _ENVIRONMENT = Sign(
     " expected, but not set",
-    re.compile(r"environment variable (?P<variable>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set"),
+    r"environment variable (?P<variable>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set",
 )
 _ITSELF = (
     Sign("rank should not be the same as the rank of the current process"),
@@ -77,9 +75,7 @@ _UNREADY = (
     Sign("Distributed backend is not initialized. Please set dist_init_required"),
     Sign("Horovod has not been initialized; use hvd.init()"),
     Sign("DeviceMesh process groups not initialized!"),
-    Sign(
-        "is not initialized in the process.", re.compile(r"The collective group '[^'\n]{1,80}' is not initialized in")
-    ),  # Ray
+    Sign("is not initialized in the process.", r"The collective group '[^'\n]{1,80}' is not initialized in"),  # Ray
 )
 """DeepSpeed, Horovod, DeviceMesh, Ray."""
 _REFUSALS = (
@@ -89,7 +85,7 @@ _REFUSALS = (
     Sign("No rendezvous handler for "),
     Sign("does not support monitoredBarrier, only GLOO"),
     Sign("A CPU backend must be enabled for async save"),
-    Sign("Invalid peer rank: ", re.compile(r"Invalid peer rank: -?\d{1,9}")),
+    Sign("Invalid peer rank: ", r"Invalid peer rank: -?\d{1,9}"),
     Sign("LOCAL_RANK is not in the environment. Consider passing fallback_rank"),
     Sign("distributed.initialize should only be called once"),  # JAX
     Sign("jax.distributed.initialize() must be called before any JAX calls"),

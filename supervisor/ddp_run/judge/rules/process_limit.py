@@ -33,20 +33,19 @@ RULE = Rule(
 _AGAIN = "Resource temporarily unavailable"
 SIGNS: tuple[Sign, ...] = (
     Sign("can't start new thread"),
-    Sign("libgomp: Thread creation failed", re.compile(rf"libgomp: Thread creation failed: {_AGAIN}")),
+    Sign("libgomp: Thread creation failed", rf"libgomp: Thread creation failed: {_AGAIN}"),
     Sign(
-        "pthread_create failed for thread",
-        re.compile(rf"OpenBLAS.{{0,200}}pthread_create failed for thread \d+ of \d+: {_AGAIN}"),
+        "pthread_create failed for thread", rf"OpenBLAS.{{0,200}}pthread_create failed for thread \d+ of \d+: {_AGAIN}"
     ),
     Sign("System unable to allocate necessary resources for OMP thread"),
-    Sign(_AGAIN, re.compile(rf"what\(\):\s+(?:thread(?: constructor failed)?: )?{_AGAIN}")),
-    Sign(_AGAIN, re.compile(rf"fork: (?:retry: )?{_AGAIN}")),
-    Sign(_AGAIN, re.compile(rf"code: 11, kind: WouldBlock, message: \"{_AGAIN}\"")),
+    Sign(_AGAIN, rf"what\(\):\s+(?:thread(?: constructor failed)?: )?{_AGAIN}"),
+    Sign(_AGAIN, rf"fork: (?:retry: )?{_AGAIN}"),
+    Sign(_AGAIN, rf"code: 11, kind: WouldBlock, message: \"{_AGAIN}\""),
 )
 _FORK = Sign(_AGAIN, types=frozenset({"BlockingIOError", "OSError"}))
 _FORKED = re.compile(r"in _execute_child|_fork_exec|popen_(?:fork|spawn_posix|forkserver)\.py|os\.fork|forkserver\.py")
 _REJECTED = Sign("fork rejected by pids controller")
-_OF_LSF = Sign("TERM_", re.compile(r"TERM_(?:THREAD|PROCESS)LIMIT: "))
+_OF_LSF = Sign("TERM_", r"TERM_(?:THREAD|PROCESS)LIMIT: ")
 SIGNS += (_FORK, _REJECTED, _OF_LSF)
 
 

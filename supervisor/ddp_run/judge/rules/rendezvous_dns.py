@@ -31,27 +31,22 @@ RULE = Rule(
 )
 _UNRESOLVED = Sign(
     "network addresses of (",
-    re.compile(
-        r"network addresses of \((?P<host>[^,()]+), (?P<port>\d+)\) cannot be retrieved "
-        r"\(gai error: (?P<number>-?\d+) - (?P<said>[^)]*)\)"
-    ),
+    r"network addresses of \((?P<host>[^,()]+), (?P<port>\d+)\) cannot be retrieved "
+    r"\(gai error: (?P<number>-?\d+) - (?P<said>[^)]*)\)",
 )
 _NOT_REACHED = Sign(
     "he client socket has ",
-    re.compile(
-        r"he client socket has (?:timed out after \d+ ?m?s while trying to connect to "
-        r"|failed to connect to any network address of )\((?P<host>[^,()]+), (?P<port>\d+)\)"
-    ),
+    r"he client socket has (?:timed out after \d+ ?m?s while trying to connect to "
+    r"|failed to connect to any network address of )\((?P<host>[^,()]+), (?P<port>\d+)\)",
 )
 _ETCDS = Sign(
-    "Failed to get list of machines from ",
-    re.compile(r"Failed to get list of machines from https?://(?P<host>[^\s:/]{1,300})[:/]"),
+    "Failed to get list of machines from ", r"Failed to get list of machines from https?://(?P<host>[^\s:/]{1,300})[:/]"
 )
 """Source: python-etcd's client.py, used by torchelastic and `--rdzv-backend etcd`."""
 _PYTHONS = Sign("gaierror", types=frozenset({"gaierror"}))
 _SSHS = Sign(
     "ssh: Could not resolve hostname ",
-    re.compile(r"ssh: Could not resolve hostname (?P<host>[\w.\-]{1,255}): (?P<said>[^\n]{1,80})"),
+    r"ssh: Could not resolve hostname (?P<host>[\w.\-]{1,255}): (?P<said>[^\n]{1,80})",
 )
 _STARTED_BY_SSH = (Sign("unable to reliably start one or more daemons"), Sign("ssh exited with exit code 255"))
 """Messages of mpirun and pdsh if ssh cannot reach a host of the job."""

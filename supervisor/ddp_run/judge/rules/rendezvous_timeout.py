@@ -37,31 +37,23 @@ RULE = Rule(
 FRAMES = re.compile(r"/torch/distributed/rendezvous\.py|/distributed_c10d\.py _store_based_barrier")
 _CONNECT = Sign(
     "he client socket has ",
-    re.compile(
-        r"he client socket has (?:timed out after (?P<after>\d{1,20} ?m?s) while trying to connect to "
-        r"|failed to connect to any network address of )"
-        r"(?:\((?P<host>[^,()]+), (?P<port>\d+)\)|(?P<address>[\w.\-]+:\d+))"
-    ),
+    r"he client socket has (?:timed out after (?P<after>\d{1,20} ?m?s) while trying to connect to "
+    r"|failed to connect to any network address of )"
+    r"(?:\((?P<host>[^,()]+), (?P<port>\d+)\)|(?P<address>[\w.\-]+:\d+))",
 )
 _CLIENTS = Sign(
     "seconds waiting for clients",
-    re.compile(
-        r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+) clients"
-    ),
+    r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+) clients",
 )
 _BARRIER = Sign(
     "Timed out initializing process group in store based barrier",
-    re.compile(
-        r"store based barrier on rank:? ?(?P<rank>\d+), for key: \S+ \(world_size=(?P<wanted>\d+), "
-        r"(?:num_workers_joined|worker_count)=(?P<joined>\d+), timeout=(?P<timeout>[\d:.]+)"
-    ),
+    r"store based barrier on rank:? ?(?P<rank>\d+), for key: \S+ \(world_size=(?P<wanted>\d+), "
+    r"(?:num_workers_joined|worker_count)=(?P<joined>\d+), timeout=(?P<timeout>[\d:.]+)",
 )
-_KEYS = Sign("wait timeout after ", re.compile(r"wait timeout after (?P<ms>\d{1,20})ms, keys: (?P<keys>\S+)"))
-_KEY = Sign(
-    "Timeout waiting for key: ", re.compile(r"Timeout waiting for key: (?P<keys>\S+) after (?P<ms>\d{1,20}) ms")
-)
-_OLD = Sign("connect() timed out. Original timeout was ", re.compile(r"Original timeout was (?P<ms>\d{1,20}) ms"))
-_SOCKET = Sign("Socket Timeout", re.compile(r"(?:Error|Exception): Socket Timeout\s*$"))
+_KEYS = Sign("wait timeout after ", r"wait timeout after (?P<ms>\d{1,20})ms, keys: (?P<keys>\S+)")
+_KEY = Sign("Timeout waiting for key: ", r"Timeout waiting for key: (?P<keys>\S+) after (?P<ms>\d{1,20}) ms")
+_OLD = Sign("connect() timed out. Original timeout was ", r"Original timeout was (?P<ms>\d{1,20}) ms")
+_SOCKET = Sign("Socket Timeout", r"(?:Error|Exception): Socket Timeout\s*$")
 _AGENT = (
     Sign("RendezvousTimeoutError"),
     Sign("RendezvousConnectionError"),
@@ -70,14 +62,11 @@ _AGENT = (
 _OTHERS = (
     Sign(  # JAX, torch_xla: the tasks of a job meet at their coordination service
         "DEADLINE_EXCEEDED: ",
-        re.compile(
-            r"DEADLINE_EXCEEDED: (?:Barrier timed out\. Id: PjRT_Client_Connect|Getting local topologies failed"
-            r"|GetKeyValue\(\) timed out)"
-        ),
+        r"DEADLINE_EXCEEDED: (?:Barrier timed out\. Id: PjRT_Client_Connect|Getting local topologies failed"
+        r"|GetKeyValue\(\) timed out)",
     ),
     Sign(
-        "DEADLINE_EXCEEDED: failed to connect to all addresses",
-        types=frozenset({"XlaRuntimeError", "JaxRuntimeError"}),
+        "DEADLINE_EXCEEDED: failed to connect to all addresses", types=frozenset({"XlaRuntimeError", "JaxRuntimeError"})
     ),
     Sign("Failed to initialize distributed runtime client"),
     Sign("Timed out waiting for tasks to start. Please check connectivity"),  # Horovod
@@ -88,18 +77,10 @@ _OTHERS = (
     Sign("failed to connect to lighthouse"),  # torchft
     Sign("was not reachable via ssh"),  # DeepSpeed's launcher
     Sign("could not connect to some hosts via ssh"),  # Horovod's, like the next two
-    Sign(
-        "on any of the following addresses: ",
-        re.compile(r"Horovod was unable to connect to [^\n]{1,80} on any of the fo"),
-    ),
+    Sign("on any of the following addresses: ", r"Horovod was unable to connect to [^\n]{1,80} on any of the fo"),
     Sign("Unable to find a set of common task-to-task communication interfaces"),
-    Sign(
-        "Timed out trying to connect to ",
-        re.compile(r"Timed out trying to connect to (?:tcp|tls|ucx)://\S{1,200} after"),
-    ),
-    Sign(
-        " workers arrived after ", re.compile(r"Only \d{1,6}/\d{1,6} workers arrived after")
-    ),  # Dask, like the line above
+    Sign("Timed out trying to connect to ", r"Timed out trying to connect to (?:tcp|tls|ucx)://\S{1,200} after"),
+    Sign(" workers arrived after ", r"Only \d{1,6}/\d{1,6} workers arrived after"),  # Dask, like the line above
 )
 """Messages of other runtimes for the same."""
 _IN_USE = Sign("return getattr(self._store, store_op)")

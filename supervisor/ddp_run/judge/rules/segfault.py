@@ -13,7 +13,6 @@ torch and CUDA, and rerun with `num_workers=0` and without compiled extensions t
 
 from __future__ import annotations
 
-import re
 import signal
 
 from ddp_run.evidence.crash_text import crash_of
@@ -37,13 +36,13 @@ _FATAL = Sign("Fatal Python error: Segmentation fault")
 _CAUGHT = (
     Sign("Caught signal 11 (Segmentation fault"),
     Sign("Signal: Segmentation fault (11)"),
-    Sign("Segmentation fault", re.compile(r"^Segmentation fault\s*$|Segmentation fault \(core dumped\)")),  # a shell's
+    Sign("Segmentation fault", r"^Segmentation fault\s*$|Segmentation fault \(core dumped\)"),  # a shell's
     Sign("!!!!!!! Segfault encountered !!!!!!!"),
     Sign("*** SIGSEGV received at time="),  # absl's failure handler, which Ray installs
 )
 _KERNELS = (
-    Sign("segfault at ", re.compile(r"\w\[\d{1,9}\]: segfault at [0-9a-f]{1,16} ip ")),
-    Sign("general protection", re.compile(r"traps: [^\n]{1,40}\[\d{1,9}\] general protection")),
+    Sign("segfault at ", r"\w\[\d{1,9}\]: segfault at [0-9a-f]{1,16} ip "),
+    Sign("general protection", r"traps: [^\n]{1,40}\[\d{1,9}\] general protection"),
 )
 """For a log that shows nothing else."""
 SIGNS: tuple[Sign, ...] = (_FATAL, *_CAUGHT, *_KERNELS)

@@ -40,67 +40,54 @@ RULE = Rule(
 _SHM = "/dev/shm"  # noqa: S108
 _WORKER = Sign(
     "is killed by signal: Bus error",
-    re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: Bus error"),
+    r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: Bus error",
 )
 _SIGNALLED = Sign(
     "is killed by signal: ",
-    re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: (?P<signal>[\w ]+)"),
+    r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: (?P<signal>[\w ]+)",
 )
-_LEFT = Sign(
-    "exited unexpectedly", re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) exited unexpectedly")
-)
+_LEFT = Sign("exited unexpectedly", r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) exited unexpectedly")
 _HANDLER = Sign("Unexpected bus error encountered in worker")
 _FULL = r"(?:No space left on device|Cannot allocate memory|Resource temporarily unavailable)"
 _TORCHS = (
-    Sign("unable to write to file </torch_", re.compile(r"unable to write to file <(?P<file>/torch_\w+)>[^\n]*")),
+    Sign("unable to write to file </torch_", r"unable to write to file <(?P<file>/torch_\w+)>[^\n]*"),
     Sign(
         "unable to allocate shared memory(shm)",
-        re.compile(rf"unable to allocate shared memory\(shm\) for file <(?P<file>[^>]{{1,300}})>: {_FULL}"),
+        rf"unable to allocate shared memory\(shm\) for file <(?P<file>[^>]{{1,300}})>: {_FULL}",
     ),
-    Sign("unable to resize file </torch_", re.compile(r"unable to resize file <(?P<file>/torch_\w+)>[^\n]*")),
-    Sign(
-        "bytes from file </torch_", re.compile(rf"unable to mmap \d+ bytes from file <(?P<file>/torch_\w+)>: {_FULL}")
-    ),
+    Sign("unable to resize file </torch_", r"unable to resize file <(?P<file>/torch_\w+)>[^\n]*"),
+    Sign("bytes from file </torch_", rf"unable to mmap \d+ bytes from file <(?P<file>/torch_\w+)>: {_FULL}"),
 )
 _FILES = (
-    Sign("No space left on device: '/dev/shm", re.compile(r"No space left on device: '(?P<file>/dev/shm[^']*)'")),
-    Sign("No space left on device: '/psm_", re.compile(r"No space left on device: '(?P<file>/psm_\w+)'")),
+    Sign("No space left on device: '/dev/shm", r"No space left on device: '(?P<file>/dev/shm[^']*)'"),
+    Sign("No space left on device: '/psm_", r"No space left on device: '(?P<file>/psm_\w+)'"),
 )
 _NCCLS = (
     Sign(
         "shared memory segment /dev/shm/nccl-",
-        re.compile(
-            r"Error while creating shared memory segment (?P<file>/dev/shm/nccl-\w+) \(size (?P<size>\d+)\)"
-            r"(?!.*(?:Permission denied|No such file))"
-        ),
+        r"Error while creating shared memory segment (?P<file>/dev/shm/nccl-\w+) \(size (?P<size>\d+)\)"
+        r"(?!.*(?:Permission denied|No such file))",
     ),
-    Sign(
-        "to extend /dev/shm/nccl-", re.compile(r"failed to extend (?P<file>/dev/shm/nccl-\w+) to (?P<size>\d+) bytes")
-    ),
-    Sign("posix_fallocate failed : No space", re.compile(r"Call to posix_fallocate failed : No space left on device")),
+    Sign("to extend /dev/shm/nccl-", r"failed to extend (?P<file>/dev/shm/nccl-\w+) to (?P<size>\d+) bytes"),
+    Sign("posix_fallocate failed : No space", r"Call to posix_fallocate failed : No space left on device"),
 )
 _SERVERS = (
     Sign(
         "Unable to initialize shared memory key ",  # Triton's Python backend
-        re.compile(
-            r"Unable to initialize shared memory key '(?P<file>[^'\n]{1,200})' to requested size \((?P<size>\d+)"
-        ),
+        r"Unable to initialize shared memory key '(?P<file>[^'\n]{1,200})' to requested size \((?P<size>\d+)",
     ),
     Sign(
         "Failed to increase the shared memory pool size for key",
-        re.compile(r"shared memory pool size for key '(?P<file>[^'\n]{1,200})' to (?P<size>\d+) bytes"),
+        r"shared memory pool size for key '(?P<file>[^'\n]{1,200})' to (?P<size>\d+) bytes",
     ),
     Sign(  # Open MPI
-        "It appears as if there is not enough space for ",
-        re.compile(r"not enough space for (?P<file>/dev/shm/\S{1,200})"),
+        "It appears as if there is not enough space for ", r"not enough space for (?P<file>/dev/shm/\S{1,200})"
     ),
-    Sign("Please check that /dev/shm", re.compile(r"Not enough memory to write total of (?P<size>\d+) bytes")),  # UCX
+    Sign("Please check that /dev/shm", r"Not enough memory to write total of (?P<size>\d+) bytes"),  # UCX
 )
 _SPACE = Sign("No space left on device", types=frozenset({"OSError"}))
 _SHARED = re.compile(r"/multiprocessing/(?:synchronize|shared_memory|heap|context)\.py")
-_EVICTED = Sign(
-    "exceeds the limit", re.compile(r"Usage of EmptyDir volume \"(?P<file>\w{0,40}shm\w{0,40})\" exceeds the limit")
-)
+_EVICTED = Sign("exceeds the limit", r"Usage of EmptyDir volume \"(?P<file>\w{0,40}shm\w{0,40})\" exceeds the limit")
 """From kubelet: the volume mounted as /dev/shm."""
 _OWN = (*_TORCHS, *_FILES, *_NCCLS, *_SERVERS, _WORKER, _HANDLER, _EVICTED)
 SIGNS = (*_OWN, _SIGNALLED, _LEFT, _SPACE)

@@ -35,7 +35,7 @@ RULE = Rule(
     unlike="together",
 )
 SIGNS = (
-    Sign("TCPStore.cpp", re.compile(r"TCPStore\.cpp:\d+\] \[c10d\] (?:recv|send)\w+ failed on SocketImpl")),
+    Sign("TCPStore.cpp", r"TCPStore\.cpp:\d+\] \[c10d\] (?:recv|send)\w+ failed on SocketImpl"),
     Sign('"should dump" flag on TCPStore'),
     Sign("Did the remote server shutdown or crash?"),
 )

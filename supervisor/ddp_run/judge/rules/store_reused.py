@@ -18,8 +18,6 @@ torch's `Waiting in store based barrier to initialize process group for rank: 0,
 
 from __future__ import annotations
 
-import re
-
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, ended_by
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
@@ -36,11 +34,11 @@ RULE = Rule(
 _COUNTS = r"\(world_size=(?P<wanted>\d{1,9}), (?:num_workers_joined|worker_count)=(?P<joined>\d{1,9})\b"
 _TIMED_OUT = Sign(
     "Timed out initializing process group in store based barrier",
-    re.compile(rf"in store based barrier on rank:? ?\d+, for key: \S+ {_COUNTS}"),
+    rf"in store based barrier on rank:? ?\d+, for key: \S+ {_COUNTS}",
 )
 _WAITING = Sign(
     "Waiting in store based barrier to initialize process group",
-    re.compile(rf"to initialize process group for (?:rank: ?\d+|\d+ seconds)[^(]{{0,120}}{_COUNTS}"),
+    rf"to initialize process group for (?:rank: ?\d+|\d+ seconds)[^(]{{0,120}}{_COUNTS}",
 )
 SIGNS = (_TIMED_OUT, _WAITING)
 

@@ -42,15 +42,15 @@ _GIVEN_TEXT = re.compile(
     r', line \d+, in [^\n]{1,400}\n(?:[^\n]{0,400}\n){1,3}\s{0,40}File "<[^">\n]{1,100}>", line \d+\n'
 )
 """A running program had Python parse a text (`eval`, `ast.literal_eval`): the text is data, and the script is fine."""
-_PYTHON_AS_SCRIPT = Sign("can't open file '", re.compile(r"can't open file '(?:[^']*/)?(?P<word>python[\d.]*|\s*)'"))
+_PYTHON_AS_SCRIPT = Sign("can't open file '", r"can't open file '(?:[^']*/)?(?P<word>python[\d.]*|\s*)'")
 _PARSE = tuple(Sign(name, types=frozenset({name})) for name in sorted(_TYPES))
 _REFUSED = tuple(
-    Sign(f"{name}: error: ", re.compile(rf"(?:^|[/\s]){re.escape(name)}: error: (?P<what>.+)"))
+    Sign(f"{name}: error: ", rf"(?:^|[/\s]){re.escape(name)}: error: (?P<what>.+)")
     for name in ("torchrun", "run.py", "launch.py", "torch.distributed.run", "torch.distributed.launch")
 )
 # torch/distributed/run.py and the rendezvous parameters raise these for values that they cannot parse.
 _BAD_VALUE = tuple(
-    Sign(words, re.compile(rf"(?:ValueError|RuntimeError): (?P<what>.{{0,300}}{re.escape(words)}.*)"))
+    Sign(words, rf"(?:ValueError|RuntimeError): (?P<what>.{{0,300}}{re.escape(words)}.*)")
     for words in (
         "Unsupported nproc_per_node value",
         'is not in "MIN:MAX" format',
@@ -61,22 +61,19 @@ _BAD_VALUE = tuple(
     )
 )
 _CONDA = (
-    Sign("Run 'conda init' before", re.compile(r"(?P<what>Run 'conda init' before 'conda activate')")),
+    Sign("Run 'conda init' before", r"(?P<what>Run 'conda init' before 'conda activate')"),
     Sign(
         "Your shell has not been properly",
-        re.compile(r"(?P<what>Your shell has not been properly configured to use '\w{1,40} activate')"),
+        r"(?P<what>Your shell has not been properly configured to use '\w{1,40} activate')",
     ),
 )
 """From conda and mamba, whose errors look like exceptions."""
 _MPIRUNS = (
     Sign(
         "There are not enough slots available in the system",
-        re.compile(r"(?P<what>There are not enough slots available in the system to satisfy the \d{1,9})"),
+        r"(?P<what>There are not enough slots available in the system to satisfy the \d{1,9})",
     ),
-    Sign(
-        "has detected an attempt to run as root",
-        re.compile(r"(?P<what>\w{1,20} has detected an attempt to run as root)"),
-    ),
+    Sign("has detected an attempt to run as root", r"(?P<what>\w{1,20} has detected an attempt to run as root)"),
 )
 """Help texts of Open MPI and PRRTE."""
 SIGNS: tuple[Sign, ...] = (*_PARSE, _PYTHON_AS_SCRIPT, *_REFUSED, *_BAD_VALUE, *SYNTAX, *_CONDA, *_MPIRUNS)

@@ -15,7 +15,6 @@ on the signal even under `nohup`.
 
 from __future__ import annotations
 
-import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
@@ -34,8 +33,8 @@ RULE = Rule(
     since="0.1",
 )
 SIGNS = (
-    Sign("got signal: 1", re.compile(r"SignalException: Process \d+ got signal: 1\b")),
-    Sign("death signal, shutting down workers", re.compile(r"Received (?:1|Signals\.SIGHUP) death signal")),
+    Sign("got signal: 1", r"SignalException: Process \d+ got signal: 1\b"),
+    Sign("death signal, shutting down workers", r"Received (?:1|Signals\.SIGHUP) death signal"),
 )
 _STILL_GONE = Retry(helps=False, reason="the terminal will still be gone")
 _ADVICE = (

@@ -14,7 +14,6 @@ number grows during a run, something is leaking open files.
 
 from __future__ import annotations
 
-import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
@@ -37,8 +36,8 @@ _SELECT = "filedescriptor out of range in select()"
 _OF_HOST = ("cat /proc/sys/fs/file-nr   # open, free, the host's limit; root raises it: sysctl -w fs.file-max=N",)
 SIGNS: tuple[Sign, ...] = (
     Sign("Too many open files"),
-    Sign("FILE, message: ", re.compile(r"name: E[MN]FILE, message: ")),  # libuv, for torch's store
-    Sign(_ANCDATA, re.compile(r"received 0 items of ancdata")),
+    Sign("FILE, message: ", r"name: E[MN]FILE, message: "),  # libuv, for torch's store
+    Sign(_ANCDATA, r"received 0 items of ancdata"),
     Sign(_LOOP),
     Sign(_SELECT),
 )

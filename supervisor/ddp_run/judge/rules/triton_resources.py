@@ -16,8 +16,6 @@ Reducing block sizes or num_stages may help.`; from Inductor `No valid triton co
 
 from __future__ import annotations
 
-import re
-
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu
 from ddp_run.judge.signs import Sign
@@ -34,10 +32,8 @@ RULE = Rule(
 )
 _NUMBERS = Sign(
     "out of resource: ",
-    re.compile(
-        r"out of resource: (?P<what>[\w ]+?),? Required: ?(?P<required>\d+),? Hardware limit: ?(?P<limit>\d+)"
-        r"|out of resource: (?P<other>[\w ]+)"
-    ),
+    r"out of resource: (?P<what>[\w ]+?),? Required: ?(?P<required>\d+),? Hardware limit: ?(?P<limit>\d+)"
+    r"|out of resource: (?P<other>[\w ]+)",
 )
 SIGNS = (_NUMBERS, Sign("OutOfResources", types=frozenset({"OutOfResources"})))
 

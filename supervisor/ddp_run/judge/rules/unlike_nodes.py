@@ -17,8 +17,6 @@ a warning.
 
 from __future__ import annotations
 
-import re
-
 from ddp_run.evidence.model import Evidence
 from ddp_run.judge.signs import Sign, anywhere
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
@@ -34,8 +32,7 @@ RULE = Rule(
     since="0.1",
 )
 _REFUSED = Sign(
-    "(--preflight strict)",
-    re.compile(r"error\[DDP105\]: (?P<said>nodes differ in [^\n]{1,1000}? \(--preflight strict\))"),
+    "(--preflight strict)", r"error\[DDP105\]: (?P<said>nodes differ in [^\n]{1,1000}? \(--preflight strict\))"
 )
 """ddp-run's own message, in a pasted log."""
 SIGNS = (_REFUSED,)

@@ -10,7 +10,6 @@ Nothing, if it was intended. A second Ctrl-C kills everything immediately.
 
 from __future__ import annotations
 
-import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
@@ -33,10 +32,8 @@ _SHUTTING_DOWN = Sign("Detected KeyboardInterrupt, attempting graceful shutdown"
 """From Lightning, which then exits with 0."""
 _HANDLED = Sign(
     "eyboard ",
-    re.compile(
-        r"\b[Kk]eyboard [Ii]nterrupt(?:ion\b|ed\b| (?:received|detected|caught|by user)\b)"
-        r"|\b(?:received|detected|caught|because of|due to|by) (?:a )?[Kk]eyboard [Ii]nterrupt\b"
-    ),
+    r"\b[Kk]eyboard [Ii]nterrupt(?:ion\b|ed\b| (?:received|detected|caught|by user)\b)"
+    r"|\b(?:received|detected|caught|because of|due to|by) (?:a )?[Kk]eyboard [Ii]nterrupt\b",
 )
 """Messages of trainers that caught the interrupt."""
 _OF_SRUN = Sign("srun: sending Ctrl-C to ")

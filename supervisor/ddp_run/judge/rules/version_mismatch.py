@@ -58,65 +58,52 @@ _CHECK = "python -m pip check   # which installed versions are incompatible?"
 _SAID: tuple[Sign, ...] = (
     Sign(
         "is required for a normal functioning of this module",
-        re.compile(
-            r"(?<!\S)(?P<need>\S+) is required for a normal functioning of this module, but found"
-            r" (?P<have>[^\s]*[^\s.])"
-        ),
+        r"(?<!\S)(?P<need>\S+) is required for a normal functioning of this module, but found"
+        r" (?P<have>[^\s]*[^\s.])",
     ),
     Sign(
         ", but found ",
-        re.compile(
-            r"requires? (?P<need>[\w\-.\[\]]{1,100} ?(?:version )?[<>=!~]=?[^\n]{0,200}?),? but found"
-            r" (?P<have>[^\s]*[^\s.])"
-        ),
+        r"requires? (?P<need>[\w\-.\[\]]{1,100} ?(?:version )?[<>=!~]=?[^\n]{0,200}?),? but found"
+        r" (?P<have>[^\s]*[^\s.])",
         _IMPORT,
     ),
     Sign(
         ", but you have ",
-        re.compile(
-            r"requires? (?P<need>[\w\-.\[\]]{1,100} ?(?:version )?[<>=!~]=?[^\n]{0,200}?),? but you"
-            r" have (?P<have>[^\n]*[^\n.])"
-        ),
+        r"requires? (?P<need>[\w\-.\[\]]{1,100} ?(?:version )?[<>=!~]=?[^\n]{0,200}?),? but you"
+        r" have (?P<have>[^\n]*[^\n.])",
         _IMPORT,
     ),
     Sign(
         "Requires Flash-Attention version ",
-        re.compile(r"Requires (?P<need>Flash-Attention version [^\n]{0,100}?) but got (?P<have>\S*[^\s.])"),
+        r"Requires (?P<need>Flash-Attention version [^\n]{0,100}?) but got (?P<have>\S*[^\s.])",
     ),
-    Sign(
-        "VersionConflict",
-        re.compile(r"VersionConflict: \((?P<have>[^\n]{1,200}?), Requirement\.parse\('(?P<need>[^']+)'\)"),
-    ),
+    Sign("VersionConflict", r"VersionConflict: \((?P<have>[^\n]{1,200}?), Requirement\.parse\('(?P<need>[^']+)'\)"),
     *(Sign(f"{name}Error", types=frozenset({f"{name}Error"})) for name in _SOLVERS),
     Sign("VersionConflict", types=frozenset({"VersionConflict", "ContextualVersionConflict"})),
     Sign(
         "distribution was not found and is required by",
-        re.compile(r"The '(?P<need>[^']+)' distribution was not found and is required by (?P<by>[^\n]*)"),
+        r"The '(?P<need>[^']+)' distribution was not found and is required by (?P<by>[^\n]*)",
     ),
-    Sign(
-        _SYMBOL, re.compile(r"(?<![^\s:])(?P<library>[^\s:]{1,400}\.so[\w.]{0,40}): undefined symbol: (?P<symbol>\w+)")
-    ),
-    Sign("operator torchvision::", re.compile(r"operator (?P<operator>torchvision::\w+) does not exist")),
+    Sign(_SYMBOL, r"(?<![^\s:])(?P<library>[^\s:]{1,400}\.so[\w.]{0,40}): undefined symbol: (?P<symbol>\w+)"),
+    Sign("operator torchvision::", r"operator (?P<operator>torchvision::\w+) does not exist"),
     Sign("Couldn't load custom C++ ops"),
     Sign(
         _CLASS,
-        re.compile(r"Tried to instantiate class '(?P<extension>\w+)\.(?P<wanted>\w+)', but it does not exist"),
+        r"Tried to instantiate class '(?P<extension>\w+)\.(?P<wanted>\w+)', but it does not exist",
         frozenset({"RuntimeError"}),
     ),
     Sign(
         _OPERATORS,
-        re.compile(r"'_OpNamespace' '(?P<extension>\w+)' object has no attribute '(?P<wanted>\w+)'"),
+        r"'_OpNamespace' '(?P<extension>\w+)' object has no attribute '(?P<wanted>\w+)'",
         frozenset({"AttributeError"}),
     ),
     version_text.DROPPED,
     Sign("partially initialized module 'torchvision' has no attribute"),
-    Sign(_PAIR, re.compile(rf"PyTorch and \w+ {_PAIR}[^\n]*")),
+    Sign(_PAIR, rf"PyTorch and \w+ {_PAIR}[^\n]*"),
     Sign(
         "mismatches the version that was used to compile",
-        re.compile(
-            r"The detected CUDA version \((?P<have>[\d.]+)\) mismatches the version that was used to compile\s+"
-            r"PyTorch \((?P<cuda>[\d.]+)\)"
-        ),
+        r"The detected CUDA version \((?P<have>[\d.]+)\) mismatches the version that was used to compile\s+"
+        r"PyTorch \((?P<cuda>[\d.]+)\)",
     ),
     Sign(
         "compiled using NumPy 1.x cannot be run in", types=frozenset({"ImportError", "AttributeError", "RuntimeError"})
@@ -124,29 +111,25 @@ _SAID: tuple[Sign, ...] = (
     Sign("numpy.core.multiarray failed to import", types=frozenset({"ImportError"})),
     Sign(
         "incompatible serialization version",  # TensorRT's
-        re.compile(r"Trying to load an engine created with incompatible serialization version"),
+        r"Trying to load an engine created with incompatible serialization version",
     ),
     Sign(
         "but Transformers does not recognize this architecture",
-        re.compile(
-            r"has model type [`'](?P<model>[^`']{1,200})[`'] but Transformers does not recognize this architecture"
-        ),
+        r"has model type [`'](?P<model>[^`']{1,200})[`'] but Transformers does not recognize this architecture",
     ),
     Sign(
         " is required, but found ",
-        re.compile(r"(?P<need>[\w\-]{1,40} version \S{1,40}) is required, but found (?P<have>\S*[^\s.])"),
+        r"(?P<need>[\w\-]{1,40} version \S{1,40}) is required, but found (?P<have>\S*[^\s.])",
         _IMPORT,
     ),
     Sign(
         "which is less than the minimum required version",
-        re.compile(
-            r"(?P<have>\S{1,80} is installed with version \S{1,40}), which is less than the minimum required version "
-            r"(?P<need>\S{1,40}[^\s.])"
-        ),
+        r"(?P<have>\S{1,80} is installed with version \S{1,40}), which is less than the minimum required version "
+        r"(?P<need>\S{1,40}[^\s.])",
     ),
     Sign(  # a function pickled by another minor version of Python
         "code() ",
-        re.compile(r"\bcode\(\) (?:argument \d{1,2} must be|takes at most \d{1,2} arguments)"),
+        r"\bcode\(\) (?:argument \d{1,2} must be|takes at most \d{1,2} arguments)",
         frozenset({"TypeError", "RaySystemError"}),
     ),
     Sign("Version mismatch: The cluster was started with:"),  # Ray
@@ -157,42 +140,30 @@ _SAID: tuple[Sign, ...] = (
     Sign("Version tag does not match. Note: Current Version"),  # TensorRT
     Sign(
         "but source was compiled with: ",
-        re.compile(r"Loaded runtime CuDNN library: (?P<have>[\d.]+) but source was compiled with: (?P<need>[\d.]*\d)"),
+        r"Loaded runtime CuDNN library: (?P<have>[\d.]+) but source was compiled with: (?P<need>[\d.]*\d)",
     ),
-    Sign(
-        "fatal   : Unsupported .version ",
-        re.compile(r"ptxas fatal +: Unsupported \.version [\d.]+; current version is"),
-    ),
+    Sign("fatal   : Unsupported .version ", r"ptxas fatal +: Unsupported \.version [\d.]+; current version is"),
     Sign("Numpy is not available", types=frozenset({"RuntimeError"})),
     Sign("may indicate binary incompatibility", types=frozenset({"ValueError"})),
-    Sign("module compiled against A", re.compile(r"module compiled against (?:API|ABI) version [^\n]{0,100}"), _IMPORT),
-    Sign(_NUMPY_NAME, re.compile(rf"{_NUMPY_NAME} '(?P<name>\w+)'")),
+    Sign("module compiled against A", r"module compiled against (?:API|ABI) version [^\n]{0,100}", _IMPORT),
+    Sign(_NUMPY_NAME, rf"{_NUMPY_NAME} '(?P<name>\w+)'"),
     Sign(
         "' not found (required by ",
-        re.compile(
-            r"version [`'](?P<need>(?:GLIBCXX|GLIBC|CXXABI|GOMP|GCC)_[\d.]+)' not found \(required by"
-            r" (?P<by>[^)]{1,400})\)"
-        ),
+        r"version [`'](?P<need>(?:GLIBCXX|GLIBC|CXXABI|GOMP|GCC)_[\d.]+)' not found \(required by"
+        r" (?P<by>[^)]{1,400})\)",
     ),
-    Sign("Loading a dataset cached in a", re.compile(r"Loading a dataset cached in a \w+ is not supported")),
-    Sign("Descriptors cannot ", re.compile(r"Descriptors cannot (?:not )?be create")),  # both are from protobuf
+    Sign("Loading a dataset cached in a", r"Loading a dataset cached in a \w+ is not supported"),
+    Sign("Descriptors cannot ", r"Descriptors cannot (?:not )?be create"),  # both are from protobuf
     Sign(
         "maximum supported version for reading is",
-        re.compile(
-            r"Attempted to read a PyTorch file with version \d{1,9}, but the maximum supported version[^\n]{0,80}"
-        ),
+        r"Attempted to read a PyTorch file with version \d{1,9}, but the maximum supported version[^\n]{0,80}",
     ),
-    Sign(
-        _GLOBAL,
-        re.compile(r"Weights only load failed(?:[\s\S]*?Unsupported global: GLOBAL (?P<global>[\w.]+))?"),
-    ),
-    Sign("Unsupported global: GLOBAL", re.compile(r"Unsupported global: GLOBAL (?P<global>[\w.]+)")),
+    Sign(_GLOBAL, r"Weights only load failed(?:[\s\S]*?Unsupported global: GLOBAL (?P<global>[\w.]+))?"),
+    Sign("Unsupported global: GLOBAL", r"Unsupported global: GLOBAL (?P<global>[\w.]+)"),
     Sign(
         _LIBRARY_NAME,
-        re.compile(
-            r"module '(?P<module>(?:torch|torchvision|transformers|accelerate|datasets|triton|huggingface_hub|jax|peft"
-            r"|trl|deepspeed)\b[\w.]*)' has no attribute '(?P<name>\w+)'"
-        ),
+        r"module '(?P<module>(?:torch|torchvision|transformers|accelerate|datasets|triton|huggingface_hub|jax|peft"
+        r"|trl|deepspeed)\b[\w.]*)' has no attribute '(?P<name>\w+)'",
         frozenset({"AttributeError"}),
     ),
     *version_text.SIGNS,
