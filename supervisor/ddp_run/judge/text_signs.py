@@ -16,6 +16,7 @@ from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import got_over, launcher_text, raised, torn_frames
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
+from ddp_run.evidence.went_on import form_of
 from ddp_run.judge import oom_text
 from ddp_run.judge.catalogue import GENERAL, catalogue, not_superseded, rule_named, sign_words
 from ddp_run.judge.verdict import SUREST_FIRST, Finding
@@ -98,7 +99,7 @@ def _behind_progress(spoken: SpokenText, summaries: Set[int]) -> int:
         elif spoken.by[index].agent or index in summaries or _LOGGED_BY_TORCH.match(line):
             continue  # repeated, but not progress: `Sending process … closing signal`, reconnects to a store
         elif _is_calm(spoken, index) and not any(word in line for word in present):
-            form = forms[index] = raised.form_of(line)
+            form = forms[index] = form_of(line)
             texts.setdefault(form, set()).add(line)  # a line that all ranks print once is not progress
     often = [index for index, form in forms.items() if len(texts[form]) >= _PROGRESS]
     drawn = sorted(bars.values())[-_BARS:]  # the exit may redraw the last bars
@@ -162,7 +163,7 @@ def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText, summ
     """Yield findings from single lines with a sign's words, together with the lines around them."""
     present = _present("\n".join(spoken.lines[index] for index in indexes))
     telling = [k for k, index in enumerate(indexes) if any(word in spoken.lines[index] for word in present)]
-    once = {raised.form_of(spoken.lines[indexes[k]]): k for k in reversed(telling)}  # eight ranks print the same
+    once = {form_of(spoken.lines[indexes[k]]): k for k in reversed(telling)}  # eight ranks print the same
     calm = [k for k, index in enumerate(indexes) if index not in summaries and _is_calm(spoken, index)]
     for k in sorted(once.values())[-_MOST_LINES_ASKED:]:
         index = indexes[k]

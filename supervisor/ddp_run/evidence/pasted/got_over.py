@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.pasted.raised import WentOn
 from ddp_run.evidence.pasted.spoken_text import SpokenText
+from ddp_run.evidence.went_on import WentOn
 
 _RESTART = "; will restart worker group"
 _TESTS = " passed"
@@ -47,7 +47,7 @@ def _restarted(spoken: SpokenText) -> int:
     others = [index for index, each in enumerate(spoken.by) if not each.agent]
     place = sum(1 for index in others if index <= last)
     lines = [spoken.lines[index] for index in others]
-    return last + 1 if WentOn.of(lines).after(0, place - 1, place) else 0
+    return last + 1 if WentOn(lines).after(0, place - 1, place) else 0
 
 
 def _served(spoken: SpokenText) -> int:
