@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from ddp_run.evidence import traceback_text
 from ddp_run.evidence.traceback_text import Printed
@@ -34,9 +34,12 @@ _NATIVE_WORDS = (
     *("stack smashing", "Watchdog caught collective", "Process group watchdog"),
 )
 _EMPTY = re.compile(
-    r"^(?:\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d|\s*={3}|\s*-{3}|\[?[WI]\d{4} |wandb: |srun: |slurmstepd: "
+    r"^(?:\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d|\s*={3}|\s*-{3}|\.\.\.$|wandb: "
+    r"|(?:\[rank\d{1,9}\]:)?\[?[WIEF]\d{3,4} |(?:\d{1,6}: )?(?:srun|slurmstepd|pyxis|flux-job|flux-shell)\b"
     r"|\w+: (?:fallthrough )?registered at /)"  # torch's list of backends, 60 lines, below "Could not run 'aten::…'"
 )
+_OF_SCRIPTS = re.compile(r"\W{0,20}(?:[Jj]ob|JOB|[Ss]cript|[Ee]nd|real|user|sys)\b|\+ ")
+"""Printed by scripts at the end, whether their commands failed or not."""
 _NOISE_WORDS = ("resource_tracker", "Warning", "%|")
 _NOISE = re.compile(r"resource_tracker|Warning\b|%\|")
 _TROUBLE = re.compile(
@@ -60,15 +63,18 @@ _REPEATED = 5
 class WentOn:
     """Whether the writer of these lines went on after one of them, or after an exception that they show.
 
-    `exceptions`: those that the lines show, where they are known already.
+    `exceptions`: those that the lines show, where they are known already. `silent`: lines that do not count, since
+    another program wrote them.
     """
 
-    def __init__(self, lines: Sequence[str], exceptions: Sequence[Printed] | None = None) -> None:
+    def __init__(
+        self, lines: Sequence[str], exceptions: Sequence[Printed] | None = None, silent: Set[int] = frozenset()
+    ) -> None:
         exceptions = traceback_text.find(lines) if exceptions is None else exceptions
         inside = {k for printed in exceptions for k in range(printed.start, printed.index + 1)}
         messages = {k for printed in exceptions for k in range(printed.index + 1, printed.end)}
         self._lines = lines
-        alive = [k for k, line in enumerate(lines) if k not in inside and shows_life(line)]
+        alive = [k for k, line in enumerate(lines) if k not in inside and k not in silent and shows_life(line)]
         self._new = [k for k in alive if k not in messages]
         self._worked = max((k for k in self._new if WORKED.search(lines[k])), default=-1)
         forms = [form_of(line) for line in lines]
@@ -82,7 +88,7 @@ class WentOn:
                 again[forms[k]].append(k)
         self._known = _earliest(sorted((k, first[form]) for form, at in again.items() for k in at))
         counting = [at for form, at in again.items() if "0" in form]
-        drawn = _bars(lines)
+        drawn = _bars([line if k not in silent else "" for k, line in enumerate(lines)])
         self._drawn = drawn[-_PROGRESS] if len(drawn) >= _PROGRESS else -1
         self._repeated = max((at[-_REPEATED] for at in counting if len(at) >= _REPEATED), default=-1)
         steps = (at[-1] for at in counting if len({lines[k] for k in at}) >= _PROGRESS)
@@ -116,7 +122,7 @@ def is_news(line: str) -> bool:
 
 def shows_life(line: str) -> bool:
     """Whether a program prints such a line while it goes on, whatever it contains."""
-    return bool(line[:1].strip()) and is_news(line) and _TROUBLE.search(line) is None
+    return bool(line[:1].strip()) and is_news(line) and not (_TROUBLE.search(line) or _OF_SCRIPTS.match(line))
 
 
 def form_of(line: str) -> str:
