@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from re import Match, Pattern
 
 from ddp_run.evidence.exception_chain import chain, raised_by_handler
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
+from ddp_run.evidence.went_on import WentOn
 from ddp_run.judge.verdict import Confidence, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
@@ -29,17 +30,9 @@ QUOTED_PATH = r"(?P<quote>['\"])(?P<path>.{1,1000}?)(?P=quote)"
 ENDING = 400
 """The number of lines before a rank's end that count as its last words."""
 
-_NEAR = 6
-"""The number of lines by others that may follow."""
 _AT_THE_END = 60
 _NOT_STARTED = (126, 127)
 """A shell's exit codes for a program that it could not run or could not find."""
-_OF_LAUNCHERS = re.compile(r"\s{0,20}(?:\d{1,6}: )?(?:(?:srun|slurmstepd|pyxis|flux-job|flux-shell)\b|$|-{9}|\.\.\.$)")
-_WENT_WELL = re.compile(
-    r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|[Ss]uccess\w*|[Ss]aved|Started container|COMPLETED)\b"
-)
-_OF_SCRIPTS = re.compile(r"\W{0,20}(?:[Jj]ob|JOB|[Ss]cript|[Ee]nd|real|user|sys)\b|\+ ")
-"""Printed by scripts at the end, whether their commands failed or not."""
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
@@ -130,11 +123,15 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
 
 
 def in_last_words(death: Death, signs: Sequence[Sign], lines: int = ENDING) -> Hit | None:
-    """Find the sign in the rank's last lines, from the end; certain only if the rank crashed there."""
+    """Find the sign in the rank's last lines, from the end, unless it went on after that line; certain only if the
+    rank crashed there."""
     sure: Confidence = "certain" if -(death.code or 0) in _CRASHES else "likely"
     plain = [sign for sign in signs if not sign.types]
     ending = death.stderr.ending(lines)
-    hit = _last(ending, plain, sure) or _last(death.stack, plain, sure)
+    hit = _last(ending, plain, sure)
+    if hit is not None and _went_on(death.stderr, hit):
+        hit = None
+    hit = hit or _last(death.stack, plain, sure)
     return hit or (_last(death.nccl.ending(lines), plain, sure) if _speaks_of_nccl(ending) else None)
 
 
@@ -145,19 +142,10 @@ def said_last(death: Death, signs: Sequence[Sign]) -> Hit | None:
     """
     if death.exception is not None or death.code in _FROM_OUTSIDE:
         return None
-    told = death.code in _NOT_STARTED
-    ending, behind = death.stderr.ending(_AT_THE_END), 0
-    for index in range(len(ending.lines) - 1, -1, -1):
-        line = ending.lines[index]
-        match = next((found for sign in signs if (found := _found(sign, line)) is not None), None)
-        if match is not None:
-            return replace(match, quote=ending.quote(index))
-        if _OF_SCRIPTS.match(line):
-            continue
-        behind += _OF_LAUNCHERS.match(line) is None
-        if not told and (behind > _NEAR or _WENT_WELL.search(line)):
-            return None
-    return None
+    hit = _last(death.stderr.ending(_AT_THE_END), signs, "likely")
+    if hit is None or (death.code not in _NOT_STARTED and _went_on(death.stderr, hit)):
+        return None
+    return hit
 
 
 def anywhere(log: LogText, signs: Sequence[Sign]) -> Hit | None:
@@ -236,9 +224,15 @@ def _joined(lines: tuple[str, ...]) -> _Joined:
     return _Joined(lines)
 
 
-def _found(sign: Sign, line: str) -> Hit | None:
-    match = sign.search(line)
-    return None if match is None else Hit(sign, match, None, None, "likely")
+@lru_cache(maxsize=4)
+def _read(lines: tuple[str, ...]) -> WentOn:
+    return WentOn(lines)
+
+
+def _went_on(log: LogText, hit: Hit) -> bool:
+    ending = log.ending(ENDING)
+    index = next((k for k in range(len(ending.lines) - 1, -1, -1) if ending.quote(k) == hit.quote), None)
+    return index is not None and _read(ending.lines).after_line(index)
 
 
 def _quote(log: LogText, link: ExceptionInfo, match: Match[str]) -> Quote | None:
