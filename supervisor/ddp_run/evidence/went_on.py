@@ -24,6 +24,8 @@ WORKED = re.compile(
     r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|COMPLETED|[Ss]uccess\w*|[Ss]aved|Started container)\b"
 )
 """A program did some work."""
+WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
+"""A program that only warns goes on, at first."""
 NATIVE = re.compile(
     r"terminate called|what\(\): |Fatal Python error: |Assertion .{0,400} failed|double free or corruption|free\(\): "
     r"|stack smashing|Watchdog caught collective|Process group watchdog thread terminated"
@@ -33,9 +35,12 @@ _NATIVE_WORDS = (
     *("terminate called", "what(): ", "Fatal Python error: ", "Assertion ", "double free", "free(): "),
     *("stack smashing", "Watchdog caught collective", "Process group watchdog"),
 )
+_ABORTS = ("terminate called", "what(): ", "Fatal Python error: Aborted")
+"""Of these, those that say why it aborted: the reason is what was written just before."""
 _EMPTY = re.compile(
     r"^(?:\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d|\s*={3}|\s*-{3}|\.\.\.$|wandb: "
-    r"|(?:\[rank\d{1,9}\]:)?\[?[WIEF]\d{3,4} |(?:\d{1,6}: )?(?:srun|slurmstepd|pyxis|flux-job|flux-shell)\b"
+    r"|(?:\[rank\d{1,9}\]:)?(?:\[[WIEF] |\[?[WIEF]\d{3,4} )"
+    r"|(?:\d{1,6}: )?(?:srun|slurmstepd|pyxis|flux-job|flux-shell)\b"
     r"|\w+: (?:fallthrough )?registered at /)"  # torch's list of backends, 60 lines, below "Could not run 'aten::…'"
 )
 _OF_SCRIPTS = re.compile(r"\W{0,20}(?:[Jj]ob|JOB|[Ss]cript|[Ee]nd|real|user|sys)\b|\+ ")
@@ -76,6 +81,7 @@ class WentOn:
         self._lines = lines
         alive = [k for k, line in enumerate(lines) if k not in inside and k not in silent and shows_life(line)]
         self._new = [k for k in alive if k not in messages]
+        self._aborts = [k for k, line in enumerate(lines) if any(words in line for words in _ABORTS)]
         self._worked = max((k for k in self._new if WORKED.search(lines[k])), default=-1)
         forms = [form_of(line) for line in lines]
         first: dict[str, int] = {}
@@ -97,7 +103,7 @@ class WentOn:
 
     def after_line(self, index: int) -> bool:
         """Whether it did so after a line that is no exception's."""
-        if self.progress > index or self._worked > index or self._much_after(index + 1):
+        if self.progress > index or self._worked > index or self._much_after(index + 1) or self._before_abort(index):
             return True
         return any(HANDLED.search(line) for line in self._lines[index : index + 2])
 
@@ -108,6 +114,16 @@ class WentOn:
         place = bisect_right(self._known, shown, key=lambda each: each[0])
         earliest = self._known[place][1] if place < len(self._known) else ()
         return len(earliest) == _KNOWN and earliest[-1] < start
+
+    def may_be_over(self, index: int) -> bool:
+        """Whether it may have gone on, but does not show it: that line only warns, or an abort says its own reason."""
+        return WARNED.search(self._lines[index]) is not None or self._aborts[-1:] > [index]
+
+    def _before_abort(self, index: int) -> bool:
+        """Whether it wrote something else before native code said why it aborted."""
+        place = bisect_right(self._aborts, index)
+        new = bisect_right(self._new, index)
+        return place < len(self._aborts) and new < len(self._new) and self._new[new] < self._aborts[place]
 
     def _much_after(self, end: int) -> bool:
         return len(self._new) - bisect_left(self._new, end) > VERY_LAST

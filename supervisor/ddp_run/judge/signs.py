@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from re import Match, Pattern
 
@@ -57,13 +57,17 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A match. `exception` is the one that contains it: the last, or one that led to it. None: a plain line."""
+    """A match. `exception` is the one that contains it: the last, or one that led to it. None: a plain line.
+
+    `index`: the line's place in the text that was searched.
+    """
 
     sign: Sign
     match: Match[str]
     quote: Quote | None
     exception: ExceptionInfo | None
     confidence: Confidence
+    index: int = -1
 
     def __getitem__(self, group: str) -> str | None:
         """Return the text of a named group; None if the pattern does not have it or it did not match."""
@@ -123,14 +127,15 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
 
 
 def in_last_words(death: Death, signs: Sequence[Sign], lines: int = ENDING) -> Hit | None:
-    """Find the sign in the rank's last lines, from the end, unless it went on after that line; certain only if the
-    rank crashed there."""
+    """Find the sign in the rank's last lines, unless it went on after it; certain only if it crashed there."""
     sure: Confidence = "certain" if -(death.code or 0) in _CRASHES else "likely"
     plain = [sign for sign in signs if not sign.types]
     ending = death.stderr.ending(lines)
     hit = _last(ending, plain, sure)
-    if hit is not None and _went_on(death.stderr, hit):
+    if hit is not None and _went_on(ending).after_line(hit.index):
         hit = None
+    elif hit is not None and _went_on(ending).may_be_over(hit.index):
+        hit = replace(hit, confidence="likely")
     hit = hit or _last(death.stack, plain, sure)
     return hit or (_last(death.nccl.ending(lines), plain, sure) if _speaks_of_nccl(ending) else None)
 
@@ -142,10 +147,10 @@ def said_last(death: Death, signs: Sequence[Sign]) -> Hit | None:
     """
     if death.exception is not None or death.code in _FROM_OUTSIDE:
         return None
-    hit = _last(death.stderr.ending(_AT_THE_END), signs, "likely")
-    if hit is None or (death.code not in _NOT_STARTED and _went_on(death.stderr, hit)):
-        return None
-    return hit
+    ending = death.stderr.ending(_AT_THE_END)
+    hit = _last(ending, signs, "likely")
+    survived = hit is not None and death.code not in _NOT_STARTED and _went_on(ending).after_line(hit.index)
+    return None if survived else hit
 
 
 def anywhere(log: LogText, signs: Sequence[Sign]) -> Hit | None:
@@ -167,7 +172,7 @@ def every(log: LogText, sign: Sign) -> list[Hit]:
     if not _joined(log.lines).holds(sign.words):
         return []
     found = ((index, sign.search(line)) for index, line in enumerate(log.lines))
-    return [Hit(sign, match, log.quote(index), None, "certain") for index, match in found if match is not None]
+    return [Hit(sign, match, log.quote(index), None, "certain", index) for index, match in found if match is not None]
 
 
 def quotes(*hits: Hit | None) -> tuple[Quote, ...]:
@@ -194,7 +199,7 @@ def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence) -> Hit | 
         for sign in present:
             match = sign.search(line) if sign.words in line else None  # one call per line and sign would take seconds
             if match is not None:
-                return Hit(sign, match, log.quote(index), None, confidence)
+                return Hit(sign, match, log.quote(index), None, confidence, index)
     return None
 
 
@@ -224,15 +229,13 @@ def _joined(lines: tuple[str, ...]) -> _Joined:
     return _Joined(lines)
 
 
+def _went_on(log: LogText) -> WentOn:
+    return _read(log.lines)
+
+
 @lru_cache(maxsize=4)
 def _read(lines: tuple[str, ...]) -> WentOn:
     return WentOn(lines)
-
-
-def _went_on(log: LogText, hit: Hit) -> bool:
-    ending = log.ending(ENDING)
-    index = next((k for k in range(len(ending.lines) - 1, -1, -1) if ending.quote(k) == hit.quote), None)
-    return index is not None and _read(ending.lines).after_line(index)
 
 
 def _quote(log: LogText, link: ExceptionInfo, match: Match[str]) -> Quote | None:
