@@ -13,6 +13,7 @@ from collections.abc import Sequence, Set
 
 from ddp_run.evidence import traceback_text
 from ddp_run.evidence.traceback_text import Printed
+from ddp_run.evidence.windows import VERY_LAST
 
 HANDLED = re.compile(
     r"\b(?:instead\b|[Ff]all(?:ing|s)? ?back\b|[Ss]kipp(?:ed|ing)\b|[Ii]gnor(?:ed|ing)\b|[Cc]ontinu(?:es?|ing)\b"
@@ -56,7 +57,6 @@ _TROUBLE = re.compile(
 _BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
 _PICTURE = re.compile(r"\|[^|]*\|")
 _COUNT = re.compile(r"\d{1,12}/\d{1,12}")
-VERY_LAST = 12
 _DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _PROGRESS = 3
 """This many lines that differ in their numbers show progress; this many bars, too: the exit may redraw the last."""

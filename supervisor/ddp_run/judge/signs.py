@@ -17,6 +17,7 @@ from ddp_run.evidence.exception_chain import chain, raised_by_handler
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.went_on import WentOn
+from ddp_run.evidence.windows import LAST_WORDS, LEAVING
 from ddp_run.judge.verdict import Confidence, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
@@ -27,10 +28,6 @@ URL = r"(?P<url>https?://[^\s'\"?<>]+)"
 """A URL up to its query; group `url`."""
 QUOTED_PATH = r"(?P<quote>['\"])(?P<path>.{1,1000}?)(?P=quote)"
 """A path in Python's repr form; groups `quote` and `path`."""
-ENDING = 400
-"""The number of lines before a rank's end that count as its last words."""
-
-_AT_THE_END = 60
 _NOT_STARTED = (126, 127)
 """A shell's exit codes for a program that it could not run or could not find."""
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
@@ -126,15 +123,15 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
     return None
 
 
-def in_last_words(death: Death, signs: Sequence[Sign], lines: int = ENDING) -> Hit | None:
+def in_last_words(death: Death, signs: Sequence[Sign], lines: int = LAST_WORDS) -> Hit | None:
     """Find the sign in the rank's last lines, unless it went on after it; certain only if it crashed there."""
     sure: Confidence = "certain" if -(death.code or 0) in _CRASHES else "likely"
     plain = [sign for sign in signs if not sign.types]
     ending = death.stderr.ending(lines)
     hit = _last(ending, plain, sure)
-    if hit is not None and _went_on(ending).after_line(hit.index):
+    if hit is not None and survived(ending, hit):
         hit = None
-    elif hit is not None and _went_on(ending).may_be_over(hit.index):
+    elif hit is not None and _went_on(ending.lines).may_be_over(hit.index):
         hit = replace(hit, confidence="likely")
     hit = hit or _last(death.stack, plain, sure)
     return hit or (_last(death.nccl.ending(lines), plain, sure) if _speaks_of_nccl(ending) else None)
@@ -147,10 +144,10 @@ def said_last(death: Death, signs: Sequence[Sign]) -> Hit | None:
     """
     if death.exception is not None or death.code in _FROM_OUTSIDE:
         return None
-    ending = death.stderr.ending(_AT_THE_END)
+    ending = death.stderr.ending(LEAVING)
     hit = _last(ending, signs, "likely")
-    survived = hit is not None and death.code not in _NOT_STARTED and _went_on(ending).after_line(hit.index)
-    return None if survived else hit
+    over = hit is not None and death.code not in _NOT_STARTED and survived(ending, hit)
+    return None if over else hit
 
 
 def anywhere(log: LogText, signs: Sequence[Sign]) -> Hit | None:
@@ -165,6 +162,11 @@ def in_whole_log(attempt: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
 
 def _in_whole_log(attempt: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
     return anywhere(attempt.agent.log, signs)
+
+
+def survived(log: LogText, hit: Hit) -> bool:
+    """Whether the writer of the log went on after the line of a hit there."""
+    return _went_on(log.lines).after_line(hit.index)
 
 
 def every(log: LogText, sign: Sign) -> list[Hit]:
@@ -229,13 +231,7 @@ def _joined(lines: tuple[str, ...]) -> _Joined:
     return _Joined(lines)
 
 
-def _went_on(log: LogText) -> WentOn:
-    return _read(log.lines)
-
-
-@lru_cache(maxsize=4)
-def _read(lines: tuple[str, ...]) -> WentOn:
-    return WentOn(lines)
+_went_on = lru_cache(maxsize=4)(WentOn)
 
 
 def _quote(log: LogText, link: ExceptionInfo, match: Match[str]) -> Quote | None:

@@ -16,6 +16,7 @@ from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import got_over, launcher_text, raised, torn_frames
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.evidence.went_on import WORKED, WentOn, form_of
+from ddp_run.evidence.windows import AFTER, BEFORE
 from ddp_run.judge import oom_text
 from ddp_run.judge.catalogue import GENERAL, catalogue, not_superseded, rule_named, sign_words
 from ddp_run.judge.verdict import SUREST_FIRST, Finding
@@ -27,8 +28,6 @@ MOST_LINES = 4000
 _MOST_LOGS = 64
 _MOST_EXCEPTIONS = 40
 _MOST_LINES_ASKED = 60
-_BEFORE, _AFTER = 3, 9
-"""The number of lines around a sign's words that rules see."""
 _ABORTS = re.compile(
     r"terminate called|Fatal Python error: (?!Seg)|double free|free\(\): |stack smashing|\*\*\* SIGABRT received at "
 )
@@ -130,7 +129,7 @@ def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText, went
         if spoken.by[index].agent or went_on.after_line(index):
             continue
         rank = _alone(spoken.by[index].ranks)
-        window = spoken.text(indexes[max(0, k - _BEFORE) : k + _AFTER])
+        window = spoken.text(indexes[max(0, k - BEFORE) : k + 1 + AFTER])
         for code in _codes(spoken.lines[index]):
             death = Death(rank=rank, code=code, stderr=window)
             for found in _asked(death, everything):

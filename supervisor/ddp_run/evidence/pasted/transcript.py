@@ -28,7 +28,8 @@ from ddp_run.evidence.pasted.raised import (
     starts_a_launcher,
 )
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.evidence.went_on import NATIVE, VERY_LAST, WentOn, form_of
+from ddp_run.evidence.went_on import NATIVE, WentOn, form_of
+from ddp_run.evidence.windows import LEAVING, VERY_LAST
 from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
 
 IsConsequence = Callable[[ExceptionInfo], bool]
@@ -42,7 +43,6 @@ WORDS = (
 )
 """The literals by which this finds how ranks ended, for a scanner of large logs."""
 _REFUSED = re.compile(r"(?:torchrun|run\.py|launch\.py|accelerate|deepspeed)\b.{0,200}: error: ")
-_TORN_LINES = 60
 _OFTEN = 40
 """This many unnamed lines of one form after a rank's exception must be from another process."""
 _TORN = re.compile(r"(?:Error|Exception)\b|Error[A-Z]")
@@ -290,8 +290,8 @@ def _nameless(spoken: SpokenText, exceptions: Sequence[Raised], is_consequence: 
     passed = ignored(spoken)
     said = [index for index, each in enumerate(spoken.by) if not each.agent and index not in passed]
     text = spoken.text(said)
-    tail = _outside(text.ending(_TORN_LINES).lines)[-VERY_LAST:]
-    places = [line for line in text.ending(_TORN_LINES).lines if PLACE.search(line)]
+    tail = _outside(text.ending(LEAVING).lines)[-VERY_LAST:]
+    places = [line for line in text.ending(LEAVING).lines if PLACE.search(line)]
     of_threads = any(OF_A_THREAD in line for line in places)
     torn = bool(places) and not exceptions and not of_threads and any(_TORN.search(line) for line in tail)
     if not torn and not any(NATIVE.search(line) for line in tail):
