@@ -13,7 +13,7 @@ from collections.abc import Sequence, Set
 
 from ddp_run.evidence import traceback_text
 from ddp_run.evidence.traceback_text import Printed
-from ddp_run.evidence.windows import VERY_LAST
+from ddp_run.evidence.windows import LEAVING, VERY_LAST
 
 HANDLED = re.compile(
     r"\b(?:instead\b|[Ff]all(?:ing|s)? ?back\b|[Ss]kipp(?:ed|ing)\b|[Ii]gnor(?:ed|ing)\b|[Cc]ontinu(?:es?|ing)\b"
@@ -25,6 +25,8 @@ WORKED = re.compile(
     r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|COMPLETED|[Ss]uccess\w*|[Ss]aved|Started container)\b"
 )
 """A program did some work."""
+ENDED_WELL = re.compile(r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:completed|finished|done|ended well)\b")
+"""A whole job ended well."""
 WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
 """A program that only warns goes on, at first."""
 NATIVE = re.compile(
@@ -51,7 +53,7 @@ _NOISE = re.compile(r"resource_tracker|Warning\b|%\|")
 _TROUBLE = re.compile(
     r"[Ee]rror|ERROR|[Ee]xception|[Ff]ailed|FAILED|Traceback|File \"|NCCL (?:INFO|WARN)|[Gg]loo|[Tt]imed? ?out"
     r"|[Kk]ill(?:ed|ing)|[Aa]bort|frame #|[Ww]aiting|registered at|Process group|\^\^|Thread (?:0x|\d+ \()"
-    r"|Process \d+: |PID|amdgpu|NVRM|ray::|@ +0x|#\d+ \S+ from "
+    r"|Process \d+: |PID|amdgpu|NVRM|ray::|@ +0x|#\d+ \S+ from |SIG[A-Z]{3,4}\b|[Ss]ignal \d|[Tt]erminat|[Ee]xiting"
 )
 """Lines that show no progress, although several ranks may print them in one form."""
 _BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
@@ -115,6 +117,12 @@ class WentOn:
         earliest = self._known[place][1] if place < len(self._known) else ()
         return len(earliest) == _KNOWN and earliest[-1] < start
 
+    def after_stop(self, index: int) -> bool:
+        """Whether the job ran again after a line that ended it: told to stop, a program may write for a while."""
+        if any(ENDED_WELL.search(line) for line in self._lines[index + 1 :]):
+            return True
+        return len(self._new) - bisect_right(self._new, index) >= LEAVING
+
     def may_be_over(self, index: int) -> bool:
         """Whether it may have gone on, but does not show it: that line only warns, or an abort says its own reason."""
         return WARNED.search(self._lines[index]) is not None or self._aborts[-1:] > [index]
@@ -126,7 +134,7 @@ class WentOn:
         return place < len(self._aborts) and new < len(self._new) and self._new[new] < self._aborts[place]
 
     def _much_after(self, end: int) -> bool:
-        return len(self._new) - bisect_left(self._new, end) > VERY_LAST
+        return len(self._new) - bisect_left(self._new, end) >= VERY_LAST
 
 
 def is_news(line: str) -> bool:

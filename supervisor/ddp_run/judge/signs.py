@@ -169,6 +169,11 @@ def survived(log: LogText, hit: Hit) -> bool:
     return _went_on(log.lines).after_line(hit.index)
 
 
+def started_again(log: LogText, hit: Hit) -> bool:
+    """Whether the job ran again after a line there that ended it."""
+    return _went_on(log.lines).after_stop(hit.index)
+
+
 def every(log: LogText, sign: Sign) -> list[Hit]:
     """Find all lines of the log with a sign, in order."""
     if not _joined(log.lines).holds(sign.words):
