@@ -12,6 +12,7 @@ import signal
 
 from ddp_run.evidence.model import Death, LogText, Quote
 from ddp_run.evidence.traceback_text import is_library
+from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.typed_fields import frozen
 
@@ -22,8 +23,6 @@ _FRAME = re.compile(
 )
 _ABORTED = f"{_FATAL_WORDS}Aborted"
 _CUT = re.compile(r"[^\n]Fatal Python error: Segmentation fault")
-_IN_STDERR = 200
-"""The number of lines before a rank's end to search for faulthandler's output if it has no separate file."""
 
 
 @frozen
@@ -63,7 +62,7 @@ def crash_of(death: Death) -> Crash | None:
     """Return where a rank crashed if a signal ended it; None if faulthandler wrote nothing."""
     if (death.code or 0) >= 0:
         return None
-    return _read(death.stack) or _read(death.stderr.ending(_IN_STDERR))
+    return _read(death.stack) or _read(death.stderr.ending(LAST_WORDS))
 
 
 def _read(log: LogText) -> Crash | None:

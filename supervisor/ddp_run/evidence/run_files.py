@@ -13,14 +13,14 @@ from ddp_run.evidence.crash_text import code_before_the_dump
 from ddp_run.evidence.log_tail import TAIL_BYTES, read_tail
 from ddp_run.evidence.model import Death, LogText
 from ddp_run.evidence.pasted.raised import starts_a_launcher
+from ddp_run.evidence.went_on import WentOn
+from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.record import file_names
 from ddp_run.record.events import ExceptionInfo, Rank
 from ddp_run.record.run_folder import open_run_file
 
 _RESTART = re.compile(r"restart_[0-9]{1,9}")
 _LONGEST_ERROR_FILE = 16 << 20
-_NOISE = re.compile(r"^\s*$|^\[?(?:rank\d+\]:)?\[?[WE]\d* |resource_tracker|Warning|^\s+warnings\.warn")
-_LAST_WORDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,5 +118,7 @@ def printed_exception(code: int | None, log: LogText) -> ExceptionInfo | None:
     printed = traceback_text.last(log.lines)
     if printed is None:
         return None
-    after = [line for line in log.lines[printed.end :] if not _NOISE.search(line)]
-    return printed.info if len(after) <= _LAST_WORDS else None
+    first = max(0, printed.start - LAST_WORDS)
+    went_on = WentOn(log.lines[first : printed.end + LAST_WORDS])
+    over = went_on.after(printed.start - first, printed.index - first, printed.end - first)
+    return None if over else printed.info

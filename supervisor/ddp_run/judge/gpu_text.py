@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddp_run.evidence.model import Death, LogText
+from ddp_run.evidence.windows import VERY_LAST
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words
 
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
@@ -19,7 +20,6 @@ _OF_A_GPU = re.compile(
     r"CUDA|cuda|cuDNN|cuBLAS|CUBLAS|CUDNN|NVML|NCCL|nccl|HIP |hip[A-Z]|rocBLAS|miopen|MIOpen|RCCL|HSA_"
     r"|XPU|SYCL|level_zero|[Tt]riton|AcceleratorError"
 )
-_VERY_LAST = 12
 _UNHANDLED = re.compile(r"unhandled (?:cuda|system) error|ncclUnhandledCudaError|ncclSystemError|ncclInternalError")
 _REMOTE = re.compile(r"ncclRemoteError|remote process exited")
 _BY = re.compile(r"[\w.\-]:(?P<pid>\d{1,9}):\d{1,9} \[\d{1,9}\] ")
@@ -59,7 +59,7 @@ def ended_by_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:
         return in_exception(death, signs)
     if death.code not in _FROM_OUTSIDE:
         return in_last_words(death, signs)
-    hit = in_last_words(death, signs, _VERY_LAST)
+    hit = in_last_words(death, signs, VERY_LAST)
     return None if hit is None else replace(hit, confidence="likely")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, LogText, Quote
+from ddp_run.evidence.windows import AFTER, BEFORE
 from ddp_run.judge.signs import Hit, Sign, ended_by
 from ddp_run.values.typed_fields import frozen
 
@@ -65,8 +66,6 @@ _NETWORK = re.compile(
 )
 _MISMATCH = re.compile(r"collective mismatch error|message truncated : receiving")
 _MEMORY_FILE = re.compile(r"dev/shm/|shared memory|No space left on device")
-_LINES_BEFORE = 3
-_LINES_AFTER = 8
 
 
 @frozen
@@ -129,7 +128,7 @@ def _around(log: LogText, hit: Hit) -> str:
         return hit.text
     for index in range(len(log.lines) - 1, -1, -1):
         if log.number(index) == hit.quote.line and log.lines[index] == hit.quote.text:
-            lines = log.lines[max(0, index - _LINES_BEFORE) : index + _LINES_AFTER]
+            lines = log.lines[max(0, index - BEFORE) : index + AFTER]
             return "\n".join(_SPEAKER.sub("", line) for line in lines)
     return hit.quote.text
 

@@ -9,10 +9,9 @@ spot instances.
 from __future__ import annotations
 
 from ddp_run.evidence.model import Death
+from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge.signs import Hit, Sign, in_last_words
 
-_LATELY = 30
-"""The number of lines at the end of a log that count."""
 _PREEMPTED = (
     r"(?P<what>\b(?i:job|instance|node|pod|vm|cluster|container|trial|allocation|machine)\b[^\n]{0,40}"
     r" (?:was|is|being|been|after being) preempted\b"
@@ -86,4 +85,4 @@ LOST_STATE = Sign("(state: NODE_FAIL)", r"\(state: (?P<what>NODE_FAIL)\)", froze
 
 def told_lately(death: Death, signs: tuple[Sign, ...]) -> Hit | None:
     """Return the sign in the last lines of a rank that did not end with an exception."""
-    return None if death.exception is not None else in_last_words(death, signs, _LATELY)
+    return None if death.exception is not None else in_last_words(death, signs, LEAVING)

@@ -9,13 +9,12 @@ import re
 from collections.abc import Iterable
 
 from ddp_run.evidence.model import Death
+from ddp_run.evidence.went_on import WARNED
+from ddp_run.evidence.windows import VERY_LAST
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, in_last_words
 
-LINES = 8
-"""The reason must be in this many lines at the end."""
 _FAILURE = r"(?i:\b(?:error|critical|fatal|fail(?:ed|ure)?|exception|could not|cannot|unable)\b)"
 
-_WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
 _PRINTING = re.compile(r"\bprint\(|\b(?:sys\.)?std(?:out|err)\b|\btqdm\b|fp_write\(|\.emit\(|self\.flush\(\)")
 
 
@@ -29,8 +28,8 @@ def errors(words: Iterable[str]) -> tuple[Sign, ...]:
 
 def at_the_end(death: Death, signs: tuple[Sign, ...]) -> Hit | None:
     """Return such a line among the last ones of a rank without an exception."""
-    hit = in_last_words(death, signs, LINES) if death.exception is None else None
-    return None if hit is None or _WARNED.search(hit.text) else hit
+    hit = in_last_words(death, signs, VERY_LAST) if death.exception is None else None
+    return None if hit is None or WARNED.search(hit.text) else hit
 
 
 def could_not_print(death: Death) -> bool:

@@ -16,6 +16,8 @@ from re import Match, Pattern
 from ddp_run.evidence.exception_chain import chain, raised_by_handler
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
+from ddp_run.evidence.went_on import WentOn
+from ddp_run.evidence.windows import LAST_WORDS, LEAVING
 from ddp_run.judge.verdict import Confidence, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
@@ -26,20 +28,8 @@ URL = r"(?P<url>https?://[^\s'\"?<>]+)"
 """A URL up to its query; group `url`."""
 QUOTED_PATH = r"(?P<quote>['\"])(?P<path>.{1,1000}?)(?P=quote)"
 """A path in Python's repr form; groups `quote` and `path`."""
-ENDING = 400
-"""The number of lines before a rank's end that count as its last words."""
-
-_NEAR = 6
-"""The number of lines by others that may follow."""
-_AT_THE_END = 60
 _NOT_STARTED = (126, 127)
 """A shell's exit codes for a program that it could not run or could not find."""
-_OF_LAUNCHERS = re.compile(r"\s{0,20}(?:\d{1,6}: )?(?:(?:srun|slurmstepd|pyxis|flux-job|flux-shell)\b|$|-{9}|\.\.\.$)")
-_WENT_WELL = re.compile(
-    r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|[Ss]uccess\w*|[Ss]aved|Started container|COMPLETED)\b"
-)
-_OF_SCRIPTS = re.compile(r"\W{0,20}(?:[Jj]ob|JOB|[Ss]cript|[Ee]nd|real|user|sys)\b|\+ ")
-"""Printed by scripts at the end, whether their commands failed or not."""
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
@@ -72,13 +62,17 @@ _compiled = cache(re.compile)
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A match. `exception` is the one that contains it: the last, or one that led to it. None: a plain line."""
+    """A match. `exception` is the one that contains it: the last, or one that led to it. None: a plain line.
+
+    `index`: the line's place in the text that was searched.
+    """
 
     sign: Sign
     match: Match[str]
     quote: Quote | None
     exception: ExceptionInfo | None
     confidence: Confidence
+    index: int = -1
 
     def __getitem__(self, group: str) -> str | None:
         """Return the text of a named group; None if the pattern does not have it or it did not match."""
@@ -137,12 +131,17 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
     return None
 
 
-def in_last_words(death: Death, signs: Sequence[Sign], lines: int = ENDING) -> Hit | None:
-    """Find the sign in the rank's last lines, from the end; certain only if the rank crashed there."""
+def in_last_words(death: Death, signs: Sequence[Sign], lines: int = LAST_WORDS) -> Hit | None:
+    """Find the sign in the rank's last lines, unless it went on after it; certain only if it crashed there."""
     sure: Confidence = "certain" if -(death.code or 0) in _CRASHES else "likely"
     plain = [sign for sign in signs if not sign.types]
     ending = death.stderr.ending(lines)
-    hit = _last(ending, plain, sure) or _last(death.stack, plain, sure)
+    hit = _last(ending, plain, sure)
+    if hit is not None and survived(ending, hit):
+        hit = None
+    elif hit is not None and _went_on(ending.lines).may_be_over(hit.index):
+        hit = replace(hit, confidence="likely")
+    hit = hit or _last(death.stack, plain, sure)
     return hit or (_last(death.nccl.ending(lines), plain, sure) if _speaks_of_nccl(ending) else None)
 
 
@@ -153,19 +152,10 @@ def said_last(death: Death, signs: Sequence[Sign]) -> Hit | None:
     """
     if death.exception is not None or death.code in _FROM_OUTSIDE:
         return None
-    told = death.code in _NOT_STARTED
-    ending, behind = death.stderr.ending(_AT_THE_END), 0
-    for index in range(len(ending.lines) - 1, -1, -1):
-        line = ending.lines[index]
-        match = next((found for sign in signs if (found := _found(sign, line)) is not None), None)
-        if match is not None:
-            return replace(match, quote=ending.quote(index))
-        if _OF_SCRIPTS.match(line):
-            continue
-        behind += _OF_LAUNCHERS.match(line) is None
-        if not told and (behind > _NEAR or _WENT_WELL.search(line)):
-            return None
-    return None
+    ending = death.stderr.ending(LEAVING)
+    hit = _last(ending, signs, "likely")
+    over = hit is not None and death.code not in _NOT_STARTED and survived(ending, hit)
+    return None if over else hit
 
 
 def anywhere(log: LogText, signs: Sequence[Sign]) -> Hit | None:
@@ -182,12 +172,22 @@ def _in_whole_log(attempt: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
     return anywhere(attempt.agent.log, signs)
 
 
+def survived(log: LogText, hit: Hit) -> bool:
+    """Whether the writer of the log went on after the line of a hit there."""
+    return _went_on(log.lines).after_line(hit.index)
+
+
+def started_again(log: LogText, hit: Hit) -> bool:
+    """Whether the job ran again after a line there that ended it."""
+    return _went_on(log.lines).after_stop(hit.index)
+
+
 def every(log: LogText, sign: Sign) -> list[Hit]:
     """Find all lines of the log with a sign, in order."""
     if not _joined(log.lines).holds(sign.words):
         return []
     found = ((index, sign.search(line)) for index, line in enumerate(log.lines))
-    return [Hit(sign, match, log.quote(index), None, "certain") for index, match in found if match is not None]
+    return [Hit(sign, match, log.quote(index), None, "certain", index) for index, match in found if match is not None]
 
 
 def quotes(*hits: Hit | None) -> tuple[Quote, ...]:
@@ -214,7 +214,7 @@ def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence) -> Hit | 
         for sign in present:
             match = sign.search(line) if sign.words in line else None  # one call per line and sign would take seconds
             if match is not None:
-                return Hit(sign, match, log.quote(index), None, confidence)
+                return Hit(sign, match, log.quote(index), None, confidence, index)
     return None
 
 
@@ -244,9 +244,7 @@ def _joined(lines: tuple[str, ...]) -> _Joined:
     return _Joined(lines)
 
 
-def _found(sign: Sign, line: str) -> Hit | None:
-    match = sign.search(line)
-    return None if match is None else Hit(sign, match, None, None, "likely")
+_went_on = lru_cache(maxsize=4)(WentOn)
 
 
 def _quote(log: LogText, link: ExceptionInfo, match: Match[str]) -> Quote | None:

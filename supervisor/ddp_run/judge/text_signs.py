@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import signal
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +15,8 @@ from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import got_over, launcher_text, raised, torn_frames
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
+from ddp_run.evidence.went_on import WORKED, WentOn, form_of
+from ddp_run.evidence.windows import AFTER, BEFORE
 from ddp_run.judge import oom_text
 from ddp_run.judge.catalogue import catalogue, rule_named, sign_words
 from ddp_run.judge.order import strongest
@@ -28,35 +29,13 @@ MOST_LINES = 4000
 _MOST_LOGS = 64
 _MOST_EXCEPTIONS = 40
 _MOST_LINES_ASKED = 60
-_CALM = 15
-"""After this many lines without a problem, the program went on."""
-_BEFORE, _AFTER = 3, 9
-"""The number of lines around a sign's words that rules see."""
 _ABORTS = re.compile(
     r"terminate called|Fatal Python error: (?!Seg)|double free|free\(\): |stack smashing|\*\*\* SIGABRT received at "
 )
 _KERNELS_CRASH = re.compile(r"\]: segfault at [0-9a-f]|traps: [^\n]{1,60} general protection")
-_PROGRESS = 3
-"""This many lines of one form, ignoring numbers, mean that a program makes progress."""
-_BARS = 3
-_COUNT = re.compile(r"\d{1,12}/\d{1,12}")
-_BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
-_TROUBLE = re.compile(
-    r"[Ee]rror|ERROR|[Ee]xception|[Ff]ailed|FAILED|Traceback|File \"|NCCL (?:INFO|WARN)|[Gg]loo|[Tt]imed? ?out"
-    r"|[Kk]ill(?:ed|ing)|[Aa]bort|frame #|[Ww]aiting|registered at|Process group|\^\^|Thread (?:0x|\d+ \()"
-    r"|Process \d+: |PID|amdgpu|NVRM|ray::|@ +0x|#\d+ \S+ from "
-)
-"""Not progress, although several ranks may print it in one form."""
-_LOGGED_BY_TORCH = re.compile(r"\[?[WE]\d{3,4} \d\d:")
 _OF_RAYS_DRIVER = re.compile(r"ray\.exceptions\.\w{1,40}Error\b")
 _LATE = re.compile(r"100%\||\[repeated \d{1,6}x across cluster\]")
 """Printed by Ray for other processes after its driver failed: it collects their lines, and finished work."""
-_WENT_WELL = re.compile(r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|[Ss]uccess\w*|[Ss]aved)\b")
-_HANDLED = re.compile(
-    r"\b(?:instead\b|[Ff]all(?:ing|s)? ?back\b|[Ss]kipp(?:ed|ing)\b|[Ii]gnor(?:ed|ing)\b|[Cc]ontinu(?:es?|ing)\b"
-    r"|[Rr]etry(?:ing)? (?:in|after|\d)|[Ss]tarting (?:fresh|from scratch|over)\b)"
-)
-"""Printed by a program that handles an error and goes on."""
 
 
 @frozen
@@ -76,34 +55,15 @@ def _words(spoken: SpokenText, index: int) -> str:
     return spoken.lines[index][spoken.by[index].start :]
 
 
-def _behind_progress(spoken: SpokenText, summaries: Set[int]) -> int:
-    """Return the index after the last line of those that a program repeats while it makes progress."""
+def _went_on(spoken: SpokenText, summaries: Set[int]) -> WentOn:
+    """Read where the programs went on: what launchers print or what contains a sign's words does not show it."""
     said = [_words(spoken, index) for index in range(len(spoken.lines))]
     present = _present("\n".join(said))
-    texts: dict[str, set[str]] = {}
-    forms: dict[int, str] = {}
-    driver_failed, bars = False, dict[str, int]()
-    for index, line in enumerate(said):
-        driver_failed = driver_failed or _OF_RAYS_DRIVER.match(line) is not None
-        if driver_failed and _LATE.search(line):
-            continue
-        if _BAR.search(line):
-            bars.setdefault(_counted(line), index)
-        elif spoken.by[index].agent or index in summaries or _LOGGED_BY_TORCH.match(line):
-            continue  # repeated, but not progress: `Sending process … closing signal`, reconnects to a store
-        elif _is_calm(spoken, index) and not any(word in line for word in present):
-            form = forms[index] = raised.form_of(line)
-            texts.setdefault(form, set()).add(line)  # a line that all ranks print once is not progress
-    often = [index for index, form in forms.items() if len(texts[form]) >= _PROGRESS]
-    drawn = sorted(bars.values())[-_BARS:]  # the exit may redraw the last bars
-    still = drawn[0] if len(drawn) == _BARS else 0
-    return max([still, *(index + 1 for index in often)])
-
-
-def _counted(line: str) -> str:
-    """Return how far a progress bar is (`1818/7272`), else the whole line."""
-    found = _COUNT.search(line)
-    return line if found is None else str(found[0])
+    silent = {index for index, each in enumerate(spoken.by) if each.agent} | summaries
+    silent |= {index for index, line in enumerate(said) if any(word in line for word in present)}
+    failed = next((index for index, line in enumerate(said) if _OF_RAYS_DRIVER.match(line)), len(said))
+    silent |= {index for index in range(failed, len(said)) if _LATE.search(said[index])}
+    return WentOn(said, silent=silent)
 
 
 def _present(text: str) -> list[str]:
@@ -117,7 +77,8 @@ def _present(text: str) -> list[str]:
 def found_in(logs: Sequence[Log]) -> Iterator[TextSign]:
     """Yield the rules' findings after the last progress: exceptions (complete, torn), then lines, then bare frames."""
     spoken, summaries = _spoken(logs)
-    behind = max(_behind_progress(spoken, summaries), got_over.until(spoken))
+    went_on = _went_on(spoken, summaries)
+    behind = max(went_on.progress + 1, got_over.until(spoken))
     everything = spoken.text(range(len(spoken.lines)))
     exceptions = [each for each in raised.all_of(spoken) if each.index >= behind][-_MOST_EXCEPTIONS:]
     exceptions = [each for each in exceptions if not raised.starts_a_launcher(each.info)] or exceptions
@@ -127,8 +88,8 @@ def found_in(logs: Sequence[Log]) -> Iterator[TextSign]:
         yield from (TextSign(found, each.index, death.rank, each.info) for found in _asked(death, everything))
     inside = {index for each in exceptions for index in each.lines} | raised.ignored(spoken)
     others = [index for index in range(behind, len(spoken.lines)) if index not in inside]
-    well = any(_WENT_WELL.search(spoken.lines[index]) for index in others)
-    for sign in _lines(spoken, others, everything, summaries):
+    well = any(WORKED.search(spoken.lines[index]) for index in others)
+    for sign in _lines(spoken, others, everything, went_on):
         if not (well and sign.finding.rule.consequence):  # the first rank to end closes the store and its sockets
             yield sign
     if not exceptions:
@@ -140,10 +101,10 @@ def went_on_after(logs: Sequence[Log], line: int) -> bool:
     if len(logs) != 1:
         return False
     spoken, summaries = _spoken(logs)
-    behind = [index for index, (text, own) in enumerate(spoken.sources) if (text.number(own) or 0) > line]
-    calm = [index for index in behind if index not in summaries and _is_calm(spoken, index)]
-    own = [said for index in calm if not _LOGGED_BY_TORCH.match(said := _words(spoken, index))]
-    return len(calm) >= _CALM or any(_WENT_WELL.search(said) for said in own)
+    place = max(
+        (index for index, (text, own) in enumerate(spoken.sources) if (text.number(own) or 0) <= line), default=-1
+    )
+    return _went_on(spoken, summaries).after_line(place)
 
 
 def _spoken(logs: Sequence[Log]) -> tuple[SpokenText, Set[int]]:
@@ -152,35 +113,22 @@ def _spoken(logs: Sequence[Log]) -> tuple[SpokenText, Set[int]]:
     return spoken, childfailed.boxes(spoken.lines) | launcher_text.report(spoken.lines)
 
 
-def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText, summaries: Set[int]) -> Iterator[TextSign]:
+def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText, went_on: WentOn) -> Iterator[TextSign]:
     """Yield findings from single lines with a sign's words, together with the lines around them."""
     present = _present("\n".join(spoken.lines[index] for index in indexes))
     telling = [k for k, index in enumerate(indexes) if any(word in spoken.lines[index] for word in present)]
-    once = {raised.form_of(spoken.lines[indexes[k]]): k for k in reversed(telling)}  # eight ranks print the same
-    calm = [k for k, index in enumerate(indexes) if index not in summaries and _is_calm(spoken, index)]
+    once = {form_of(spoken.lines[indexes[k]]): k for k in reversed(telling)}  # eight ranks print the same
     for k in sorted(once.values())[-_MOST_LINES_ASKED:]:
         index = indexes[k]
-        if len(calm) - bisect_right(calm, k) >= _CALM:
-            continue
-        if (
-            spoken.by[index].agent
-            or got_over.is_answered(spoken.lines[index])
-            or any(_HANDLED.search(spoken.lines[near]) for near in indexes[k : k + 2])
-        ):
+        if spoken.by[index].agent or went_on.after_line(index):
             continue
         rank = _alone(spoken.by[index].ranks)
-        window = spoken.text(indexes[max(0, k - _BEFORE) : k + _AFTER])
+        window = spoken.text(indexes[max(0, k - BEFORE) : k + 1 + AFTER])
         for code in _codes(spoken.lines[index]):
             death = Death(rank=rank, code=code, stderr=window)
             for found in _asked(death, everything):
                 if not found.rule.general and found.evidence:
                     yield TextSign(found, index, rank)
-
-
-def _is_calm(spoken: SpokenText, index: int) -> bool:
-    """Whether a program prints such a line while it goes on, whatever it contains."""
-    said = _words(spoken, index)
-    return bool(said[:1].strip()) and not spoken.by[index].agent and not _TROUBLE.search(said)
 
 
 def _codes(line: str) -> Iterator[int | None]:

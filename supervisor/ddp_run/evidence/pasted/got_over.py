@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.pasted.raised import WentOn
 from ddp_run.evidence.pasted.spoken_text import SpokenText
+from ddp_run.evidence.went_on import WentOn
 
 _RESTART = "; will restart worker group"
 _TESTS = " passed"
@@ -25,18 +25,12 @@ _LOST = re.compile(
     r"Engine ?(?:Core|Dead)[^\n]{0,40}(?:Error|died|dead|failed)|^Process \S{1,80}:$|\b[Pp]roc(?:ess)?\w{0,20} died",
     re.M,
 )
-_TRYING = re.compile(r"\b[Tt]rying (?:port|another|again|the next)\b")
 
 
 def until(spoken: SpokenText) -> int:
     """Return the index after the last line that says so; 0 if none does."""
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
     return max([_restarted(spoken), _served(spoken), *(index + 1 for index in passed)])
-
-
-def is_answered(line: str) -> bool:
-    """Whether the line that reports an error also names the fallback."""
-    return "rying " in line and _TRYING.search(line) is not None
 
 
 def _restarted(spoken: SpokenText) -> int:
@@ -47,7 +41,7 @@ def _restarted(spoken: SpokenText) -> int:
     others = [index for index, each in enumerate(spoken.by) if not each.agent]
     place = sum(1 for index in others if index <= last)
     lines = [spoken.lines[index] for index in others]
-    return last + 1 if WentOn.of(lines).after(0, place - 1, place) else 0
+    return last + 1 if WentOn(lines).after(0, place - 1, place) else 0
 
 
 def _served(spoken: SpokenText) -> int:

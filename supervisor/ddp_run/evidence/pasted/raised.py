@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from ddp_run.evidence import exception_chain, traceback_text
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.pasted.torn_line import once
 from ddp_run.evidence.traceback_text import Printed
+from ddp_run.evidence.went_on import WentOn, is_news
 from ddp_run.record.events import ExceptionInfo, Rank
 
 _AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"})
@@ -27,43 +27,14 @@ _QUOTES_A_PROGRAM = "ExecuteUserScriptError"
 """SageMaker's report of a job, which quotes the program's exception."""
 _STARTED = re.compile(r"Command '[^\n]{0,200}?\b(?:torchrun|accelerate|deepspeed|srun|mpirun|ddp-run|python[\d.]*)\b")
 _SPAWNED = re.compile(r"-- Process (?P<rank>\d{1,9}) terminated with the following error:")
-_EMPTY = re.compile(
-    r"^(?:\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d|\s*={3}|\s*-{3}|\[?[WI]\d{4} |wandb: |srun: |slurmstepd: "
-    r"|\w+: (?:fallthrough )?registered at /)"  # torch's list of backends, 60 lines, below "Could not run 'aten::…'"
-)
-_NOISE_WORDS = ("resource_tracker", "Warning", "%|")
-_NOISE = re.compile(r"resource_tracker|Warning\b|%\|")
-NATIVE = re.compile(
-    r"terminate called|what\(\): |Fatal Python error: |Assertion .{0,400} failed|double free or corruption|free\(\): "
-    r"|stack smashing|Watchdog caught collective|Process group watchdog thread terminated"
-)
-_NATIVE_WORDS = (
-    *(
-        "terminate called",
-        "what(): ",
-        "Fatal Python error: ",
-        "Assertion ",
-        "double free",
-        "free(): ",
-        "stack smashing",
-    ),
-    *("Watchdog caught collective", "Process group watchdog"),
-)
 _SELF = re.compile(
     r"which did not receive grad for rank (\d{1,9})\b|^\[Rank (\d{1,9})\]: |^Rank (\d{1,9}) successfully reached"
 )
 """Messages of torch in which a rank names itself (reducer.cpp, ProcessGroupGloo.cpp)."""
-LAST_WORDS = 12
-"""An uncaught exception ends a text: at most this many lines with new content follow it."""
 _MESSAGE_LINES = 20
-_WENT_ON = 3
-_REPEATED = 5
-"""After this many lines of known forms, or of one form, a program is assumed to have gone on."""
 _BEFORE = 60
 """The frames of a torn exception are at most this far above its last line."""
 _MOST_ORPHANS = 2000
-_BAR = re.compile(r"\|[^|]*\|")
-_DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _ORPHAN = re.compile(
     r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)|Exception)(?::(?: (?P<message>.*))?)?$"
 )
@@ -202,70 +173,6 @@ def _named(info: ExceptionInfo) -> tuple[Rank, ...]:
     return (Rank(int(hit[1] or hit[2] or hit[3])),) if hit else ()
 
 
-class WentOn:
-    """Whether one speaker went on after an exception in its text.
-
-    Python marks no end of a message. The program went on if there are lines of a form that it wrote before, or now
-    repeats (`step 7 loss 0.3`), anywhere after the line that shows the exception. Other tracebacks and native stacks do
-    not count.
-    """
-
-    def __init__(self, lines: Sequence[str], exceptions: Sequence[Printed]) -> None:
-        inside = {k for printed in exceptions for k in range(printed.start, printed.index + 1)}
-        messages = {k for printed in exceptions for k in range(printed.index + 1, printed.end)}
-        news = [k for k, line in enumerate(lines) if k not in inside and _is_news(line)]
-        self._plain = [k for k in news if k not in messages]
-        self._first: dict[str, int] = {}
-        again: dict[str, list[int]] = {}
-        forms = [form_of(line) for line in lines]
-        for k, form in enumerate(forms):
-            if self._first.setdefault(form, k) != k:
-                again[form] = []
-        for k in news:
-            if forms[k] in again and not lines[k][:1].isspace():
-                again[forms[k]].append(k)
-        known = sorted(((k, self._first[form]) for form, at in again.items() for k in at), reverse=True)
-        self._known: list[tuple[int, tuple[int, ...]]] = []
-        """For each such line, from the last to the first: where the forms of it and of the lines after it first occur,
-        limited to the `_WENT_ON` earliest positions."""
-        earliest: tuple[int, ...] = ()
-        for k, first in known:
-            earliest = tuple(sorted((*earliest, first))[:_WENT_ON])
-            self._known.append((k, earliest))
-        self._known.reverse()
-        often = (at[-_REPEATED] for form, at in again.items() if len(at) >= _REPEATED and "0" in form)
-        bars = sorted({_BAR.sub("", line): k for k, line in enumerate(lines) if "%|" in line}.values())
-        self._often_after = max([*often, *bars[-_REPEATED : 1 - _REPEATED]], default=-1)
-
-    @classmethod
-    def of(cls, lines: Sequence[str]) -> WentOn:
-        """The same for a text whose exceptions are not known yet."""
-        return cls(lines, traceback_text.find(lines))
-
-    def after(self, start: int, shown: int, end: int) -> bool:
-        """Whether it did so after the exception that starts at `start`, is shown at `shown` and ends at `end`."""
-        if self._often_after > shown or self._known_after(start, shown):
-            return True
-        return len(self._plain) - bisect_left(self._plain, end) > LAST_WORDS
-
-    def _known_after(self, start: int, shown: int) -> bool:
-        """Whether enough lines after `shown` have a form that also occurs before `start`."""
-        place = bisect_right(self._known, shown, key=lambda each: each[0])
-        earliest = self._known[place][1] if place < len(self._known) else ()
-        return len(earliest) == _WENT_ON and earliest[-1] < start
-
-
-def _is_news(line: str) -> bool:
-    if _EMPTY.match(line) or (any(words in line for words in _NATIVE_WORDS) and NATIVE.search(line)):
-        return False
-    return not any(words in line for words in _NOISE_WORDS) or _NOISE.search(line) is None
-
-
-def form_of(line: str) -> str:
-    """Return the line without its numbers."""
-    return _DIGITS.sub("0", line)
-
-
 def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> list[Raised]:
     """Yield `Type: message` lines whose traceback is truncated, or torn by several processes writing at once."""
     found = []
@@ -286,7 +193,7 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
         own = [place for place in places if not traceback_text.is_library(place["file"])] or places
         place = own[-1] if own else None
         following = [spoken.lines[k] for k in indexes[position + 1 : position + 1 + _MESSAGE_LINES]]
-        went_on = went_on or WentOn.of([spoken.lines[k] for k in indexes])
+        went_on = went_on or WentOn([spoken.lines[k] for k in indexes])
         info = ExceptionInfo(
             hit["type"],
             _message(hit["message"] or "", following),
@@ -318,7 +225,7 @@ def _message(first: str, following: Sequence[str]) -> str:
     """Return the message with its continuation lines: NCCL's and torch's state-dict errors have some."""
     lines = [first]
     for line in following:
-        if not line.strip() or PLACE.search(line) or _ORPHAN.match(line) or not _is_news(line):
+        if not line.strip() or PLACE.search(line) or _ORPHAN.match(line) or not is_news(line):
             break
         lines.append(line)
     return "\n".join(lines)

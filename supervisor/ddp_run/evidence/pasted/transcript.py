@@ -19,19 +19,17 @@ from ddp_run.evidence.model import AgentEnd, Death, Evidence, SummaryEntry
 from ddp_run.evidence.pasted import got_over, launcher_text
 from ddp_run.evidence.pasted.raised import (
     AGENT_FRAME,
-    LAST_WORDS,
-    NATIVE,
     OF_A_THREAD,
     PLACE,
     Raised,
-    WentOn,
     all_of,
     find,
-    form_of,
     ignored,
     starts_a_launcher,
 )
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
+from ddp_run.evidence.went_on import NATIVE, WentOn, form_of
+from ddp_run.evidence.windows import LEAVING, VERY_LAST
 from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
 
 IsConsequence = Callable[[ExceptionInfo], bool]
@@ -45,7 +43,6 @@ WORDS = (
 )
 """The literals by which this finds how ranks ended, for a scanner of large logs."""
 _REFUSED = re.compile(r"(?:torchrun|run\.py|launch\.py|accelerate|deepspeed)\b.{0,200}: error: ")
-_TORN_LINES = 60
 _OFTEN = 40
 """This many unnamed lines of one form after a rank's exception must be from another process."""
 _TORN = re.compile(r"(?:Error|Exception)\b|Error[A-Z]")
@@ -105,7 +102,7 @@ def _observed_at_the_end(spoken: SpokenText) -> tuple[SummaryEntry, ...]:
     if not found:
         return ()
     others = [index for index, each in enumerate(spoken.by) if not each.agent]
-    went_on = WentOn.of([spoken.lines[index] for index in others])
+    went_on = WentOn([spoken.lines[index] for index in others])
     places = [bisect_left(others, index) for index, _entry in found]
     return tuple(
         entry for place, (_index, entry) in zip(places, found, strict=True) if not went_on.after(0, place - 1, place)
@@ -116,7 +113,7 @@ def _launchers_code(spoken: SpokenText, raised: bool) -> int | None:
     """Return Python's code for an uncaught exception, or argparse's for a rejected option; None if neither is shown."""
     if raised:
         return 1
-    return 2 if any(_REFUSED.search(line) for line in spoken.lines[-LAST_WORDS:]) else None
+    return 2 if any(_REFUSED.search(line) for line in spoken.lines[-VERY_LAST:]) else None
 
 
 # ----------------------------------------------------------------------------------------------- deaths
@@ -228,7 +225,7 @@ def _went_on(spoken: SpokenText, index: int) -> bool:
     """Whether programs kept writing after the line: what ended there was a separate program."""
     others = [k for k, each in enumerate(spoken.by) if not each.agent]
     place = bisect_left(others, index)
-    return WentOn.of([spoken.lines[k] for k in others]).after(0, place, place + 1)
+    return WentOn([spoken.lines[k] for k in others]).after(0, place, place + 1)
 
 
 def _with_own(death: Death, last: Mapping[Rank, Raised]) -> Death:
@@ -293,13 +290,13 @@ def _nameless(spoken: SpokenText, exceptions: Sequence[Raised], is_consequence: 
     passed = ignored(spoken)
     said = [index for index, each in enumerate(spoken.by) if not each.agent and index not in passed]
     text = spoken.text(said)
-    tail = _outside(text.ending(_TORN_LINES).lines)[-LAST_WORDS:]
-    places = [line for line in text.ending(_TORN_LINES).lines if PLACE.search(line)]
+    tail = _outside(text.ending(LEAVING).lines)[-VERY_LAST:]
+    places = [line for line in text.ending(LEAVING).lines if PLACE.search(line)]
     of_threads = any(OF_A_THREAD in line for line in places)
     torn = bool(places) and not exceptions and not of_threads and any(_TORN.search(line) for line in tail)
     if not torn and not any(NATIVE.search(line) for line in tail):
         return []
-    ranks = {spoken.by[index].ranks for index in said[-LAST_WORDS:]}
+    ranks = {spoken.by[index].ranks for index in said[-VERY_LAST:]}
     alone = ranks.pop() if len(ranks) == 1 else ()
     return [Death(rank=alone[0] if len(alone) == 1 else None, stderr=text)]
 

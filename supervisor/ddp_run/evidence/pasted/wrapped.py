@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ddp_run.evidence.model import LogText
-from ddp_run.evidence.pasted.raised import form_of
 from ddp_run.evidence.pasted.spoken_text import Log
+from ddp_run.evidence.went_on import form_of
 
 NOTE = "lines were joined that look wrapped"
 _MOST_LINES = 1000

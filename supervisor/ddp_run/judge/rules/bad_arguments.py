@@ -20,6 +20,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.evidence.traceback_text import line_of
+from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.missing_text import missing_path
 from ddp_run.judge.package_text import missing_package, wrong_version
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception
@@ -111,7 +112,6 @@ _REFUSALS = frozenset({"ValueError", "AssertionError"})
 _OF_A_CHILD = re.compile(r"^Command .{1,4000} returned non-zero exit status 2\.", re.DOTALL)
 """For subprocess.CalledProcessError: a program that the script started rejected the arguments."""
 _USAGE = re.compile(r"[Uu]sage: ")
-_ENDING = 200
 _USAGES_CODE = 2
 
 
@@ -136,7 +136,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 def _printed(death: Death) -> Hit | None:
     """Find what a parser printed before it ended this program, or one that this program started."""
-    ending = death.stderr.ending(_ENDING)
+    ending = death.stderr.ending(LAST_WORDS)
     usage = ending.last(_USAGE) is not None
     raised = death.exception
     if raised is not None and _OF_A_CHILD.search(raised.message):

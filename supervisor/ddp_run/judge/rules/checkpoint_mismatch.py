@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
+from ddp_run.evidence.windows import AFTER
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
@@ -136,8 +137,6 @@ _SIZES = re.compile(
     r"size mismatch for (?P<key>[\w.]+): copying a param with shape torch\.Size\((?P<saved>\[[\d, ]*\])\)"
     r" from checkpoint, the shape in current model is torch\.Size\((?P<built>\[[\d, ]*\])\)"
 )
-_DIRECTLY = 10
-"""The most lines between such a warning and a related traceback."""
 _PARTS = re.compile(
     r"(?:optimizers?|optim|model|net|weights|schedulers?|lr_schedulers?|scaler|ema|model_ema)(?:_states?)?(?:_dicts?)?"
     r"|state_dict|epoch|global_step|iteration|step|args|teacher|student|generator|discriminator|pytorch-lightning_versio"
@@ -197,7 +196,7 @@ def _tolerated(death: Death) -> Finding | None:
     header = next((i for i in range(len(lines) - 1, -1, -1) if "Traceback (most recent call last)" in lines[i]), None)
     if header is None:
         return None
-    for index in range(header - 1, max(-1, header - _DIRECTLY - 1), -1):
+    for index in range(header - 1, max(-1, header - AFTER - 1), -1):
         sizes = _SIZES.search(lines[index])
         if sizes is not None:
             cause = (

@@ -24,6 +24,7 @@ import re
 from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence, Quote
+from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.gpu_text import ended_by_gpu
 from ddp_run.judge.signs import Hit, Sign, ended_by, said_last
 from ddp_run.judge.start_text import BUILDS
@@ -187,7 +188,7 @@ def _what(hit: Hit) -> str:
 
 def _compilers_error(death: Death) -> Quote | None:
     """Return the first `error:` of the last build."""
-    for log in (death.stderr.ending(400), death.stdout.ending(400)):  # ninja prints to stdout
+    for log in (death.stderr.ending(LAST_WORDS), death.stdout.ending(LAST_WORDS)):  # ninja prints to stdout
         first = log.first(_FIRST_ERROR)
         if first is not None:
             return first[0]

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.signs import Sign, ended_by
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
@@ -42,7 +43,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by(death, SIGNS)
     if hit is None:
         return None
-    said = hit.exception.message if hit.exception is not None else "\n".join(death.stderr.ending(400).lines)
+    said = hit.exception.message if hit.exception is not None else "\n".join(death.stderr.ending(LAST_WORDS).lines)
     which = _WHICH.search(said)
     named = (
         "one parameter"

@@ -24,6 +24,7 @@ import re
 
 from ddp_run.evidence.exception_chain import tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge import service_text
 from ddp_run.judge.signs import URL, Hit, Sign, in_exception, in_last_words, said_last
 from ddp_run.judge.start_text import UNREACHABLE
@@ -103,8 +104,6 @@ _SAID: tuple[Sign, ...] = (
 SIGNS = (*_SAID, *UNREACHABLE)
 _TRIES_AGAIN = "Retrying (Retry("
 """From urllib3, which pip bundles."""
-_LEAVING = 20
-"""The number of lines before the end: clients also print these words when they retry and go on."""
 # etcd's client, which torch's rendezvous may use, also uses urllib3.
 _RENDEZVOUS = re.compile(r"etcd|torch/distributed/elastic/rendezvous|kubernetes/client")
 
@@ -113,11 +112,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match an HTTP client without an answer, or a server's error."""
     if death.killed_without_exception:
         return None  # a signal ended it, so earlier output was not the end
-    hit = in_exception(death, _SAID) if death.exception is not None else in_last_words(death, _SAID, _LEAVING)
+    hit = in_exception(death, _SAID) if death.exception is not None else in_last_words(death, _SAID, LEAVING)
     if hit is None or (hit.exception is None and _TRIES_AGAIN in hit.text):
         hit = said_last(death, UNREACHABLE)
     if hit is None and death.exception is not None and tells_of_a_program(death.exception):
-        hit = in_last_words(death, (_GIT,), _LEAVING)
+        hit = in_last_words(death, (_GIT,), LEAVING)
     if hit is None or (hit.exception is not None and _RENDEZVOUS.search(hit.exception.traceback)):
         return None
     sure = service_text.as_sure(hit)

@@ -16,6 +16,7 @@ or the script requires an option that torchrun and ddp-run do not pass.
 from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.signs import Sign, anywhere, in_exception
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
@@ -40,14 +41,13 @@ _TRANSFORMERS = Sign(
     "are not used by the HfArgumentParser", rf"are not used by the HfArgumentParser: [^\n]{{0,400}}?{_OPTION}"
 )
 SIGNS = (*_NOT_KNOWN, _REQUIRED, _TRANSFORMERS)
-_ENDING = 200
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match the error of argparse, click or transformers about that very option, at the end."""
     hit = in_exception(death, (_TRANSFORMERS,))
     if hit is None and death.code in (2, None):
-        hit = anywhere(death.stderr.ending(_ENDING), (*_NOT_KNOWN, _REQUIRED))
+        hit = anywhere(death.stderr.ending(LAST_WORDS), (*_NOT_KNOWN, _REQUIRED))
     if hit is None:
         return None
     script = attempt.script or "the script"

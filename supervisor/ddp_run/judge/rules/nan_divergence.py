@@ -19,6 +19,7 @@ import re
 from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
@@ -137,7 +138,6 @@ _GENERAL = (
 _OF_DATA = re.compile(r"\b(?:[Ii]nput|[Aa]udio|[Dd]ata|[Ff]eatures?|[Ii]mages?|[Ll]abels?|[Cc]olumns?|X|y) contains? ")
 _AT_ONCE = 160
 """Characters. Whatever a message mentions later is usually the reason for something else."""
-_LEAVING = 40
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -170,7 +170,7 @@ def _said_in_general(death: Death) -> Hit | None:
 
 def _last_words(death: Death) -> Hit | None:
     """The message is usually printed to stdout."""
-    return in_last_words(death, _STOPPING, _LEAVING) or anywhere(death.stdout.ending(_LEAVING), _STOPPING)
+    return in_last_words(death, _STOPPING, LEAVING) or anywhere(death.stdout.ending(LEAVING), _STOPPING)
 
 
 def _another(other: Death, death: Death) -> bool:

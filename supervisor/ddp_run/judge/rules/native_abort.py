@@ -18,6 +18,7 @@ import signal
 from ddp_run.evidence.crash_text import crash_of
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
+from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.advice import by_core, by_phase
 from ddp_run.judge.signs import Hit, Sign, anywhere
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
@@ -56,7 +57,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match SIGABRT, unless the rank was exiting after an exception: torch's threads may crash a process then."""
     if death.code != -signal.SIGABRT or death.crashed_on_the_way_out:
         return None
-    ending = death.stderr.ending(300)
+    ending = death.stderr.ending(LAST_WORDS)
     hit = anywhere(ending, _WHAT) or anywhere(ending, _LAST_WORDS)
     crash = crash_of(death)
     if attempt.logs_only and crash is None and _raised_before(death, hit):

@@ -25,7 +25,8 @@ from dataclasses import dataclass, replace
 
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
-from ddp_run.judge.signs import ENDING, Hit, Sign, ended_by, in_last_words
+from ddp_run.evidence.windows import LAST_WORDS
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.judge.waiting import dump_stacks, silent
 from ddp_run.record.events import Rank
@@ -150,7 +151,7 @@ def _raised_later(death: Death) -> bool:
 
 def _first(death: Death) -> Hit | None:
     """Return the watchdog's first message about it, which the abort repeats."""
-    log = death.stderr.ending(ENDING)
+    log = death.stderr.ending(LAST_WORDS)
     for index, line in enumerate(log.lines):
         match = _CAUGHT.search(line)
         if match is not None:
@@ -173,7 +174,7 @@ def _stuck(death: Death, attempt: Evidence) -> Finding | None:
         )
         return hit.finding(RULE, death, cause, advice, confidence="likely")
     # torch calls every failure of a collective a timeout when it asks for a dump
-    if any(_NO_TIMEOUT.search(line) for line in death.stderr.ending(400).lines):
+    if any(_NO_TIMEOUT.search(line) for line in death.stderr.ending(LAST_WORDS).lines):
         return None
     hit = in_last_words(death, (_SIGNAL,))
     if hit is not None:

@@ -19,9 +19,8 @@ import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence, LogText
-from ddp_run.evidence.pasted.raised import WentOn
 from ddp_run.judge.platform_text import LOST, LOST_STATE, told_lately
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_whole_log
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_whole_log, survived
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -92,8 +91,7 @@ def _went_on(log: LogText, told: Hit) -> bool:
     """Ray continues with its remaining nodes."""
     if told.sign.words != "has been marked dead":
         return False
-    index = max(index for index, line in enumerate(log.lines) if told.sign.search(line))
-    return WentOn.of(log.lines).after(0, index, index + 1)
+    return survived(log, told)
 
 
 def _told(attempt: Evidence) -> Hit | None:

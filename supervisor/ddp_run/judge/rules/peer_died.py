@@ -18,6 +18,7 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
+from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.lost_peers import address
 from ddp_run.judge.signs import Sign, in_last_words
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
@@ -62,7 +63,6 @@ SIGNS += _GONE
 _STORE_LOST = re.compile(r"^(?:Connection (?:reset|closed) by peer|Broken pipe|Connection was likely closed)")
 _TORCHS = frozenset({"RuntimeError", "DistNetworkError", "DistBackendError", "DistStoreError", "DistError"})
 _OTHERS = frozenset({"XlaRuntimeError", "JaxRuntimeError", "HorovodInternalError", "CommClosedError"})
-_ENDING = 60
 _CRASHED = tuple(-number for number in (signal.SIGBUS, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE))
 _ABORTS = re.compile(r"terminate called|what\(\): |[Ww]atchdog|[Tt]erminating the process|Check failed")
 
@@ -80,7 +80,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return Finding(
             RULE, death.rank, _cause(death, attempt, raised.message), (quote,) if quote else (), exception=raised
         )
-    hit = in_last_words(death, SIGNS, _ENDING) if _may_follow(death) else None
+    hit = in_last_words(death, SIGNS, LAST_WORDS) if _may_follow(death) else None
     return hit.finding(RULE, death, _cause(death, attempt, hit.text), confidence="certain") if hit is not None else None
 
 
@@ -93,7 +93,7 @@ def _may_follow(death: Death) -> bool:
         return False
     if death.code != -signal.SIGABRT:
         return True
-    return any(_ABORTS.search(line) for line in death.stderr.ending(_ENDING).lines)
+    return any(_ABORTS.search(line) for line in death.stderr.ending(LAST_WORDS).lines)
 
 
 def _says_lost(text: str) -> bool:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence, LogText
-from ddp_run.evidence.pasted.got_over import is_answered
-from ddp_run.judge.signs import Sign, anywhere
+from ddp_run.evidence.windows import LAST_WORDS
+from ddp_run.judge.signs import Sign, anywhere, survived
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -49,7 +49,6 @@ _PORT = re.compile(
     r"port[:=]? ?`?(?P<port>\d{2,5})\b|\]?:(?P<bound>\d{2,5})\b (?:\(errno|due|failed: port)|\[::\]:(?P<any>\d{2,5})"
     r"|\('[^'\n]{0,80}', (?P<pair>\d{2,5})[,)]"
 )
-_ENDING = 400
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -59,7 +58,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     if death.killed_without_exception:
         return None
-    return _finding(death.stderr.ending(_ENDING), death, attempt)
+    return _finding(death.stderr.ending(LAST_WORDS), death, attempt)
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
@@ -69,7 +68,8 @@ def match_launch(attempt: Evidence) -> Finding | None:
 
 def _finding(log: LogText, death: Death | None, attempt: Evidence) -> Finding | None:
     hit = anywhere(log, SIGNS)
-    if hit is None or hit.quote is None or is_answered(hit.text):
+    raised = death.exception if death is not None else None
+    if hit is None or hit.quote is None or (raised is None and survived(log, hit)):
         return None
     port = _port(log)
     who = "torch's agent" if death is None else death.who

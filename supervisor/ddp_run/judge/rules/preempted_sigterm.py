@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import re
 import signal
-from itertools import takewhile
 
-from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge import platform_text
 from ddp_run.judge.platform_text import told_lately
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, quotes
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, quotes, started_again
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.values.signals import in_words
 
@@ -52,18 +52,10 @@ _SCHEDULER = (
     ),
     Sign("=>> PBS: job killed: ", r"(?P<what>PBS: job killed: (?!v?mem |node \d)[^\n]*)"),
 )
-_MUCH = 30
-"""A number of lines."""
 _SRUN = (Sign("srun: forcing job termination"),)
 """srun's response to a signal that tells it to stop; for a failed task it prints `Terminating StepId=`."""
 _OF_SLURM = re.compile(r"(?:\d{1,6}: )?(?:srun|slurmstepd): ")
 _TROUBLE = re.compile(r"\b(?:FATAL|ERROR)\b|\b[\w.]{1,80}(?:Error|Exception)\b")
-_ENDS = re.compile(r"(?i:kill|abort|sigterm|terminat|exiting|signal)")
-"""Messages of processes that are told to stop."""
-_NEAR = 40
-"""A number of lines before the end."""
-_WENT_WELL = re.compile(r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:completed|finished|done|ended well)\b")
-_END_LINES = 3
 _HANDLED = Sign("KeyboardInterrupt: terminated", r"^KeyboardInterrupt: terminated$", frozenset({"KeyboardInterrupt"}))
 """vLLM's server prints this for SIGTERM."""
 _RAISED = Sign("SIGTERMException", types=frozenset({"SIGTERMException"}))
@@ -95,8 +87,8 @@ _ENDING = (signal.SIGTERM, signal.SIGQUIT)
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a rank ended by such a signal that neither ddp-run nor the agent sent."""
     told = in_whole_log(attempt, _SCHEDULER)
-    over = death.code is None and _ends_well(attempt.agent.log)
-    if told is not None and death.exception is None and death.code in _TELLING and not over:
+    again = told is not None and death.code is None and started_again(attempt.agent.log, told)
+    if told is not None and death.exception is None and death.code in _TELLING and not again:
         return told.finding(RULE, death, f"{death.who} was killed by the scheduler: {told['what']}", _look(told))
     if _was_told_by_srun(death, attempt):
         hit = in_whole_log(attempt, _SRUN)
@@ -121,23 +113,8 @@ def _was_told_by_srun(death: Death, attempt: Evidence) -> bool:
     if not attempt.logs_only or death.code is None or in_whole_log(attempt, _SRUN) is None:
         return False
     killed = all(each.code in _TELLING[:2] and each.exception is None for each in attempt.deaths)
-    said = (line for line in attempt.agent.log.ending(_NEAR).lines if not _OF_SLURM.match(line))
+    said = (line for line in attempt.agent.log.ending(LEAVING).lines if not _OF_SLURM.match(line))
     return killed and not any(_TROUBLE.search(line) for line in said)
-
-
-def _ends_well(log: LogText) -> bool:
-    """Whether the last lines say so. Otherwise the scheduler ended an earlier attempt, which was restarted."""
-    said = [line for line in log.ending(2 * _END_LINES).lines if line.strip()]
-    return any(_WENT_WELL.search(line) for line in said[-_END_LINES:])
-
-
-def _went_on(log: LogText, sign: Sign) -> bool:
-    """Whether the job ended well or wrote much after the scheduler's message: it was restarted."""
-    after = takewhile(lambda line: sign.search(line) is None, reversed(log.lines))
-    later = [line for line in after if line.strip() and not _OF_SLURM.match(line)]
-    return _ends_well(log) or (
-        len(later) > _MUCH and not any(_TROUBLE.search(line) or _ENDS.search(line) for line in later)
-    )
 
 
 def _worker_was_told(death: Death, attempt: Evidence) -> Hit | None:
@@ -161,7 +138,7 @@ def match_stop(attempt: Evidence) -> Finding | None:
 def match_launch(attempt: Evidence) -> Finding | None:
     """Match a log in which only the scheduler reports an end."""
     told = in_whole_log(attempt, _SCHEDULER)
-    if told is None or told.quote is None or attempt.deaths or _went_on(attempt.agent.log, told.sign):
+    if told is None or told.quote is None or attempt.deaths or started_again(attempt.agent.log, told):
         return None
     return Finding(RULE, None, f"the scheduler killed the job: {told['what']}", (told.quote,), _look(told))
 

@@ -18,6 +18,7 @@ from ddp_run.evidence.exception_chain import chain, tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.pasted.raised import AGENT_FRAME
 from ddp_run.evidence.traceback_text import is_library, line_of
+from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.signals import signal_name
@@ -43,7 +44,6 @@ _MISTAKES = frozenset(
 """Python raises these for mistakes in the code; an OSError or a custom class is about something else."""
 _RAISED = re.compile(r"[^\n]{0,200}\n\s{1,40}raise\b")
 """Follows a frame's position: the source line there contains the `raise`."""
-_ENDING = 40
 _PYTHONS_CODE = 1
 
 
@@ -96,7 +96,7 @@ def _is_the_reason(raised: ExceptionInfo, attempt: Evidence) -> bool:
 
 def _cut_off(death: Death) -> Finding | None:
     """Match a traceback at the end without the line that names the exception: a truncated or torn log."""
-    ending = death.stderr.ending(_ENDING)
+    ending = death.stderr.ending(LEAVING)
     frames = [index for index, line in enumerate(ending.lines) if _FRAME.search(line)]
     if death.code != _PYTHONS_CODE or len(frames) < 2:
         return None

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge.signs import Sign, ended_by
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
@@ -60,7 +61,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by(death, SIGNS)
     if hit is None:
         return None
-    said = raised.message if raised is not None else "\n".join(death.stderr.ending(40).lines)
+    said = raised.message if raised is not None else "\n".join(death.stderr.ending(LEAVING).lines)
     if raised is None and _TOLD_TO_END in said:
         return None
     how, pid, host = _EXIT.search(said), _PID.search(said), _HOST.search(said)

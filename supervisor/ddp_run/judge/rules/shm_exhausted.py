@@ -24,6 +24,7 @@ import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence, Quote
+from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words, quotes
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
@@ -136,7 +137,7 @@ def _semaphore(death: Death) -> Hit | None:
 
 def _bus_error(death: Death) -> Hit | None:
     """Match SIGBUS of the rank itself if its log mentions shared memory."""
-    return anywhere(death.stderr.ending(400), _OWN) if death.code == -signal.SIGBUS else None
+    return anywhere(death.stderr.ending(LAST_WORDS), _OWN) if death.code == -signal.SIGBUS else None
 
 
 def _bus_error_without_a_word(death: Death, attempt: Evidence) -> Finding | None:

@@ -20,6 +20,7 @@ import re
 from itertools import islice
 
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.windows import VERY_LAST
 from ddp_run.judge.signs import Sign
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
@@ -39,7 +40,6 @@ SIGNS = (
     Sign('"should dump" flag on TCPStore'),
     Sign("Did the remote server shutdown or crash?"),
 )
-_LAST = 15
 _FRAMES = re.compile(r"frame #\d+|Exception raised from |^\s*$")
 
 
@@ -49,7 +49,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     log = attempt.agent.log
     said = (index for index in range(len(log.lines) - 1, -1, -1) if not _FRAMES.match(log.lines[index]))
-    for index in islice(said, _LAST):
+    for index in islice(said, VERY_LAST):
         if any(sign.search(log.lines[index]) for sign in SIGNS):
             cause = f"{death.who} lost the rendezvous store: its process (on the first node) died first"
             return Finding(RULE, death.rank, cause, (log.quote(index),), _ADVICE, "likely")

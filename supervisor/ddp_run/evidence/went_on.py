@@ -1,0 +1,174 @@
+"""Whether a program went on after something in its text: it survived that, so that is not the cause. Pure.
+
+Nothing in a text marks the end of an error, or whether anything caught it. So what follows decides: lines that show
+progress, lines of forms that the program had written before, words that it did some work or does something else
+instead, or much new text. What those look like is at the top of this module.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence, Set
+
+from ddp_run.evidence import traceback_text
+from ddp_run.evidence.traceback_text import Printed
+from ddp_run.evidence.windows import LEAVING, VERY_LAST
+
+HANDLED = re.compile(
+    r"\b(?:instead\b|[Ff]all(?:ing|s)? ?back\b|[Ss]kipp(?:ed|ing)\b|[Ii]gnor(?:ed|ing)\b|[Cc]ontinu(?:es?|ing)\b"
+    r"|[Rr]etry(?:ing)? (?:in|after|\d)|[Ss]tarting (?:fresh|from scratch|over)\b"
+    r"|[Tt]rying (?:port|another|again|the next)\b)"
+)
+"""A program that handles an error says so in the same line or beside it."""
+WORKED = re.compile(
+    r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|COMPLETED|[Ss]uccess\w*|[Ss]aved|Started container)\b"
+)
+"""A program did some work."""
+ENDED_WELL = re.compile(r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:completed|finished|done|ended well)\b")
+"""A whole job ended well."""
+WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
+"""A program that only warns goes on, at first."""
+NATIVE = re.compile(
+    r"terminate called|what\(\): |Fatal Python error: |Assertion .{0,400} failed|double free or corruption|free\(\): "
+    r"|stack smashing|Watchdog caught collective|Process group watchdog thread terminated"
+)
+"""Native code's last words before it aborts."""
+_NATIVE_WORDS = (
+    *("terminate called", "what(): ", "Fatal Python error: ", "Assertion ", "double free", "free(): "),
+    *("stack smashing", "Watchdog caught collective", "Process group watchdog"),
+)
+_ABORTS = ("terminate called", "what(): ", "Fatal Python error: Aborted")
+"""Of these, those that say why it aborted: the reason is what was written just before."""
+_EMPTY = re.compile(
+    r"^(?:\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d|\s*={3}|\s*-{3}|\.\.\.$|wandb: "
+    r"|(?:\[rank\d{1,9}\]:)?(?:\[[WIEF] |\[?[WIEF]\d{3,4} )"
+    r"|(?:\d{1,6}: )?(?:srun|slurmstepd|pyxis|flux-job|flux-shell)\b"
+    r"|\w+: (?:fallthrough )?registered at /)"  # torch's list of backends, 60 lines, below "Could not run 'aten::…'"
+)
+_OF_SCRIPTS = re.compile(r"\W{0,20}(?:[Jj]ob|JOB|[Ss]cript|[Ee]nd|real|user|sys)\b|\+ ")
+"""Printed by scripts at the end, whether their commands failed or not."""
+_NOISE_WORDS = ("resource_tracker", "Warning", "%|")
+_NOISE = re.compile(r"resource_tracker|Warning\b|%\|")
+_TROUBLE = re.compile(
+    r"[Ee]rror|ERROR|[Ee]xception|[Ff]ailed|FAILED|Traceback|File \"|NCCL (?:INFO|WARN)|[Gg]loo|[Tt]imed? ?out"
+    r"|[Kk]ill(?:ed|ing)|[Aa]bort|frame #|[Ww]aiting|registered at|Process group|\^\^|Thread (?:0x|\d+ \()"
+    r"|Process \d+: |PID|amdgpu|NVRM|ray::|@ +0x|#\d+ \S+ from |SIG[A-Z]{3,4}\b|[Ss]ignal \d|[Tt]erminat|[Ee]xiting"
+)
+"""Lines that show no progress, although several ranks may print them in one form."""
+_BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
+_PICTURE = re.compile(r"\|[^|]*\|")
+_COUNT = re.compile(r"\d{1,12}/\d{1,12}")
+_DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_PROGRESS = 3
+"""This many lines that differ in their numbers show progress; this many bars, too: the exit may redraw the last."""
+_KNOWN = 3
+_REPEATED = 5
+"""After an exception of one rank, others go on for a line or two. So this many lines of known forms, or of one."""
+
+
+class WentOn:
+    """Whether the writer of these lines went on after one of them, or after an exception that they show.
+
+    `exceptions`: those that the lines show, where they are known already. `silent`: lines that do not count, since
+    another program wrote them.
+    """
+
+    def __init__(
+        self, lines: Sequence[str], exceptions: Sequence[Printed] | None = None, silent: Set[int] = frozenset()
+    ) -> None:
+        exceptions = traceback_text.find(lines) if exceptions is None else exceptions
+        inside = {k for printed in exceptions for k in range(printed.start, printed.index + 1)}
+        messages = {k for printed in exceptions for k in range(printed.index + 1, printed.end)}
+        self._lines = lines
+        alive = [k for k, line in enumerate(lines) if k not in inside and k not in silent and shows_life(line)]
+        self._new = [k for k in alive if k not in messages]
+        self._aborts = [k for k, line in enumerate(lines) if any(words in line for words in _ABORTS)]
+        self._worked = max((k for k in self._new if WORKED.search(lines[k])), default=-1)
+        forms = [form_of(line) for line in lines]
+        first: dict[str, int] = {}
+        again: dict[str, list[int]] = {}
+        for k, form in enumerate(forms):
+            if first.setdefault(form, k) != k:
+                again[form] = []
+        for k in alive:
+            if forms[k] in again:
+                again[forms[k]].append(k)
+        self._known = _earliest(sorted((k, first[form]) for form, at in again.items() for k in at))
+        counting = [at for form, at in again.items() if "0" in form]
+        drawn = _bars([line if k not in silent else "" for k, line in enumerate(lines)])
+        self._drawn = drawn[-_PROGRESS] if len(drawn) >= _PROGRESS else -1
+        self._repeated = max((at[-_REPEATED] for at in counting if len(at) >= _REPEATED), default=-1)
+        steps = (at[-1] for at in counting if len({lines[k] for k in at}) >= _PROGRESS)
+        self.progress = max([self._drawn - 1, *steps], default=-1)
+        """The index of the last line that shows progress; -1: none does."""
+
+    def after_line(self, index: int) -> bool:
+        """Whether it did so after a line that is no exception's."""
+        if self.progress > index or self._worked > index or self._much_after(index + 1) or self._before_abort(index):
+            return True
+        return any(HANDLED.search(line) for line in self._lines[index : index + 2])
+
+    def after(self, start: int, shown: int, end: int) -> bool:
+        """Whether it did so after the exception that starts at `start`, is shown at `shown` and ends at `end`."""
+        if max(self._drawn, self._repeated) > shown or self._much_after(end):
+            return True
+        place = bisect_right(self._known, shown, key=lambda each: each[0])
+        earliest = self._known[place][1] if place < len(self._known) else ()
+        return len(earliest) == _KNOWN and earliest[-1] < start
+
+    def after_stop(self, index: int) -> bool:
+        """Whether the job ran again after a line that ended it: told to stop, a program may write for a while."""
+        if any(ENDED_WELL.search(line) for line in self._lines[index + 1 :]):
+            return True
+        return len(self._new) - bisect_right(self._new, index) >= LEAVING
+
+    def may_be_over(self, index: int) -> bool:
+        """Whether it may have gone on, but does not show it: that line only warns, or an abort says its own reason."""
+        return WARNED.search(self._lines[index]) is not None or self._aborts[-1:] > [index]
+
+    def _before_abort(self, index: int) -> bool:
+        """Whether it wrote something else before native code said why it aborted."""
+        place = bisect_right(self._aborts, index)
+        new = bisect_right(self._new, index)
+        return place < len(self._aborts) and new < len(self._new) and self._new[new] < self._aborts[place]
+
+    def _much_after(self, end: int) -> bool:
+        return len(self._new) - bisect_left(self._new, end) >= VERY_LAST
+
+
+def is_news(line: str) -> bool:
+    """Whether the line says something: not empty, no warning, no frame, not what native code says as it aborts."""
+    if _EMPTY.match(line) or (any(words in line for words in _NATIVE_WORDS) and NATIVE.search(line)):
+        return False
+    return not any(words in line for words in _NOISE_WORDS) or _NOISE.search(line) is None
+
+
+def shows_life(line: str) -> bool:
+    """Whether a program prints such a line while it goes on, whatever it contains."""
+    return bool(line[:1].strip()) and is_news(line) and not (_TROUBLE.search(line) or _OF_SCRIPTS.match(line))
+
+
+def form_of(line: str) -> str:
+    """Return the line without its numbers."""
+    return _DIGITS.sub("0", line)
+
+
+def _earliest(known: Sequence[tuple[int, int]]) -> list[tuple[int, tuple[int, ...]]]:
+    """Return for each line where the forms of it and of the lines after it first occur: the `_KNOWN` earliest."""
+    found: list[tuple[int, tuple[int, ...]]] = []
+    earliest: tuple[int, ...] = ()
+    for k, first in reversed(known):
+        earliest = tuple(sorted((*earliest, first))[:_KNOWN])
+        found.append((k, earliest))
+    return found[::-1]
+
+
+def _bars(lines: Sequence[str]) -> list[int]:
+    """Return where each state of a progress bar was first drawn, in order."""
+    drawn: dict[str, int] = {}
+    for k, line in enumerate(lines):
+        if _BAR.search(line):
+            count = _COUNT.search(line)
+            drawn.setdefault(_PICTURE.sub("", line) if count is None else str(count[0]), k)
+    return sorted(drawn.values())
