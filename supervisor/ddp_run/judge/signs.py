@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from re import Match, Pattern
@@ -39,12 +39,17 @@ class Sign:
     default). It is compiled when the words are met, as few of a thousand are in one log.
 
     `types`: the classes (without modules) of exceptions that may contain them; empty: any, and lines outside
-    exceptions.
+    exceptions. `cause` and `advice`: what it means, texts with fields (`Hit.fill`); None: the rule makes them of what
+    else it knows. `likely`: it proves nothing. `retry` overrides the rule's own policy.
     """
 
     words: str
     pattern: str | None = None
     types: frozenset[str] = field(default_factory=frozenset)
+    cause: str | None = None
+    advice: tuple[str, ...] | None = None
+    likely: bool = False
+    retry: Retry | None = None
 
     @property
     def compiled(self) -> Pattern[str]:
@@ -58,6 +63,32 @@ class Sign:
 
 _compiled = cache(re.compile)
 """The cache of `re` itself is smaller than the catalogue."""
+
+
+def meaning(
+    *signs: Sign,
+    cause: str | None = None,
+    advice: tuple[str, ...] | None = None,
+    likely: bool = False,
+    retry: Retry | None = None,
+) -> tuple[Sign, ...]:
+    """Return the signs with what they mean in common; what a sign says itself stays."""
+    return tuple(
+        replace(
+            sign,
+            cause=sign.cause or cause,
+            advice=advice if sign.advice is None else sign.advice,
+            likely=sign.likely or likely,
+            retry=sign.retry or retry,
+        )
+        for sign in signs
+    )
+
+
+_FIELD = re.compile(r"\{(\w+)\}")
+_OPTIONAL = re.compile(r"\{([^{}]*(?:\{\w+\}[^{}]*)+)\}")
+_SHOWN = 160
+"""Characters of a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,35 +115,101 @@ class Hit:
         start = self.match.string.rfind("\n", 0, self.match.start()) + 1
         return self.match.string[start:].partition("\n")[0].strip()
 
+    @property
+    def message(self) -> str:
+        """Return the message of the exception that contains it, else the line."""
+        return self.text if self.exception is None else self.exception.message
+
+    @property
+    def traceback(self) -> str:
+        """Return the traceback of the exception that contains it; empty for a plain line."""
+        return "" if self.exception is None else self.exception.traceback
+
+    def where(self, death: Death) -> str:
+        """Return the user's line in the exception that contains it, else in the one that ended the rank."""
+        return (self.exception.where if self.exception is not None else "") or death.where
+
+    def fill(self, text: str, death: Death) -> str:
+        """Return a sign's text with its fields: `{name}` of a group, or `{who}`, `{where}`, `{host}`, `{line}`,
+        `{match}`; `{ in {name}}` is left out if there is no such name.
+        """
+        shown = {
+            "who": death.who,
+            "where": self.where(death),
+            "host": death.host,
+            "line": self.text[:_SHOWN],
+            "match": self.match[0].partition("\n")[0].strip()[:_SHOWN],
+            **{name: value and value.strip() for name, value in self.match.groupdict().items()},
+        }
+
+        def keep(part: Match[str]) -> str:
+            return part[1] if all(map(shown.get, _FIELD.findall(part[1]))) else ""
+
+        def put(named: Match[str]) -> str:
+            return shown[named[1]] or "" if named[1] in shown else named[0]  # a shell's braces stay
+
+        return _FIELD.sub(put, _OPTIONAL.sub(keep, text))
+
+    def says(self, death: Death) -> str:
+        """Return what its sign means."""
+        return self.fill(self.sign.cause or "", death)
+
     def finding(
         self,
         rule: Rule,
         death: Death,
-        cause: str,
-        advice: Sequence[str] = (),
+        cause: str | None = None,
+        advice: Sequence[str] | None = None,
         *,
         confidence: Confidence | None = None,
         retry: Retry | None = None,
         also: Iterable[Quote] = (),
     ) -> Finding:
-        """Return the rule's finding about this death, based on this hit; `also` are further lines that prove it."""
+        """Return the rule's finding about this death: what the sign says, where nothing else is given.
+
+        `also` are further lines that prove it.
+        """
         quotes = [self.quote] if self.quote else []
         quotes += [quote for quote in also if quote not in quotes]
+        sign = self.sign
         return Finding(
             rule,
             death.rank,
-            cause,
+            self.says(death) if cause is None else cause,
             tuple(quotes),
-            tuple(advice),
-            confidence or self.confidence,
-            retry,
+            tuple(self.fill(each, death) for each in sign.advice or ()) if advice is None else tuple(advice),
+            confidence or ("likely" if sign.likely else self.confidence),
+            retry or sign.retry,
             death.exception,
         )
+
+
+Search = Callable[[Death, Sequence[Sign]], Hit | None]
+
+
+def matcher(rule: Rule, signs: Sequence[Sign], *searches: Search) -> Callable[[Death, Evidence], Finding | None]:
+    """Return the question of a rule whose signs say everything; the searches as in `first_of`, or `ended_by`."""
+
+    def match(death: Death, _attempt: Evidence) -> Finding | None:
+        hit = first_of(death, signs, *searches or (ended_by,))
+        return None if hit is None else hit.finding(rule, death)
+
+    return match
+
+
+def first_of(death: Death, signs: Sequence[Sign], *searches: Search) -> Hit | None:
+    """Return what the first of the searches finds that finds one."""
+    return next((hit for search in searches if (hit := search(death, signs)) is not None), None)
 
 
 def ended_by(death: Death, signs: Sequence[Sign]) -> Hit | None:
     """Find the sign in the exception that ended the rank; if no exception is known, in its last words."""
     return in_exception(death, signs) if death.exception is not None else in_last_words(death, signs)
+
+
+def ended_itself(death: Death, signs: Sequence[Sign]) -> Hit | None:
+    """The same, unless a signal from elsewhere ended the rank: its last words are not the reason then."""
+    return None if death.killed_without_exception and death.code != -signal.SIGABRT else ended_by(death, signs)
 
 
 def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
